@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 // The lives of certificates.
@@ -132,7 +133,7 @@ func (a *Authority) sign(public any, host hangar.HostID, now time.Time) ([]byte,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: string(host)},
-		URIs: []*url.URL{hostURI(host)}, DNSNames: []string{ServerName},
+		URIs: []*url.URL{hostcert.URI(host)}, DNSNames: []string{ServerName},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(CertificateLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -141,30 +142,6 @@ func (a *Authority) sign(public any, host hangar.HostID, now time.Time) ([]byte,
 		return nil, fmt.Errorf("sign the certificate of host %s: %w", host, err)
 	}
 	return der, nil
-}
-
-func hostURI(host hangar.HostID) *url.URL {
-	return &url.URL{Scheme: "hangar", Host: "host", Path: "/" + string(host)}
-}
-
-// HostOf is the host that a certificate names.
-func HostOf(cert *x509.Certificate) (hangar.HostID, error) {
-	if len(cert.URIs) == 1 {
-		if u := cert.URIs[0]; u.Scheme == "hangar" && u.Host == "host" && u.Path != "" {
-			return hangar.ParseHostID(u.Path[1:])
-		}
-	}
-	return "", errors.New("the certificate names no host")
-}
-
-// Peer is the host at the other end of a connection that was taken with Identity.ServerConfig, or
-// false where the client has shown no certificate.
-func Peer(conn *tls.ConnectionState) (hangar.HostID, bool) {
-	if conn == nil || len(conn.VerifiedChains) == 0 {
-		return "", false
-	}
-	host, err := HostOf(conn.PeerCertificates[0])
-	return host, err == nil
 }
 
 // serial is 127 random bits (RFC 5280, 4.1.2.2).

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/cluster/authority"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 const (
@@ -115,7 +116,7 @@ func shake(t *testing.T, server, client *tls.Config) (hangar.HostID, bool, error
 		secured := tls.Server(conn, server)
 		err = secured.HandshakeContext(t.Context())
 		state := secured.ConnectionState()
-		host, ok := authority.Peer(&state)
+		host, ok := hostcert.Peer(&state)
 		taken <- seen{host, ok, err}
 	}()
 	conn, err := net.Dial("tcp", l.Addr().String())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -39,12 +40,6 @@ type Identity struct {
 	log       *slog.Logger
 	now       func() time.Time
 	pair      atomic.Pointer[tls.Certificate]
-}
-
-// Exists reports whether a directory has an Identity.
-func Exists(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, hostFile))
-	return err == nil
 }
 
 // Found makes an authority, and the Identity of the first host of its cluster in a directory. An
@@ -139,7 +134,7 @@ func (i *Identity) load() error {
 	if err != nil {
 		return err
 	}
-	if named, err := HostOf(pair.Leaf); err != nil || named != i.host {
+	if named, err := hostcert.HostOf(pair.Leaf); err != nil || named != i.host {
 		return fmt.Errorf("%s is of host %q, and this is host %q", path, named, i.host)
 	}
 	i.pair.Store(&pair)
@@ -197,7 +192,7 @@ func (i *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// ServerConfig takes connections of hosts, and of clients without a certificate: see Peer.
+// ServerConfig takes connections of hosts, and of clients without a certificate: see hostcert.Peer.
 func (i *Identity) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
@@ -207,7 +202,7 @@ func (i *Identity) ServerConfig() *tls.Config {
 			if len(state.PeerCertificates) == 0 {
 				return nil
 			}
-			_, err := HostOf(state.PeerCertificates[0])
+			_, err := hostcert.HostOf(state.PeerCertificates[0])
 			return err
 		},
 	}
@@ -237,7 +232,7 @@ func verify(leaf *x509.Certificate, roots *x509.CertPool, now time.Time) (hangar
 	if _, err := leaf.Verify(x509.VerifyOptions{DNSName: ServerName, Roots: roots, CurrentTime: now}); err != nil {
 		return "", err
 	}
-	return HostOf(leaf)
+	return hostcert.HostOf(leaf)
 }
 
 // PinnedConfig makes connections to a host whose certificate an authority has signed that is known

@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/cluster/authority"
 	"github.com/hangar-platform/hangar/cluster/join"
 	"github.com/hangar-platform/hangar/cluster/listener"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 const (
@@ -63,7 +64,7 @@ func newHost(t *testing.T) *host {
 		Endpoints: func() []string { return []string{"https://10.0.0.1:4281"} }, Members: 5, Domain: domain, Log: log, Now: time.Now,
 	}))
 	h.door.Handle("/whoami", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer, _ := listener.Peer(r.Context())
+		peer, _ := hostcert.Peer(r.TLS)
 		_, _ = io.WriteString(w, string(peer))
 	}))
 	inner, err := net.Listen("tcp", "127.0.0.1:0")

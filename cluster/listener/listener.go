@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/cluster/authority"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 // DefaultAddress is where a host listens unless it is told otherwise.
@@ -54,10 +55,10 @@ func New(identity *authority.Identity, settings *http.HTTP2Config, log *slog.Log
 // served: the hosts that there are can only be read once the state of the cluster is reached.
 func (l *Listener) SetKnown(known func(context.Context, hangar.HostID) bool) { l.known.Store(&known) }
 
-// Handle serves hosts of the cluster at a pattern of http.ServeMux; see Peer.
+// Handle serves hosts of the cluster at a pattern of http.ServeMux; see hostcert.Peer.
 func (l *Listener) Handle(pattern string, h http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer, ok := authority.Peer(r.TLS)
+		peer, ok := hostcert.Peer(r.TLS)
 		if !ok {
 			http.Error(w, "a certificate of a host of the cluster is required", http.StatusForbidden)
 			return
@@ -66,20 +67,12 @@ func (l *Listener) Handle(pattern string, h http.Handler) {
 			http.Error(w, "this host was removed from the cluster", http.StatusForbidden)
 			return
 		}
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, peer)))
+		h.ServeHTTP(w, r)
 	}))
 }
 
 // HandleOpen serves every client at a pattern of http.ServeMux.
 func (l *Listener) HandleOpen(pattern string, h http.Handler) { l.mux.Handle(pattern, h) }
-
-type peerKey struct{}
-
-// Peer is the host that makes a request to a handler that Handle has added.
-func Peer(ctx context.Context) (hangar.HostID, bool) {
-	host, ok := ctx.Value(peerKey{}).(hangar.HostID)
-	return host, ok
-}
 
 // Serve serves connections until ctx ends, and closes inner.
 func (l *Listener) Serve(ctx context.Context, inner net.Listener) error {

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 // The bounds of what peers do.
@@ -81,7 +81,7 @@ func Server() *http.HTTP2Config {
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	peer, ok := PeerOf(r.TLS)
+	peer, ok := hostcert.Peer(r.TLS)
 	if !ok || !h.admits(peer) {
 		http.Error(w, "only hosts of the cluster may call", http.StatusForbidden)
 		return
@@ -210,22 +210,6 @@ func (h *Handler) answer(x *served, result any, failed error) {
 		return
 	}
 	_ = x.out.write(kindError, raw)
-}
-
-// hostURI is the beginning of the URI by which the certificate of a host names it.
-const hostURI = "hangar://host/"
-
-// PeerOf returns the host at the other end of a TLS connection: that whose certificate was verified.
-func PeerOf(state *tls.ConnectionState) (hangar.HostID, bool) {
-	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
-		return "", false
-	}
-	uris := state.VerifiedChains[0][0].URIs
-	if len(uris) != 1 {
-		return "", false
-	}
-	id, ok := strings.CutPrefix(uris[0].String(), hostURI)
-	return hangar.HostID(id), ok && id != "" && !strings.ContainsAny(id, "/?#%")
 }
 
 // frames reads frames until the exchange ends.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
 // Authority signs the certificates of the hosts of one cluster.
@@ -85,7 +86,7 @@ func (a *Authority) Certificate(uris ...string) tls.Certificate {
 }
 
 // URI names a host in its certificate.
-func URI(id hangar.HostID) string { return "hangar://host/" + string(id) }
+func URI(id hangar.HostID) string { return hostcert.URI(id).String() }
 
 // Server is the TLS of a listener that hosts of the cluster may call.
 func (a *Authority) Server(own tls.Certificate) *tls.Config {
