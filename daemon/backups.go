@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -54,24 +55,14 @@ func (b *backups) make(ctx context.Context) (path string, size int64, err error)
 		return "", 0, err
 	}
 	path = filepath.Join(b.dir, backupPrefix+b.now().UTC().Format("20060102T150405.000Z")+backupSuffix)
-	half := path + durable.Unfinished
-	f, err := os.OpenFile(half, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err := durable.WriteTo(path, func(w io.Writer) error { return b.store.Backup(ctx, w) }, 0o600); err != nil {
+		return "", 0, fmt.Errorf("copy the cluster state: %w", err)
+	}
+	info, err := os.Stat(path)
 	if err != nil {
 		return "", 0, err
 	}
-	if err = b.store.Backup(ctx, f); err == nil {
-		err = f.Sync()
-	}
-	if info, failed := f.Stat(); failed == nil {
-		size = info.Size()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(half, path)
-	}
-	if err != nil {
-		return "", 0, errors.Join(fmt.Errorf("copy the cluster state: %w", err), os.Remove(half))
-	}
-	return path, size, errors.Join(durable.SyncDir(b.dir), b.prune())
+	return path, info.Size(), b.prune()
 }
 
 // list are the copies that there are, the oldest first, and what a crash left of others.

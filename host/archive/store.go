@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -201,7 +202,10 @@ func (d *directory) put(dir, file string, data blob.Bytes) error {
 	if err := d.mkdir(dir); err != nil {
 		return err
 	}
-	return durable.WriteTo(file, data, 0o600)
+	return durable.WriteTo(file, func(w io.Writer) error {
+		_, err := data.WriteTo(w)
+		return err
+	}, 0o600)
 }
 
 // mkdir makes a directory below the root, durably.

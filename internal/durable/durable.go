@@ -24,20 +24,27 @@ const Unfinished = ".tmp-"
 // WriteFile makes data the content of the file called name, with this mode, unaffected by the
 // umask.
 func WriteFile(name string, data []byte, mode os.FileMode) error {
-	return WriteTo(name, bytes.NewReader(data), mode)
+	return WriteTo(name, all(data), mode)
 }
 
-// WriteTo is WriteFile for what writes itself.
-func WriteTo(name string, data io.WriterTo, mode os.FileMode) error {
-	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, data, mode)
+// WriteTo is WriteFile for content that content writes.
+func WriteTo(name string, content func(io.Writer) error, mode os.FileMode) error {
+	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, content, mode)
 }
 
 // WriteFileVia is WriteFile by way of a temporary file in a directory tmp on the same file system.
 func WriteFileVia(tmp, name string, data []byte, mode os.FileMode) error {
-	return write(tmp, "write-*", name, bytes.NewReader(data), mode)
+	return write(tmp, "write-*", name, all(data), mode)
 }
 
-func write(tmp, pattern, name string, data io.WriterTo, mode os.FileMode) (err error) {
+func all(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+func write(tmp, pattern, name string, content func(io.Writer) error, mode os.FileMode) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("write %s: %w", name, err)
@@ -47,8 +54,7 @@ func write(tmp, pattern, name string, data io.WriterTo, mode os.FileMode) (err e
 	if err != nil {
 		return err
 	}
-	_, err = data.WriteTo(f)
-	if err == nil {
+	if err = content(f); err == nil {
 		err = f.Chmod(mode)
 	}
 	if err == nil {

@@ -62,22 +62,13 @@ func (d directory) Put(_ context.Context, name string, r io.Reader, size int64) 
 	if err := durable.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return durable.WriteTo(path, content{r, size}, 0o600)
-}
-
-// content is size bytes of a reader.
-type content struct {
-	r    io.Reader
-	size int64
-}
-
-// WriteTo implements io.WriterTo.
-func (c content) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.Copy(w, c.r)
-	if err == nil && n != c.size {
-		err = fmt.Errorf("%d bytes instead of %d: %w", n, c.size, io.ErrUnexpectedEOF)
-	}
-	return n, err
+	return durable.WriteTo(path, func(w io.Writer) error {
+		n, err := io.Copy(w, r)
+		if err == nil && n != size {
+			err = fmt.Errorf("%d bytes instead of %d: %w", n, size, io.ErrUnexpectedEOF)
+		}
+		return err
+	}, 0o600)
 }
 
 // Get implements Store.
