@@ -204,16 +204,9 @@ func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 
 // again follows a feed that breaks, until ctx ends.
 func (m *Mesh) again(ctx context.Context, feed string, follow func(context.Context) error) error {
-	for {
-		err := follow(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	return pause.Between(ctx, retryDelay, follow, func(err error) {
 		m.Log.WarnContext(ctx, "feed broke, will be taken up again", slog.String("feed", feed), slog.Any("err", err))
-		if err := pause.For(ctx, retryDelay); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 // nudge lets settle look again.

@@ -93,16 +93,9 @@ func (d *Directory) store(byID map[hangar.HostID]*member, synced bool) {
 // Run follows the feed until ctx ends, and closes the connections to other hosts.
 func (d *Directory) Run(ctx context.Context) error {
 	defer d.disconnect()
-	for {
-		err := d.follow(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	return pause.Between(ctx, feedPause, d.follow, func(err error) {
 		d.cfg.Log.WarnContext(ctx, "the feed of hosts broke and is taken up again", "err", err)
-		if err := pause.For(ctx, feedPause); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 // follow applies one run of the feed. Hosts that it does not yield before it is in sync are gone.

@@ -124,23 +124,17 @@ func (g *Gateway) Run(ctx context.Context) error {
 
 // follow takes from the feed who is to be let in.
 func (g *Gateway) follow(ctx context.Context) error {
-	for {
-		err := errors.New("feed ended")
-		for peers, failure := range g.Feed.WatchPeers(ctx) {
-			if failure != nil {
-				err = failure
-				break
+	return pause.Between(ctx, retryDelay, func(ctx context.Context) error {
+		for peers, err := range g.Feed.WatchPeers(ctx) {
+			if err != nil {
+				return err
 			}
 			g.take(peers)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		return errors.New("feed ended")
+	}, func(err error) {
 		g.Log.WarnContext(ctx, "feed of peers broke, will be taken up again", slog.Any("err", err))
-		if err := pause.For(ctx, retryDelay); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 // take makes peers those that are to be let in.

@@ -1,4 +1,4 @@
-// Package pause waits, at most as long as a context lasts.
+// Package pause waits, at most as long as a context lasts, also between attempts.
 package pause
 
 import (
@@ -19,5 +19,20 @@ func For(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// Between repeats work with a pause after each time, such as following a feed that breaks, until ctx ends. It
+// calls failed with what work has returned, and returns the context's error.
+func Between(ctx context.Context, d time.Duration, work func(context.Context) error, failed func(error)) error {
+	for {
+		err := work(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		failed(err)
+		if err := For(ctx, d); err != nil {
+			return err
+		}
 	}
 }

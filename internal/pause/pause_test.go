@@ -3,6 +3,7 @@ package pause_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,4 +35,27 @@ func TestFor(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		begun, broken := time.Now(), errors.New("broken")
+		var failures []error
+		times := 0
+		err := pause.Between(ctx, time.Minute, func(context.Context) error {
+			if times++; times == 3 {
+				cancel()
+				return nil
+			}
+			return broken
+		}, func(err error) { failures = append(failures, err) })
+		if !errors.Is(err, context.Canceled) || !slices.Equal(failures, []error{broken, broken}) {
+			t.Errorf("%v after %v", err, failures)
+		}
+		if took := time.Since(begun); took != 2*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+	})
 }

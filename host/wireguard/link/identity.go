@@ -36,7 +36,7 @@ type Identity struct {
 func (i Identity) PrivateKey() PrivateKey { return PrivateKey(i.Key) }
 
 // LoadIdentity reads the identity in a file, or makes one. A file that cannot be read is not
-// replaced: with another key nobody could connect any more.
+// replaced: with another key no peer could connect any more.
 func LoadIdentity(path string) (Identity, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
