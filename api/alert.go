@@ -16,32 +16,32 @@ func describeAlerts(s *openapi.Schemas) {
 	enum(s, hangar.AlertPending, hangar.AlertFiring, hangar.AlertResolved)
 	enum(s, hangar.AlertHealthUnknown, hangar.AlertHealthOK, hangar.AlertHealthError)
 	s.Name(reflect.TypeFor[hangar.AlertReceiverStatus](), "AlertReceiverStatus")
-	tell[hangar.AlertConfig](s, texts{
+	openapi.Describe[hangar.AlertConfig](s, texts{
 		"rules":      "A rule file, YAML as Prometheus and vmalert read it, without recording rules.",
 		"receivers":  "Each gets the alerts that it matches.",
 		"updated_at": "When it was set. Ignored when it is sent.",
 	})
-	tell[hangar.AlertReceiver](s, texts{
+	openapi.Describe[hangar.AlertReceiver](s, texts{
 		"name":          "Unique in the organization.",
 		"match":         "Labels with the values that an alert must have; empty: every alert is sent.",
 		"send_resolved": "Whether the end of an alert is sent, too: yes, unless it is false.",
 		"webhook":       "Either this or `email`.",
 	})
-	tell[hangar.AlertWebhook](s, texts{
+	openapi.Describe[hangar.AlertWebhook](s, texts{
 		"url":    "Gets POST requests with the JSON of Alertmanager's webhooks, version 4.",
 		"secret": "16 to 256 bytes, the key of the header " + hangar.AlertSignatureHeader + ". Never shown. When it is left out, the one of the receiver of this name and URL stays.",
 	})
-	tell[hangar.AlertGrouping](s, texts{
+	openapi.Describe[hangar.AlertGrouping](s, texts{
 		"group_by":        "The labels whose values alerts of one notification share; `...` alone stands for all. `alertname` when it is left out.",
 		"group_wait":      "How long the first notification of a group waits for further alerts: 30s when it is left out.",
 		"group_interval":  "The least time between two notifications of a group that changes: 5m when it is left out.",
 		"repeat_interval": "After which a group that still fires is sent again: 4h when it is left out.",
 	})
-	tell[hangar.AlertGroup](s, texts{
+	openapi.Describe[hangar.AlertGroup](s, texts{
 		"took":   "How long the last evaluation took.",
 		"missed": "Evaluations that were left out because one took longer than the interval.",
 	})
-	tell[hangar.AlertReceiverStatus](s, texts{
+	openapi.Describe[hangar.AlertReceiverStatus](s, texts{
 		"waiting": "Alerts whose change was not sent yet.",
 		"dropped": "Notifications that were given up since the start of the server.",
 	})

@@ -99,11 +99,7 @@ func (s *server) createOrg(r *http.Request) (router.Answer, error) {
 	if in.Slug == "" {
 		return router.Answer{}, input.Invalid("slug", "is required")
 	}
-	org, err := s.Orgs.CreateOrg(r.Context(), hangar.OrgCreate{Slug: in.Slug, Name: in.Name})
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusCreated, Body: org}, nil
+	return router.Created(s.Orgs.CreateOrg(r.Context(), hangar.OrgCreate{Slug: in.Slug, Name: in.Name}))
 }
 
 func (s *server) listOrgs(r *http.Request) (router.Answer, error) {

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"reflect"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/router"
@@ -15,12 +13,12 @@ type texts map[string]string
 // describeProperties is for the readers of the document. A property that is not
 // there any more panics, so that no text outlives what it is about.
 func describeProperties(s *openapi.Schemas) {
-	tell[router.Error](s, texts{
+	openapi.Describe[router.Error](s, texts{
 		"error":  "For people; it names the property or the parameter that is wrong.",
 		"status": "The reason, for programs. Which there are depends on the operation.",
 		"code":   "The class of the error. It follows from the status code, and is more stable.",
 	})
-	tell[hangar.Machine](s, texts{
+	openapi.Describe[hangar.Machine](s, texts{
 		"name":        "Unique among the Machines of its App that exist.",
 		"instance_id": "The current version: a new one with every update.",
 		"private_ip":  "Its address in the network of its App.",
@@ -28,7 +26,7 @@ func describeProperties(s *openapi.Schemas) {
 		"cordoned":    "It gets no requests from the edge.",
 		"nonce":       "The secret of the lease, when this request has made one.",
 	})
-	tell[view.Machine](s, texts{
+	openapi.Describe[view.Machine](s, texts{
 		"version":           "The older name of `instance_id`.",
 		"config":            "As it was sent, with what was left out of `guest` filled in.",
 		"incomplete_config": "Always null.",
@@ -37,14 +35,14 @@ func describeProperties(s *openapi.Schemas) {
 		"created_at":        "RFC 3339, whole seconds.",
 		"updated_at":        "RFC 3339, whole seconds.",
 	})
-	tell[machineWish](s, texts{
+	openapi.Describe[machineWish](s, texts{
 		"name":                      "Of a new Machine: a generated one when it is left out. Of an update: must be the Machine's.",
 		"region":                    "This server's when it is left out. It may be `any`, a word for several or a list with commas, too.",
 		"current_version":           "For updates: refused with 412 unless it is the Machine's.",
 		"skip_launch":               "Prepare the Machine, and leave it stopped.",
 		"skip_service_registration": "Start it cordoned.",
 	})
-	tell[hangar.MachineConfig](s, texts{
+	openapi.Describe[hangar.MachineConfig](s, texts{
 		"image":          "A reference with a tag, a digest or both. A tag is resolved once, when it is sent.",
 		"guest":          "How large the Machine is: `shared`, 1 CPU and 256 MB unless given.",
 		"size":           "A preset such as `shared-cpu-2x`, instead of `guest`.",
@@ -57,7 +55,7 @@ func describeProperties(s *openapi.Schemas) {
 
 		"disable_machine_autostart": "An older place of `services[].autostart`.",
 	})
-	tell[hangar.Mount](s, texts{
+	openapi.Describe[hangar.Mount](s, texts{
 		"volume":                   "The id of a volume that no other Machine has.",
 		"path":                     "Where: an absolute path.",
 		"name":                     "Answered: that of the volume.",
@@ -67,7 +65,7 @@ func describeProperties(s *openapi.Schemas) {
 		"add_size_gb":              "By how much. Required with `extend_threshold_percent`.",
 		"size_gb_limit":            "Up to which size. 0: as far as volumes go.",
 	})
-	tell[volumeWish](s, texts{
+	openapi.Describe[volumeWish](s, texts{
 		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
 		"region":               "This server's when it is left out, or that of what the volume is made from. It may be `any`, a word for several or a list with commas, too.",
 		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
@@ -83,7 +81,7 @@ func describeProperties(s *openapi.Schemas) {
 		"compute_image":        "Accepted, and of no effect.",
 		"machines_only":        "Accepted, and of no effect.",
 	})
-	tell[view.Volume](s, texts{
+	openapi.Describe[view.Volume](s, texts{
 		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be undeleted.",
 		"zone":                "Of hardware. Every volume of a server has its own.",
 		"attached_machine_id": "The Machine whose config mounts it, whether it runs or not; null: none.",
@@ -100,7 +98,7 @@ func describeProperties(s *openapi.Schemas) {
 		"filling":             "While it is `restoring`: from what, and how far that is.",
 		"undelete_until":      "Until then a volume that was destroyed can be undeleted, unless its room is needed before.",
 	})
-	tell[view.Snapshot](s, texts{
+	openapi.Describe[view.Snapshot](s, texts{
 		"size":        "What it added to the store, in bytes: compressed, and without what was stored before.",
 		"volume_size": "Of the volume at that moment, in bytes.",
 		"digest":      "Of the content: equal contents of equal size have equal digests.",
@@ -108,73 +106,71 @@ func describeProperties(s *openapi.Schemas) {
 		"daily":       "It was taken by itself.",
 		"fault":       "Why there is none.",
 	})
-	tell[hangar.VolumeEvent](s, texts{"timestamp": "Unix milliseconds.", "error": "What went wrong; left out when nothing did."})
-	tell[hangar.Init](s, texts{
+	openapi.Describe[hangar.VolumeEvent](s, texts{"timestamp": "Unix milliseconds.", "error": "What went wrong; left out when nothing did."})
+	openapi.Describe[hangar.Init](s, texts{
 		"exec":        "Replaces everything else that says what to run.",
 		"entrypoint":  "Instead of the image's.",
 		"cmd":         "Instead of the image's.",
 		"tty":         "Give the main process a terminal.",
 		"kernel_args": "Accepted, and of no effect.",
 	})
-	tell[hangar.Guest](s, texts{
+	openapi.Describe[hangar.Guest](s, texts{
 		"cpu_kind":  "`shared` or `performance`.",
 		"memory_mb": "MiB, a multiple of 256.",
 	})
-	tell[hangar.RestartConfig](s, texts{
+	openapi.Describe[hangar.RestartConfig](s, texts{
 		"policy":      "`no`, `on-failure` or `always`.",
 		"max_retries": "For `on-failure`: how often within five minutes.",
 	})
-	tell[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`, it is the image's again at every cold start; `restart`, until an update; `always`."})
-	tell[hangar.Service](s, texts{
+	openapi.Describe[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`, it is the image's again at every cold start; `restart`, until an update; `always`."})
+	openapi.Describe[hangar.Service](s, texts{
 		"internal_port":        "Where the Machine listens.",
 		"autostart":            "Start the Machine when a request comes. Absent: if it is the only Machine of its App.",
 		"autostop":             "What happens to an idle Machine: `off` or false, `stop` or true, `suspend`.",
 		"min_machines_running": "How many of the App are left running.",
 	})
-	tell[hangar.Check](s, texts{
+	openapi.Describe[hangar.Check](s, texts{
 		"type":         "`tcp` or `http`.",
 		"port":         "In a service: its own port unless given.",
 		"headers":      "An object of texts is read, too.",
 		"grace_period": "After the start, before a failure counts.",
 	})
-	tell[hangar.File](s, texts{
+	openapi.Describe[hangar.File](s, texts{
 		"raw_value": "The content, in base64.",
 		"mode":      "As a number: 420 is 0644.",
 	})
-	tell[hangar.Event](s, texts{
+	openapi.Describe[hangar.Event](s, texts{
 		"status":    "The state that the Machine came to be in.",
 		"source":    "Who caused it: `user`, `machine` itself over its local socket, `flyd` is this server, `proxy` the edge.",
 		"timestamp": "Unix milliseconds.",
 	})
-	tell[hangar.EventRequest](s, texts{
+	openapi.Describe[hangar.EventRequest](s, texts{
 		"MonitorEvent": "The same exit, where older clients look for it.",
 		"cold_boot":    "On a start from suspended: why memory was not restored.",
 		"error":        "Why a launch, a start or a suspend failed.",
 	})
-	tell[hangar.Process](s, texts{
+	openapi.Describe[hangar.Process](s, texts{
 		"stime": "Milliseconds of system time.",
 		"rtime": "Milliseconds of user time.",
 		"rss":   "Bytes.",
 	})
-	tell[view.Process](s, texts{"cpu": "Percent of a core."})
-	tell[hangar.ExecResult](s, texts{
+	openapi.Describe[view.Process](s, texts{"cpu": "Percent of a core."})
+	openapi.Describe[hangar.ExecResult](s, texts{
 		"exit_code":   "128 and the signal for a command that a signal ended.",
 		"exit_signal": "0 for none.",
 	})
-	tell[execWish](s, texts{
+	openapi.Describe[execWish](s, texts{
 		"cmd":     "A command line, split as a shell would; nothing in it is expanded.",
 		"command": "The command and its arguments, instead of `cmd`.",
 		"timeout": "Seconds; 30 unless given.",
 	})
-	tell[execView](s, texts{"truncated": "A stream was longer than the 4 MiB that are kept of it."})
-	tell[appWish](s, texts{
+	openapi.Describe[execView](s, texts{"truncated": "A stream was longer than the 4 MiB that are kept of it."})
+	openapi.Describe[appWish](s, texts{
 		"app_name": "At most 63 characters of a-z, 0-9 and dash.",
 		"name":     "The same, as some clients write it.",
 		"network":  "Apps of one organization and one network reach each other.",
 	})
-	tell[appView](s, texts{"created_at": "Unix milliseconds.", "app_role": "Always empty."})
-	tell[hangar.Image](s, texts{"size_bytes": "Unpacked.", "in_use": "By a Machine."})
-	tell[hangar.PullProgress](s, texts{"done": "Bytes.", "total": "Bytes; 0 while it is not known.", "phase": "`pulling` or `unpacking`."})
+	openapi.Describe[appView](s, texts{"created_at": "Unix milliseconds.", "app_role": "Always empty."})
+	openapi.Describe[hangar.Image](s, texts{"size_bytes": "Unpacked.", "in_use": "By a Machine."})
+	openapi.Describe[hangar.PullProgress](s, texts{"done": "Bytes.", "total": "Bytes; 0 while it is not known.", "phase": "`pulling` or `unpacking`."})
 }
-
-func tell[T any](s *openapi.Schemas, t texts) { s.Describe(reflect.TypeFor[T](), t) }

@@ -13,23 +13,23 @@ import (
 // describeUsers knows the types of users.
 func describeUsers(s *openapi.Schemas) {
 	enum(s, hangar.Roles()...)
-	tell[hangar.User](s, texts{
+	openapi.Describe[hangar.User](s, texts{
 		"organizations":    "Those whose members the caller may see.",
 		"admin":            "An administrator of the platform. Like what follows, it is for the user and for administrators.",
 		"customer_address": "An e-mail address that third parties are given: it stays the same and tells nothing of the user.",
 		"last_sign_in_at":  "Left out until the first.",
 	})
-	tell[hangar.UserInvite](s, texts{
+	openapi.Describe[hangar.UserInvite](s, texts{
 		"org_slug": "For administrators of the platform it may be left out: the invitation is to the platform alone.",
 		"role":     "In the organization: `member` when it is left out.",
 		"admin":    "To be an administrator of the platform. Without `org_slug` alone.",
 	})
-	tell[codeWish](s, texts{ //nolint:gosec // texts about secrets
+	openapi.Describe[codeWish](s, texts{ //nolint:gosec // texts about secrets
 		"code":     "Of an invitation, or of a password that is reset.",
 		"name":     "Of a new user. What is before the @ of the address when it is left out.",
 		"password": "12 to 256 bytes.",
 	})
-	tell[passwordWish](s, texts{"new": "12 to 256 bytes."})
+	openapi.Describe[passwordWish](s, texts{"new": "12 to 256 bytes."})
 }
 
 // What examples are about.

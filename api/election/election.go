@@ -23,35 +23,31 @@ const (
 
 // Describe knows the types of elections.
 func Describe(s *openapi.Schemas) {
-	describe[hangar.Election](s, map[string]string{
+	openapi.Describe[hangar.Election](s, map[string]string{
 		"revision": "The number of the last change. 0: there was none.",
 		"version":  "Another one when a record was changed, or has gone with its session: for the parameter `after`.",
 		"records":  "Sorted by key.",
 	})
-	describe[hangar.ElectionRecord](s, map[string]string{
+	openapi.Describe[hangar.ElectionRecord](s, map[string]string{
 		"revision": "The number of the change that gave the record its value.",
 		"session":  "The session with which the record goes. It stays, when it is not there.",
 	})
-	describe[hangar.ElectionCondition](s, map[string]string{"revision": "That the record has, or 0: there is no record of the key."})
-	describe[hangar.ElectionPut](s, map[string]string{
+	openapi.Describe[hangar.ElectionCondition](s, map[string]string{"revision": "That the record has, or 0: there is no record of the key."})
+	openapi.Describe[hangar.ElectionPut](s, map[string]string{
 		"key": "1 to 128 letters, digits and `.`, `_`, `/` and `-`.", "session": "The session with which the record is to go.",
 	})
-	describe[hangar.ElectionChange](s, map[string]string{
+	openapi.Describe[hangar.ElectionChange](s, map[string]string{
 		"if": "All must hold, or nothing is changed.", "delete": "Keys. One that does not exist is no error.",
 	})
-	describe[hangar.ElectionChanged](s, map[string]string{
+	openapi.Describe[hangar.ElectionChanged](s, map[string]string{
 		"changed":  "False: a condition did not hold.",
 		"revision": "The number of the change or, without one, of the last one before.",
 	})
-	describe[hangar.ElectionSessionOpen](s, map[string]string{"ttl": "For how long the session lasts without being renewed: 1s to 60s."})
-	describe[hangar.ElectionSession](s, map[string]string{
+	openapi.Describe[hangar.ElectionSessionOpen](s, map[string]string{"ttl": "For how long the session lasts without being renewed: 1s to 60s."})
+	openapi.Describe[hangar.ElectionSession](s, map[string]string{
 		"ttl": "For how long the session lasts from the request on. It may last longer, and never ends earlier.",
 	})
 	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionWish")
-}
-
-func describe[T any](s *openapi.Schemas, texts map[string]string) {
-	s.Describe(reflect.TypeFor[T](), texts)
 }
 
 // area has what the handlers need.
@@ -139,11 +135,7 @@ func (a area) open(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	made, err := a.OpenElectionSession(r.Context(), appOf(r), nameOf(r), in)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusCreated, Body: made}, nil
+	return router.Created(a.OpenElectionSession(r.Context(), appOf(r), nameOf(r), in))
 }
 
 func (a area) renew(r *http.Request) (router.Answer, error) {

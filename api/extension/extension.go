@@ -79,14 +79,14 @@ func DescribeTypes(s *openapi.Schemas) {
 	s.Know(reflect.TypeFor[json.RawMessage](), openapi.Schema{Description: "Any JSON value."})
 	s.Name(reflect.TypeFor[hangar.ProviderCreate](), "ProviderRequest")
 	s.Name(reflect.TypeFor[hangar.ExtensionCreate](), "ExtensionRequest")
-	s.Describe(reflect.TypeFor[hangar.Provider](), map[string]string{
+	openapi.Describe[hangar.Provider](s, map[string]string{
 		"name":             "At most 63 characters of a-z, 0-9 and dash.",
 		"client_id":        "Of OAuth, for single sign-on.",
 		"webhook_url":      "To which the provider sends webhooks.",
 		"extensions":       "How many there are now.",
 		"rotation_ends_at": "When the last old secret becomes invalid. Left out when there is none.",
 	})
-	s.Describe(reflect.TypeFor[hangar.ProviderCreate](), map[string]string{"name": "At most 63 characters of a-z, 0-9 and dash."})
+	openapi.Describe[hangar.ProviderCreate](s, map[string]string{"name": "At most 63 characters of a-z, 0-9 and dash."})
 	settings := map[string]string{
 		"display_name":       "For people. The name when it is left out.",
 		"base_url":           "Of the provider's server: https, or http with `allow_private`.",
@@ -102,16 +102,16 @@ func DescribeTypes(s *openapi.Schemas) {
 		"platform_app_name":  "The provider's App on this platform. Apps of its organization may serve extensions; the provider gets its Machine events.",
 		"granted_apps":       "Further Apps whose Machine events the provider gets.",
 	}
-	s.Describe(reflect.TypeFor[hangar.ProviderSettings](), settings)
-	s.Describe(reflect.TypeFor[hangar.ProviderUpdate](), settings)
-	s.Describe(reflect.TypeFor[hangar.ProviderLimits](), map[string]string{
+	openapi.Describe[hangar.ProviderSettings](s, settings)
+	openapi.Describe[hangar.ProviderUpdate](s, settings)
+	openapi.Describe[hangar.ProviderLimits](s, map[string]string{
 		"extensions": "Of all organizations.", "per_organization": "Extensions of one organization.", "webhooks_per_minute": "That are accepted.",
 	})
-	s.Describe(reflect.TypeFor[hangar.ProviderRotate](), map[string]string{ //nolint:gosec // texts about secrets
+	openapi.Describe[hangar.ProviderRotate](s, map[string]string{ //nolint:gosec // texts about secrets
 		"secrets": "All when it is left out.",
 		"overlap": "How long old secrets stay valid; requests are signed with the old one until then. `24h` when it is left out.",
 	})
-	s.Describe(reflect.TypeFor[hangar.Extension](), map[string]string{
+	openapi.Describe[hangar.Extension](s, map[string]string{
 		"name":              "Unique across the platform.",
 		"app_name":          "Left out for what the provider has made by itself.",
 		"user_id":           "Who has created it.",
@@ -124,12 +124,12 @@ func DescribeTypes(s *openapi.Schemas) {
 		"usage":             "What else the provider says of it.",
 		"checked_at":        "When the provider last said how it is.",
 	})
-	s.Describe(reflect.TypeFor[hangar.ExtensionCreate](), map[string]string{
+	openapi.Describe[hangar.ExtensionCreate](s, map[string]string{
 		"name":         "That of the App with the suffix of the provider when it is left out.",
 		"accept_terms": "The version of the provider's terms that the user accepts; needed once.",
 		"overwrite":    "Replace secrets of the App that have the same names.",
 	})
-	s.Describe(reflect.TypeFor[hangar.ExtensionLink](), map[string]string{"url": "Works once, within five minutes."})
+	openapi.Describe[hangar.ExtensionLink](s, map[string]string{"url": "Works once, within five minutes."})
 }
 
 // enum says that a type has no other values.

@@ -86,11 +86,7 @@ func (a area) createExtension(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	made, err := a.Extensions.CreateExtension(r.Context(), appName(r), in)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusCreated, Body: made}, nil
+	return router.Created(a.Extensions.CreateExtension(r.Context(), appName(r), in))
 }
 
 func (a area) listExtensions(r *http.Request) (router.Answer, error) {

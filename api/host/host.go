@@ -25,7 +25,7 @@ const (
 func Describe(s *openapi.Schemas) {
 	states := []any{string(hangar.HostAlive), string(hangar.HostSuspect), string(hangar.HostDead)}
 	s.Know(reflect.TypeFor[hangar.HostState](), openapi.Schema{Type: []string{"string"}, Enum: states})
-	describe[hangar.Host](s, map[string]string{
+	openapi.Describe[hangar.Host](s, map[string]string{
 		"memory":         "In bytes.",
 		"address":        "Where other hosts reach it. Not there when it is alone.",
 		"mesh_key":       "The public WireGuard key by which other hosts know it in the private network between servers.",
@@ -34,18 +34,14 @@ func Describe(s *openapi.Schemas) {
 		"cordoned":       "It takes no new Machines.",
 		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
 	})
-	describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
-	describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
-	describe[hangar.JoinToken](s, map[string]string{
+	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
+	openapi.Describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
+	openapi.Describe[hangar.JoinToken](s, map[string]string{
 		"reusable": "It lets in any number of servers until it expires; else one.",
 		"used_by":  "The server that has used one that is not reusable.",
 	})
-	describe[hangar.JoinTokenCreate](s, map[string]string{"ttl": "How long it is valid: 1h when it is left out, at most 168h."})
-	describe[hangar.StateBackup](s, map[string]string{"host": "On whose disk it is.", "size": "In bytes."})
-}
-
-func describe[T any](s *openapi.Schemas, texts map[string]string) {
-	s.Describe(reflect.TypeFor[T](), texts)
+	openapi.Describe[hangar.JoinTokenCreate](s, map[string]string{"ttl": "How long it is valid: 1h when it is left out, at most 168h."})
+	openapi.Describe[hangar.StateBackup](s, map[string]string{"host": "On whose disk it is.", "size": "In bytes."})
 }
 
 // area has what the handlers need.

@@ -70,6 +70,9 @@ func (s *Schemas) Name(t reflect.Type, name string) { s.called[t] = name }
 // do not.
 func (s *Schemas) Describe(t reflect.Type, texts map[string]string) { s.texts[t] = texts }
 
+// Describe is Schemas.Describe for a type that is known.
+func Describe[T any](s *Schemas, texts map[string]string) { s.Describe(reflect.TypeFor[T](), texts) }
+
 // Named returns the schemas with names that were made so far, by name.
 func (s *Schemas) Named() map[string]*Schema { return s.schemas }
 

@@ -164,11 +164,7 @@ func (a area) create(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	made, err := a.Releases.CreateRelease(r.Context(), appName(r), in)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusCreated, Body: made}, nil
+	return router.Created(a.Releases.CreateRelease(r.Context(), appName(r), in))
 }
 
 // releases lists those of the App of a request.

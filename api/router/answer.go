@@ -45,6 +45,13 @@ func AnswerOf[T any](v T, err error) (Answer, error) {
 	return OK(v)
 }
 
+// Created is AnswerOf for a call that has made something.
+func Created[T any](v T, err error) (Answer, error) {
+	a, err := AnswerOf(v, err)
+	a.Status = http.StatusCreated
+	return a, err
+}
+
 // SecretHeader keeps an answer out of caches.
 func SecretHeader() http.Header { return http.Header{"Cache-Control": {"no-store"}} }
 

@@ -32,13 +32,13 @@ func Describe(s *openapi.Schemas) {
 	}
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
-	describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
+	openapi.Describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
 		"events":            "The types of events that are sent. All, when it is not there.",
 		"apps":              "The Apps whose Machines' events are sent; those that were destroyed have left the list. All, when it is not there.",
 		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` and not with `" + hangar.MachineEventTypes.Neutral + "`.",
 		"secret_changes_at": "Until then requests are signed with the secret before the newest.",
 	})
-	describe[hangar.WebhookStatus](s, map[string]string{
+	openapi.Describe[hangar.WebhookStatus](s, map[string]string{
 		"waiting":      "Events that were not delivered yet.",
 		"dead":         "Events that were given up and are kept: they can be sent again.",
 		"dropped":      "Events that were given up and are not kept any more.",
@@ -47,27 +47,23 @@ func Describe(s *openapi.Schemas) {
 		"failed_at":    "The last attempt that failed since then.",
 		"error":        failures,
 	})
-	describe[hangar.WebhookCreate](s, map[string]string{
+	openapi.Describe[hangar.WebhookCreate](s, map[string]string{
 		"url":    "Gets POST requests. It must lead to the public internet, unless the operator of the server allows it.",
 		"events": "The types of events to send: all when it is left out.",
 		"apps":   "The Apps whose Machines' events to send: all when it is left out, also those to come.",
 	})
-	describe[hangar.WebhookUpdate](s, map[string]string{"events": "An empty list stands for all.", "apps": "An empty list stands for all."})
-	describe[hangar.WebhookRotate](s, map[string]string{
+	openapi.Describe[hangar.WebhookUpdate](s, map[string]string{"events": "An empty list stands for all.", "apps": "An empty list stands for all."})
+	openapi.Describe[hangar.WebhookRotate](s, map[string]string{
 		"overlap": "How long the secret before still signs, so that the receiver can learn to accept both: 24h when it is left out, at most 168h.",
 	})
-	describe[hangar.WebhookDelivery](s, map[string]string{
+	openapi.Describe[hangar.WebhookDelivery](s, map[string]string{
 		"event_id":    "The header Ce-Id.",
 		"http_status": "Of the last answer. What else was answered is not kept.",
 		"error":       failures,
 		"reason":      "Why it was given up: " + words(hangar.DeathReasons()) + ".",
 	})
-	describe[hangar.WebhookPing](s, map[string]string{"error": failures})
+	openapi.Describe[hangar.WebhookPing](s, map[string]string{"error": failures})
 	s.Name(reflect.TypeFor[hangar.WebhookRotate](), "WebhookRotation")
-}
-
-func describe[T any](s *openapi.Schemas, texts map[string]string) {
-	s.Describe(reflect.TypeFor[T](), texts)
 }
 
 // words lists what a text may be.
