@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,7 +99,7 @@ func (d *opening) openPeers(ctx context.Context, s *server) (*peers, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	p.rec.Listen = firstOf(d.cfg.Cluster, rec.Listen, listener.DefaultAddress)
+	p.rec.Listen = cmp.Or(d.cfg.Cluster, rec.Listen, listener.DefaultAddress)
 	inner, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.rec.Listen)
 	if err != nil {
 		return nil, hint.With(fmt.Errorf("--cluster: %w", err), "another program, or another daemon, may listen there: name another address")
@@ -310,15 +311,6 @@ func (d *opening) clusterAddress(ctx context.Context, listening net.Addr, last s
 
 // somewhereIPv4 is an address of the internet (RFC 5737). Nothing is sent to it.
 const somewhereIPv4 = "192.0.2.1:9"
-
-func firstOf(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
-}
 
 // validateCluster checks what is said of other servers.
 func (c *Config) validateCluster() error {

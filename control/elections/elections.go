@@ -16,14 +16,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/random"
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
@@ -39,9 +40,7 @@ type Elections struct {
 	store   state.Store
 	tenants *tenants.Directory
 	changes *ratelimit.Limiter[hangar.AppID]
-
-	mu    sync.Mutex
-	waits map[hangar.AppID]int
+	waits   *connlimit.Count[hangar.AppID]
 }
 
 var _ hangar.ElectionService = (*Elections)(nil)
@@ -49,7 +48,7 @@ var _ hangar.ElectionService = (*Elections)(nil)
 // New returns the service of what is in a state.
 func New(store state.Store, dir *tenants.Directory, now func() time.Time) *Elections {
 	return &Elections{
-		store: store, tenants: dir, changes: ratelimit.New[hangar.AppID](maxPaced, changePace.Refill(), now), waits: map[hangar.AppID]int{},
+		store: store, tenants: dir, changes: ratelimit.New[hangar.AppID](maxPaced, changePace.Refill(), now), waits: connlimit.NewCount[hangar.AppID](hangar.MaxElectionWaits, math.MaxInt),
 	}
 }
 
@@ -71,10 +70,10 @@ func (e *Elections) Election(ctx context.Context, name hangar.AppName, election 
 	if err != nil || q.After == "" || !now.awaited(q.After) {
 		return now.view(election), err
 	}
-	if err := e.enter(app.ID); err != nil {
-		return nil, err
+	if !e.waits.Take(app.ID) {
+		return nil, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonAtLimit, "the app has %d requests that wait for its elections: no more are allowed", hangar.MaxElectionWaits)
 	}
-	defer e.leave(app.ID)
+	defer e.waits.Leave(app.ID)
 	waiting, cancel := context.WithTimeout(ctx, min(q.Wait, hangar.MaxElectionWait))
 	defer cancel()
 	for batch, err := range e.store.Watch(waiting, k.prefix, revision+1) {
@@ -91,25 +90,6 @@ func (e *Elections) Election(ctx context.Context, name hangar.AppName, election 
 		}
 	}
 	return now.view(election), ctx.Err()
-}
-
-// enter counts a request that waits.
-func (e *Elections) enter(app hangar.AppID) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.waits[app] >= hangar.MaxElectionWaits {
-		return hangar.Errorf(hangar.CodeExhausted, hangar.ReasonAtLimit, "the app has %d requests that wait for its elections: no more are allowed", hangar.MaxElectionWaits)
-	}
-	e.waits[app]++
-	return nil
-}
-
-func (e *Elections) leave(app hangar.AppID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.waits[app]--; e.waits[app] == 0 {
-		delete(e.waits, app)
-	}
 }
 
 // place is an election that a caller may change, as it was read.

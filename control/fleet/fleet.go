@@ -307,16 +307,6 @@ func (f *Fleet) Sole(ctx context.Context) error {
 	return err
 }
 
-// Lookup finds a host as it was last known, or false for one that is unknown.
-func (f *Fleet) Lookup(ctx context.Context, id hangar.HostID) (hangar.Host, bool) {
-	hosts, err := f.read(ctx)
-	if err != nil {
-		f.cfg.Log.Error("which hosts there are cannot be read", "error", err)
-	}
-	h, ok := hosts[id]
-	return h.Host, ok
-}
-
 // askTimeout bounds asking the state itself for a host that the copy in memory does not have.
 const askTimeout = 2 * time.Second
 
