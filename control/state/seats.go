@@ -65,7 +65,7 @@ type SeatsConfig struct {
 // promoted together. So two hosts have one member that votes.
 //
 // Changes of the members wait for each other, by a lock in the state; etcd refuses those that
-// would lose the quorum whoever makes them. What a crash leaves half done, a member that was added
+// would lose the quorum, from whichever host they come. What a crash leaves half done, a member that was added
 // and did not start, or a learner, the next Take finishes.
 //
 // All methods may be called from many goroutines.

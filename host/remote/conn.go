@@ -89,7 +89,7 @@ func (c *conn) pump() {
 			}
 			select {
 			case c.pieces <- payload:
-			case <-c.closed: // nobody reads it any more
+			case <-c.closed: // it is not read any more
 			}
 		case kindEnd:
 			endRead()
