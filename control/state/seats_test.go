@@ -54,7 +54,7 @@ func newHosts(t *testing.T, seats int) *hosts {
 // server makes a host that has not started.
 func (h *hosts) server(n int, endpoints ...string) *server {
 	h.t.Helper()
-	s := &server{hosts: h, id: hangar.HostID(fmt.Sprintf("%08x", n)), dir: h.t.TempDir(), endpoints: endpoints}
+	s := &server{hosts: h, id: hangar.HostID(fmt.Sprintf("a%07x", n)), dir: h.t.TempDir(), endpoints: endpoints}
 	request, err := authority.OpenRequest(filepath.Join(s.dir, "request.key"))
 	if err != nil {
 		h.t.Fatal(err)
