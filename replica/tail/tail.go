@@ -434,15 +434,25 @@ func (f *follower) attached() bool {
 	return err == nil && os.SameFile(was, now)
 }
 
-// read captures what is committed, and compares how many transactions that were with what the index says.
+// read captures what is committed, and shortens the log if it is long.
 func (f *follower) read() error {
+	frames, err := f.captureAll()
+	if err == nil && frames >= longLog {
+		err = f.shorten()
+	}
+	return err
+}
+
+// captureAll captures what is committed, and compares how many transactions that were with what the index
+// says. It returns the length of the log.
+func (f *follower) captureAll() (frames uint32, err error) {
 	before := f.db.Pos().TXID
 	x, ok, err := f.db.Index()
 	if err != nil || !ok {
-		return err
+		return 0, err
 	}
 	if err := f.db.CaptureWAL(true); err != nil {
-		return err
+		return 0, err
 	}
 	captured := uint32(f.db.Pos().TXID - before)
 	// The index may have moved on since it was read, but not fallen behind.
@@ -450,19 +460,14 @@ func (f *follower) read() error {
 		f.log().Warn("transactions were not seen: the database is compared", "captured", captured, "committed", x.Change-f.change)
 		index := locks.OFD{File: f.shm}
 		if !f.lockWriters(index) {
-			return nil
+			return 0, nil
 		}
 		defer func() { _ = index.Set(locks.None, sqlite.WriteByte, 1) }()
-		return f.compare()
+		return 0, f.compare()
 	}
 	f.change += captured
-	if x.MaxFrame >= longLog {
-		if err := f.shorten(); err != nil {
-			return err
-		}
-	}
 	f.note()
-	return nil
+	return x.MaxFrame, nil
 }
 
 // shorten brings a long log into the database file and begins it anew.
@@ -496,10 +501,13 @@ func (f *follower) shorten() error {
 		f.rest()
 	}
 	f.change = x.Change
+	f.note()
 	return nil
 }
 
-// keepShort lets a program begin the log anew that waits for all readers to be done with it.
+// keepShort lets a program begin the log anew that waits for all readers to be done with it. It does so once:
+// what is written to the new log is not brought into the database file, and so not written over, until it
+// is read.
 func (f *follower) keepShort(ctx context.Context) error {
 	x, ok, err := f.db.Index()
 	if err != nil || !ok || x.MaxFrame == 0 {
@@ -513,10 +521,15 @@ func (f *follower) keepShort(ctx context.Context) error {
 		f.takeSlot(x.MaxFrame) // so that it gets further
 		return nil
 	}
-	f.dropSlot()
-	if pause.For(ctx, yield) != nil {
-		return nil //nolint:nilerr // ctx has ended
+	if index.Set(locks.Shared, sqlite.ReadByte, 1) != nil {
+		return nil //nolint:nilerr // it is brought into the database file just now
 	}
+	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
+	if _, err := f.captureAll(); err != nil {
+		return err
+	}
+	f.dropSlot()
+	yielded := pause.For(ctx, yield)
 	if x, _, err = f.db.Index(); err != nil {
 		return err
 	}
@@ -525,7 +538,11 @@ func (f *follower) keepShort(ctx context.Context) error {
 			return nil //nolint:nilerr // ctx has ended
 		}
 	}
-	return f.read()
+	if yielded != nil {
+		return nil //nolint:nilerr // ctx has ended
+	}
+	_, err = f.captureAll()
+	return err
 }
 
 // watch tells what is written in a directory, by inotify(7).
