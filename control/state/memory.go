@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -140,11 +141,9 @@ func (m *Memory) since(prefix string, from Revision) ([]Batch, Revision, <-chan 
 	if from <= m.compacted {
 		return nil, 0, nil, ErrCompacted
 	}
+	first, _ := slices.BinarySearchFunc(m.history, from, func(b Batch, r Revision) int { return cmp.Compare(b.Revision, r) })
 	var found []Batch
-	for _, b := range m.history {
-		if b.Revision < from {
-			continue
-		}
+	for _, b := range m.history[first:] {
 		var changes []Change
 		for _, c := range b.Changes {
 			if strings.HasPrefix(c.Key, prefix) {
