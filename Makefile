@@ -98,7 +98,7 @@ NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
 # nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
 # long as it is told to be.
-BINARY = ./cmd/hangar ./test/attack ./test/full ./test/spec ./test/vm
+BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm
 LONG = ./test/compat ./test/power ./test/sim
 
 # Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // packet is an IP packet with a UDP datagram or, with port 0, the message of ICMP or
@@ -223,7 +224,12 @@ func TestNeighbourTricks(t *testing.T) {
 	port := listenKernel(t, two)
 	mac := machineMAC(1)
 	own := linkLocal(mac)
+	// The kernel adds its local routes to the addresses of a new link in the background.
 	before := neighbours(t)
+	for links := strings.Count(before, "address fe80::1/64"); strings.Count(before, "Dst: fe80::1/128") < links || strings.Count(before, "Dst: fe80::/128") < links; {
+		must(pause.For(t.Context(), time.Millisecond))
+		before = neighbours(t)
+	}
 	toAll := netip.MustParseAddr("ff02::1")
 	icmp6 := func(from, to netip.Addr, message ...[]byte) {
 		send(t, one, packet(netip.AddrPortFrom(from, 0), netip.AddrPortFrom(to, 0), slices.Concat(message...)))

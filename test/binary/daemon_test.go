@@ -1,4 +1,4 @@
-package contract_test
+package binary_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 func TestDaemon(t *testing.T) {
 	// The volumes are all but empty: disks of any size can promise them.
 	d := daemon.Start(t, daemon.Options{Driver: "gvisor", Args: []string{"--acme", "off", "--volume-overcommit", "100"}})
-	h := over(t, d.URL(), d.Token(), contract.Harness{
+	h := contract.Over(t, d.URL(), d.Token(), contract.Harness{
 		Suspend: true,
 		Echo:    []string{"nc", "-ll", "-p", "7007", "-e", "cat"}, EchoPort: 7007,
 		Context: func(tb testing.TB) context.Context {
@@ -27,7 +27,7 @@ func TestDaemon(t *testing.T) {
 		Exit:  func(code int) []string { return []string{"sh", "-c", fmt.Sprintf("exit %d", code)} },
 		Sleep: []string{"sleep", "1000"},
 	})
-	services(t, h)
-	t.Run("token ends", func(t *testing.T) { testTokenEnds(t, d.URL(), h) })
+	contract.Services(t, h)
+	t.Run("token ends", func(t *testing.T) { contract.TokenEnds(t, d.URL(), h) })
 	t.Run("peers", func(t *testing.T) { contract.PeerService(t, h) })
 }

@@ -1,4 +1,4 @@
-package contract_test
+package contract
 
 import (
 	"context"
@@ -9,15 +9,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
-	"github.com/hangar-platform/hangar/test/contract"
 )
 
 // endsWithin is how soon what lasts has ended after its token was revoked, with room for a
 // server that stands still for a while. The next sign of life may be due later.
 const endsWithin = 12 * time.Second
 
-// testTokenEnds revokes a token while all that may last hangs on it.
-func testTokenEnds(t *testing.T, address string, h contract.Harness) {
+// TokenEnds revokes a token while all that may last hangs on it.
+func TokenEnds(t *testing.T, address string, h Harness) {
 	t.Helper()
 	ctx := h.Context(t)
 	const app = "token-ends"
@@ -135,7 +134,7 @@ func testTokenEnds(t *testing.T, address string, h contract.Harness) {
 }
 
 // dialEcho connects to a program that may be about to listen.
-func dialEcho(ctx context.Context, h contract.Harness, c *client.Client, ref hangar.MachineRef) (net.Conn, error) {
+func dialEcho(ctx context.Context, h Harness, c *client.Client, ref hangar.MachineRef) (net.Conn, error) {
 	for {
 		conn, err := c.DialMachine(ctx, ref, h.EchoPort)
 		if hangar.ReasonOf(err) != hangar.ReasonConnectionRefused || ctx.Err() != nil {

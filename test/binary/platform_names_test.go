@@ -1,4 +1,4 @@
-package contract_test
+package binary_test
 
 import (
 	"bytes"
@@ -325,7 +325,7 @@ func TestDaemonThroughTheEdge(t *testing.T) {
 	image := d.Push(daemon.Busybox(t, "sh", "sleep", "echo", "cat"), "busybox:1", "--cmd", "sleep", "--cmd", "100000")
 	for _, h2 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "HTTP/1.1", true: "HTTP/2"}[h2], func(t *testing.T) {
-			h := over(t, "https://api."+elsewhereDomain, d.Token(), contract.Harness{
+			h := contract.Over(t, "https://api."+elsewhereDomain, d.Token(), contract.Harness{
 				Suspend: true,
 				Context: func(tb testing.TB) context.Context {
 					tb.Helper()

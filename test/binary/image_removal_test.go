@@ -1,4 +1,4 @@
-package contract_test
+package binary_test
 
 import (
 	"encoding/base64"
