@@ -94,7 +94,7 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # These have code, or tests, that are not there under the race detector.
-NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
+NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal ./host/logs
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
 # nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
 # long as it is told to be.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/keeper"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // The test binary plays the other processes, too: see the functions of these names.
@@ -598,10 +599,14 @@ func TestNothingIsLostWhileTheDaemonRestarts(t *testing.T) {
 
 // kill -9 while output comes in: every line is there, once and in order. Without a
 // keeper the Machine must outlive the last of the daemons that are killed.
-func TestKill(t *testing.T) { testKill(t, "") }
+func TestKill(t *testing.T) {
+	racetest.Skip(t)
+	testKill(t, "")
+}
 
 // With one it may end at any moment, too.
 func TestKillAndEnd(t *testing.T) {
+	racetest.Skip(t)
 	socket := keeperSocket(t)
 	for range 5 {
 		testKill(t, socket)
