@@ -27,7 +27,7 @@ var volumes = vm.Guest{
 	},
 	Programs: map[string]string{
 		"mke2fs": "e2fsprogs", "e2fsck": "e2fsprogs", "resize2fs": "e2fsprogs", "tune2fs": "e2fsprogs",
-		"dumpe2fs": "e2fsprogs", "debugfs": "e2fsprogs", "cryptsetup": "cryptsetup-bin", "dmsetup": "dmsetup",
+		"dumpe2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2undo": "e2fsprogs", "cryptsetup": "cryptsetup-bin", "dmsetup": "dmsetup",
 		"losetup": "mount", "qemu-storage-daemon": "qemu-system-common", "qemu-img": "qemu-utils", "cp": "coreutils",
 	},
 	Files:  []string{"/etc/mke2fs.conf", "/etc/passwd", "/etc/group"},
