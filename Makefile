@@ -94,7 +94,9 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # These have code, or tests, that are not there under the race detector.
-NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal ./host/logs
+NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
+# These kill processes of their own test program, which start slowly under the race detector.
+KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
 # nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
 # long as it is told to be.
@@ -113,6 +115,7 @@ PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
 	$(RACE) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) ./test/e2e)")
 	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
+	$(PLAIN) -timeout 10m $(ARGS) -run Kill $(KILLED)
 
 extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
 	$(PLAIN) -timeout 10m $(ARGS) $(LONG)

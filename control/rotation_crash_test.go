@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/internal/keyset"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 const (
@@ -85,6 +86,7 @@ func rotateAndDie(dir string) error {
 // the other: at all times everything can be read, and the next start ends what was
 // begun.
 func TestKillWhileRotating(t *testing.T) {
+	racetest.Skip(t)
 	dir := t.TempDir()
 	use := func(f func(p *plane)) {
 		t.Helper()

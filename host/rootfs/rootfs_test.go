@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/ext4"
+	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
 // layerSize is that of layers in tests, in bytes.
@@ -387,6 +388,7 @@ func TestDamaged(t *testing.T) {
 // TestKilled kills a process at its work with layers: the next one mounts every one of them,
 // fresh or kept, and nothing of what was under way is left.
 func TestKilled(t *testing.T) {
+	racetest.Skip(t)
 	dir := newDir(t)
 	rounds := 40
 	if testing.Short() {

@@ -4,7 +4,7 @@ package racetest
 import "testing"
 
 // Skip skips a test that takes minutes with the race detector, and whose code others run with
-// it. `make test` runs the test without: its package is in NORACE of the Makefile.
+// it. `make test` runs the test without: its package is in NORACE or KILLED of the Makefile.
 func Skip(tb testing.TB) {
 	tb.Helper()
 	if Enabled {
