@@ -66,7 +66,7 @@ func checkFlood(tb testing.TB, r io.Reader) {
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	d := open(t)
-	spec := newSpec(t, "flood", "100")
+	spec := newSpec(t, "flood", "10")
 	handle, err := d.Start(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func TestCutOffStartsAreReaped(t *testing.T) {
 	d, _ := newDriver(t)
 	spec := newSpec(t, "sleep")
 	before := zombies(t) // of other tests
-	for after := 10 * time.Millisecond; after < 130*time.Millisecond; after += 2 * time.Millisecond {
+	for after := 10 * time.Millisecond; after < 130*time.Millisecond; after += 4 * time.Millisecond {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := d.Start(ctx, spec)
 		cancel()

@@ -21,7 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-var cycles = flag.Int("cycles", 20, "how often TestSuspendCycles suspends and resumes")
+var cycles = flag.Int("cycles", 10, "how often TestSuspendCycles suspends and resumes")
 
 const step = time.Minute
 
