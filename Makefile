@@ -104,8 +104,9 @@ BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test
 LONG = ./test/compat ./test/power ./test/sim
 
 # Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that
-# nothing is compiled twice for tests.
-TEST  = $(GO) test -vet=off -ldflags=-w $(if $(SHUFFLE),-shuffle=$(SHUFFLE))
+# nothing is compiled twice for tests. Tests wait for half of their time: two packages for each processor
+# run at once.
+TEST  = $(GO) test -vet=off -ldflags=-w -p $(shell expr 2 '*' $$(nproc)) $(if $(SHUFFLE),-shuffle=$(SHUFFLE))
 RACE  = CGO_ENABLED=1 $(TEST) -race
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
