@@ -187,7 +187,10 @@ func (c *cluster) recover(servers []*server) {
 	chosen.run("state", "recover", "--yes")
 	c.startAll(chosen)
 	for _, id := range ids {
-		chosen.run("host", "remove", "--force", string(id))
+		c.await("a lost server is suspect, and can be removed", func() error {
+			_, err := chosen.command("host", "remove", "--force", string(id))
+			return err
+		})
 	}
 	for _, s := range left {
 		if s != chosen {
