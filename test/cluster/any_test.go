@@ -78,8 +78,14 @@ func (c *cluster) used(t *testing.T, v *visitor, by *server, m *hangar.Machine) 
 	fail("suspend", api.SuspendMachine(t.Context(), ref))
 	next := c.servers[by.number%len(c.servers)]
 	c.reaches(next, m, hangar.MachineSuspended)
-	_, err = next.client().StartMachine(t.Context(), ref)
-	fail("start", err)
+	c.await("a start by another server", func() error {
+		_, err := next.client().StartMachine(t.Context(), ref)
+		if hangar.CodeOf(err) != hangar.CodeUnavailable {
+			fail("start", err)
+			return nil
+		}
+		return err
+	})
 	c.reaches(by, m, hangar.MachineStarted)
 	fail("stop", api.StopMachine(t.Context(), ref, hangar.MachineStop{}))
 	c.reaches(next, m, hangar.MachineStopped)

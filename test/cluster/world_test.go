@@ -107,12 +107,17 @@ func (c *cluster) oneOnEach(app hangar.AppName, config hangar.MachineConfig) []*
 	return machines
 }
 
-// reaches waits for a state of a Machine, by the API of one server.
+// reaches waits for a state of a Machine, by the API of one server. One that is too busy to answer its
+// others in time is asked again.
 func (c *cluster) reaches(s *server, m *hangar.Machine, state hangar.MachineState) {
 	c.Helper()
-	if _, err := s.client().WaitMachine(c.Context(), m.Ref(), hangar.MachineWait{States: []hangar.MachineState{state}, Timeout: hangar.MaxWaitTimeout}); err != nil {
-		c.Fatalf("%s waits for %s of %s: %v", s, state, m.ID, err)
-	}
+	c.await(fmt.Sprintf("%s is %s", m.ID, state), func() error {
+		_, err := s.client().WaitMachine(c.Context(), m.Ref(), hangar.MachineWait{States: []hangar.MachineState{state}, Timeout: 20 * time.Second})
+		if err != nil && hangar.CodeOf(err) != hangar.CodeUnavailable && hangar.CodeOf(err) != hangar.CodeTimeout {
+			c.Fatalf("%s waits for %s of %s: %v", s, state, m.ID, err)
+		}
+		return err
+	})
 }
 
 // visitor asks the edges for pages. It gives up on an answer after 20 s, more than the edge takes to
