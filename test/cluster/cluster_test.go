@@ -118,7 +118,7 @@ func (c *cluster) script(env []string, args ...string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 5*time.Minute) //nolint:forbidigo // it also removes the platform, after the test
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null", "HANGAR="+daemon.Binary(c), "CLUSTER_DIR="+c.dir, "CLUSTER_NET="+c.net,
@@ -148,7 +148,7 @@ func (c *cluster) down(before map[string]bool) {
 	if out, err := c.script(nil, "down"); err != nil {
 		c.Errorf("%v\n%s", err, out)
 	}
-	ctx := context.WithoutCancel(c.Context()) //nolint:forbidigo // the test has ended
+	ctx := context.WithoutCancel(c.Context())
 	var left []string
 	for began := time.Now(); time.Since(began) < 20*time.Second; _ = pause.For(ctx, look) {
 		left = c.left(before)

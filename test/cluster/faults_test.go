@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,25 +113,13 @@ func (c *cluster) awaitRows() {
 // of is for a fault that touches all ways from and to some servers.
 func of(c *cluster, which ...*server) func(way) bool {
 	return func(w way) bool {
-		for _, s := range which {
-			if c.servers[w.edge] == s || c.servers[w.host] == s {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(which, c.servers[w.edge]) || slices.Contains(which, c.servers[w.host])
 	}
 }
 
 // apart is for a fault that touches the ways between servers, and none from a server to itself.
 func apart(c *cluster, a, b []*server) func(way) bool {
-	in := func(list []*server, i int) bool {
-		for _, s := range list {
-			if c.servers[i] == s {
-				return true
-			}
-		}
-		return false
-	}
+	in := func(list []*server, i int) bool { return slices.Contains(list, c.servers[i]) }
 	return func(w way) bool {
 		return w.edge != w.host && (in(a, w.edge) && in(b, w.host) || in(b, w.edge) && in(a, w.host))
 	}
@@ -156,7 +145,7 @@ func (c *cluster) pick(random *rand.Rand, n int) []*server {
 // others are all servers but those.
 func (c *cluster) others(but ...*server) (list []*server) {
 	for _, s := range c.servers {
-		if !of(c, but...)(way{s.number - 1, s.number - 1}) {
+		if !slices.Contains(but, s) {
 			list = append(list, s)
 		}
 	}

@@ -33,7 +33,7 @@ func remains() map[string]bool {
 		}
 		return nil // groups come and go meanwhile
 	})
-	if out, err := exec.Command("nft", "list", "tables").Output(); err == nil { //nolint:noctx // it also runs after the test
+	if out, err := exec.Command("nft", "list", "tables").Output(); err == nil {
 		for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
 			found["nftables "+lines.Text()] = true
 		}

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/gobuild"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -25,7 +27,12 @@ const webCommand = `mkdir /www && echo -n $FLY_MACHINE_ID >/www/index.html && ec
 // them call it.
 func (c *cluster) pushWeb(org hangar.OrgSlug) string {
 	c.Helper()
-	dir := daemon.Busybox(c, "sh", "httpd", "mkdir", "echo", "cat", "sleep", "wget", "nslookup", "nc", "id")
+	dir := daemon.Busybox(c, "sh", "httpd", "mkdir", "echo", "cat", "timeout")
+	for _, program := range []string{"spec/call", "e2e/resolve"} { // by which a Machine reaches others, and looks up names
+		if err := gobuild.Build(c.Context(), filepath.Join(dir, "bin", filepath.Base(program)), "../"+program); err != nil {
+			c.Fatal(err)
+		}
+	}
 	var image string
 	for _, s := range c.servers {
 		words := strings.Fields(s.run("image", "push", dir, "web:1", "--org", string(org), "--cmd", "/bin/sh", "--cmd", "-c", "--cmd", webCommand))
@@ -42,11 +49,11 @@ func (c *cluster) pushWeb(org hangar.OrgSlug) string {
 }
 
 // parse reads the config of a Machine that has an image.
-func parse(t testing.TB, document, image string) hangar.MachineConfig {
-	t.Helper()
+func parse(tb testing.TB, document, image string) hangar.MachineConfig {
+	tb.Helper()
 	config, err := hangar.ParseMachineConfig(fmt.Appendf(nil, document, image))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return config
 }
