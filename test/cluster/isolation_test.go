@@ -73,7 +73,9 @@ func (c *cluster) inside(m *hangar.Machine, command string) (string, error) {
 
 func (c *cluster) packets(t *testing.T, a, b *tenant) {
 	t.Helper()
-	page := func(m *hangar.Machine) string { return fmt.Sprintf("timeout 5 call GET http://[%s]:8080/", m.PrivateIP) }
+	page := func(m *hangar.Machine) string {
+		return fmt.Sprintf("timeout 5 call GET http://[%s]:8080/", m.PrivateIP)
+	}
 	for i, from := range a.machines {
 		for j, to := range a.machines { // what is allowed, without which the rest says nothing
 			c.await(fmt.Sprintf("a Machine of %s reaches its own on %s", c.servers[i], c.servers[j]), func() error {
