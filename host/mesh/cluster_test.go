@@ -132,7 +132,9 @@ func (s *server) kill() {
 	must(s.client.Close())
 	must(s.child.Process.Kill())
 	_ = s.child.Wait()
-	must(netlink.LinkDel(s.uplink))
+	if err := netlink.LinkDel(s.uplink); !errors.Is(err, syscall.ENODEV) && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		must(err) // or it is gone already
+	}
 }
 
 func call(s *server, method string, in, out any) {
