@@ -31,7 +31,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
+.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -101,7 +101,7 @@ KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
 # long as it is told to be.
 BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm
-LONG = ./test/compat ./test/power ./test/sim
+LONG = ./test/cluster ./test/compat ./test/power ./test/sim
 
 # Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that
 # nothing is compiled twice for tests. Tests wait for half of their time: two packages for each processor
@@ -118,8 +118,8 @@ test: build s3-server acme-server h2spec ## run every test of which the result i
 	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
 	$(PLAIN) -timeout 10m $(ARGS) -run Kill $(KILLED)
 
-extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
-	$(PLAIN) -timeout 10m $(ARGS) $(LONG)
+extended: build ## real clients, several servers, power cuts, random users and kill -9: a bounded share of each (root)
+	$(PLAIN) -timeout 20m $(ARGS) $(LONG)
 
 shuffle: ## run every test again, in another order, as each night: SHUFFLE= repeats one (root)
 	$(MAKE) test extended SHUFFLE=$(or $(SHUFFLE),on)
@@ -156,6 +156,9 @@ vm: ## volumes on a kernel with device mapper, in an emulated machine, in some m
 sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds that of volumes
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(PLAIN) -count=1 -timeout 60m -v ./test/sim/
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_TIME=$(or $(SIM_TIME),20m) SIM_DRIVER=gvisor $(PLAIN) -count=1 -timeout 90m -v ./test/sim/
+
+cluster: build ## several real servers that are killed and cut off from each other (root); CLUSTER_SEED= repeats a run, CLUSTER_SERVERS=5 takes more
+	CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),40) $(PLAIN) -count=1 -timeout 120m -v -run '$(RUN)' ./test/cluster/
 
 attack: build ## hostile tenants, clients and images against a real daemon, with floods (root)
 	ATTACK=1 $(PLAIN) -count=1 -timeout 30m -v -run '$(RUN)' ./test/attack/

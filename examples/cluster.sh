@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # cluster.sh makes a platform of several servers on one machine, to try it out.
 #
-#   examples/cluster.sh up N     N servers, each in a network namespace of its own
-#   examples/cluster.sh down     ends them, and removes all that up has made
+#   examples/cluster.sh up N                N servers, each in a network namespace of its own
+#   examples/cluster.sh start I [FLAG...]   server I alone, with more flags of `hangar up`
+#   examples/cluster.sh down                ends them, and removes all that was made
 #
 # The last line that up prints is one JSON array, of {"name","api","http","token","pid"} for each
 # server: api and http are HOST:PORT in plain HTTP, pid is that of its daemon.
@@ -37,7 +38,7 @@ die() {
 }
 
 usage() {
-	say "usage: cluster.sh up N | down"
+	say "usage: cluster.sh up N | start I [FLAG...] | down"
 	exit 2
 }
 
@@ -94,14 +95,19 @@ start() {
 		"${flags[@]}" "$@" </dev/null >&2
 }
 
-up() {
-	local count=$1 n token
-	[[ $count =~ ^[1-9][0-9]*$ && $count -le 200 ]] || usage
+# prepare checks what is asked for, with a number of servers, and makes what all of them share.
+prepare() {
+	[[ $1 =~ ^[1-9][0-9]*$ && $1 -le 200 ]] || usage
 	[[ $EUID -eq 0 ]] || die "network namespaces need root"
 	[[ -x $hangar ]] || die "$hangar is missing: run make build"
 	[[ ${#name} -le 6 ]] || die "CLUSTER_NAME is longer than 6 characters"
 	mkdir -p "$dir"
 	make_network
+}
+
+up() {
+	local count=$1 n token
+	prepare "$count"
 	for ((n = 1; n <= count; n++)); do
 		make_namespace "$n"
 	done
@@ -127,6 +133,15 @@ up() {
 		HANGAR_JOIN_TOKEN=$token start "$n" --join "https://$(address 1):$cluster_port"
 	done
 	print "$count"
+}
+
+# start_one starts the daemon of one server, in its network.
+start_one() {
+	local n=$1
+	shift
+	prepare "$n"
+	make_namespace "$n"
+	pid_of "$n" >/dev/null || start "$n" "$@"
 }
 
 print() {
@@ -170,6 +185,11 @@ case "${1:-}" in
 up)
 	[[ $# -eq 2 ]] || usage
 	up "$2"
+	;;
+start)
+	[[ $# -ge 2 ]] || usage
+	shift
+	start_one "$@"
 	;;
 down)
 	[[ $# -eq 1 ]] || usage

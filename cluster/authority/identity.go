@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -235,8 +236,11 @@ func verify(leaf *x509.Certificate, roots *x509.CertPool, now time.Time) (hangar
 	return hostcert.HostOf(leaf)
 }
 
+// ErrStranger says that a server does not have a certificate of the authority that it must have.
+var ErrStranger = errors.New("the server is not of the cluster that the token is for")
+
 // PinnedConfig makes connections to a host whose certificate an authority has signed that is known
-// by its fingerprint alone. The client shows no certificate.
+// by its fingerprint alone; with any other they end with ErrStranger. The client shows no certificate.
 func PinnedConfig(pinned Fingerprint, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
@@ -250,7 +254,7 @@ func PinnedConfig(pinned Fingerprint, now func() time.Time) *tls.Config {
 				}
 			}
 			if _, err := verify(state.PeerCertificates[0], roots, now()); err != nil {
-				return fmt.Errorf("the server is not of the cluster that the token is for: %w", err)
+				return fmt.Errorf("%w: %w", ErrStranger, err)
 			}
 			return nil
 		},

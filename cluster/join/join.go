@@ -235,6 +235,9 @@ func Apply(ctx context.Context, at string, token authority.Token, in Application
 	transport := &http.Transport{TLSClientConfig: authority.PinnedConfig(token.Authority, now), DisableKeepAlives: true, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
+	if errors.Is(err, authority.ErrStranger) {
+		return Grant{}, nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
 	if err != nil {
 		return Grant{}, nil, fmt.Errorf("join the cluster: %w", err)
 	}

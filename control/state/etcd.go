@@ -101,6 +101,7 @@ func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 			DialKeepAliveTime:    keepAlive,
 			DialKeepAliveTimeout: dialTimeout,
 			MaxCallSendMsgSize:   maxRequestBytes,
+			DialOptions:          reconnect(),
 			Logger:               zap.New(slogCore{log: cfg.Log}),
 		})
 		if err != nil {
@@ -325,6 +326,18 @@ func (s *Etcd) progress(ctx context.Context) error {
 		return s.classify(ctx, "ask for progress of", "watches", err)
 	}
 	return nil
+}
+
+// current implements current. An embedded member of its own has no other writer.
+func (s *Etcd) current(ctx context.Context) (Revision, error) {
+	if s.member != nil {
+		return 0, nil
+	}
+	r, err := s.client.Get(ctx, s.prefix, clientv3.WithCountOnly()) // any read that is linearizable
+	if err != nil {
+		return 0, s.classify(ctx, "get", "the newest revision", err)
+	}
+	return Revision(r.Header.Revision), nil
 }
 
 // Txn implements Store.

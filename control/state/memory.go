@@ -52,6 +52,13 @@ func (m *Memory) Close() error {
 	return nil
 }
 
+// current implements current: several Mirrors may have one Memory.
+func (m *Memory) current(ctx context.Context) (Revision, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.revision, m.usable(ctx)
+}
+
 // Get implements Store.
 func (m *Memory) Get(ctx context.Context, key string) (Item, error) {
 	if err := validKey(key); err != nil {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,8 +46,9 @@ const (
 // the same Mirror and has returned; and after a Txn that ended with ErrConflict,
 // the write that it conflicted with. So with one Mirror per Store, as with embedded
 // etcd, reads are linearizable. Writes of other processes are seen as soon as the
-// watch tells, usually within milliseconds; while the Store cannot be reached they
-// are not, and reads answer with what was last known. Transactions are the
+// watch tells, usually within milliseconds; but a Get that finds nothing asks the Store
+// first how far it is, so that what another process has made, and acknowledged, is never
+// denied. While the Store cannot be reached, reads answer with what was last known. Transactions are the
 // Store's, compare with what it really holds, and stay linearizable throughout:
 // who decides by what a read has said compares its revision, and on ErrConflict
 // reads again. What is excepted is read from the Store itself, and may be ahead of
@@ -65,6 +67,8 @@ type Mirror struct {
 
 	mu      sync.Mutex // guards waiters; held while now is replaced
 	waiters []waiter
+
+	misses misses
 }
 
 // image is a state of the Store. It is never changed.
@@ -121,6 +125,7 @@ func (m *Mirror) Open(ctx context.Context) error {
 		return fmt.Errorf("state: fill the mirror: %w", err)
 	}
 	m.show(first)
+	m.misses.open(ctx, m)
 	ctx, m.stop = finish.Lifetime(ctx)
 	go m.follow(ctx)
 	return nil
@@ -134,6 +139,7 @@ func (m *Mirror) Close() error {
 	}
 	if m.stop != nil {
 		<-m.done
+		m.misses.close()
 	}
 	return nil
 }
@@ -310,8 +316,11 @@ func (m *Mirror) Get(ctx context.Context, key string) (Item, error) {
 		return m.store.Get(ctx, key)
 	}
 	item, ok := now.items.Get(Item{Key: key})
+	if !ok && m.misses.catchUp(ctx) {
+		item, ok = m.now.Load().items.Get(Item{Key: key})
+	}
 	if !ok {
-		return Item{}, ErrNotFound
+		return Item{}, cmp.Or(ctx.Err(), ErrNotFound)
 	}
 	item.Value = bytes.Clone(item.Value)
 	return item, nil

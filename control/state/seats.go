@@ -115,7 +115,7 @@ func OpenSeats(ctx context.Context, cfg SeatsConfig) (_ *Seats, err error) {
 func (s *Seats) dial(endpoints []string) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: s.cfg.TLS, DialTimeout: dialTimeout, DialKeepAliveTime: dialTimeout, DialKeepAliveTimeout: askOthers,
-		MaxCallSendMsgSize: maxRequestBytes, Logger: zap.New(slogCore{log: s.cfg.Log}),
+		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: s.cfg.Log}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("state: connect to the members: %w", err)

@@ -38,6 +38,7 @@ type server struct {
 	number int
 	client *rpc.Client
 	child  *exec.Cmd
+	uplink netlink.Link // the end of its cable
 }
 
 // cluster is some hosts, joined by a bridge.
@@ -101,7 +102,10 @@ func (s *server) start() {
 	attrs.Name, attrs.MasterIndex, attrs.Flags = fmt.Sprintf("to%d-%d", s.number, s.child.Process.Pid), between.Attrs().Index, net.FlagUp
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = "uplink", netlink.NsPid(s.child.Process.Pid)
+	// As a computer that comes back, and not another with its address, which others would look for at the old one.
+	veth.PeerHardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, byte(10 + s.number)}
 	must(netlink.LinkAdd(veth))
+	s.uplink = veth
 	address := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(10 + s.number)}), 24)
 	call(s, "Start", Start{ID: s.ID, Dir: s.dir, Address: address}, &s.Host)
 	s.awaitUplink(address.Addr())
@@ -123,11 +127,14 @@ func (s *server) awaitUplink(at netip.Addr) {
 	s.t.Fatalf("host %s has no way to the others", s.ID)
 }
 
-// kill ends a host as a power cut does.
+// kill ends a host as a power cut does. The kernel takes its time to remove a namespace, in which it would go on to answer.
 func (s *server) kill() {
 	must(s.client.Close())
 	must(s.child.Process.Kill())
 	_ = s.child.Wait()
+	if err := netlink.LinkDel(s.uplink); !errors.Is(err, syscall.ENODEV) && !errors.As(err, new(netlink.LinkNotFoundError)) {
+		must(err) // or it is gone already
+	}
 }
 
 func call(s *server, method string, in, out any) {

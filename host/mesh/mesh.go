@@ -49,6 +49,14 @@ const SilentAfter = 5 * time.Minute
 // each other at the same moment: WireGuard may lose a session that both begin, until 5 s later.
 const callDelay = 500 * time.Millisecond
 
+// A host that does not answer a call is called again. WireGuard does that by itself every 5 s, but for a host that has
+// called at the same moment: having answered that, it may drop its own next attempt, and be silent until the keepalive
+// half a minute later.
+const (
+	recallDelay = 6 * time.Second
+	maxCalls    = 5
+)
+
 // The pauses between attempts.
 const (
 	retryDelay = 5 * time.Second  // to change the device, or to take up a feed again
@@ -90,7 +98,27 @@ type neighbor struct {
 	key      hangar.PeerKey
 	address  string // of which endpoint was made
 	prefixes map[netip.Prefix]struct{}
-	call     time.Time // when it is called; zero: it was
+	call     time.Time // when it is called, again if it has not answered; zero: it has, or was called often enough
+	called   time.Time // when it was called last; zero: never
+	calls    int       // how often it was called in vain
+}
+
+// begin has a host called at a time.
+func (n *neighbor) begin(at time.Time) { n.call, n.called, n.calls = at, time.Time{}, 0 }
+
+// due reports whether a host has to be called now, when the last handshake with it was at a time.
+func (n *neighbor) due(now, handshake time.Time) bool {
+	switch {
+	case n.call.IsZero() || now.Before(n.call):
+		return false
+	case !n.called.IsZero() && handshake.After(n.called), n.calls == maxCalls:
+		n.call = time.Time{}
+		return false
+	default:
+		n.called, n.call = now, now.Add(recallDelay)
+		n.calls++
+		return true
+	}
 }
 
 // New returns a Mesh that Open makes usable.

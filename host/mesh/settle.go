@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/host/wireguard/link"
 )
 
 var errFeedEnded = errors.New("feed ended")
@@ -153,10 +155,12 @@ func (m *Mesh) reach(h hangar.Host, at netip.AddrPort) error {
 		call = call.Add(callDelay)
 	}
 	if n := m.neighbor[h.ID]; n != nil {
-		n.address, n.call = h.MeshAddress, call
+		n.address = h.MeshAddress
+		n.begin(call)
 		return nil
 	}
-	n := &neighbor{key: h.MeshKey, address: h.MeshAddress, prefixes: map[netip.Prefix]struct{}{}, call: call}
+	n := &neighbor{key: h.MeshKey, address: h.MeshAddress, prefixes: map[netip.Prefix]struct{}{}}
+	n.begin(call)
 	m.neighbor[h.ID] = n
 	for id := range m.members[m.Host] {
 		m.changed[member{h.ID, id}] = struct{}{}
@@ -170,19 +174,28 @@ func (m *Mesh) reach(h hangar.Host, at netip.AddrPort) error {
 func (m *Mesh) call() (next <-chan time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.Now()
+	var seen map[hangar.HostID]link.Seen
 	var errs []error
+	wait := time.Duration(math.MaxInt64)
 	for id, n := range m.neighbor {
-		switch wait := n.call.Sub(m.Now()); {
-		case n.call.IsZero():
-		case wait > 0:
-			next = time.After(min(wait, callDelay))
-		default:
+		if !n.called.IsZero() && !n.call.IsZero() && !now.Before(n.call) && seen == nil {
+			seen = m.seen()
+		}
+		before := *n
+		if n.due(now, seen[id].Handshake) {
 			if err := m.link.Call(n.key); err != nil {
 				errs = append(errs, fmt.Errorf("host %s: %w", id, err))
+				*n = before
 				continue
 			}
-			n.call = time.Time{}
 		}
+		if !n.call.IsZero() {
+			wait = min(wait, n.call.Sub(now))
+		}
+	}
+	if wait < math.MaxInt64 {
+		next = time.After(wait)
 	}
 	return next, errors.Join(errs...)
 }

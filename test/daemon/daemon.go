@@ -375,9 +375,7 @@ func Leftovers(dir string) []string {
 			left = append(left, "process "+line)
 		}
 	}
-	// What a daemon makes outside of its directory is named after a digest of that.
-	sum := sha256.Sum256([]byte(dir))
-	run := "hangar-" + hex.EncodeToString(sum[:3])
+	run := "hangar-" + Instance(dir)
 	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, path := range backing {
 		b, _ := os.ReadFile(path)
@@ -391,4 +389,11 @@ func Leftovers(dir string) []string {
 		}
 	}
 	return left
+}
+
+// Instance is by what a daemon calls all that it makes outside of its data directory: a digest of
+// that.
+func Instance(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:3])
 }

@@ -24,11 +24,11 @@ func (l *Link) Reach(key hangar.PeerKey, endpoint netip.AddrPort) error {
 	return nil
 }
 
-// Call calls a peer after Reach, and goes on to do so until it answers.
+// Call calls a peer after Reach, and goes on to do so until it answers. It may be repeated.
 func (l *Link) Call(key hangar.PeerKey) error {
 	raw := key.Bytes()
 	// That keepalives are turned on is what makes it call at once.
-	config := fmt.Sprintf("public_key=%s\nupdate_only=true\npersistent_keepalive_interval=%d\n", hex.EncodeToString(raw[:]), keepaliveSeconds)
+	config := fmt.Sprintf("public_key=%s\nupdate_only=true\npersistent_keepalive_interval=0\npersistent_keepalive_interval=%d\n", hex.EncodeToString(raw[:]), keepaliveSeconds)
 	if err := l.device.IpcSet(config); err != nil {
 		return fmt.Errorf("call: %w", err)
 	}

@@ -1,0 +1,108 @@
+package state
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar/internal/background"
+)
+
+const (
+	missPatience = time.Second // until a Store that is asked how far it is must have said so, and the watch be there
+	missPause    = time.Second // after it has not, misses are answered from memory
+)
+
+// current is a Store that can be asked what its newest revision is.
+type current interface {
+	// current returns 0 if no other process writes to the Store.
+	current(ctx context.Context) (Revision, error)
+}
+
+// misses bring a Mirror up to date for those who look for what it does not have. All who look while a
+// question is under way share the next one, so however many there are, the Store is asked one question
+// at a time.
+type misses struct {
+	work   *background.Group
+	store  current // nil: it cannot be asked
+	mirror *Mirror
+
+	asking chan struct{} // holds a token while a question is under way
+
+	mu    sync.Mutex // guards what follows
+	next  *question  // that is not asked yet; nil: there is none
+	until time.Time  // nothing is asked before, because there was no answer
+}
+
+// question is one that some wait for.
+type question struct {
+	answered chan struct{} // closed when reads see what there was when it was asked
+	ok       bool          // they do; valid once answered is closed
+}
+
+// open is called before the Mirror is used.
+func (q *misses) open(ctx context.Context, m *Mirror) {
+	q.mirror, q.work, q.asking = m, background.New(ctx), make(chan struct{}, 1)
+	q.store, _ = m.store.(current)
+}
+
+func (q *misses) close() {
+	q.work.Stop()
+	q.work.Wait()
+}
+
+// catchUp returns true when the Mirror has all that the Store had at the time of the call. It returns
+// false if that cannot be found out in time, and if the Mirror has it anyway.
+func (q *misses) catchUp(ctx context.Context) bool {
+	if q.store == nil {
+		return false
+	}
+	shared := q.share()
+	if shared == nil {
+		return false
+	}
+	select {
+	case <-shared.answered:
+		return shared.ok
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// share returns the question that will be asked next; nil: none is.
+func (q *misses) share() *question {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if time.Now().Before(q.until) {
+		return nil
+	}
+	if q.next == nil {
+		asked := &question{answered: make(chan struct{})}
+		if !q.work.Go(func() { q.ask(asked) }) {
+			return nil
+		}
+		q.next = asked
+	}
+	return q.next
+}
+
+func (q *misses) ask(asked *question) {
+	q.asking <- struct{}{}
+	defer func() { <-q.asking }()
+	q.mu.Lock()
+	q.next = nil // who comes from now on may look for what is written from now on
+	q.mu.Unlock()
+	ctx, cancel := context.WithTimeout(q.work.Context, missPatience)
+	defer cancel()
+	revision, err := q.store.current(ctx)
+	if err == nil {
+		err = q.mirror.reach(ctx, revision)
+	}
+	if err != nil {
+		q.mu.Lock()
+		q.until = time.Now().Add(missPause)
+		q.mu.Unlock()
+	}
+	asked.ok = err == nil
+	close(asked.answered)
+}
