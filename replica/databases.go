@@ -136,8 +136,7 @@ func (n endpoints) exportFile() (*os.File, error) {
 
 // Writable implements mount.Databases.
 func (n *Node) Writable() bool {
-	epoch := n.leading.Load()
-	return epoch != 0 && n.c.Lease.Valid(epoch)
+	return n.PrimaryEpoch() != 0
 }
 
 // Admits implements mount.Databases.
