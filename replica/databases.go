@@ -122,7 +122,7 @@ func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
 		keep := min(n.sender.Needs(db.Name()), n.beside.keep(db.Name()))
-		if err := db.Log().Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
+		if err := db.Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
 			errs = append(errs, err)
 		}
 	}
