@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"time"
 
 	"github.com/superfly/ltx"
 
@@ -109,20 +108,43 @@ func (n *Node) Position(name string) ltx.TXID {
 	return db.Pos().TXID
 }
 
-// settleTime bounds how long Committed waits for capture.
-const settleTime = time.Second
-
-// Committed returns the last transaction of a database, 0 if there is none. Where logs are read it waits until
-// what programs have committed so far is captured.
-func (n *Node) Committed(ctx context.Context, db string) ltx.TXID {
+// Committed returns the last transaction of a database, 0 if there is none, and the epoch in which it was committed.
+// Where logs are read it waits until what programs have committed so far is captured; an error means that it is not, and
+// that there may be later transactions.
+func (n *Node) Committed(ctx context.Context, name string) (epoch uint64, id ltx.TXID, err error) {
 	if t, ok := n.captures().(*tail.Tail); ok {
-		ctx, cancel := context.WithTimeout(ctx, settleTime)
-		defer cancel()
-		if err := t.Settled(ctx, db); err != nil {
-			n.c.Log.Warn("it is not known whether all transactions are captured", "db", db, "err", err)
-		}
+		err = t.Settled(ctx, name)
 	}
-	return n.Position(db)
+	if db := n.Find(name); db != nil {
+		epoch, id = db.Mark()
+	}
+	return epoch, id, err
+}
+
+// WaitMark waits until readers of a database on this node see a transaction that was committed in an epoch, or what a later
+// primary has instead of it: IDs above what that one had of a lost primary are given twice. Epoch 0 stands for any.
+func (n *Node) WaitMark(ctx context.Context, name string, epoch uint64, id ltx.TXID) error {
+	wanted := lease.Mark{Epoch: epoch, TXID: uint64(id)}
+	return n.beside.until(ctx, func() bool {
+		db := n.Find(name)
+		if db == nil {
+			return id == 0
+		}
+		at, last := db.Mark()
+		if epoch == 0 {
+			return last >= id
+		}
+		return !(lease.Mark{Epoch: at, TXID: uint64(last)}).Before(wanted)
+	})
+}
+
+// PrimaryEpoch returns the epoch in which this node is the primary, 0 if it is not.
+func (n *Node) PrimaryEpoch() uint64 {
+	epoch := n.leading.Load()
+	if epoch == 0 || !n.c.Lease.Valid(epoch) {
+		return 0
+	}
+	return epoch
 }
 
 // WaitTXID waits until readers of a database on this node see a transaction.

@@ -122,7 +122,7 @@ func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
 		keep := min(n.sender.Needs(db.Name()), n.beside.keep(db.Name()))
-		if err := db.Log().Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
+		if err := db.Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -136,8 +136,7 @@ func (n endpoints) exportFile() (*os.File, error) {
 
 // Writable implements mount.Databases.
 func (n *Node) Writable() bool {
-	epoch := n.leading.Load()
-	return epoch != 0 && n.c.Lease.Valid(epoch)
+	return n.PrimaryEpoch() != 0
 }
 
 // Admits implements mount.Databases.

@@ -68,6 +68,7 @@ type workerJob struct {
 	Integrity  bool     // what it checks instead
 	Hold       bool     // it waits to be killed, after the statements
 	Register   bool     // it swaps the value of a register for each line that it reads
+	Full       bool     // it syncs with each commit, also in WAL mode
 }
 
 // open opens a database as programs do.

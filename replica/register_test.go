@@ -16,7 +16,7 @@ func (j workerJob) swaps() error {
 	for lines.Scan() {
 		if db == nil {
 			var err error
-			if db, err = open(j.Path, ""); err != nil {
+			if db, err = open(j.Path+j.query(), ""); err != nil {
 				return err
 			}
 			if _, err := db.Exec("PRAGMA busy_timeout=50"); err != nil {
@@ -34,6 +34,14 @@ func (j workerJob) swaps() error {
 		}
 	}
 	return lines.Err()
+}
+
+// query is how a database is opened.
+func (j workerJob) query() string {
+	if j.Full {
+		return "?_synchronous=FULL"
+	}
+	return ""
 }
 
 func (j workerJob) swap(db *sql.DB, value string) (answer string, again bool) {

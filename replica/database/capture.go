@@ -187,7 +187,7 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 		d.diverged = true
 		return err
 	}
-	if err := d.commit(b, size, h); err != nil {
+	if err := d.commit(b, size, h, false); err != nil {
 		return err
 	}
 	for i, p := range b.pages {
@@ -203,8 +203,9 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 	return nil
 }
 
-// commit appends a transaction to the log and advances the position. The caller has asked the fence.
-func (d *DB) commit(b *batch, size uint32, h ltx.Header) error {
+// commit appends a transaction to the log and advances the position. With durable, the log is synced before anyone learns of
+// the transaction: no log of SQLite has it. The caller has asked the fence.
+func (d *DB) commit(b *batch, size uint32, h ltx.Header, durable bool) error {
 	sums, pages := b.sorted(size)
 	now := d.now()
 	h.PageSize, h.Commit, h.NodeID, h.Timestamp = b.pageSize, size, d.c.Node, now.UnixMilli()
@@ -219,6 +220,11 @@ func (d *DB) commit(b *batch, size uint32, h ltx.Header) error {
 		}
 	} else if err := d.append(&t); err != nil {
 		return err
+	}
+	if durable {
+		if err := d.log.Sync(); err != nil {
+			return err
+		}
 	}
 	d.pageSize = b.pageSize
 	d.setSums(sums, size)
@@ -306,11 +312,11 @@ func (d journalCapture) commitWritten(b *batch, size uint32) error {
 	if err := d.Fenced(); err != nil {
 		return err
 	}
-	if err := d.commit(b, size, ltx.Header{}); err != nil {
+	if err := d.commit(b, size, ltx.Header{}, true); err != nil {
 		return err
 	}
 	d.dirty, d.free = nil, nil
-	return d.log.Sync()
+	return nil
 }
 
 // onlyFree reports whether all pages of a batch are free ones, and page 1 is as before. A rollback leaves
@@ -431,13 +437,13 @@ func (d journalCapture) drop(again bool) error {
 		return err
 	}
 	b := newBatch(d.pageSize)
-	if err := d.commit(b, 0, ltx.Header{}); err != nil {
+	if err := d.commit(b, 0, ltx.Header{}, true); err != nil {
 		return err
 	}
 	if !again {
 		d.dirty = nil
 	}
-	return d.log.Sync()
+	return nil
 }
 
 // Indexed reports whether the WAL has a valid index.

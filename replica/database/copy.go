@@ -345,10 +345,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 	}
 	_, content := b.sorted(c.Pages)
 	// The log first: what is in it is written again after a crash.
-	if err := d.commit(b, c.Pages, ltx.Header{}); err != nil {
-		return err
-	}
-	if err := d.log.Sync(); err != nil {
+	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err
 	}
 	return d.write(content, c.PageSize, c.Pages, direct)

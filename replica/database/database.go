@@ -131,6 +131,7 @@ type DB struct {
 	epoch    uint64
 	diverged bool // the content is not that of pos
 	ahead    bool // the WAL has more than pos
+	unsynced bool // transactions of another node were written since the last Trim
 	orphans  int  // transactions that SQLite committed while the node was fenced
 	moves    int  // how often the content changed without the position
 	shown    int  // moves when Vector was called

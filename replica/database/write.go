@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/superfly/ltx"
 
@@ -63,17 +64,40 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	if err := d.log.Append(t, encoded, epoch, d.now()); err != nil {
 		return err
 	}
-	if d.c.Sync {
+	// Pages that are written over are not as the log says if that has lost the transaction: the database would be torn.
+	if d.c.Sync || direct {
 		if err := d.log.Sync(); err != nil {
 			return err
 		}
 	}
+	d.unsynced = true
 	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
 		return err
 	}
 	d.setSums(sums, t.Commit)
 	d.advance(t.Pos(), t.Timestamp)
 	return nil
+}
+
+// Trim removes old transactions from the log, as its Trim does. What they have written is durable before: after a loss of power
+// they could not be written again.
+func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
+	d.mu.Lock()
+	unsynced, files := d.unsynced, []*os.File{d.wal, d.main}
+	d.unsynced = false
+	d.mu.Unlock()
+	for _, f := range files {
+		if f == nil || !unsynced {
+			continue
+		}
+		if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) { // what is emptied or removed was synced elsewhere
+			d.mu.Lock()
+			d.unsynced = true
+			d.mu.Unlock()
+			return err
+		}
+	}
+	return d.log.Trim(before, keep, limit)
 }
 
 // leftovers is what SQLite has left in the files of a DB that is no transaction.

@@ -197,15 +197,6 @@ func (o OFD) Set(mode Mode, start, n uint64) error {
 	return set(o.File, unix.F_OFD_SETLK, mode, start, n)
 }
 
-// Hidden reports whether a program that asks by F_GETLK who keeps it from a lock of its own is not shown a shared lock of
-// this open file. Linux shows it; gVisor shows those of POSIX alone, and SQLite then takes an index for one that no other
-// has open.
-func (o OFD) Hidden(start uint64) (bool, error) {
-	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: int64(start), Len: 1}
-	err := unix.FcntlFlock(o.File.Fd(), unix.F_GETLK, &l)
-	return l.Type == unix.F_UNLCK, err
-}
-
 // Process takes locks of a file for this process, as SQLite does. They end when the process closes any descriptor of the
 // file, and do not exclude the process itself.
 type Process struct{ File *os.File }

@@ -72,8 +72,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestFiles: locks of an open file and of this process exclude each other, as those of two programs do, and Linux shows the
-// first to who asks in the way of the second.
+// TestFiles: locks of an open file and of this process exclude each other, as those of two programs do.
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	open := func() *os.File {
@@ -85,9 +84,6 @@ func TestFiles(t *testing.T) {
 		return f
 	}
 	file, process := locks.OFD{File: open()}, locks.Process{File: open()}
-	if hidden, err := file.Hidden(128); err != nil || !hidden {
-		t.Errorf("a lock that there is not is shown: %t, %v", hidden, err)
-	}
 	for _, step := range []struct {
 		by   locks.Ranges
 		mode locks.Mode
@@ -106,8 +102,5 @@ func TestFiles(t *testing.T) {
 		if err := step.by.Set(step.mode, 128, 1); !errors.Is(err, step.want) {
 			t.Errorf("%T %d: %v, want %v", step.by, step.mode, err, step.want)
 		}
-	}
-	if hidden, err := file.Hidden(128); err != nil || hidden {
-		t.Errorf("Linux hides the lock: %t, %v", hidden, err)
 	}
 }

@@ -278,10 +278,17 @@ func (s *FS) heapIndex(n *inode) bool {
 // beforeWrite is called before the database file is written. A checkpoint in exclusive locking mode comes
 // before the WAL is begun anew.
 func (s *FS) beforeWrite(n *inode) error {
-	if n.db != nil && s.heapIndex(n) {
-		return n.db.CaptureWAL(false)
+	if n.db == nil {
+		return nil
 	}
-	return nil
+	if s.heapIndex(n) {
+		if err := n.db.CaptureWAL(false); err != nil {
+			return err
+		}
+	}
+	// A checkpoint takes what it writes from the WAL, which goes then. The last program to close a database makes one without
+	// a lock of the index.
+	return n.db.Sync()
 }
 
 // cutOff is called when a program closes a file while it has locks, which one that was killed does. What

@@ -5,7 +5,8 @@
 // this node. A write that reaches a replica is answered with the header fly-replay (and its neutral
 // name), by which the edge repeats it at the primary. The answer to a write carries the position of the
 // database in the cookie __txid, and a replica holds a read with that cookie until it has the
-// transaction. The behaviour and the names are those of the proxy of LiteFS.
+// transaction. The behaviour and the names are those of the proxy of LiteFS, but for the cookie __txepoch: what a
+// primary that was lost had alone, the next one numbers again, and the epoch tells the two apart.
 //
 // A Proxy may be used by many goroutines. It does not know what an App commits after it has sent the
 // header of its answer: such a transaction is in the cookie of a later answer only.
@@ -40,6 +41,8 @@ const (
 const (
 	// Cookie has the transaction ID, in 16 hexadecimal digits, of what a client wrote last.
 	Cookie = "__txid"
+	// EpochCookie has the epoch in which that transaction was committed, in the same form.
+	EpochCookie = "__txepoch"
 	// HealthPath answers 200 while the replica keeps up, and 503 otherwise.
 	HealthPath = "/litefs/health"
 	// LagHeader has, in answers of a replica, for how many milliseconds it has not been known to have
@@ -51,20 +54,22 @@ const (
 	cookieAge   = 5 * time.Minute
 	readTimeout = 5 * time.Second // how long a replica holds a read
 	ackTimeout  = 5 * time.Second // how long the answer to a write waits for replicas
+	seenTimeout = time.Second     // how long it waits for the position of what was written, where no replica must have that
 )
 
 // Node is the node beside the App.
 type Node interface {
-	// Writable reports whether the node is the primary.
-	Writable() bool
+	// PrimaryEpoch returns the epoch in which the node is the primary, 0 if it is not.
+	PrimaryEpoch() uint64
 	// WaitPrimary waits until this node is the primary or is connected to one, and returns the hostname
 	// of that one, or "" for this node.
 	WaitPrimary(ctx context.Context) (hostname string, err error)
 	// Committed returns the last transaction of a database that a program has committed so far, 0 if there is
-	// none.
-	Committed(ctx context.Context, db string) ltx.TXID
-	// WaitTXID waits until a reader sees a transaction of a database.
-	WaitTXID(ctx context.Context, db string, id ltx.TXID) error
+	// none, and the epoch that it was committed in. An error means that there may be later ones.
+	Committed(ctx context.Context, db string) (epoch uint64, id ltx.TXID, err error)
+	// WaitMark waits until a reader sees a transaction of a database that was committed in an epoch, 0 if that is not
+	// known, or what a later primary has instead of it.
+	WaitMark(ctx context.Context, db string, epoch uint64, id ltx.TXID) error
 	// Lag is the time since the node is known to have had all transactions; 0 on the primary.
 	Lag() time.Duration
 }
@@ -82,7 +87,7 @@ type Options struct {
 	// AlwaysForward has patterns of paths at which GET and HEAD write, too.
 	AlwaysForward []string
 	// Acknowledged waits until as many replicas have a transaction as must before the answer to the write
-	// goes out; nil if none must.
+	// goes out; nil if none must. Answers of an App whose node has ceased to be the primary meanwhile do not go out then.
 	Acknowledged func(ctx context.Context, db string, id ltx.TXID) error
 	// Debug has every request logged.
 	Debug bool
@@ -145,7 +150,13 @@ const (
 	writes kind = "writes"
 )
 
-type kindKey struct{}
+// request is what the context of a request carries.
+type request struct {
+	kind  kind
+	epoch uint64 // in which the node was the primary when the App was asked to write
+}
+
+type requestKey struct{}
 
 func (p *Proxy) kind(r *http.Request) kind {
 	switch {
@@ -169,6 +180,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.o.Debug {
 		p.o.Log.Info("request", "method", r.Method, "path", r.URL.Path, "kind", string(k))
 	}
+	asked := request{kind: k}
 	switch k {
 	case passes:
 	case reads:
@@ -179,8 +191,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !p.mayWrite(w, r) {
 			return
 		}
+		asked.epoch = p.o.Node.PrimaryEpoch()
 	}
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), kindKey{}, k)))
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, asked)))
 }
 
 func (p *Proxy) health(w http.ResponseWriter) {
@@ -195,7 +208,7 @@ func (p *Proxy) health(w http.ResponseWriter) {
 
 // setLag says how far a replica is behind.
 func (p *Proxy) setLag(h http.Header) {
-	if p.o.Node.Writable() {
+	if p.o.Node.PrimaryEpoch() != 0 {
 		return
 	}
 	h.Set(LagHeader, strconv.FormatInt(min(p.o.Node.Lag().Milliseconds(), math.MaxInt32), 10))
@@ -209,14 +222,14 @@ func refuse(w http.ResponseWriter, status int, text string) {
 
 // mayRead holds a read until this node has what the client wrote.
 func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
-	id := wrote(r)
+	epoch, id := wrote(r)
 	// The primary has everything that there will be: what a lost primary had beyond it does not come.
-	if id == 0 || p.o.DB == "" || p.o.Node.Writable() {
+	if id == 0 || p.o.DB == "" || p.o.Node.PrimaryEpoch() != 0 {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
-	if err := p.o.Node.WaitTXID(ctx, p.o.DB, id); err == nil {
+	if err := p.o.Node.WaitMark(ctx, p.o.DB, epoch, id); err == nil {
 		return true
 	}
 	if r.Context().Err() == nil {
@@ -227,17 +240,20 @@ func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wrote returns the transaction in the cookie of a request, or 0.
-func wrote(r *http.Request) ltx.TXID {
-	c, err := r.Cookie(Cookie)
-	if err != nil {
-		return 0
+// wrote returns the transaction in the cookies of a request, and its epoch; 0 for what they do not say.
+func wrote(r *http.Request) (epoch uint64, id ltx.TXID) {
+	number := func(cookie string) ltx.TXID {
+		c, err := r.Cookie(cookie)
+		if err != nil {
+			return 0
+		}
+		n, err := ltx.ParseTXID(c.Value)
+		if err != nil {
+			return 0 // not a cookie of ours
+		}
+		return n
 	}
-	id, err := ltx.ParseTXID(c.Value)
-	if err != nil {
-		return 0 // not a cookie of ours
-	}
-	return id
+	return uint64(number(EpochCookie)), number(Cookie)
 }
 
 // mayWrite reports whether the App beside this node may write, and else answers where to.
@@ -263,30 +279,52 @@ func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
 
 // answered sees the header of the App's answer.
 func (p *Proxy) answered(resp *http.Response) error {
-	k, _ := resp.Request.Context().Value(kindKey{}).(kind)
-	if k == passes {
+	asked, _ := resp.Request.Context().Value(requestKey{}).(request)
+	if asked.kind == passes {
 		return nil
 	}
 	p.setLag(resp.Header)
-	if k != writes || p.o.DB == "" || !p.o.Node.Writable() {
+	if asked.kind != writes || p.o.DB == "" {
 		return nil
 	}
-	id := p.o.Node.Committed(resp.Request.Context(), p.o.DB)
-	if id == 0 {
+	epoch, id, err := p.written(resp.Request.Context(), asked)
+	switch {
+	case err != nil && p.o.Acknowledged != nil:
+		return &unacknowledgedError{id, err}
+	case err != nil:
+		p.o.Log.Warn("the position of what was written is not known", "db", p.o.DB, "err", err)
+		return nil
+	case id == 0:
 		return nil
 	}
-	if p.o.Acknowledged != nil {
-		ctx, cancel := context.WithTimeout(resp.Request.Context(), ackTimeout)
-		defer cancel()
-		if err := p.o.Acknowledged(ctx, p.o.DB, id); err != nil {
-			return &unacknowledgedError{id, err}
+	for name, n := range map[string]ltx.TXID{Cookie: id, EpochCookie: ltx.TXID(epoch)} {
+		cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
+			Name: name, Value: n.String(), Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
 		}
+		resp.Header.Add("Set-Cookie", cookie.String())
 	}
-	cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
-		Name: Cookie, Value: id.String(), Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
-	}
-	resp.Header.Add("Set-Cookie", cookie.String())
 	return nil
+}
+
+// errNotLeading is returned for a write during which the node ceased to be the primary: the next one may not have it.
+var errNotLeading = errors.New("this node has ceased to be the primary")
+
+// written returns the last transaction that the App has committed, once as many replicas have it as must.
+func (p *Proxy) written(ctx context.Context, asked request) (epoch uint64, id ltx.TXID, err error) {
+	limit := seenTimeout
+	if p.o.Acknowledged != nil {
+		limit = ackTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	epoch, id, err = p.o.Node.Committed(ctx, p.o.DB)
+	if err == nil && id != 0 && p.o.Acknowledged != nil {
+		err = p.o.Acknowledged(ctx, p.o.DB, id)
+	}
+	if err == nil && (asked.epoch == 0 || p.o.Node.PrimaryEpoch() != asked.epoch) {
+		err = errNotLeading
+	}
+	return epoch, id, err
 }
 
 // unacknowledgedError means that a write is committed here and on too few replicas.
@@ -308,7 +346,11 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if _, ok := errors.AsType[*unacknowledgedError](err); ok {
 		p.o.Log.Warn("an answer was withheld", "err", err)
-		refuse(w, http.StatusGatewayTimeout, "the write is committed, but not yet on as many replicas as required")
+		text := "the write is committed, but not yet on as many replicas as required"
+		if errors.Is(err, errNotLeading) {
+			text = "the primary changed before the write was on as many replicas as required: it may be lost"
+		}
+		refuse(w, http.StatusGatewayTimeout, text)
 		return
 	}
 	p.o.Log.Warn("the App does not answer", "err", err)

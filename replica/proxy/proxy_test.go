@@ -27,7 +27,9 @@ type fakeNode struct {
 	changed chan struct{}
 	primary bool
 	known   string // hostname of the primary that it follows
+	epoch   uint64
 	txid    ltx.TXID
+	unseen  error // what Committed returns
 	acked   map[ltx.TXID]int
 	lost    error // what acknowledged returns
 	lag     time.Duration
@@ -35,7 +37,7 @@ type fakeNode struct {
 }
 
 func newFakeNode() *fakeNode {
-	return &fakeNode{changed: make(chan struct{}), acked: map[ltx.TXID]int{}, waiting: make(chan struct{}, 100)}
+	return &fakeNode{epoch: 0x2a, changed: make(chan struct{}), acked: map[ltx.TXID]int{}, waiting: make(chan struct{}, 100)}
 }
 
 func (f *fakeNode) set(change func()) {
@@ -66,10 +68,13 @@ func (f *fakeNode) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-func (f *fakeNode) Writable() bool {
+func (f *fakeNode) PrimaryEpoch() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.primary
+	if !f.primary {
+		return 0
+	}
+	return f.epoch
 }
 
 func (f *fakeNode) WaitPrimary(ctx context.Context) (string, error) {
@@ -81,17 +86,17 @@ func (f *fakeNode) WaitPrimary(ctx context.Context) (string, error) {
 	return hostname, err
 }
 
-func (f *fakeNode) Committed(_ context.Context, db string) ltx.TXID {
+func (f *fakeNode) Committed(_ context.Context, db string) (uint64, ltx.TXID, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if db != "app.db" {
-		return 0
+		return 0, 0, nil
 	}
-	return f.txid
+	return f.epoch, f.txid, f.unseen
 }
 
-func (f *fakeNode) WaitTXID(ctx context.Context, _ string, id ltx.TXID) error {
-	return f.until(ctx, func() bool { return f.txid >= id })
+func (f *fakeNode) WaitMark(ctx context.Context, _ string, epoch uint64, id ltx.TXID) error {
+	return f.until(ctx, func() bool { return f.epoch > epoch && epoch != 0 || f.epoch >= epoch && f.txid >= id })
 }
 
 // acknowledged wants two replicas.
@@ -223,12 +228,16 @@ func TestWhereRequestsGo(t *testing.T) {
 				})
 				resp, body := p.do(t, c.method, c.path)
 				got := served
+				marks := map[string]string{"__txid": "000000000000001f", "__txepoch": "000000000000002a"}
 				for _, cookie := range resp.Cookies() {
 					got = marked
-					if age := time.Until(cookie.Expires); cookie.Name != "__txid" || cookie.Value != "000000000000001f" ||
+					if age := time.Until(cookie.Expires); cookie.Value != marks[cookie.Name] || cookie.Value == "" ||
 						cookie.Path != "/" || !cookie.HttpOnly || age > 5*time.Minute || age < 4*time.Minute {
 						t.Errorf("cookie %+v", cookie)
 					}
+				}
+				if n := len(resp.Cookies()); n != 0 && n != len(marks) {
+					t.Errorf("%d cookies", n)
 				}
 				to := resp.Header.Get("Fly-Replay")
 				if to != "" {
@@ -266,6 +275,28 @@ func TestReadYourWrites(t *testing.T) {
 	}
 	p.node.set(func() { p.node.txid = 6 })
 	if body := <-done; body != "app" {
+		t.Error(body)
+	}
+	// The same ID of another epoch is another transaction: an earlier one is not what the client wrote.
+	go func() {
+		_, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000006; __txepoch=000000000000002b")
+		done <- body
+	}()
+	for len(p.node.waiting) > 0 {
+		<-p.node.waiting
+	}
+	<-p.node.waiting
+	p.node.set(func() { p.node.txid = 9 })
+	<-p.node.waiting
+	if asked := p.app.requests(); len(asked) != 1 {
+		t.Errorf("the App was asked %v too early", asked)
+	}
+	p.node.set(func() { p.node.epoch, p.node.txid = 0x2b, 7 })
+	if body := <-done; body != "app" {
+		t.Error(body)
+	}
+	// What a lost primary had and no other does not come, once a later one has written.
+	if _, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000009; __txepoch=000000000000002a"); body != "app" {
 		t.Error(body)
 	}
 	// Cookies that say nothing, and the primary, are not waited for.
@@ -367,13 +398,45 @@ func TestAcknowledgements(t *testing.T) {
 	default:
 	}
 	p.node.set(func() { p.node.acked[1] = 2 })
-	if resp := <-answers; resp.StatusCode != http.StatusCreated || len(resp.Cookies()) != 1 {
+	if resp := <-answers; resp.StatusCode != http.StatusCreated || len(resp.Cookies()) != 2 {
 		t.Error(resp.Status, resp.Header)
 	}
 	p.node.set(func() { p.node.lost = context.DeadlineExceeded })
 	resp, body := p.do(t, "POST", "/")
 	if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(body, "committed, but not yet") || resp.Header.Get("Secret") != "" || len(resp.Cookies()) != 0 {
 		t.Error(resp.Status, body, resp.Header)
+	}
+}
+
+// TestLostTerm withholds the answer to a write where the node is no longer, or again, the primary when the App answers: what
+// it wrote may be of no chain. Without replicas that must have it, the answer goes out, and has no position.
+func TestLostTerm(t *testing.T) {
+	for name, change := range map[string]func(*fakeNode){
+		"lost":         func(f *fakeNode) { f.primary = false },
+		"again":        func(f *fakeNode) { f.epoch++ },
+		"not captured": func(f *fakeNode) { f.unseen = context.DeadlineExceeded },
+	} {
+		for _, waits := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				p := start(t, func(o *proxy.Options) {
+					if waits {
+						o.Acknowledged = o.Node.(*fakeNode).acknowledged
+					}
+				})
+				p.node.set(func() { p.node.primary, p.node.txid, p.node.acked[1] = true, 1, 2 })
+				p.app.answer = func(w http.ResponseWriter, _ *http.Request) {
+					p.node.set(func() { change(p.node) })
+					w.WriteHeader(http.StatusCreated)
+				}
+				want := http.StatusCreated
+				if waits {
+					want = http.StatusGatewayTimeout
+				}
+				if resp, body := p.do(t, "POST", "/"); resp.StatusCode != want || len(resp.Cookies()) != 0 {
+					t.Error(resp.Status, body, resp.Header)
+				}
+			})
+		}
 	}
 }
 

@@ -2,47 +2,74 @@ package tail
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
 // look is how often Settled looks.
 const look = 100 * time.Microsecond
 
+// captured is how far the capture of a database is.
+type captured struct {
+	attachment uint64 // which one; the count of the index may begin anew with each
+	change     uint32 // what the index counted when all of it was captured
+}
+
 // note tells Settled that everything is captured up to what the index counted.
 func (f *follower) note() {
 	f.t.mu.Lock()
 	defer f.t.mu.Unlock()
-	f.t.captured[f.name] = f.change
+	f.t.captured[f.name] = captured{f.attachment, f.change}
 }
 
-// Settled waits until everything is captured that programs had committed to a database when it was called. It
-// returns at once for a database in rollback mode, which is not captured, and the cause of the end of ctx.
+// state returns how far the capture of a database is, if it is captured, and what wakes who captures it.
+func (t *Tail) state(name string) (at captured, attached bool, wake chan<- struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, attached = t.captured[name]
+	return at, attached, t.wake[name]
+}
+
+// ErrNotCaptured is returned for a database in rollback mode.
+var ErrNotCaptured = errors.New("the database is not in WAL mode, and so not captured")
+
+// Settled waits until everything is captured that programs had committed to a database when it was called. It returns
+// ErrNotCaptured for a database that is not in WAL mode, and the cause of the end of ctx.
 func (t *Tail) Settled(ctx context.Context, name string) error {
+	first, attached, _ := t.state(name)
 	committed, known := uint32(0), false
 	for {
 		db, err := t.c.Databases.Database(name, false)
 		if err != nil {
 			return err
 		}
-		if db != nil && !known {
+		if db != nil {
 			live := database.Live{DB: db}
-			if wal, err := live.Mode(); err != nil || !wal {
-				return nil //nolint:nilerr // an empty file is no database yet
+			wal, err := live.Mode()
+			switch {
+			case errors.Is(err, sqlite.ErrNotDatabase):
+				return nil // an empty file, or none
+			case err != nil:
+				return err
+			case !wal:
+				return fmt.Errorf("%w: %s", ErrNotCaptured, name)
 			}
-			_, committed, known = live.Peek()
+			if attached && !known {
+				_, committed, known = live.Peek()
+			}
 		}
-		t.mu.Lock()
-		captured, attached := t.captured[name]
-		wake := t.wake[name]
-		t.mu.Unlock()
-		// The counter may begin anew at 0.
-		if known && attached && int32(captured-committed) >= 0 {
+		now, still, wake := t.state(name)
+		switch {
+		case still && (!attached || now.attachment != first.attachment):
+			return nil // what was committed before it was attached anew has been compared
+		case still && known && int32(now.change-committed) >= 0: // the counter may begin anew at 0
 			return nil
-		}
-		if wake == nil && db == nil {
+		case wake == nil && db == nil:
 			return nil // there is no file of this name
 		}
 		select {

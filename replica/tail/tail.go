@@ -45,16 +45,15 @@ type Config struct {
 type Tail struct {
 	c Config
 
-	mu    sync.Mutex
-	files map[string]*os.File      // whose locks this process takes to write, by name
-	wake  map[string]chan struct{} // of each database
-	// captured is what the index of each database that is captured counted when all of it was.
-	captured map[string]uint32
+	mu       sync.Mutex
+	files    map[string]*os.File      // whose locks this process takes to write, by name
+	wake     map[string]chan struct{} // of each database
+	captured map[string]captured      // of each database that is attached
 }
 
 // New returns a Tail that Run runs.
 func New(c Config) *Tail {
-	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}, captured: map[string]uint32{}}
+	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}, captured: map[string]captured{}}
 }
 
 // Locks implements the locks of package database.
@@ -199,6 +198,8 @@ type follower struct {
 	slot   int
 	change uint32 // transactions that the index counted when all were captured
 	warned bool
+
+	attachment uint64 // counts how often join has joined
 }
 
 func (f *follower) log() *slog.Logger { return f.t.c.Log.With("db", f.name) }
@@ -310,9 +311,10 @@ func (f *follower) join() (bool, error) {
 			return false, err
 		}
 	}
-	if err := showMember(f.shm); err != nil {
+	if err := f.showMember(); err != nil {
 		return false, err
 	}
+	f.attachment++
 	x, ok, err := f.db.Index()
 	if err != nil || !ok {
 		return false, err
@@ -323,17 +325,11 @@ func (f *follower) join() (bool, error) {
 	return true, f.compare()
 }
 
-// showMember has SQLite see that the index is in use, where the kernel does not show it locks of open files. The lock that
-// it then has ends when this process closes the index, which it does when it detaches.
-func showMember(shm *os.File) error {
-	hidden, err := locks.OFD{File: shm}.Hidden(sqlite.MemberByte)
-	if err != nil || !hidden {
-		return err
-	}
-	if err := (locks.Process{File: shm}).Set(locks.Shared, sqlite.MemberByte, 1); err != nil {
-		return err
-	}
-	return locks.OFD{File: shm}.Set(locks.None, sqlite.MemberByte, 1)
+// showMember has SQLite see that the index is in use, where the kernel shows those who ask by F_GETLK the locks of processes
+// alone, as gVisor does: SQLite then tries in vain to lock the index for itself, until it gives up with SQLITE_PROTOCOL. The
+// lock of the open file stays beside that of the process, which ends when the process closes any descriptor of the index.
+func (f *follower) showMember() error {
+	return locks.Process{File: f.shm}.Set(locks.Shared, sqlite.MemberByte, 1)
 }
 
 // lockWriters waits for the lock of writers.
@@ -419,6 +415,9 @@ func (f *follower) capture(ctx context.Context) error {
 		f.wait(ctx, idle)
 		if !f.attached() {
 			return nil
+		}
+		if err := f.showMember(); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -1,0 +1,352 @@
+package replica_test
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// sector is what a disk writes whole.
+const sector = 512
+
+// diskOp is one change of a disk, or a sync, which makes changes durable: those of the content of a file, or of the names
+// in a directory.
+type diskOp struct {
+	kind diskOpKind
+	file int    // whose content it is
+	name string // path, from the root of the disk
+	to   string // new path of a rename
+	off  int64
+	data []byte // of a write; the operations own it
+	size int64  // of a truncation
+}
+
+type diskOpKind int
+
+const (
+	diskWrite diskOpKind = iota
+	diskTruncate
+	diskSync
+	diskCreate
+	diskMkdir
+	diskUnlink
+	diskRename
+	diskSyncDir
+)
+
+// disk is a file system in memory that records what is done to it, in order.
+type disk struct {
+	dir string // where it is mounted
+
+	mu     sync.Mutex
+	ops    []diskOp
+	files  int
+	before func(op int) // called before each change, with how many there were
+}
+
+// newDisk mounts a disk that is empty.
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	needsMount(t)
+	d := &disk{dir: filepath.Join(t.TempDir(), "disk")}
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	server, err := fs.Mount(d.dir, &diskDir{d: d}, &fs.Options{MountOptions: fuse.MountOptions{DirectMount: true, FsName: "disk", MaxWrite: 1 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// What a program had open when its node ended is open still, and would keep the server.
+		if err := unix.Unmount(d.dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
+			t.Errorf("the disk stays mounted: %v", err)
+		}
+		server.Wait()
+	})
+	return d
+}
+
+// count is how many operations there were.
+func (d *disk) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.ops)
+}
+
+// record notes an operation. d.mu is held.
+func (d *disk) record(op diskOp) {
+	if d.before != nil {
+		d.before(len(d.ops))
+	}
+	d.ops = append(d.ops, op)
+}
+
+// diskDir is a directory of a disk.
+type diskDir struct {
+	fs.Inode
+	d *disk
+}
+
+// diskFile is a file of a disk.
+type diskFile struct {
+	fs.Inode
+	d    *disk
+	id   int
+	data []byte
+}
+
+func (n *diskDir) child(name string) string { return path.Join(n.Path(nil), name) }
+
+func (n *diskDir) Mkdir(ctx context.Context, name string, _ uint32, _ *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.record(diskOp{kind: diskMkdir, name: n.child(name)})
+	return n.NewInode(ctx, &diskDir{d: n.d}, fs.StableAttr{Mode: fuse.S_IFDIR}), 0
+}
+
+func (n *diskDir) Create(ctx context.Context, name string, _, _ uint32, _ *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.files++
+	f := &diskFile{d: n.d, id: n.d.files}
+	n.d.record(diskOp{kind: diskCreate, name: n.child(name), file: f.id})
+	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, fuse.FOPEN_DIRECT_IO, 0
+}
+
+func (n *diskDir) Unlink(_ context.Context, name string) syscall.Errno {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.record(diskOp{kind: diskUnlink, name: n.child(name)})
+	return 0
+}
+
+func (n *diskDir) Rmdir(ctx context.Context, name string) syscall.Errno { return n.Unlink(ctx, name) }
+
+func (n *diskDir) Rename(_ context.Context, name string, parent fs.InodeEmbedder, newName string, _ uint32) syscall.Errno {
+	to, ok := parent.(*diskDir)
+	if !ok {
+		return syscall.ENOTDIR
+	}
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.record(diskOp{kind: diskRename, name: n.child(name), to: to.child(newName)})
+	return 0
+}
+
+func (n *diskDir) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	n.d.mu.Lock()
+	defer n.d.mu.Unlock()
+	n.d.record(diskOp{kind: diskSyncDir, name: n.Path(nil)})
+	return 0
+}
+
+func (n *diskDir) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode = fuse.S_IFDIR | 0o755
+	return 0
+}
+
+func (n *diskDir) Setattr(ctx context.Context, f fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	return n.Getattr(ctx, f, out)
+}
+
+func (f *diskFile) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	if flags&syscall.O_TRUNC != 0 {
+		f.truncate(0)
+	}
+	return nil, fuse.FOPEN_DIRECT_IO, 0
+}
+
+func (f *diskFile) Read(_ context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	return fuse.ReadResultData(slices.Clone(f.data[min(off, int64(len(f.data))):min(off+int64(len(b)), int64(len(f.data)))])), 0
+}
+
+func (f *diskFile) Write(_ context.Context, _ fs.FileHandle, b []byte, off int64) (uint32, syscall.Errno) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	op := diskOp{kind: diskWrite, file: f.id, name: f.Path(nil), off: off, data: slices.Clone(b)}
+	f.d.record(op)
+	f.data = op.apply(f.data)
+	return uint32(len(b)), 0
+}
+
+func (f *diskFile) truncate(size int64) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	op := diskOp{kind: diskTruncate, file: f.id, name: f.Path(nil), size: size}
+	f.d.record(op)
+	f.data = op.apply(f.data)
+}
+
+// Flush has the kernel ask no more when a file is closed: this process, which answers, would not end where a test is killed.
+func (f *diskFile) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+
+func (f *diskFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	f.d.record(diskOp{kind: diskSync, file: f.id, name: f.Path(nil)})
+	return 0
+}
+
+func (f *diskFile) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	out.Mode, out.Size = fuse.S_IFREG|0o644, uint64(len(f.data))
+	return 0
+}
+
+func (f *diskFile) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	if size, ok := in.GetSize(); ok {
+		f.truncate(int64(size))
+	}
+	return f.Getattr(ctx, h, out)
+}
+
+// apply does a write or a truncation to the content of a file, and returns it.
+func (op *diskOp) apply(content []byte) []byte {
+	end := op.size
+	if op.kind == diskWrite {
+		end = max(int64(len(content)), op.off+int64(len(op.data)))
+	}
+	if more := end - int64(len(content)); more > 0 {
+		content = append(content, make([]byte, more)...)
+	}
+	content = content[:end]
+	copy(content[min(op.off, end):], op.data)
+	return content
+}
+
+// sectors returns the parts of a write that are in one sector each.
+func (op *diskOp) sectors() []diskOp {
+	var all []diskOp
+	for at := op.off; at < op.off+int64(len(op.data)); {
+		end := min((at/sector+1)*sector, op.off+int64(len(op.data)))
+		all = append(all, diskOp{kind: diskWrite, off: at, data: op.data[at-op.off : end-op.off]})
+		at = end
+	}
+	return all
+}
+
+// platter is what a disk has after some operations: what is durable, and what is not.
+type platter struct {
+	content map[int][]byte   // of files
+	pending map[int][]diskOp // of the content of files
+	names   map[string]int   // of files, and of directories, which are file 0
+	naming  map[string][]diskOp
+}
+
+func newPlatter() *platter {
+	return &platter{content: map[int][]byte{}, pending: map[int][]diskOp{}, names: map[string]int{}, naming: map[string][]diskOp{}}
+}
+
+// do has the disk do an operation.
+func (p *platter) do(op diskOp) {
+	switch op.kind {
+	case diskWrite, diskTruncate:
+		p.pending[op.file] = append(p.pending[op.file], op)
+	case diskSync:
+		for _, op := range p.pending[op.file] {
+			p.content[op.file] = op.apply(p.content[op.file])
+		}
+		delete(p.pending, op.file)
+	case diskSyncDir:
+		for _, op := range p.naming[op.name] {
+			rename(p.names, op)
+		}
+		delete(p.naming, op.name)
+	default:
+		dir := path.Dir(op.name)
+		if dir == "." {
+			dir = ""
+		}
+		p.naming[dir] = append(p.naming[dir], op)
+	}
+}
+
+// rename does an operation that changes names.
+func rename(names map[string]int, op diskOp) {
+	switch op.kind {
+	case diskUnlink:
+		delete(names, op.name)
+	case diskRename:
+		if file, ok := names[op.name]; ok {
+			delete(names, op.name)
+			names[op.to] = file
+		}
+	default:
+		names[op.name] = op.file
+	}
+}
+
+// losses says what becomes of that which was not durable when the power went.
+type losses int
+
+const (
+	loseAll losses = iota
+	loseNone
+	loseSome // names in their order up to any, of writes any, of which any sectors
+	lossesCount
+)
+
+// after writes what a disk may have after a loss of power to a directory.
+func (p *platter) after(l losses, rng *rand.Rand, dir string) error {
+	names, content := maps.Clone(p.names), map[int][]byte{}
+	for _, in := range slices.Sorted(maps.Keys(p.naming)) {
+		kept := len(p.naming[in])
+		if l != loseNone {
+			kept = 0
+		}
+		if l == loseSome {
+			kept = rng.IntN(len(p.naming[in]) + 1)
+		}
+		for _, op := range p.naming[in][:kept] {
+			rename(names, op)
+		}
+	}
+	for file, b := range p.content {
+		content[file] = slices.Clone(b)
+	}
+	for _, file := range slices.Sorted(maps.Keys(p.pending)) {
+		likely := rng.IntN(4)
+		for _, op := range p.pending[file] {
+			switch {
+			case l == loseNone || l == loseSome && rng.IntN(4) < likely:
+				content[file] = op.apply(content[file])
+			case l == loseSome && rng.IntN(2) == 0:
+				for _, part := range op.sectors() {
+					if rng.IntN(2) == 0 {
+						content[file] = part.apply(content[file])
+					}
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		full := filepath.Join(dir, name)
+		if names[name] == 0 {
+			if err := os.MkdirAll(full, 0o700); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(full, content[names[name]], 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

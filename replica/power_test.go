@@ -1,0 +1,382 @@
+package replica_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/superfly/ltx"
+
+	"github.com/hangar-platform/hangar/replica"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/events"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// moment is what was promised when so many operations had reached a disk.
+type moment struct {
+	ops    int
+	acked  int                          // rows of t that a program was told of
+	events map[ltx.TXID]events.Position // of transactions that were published
+}
+
+// promises are the moments of a recording, in their order.
+type promises struct {
+	all  []moment
+	now  moment
+	seen events.Position
+}
+
+// note keeps what is promised from an operation on.
+func (p *promises) note(ops int) {
+	m := p.now
+	m.ops, m.events = ops, make(map[ltx.TXID]events.Position, len(p.now.events))
+	for id, at := range p.now.events {
+		m.events[id] = at
+	}
+	p.all = append(p.all, m)
+}
+
+// publishes looks, before each operation of the disk, at which position a node says that a database is.
+func (p *promises) publishes(n *testNode, db string) func(op int) {
+	p.now.events = map[ltx.TXID]events.Position{}
+	return func(op int) {
+		s, err := n.Hub().Subscribe()
+		if err != nil {
+			return // the node ends
+		}
+		s.Cancel()
+		if at := s.Positions[db]; at != p.seen && at.TXID > 0 {
+			p.seen, p.now.events[at.TXID] = at, at
+			p.note(op)
+		}
+	}
+}
+
+// at returns what was promised when so many operations had been done.
+func (p *promises) at(ops int) moment {
+	var m moment
+	for _, next := range p.all {
+		if next.ops > ops {
+			break
+		}
+		m = next
+	}
+	return m
+}
+
+// writeWithPower has programs write to a database of a node, with transactions of all sizes, and notes in p which rows they
+// were told of. With full each commit is synced by SQLite.
+func writeWithPower(t *testing.T, n *testNode, d *disk, p *promises, journal string, full bool) {
+	t.Helper()
+	db := "app.db" + (workerJob{Full: full}).query()
+	n.exec(db, journal, "CREATE TABLE t(v)", "CREATE TABLE big(id INTEGER PRIMARY KEY, v)")
+	w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Full: full})
+	for i := 1; i <= 24; i++ {
+		if got := w.ask(strconv.Itoa(i)); !strings.HasPrefix(got, "acked") {
+			t.Fatal(got)
+		}
+		d.mu.Lock()
+		p.now.acked = i
+		p.note(len(d.ops))
+		d.mu.Unlock()
+		switch i % 8 {
+		case 2:
+			n.exec(db, "", "INSERT INTO big(v) SELECT randomblob(3000) FROM (SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4)")
+		case 4:
+			n.exec(db, "", "PRAGMA wal_checkpoint(RESTART)")
+		case 5:
+			n.exec(db, "", "UPDATE big SET v=randomblob(2500) WHERE id % 3 = 1", "DELETE FROM big WHERE id % 4 = 2")
+		case 6:
+			n.exec(db, "", "BEGIN", "INSERT INTO big(v) VALUES(randomblob(9000))", "ROLLBACK")
+		case 7:
+			n.exec(db, "", "PRAGMA wal_checkpoint(TRUNCATE)")
+		}
+	}
+}
+
+// recovered is a database that was opened after a loss of power.
+type recovered struct {
+	t   *testing.T
+	db  *database.DB
+	dir string
+}
+
+// recoverFrom opens the database of a disk as a node does.
+func recoverFrom(t *testing.T, root string) *recovered {
+	t.Helper()
+	for _, dir := range []string{"files", "log"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := database.Open(database.Config{
+		Name: "app.db", Dir: filepath.Join(root, "files"), Log: filepath.Join(root, "log", "app.db"), Node: 1,
+	})
+	if err != nil {
+		t.Fatal("open: ", err)
+	}
+	db.SetEpoch(1)
+	return &recovered{t, db, root}
+}
+
+// rows reads the rows of table t, in their order, and checks the whole database.
+func (r *recovered) rows() []int {
+	r.t.Helper()
+	b := r.export()
+	if last := r.db.Last(); last.Pages == 0 {
+		return nil
+	} else if got := fullSum(b, last.PageSize); got != last.Pos.PostApplyChecksum {
+		r.t.Fatalf("a full scan has %s, the position %s", got, last.Pos)
+	}
+	// In rollback mode, so that no WAL is made beside it.
+	b[18], b[19] = 1, 1
+	file := filepath.Join(r.dir, "check.db")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	conn, err := sql.Open("sqlite3", "file:"+file)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close()
+	var result string
+	if err := conn.QueryRow("PRAGMA integrity_check").Scan(&result); err != nil || result != "ok" {
+		r.t.Fatalf("integrity: %s %v", result, err)
+	}
+	found, err := conn.Query("SELECT v FROM t ORDER BY rowid")
+	if err != nil {
+		if strings.Contains(err.Error(), "no such table") {
+			return nil
+		}
+		r.t.Fatal(err)
+	}
+	defer found.Close()
+	var rows []int
+	for found.Next() {
+		var v int
+		if err := found.Scan(&v); err != nil {
+			r.t.Fatal(err)
+		}
+		rows = append(rows, v)
+	}
+	return rows
+}
+
+func (r *recovered) export() []byte {
+	r.t.Helper()
+	f, err := os.Create(filepath.Join(r.dir, "export"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := r.db.Export(context.Background(), f); err != nil {
+		r.t.Fatal("export: ", err)
+	}
+	b, err := os.ReadFile(f.Name())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
+// chain returns the checksums of the transactions that the log has.
+func (r *recovered) chain() map[ltx.TXID]ltx.Checksum {
+	r.t.Helper()
+	log := r.db.Log()
+	sums := map[ltx.TXID]ltx.Checksum{log.Base().TXID: log.Base().PostApplyChecksum}
+	reader, err := log.After(log.Base())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer reader.Close()
+	for {
+		b, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return sums
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		tx, err := txlog.Decode(b)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		sums[tx.MaxTXID] = tx.Post
+	}
+}
+
+// keeps checks what was promised: all rows that a program was told of are there, in order, and the chain has each event
+// with its checksum.
+func (r *recovered) keeps(m moment) {
+	r.t.Helper()
+	rows := r.rows()
+	for i, v := range rows {
+		if v != i+1 {
+			r.t.Fatalf("rows %v", rows)
+		}
+	}
+	if len(rows) < m.acked {
+		r.t.Errorf("%d rows of %d that were acknowledged", len(rows), m.acked)
+	}
+	chain, pos := r.chain(), r.db.Pos()
+	for id, event := range m.events {
+		sum, ok := chain[id]
+		if id > pos.TXID || ok && sum != event.Checksum || !ok && id == pos.TXID {
+			r.t.Errorf("event %s/%s is not of the chain, which has %s there, and ends at %s", id, event.Checksum, sum, pos)
+		}
+	}
+}
+
+// cut calls check with what a disk may have after losses of power, at some moments. REPLICA_CUTS is after how many of the
+// operations, 0: after each. REPLICA_SEED repeats a run.
+func (d *disk) cut(t *testing.T, from int, check func(t *testing.T, ops int, root string)) {
+	t.Helper()
+	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
+	rng := rand.New(rand.NewPCG(seed, 5))
+	d.mu.Lock()
+	ops := slices.Clone(d.ops)
+	d.mu.Unlock()
+	cuts := intEnv("REPLICA_CUTS", 12)
+	t.Logf("REPLICA_SEED=%d, %d operations, cut after %d", seed, len(ops), cuts)
+	p, tried := newPlatter(), 0
+	for i, op := range ops {
+		p.do(op)
+		if i < from || cuts > 0 && rng.IntN(len(ops)-from) >= cuts {
+			continue
+		}
+		for l := range lossesCount {
+			tried++
+			root := filepath.Join(t.TempDir(), "image")
+			if err := p.after(l, rng, root); err != nil {
+				t.Fatal(err)
+			}
+			t.Run(fmt.Sprintf("op%d-%d", i+1, l), func(t *testing.T) {
+				check(t, i+1, root)
+				if t.Failed() {
+					for _, op := range ops[max(0, i-30) : i+1] {
+						t.Logf("%d %s file %d %s %d+%d %d", op.kind, op.name, op.file, op.to, op.off, len(op.data), op.size)
+					}
+				}
+			})
+			if err := os.RemoveAll(root); err != nil {
+				t.Fatal(err)
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+	t.Logf("%d losses of power", tried)
+}
+
+// TestPowerLoss has the power of a primary fail after each write, sync and renaming that it and SQLite do, with all, some or none
+// of what was not synced on the disk. Commits are synced by SQLite, or else by the node. All that a program was told of is there,
+// and each event is of the chain.
+func TestPowerLoss(t *testing.T) {
+	for _, journal := range []string{"wal", "delete", "truncate", "persist"} {
+		for _, durable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,sync=%t", journal, durable), func(t *testing.T) {
+				d := newDisk(t)
+				n := startNode(t, nodeConfig{slow: true, with: func(c *replica.Config) { c.Data, c.Sync = d.dir, durable }})
+				n.ready()
+				var p promises
+				d.mu.Lock()
+				from := len(d.ops)
+				d.before = p.publishes(n, "app.db")
+				d.mu.Unlock()
+				writeWithPower(t, n, d, &p, journal, !durable)
+				d.mu.Lock()
+				d.before = nil
+				p.note(len(d.ops))
+				d.mu.Unlock()
+				n.stop()
+				d.cut(t, from, func(t *testing.T, ops int, root string) {
+					r := recoverFrom(t, root)
+					if _, err := r.db.Reconcile(); err != nil {
+						t.Fatal(err)
+					}
+					r.keeps(p.at(ops))
+					want := r.export()
+					if err := r.db.Close(); err != nil {
+						t.Fatal(err)
+					}
+					// And once more, from what the first recovery has left.
+					r = recoverFrom(t, root)
+					if _, err := r.db.Reconcile(); err != nil {
+						t.Fatal(err)
+					}
+					if got := r.export(); !bytes.Equal(got, want) {
+						t.Error("a second recovery has another content")
+					}
+					r.keeps(p.at(ops))
+					if err := r.db.Close(); err != nil {
+						t.Fatal(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestReplicaPowerLoss has the power of a replica fail. It is then at a position of its primary, or knows that it has to ask
+// for what differs; and if it becomes the primary itself, it has a whole database, of the rows up to any.
+func TestReplicaPowerLoss(t *testing.T) {
+	for _, journal := range []string{"wal", "delete"} {
+		for _, durable := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,sync=%t", journal, durable), func(t *testing.T) {
+				n := startNode(t, nodeConfig{})
+				n.ready()
+				d := newDisk(t)
+				other := startNode(t, nodeConfig{primary: n.url, slow: true, with: func(c *replica.Config) { c.Data, c.Sync = d.dir, durable }})
+				other.ready()
+				var p, unused promises
+				d.mu.Lock()
+				from := len(d.ops)
+				d.before = p.publishes(other, "app.db")
+				d.mu.Unlock()
+				writeWithPower(t, n, newRecord(), &unused, journal, !durable)
+				same(t, n, other, "app.db")
+				d.mu.Lock()
+				d.before = nil
+				p.note(len(d.ops))
+				d.mu.Unlock()
+				other.stop()
+				d.cut(t, from, func(t *testing.T, ops int, root string) {
+					r := recoverFrom(t, root)
+					defer r.db.Close()
+					diverged, _ := r.db.Diverged()
+					m := p.at(ops)
+					if pos := r.db.Pos(); durable {
+						for id := range m.events {
+							if id > pos.TXID {
+								t.Errorf("a replica that has synced %s is at %s", id, pos)
+							}
+						}
+					}
+					m.events = nil // those that were not synced may be gone
+					if diverged {
+						if _, err := r.db.Reconcile(); err != nil {
+							t.Fatal(err)
+						}
+					}
+					r.keeps(m)
+				})
+			})
+		}
+	}
+}
+
+// newRecord is a disk that is not mounted, for its count of operations alone.
+func newRecord() *disk { return &disk{} }
