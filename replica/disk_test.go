@@ -77,13 +77,6 @@ func newDisk(t *testing.T) *disk {
 	return d
 }
 
-// count is how many operations there were.
-func (d *disk) count() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.ops)
-}
-
 // record notes an operation. d.mu is held.
 func (d *disk) record(op diskOp) {
 	if d.before != nil {

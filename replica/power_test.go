@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,10 +42,7 @@ type promises struct {
 // note keeps what is promised from an operation on.
 func (p *promises) note(ops int) {
 	m := p.now
-	m.ops, m.events = ops, make(map[ltx.TXID]events.Position, len(p.now.events))
-	for id, at := range p.now.events {
-		m.events[id] = at
-	}
+	m.ops, m.events = ops, maps.Clone(p.now.events)
 	p.all = append(p.all, m)
 }
 
@@ -170,6 +168,9 @@ func (r *recovered) rows() []int {
 			r.t.Fatal(err)
 		}
 		rows = append(rows, v)
+	}
+	if err := found.Err(); err != nil {
+		r.t.Fatal(err)
 	}
 	return rows
 }

@@ -76,7 +76,8 @@ func TestFreezeWithErrors(t *testing.T) {
 		}
 		view := freeze(t, d, "")
 		endView(t, view)
-		if err := d.Close(finishtest.Context(t)); !errors.Is(err, volume.ErrUnsynced) {
+		// All was synced before: whether one more sync fails is up to the kernel.
+		if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrUnsynced) {
 			t.Errorf("closed: %v", err)
 		}
 		w.mount(w.attach(spec))

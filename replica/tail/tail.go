@@ -521,7 +521,7 @@ func (f *follower) keepShort(ctx context.Context) error {
 		return nil
 	}
 	if index.Set(locks.Shared, sqlite.ReadByte, 1) != nil {
-		return nil //nolint:nilerr // it is brought into the database file just now
+		return nil // it is brought into the database file just now
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
 	if _, err := f.captureAll(); err != nil {
@@ -534,11 +534,11 @@ func (f *follower) keepShort(ctx context.Context) error {
 	}
 	for !f.takeSlot(x.MaxFrame) {
 		if pause.For(ctx, time.Millisecond) != nil {
-			return nil //nolint:nilerr // ctx has ended
+			return nil
 		}
 	}
 	if yielded != nil {
-		return nil //nolint:nilerr // ctx has ended
+		return nil
 	}
 	_, err = f.captureAll()
 	return err
