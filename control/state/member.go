@@ -162,6 +162,9 @@ func (m *member) ready() bool {
 // id is that of the member in its cluster.
 func (m *member) id() uint64 { return uint64(m.etcd.Server.MemberID()) }
 
+// cluster is the id of its cluster.
+func (m *member) cluster() uint64 { return uint64(m.etcd.Server.Cluster().ID()) }
+
 // stopped is closed when the member has ended: by itself only if its cluster has removed it, or
 // if it cannot go on.
 func (m *member) stopped() <-chan struct{} { return m.etcd.Server.StopNotify() }

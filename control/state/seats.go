@@ -339,6 +339,11 @@ func (s *Seats) sit(ctx context.Context) error {
 		return err
 	}
 	mine, m := s.find(list.Members), s.running()
+	if m != nil && list.Header.ClusterId != m.cluster() {
+		if m, err = nil, s.leave(m); err != nil {
+			return err
+		}
+	}
 	if m != nil {
 		return s.announce(ctx, list.Members, m)
 	}
@@ -383,6 +388,14 @@ func (s *Seats) sit(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("state: the member is not ready: %w", ctx.Err())
 	}
+}
+
+// leave ends the member of a cluster that there is no longer: the state was restored, or recovered, and the member of this
+// host has started as it was, because no other answered in time.
+func (s *Seats) leave(m *member) error {
+	s.cfg.Log.Warn("the member of this host is of another cluster, and begins anew", "dir", s.cfg.Member.Dir)
+	s.set(nil)
+	return errors.Join(m.close(), s.forget())
 }
 
 // add adds the member of this host as a learner. etcd refuses that until the members have been
