@@ -265,8 +265,8 @@ func (s *Store) Registry(access registry.Access) http.Handler {
 	return s.registry.Handler(access)
 }
 
-// Publish tells the catalog what the built-in registry has of the time before there was one. It may be
-// repeated; GC does so, too.
+// Publish tells the catalog what the built-in registry has of the time before there was one. It comes
+// before the first push, and may be repeated.
 func (s *Store) Publish(ctx context.Context) error { return s.registry.Publish(ctx) }
 
 // OpenPushed implements hangar.PushedReader for the other hosts.

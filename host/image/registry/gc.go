@@ -30,9 +30,6 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	}
 	r.collecting.Lock()
 	defer r.collecting.Unlock()
-	if err := r.Publish(ctx); err != nil && ctx.Err() == nil {
-		r.log.WarnContext(ctx, "what this server had before is published later", slog.Any("error", err))
-	}
 	defer r.pushes.watch()()
 	repositories, err := r.allRepositories()
 	if err != nil {

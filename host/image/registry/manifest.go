@@ -126,9 +126,11 @@ func digestsOf(list []descriptor) []string {
 func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) error {
 	known, err := h.r.Lookup(req.Context(), c.kept, c.reference)
 	var m Manifest
-	if err == nil && req.Method != http.MethodHead {
+	if err == nil {
 		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.whose)
-		known.Size = int64(len(m.Raw))
+	}
+	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
+		return manifestUnknown(c) // a client that asks may push it here, too
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -144,9 +146,11 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 	w.Header().Set(headerDigest, known.Digest)
 	w.Header().Set("Etag", strconv.Quote(known.Digest))
 	w.Header().Set("Content-Type", known.MediaType)
-	w.Header().Set("Content-Length", strconv.FormatInt(known.Size, 10))
+	w.Header().Set("Content-Length", strconv.Itoa(len(m.Raw)))
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(m.Raw) // none of HEAD; a caller that went away learns nothing
+	if req.Method != http.MethodHead {
+		_, _ = w.Write(m.Raw) // a caller that went away learns nothing
+	}
 	return nil
 }
 

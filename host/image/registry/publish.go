@@ -102,10 +102,9 @@ func (r *Registry) published() (bool, error) {
 }
 
 // Publish tells the catalog of manifests and tags of the time before there was one. It does so once,
-// and may be repeated. A tag that the catalog knows stays what it is.
+// before anything is pushed, and may be repeated. A tag that the catalog knows stays what it is. Until
+// then the collector takes nothing for deleted.
 func (r *Registry) Publish(ctx context.Context) error {
-	r.publishing.Lock()
-	defer r.publishing.Unlock()
 	if done, err := r.published(); done || err != nil || r.opts.Catalog == nil {
 		return err
 	}

@@ -100,7 +100,6 @@ type Registry struct {
 	catalog hangar.ImageCatalog
 
 	pushes     pushes
-	publishing sync.Mutex               // held by Publish
 	collecting sync.Mutex               // held by the collector
 	adopting   singleflight.Group       // of blobs of other hosts, by repository and digest
 	reads      *connlimit.Count[string] // from other hosts, by whose they are
