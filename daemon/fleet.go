@@ -124,7 +124,7 @@ func (d *opening) findHosts(p *peers, m *machines, in *signIns, f *servers) (err
 	f.hosts, f.follow = directory, directory.Run
 	d.late.pushed.set(directory)
 	if p != nil {
-		p.door.Handle(remote.Path, remote.NewHandler(remote.HandlerConfig{Agent: local, Gate: m.agent, Pushed: m.images, Admits: directory.Admits, Log: d.log}))
+		p.door.Handle(remote.Path, remote.NewHandler(remote.HandlerConfig{Agent: local, Gate: m.agent, Pushed: m.images.Pushed(), Admits: directory.Admits, Log: d.log}))
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if err := p.cluster.openMirror(ctx); err != nil {
 		return err
 	}
-	if err := p.machines.images.Publish(ctx); err != nil {
+	if err := p.machines.images.Pushed().Publish(ctx); err != nil {
 		return fmt.Errorf("publish images of the built-in registry: %w", err)
 	}
 	if p.ssh, err = d.openSSH(ctx, p.server, p.cluster, p.machines); err != nil {

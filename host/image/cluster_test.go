@@ -463,7 +463,7 @@ func TestPublish(t *testing.T) {
 	all := newShared()
 	s := open(t, image.Options{Dir: dir, Local: []string{builtIn}, Catalog: catalog{all, aa}, Host: aa})
 	for range 2 {
-		if err := s.Publish(t.Context()); err != nil {
+		if err := s.Pushed().Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

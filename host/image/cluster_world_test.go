@@ -215,7 +215,7 @@ func (l *latePeers) Pushed(id hangar.HostID) (hangar.PushedReader, error) {
 
 // OpenPushed is what other hosts call.
 func (h *atHost) OpenPushed(ctx context.Context, in hangar.PushedRead) (hangar.PushedContent, error) {
-	c, err := h.Store.OpenPushed(ctx, in)
+	c, err := h.Pushed().OpenPushed(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ func clusterWith(tb testing.TB, limits image.Limits, ids ...hangar.HostID) (*sha
 	for _, id := range ids {
 		h := &atHost{id: id, dir: tb.TempDir()}
 		h.Store = open(tb, image.Options{Dir: h.dir, Local: []string{builtIn}, Limits: limits, Catalog: catalog{all, id}, Peers: &h.peers, Host: id})
-		if err := h.Publish(tb.Context()); err != nil {
+		if err := h.Pushed().Publish(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
 		h.listen(tb)

@@ -265,14 +265,9 @@ func (s *Store) Registry(access registry.Access) http.Handler {
 	return s.registry.Handler(access)
 }
 
-// Publish tells the catalog what the built-in registry has of the time before there was one. It comes
-// before the first push, and may be repeated.
-func (s *Store) Publish(ctx context.Context) error { return s.registry.Publish(ctx) }
-
-// OpenPushed implements hangar.PushedReader for the other hosts.
-func (s *Store) OpenPushed(ctx context.Context, in hangar.PushedRead) (hangar.PushedContent, error) {
-	return s.registry.OpenPushed(ctx, in)
-}
+// Pushed returns the built-in registry, for its Publish before the first push, and for the other hosts,
+// which read it as a hangar.PushedReader.
+func (s *Store) Pushed() *registry.Registry { return s.registry }
 
 // Get returns an image that is held, by its digest, or ErrNotFound. It is for Machines whose
 // image was pulled for them: a digest alone gives nobody an image.
