@@ -79,6 +79,7 @@ var rules = map[string]rule{
 	"control/state":             {imports: language, tests: []string{"cluster/authority", "cluster/listener", "control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
 	"control/placement":         {imports: language},
+	"control/pushed":            {imports: plus(language, "control/state")},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
 		imports: plus(language, "control/addresses", "control/extensions/call", "control/ledger", "control/providers", "control/state", "control/tenants",
@@ -105,7 +106,7 @@ var rules = map[string]rule{
 	"host/driver/gvisor/...": {imports: plus(language, "host/driver", "host/driver/gvisor/...")},
 	"host/guest":             {imports: plus(language, "host/guest/...")},
 	"host/guest/...":         {imports: language},
-	"host/image":             {imports: plus(language, "host/image/...")},
+	"host/image":             {imports: plus(language, "host/image/..."), tests: []string{"host/remote", "host/remote/remotetest"}},
 	"host/image/...":         {imports: language},
 	"host/journal":           {imports: language},
 	"host/localapi":          {imports: language},

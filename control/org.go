@@ -202,7 +202,7 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 	if err := o.peers.removeAllOf(ctx, rec.ID); err != nil {
 		return err
 	}
-	if err := o.removeContentOf(ctx, rec.ID); err != nil {
+	if err := o.removeContentOf(ctx, rec.ID, item); err != nil {
 		return err
 	}
 	networks, _, err := state.All(ctx, o.store, state.NetworkKey(rec.ID, ""), true)

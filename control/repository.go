@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/pushed"
+	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
@@ -43,14 +45,14 @@ func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryNam
 	return hangar.Repository{Org: org.ID, Name: rest}, nil
 }
 
-// removeContentOf removes what hosts keep of an organization. All have to answer: what one
-// keeps, no later call would remove.
-func (o *Orgs) removeContentOf(ctx context.Context, org hangar.OrgID) error {
+// removeContentOf removes what hosts keep of an organization, and what the state knows of it. All have
+// to answer: what one keeps, no later call would remove.
+func (o *Orgs) removeContentOf(ctx context.Context, org hangar.OrgID, item state.Item) error {
 	answers := askAll(o.hosts, o.hosts.agents.Known(), func(a hangar.Agent) (struct{}, error) { return struct{}{}, a.RemoveOrg(ctx, org) })
 	for _, a := range answers {
 		if a.err != nil {
 			return a.err
 		}
 	}
-	return nil
+	return pushed.RemoveAll(ctx, o.store, hangar.Repository{Org: org}.Root(), state.Unchanged(item))
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -93,6 +94,21 @@ func (d *opening) letJoin(p *peers, f *fleet.Fleet) {
 	}))
 }
 
+// latePushed finds the registries of other servers once these are known.
+type latePushed struct {
+	readers atomic.Pointer[hangar.PushedReaders]
+}
+
+func (l *latePushed) set(readers hangar.PushedReaders) { l.readers.Store(&readers) }
+
+// Pushed implements hangar.PushedReaders.
+func (l *latePushed) Pushed(id hangar.HostID) (hangar.PushedReader, error) {
+	if readers := l.readers.Load(); readers != nil {
+		return (*readers).Pushed(id)
+	}
+	return nil, hangar.Errorf(hangar.CodeUnavailable, "", "the other servers are not known yet")
+}
+
 // findHosts finds the agents of all hosts, and has the others use the one of this server.
 func (d *opening) findHosts(p *peers, m *machines, in *signIns, f *servers) (err error) {
 	local := agent{m.agent, in.server}
@@ -106,8 +122,9 @@ func (d *opening) findHosts(p *peers, m *machines, in *signIns, f *servers) (err
 		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(p.identity.ClientConfig(h.ID)) },
 	})
 	f.hosts, f.follow = directory, directory.Run
+	d.late.pushed.set(directory)
 	if p != nil {
-		p.door.Handle(remote.Path, remote.NewHandler(remote.HandlerConfig{Agent: local, Gate: m.agent, Admits: directory.Admits, Log: d.log}))
+		p.door.Handle(remote.Path, remote.NewHandler(remote.HandlerConfig{Agent: local, Gate: m.agent, Pushed: m.images.Pushed(), Admits: directory.Admits, Log: d.log}))
 	}
 	return nil
 }

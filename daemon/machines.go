@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hangar-platform/hangar/control/pushed"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/host"
 	"github.com/hangar-platform/hangar/host/archive"
@@ -33,7 +34,7 @@ type machines struct {
 func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*machines, error) {
 	m := &machines{}
 	var err error
-	if m.images, err = d.openImages(ctx, c, func() map[string]bool { return m.agent.ImagesInUse() }); err != nil {
+	if m.images, err = d.openImages(ctx, s, c, func() map[string]bool { return m.agent.ImagesInUse() }); err != nil {
 		return nil, err
 	}
 	layers, err := d.openLayers(ctx)
@@ -66,7 +67,7 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 
 // openImages opens the images of the data directory, with the built-in registry. Those in use
 // are kept.
-func (d *opening) openImages(ctx context.Context, c *cluster, inUse func() map[string]bool) (*image.Store, error) {
+func (d *opening) openImages(ctx context.Context, s *server, c *cluster, inUse func() map[string]bool) (*image.Store, error) {
 	allowed, err := d.cfg.registries()
 	if err != nil {
 		return nil, err
@@ -78,6 +79,7 @@ func (d *opening) openImages(ctx context.Context, c *cluster, inUse func() map[s
 	o := image.Options{
 		Dir: filepath.Join(d.cfg.Dir, "images"), Local: registryNames(d.cfg.Domain, d.listener.Addr()),
 		Credentials: vault.NewLogins(c.sealed).Credentials, Quota: c.rows.AdmitImages, InUse: inUse, Space: d.space, Log: d.log,
+		Catalog: pushed.New(pushed.Config{Store: c.store, Memory: c.mirror, Host: s.self.ID, Log: d.log, Now: time.Now}), Peers: d.late.pushed, Host: s.self.ID,
 		Limits: image.Limits{
 			UnpackedBytes: int64(d.cfg.ImageSizeGB) << 30, Ratio: d.cfg.ImageRatio, PullTime: d.cfg.PullTimeout, MinRate: d.cfg.PullRate,
 		},

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -35,10 +36,11 @@ type opening struct {
 	opened   closers
 }
 
-// late is what parts are given before it is there: the two cycles between them.
+// late is what parts are given before it is there: the cycles between them.
 type late struct {
 	api        lateHandler   // the edge serves the API, which shows the edge
 	identities *lateIdentity // Machines are taken up before control, which asks their host about them
+	pushed     *latePushed   // images are opened before the other servers are known
 }
 
 // lateHandler is an http.Handler that is set before the first request.
@@ -64,7 +66,7 @@ type parts struct {
 func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, space *diskspace.Space) (err error) {
 	d := &opening{
 		cfg: cfg, options: o, log: o.Log, listener: listener, space: space,
-		counts: prometheus.NewRegistry(), late: late{identities: newLateIdentity()},
+		counts: prometheus.NewRegistry(), late: late{identities: newLateIdentity(), pushed: &latePushed{}},
 	}
 	defer func() { err = errors.Join(err, d.opened.close()) }()
 	var p parts
@@ -88,6 +90,9 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	}
 	if err := p.cluster.openMirror(ctx); err != nil {
 		return err
+	}
+	if err := p.machines.images.Pushed().Publish(ctx); err != nil {
+		return fmt.Errorf("publish images of the built-in registry: %w", err)
 	}
 	if p.ssh, err = d.openSSH(ctx, p.server, p.cluster, p.machines); err != nil {
 		return err

@@ -28,6 +28,7 @@ const (
 	ReleasesPrefix     = "/releases/"        // <id of the app>/<version, ten digits>
 	ElectionsPrefix    = "/elections/"       // <id of the app>, and below it <name>/record and <name>/sessions/<id>
 	SSHPrefix          = "/ssh-authorities/" // <id of the org>, encrypted
+	PushedPrefix       = "/pushed/"          // <hangar.Repository.Path>/_/ of the built-in registry, and below it manifests, tags and hosts
 	UsersPrefix        = "/users/"           // <id of the user>
 	EmailsPrefix       = "/user-emails/"     // <e-mail address in lower case>
 	PasswordsPrefix    = "/user-passwords/"  // <id of the user>

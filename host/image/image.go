@@ -9,7 +9,7 @@
 // hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled
 // for the same organization from that repository before, needs no network. The built-in
 // registry shares the directory: what is pushed to it is unpacked from its blobs without
-// a second copy over the network.
+// a second copy over the network, and what was pushed to another host is streamed from there.
 //
 // Tenants share what is unpacked, and nothing else. An organization gets a layer that is
 // held once the place it pulls from has shown the whole blob that unpacks to it, or had
@@ -134,6 +134,11 @@ type Options struct {
 	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
 	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
+	// Catalog is what all hosts know of their built-in registries, Peers are those of other hosts, and
+	// Host is this one. Nil: this host shares its registry with no other.
+	Catalog hangar.ImageCatalog
+	Peers   hangar.PushedReaders
+	Host    hangar.HostID
 }
 
 // Image is an image that is held, ready to run.
@@ -206,7 +211,7 @@ func New(opts Options) *Store {
 	}
 	s.registry = registry.New(registry.Options{
 		Dir: filepath.Join(opts.Dir, "registry"), Log: opts.Log, ManifestBytes: l.ManifestBytes, BlobBytes: l.BlobBytes, MinRate: l.MinRate, Space: opts.Space,
-		Quota: s.withinQuota,
+		Quota: s.withinQuota, Catalog: opts.Catalog, Peers: opts.Peers, Host: opts.Host, RateWindow: l.RateWindow,
 	})
 	return s
 }
@@ -259,6 +264,10 @@ func (s *Store) Close() error {
 func (s *Store) Registry(access registry.Access) http.Handler {
 	return s.registry.Handler(access)
 }
+
+// Pushed returns the built-in registry, for its Publish before the first push, and for the other hosts,
+// which read it as a hangar.PushedReader.
+func (s *Store) Pushed() *registry.Registry { return s.registry }
 
 // Get returns an image that is held, by its digest, or ErrNotFound. It is for Machines whose
 // image was pulled for them: a digest alone gives nobody an image.

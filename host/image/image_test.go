@@ -719,7 +719,13 @@ func (a access) Repository(r *http.Request, name string, action hangar.Action) (
 	return hangar.Repository{Org: id, Name: repository.Name()}, nil
 }
 
-func (a access) Orgs(*http.Request) ([]*hangar.Org, error) { return nil, nil }
+func (a access) Orgs(*http.Request) ([]*hangar.Org, error) {
+	var orgs []*hangar.Org
+	for slug, id := range a {
+		orgs = append(orgs, &hangar.Org{ID: id, Slug: hangar.OrgSlug(slug)})
+	}
+	return orgs, nil
+}
 
 // token is the login that access wants.
 var token = remote.WithAuth(authn.FromConfig(authn.AuthConfig{Username: "x", Password: "token"}))

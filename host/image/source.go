@@ -9,12 +9,14 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image/registry"
+	"github.com/hangar-platform/hangar/internal/minrate"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
@@ -39,7 +41,7 @@ func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, er
 		if !ok {
 			return nil, errNotFound()
 		}
-		return localSource{s.registry, repository}, nil
+		return &pushedSource{registry: s.registry, repository: repository, whose: "pull " + string(who.Org)}, nil
 	}
 	host := ref.registryName()
 	base := transport.NewRetry(transport.NewUserAgent(bounded{guard{s.client}, s.opts.Limits}, "hangar"))
@@ -58,42 +60,44 @@ func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, er
 	}, nil
 }
 
-// localSource reads the built-in registry in process.
-type localSource struct {
+// pushedSource reads the built-in registry: in process, or from the host that has what was asked for.
+type pushedSource struct {
 	registry   *registry.Registry
 	repository string
+	whose      string      // with which its reads from other hosts are bounded
+	remote     atomic.Bool // another host has a manifest that was read, and all that it names
 }
 
-func (l localSource) digest(_ context.Context, identifier string) (string, error) {
-	m, err := l.registry.Manifest(l.repository, identifier)
-	return m.Digest, localError(err)
+func (p *pushedSource) digest(ctx context.Context, identifier string) (string, error) {
+	m, err := p.registry.Lookup(ctx, p.repository, identifier)
+	return m.Digest, pushedError(err)
 }
 
-func (l localSource) manifest(_ context.Context, identifier string, limit int64) ([]byte, error) {
-	m, err := l.registry.Manifest(l.repository, identifier)
+func (p *pushedSource) manifest(ctx context.Context, identifier string, limit int64) ([]byte, error) {
+	m, err := p.registry.Manifest(ctx, p.repository, identifier, p.whose)
 	if err == nil && int64(len(m.Raw)) > limit {
 		return nil, badImage("manifest is larger than %d bytes", limit)
 	}
-	return m.Raw, localError(err)
-}
-
-func (l localSource) blob(_ context.Context, digest string) (io.ReadCloser, error) {
-	f, err := l.registry.OpenBlob(l.repository, digest)
-	if err != nil {
-		return nil, localError(err)
+	if m.Remote {
+		p.remote.Store(true)
 	}
-	return f, nil
+	return m.Raw, pushedError(err)
 }
 
-func (l localSource) has(digest string) bool {
-	f, err := l.registry.OpenBlob(l.repository, digest)
+func (p *pushedSource) blob(ctx context.Context, digest string) (io.ReadCloser, error) {
+	b, err := p.registry.Blob(ctx, p.repository, digest, p.whose)
 	if err != nil {
-		return false
+		return nil, pushedError(err)
 	}
-	return f.Close() == nil
+	return b, nil
 }
 
-func localError(err error) error {
+// has implements source. What a manifest names, its host has: it was refused otherwise.
+func (p *pushedSource) has(digest string) bool {
+	return p.remote.Load() || p.registry.Has(p.repository, digest)
+}
+
+func pushedError(err error) error {
 	if errors.Is(err, registry.ErrNotFound) {
 		return errNotFound()
 	}
@@ -214,7 +218,7 @@ func remoteError(ctx context.Context, err error, host, as string) error {
 		return err
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, errTooSlow):
+	case errors.Is(err, minrate.ErrTooSlow):
 		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s sends too slowly", host)
 	case errors.As(err, &unreached) && unreached.Rule != "":
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonRegistryNotAllowed, "registry %s %s", host, publicdial.Describe(err))

@@ -60,6 +60,8 @@ type member struct {
 var (
 	_ hangar.Agents       = (*Directory)(nil)
 	_ hangar.MachineGates = (*Directory)(nil)
+
+	_ hangar.PushedReaders = (*Directory)(nil)
 )
 
 // NewDirectory returns a Directory that knows this host alone.

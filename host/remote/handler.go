@@ -32,6 +32,8 @@ const (
 type HandlerConfig struct {
 	Agent hangar.Agent
 	Gate  hangar.MachineGate
+	// Pushed is what the host holds of the built-in registry; nil: nothing.
+	Pushed hangar.PushedReader
 	// Admits reports whether a host may call; nil: every one that has a certificate of the cluster.
 	Admits func(hangar.HostID) bool
 	Log    *slog.Logger
@@ -40,6 +42,8 @@ type HandlerConfig struct {
 // Handler answers the calls of other hosts, below Path.
 type Handler struct {
 	owner
+
+	pushed  hangar.PushedReader
 	admits  func(hangar.HostID) bool
 	log     *slog.Logger
 	methods map[string]method
@@ -59,7 +63,7 @@ func NewHandler(cfg HandlerConfig) *Handler {
 		cfg.Admits = func(hangar.HostID) bool { return true }
 	}
 	return &Handler{
-		owner: owner{cfg.Agent, cfg.Gate}, admits: cfg.Admits, log: cfg.Log, methods: methods(), streams: streams(),
+		owner: owner{cfg.Agent, cfg.Gate}, pushed: cfg.Pushed, admits: cfg.Admits, log: cfg.Log, methods: methods(), streams: streams(),
 		open: connlimit.NewCount[hangar.HostID](peerStreams, allStreams),
 	}
 }

@@ -35,6 +35,7 @@ func streams() map[string]streaming {
 		"DialDatagrams":   {2, func(h *Handler, x *served) { h.dial(x, true, h.gate.DialDatagrams) }},
 		"OpenMachineFile": {2, (*Handler).file},
 		"Enter":           {0, (*Handler).enter},
+		"OpenPushed":      {1, (*Handler).content},
 	}
 }
 

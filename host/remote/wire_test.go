@@ -37,7 +37,7 @@ func TestEveryMethodIsKnown(t *testing.T) {
 			t.Errorf("hosts do not answer %s", method.Name)
 		}
 	}
-	for _, name := range []string{"WakeMachine", "DialService", "DialDatagrams", "OpenMachineFile", "Enter"} {
+	for _, name := range []string{"WakeMachine", "DialService", "DialDatagrams", "OpenMachineFile", "Enter", "OpenPushed"} {
 		if _, ok := known[name]; !ok && streamed[name].serve == nil {
 			t.Errorf("hosts do not answer %s of gates", name)
 		}

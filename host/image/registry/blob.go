@@ -3,25 +3,36 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/hangar-platform/hangar"
 )
 
 func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) error {
 	if !validDigest(c.reference) {
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
-	f, err := h.r.OpenBlob(c.kept, c.reference)
-	if errors.Is(err, ErrNotFound) {
+	blob, err := h.r.Blob(req.Context(), c.kept, c.reference, c.whose)
+	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // a client that asks may push it here, too
+	if errors.Is(err, ErrNotFound) || away {
 		return blobUnknown(c)
 	}
 	if err != nil {
-		return err
+		return c.unavailable(err)
 	}
-	defer func() { _ = f.Close() }()
+	defer func() { _ = blob.Close() }()
+	w.Header().Set(headerDigest, c.reference)
+	w.Header().Set("Etag", strconv.Quote(c.reference))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if !blob.Local() {
+		return h.sendRemote(w, req, blob)
+	}
 	if req.Method == http.MethodHead {
 		// A client that asks is about to push a manifest that counts on the answer.
 		h.r.mu.RLock()
@@ -31,21 +42,37 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 			return err
 		}
 	}
-	w.Header().Set(headerDigest, c.reference)
-	w.Header().Set("Etag", strconv.Quote(c.reference))
-	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, req, "", time.Time{}, f)
+	http.ServeContent(w, req, "", time.Time{}, blob.file)
 	return nil
 }
 
-func (h *handler) deleteBlob(w http.ResponseWriter, _ *http.Request, c call) error {
+// sendRemote sends a blob as another host sends it. One that breaks off breaks the answer.
+func (h *handler) sendRemote(w http.ResponseWriter, req *http.Request, blob *Blob) error {
+	w.Header().Set("Content-Length", strconv.FormatInt(blob.Size, 10))
+	w.WriteHeader(http.StatusOK)
+	if req.Method == http.MethodHead {
+		return nil
+	}
+	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, blob, make([]byte, 64<<10)); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+func (h *handler) deleteBlob(w http.ResponseWriter, req *http.Request, c call) error {
 	if !validDigest(c.reference) {
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
+	holders, err := h.r.catalog.Holders(req.Context(), c.kept)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(holders, func(host hangar.HostID) bool { return host != h.r.opts.Host }) {
+		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "several servers have blobs of %s; delete its manifests, and the blobs go with them", c.repository)
+	}
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	name := h.r.repoPath(c.kept, "blobs", hexOf(c.reference))
-	err := os.Remove(name)
+	err = os.Remove(h.r.repoPath(c.kept, "blobs", hexOf(c.reference)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return blobUnknown(c)
 	}

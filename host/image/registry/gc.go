@@ -2,12 +2,12 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -28,19 +28,72 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	if p.UploadAge == 0 {
 		p.UploadAge = r.opts.UploadAge
 	}
+	r.collecting.Lock()
+	defer r.collecting.Unlock()
+	defer r.pushes.watch()()
+	repositories, err := r.allRepositories()
+	if err != nil {
+		return 0, err
+	}
+	dead := map[string]map[string]bool{} // manifests that may go, by repository
+	for _, repository := range repositories {
+		if dead[repository], err = r.release(ctx, repository, p); err != nil {
+			return 0, err
+		}
+	}
+	return r.sweep(ctx, repositories, dead, p)
+}
+
+// release decides which manifests of a repository go, and has the catalog agree. While that is away,
+// none go.
+func (r *Registry) release(ctx context.Context, repository string, p Policy) (map[string]bool, error) {
+	manifests, err := r.manifestsOf(repository)
+	if err != nil {
+		return nil, err
+	}
+	published, err := r.published()
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.catalog.Repository(ctx, repository)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case r.opts.Catalog == nil && err != nil:
+		return nil, err
+	case err != nil:
+		r.log.WarnContext(ctx, "manifests are collected later", slog.String("repository", repository), slog.Any("error", err))
+		return nil, nil //nolint:nilnil // none
+	}
+	live := live(manifests, all.Tags, p)
+	dead := map[string]bool{}
+	for digest := range manifests {
+		m, known := all.Manifests[digest]
+		if r.opts.Catalog != nil && (!known || !slices.Contains(m.Hosts, r.opts.Host)) {
+			dead[digest] = published // it was deleted on another host
+			continue
+		}
+		if live[digest] {
+			continue
+		}
+		if dead[digest], err = r.catalog.Release(ctx, repository, m); err != nil {
+			return dead, err
+		}
+	}
+	return dead, nil
+}
+
+// sweep removes the manifests that go, and what no manifest needs.
+func (r *Registry) sweep(ctx context.Context, repositories []string, dead map[string]map[string]bool, p Policy) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	linked := map[string]bool{} // blobs that some repository has
 	freed := r.collectUploads(ctx, p.UploadAge)
-	repositories, err := r.allRepositories()
-	if err != nil {
-		return freed, err
-	}
 	for _, repository := range repositories {
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		if err := r.collectRepository(repository, p, linked); err != nil {
+		if err := r.collectRepository(repository, dead[repository], linked); err != nil {
 			return freed, err
 		}
 	}
@@ -89,18 +142,14 @@ func (r *Registry) repositoriesBelow(part string) ([]string, error) {
 
 // collectRepository drops the links of one repository that nothing needs and adds
 // the others to linked.
-func (r *Registry) collectRepository(repository string, p Policy, linked map[string]bool) error {
+func (r *Registry) collectRepository(repository string, dead map[string]bool, linked map[string]bool) error {
 	manifests, err := r.manifestsOf(repository)
-	if err != nil {
-		return err
-	}
-	live, err := r.live(repository, manifests, p.UntaggedAge, p.Keep)
 	if err != nil {
 		return err
 	}
 	needed := map[string]bool{}
 	for digest, m := range manifests {
-		if !live[digest] {
+		if dead[digest] && !r.pushes.since(repository, digest) {
 			if err := r.remove(r.repoPath(repository, "manifests", hexOf(digest))); err != nil {
 				return err
 			}
@@ -152,7 +201,7 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 		m := linkedManifest{age: time.Since(fi.ModTime())}
 		raw, err := os.ReadFile(r.blobPath(digest))
 		if err == nil {
-			err = json.Unmarshal(raw, &m.doc)
+			m.doc, err = readDocument(raw)
 		}
 		if err != nil {
 			// Nothing can be pulled by it, and it must not keep the rest from being
@@ -166,10 +215,10 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 
 // live marks the manifests that stay: those that have a tag, are young or claimed,
 // what their indexes name, and what refers to one that stays.
-func (r *Registry) live(repository string, manifests map[string]linkedManifest, untaggedAge time.Duration, keep func(string) bool) (map[string]bool, error) {
-	tags, err := r.tagged(repository)
-	if err != nil {
-		return nil, err
+func live(manifests map[string]linkedManifest, tags map[string]string, p Policy) map[string]bool {
+	tagged := map[string]bool{}
+	for _, digest := range tags {
+		tagged[digest] = true
 	}
 	live := map[string]bool{}
 	var mark func(digest string)
@@ -183,7 +232,7 @@ func (r *Registry) live(repository string, manifests map[string]linkedManifest, 
 		}
 	}
 	for digest, m := range manifests {
-		if untaggedAge == 0 || m.age <= untaggedAge || len(tags[digest]) > 0 || (keep != nil && keep(digest)) {
+		if p.UntaggedAge == 0 || m.age <= p.UntaggedAge || tagged[digest] || (p.Keep != nil && p.Keep(digest)) {
 			mark(digest)
 		}
 	}
@@ -196,5 +245,5 @@ func (r *Registry) live(repository string, manifests map[string]linkedManifest, 
 		}
 		changed = len(live) > before
 	}
-	return live, nil
+	return live
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
@@ -93,7 +96,7 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c.kept = at.Path()
+	c.kept, c.org, c.whose = at.Path(), at.Org, whose(req, at)
 	switch rest {
 	case "":
 		return writeJSON(w, http.StatusOK, struct{}{})
@@ -119,13 +122,12 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "method %s is not supported here", req.Method)
 	}
 	if c.action(req.Method) == hangar.ActionWrite && req.Method != http.MethodDelete {
-		if err := h.r.opts.Space.Admit(diskspace.PushImage, max(0, req.ContentLength)); err != nil {
-			return err
+		org := at.Org
+		if req.Method == http.MethodGet { // which asks how far an upload is
+			org = ""
 		}
-		if h.r.opts.Quota != nil && at.Org != "" && req.Method != http.MethodGet {
-			if err := h.r.opts.Quota(req.Context(), at.Org); err != nil {
-				return err
-			}
+		if err := h.r.admit(req.Context(), org, max(0, req.ContentLength)); err != nil {
+			return err
 		}
 	}
 	return serve(w, req, c)
@@ -167,6 +169,30 @@ type call struct {
 	repository string // as the request names it
 	reference  string // tag, digest or upload id
 	kept       string // where the repository is kept, see hangar.Repository
+	org        hangar.OrgID
+	whose      string // see whose
+}
+
+// whose says with which others the reads of a request from other hosts are bounded: those of its
+// organization or, of a repository of the server, which all may read, of its client.
+func whose(req *http.Request, at hangar.Repository) string {
+	if at.Org != "" {
+		return at.Root()
+	}
+	client, _ := netip.ParseAddrPort(req.RemoteAddr)
+	return at.Root() + " " + connlimit.ClientOf(client.Addr()).String()
+}
+
+// unavailable names in an error what a call is about, if another host should have answered.
+func (c call) unavailable(err error) error {
+	switch {
+	case errors.Is(err, errTooMany):
+		return refuse(http.StatusTooManyRequests, "TOOMANYREQUESTS", "%s: %s", c.repository, hangar.MessageOf(err))
+	case hangar.ReasonOf(err) == reasonAway:
+		return refuse(http.StatusServiceUnavailable, "UNAVAILABLE", "%s of %s: %s", c.reference, c.repository, hangar.MessageOf(err))
+	default:
+		return err
+	}
 }
 
 // action is what a call does to its repository.
@@ -213,7 +239,7 @@ func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {
 	if req.Method != http.MethodGet {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "method %s is not supported here", req.Method)
 	}
-	names, err := h.r.Repositories(hangar.Repository{})
+	names, err := h.r.Repositories(req.Context(), hangar.Repository{})
 	if err != nil {
 		return err
 	}
@@ -222,7 +248,7 @@ func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	for _, org := range orgs {
-		own, err := h.r.Repositories(hangar.Repository{Org: org.ID})
+		own, err := h.r.Repositories(req.Context(), hangar.Repository{Org: org.ID})
 		if err != nil {
 			return err
 		}
@@ -242,18 +268,14 @@ func (h *handler) catalog(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (h *handler) tags(w http.ResponseWriter, req *http.Request, c call) error {
-	if _, err := os.Stat(h.r.repoPath(c.kept)); err != nil {
-		return nameUnknown(c.repository)
-	}
-	entries, err := os.ReadDir(h.r.repoPath(c.kept, "tags"))
-	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
+	all, err := h.r.catalog.Repository(req.Context(), c.kept)
+	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name())
+	if _, err := os.Stat(h.r.repoPath(c.kept)); err != nil && len(all.Manifests) == 0 {
+		return nameUnknown(c.repository)
 	}
-	names, err = page(w, req, "/v2/"+c.repository+"/tags/list", names)
+	names, err := page(w, req, "/v2/"+c.repository+"/tags/list", slices.Collect(maps.Keys(all.Tags)))
 	if err != nil {
 		return err
 	}
@@ -318,7 +340,7 @@ func (r *Registry) writeError(w http.ResponseWriter, req *http.Request, err erro
 	case hangar.ReasonOf(err) == hangar.ReasonQuota:
 		told, _ := errors.AsType[*hangar.Error](err)
 		e = refuse(http.StatusForbidden, "DENIED", "%s", told.Message)
-	case hangar.CodeOf(err) == hangar.CodeUnavailable:
+	case hangar.CodeOf(err) == hangar.CodeUnavailable || hangar.CodeOf(err) == hangar.CodeTimeout:
 		e = refuse(http.StatusServiceUnavailable, "UNAVAILABLE", "try again later")
 	case errors.Is(err, errOrgRemoved):
 		e = refuse(http.StatusNotFound, "NAME_UNKNOWN", "the organization is not known any more")

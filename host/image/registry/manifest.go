@@ -1,17 +1,21 @@
 package registry
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
@@ -61,6 +65,11 @@ func (d document) blobs() []string {
 		}
 	}
 	return digests
+}
+
+// readDocument reads a manifest that was checked when it was pushed.
+func readDocument(raw []byte) (d document, err error) {
+	return d, json.Unmarshal(raw, &d)
 }
 
 // parseManifest checks what a client pushes.
@@ -115,25 +124,46 @@ func digestsOf(list []descriptor) []string {
 }
 
 func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) error {
-	m, err := h.r.Manifest(c.kept, c.reference)
-	if errors.Is(err, ErrNotFound) {
+	known, err := h.r.Lookup(req.Context(), c.kept, c.reference)
+	var m Manifest
+	if err == nil {
+		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.whose)
+	}
+	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
+		return manifestUnknown(c) // a client that asks may push it here, too
+	}
+	switch {
+	case errors.Is(err, ErrNotFound):
 		if _, err := os.Stat(h.r.repoPath(c.kept)); err != nil {
-			return nameUnknown(c.repository)
+			return h.unknown(req, c)
 		}
 		return manifestUnknown(c)
+	case errors.Is(err, ErrGone):
+		return refuse(http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest %.128q of %s: %s", c.reference, c.repository, hangar.MessageOf(err))
+	case err != nil:
+		return c.unavailable(err)
 	}
-	if err != nil {
-		return err
-	}
-	w.Header().Set(headerDigest, m.Digest)
-	w.Header().Set("Etag", strconv.Quote(m.Digest))
-	w.Header().Set("Content-Type", m.MediaType)
+	w.Header().Set(headerDigest, known.Digest)
+	w.Header().Set("Etag", strconv.Quote(known.Digest))
+	w.Header().Set("Content-Type", known.MediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(m.Raw)))
 	w.WriteHeader(http.StatusOK)
 	if req.Method != http.MethodHead {
-		_, _ = w.Write(m.Raw) // the caller went away: nobody is left to tell
+		_, _ = w.Write(m.Raw) // a caller that went away learns nothing
 	}
 	return nil
+}
+
+// unknown is the error of what is not found in a repository of which this host has nothing.
+func (h *handler) unknown(req *http.Request, c call) error {
+	all, err := h.r.catalog.Repository(req.Context(), c.kept)
+	if err != nil {
+		return err
+	}
+	if len(all.Manifests) == 0 {
+		return nameUnknown(c.repository)
+	}
+	return manifestUnknown(c)
 }
 
 func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) error {
@@ -159,7 +189,11 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	default:
 		return refuse(http.StatusBadRequest, "TAG_INVALID", "not a tag: %.128q", c.reference)
 	}
-	if err := h.r.putManifest(c, tag, digest, mediaType, raw, d); err != nil {
+	a := &adoption{r: h.r, c: c, org: c.org}
+	if err := a.adopt(req.Context(), d, 0); err != nil {
+		return c.unavailable(err)
+	}
+	if err := h.r.keepManifest(req.Context(), c, tag, digest, mediaType, raw, d); err != nil {
 		return err
 	}
 	if d.Subject != nil {
@@ -168,7 +202,24 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	return created(w, c.repository, "manifests", digest)
 }
 
-func (r *Registry) putManifest(c call, tag, digest, mediaType string, raw []byte, d document) error {
+// keepManifest keeps a manifest, and gives it a tag unless that is empty.
+func (r *Registry) keepManifest(ctx context.Context, c call, tag, digest, mediaType string, raw []byte, d document) error {
+	m := hangar.PushedManifest{Digest: digest, MediaType: mediaType, Size: int64(len(raw)), ArtifactType: d.ArtifactType, Annotations: d.Annotations}
+	if d.Subject != nil {
+		m.Subject = d.Subject.Digest
+	}
+	if m.ArtifactType == "" && d.Config != nil {
+		m.ArtifactType = d.Config.MediaType
+	}
+	defer r.pushes.begin(c.kept, digest)()
+	if err := r.writeManifest(c, m, raw, d); err != nil {
+		return err
+	}
+	return r.catalog.Push(ctx, c.kept, m, tag)
+}
+
+// writeManifest writes a manifest whose parts are here.
+func (r *Registry) writeManifest(c call, m hangar.PushedManifest, raw []byte, d document) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	repository := c.kept
@@ -185,38 +236,15 @@ func (r *Registry) putManifest(c call, tag, digest, mediaType string, raw []byte
 			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the index names %s, which %s does not have", m, c.repository)
 		}
 	}
-	l := link{MediaType: mediaType, Size: int64(len(raw)), ArtifactType: d.ArtifactType, Annotations: d.Annotations}
-	if d.Subject != nil {
-		l.Subject = d.Subject.Digest
-	}
-	if l.ArtifactType == "" && d.Config != nil {
-		l.ArtifactType = d.Config.MediaType
-	}
-	noted, err := json.Marshal(l)
-	if err != nil {
+	if err := durable.WriteFileVia(r.path("tmp"), r.blobPath(m.Digest), raw, 0o600); err != nil {
 		return err
 	}
-	for _, kind := range []string{"manifests", "tags"} {
-		if err := durable.MkdirAll(r.repoPath(repository, kind), 0o700); err != nil {
-			return err
-		}
-	}
-	tmp := r.path("tmp")
-	if err := durable.WriteFileVia(tmp, r.blobPath(digest), raw, 0o600); err != nil {
-		return err
-	}
-	if err := durable.WriteFileVia(tmp, r.repoPath(repository, "manifests", hexOf(digest)), noted, 0o600); err != nil {
-		return err
-	}
-	if tag == "" {
-		return nil
-	}
-	return durable.WriteFileVia(tmp, r.repoPath(repository, "tags", tag), []byte(digest), 0o600)
+	return r.writeLink(repository, m)
 }
 
-func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call) error {
-	err := h.r.deleteManifest(c.kept, c.reference)
-	if errors.Is(err, ErrNotFound) {
+func (h *handler) deleteManifest(w http.ResponseWriter, req *http.Request, c call) error {
+	err := h.r.catalog.Delete(req.Context(), c.kept, c.reference)
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
 		return manifestUnknown(c)
 	}
 	if err != nil {
@@ -224,49 +252,6 @@ func (h *handler) deleteManifest(w http.ResponseWriter, _ *http.Request, c call)
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
-}
-
-// deleteManifest removes a tag, or a manifest and all tags that stand for it.
-func (r *Registry) deleteManifest(repository, reference string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !validDigest(reference) {
-		if !tagPattern.MatchString(reference) {
-			return ErrNotFound
-		}
-		return r.remove(r.repoPath(repository, "tags", reference))
-	}
-	name := r.repoPath(repository, "manifests", hexOf(reference))
-	if _, err := os.Stat(name); err != nil {
-		return notFound(err)
-	}
-	tags, err := r.tagged(repository)
-	if err != nil {
-		return err
-	}
-	for _, tag := range tags[reference] { // first: a tag must not stand for nothing
-		if err := r.remove(r.repoPath(repository, "tags", tag)); err != nil {
-			return err
-		}
-	}
-	return r.remove(name)
-}
-
-// tagged maps digests to the tags that stand for them.
-func (r *Registry) tagged(repository string) (map[string][]string, error) {
-	entries, err := os.ReadDir(r.repoPath(repository, "tags"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	tags := map[string][]string{}
-	for _, e := range entries {
-		raw, err := os.ReadFile(r.repoPath(repository, "tags", e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		tags[string(raw)] = append(tags[string(raw)], e.Name())
-	}
-	return tags, nil
 }
 
 func (r *Registry) remove(name string) error {
@@ -281,22 +266,15 @@ func (h *handler) referrers(w http.ResponseWriter, req *http.Request, c call) er
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
 	want := req.URL.Query().Get("artifactType")
-	entries, err := os.ReadDir(h.r.repoPath(c.kept, "manifests"))
-	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
+	all, err := h.r.catalog.Repository(req.Context(), c.kept)
+	if err != nil {
 		return err
 	}
 	found := []descriptor{}
-	for _, e := range entries {
-		digest := "sha256:" + e.Name()
-		l, err := h.r.manifestLink(c.kept, digest)
-		if errors.Is(err, ErrNotFound) {
-			continue // deleted meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if l.Subject == c.reference && (want == "" || want == l.ArtifactType) {
-			found = append(found, descriptor{MediaType: l.MediaType, Digest: digest, Size: l.Size, ArtifactType: l.ArtifactType, Annotations: l.Annotations})
+	for _, digest := range slices.Sorted(maps.Keys(all.Manifests)) {
+		m := all.Manifests[digest]
+		if m.Subject == c.reference && (want == "" || want == m.ArtifactType) {
+			found = append(found, descriptor{MediaType: m.MediaType, Digest: digest, Size: m.Size, ArtifactType: m.ArtifactType, Annotations: m.Annotations})
 		}
 	}
 	if want != "" {

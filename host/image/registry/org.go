@@ -40,6 +40,7 @@ func (r *Registry) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if err != nil {
 		return err
 	}
+	r.pushes.wait(hangar.Repository{Org: org}.Root())
 	if err := os.RemoveAll(dead); err != nil {
 		return err
 	}

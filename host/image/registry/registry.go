@@ -16,8 +16,13 @@
 // All methods may be called from many goroutines. One lock separates the collector
 // (and deletes) from everything else; uploads run outside of it.
 //
+// Several hosts have one registry: a Catalog knows what was pushed to any of them, and what this host
+// does not have is read from one that does, as it is asked for. What a client pushes a manifest of is
+// all on the host that it is pushed to. A blob of another host is given to no one who may not read
+// the repository that has it, and its digest is verified. What was deleted on another host is found no
+// more, and collected. Of a host that is lost, what it alone had is lost with it.
+//
 // The package decides nothing about who may do what: the Handler asks an Access.
-// It fetches nothing from other registries.
 package registry
 
 import (
@@ -25,9 +30,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -37,7 +40,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
 )
@@ -77,12 +83,27 @@ type Options struct {
 	// MaxStall how long it may take none.
 	MinRate  int
 	MaxStall time.Duration
+
+	// Catalog is what all hosts know of their registries. Nil: this one shares with no other, and its
+	// tags are in its directory.
+	Catalog hangar.ImageCatalog
+	Peers   hangar.PushedReaders // the registries of other hosts; nil: there are none
+	Host    hangar.HostID        // this host, as the Catalog names it
+	// RateWindow is how long another host may send less than MinRate.
+	RateWindow time.Duration
 }
 
 // Registry is an OCI registry in a directory.
 type Registry struct {
-	opts Options
-	log  *slog.Logger
+	opts    Options
+	log     *slog.Logger
+	catalog hangar.ImageCatalog
+
+	pushes     pushes
+	collecting sync.Mutex               // held by the collector
+	adopting   singleflight.Group       // of blobs of other hosts, by repository and digest
+	reads      *connlimit.Count[string] // from other hosts, by whose they are
+	served     *connlimit.Count[string] // reads of other hosts, in the same way
 
 	// mu is held for reading while links and manifests are made, so that what was
 	// checked to be there stays there, and for writing by what removes.
@@ -106,7 +127,16 @@ func New(opts Options) *Registry {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Registry{opts: opts, log: opts.Log, removed: map[hangar.OrgID]bool{}, uploads: map[string]*upload{}, byOrg: map[string]uploadSum{}}
+	opts.RateWindow = cmp.Or(opts.RateWindow, rateWindow)
+	r := &Registry{
+		opts: opts, log: opts.Log, catalog: opts.Catalog,
+		reads: connlimit.NewCount[string](readsEach, readsAll), served: connlimit.NewCount[string](readsEach, readsAll),
+		removed: map[hangar.OrgID]bool{}, uploads: map[string]*upload{}, byOrg: map[string]uploadSum{},
+	}
+	if r.catalog == nil {
+		r.catalog = &files{r: r}
+	}
+	return r
 }
 
 // Open makes the directory, removes what a crash left unfinished and the uploads that nobody
@@ -137,33 +167,50 @@ type Manifest struct {
 	Raw       []byte
 	MediaType string
 	Digest    string
+	Remote    bool // another host holds it, and all that it names
 }
 
-// Manifest returns what a tag or digest of a repository, by its hangar.Repository.Path,
-// stands for, or ErrNotFound.
-func (r *Registry) Manifest(repository, reference string) (Manifest, error) {
-	if !validName(repository) {
-		return Manifest{}, ErrNotFound
+// Lookup returns what a tag or digest of a repository, by its hangar.Repository.Path, stands for, or
+// ErrNotFound.
+func (r *Registry) Lookup(ctx context.Context, repository, reference string) (hangar.PushedManifest, error) {
+	if !validName(repository) || !validDigest(reference) && !tagPattern.MatchString(reference) {
+		return hangar.PushedManifest{}, ErrNotFound
 	}
+	m, err := r.catalog.Manifest(ctx, repository, reference)
+	if hangar.CodeOf(err) == hangar.CodeNotFound {
+		err = ErrNotFound
+	}
+	return m, err
+}
+
+// Manifest returns what a tag or digest of a repository stands for, from this host or another. Reads
+// from others are bounded by whose they are. It answers ErrNotFound, ErrGone, ErrAway, or another
+// hangar.CodeUnavailable.
+func (r *Registry) Manifest(ctx context.Context, repository, reference, whose string) (Manifest, error) {
+	m, err := r.Lookup(ctx, repository, reference)
+	if err != nil {
+		return Manifest{}, err
+	}
+	raw, err := r.heldManifest(repository, m.Digest)
+	if errors.Is(err, ErrNotFound) {
+		return r.remoteManifest(ctx, repository, m, whose)
+	}
+	return Manifest{Raw: raw, MediaType: m.MediaType, Digest: m.Digest}, err
+}
+
+// heldManifest reads a manifest that this host has of a repository.
+func (r *Registry) heldManifest(repository, digest string) ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	digest, err := r.digestOf(repository, reference)
-	if err != nil {
-		return Manifest{}, err
-	}
-	l, err := r.manifestLink(repository, digest)
-	if err != nil {
-		return Manifest{}, err
+	if _, err := os.Stat(r.repoPath(repository, "manifests", hexOf(digest))); err != nil {
+		return nil, notFound(err)
 	}
 	raw, err := os.ReadFile(r.blobPath(digest))
-	if err != nil {
-		return Manifest{}, notFound(err)
-	}
-	return Manifest{Raw: raw, MediaType: l.MediaType, Digest: digest}, nil
+	return raw, notFound(err)
 }
 
-// OpenBlob opens a blob of a repository, or answers ErrNotFound.
-func (r *Registry) OpenBlob(repository, digest string) (*os.File, error) {
+// openBlob opens a blob that this host has of a repository, or answers ErrNotFound.
+func (r *Registry) openBlob(repository, digest string) (*os.File, error) {
 	if !validName(repository) || !validDigest(digest) {
 		return nil, ErrNotFound
 	}
@@ -176,63 +223,10 @@ func (r *Registry) OpenBlob(repository, digest string) (*os.File, error) {
 	return f, notFound(err)
 }
 
-// Repositories lists the names that have a manifest, of the organization of at or, without
-// one, of the server.
-func (r *Registry) Repositories(at hangar.Repository) ([]string, error) {
-	all, err := r.repositoriesBelow(at.Root())
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, repository := range all {
-		manifests, err := os.ReadDir(r.repoPath(repository, "manifests"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if len(manifests) > 0 {
-			names = append(names, strings.TrimPrefix(repository, at.Root()+"/"))
-		}
-	}
-	return names, nil
-}
-
-// link is what a repository notes of a manifest.
-type link struct {
-	MediaType    string            `json:"media_type"`
-	Size         int64             `json:"size"`
-	Subject      string            `json:"subject,omitempty"`
-	ArtifactType string            `json:"artifact_type,omitempty"`
-	Annotations  map[string]string `json:"annotations,omitempty"`
-}
-
-func (r *Registry) manifestLink(repository, digest string) (link, error) {
-	var l link
-	raw, err := os.ReadFile(r.repoPath(repository, "manifests", hexOf(digest)))
-	if err != nil {
-		return l, notFound(err)
-	}
-	if err := json.Unmarshal(raw, &l); err != nil {
-		return l, fmt.Errorf("link of manifest %s: %w", digest, err)
-	}
-	return l, nil
-}
-
-// digestOf resolves a tag; a digest stands for itself.
-func (r *Registry) digestOf(repository, reference string) (string, error) {
-	if validDigest(reference) {
-		return reference, nil
-	}
-	if !tagPattern.MatchString(reference) {
-		return "", ErrNotFound
-	}
-	raw, err := os.ReadFile(r.repoPath(repository, "tags", reference))
-	if err != nil {
-		return "", notFound(err)
-	}
-	if digest := string(raw); validDigest(digest) {
-		return digest, nil
-	}
-	return "", fmt.Errorf("tag %s of %s is damaged", reference, repository)
+// Has reports whether this host has a blob of a repository.
+func (r *Registry) Has(repository, digest string) bool {
+	f, err := r.openBlob(repository, digest)
+	return err == nil && f.Close() == nil
 }
 
 // linkBlob gives a repository a blob that is stored. Repeating it renews its age.

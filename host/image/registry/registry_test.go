@@ -230,7 +230,7 @@ func TestPushedImagesComeBack(t *testing.T) {
 	if blobs, _ := os.ReadDir(filepath.Join(s.dir, "blobs")); len(blobs) != 3+2+2*(2+2)+1 {
 		t.Errorf("%d blobs are stored, want each once", len(blobs))
 	}
-	m, err := s.Manifest(kept("a", "team/app"), "v1")
+	m, err := s.Manifest(t.Context(), kept("a", "team/app"), "v1", "test")
 	if err != nil || m.Digest != digest(t, img) {
 		t.Errorf("in process: %s, %v", m.Digest, err)
 	}
@@ -399,7 +399,7 @@ func TestDelete(t *testing.T) {
 	if tags, err := remote.List(repo, o...); err != nil || len(tags) != 0 {
 		t.Errorf("tags %q, %v", tags, err)
 	}
-	if _, err := s.Manifest(kept("a", "app"), digest(t, img)); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(t.Context(), kept("a", "app"), digest(t, img), "test"); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("deleted manifest: %v", err)
 	}
 	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "a", http.MethodDelete, "/v2/a/app/manifests/v9", nil)
@@ -437,7 +437,7 @@ func TestReferrers(t *testing.T) {
 	if _, err := s.GC(t.Context(), registry.Policy{UntaggedAge: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Manifest(kept("a", "app"), digest(t, signature)); err != nil {
+	if _, err := s.Manifest(t.Context(), kept("a", "app"), digest(t, signature), "test"); err != nil {
 		t.Error(err)
 	}
 }
@@ -503,11 +503,11 @@ func TestGC(t *testing.T) {
 	}
 	inner, _ := index.IndexManifest()
 	for _, m := range inner.Manifests {
-		if _, err := s.Manifest(kept("a", "app"), m.Digest.String()); err != nil {
+		if _, err := s.Manifest(t.Context(), kept("a", "app"), m.Digest.String(), "test"); err != nil {
 			t.Errorf("part of an index: %v", err)
 		}
 	}
-	if _, err := s.Manifest(kept("a", "app"), digest(t, replaced)); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(t.Context(), kept("a", "app"), digest(t, replaced), "test"); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("manifest that lost its tag: %v", err)
 	}
 	layers, _ := replaced.Layers()
@@ -545,7 +545,7 @@ func TestConcurrentPushesAndCollections(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if m, err := s.Manifest(kept("a", fmt.Sprintf("app%d", i%3)), tag.TagStr()); err != nil || m.Digest != digest(t, shared) {
+				if m, err := s.Manifest(t.Context(), kept("a", fmt.Sprintf("app%d", i%3)), tag.TagStr(), "test"); err != nil || m.Digest != digest(t, shared) {
 					t.Errorf("%s: %v", tag, err)
 				}
 			}
@@ -597,7 +597,7 @@ func TestSkopeo(t *testing.T) {
 	if err := json.Unmarshal([]byte(run("inspect", "--tls-verify=false", "--creds", "a:secret", at)), &inspected); err != nil {
 		t.Fatal(err)
 	}
-	m, err := s.Manifest(kept("a", "app"), "v1")
+	m, err := s.Manifest(t.Context(), kept("a", "app"), "v1", "test")
 	if err != nil || inspected.Digest != m.Digest {
 		t.Errorf("skopeo sees %s, the registry has %s, %v", inspected.Digest, m.Digest, err)
 	}
@@ -609,7 +609,7 @@ func TestSkopeo(t *testing.T) {
 	run("--insecure-policy", "copy", "--src-tls-verify=false", "--src-creds", "a:secret", "--dest-tls-verify=false", "--dest-creds", "a:secret",
 		at, "docker://"+s.host+"/a/copy:v1")
 	run("delete", "--tls-verify=false", "--creds", "a:secret", at)
-	if _, err := s.Manifest(kept("a", "app"), "v1"); !errors.Is(err, registry.ErrNotFound) {
+	if _, err := s.Manifest(t.Context(), kept("a", "app"), "v1", "test"); !errors.Is(err, registry.ErrNotFound) {
 		t.Errorf("deleted by skopeo: %v", err)
 	}
 }

@@ -1,0 +1,161 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
+)
+
+// pushes knows which manifests are being pushed, so that the collector takes none for one that was
+// deleted on another host, and an organization is removed after its last push. The zero value is
+// ready to use.
+type pushes struct {
+	mu     sync.Mutex
+	ended  sync.Cond           // a push has; its L is mu
+	now    map[manifestAt]int  // that are under way
+	recent map[manifestAt]bool // since watch, also those that have ended; nil: no one watches
+}
+
+// manifestAt is a manifest of a repository.
+type manifestAt struct{ repository, digest string }
+
+// begin notes a push until the caller ends it.
+func (p *pushes) begin(repository, digest string) (end func()) {
+	at := manifestAt{repository, digest}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		p.now = map[manifestAt]int{}
+	}
+	p.now[at]++
+	if p.recent != nil {
+		p.recent[at] = true
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.now[at]--; p.now[at] == 0 {
+			delete(p.now, at)
+		}
+		p.ended.Broadcast()
+	}
+}
+
+// watch has since report the pushes that are under way from now on, until the caller stops it.
+func (p *pushes) watch() (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.recent = map[manifestAt]bool{}
+	for at := range p.now {
+		p.recent[at] = true
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.recent = nil
+	}
+}
+
+func (p *pushes) since(repository, digest string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.recent[manifestAt{repository, digest}]
+}
+
+// wait returns when no push to a repository of an organization is under way.
+func (p *pushes) wait(root string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended.L = &p.mu
+	for p.any(root) {
+		p.ended.Wait()
+	}
+}
+
+// any reports whether there is one; the caller holds mu.
+func (p *pushes) any(root string) bool {
+	for at := range p.now {
+		if rootOf(at.repository) == root {
+			return true
+		}
+	}
+	return false
+}
+
+// publishedFile says that the catalog knows what the registry had when it had no other catalog than
+// its own files. From then on, what the catalog does not know was deleted.
+const publishedFile = "published"
+
+func (r *Registry) published() (bool, error) {
+	_, err := os.Stat(r.path(publishedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Publish tells the catalog of manifests and tags of the time before there was one. It does so once,
+// before anything is pushed, and may be repeated. A tag that the catalog knows stays what it is. Until
+// then the collector takes nothing for deleted.
+func (r *Registry) Publish(ctx context.Context) error {
+	if done, err := r.published(); done || err != nil || r.opts.Catalog == nil {
+		return err
+	}
+	repositories, err := r.allRepositories()
+	if err != nil {
+		return err
+	}
+	for _, repository := range repositories {
+		if err := r.publishRepository(ctx, repository); err != nil {
+			return fmt.Errorf("publish repository %s: %w", repository, err)
+		}
+	}
+	return durable.WriteFile(r.path(publishedFile), nil, 0o600)
+}
+
+func (r *Registry) publishRepository(ctx context.Context, repository string) error {
+	own, err := (&files{r: r}).Repository(ctx, repository)
+	if err != nil {
+		return err
+	}
+	for digest, m := range own.Manifests {
+		if _, err := os.Stat(r.blobPath(digest)); err != nil {
+			continue // it was damaged before
+		}
+		if err := r.catalog.Push(ctx, repository, m, ""); err != nil {
+			return err
+		}
+	}
+	for tag, digest := range own.Tags {
+		m, ok := own.Manifests[digest]
+		_, err := r.catalog.Manifest(ctx, repository, tag)
+		if !ok || err == nil {
+			continue
+		}
+		if hangar.CodeOf(err) != hangar.CodeNotFound {
+			return err
+		}
+		if err := r.catalog.Push(ctx, repository, m, tag); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Repositories lists the names that have a manifest on any host, of the organization of at or,
+// without one, of the server.
+func (r *Registry) Repositories(ctx context.Context, at hangar.Repository) ([]string, error) {
+	paths, err := r.catalog.Repositories(ctx, at.Root())
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		names[i] = strings.TrimPrefix(path, at.Root()+"/")
+	}
+	return names, err
+}
