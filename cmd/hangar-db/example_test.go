@@ -98,7 +98,7 @@ func TestExample(t *testing.T) {
 	}
 	for n, text := range []string{"buy milk", "drink it"} {
 		status, id, cookies := ask(http.MethodPost, text)
-		if status != http.StatusCreated || id != fmt.Sprintln(n+1) || len(cookies) != 1 || cookies[0].Name != "__txid" {
+		if status != http.StatusCreated || id != fmt.Sprintln(n+1) || len(cookies) != 2 || cookies[0].Name != "__txid" || cookies[1].Name != "__txepoch" {
 			t.Errorf("%s: %d %s %v", text, status, id, cookies)
 		}
 	}
