@@ -101,7 +101,7 @@ KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
 # long as it is told to be.
 BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm
-LONG = ./test/cluster ./test/compat ./test/power ./test/sim
+LONG = ./test/compat ./test/power ./test/sim
 
 # Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that
 # nothing is compiled twice for tests. Tests wait for half of their time: two packages for each processor
@@ -114,11 +114,11 @@ PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	$(RACE) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) ./test/e2e)")
+	$(RACE) -timeout 18m $(ARGS) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) ./test/cluster ./test/e2e)")
 	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY)
 	$(PLAIN) -timeout 10m $(ARGS) -run Kill $(KILLED)
 
-extended: build ## real clients, several servers, power cuts, random users and kill -9: a bounded share of each (root)
+extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
 	$(PLAIN) -timeout 20m $(ARGS) $(LONG)
 
 shuffle: ## run every test again, in another order, as each night: SHUFFLE= repeats one (root)

@@ -270,6 +270,7 @@ func (h *atHost) put(tb testing.TB, path string, manifest []byte) int {
 // TestHostsThatMisbehave: a transfer that breaks goes on, at the same host or another. What is not
 // what its digest says is not taken.
 func TestHostsThatMisbehave(t *testing.T) {
+	t.Parallel()
 	type wrap = func(context.Context, hangar.PushedRead, hangar.PushedContent) hangar.PushedContent
 	cut := func(after int64) wrap {
 		return func(_ context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {

@@ -48,7 +48,7 @@ func sendContent(out *frameWriter, content hangar.PushedContent) (bool, error) {
 		return false, err
 	}
 	if out.write(kindOpen, opened) != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // the caller has gone
 	}
 	frame := make([]byte, frameHeader+maxContentPiece)
 	frame[0] = byte(kindData)
@@ -57,7 +57,7 @@ func sendContent(out *frameWriter, content hangar.PushedContent) (bool, error) {
 		if n > 0 {
 			binary.BigEndian.PutUint32(frame[1:], uint32(n)) // at most maxContentPiece
 			if out.raw(frame[:frameHeader+n]) != nil {
-				return false, nil
+				return false, nil //nolint:nilerr // the caller has gone
 			}
 		}
 		switch {

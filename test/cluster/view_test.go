@@ -32,6 +32,10 @@ func viewOf(t *testing.T, s *server) *view {
 			continue
 		}
 		list, err := s.client().Machines(t.Context(), a.Name, hangar.MachineFilter{})
+		if hangar.CodeOf(err) == hangar.CodeNotFound { // a server finishes its removal just now
+			delete(v.apps, a.Name)
+			continue
+		}
 		if err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}

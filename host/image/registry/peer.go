@@ -126,7 +126,7 @@ func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts [
 	}
 	f := &remote{r: r, ctx: ctx, in: in, size: -1, hash: sha256.New(), leave: sync.OnceFunc(func() { r.reads.Leave(in.For) })}
 	f.hosts = slices.DeleteFunc(slices.Clone(hosts), func(h hangar.HostID) bool { return h == r.opts.Host })
-	rand.Shuffle(len(f.hosts), func(i, j int) { f.hosts[i], f.hosts[j] = f.hosts[j], f.hosts[i] })
+	rand.Shuffle(len(f.hosts), func(i, j int) { f.hosts[i], f.hosts[j] = f.hosts[j], f.hosts[i] }) //nolint:gosec // it spreads the load
 	if err := f.open(); err != nil {
 		f.leave()
 		return nil, err
