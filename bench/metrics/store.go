@@ -91,7 +91,7 @@ func (p *place) openIdle(ctx context.Context) (*kept, error) {
 }
 
 // remove removes the data of a store that is closed.
-func (p *place) remove() error { return os.RemoveAll(p.dir) } //nolint:gosec // it is of this run
+func (p *place) remove() error { return os.RemoveAll(p.dir) }
 
 // with opens a store for a function.
 func (p *place) with(ctx context.Context, do func(k *kept) error) error {

@@ -87,7 +87,7 @@ func run(args []string) error {
 }
 
 func within(path string, flags int, do func(*os.File) error) error {
-	f, err := os.OpenFile(path, flags, 0o600) //nolint:gosec // who runs it says where
+	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
 		return err
 	}

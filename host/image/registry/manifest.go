@@ -227,7 +227,7 @@ func (r *Registry) writeManifest(c call, m hangar.PushedManifest, raw []byte, d 
 		return err
 	}
 	for _, b := range d.blobs() {
-		if _, err := os.Stat(r.repoPath(repository, "blobs", hexOf(b))); err != nil { //nolint:gosec // matched by serve and parseManifest
+		if _, err := os.Stat(r.repoPath(repository, "blobs", hexOf(b))); err != nil {
 			return refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the manifest names %s, which %s does not have", b, c.repository)
 		}
 	}
