@@ -15,7 +15,6 @@ import (
 	"github.com/superfly/ltx"
 
 	"github.com/hangar-platform/hangar/internal/durable"
-	"github.com/hangar-platform/hangar/replica/locks"
 	"github.com/hangar-platform/hangar/replica/sqlite"
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
@@ -228,11 +227,7 @@ func (d recovery) rawPage(page uint32, b []byte) error {
 // It reports false, and has changed nothing, if it does not.
 func (d recovery) redo() (bool, error) {
 	if d.c.Live {
-		release, alone, err := d.alone()
-		if err != nil || !alone {
-			return false, err // SQLite may be writing
-		}
-		defer release()
+		return false, nil // SQLite may be writing
 	}
 	if more, err := d.more(); err != nil || more {
 		return false, err // SQLite has committed more than the log has
@@ -275,22 +270,6 @@ func (d recovery) redo() (bool, error) {
 	}
 	after, err := d.scanContent(0)
 	return after == d.pos.PostApplyChecksum, err
-}
-
-// alone keeps programs from opening the database until release is called, if none has it open.
-func (d recovery) alone() (release func(), alone bool, err error) {
-	main, err := d.open(Main)
-	if err != nil || main == nil {
-		return nil, false, err
-	}
-	lock := locks.OFD{File: main}
-	const first, n = sqlite.PendingByte, 2 + sqlite.SharedSize
-	if err := lock.Set(locks.Exclusive, first, n); errors.Is(err, locks.ErrBusy) {
-		return nil, false, nil
-	} else if err != nil {
-		return nil, false, err
-	}
-	return func() { _ = lock.Set(locks.None, first, n) }, true, nil
 }
 
 // replay calls f with each transaction of the log.
