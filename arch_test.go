@@ -79,7 +79,7 @@ var rules = map[string]rule{
 	"control/state":             {imports: language, tests: []string{"cluster/authority", "cluster/listener", "control/state/statetest"}},
 	"control/state/statetest":   {imports: plus(language, "control/state")},
 	"control/placement":         {imports: language},
-	"control/pushed":            {imports: plus(language, "control/state")},
+	"control/pushed":            {imports: plus(language, "control/state"), tests: []string{"control/state/statetest"}},
 	"control/providers":         {imports: plus(language, "control/state", "control/tenants", "control/vault")},
 	"control/extensions": {
 		imports: plus(language, "control/addresses", "control/extensions/call", "control/ledger", "control/providers", "control/state", "control/tenants",

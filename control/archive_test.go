@@ -7,6 +7,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/state/statetest"
 	"github.com/hangar-platform/hangar/control/vault"
 )
 
@@ -53,14 +54,14 @@ func TestArchivePassword(t *testing.T) {
 // A state that is away is told of as such.
 func TestArchivePasswordAway(t *testing.T) {
 	keys := newKeys(t)
-	store := &awayStore{Store: state.NewMemory()}
-	store.away.Store(true)
+	store := &statetest.Away{Store: state.NewMemory()}
+	store.Lost.Store(true)
 	password := vault.NewArchivePassword(vault.New(store, keys, quiet))
 	_, err := password.Password(t.Context())
 	if hangar.CodeOf(err) != hangar.CodeUnavailable {
 		t.Fatalf("%v, want %s", err, hangar.CodeUnavailable)
 	}
-	store.away.Store(false)
+	store.Lost.Store(false)
 	if got, err := password.Password(t.Context()); err != nil || len(got) != 32 {
 		t.Fatalf("%x, %v once it is back", got, err)
 	}

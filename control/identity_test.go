@@ -4,44 +4,14 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/state/statetest"
 )
-
-// awayStore is a state that can be made unreachable.
-type awayStore struct {
-	state.Store
-	away atomic.Bool
-}
-
-var errAway = errors.New("the state is away")
-
-func (s *awayStore) Get(ctx context.Context, key string) (state.Item, error) {
-	if s.away.Load() {
-		return state.Item{}, errAway
-	}
-	return s.Store.Get(ctx, key)
-}
-
-func (s *awayStore) List(ctx context.Context, prefix string, o state.ListOptions) (state.Page, error) {
-	if s.away.Load() {
-		return state.Page{}, errAway
-	}
-	return s.Store.List(ctx, prefix, o)
-}
-
-func (s *awayStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
-	if s.away.Load() {
-		return 0, errAway
-	}
-	return s.Store.Txn(ctx, txn)
-}
 
 // issued asks for a token and returns what it says.
 func (p *plane) issued(ctx context.Context, t *testing.T, ref hangar.MachineRef) hangar.IdentityClaims {
@@ -96,12 +66,12 @@ func TestMachineAsksForItself(t *testing.T) {
 
 // TestIdentityWithoutTheState: tokens and the documents of issuers need memory alone.
 func TestIdentityWithoutTheState(t *testing.T) {
-	store := &awayStore{Store: state.NewMemory()}
+	store := &statetest.Away{Store: state.NewMemory()}
 	p := newPlane(t, mirror(t, store))
 	p.app(t, "web")
 	m := p.machine(t, "web", "one")
-	store.away.Store(true)
-	defer store.away.Store(false)
+	store.Lost.Store(true)
+	defer store.Lost.Store(false)
 	for range 2 {
 		if c := p.issued(admin(t), t, m.Ref()); c.Subject != "personal:web:one" {
 			t.Errorf("claims are %+v", c)

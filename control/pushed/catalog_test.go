@@ -1,15 +1,12 @@
 package pushed_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/pushed"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/state/statetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,45 +27,10 @@ const (
 	app = "orgs/acme/app"
 )
 
-// away is a state that can be lost.
-type away struct {
-	state.Store
-
-	lost atomic.Bool
-}
-
-var errLost = errors.New("no quorum")
-
-func (a *away) Get(ctx context.Context, key string) (state.Item, error) {
-	if a.lost.Load() {
-		return state.Item{}, errLost
-	}
-	return a.Store.Get(ctx, key)
-}
-
-func (a *away) List(ctx context.Context, prefix string, o state.ListOptions) (state.Page, error) {
-	if a.lost.Load() {
-		return state.Page{}, errLost
-	}
-	return a.Store.List(ctx, prefix, o)
-}
-
-func (a *away) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
-	if a.lost.Load() {
-		return 0, errLost
-	}
-	return a.Store.Txn(ctx, txn)
-}
-
-// Watch implements state.Store: a watch is late as long as the state is lost.
-func (a *away) Watch(ctx context.Context, prefix string, from state.Revision) iter.Seq2[state.Batch, error] {
-	return a.Store.Watch(ctx, prefix, from)
-}
-
 // world is a state, with the catalog of each host on its own memory of it.
-func world(t *testing.T, hosts ...hangar.HostID) (*away, map[hangar.HostID]*pushed.Catalog) {
+func world(t *testing.T, hosts ...hangar.HostID) (*statetest.Away, map[hangar.HostID]*pushed.Catalog) {
 	t.Helper()
-	store := &away{Store: state.NewMemory()}
+	store := &statetest.Away{Store: state.NewMemory()}
 	all := map[hangar.HostID]*pushed.Catalog{}
 	for _, host := range hosts {
 		mirror := state.NewMirror(state.MirrorConfig{Store: store, Log: slog.New(slog.DiscardHandler)})
@@ -210,7 +173,7 @@ func TestStateIsAway(t *testing.T) {
 	store, hosts := world(t, "a", "b")
 	push(t, hosts["a"], app, one, "v1")
 	push(t, hosts["b"], app, two, "v2") // so that both memories have seen the first
-	store.lost.Store(true)
+	store.Lost.Store(true)
 	wantDigest(t, hosts["b"], "v1", one, "a")
 	wantDigest(t, hosts["b"], one, one, "a")
 	for what, err := range map[string]error{
@@ -221,7 +184,7 @@ func TestStateIsAway(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	store.lost.Store(false)
+	store.Lost.Store(false)
 	wantDigest(t, hosts["a"], "v1", one, "a")
 }
 
