@@ -294,7 +294,7 @@ func terminal(t *testing.T, from *peertest.Peer, c credential, m *machine) {
 	var shown bytes.Buffer
 	screen, err := session.StdoutPipe()
 	check(t, err)
-	check(t, session.Start("stty -echo; tty; echo $TERM; stty size; read changed; stty size"))
+	check(t, session.Start("stty -echo; tty; echo $TERM; stty size; while [ \"$(stty size)\" = '33 99' ]; do read -t 1 changed; done; stty size"))
 	seen := func(text string) {
 		t.Helper()
 		b := make([]byte, 1024)
@@ -308,7 +308,7 @@ func terminal(t *testing.T, from *peertest.Peer, c credential, m *machine) {
 	}
 	seen("33 99")
 	check(t, session.WindowChange(44, 111))
-	_, err = io.WriteString(stdin, "\n")
+	_, err = io.WriteString(stdin, "\n") // it may be there before the size
 	check(t, err)
 	seen("44 111")
 	if text := shown.String(); !strings.Contains(text, "/dev/pts/") || !strings.Contains(text, "xterm-256color") {
