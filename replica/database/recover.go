@@ -432,6 +432,9 @@ func (d *DB) Absorb() error {
 
 // absorb computes the checksums of the content with all that the WAL has.
 func (d recovery) absorb() (ltx.Checksum, error) {
+	if err := d.refresh(); err != nil {
+		return 0, err
+	}
 	size, err := d.absorbWAL()
 	if err != nil {
 		return 0, err
