@@ -205,9 +205,6 @@ func (n *notes) primary(t *testing.T) *machine {
 // TestDatabaseApp writes to an App of three Machines by the edge while its primary is killed, suspended, woken, and
 // updated. With sync, nothing that was acknowledged is lost; clients read what they wrote all the time.
 func TestDatabaseApp(t *testing.T) {
-	if short() {
-		t.Skip("takes minutes")
-	}
 	n := runNotes(t, "sync: 1\n")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
