@@ -61,14 +61,9 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	if d.sumWith(sums, t.Commit) != t.Post {
 		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
 	}
-	if err := d.log.Append(t, encoded, epoch, d.now()); err != nil {
-		return err
-	}
 	// Pages that are written over are not as the log says if that has lost the transaction: the database would be torn.
-	if d.c.Sync || direct {
-		if err := d.log.Sync(); err != nil {
-			return err
-		}
+	if err := d.log.Append(t, encoded, epoch, d.now(), d.c.Sync || direct); err != nil {
+		return err
 	}
 	d.unsynced = true
 	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
