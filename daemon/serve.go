@@ -106,7 +106,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {
 		return err
 	}
-	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
+	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.servers, p.edge); err != nil {
 		return err
 	}
 	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines, p.control.decide.ProviderRegistry); err != nil {
