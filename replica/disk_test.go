@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -53,6 +54,7 @@ type disk struct {
 	ops    []diskOp
 	files  int
 	before func(op int) // called before each change, with how many there were
+	broken string       // suffix of files that cannot be synced, if any
 }
 
 // newDisk mounts a disk that is empty.
@@ -189,7 +191,11 @@ func (f *diskFile) Flush(context.Context, fs.FileHandle) syscall.Errno { return 
 func (f *diskFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	f.d.record(diskOp{kind: diskSync, file: f.id, name: f.Path(nil)})
+	name := f.Path(nil)
+	if f.d.broken != "" && strings.HasSuffix(name, f.d.broken) {
+		return syscall.EIO
+	}
+	f.d.record(diskOp{kind: diskSync, file: f.id, name: name})
 	return 0
 }
 

@@ -379,5 +379,37 @@ func TestReplicaPowerLoss(t *testing.T) {
 	}
 }
 
+// TestLogNotSynced has a sync of the log fail, before a commit in rollback mode can be: the program is told, no event says that it
+// was committed, and the next commit is the one that follows.
+func TestLogNotSynced(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	n.exec("app.db", "delete", "CREATE TABLE t(v)")
+	before := n.Position("app.db")
+	breaks := func(suffix string) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.broken = suffix
+	}
+	breaks(".seg")
+	insert := workerJob{Path: n.path("app.db"), Statements: []string{"INSERT INTO t VALUES(1)"}}
+	if err := insert.inProcess(t); err == nil {
+		t.Error("a commit that is not durable was acknowledged")
+	}
+	if at := n.Position("app.db"); at != before {
+		t.Errorf("the position went from %s to %s", before, at)
+	}
+	breaks("")
+	n.exec("app.db", "", "INSERT INTO t VALUES(2)")
+	if at := n.Position("app.db"); at != before+1 {
+		t.Errorf("the position is %s after %s", at, before)
+	}
+	b, _ := n.export("app.db")
+	if got, want := fullSum(n.replay("app.db"), 4096), fullSum(b, 4096); got != want {
+		t.Errorf("the log leads to %s, the database has %s", got, want)
+	}
+}
+
 // newRecord is a disk that is not mounted, for its count of operations alone.
 func newRecord() *disk { return &disk{} }
