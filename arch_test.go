@@ -145,6 +145,7 @@ var rules = map[string]rule{
 
 	"metrics":             {imports: language},
 	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/remote", "metrics/store"}},
+	"metrics/hosts":       {imports: plus(language, "metrics"), tests: []string{"cluster/authority", "cluster/listener", "metrics/gateway", "metrics/metricstest", "metrics/remote"}},
 	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/remote", "metrics/store")},
 	"metrics/program":     {imports: language},
 	"metrics/remote":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
