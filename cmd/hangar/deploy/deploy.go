@@ -21,6 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/appconfig"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
 )
 
@@ -40,7 +41,7 @@ command, change Machines in the order of the strategy, and wait for their checks
   immediate    all at once, without waiting for anything
 
 --image, or image in [build], names the image. Without either it is built of the Dockerfile, by docker, podman
-or buildah on this computer, and pushed to the registry of the platform. Machines get the secrets that
+or buildah on this computer or, without any, in a Machine of the organization, and pushed to the registry of the platform. Machines get the secrets that
 the App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
 
 What fails stops the deploy: Machines that are changed stay so, and the error says what runs where.
@@ -54,6 +55,9 @@ type flags struct {
 	patience, waitLease, settling time.Duration
 
 	dryRun, asJSON, skipRelease, takeOver, rollback, secrets bool
+
+	builder               string // image
+	localOnly, remoteOnly bool
 }
 
 func (f *flags) add(cmd *cobra.Command) {
@@ -107,6 +111,9 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 			if len(args) > 0 {
 				dir = args[0]
 			}
+			if f.localOnly && f.remoteOnly {
+				return cli.UsageErrorf("--local-only and --remote-only exclude one another")
+			}
 			if f.secrets {
 				return c.deploySecrets(cmd.Context(), &f, dir)
 			}
@@ -134,6 +141,9 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	f.add(cmd)
 	f.addFile(cmd)
 	cmd.Flags().StringVarP(&f.image, "image", "i", "", "image to deploy (default that of the file)")
+	cmd.Flags().BoolVar(&f.localOnly, "local-only", false, "build the Dockerfile on this computer")
+	cmd.Flags().BoolVar(&f.remoteOnly, "remote-only", false, "build the Dockerfile in a Machine of the organization")
+	cmd.Flags().StringVar(&f.builder, "builder-image", build.DefaultImage, "image with BuildKit of a Machine that is made to build")
 	cmd.Flags().BoolVar(&f.secrets, "secrets", false, "deploy the current release again, so that Machines get the secrets of the App")
 	return cmd
 }

@@ -60,7 +60,7 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	if err != nil || f.dryRun { // nothing is built for a plan
 		return shown, err
 	}
-	image, err := build.Image(ctx, wish, c.Stderr)
+	image, err := c.build(ctx, p, f, app.Org.Slug, wish)
 	if err != nil {
 		return "", err
 	}
@@ -72,6 +72,21 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 		return "", err
 	}
 	return shown + "@" + digest.String(), nil
+}
+
+// build builds an image: here if this computer can, else in a Machine.
+func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, wish build.Wish) (*ociimage.Image, error) {
+	if f.localOnly || !f.remoteOnly && build.Here() {
+		return build.Image(ctx, wish, c.Stderr)
+	}
+	m, err := build.Machine(ctx, p, org, f.builder)
+	if code := hangar.CodeOf(err); code == hangar.CodeForbidden {
+		return nil, cli.WithHint(err, "a Machine that builds images is the organization's: use a token of it, or build here with docker, podman or buildah")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return build.In(ctx, p, m.Ref(), wish, c.Stderr)
 }
 
 // about adds what to do about an App that there is not.

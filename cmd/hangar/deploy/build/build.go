@@ -1,9 +1,9 @@
-// Package build makes images of a Dockerfile with the program for that which this computer has, and pushes them to
-// the registry of the platform.
+// Package build makes images of a Dockerfile, with the program for that which this computer has or in a Machine of the
+// platform.
 //
-// The program is docker, podman or buildah, whichever is on PATH first in this order. What it has built leaves it as
-// an archive, so that neither a daemon of it nor its configuration needs to know the registry, a token or a
-// certificate.
+// The program is docker, podman or buildah, whichever is on PATH first in this order. The Machine runs BuildKit; an
+// organization has one, which ends when nothing is built and keeps its cache on a volume. What is built comes as an archive
+// from both, so that neither a daemon nor its configuration needs to know the registry, a token or a certificate.
 package build
 
 import (
@@ -58,6 +58,12 @@ var save = map[string]func(tag, archive string) []string{ //nolint:gochecknoglob
 	},
 }
 
+// Here reports whether this computer has a program that builds images.
+func Here() bool {
+	_, err := find()
+	return err == nil
+}
+
 // find returns the program that this computer has.
 func find() (builder, error) {
 	for _, name := range []string{"docker", "podman", "buildah"} {
@@ -66,7 +72,7 @@ func find() (builder, error) {
 		}
 	}
 	return builder{}, cli.WithHint(errors.New("there is a Dockerfile, and no program on PATH that builds images: neither docker nor podman nor buildah"),
-		"install one, as with `apt-get install buildah`; or build elsewhere, and name the image with --image")
+		"install one, as with `apt-get install buildah`; have a Machine build it, without --local-only; or build elsewhere, and name the image with --image")
 }
 
 // Image builds an image, with what the program says on out, and opens it. The caller closes it.

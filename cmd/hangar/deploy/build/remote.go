@@ -1,0 +1,192 @@
+package build
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/ociimage"
+)
+
+// buildScript builds what comes as an archive on standard input, with its arguments as options, and writes the image as
+// an archive of docker save. A build keeps its Machine from ending as long as it runs.
+const buildScript = `set -e
+dir=$(mktemp -d /tmp/build.XXXXXX)
+trap 'rm -rf "$dir"' EXIT
+touch ` + busyFile + `
+(while kill -0 $$ 2>/dev/null; do touch ` + busyFile + `; sleep 5; done) </dev/null >/dev/null 2>&1 &
+tar -x -C "$dir" -f - >&2
+n=0
+until buildctl debug workers >/dev/null 2>&1; do
+	n=$((n+1))
+	[ $n -lt 300 ] || { echo 'buildkitd does not answer' >&2; exit 1; }
+	sleep 0.2
+done
+buildctl build --progress plain --frontend dockerfile.v0 --local context="$dir/context" --local dockerfile="$dir/dockerfile" --output type=docker "$@"`
+
+// The directories of the archive that a build is sent.
+const (
+	contextDir    = "context"
+	dockerfileDir = "dockerfile"
+)
+
+// In builds an image in a Machine that Machine has returned, with what BuildKit says on out, and opens it. The caller
+// closes it.
+func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef, w Wish, out io.Writer) (*ociimage.Image, error) {
+	if _, err := os.Stat(w.File()); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "hangar-build-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	archive, err := os.Create(filepath.Join(dir, "image.tar"))
+	if err != nil {
+		return nil, err
+	}
+	defer archive.Close()
+	command := []string{"/bin/sh", "-c", buildScript, "build", "--opt", "filename=" + Dockerfile}
+	for _, name := range slices.Sorted(maps.Keys(w.Args)) {
+		command = append(command, "--opt", "build-arg:"+name+"="+w.Args[name])
+	}
+	if w.Target != "" {
+		command = append(command, "--opt", "target="+w.Target)
+	}
+	from, to := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := w.send(to)
+		sent <- err
+		_ = to.CloseWithError(err) // a pipe in memory closes without an error
+	}()
+	fmt.Fprintf(out, "Building %s in Machine %s of App %s\n", w.File(), m.ID, m.App)
+	written := bufio.NewWriter(archive)
+	result, err := machines.ExecMachine(ctx, m, hangar.ExecRequest{Command: command}, hangar.ExecStreams{Stdin: from, Stdout: written, Stderr: out})
+	_ = from.Close() // whoever still sends ends
+	if wrong := <-sent; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
+		return nil, wrong
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case result.ExitCode != 0:
+		return nil, cli.WithHint(fmt.Errorf("the build has ended with code %d", result.ExitCode), "what it said is above")
+	}
+	if err := errors.Join(written.Flush(), archive.Close()); err != nil {
+		return nil, err
+	}
+	return ociimage.Open(archive.Name(), ociimage.Config{})
+}
+
+// send writes the archive that a build is made of: the Dockerfile, and its context without what is ignored.
+func (w *Wish) send(to io.Writer) error {
+	t := tar.NewWriter(to)
+	dockerfile, err := filepath.EvalSymlinks(w.File())
+	if err != nil {
+		return err
+	}
+	if err := addFile(t, dockerfile, dockerfileDir+"/"+Dockerfile); err != nil {
+		return err
+	}
+	ignored, err := w.ignored()
+	if err != nil {
+		return err
+	}
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: contextDir + "/", Mode: 0o755}); err != nil {
+		return err
+	}
+	err = filepath.WalkDir(w.Dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(w.Dir, name)
+		if err != nil || below == "." {
+			return err
+		}
+		skip, err := ignored.MatchesOrParentMatches(below)
+		if err != nil {
+			return err
+		}
+		switch {
+		case skip && entry.IsDir() && !ignored.Exclusions():
+			return fs.SkipDir
+		case skip:
+			return nil
+		}
+		return addFile(t, name, contextDir+"/"+filepath.ToSlash(below))
+	})
+	return errors.Join(err, t.Close())
+}
+
+// ignored are the paths that a build does not need.
+func (w *Wish) ignored() (*patternmatcher.PatternMatcher, error) {
+	var patterns []string
+	for _, name := range []string{w.File() + ".dockerignore", filepath.Join(w.Dir, ".dockerignore")} {
+		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		patterns, err = ignorefile.ReadAll(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		break
+	}
+	return patternmatcher.New(patterns)
+}
+
+// addFile adds a file, a directory or a link. What it is otherwise, a build cannot have.
+func addFile(t *tar.Writer, name, as string) error {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return err
+	}
+	link := ""
+	switch mode := info.Mode(); {
+	case mode&fs.ModeSymlink != 0:
+		if link, err = os.Readlink(name); err != nil {
+			return err
+		}
+	case mode.IsDir():
+		as += "/"
+	case !mode.IsRegular():
+		return nil
+	}
+	header, err := tar.FileInfoHeader(info, link)
+	if err != nil {
+		return err
+	}
+	header.Name, header.Uid, header.Gid, header.Uname, header.Gname = as, 0, 0, "", ""
+	if err := t.WriteHeader(header); err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(t, f); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package build_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
+	"github.com/hangar-platform/hangar/test/platform"
+)
+
+// here is a Machine whose commands run on this computer, in a directory in place of its /tmp and /run.
+type here struct{ dir string }
+
+func (h here) ExecMachine(ctx context.Context, _ hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
+	args := slices.Clone(req.Command)
+	args[2] = strings.NewReplacer("/tmp/", h.dir+"/", "/run/", h.dir+"/").Replace(args[2])
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = []string{"PATH=" + h.dir + ":/usr/bin:/bin", "DIR=" + h.dir}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = streams.Stdin, streams.Stdout, streams.Stderr
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return hangar.ExecResult{ExitCode: exit.ExitCode()}, nil
+	}
+	return hangar.ExecResult{}, err
+}
+
+// buildctl plays BuildKit: it notes its options and what it is given, and has one image.
+const buildctl = `#!/bin/sh
+[ "$1" = debug ] && exit 0
+for a; do case $a in context=*) cd "${a#context=}";; dockerfile=*) d=${a#dockerfile=};; esac; done
+echo "$@" | sed "s#=/[^ ]*/#=/#g" >"$DIR/options"
+find . | sort >"$DIR/context"
+cat "$d/Dockerfile" >"$DIR/dockerfile"
+echo building >&2
+[ ! -e fail ] || exit 3
+cat "$DIR/image.tar"
+`
+
+func TestIn(t *testing.T) {
+	h := here{t.TempDir()}
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: v1.Config{Cmd: []string{"/server"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag("web:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tarball.WriteToFile(h.dir+"/image.tar", tag, img); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(h.dir+"/buildctl", []byte(buildctl), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for path, text := range map[string]string{
+		"Prod.Dockerfile": "FROM scratch\n", "main.go": "package main", "deep/a": "a", "deep/b": "b", ".git/config": "x", "node_modules/x": "x", "node_modules/kept": "x",
+		".dockerignore": ".git\nnode_modules\n!node_modules/kept\n# a comment\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("main.go", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	wish := build.Wish{Dir: dir, Dockerfile: dir + "/Prod.Dockerfile", Target: "prod", Args: map[string]string{"B": "2 3", "A": "1"}, Tag: "web:1"}
+	ref := hangar.MachineRef{App: "builder-acme", ID: "3d8d413b29d089"}
+	var out bytes.Buffer
+	image, err := build.In(t.Context(), h, ref, wish, &out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	defer image.Close()
+	config, err := image.ConfigFile()
+	if err != nil || !slices.Equal(config.Config.Cmd, []string{"/server"}) {
+		t.Errorf("%+v, %v", config, err)
+	}
+	read := func(name string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(h.dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	if got, want := read("context"), ".\n./.dockerignore\n./Prod.Dockerfile\n./deep\n./deep/a\n./deep/b\n./link\n./main.go\n./node_modules\n./node_modules/kept\n"; got != want {
+		t.Errorf("the context is\n%swant\n%s", got, want)
+	}
+	if got := read("dockerfile"); got != "FROM scratch\n" {
+		t.Errorf("the Dockerfile is %q", got)
+	}
+	if got := read("options"); !strings.Contains(got, "--frontend dockerfile.v0") ||
+		!strings.HasSuffix(got, "--output type=docker --opt filename=Dockerfile --opt build-arg:A=1 --opt build-arg:B=2 3 --opt target=prod\n") {
+		t.Errorf("the options are %s", got)
+	}
+	if !strings.Contains(out.String(), "building\n") {
+		t.Errorf("what BuildKit says is not shown: %q", out.String())
+	}
+	if left, err := filepath.Glob(h.dir + "/build.*"); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+
+	if err := os.WriteFile(dir+"/fail", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build.In(t.Context(), h, ref, wish, &out); err == nil || !strings.Contains(err.Error(), "code 3") {
+		t.Errorf("a build that fails: %v", err)
+	}
+	wish.Dockerfile = dir + "/none"
+	if _, err := build.In(t.Context(), h, ref, wish, &out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a Dockerfile that is not there: %v", err)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	t.Parallel()
+	p := platform.Start(t, platform.Options{})
+	c := p.Client()
+	for _, org := range []hangar.OrgSlug{"acme", "other"} {
+		if _, err := c.CreateOrg(t.Context(), hangar.OrgCreate{Slug: org}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What acme builds must not go to others who have taken the name.
+	if _, err := c.CreateApp(t.Context(), hangar.AppCreate{Name: "builder-acme", Org: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := build.Machine(t.Context(), c, "acme", "buildkit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := c.App(t.Context(), first.App)
+	if err != nil || app.Org.Slug != "acme" {
+		t.Errorf("the Machine is one of App %+v, %v", app, err)
+	}
+	if len(first.Config.Mounts) != 1 || first.Config.Mounts[0].Path != "/var/lib/buildkit" || first.Config.Image != "buildkit" {
+		t.Errorf("%+v", first.Config)
+	}
+	same := func() {
+		t.Helper()
+		again, err := build.Machine(t.Context(), c, "acme", "another")
+		if err != nil || again.ID != first.ID {
+			t.Errorf("%+v, %v", again, err)
+		}
+		m, err := c.Machine(t.Context(), first.Ref())
+		if err != nil || m.State != hangar.MachineStarted {
+			t.Errorf("%+v, %v", m, err)
+		}
+	}
+	same()
+	if err := c.StopMachine(t.Context(), first.Ref(), hangar.MachineStop{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WaitMachine(t.Context(), first.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}}); err != nil {
+		t.Fatal(err)
+	}
+	same()
+	// Its cache is there for the next one.
+	if err := c.DestroyMachine(t.Context(), first.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WaitMachine(t.Context(), first.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}}); err != nil {
+		t.Fatal(err)
+	}
+	next, err := build.Machine(t.Context(), c, "acme", "buildkit")
+	if err != nil || next.ID == first.ID || next.Config.Mounts[0].Volume != first.Config.Mounts[0].Volume {
+		t.Errorf("%+v, %v", next, err)
+	}
+}
