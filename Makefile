@@ -120,15 +120,18 @@ PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 
+# With -short, tests that are random or kill something do so less often. Each night they do so in full.
+SHORT = $(if $(SHUFFLE),,-short)
+
 # Everything but the end-to-end tests and LONG, which take longer. Tests use bin/hangar. A result is
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	$(RACE) -timeout 18m $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
-	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
-	$(PLAIN) -timeout 10m $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)
-	$(PLAIN) -timeout 10m $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
-	$(PLAIN) -timeout 10m $(ARGS) -run Kill $(KILLED)
+	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(NORACE) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -run Kill $(KILLED)
 
 extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
 	$(PLAIN) -timeout 20m $(ARGS) $(LONG)
