@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/network"
 	"github.com/hangar-platform/hangar/cmd/hangar/platform"
 	"github.com/hangar-platform/hangar/cmd/hangar/provider"
+	"github.com/hangar-platform/hangar/cmd/hangar/reference"
 	"github.com/hangar-platform/hangar/cmd/hangar/secret"
 	"github.com/hangar-platform/hangar/cmd/hangar/volume"
 	"github.com/hangar-platform/hangar/cmd/hangar/webhook"
@@ -82,6 +83,6 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		root.AddCommand(cmd)
 	}
 	root.AddCommand(deploy.NotOffered()...)
-	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c))
+	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c), reference.NewCommand(c))
 	return root
 }
