@@ -68,6 +68,7 @@ func TestCommandsInDocs(t *testing.T) {
 // tree is a tree of commands that nothing has used yet.
 func tree() *cobra.Command {
 	c := cli.New(cli.Streams{}, func(string) string { return "" })
+	c.Build.Version = "v1.2.3"
 	root := newRootCommand(c)
 	c.Adopt(root)
 	return root
@@ -102,6 +103,7 @@ func named(root *cobra.Command, line []string) (*cobra.Command, error) {
 		return nil, fmt.Errorf("%s is not for people", cmd.CommandPath())
 	}
 	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
 	for _, word := range line[1:] {
 		if word == "--" {
 			break

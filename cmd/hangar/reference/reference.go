@@ -92,6 +92,7 @@ func useLine(cmd *cobra.Command) string {
 // flags describes the flags that a command alone has, as `--help` does.
 func flags(cmd *cobra.Command) string {
 	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
 	set := cmd.NonInheritedFlags()
 	if help := set.Lookup("help"); help != nil {
 		help.Hidden = true // each has it
