@@ -40,12 +40,12 @@ func NewCommand(c *cli.Invocation) *cobra.Command {
 
 // writeMan writes a man page for each command.
 func writeMan(root *cobra.Command, dir, version string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // everybody reads manuals
 		return err
 	}
 	for _, cmd := range commands(root) {
 		path := filepath.Join(dir, manName(cmd)+".1")
-		if err := os.WriteFile(path, []byte(Man(cmd, version)), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(Man(cmd, version)), 0o644); err != nil { //nolint:gosec // as above
 			return err
 		}
 	}
