@@ -96,6 +96,7 @@ buildkit: $(BUILDKIT) ## build BuildKit, with which tests build images in Machin
 $(BUILDKIT):
 	@echo 'building buildkit $(KIT_VERSION)'
 	@GOBIN=$@.new CGO_ENABLED=0 $(GO) install -ldflags '-s -w' github.com/moby/buildkit/cmd/buildctl@$(KIT_VERSION) github.com/moby/buildkit/cmd/buildkitd@$(KIT_VERSION) && mv $@.new $@
+
 $(SBOM):
 	@mkdir -p $(TOOLS)
 	@echo 'building cyclonedx-gomod $(SBOM_VERSION)'
@@ -177,8 +178,7 @@ $(LINT):
 		GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv $(TOOLS)/golangci-lint $@; \
 	fi
 
-e2e: build buildkit ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
-e2e: build $(if $(E2E_SHORT),,$(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
+e2e: build buildkit $(if $(E2E_SHORT),,$(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
 	@.ci/deps e2e
 	E2E_SHORT=$(E2E_SHORT) E2E_CYCLES=$(E2E_CYCLES) $(PLAIN) -count=1 -timeout $(if $(E2E_SHORT),60m,6h) -v -run '$(RUN)' ./test/e2e/
 
