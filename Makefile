@@ -151,7 +151,7 @@ e2e: build ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E
 
 vm: ## volumes on a kernel with device mapper, in an emulated machine, in some minutes
 	@.ci/deps vm
-	VM=1 VM_RUN='$(RUN)' $(PLAIN) -count=1 -timeout 50m -v ./test/vm/
+	VM=1 VM_RUN='$(RUN)' $(PLAIN) -count=1 -timeout 130m -v ./test/vm/
 
 sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds that of volumes
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(PLAIN) -count=1 -timeout 60m -v ./test/sim/
