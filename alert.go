@@ -267,8 +267,9 @@ type OrgAlerts struct {
 type AlertHost interface {
 	// CheckAlertRules answers CodeInvalid, with the group, rule and field that is wrong.
 	CheckAlertRules(ctx context.Context, org Org, rules string) error
-	// AlertReport is about the config that was last taken from an AlertFeed.
-	AlertReport(org OrgID) AlertReport
+	// AlertReport is about the config that was last taken from an AlertFeed. It answers CodeUnavailable
+	// while the host that evaluates the rules is away.
+	AlertReport(ctx context.Context, org OrgID) (AlertReport, error)
 	// TestAlertRules is AlertService.TestAlerts.
 	TestAlertRules(ctx context.Context, org Org, rules string) (AlertReport, error)
 }

@@ -145,6 +145,7 @@ var rules = map[string]rule{
 
 	"metrics":             {imports: language},
 	"metrics/gateway":     {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest", "metrics/remote", "metrics/store"}},
+	"metrics/hosts":       {imports: plus(language, "metrics"), tests: []string{"cluster/authority", "cluster/listener", "metrics/gateway", "metrics/metricstest", "metrics/remote"}},
 	"metrics/metricstest": {imports: plus(language, "metrics", "metrics/remote", "metrics/store")},
 	"metrics/program":     {imports: language},
 	"metrics/remote":      {imports: plus(language, "metrics"), tests: []string{"metrics/metricstest"}},
@@ -179,11 +180,13 @@ var rules = map[string]rule{
 		imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/deploy/..."), tests: []string{"test/platform"},
 	},
 	"cmd/hangar/deploy/appconfig": {imports: language},
-	"cmd/hangar/deploy/build":     {imports: plus(language, "cmd/hangar/cli")},
+	"cmd/hangar/deploy/build":     {imports: plus(language, "client", "cmd/hangar/cli"), tests: []string{"test/platform"}},
 	"cmd/hangar/deploy/plan":      {imports: language},
 	"cmd/hangar/deploy/rollout": {
 		imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/deploy/appconfig", "cmd/hangar/deploy/plan"), tests: []string{"test/platform"},
 	},
+	"cmd/hangar/machine":            {imports: plus(language, "client", "cmd/hangar/cli/...", "cmd/hangar/machine/...")},
+	"cmd/hangar/machine/files":      {imports: plus(language, "cmd/hangar/cli")},
 	"cmd/hangar/metric":             {imports: plus(language, "client", "cmd/hangar/cli", "cmd/hangar/metric/..."), tests: []string{"api"}},
 	"cmd/hangar/metric/...":         {imports: language},
 	"cmd/hangar/network":            {imports: plus(language, "client", "cmd/hangar/cli/...", "edge/certs")},

@@ -26,8 +26,8 @@ func (fakeAlerts) CheckAlertRules(_ context.Context, _ hangar.Org, rules string)
 	return nil
 }
 
-func (fakeAlerts) AlertReport(org hangar.OrgID) hangar.AlertReport {
-	return hangar.AlertReport{Groups: []hangar.AlertGroup{{Name: string(org)}}}
+func (fakeAlerts) AlertReport(_ context.Context, org hangar.OrgID) (hangar.AlertReport, error) {
+	return hangar.AlertReport{Groups: []hangar.AlertGroup{{Name: string(org)}}}, nil
 }
 
 func (fakeAlerts) TestAlertRules(_ context.Context, org hangar.Org, rules string) (hangar.AlertReport, error) {

@@ -40,6 +40,7 @@ type Apps struct {
 	domain     hangar.Hostname // below which Apps have names; empty: they have none
 	log        *slog.Logger
 	now        func() time.Time
+	unfinished unfinished
 }
 
 var _ hangar.AppService = (*Apps)(nil)

@@ -26,7 +26,7 @@ const (
 // DestroyApp implements hangar.AppService. Leases of its Machines do not keep an App:
 // whoever may delete it may do so with all that is in it. Once it has marked the
 // App, the decision stands: what cannot be destroyed now is when it is called again, or by
-// Open.
+// Control.Run.
 func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	marked, err := a.markDeleting(ctx, name, force)
 	if err != nil {
@@ -35,7 +35,10 @@ func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) 
 	// Half a destruction helps nobody, so it goes on when the caller goes away.
 	ctx, cancel := finish.Within(ctx, destroyTimeout)
 	defer cancel()
-	return a.finishDestroy(ctx, marked)
+	if err = a.finishDestroy(ctx, marked); err != nil {
+		a.unfinished.tell()
+	}
+	return err
 }
 
 // markDeleting returns the App's record as it will stay until it is gone.
@@ -231,6 +234,7 @@ func (a *Apps) heal(ctx context.Context) error {
 		cancel()
 		if err != nil {
 			a.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
+			a.unfinished.tell()
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
@@ -239,6 +241,53 @@ func TestDestroyAppWhileAHostIsAway(t *testing.T) {
 	if alive := append(p.hosts[0].alive(), p.hosts[1].alive()...); len(alive) > 0 {
 		t.Errorf("machines alive: %v", alive)
 	}
+}
+
+// TestDestructionIsFinished: an App that could not be destroyed as a host was away is destroyed once that is
+// back, without another call or start; so is one of which the server learns at its start.
+func TestDestructionIsFinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
+		ctx := admin(t)
+		var running sync.WaitGroup
+		run := func() (stop func()) {
+			own, cancel := context.WithCancel(ctx)
+			plane := p.Control
+			running.Go(func() { _ = plane.Run(own) })
+			return func() { cancel(); running.Wait() }
+		}
+		stop := run()
+		for _, restarted := range []bool{false, true} {
+			p.app(t, "web")
+			for range 6 {
+				p.machine(t, "web", "")
+			}
+			p.hosts[1].setDown(true)
+			if err := p.Apps().DestroyApp(ctx, "web", true); hangar.CodeOf(err) != hangar.CodeUnavailable {
+				t.Fatalf("with a host away: %v, want unavailable", err)
+			}
+			if restarted {
+				stop()
+				p.restart(t)
+				stop = run()
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if _, err := p.Apps().App(ctx, "web"); err != nil {
+				t.Fatalf("the App is gone before its Machines are: %v", err)
+			}
+			p.hosts[1].setDown(false)
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if _, err := p.Apps().App(ctx, "web"); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
+				t.Errorf("two minutes after the host came back, restarted %t: %v, want not found", restarted, err)
+			}
+			if alive := append(p.hosts[0].alive(), p.hosts[1].alive()...); len(alive) > 0 {
+				t.Errorf("Machines alive: %v", alive)
+			}
+		}
+		stop()
+	})
 }
 
 func TestDestroyAppTwiceAtOnce(t *testing.T) {

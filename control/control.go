@@ -120,6 +120,8 @@ type Control struct {
 
 	vault        *vault.Vault
 	reservations *reservations
+	unfinished   unfinished
+	log          *slog.Logger
 	issuer       hangar.IdentityIssuer
 
 	orgs         *Orgs
@@ -168,7 +170,7 @@ func New(cfg Config) *Control {
 	servers := &hosts{agents: cfg.Agents, region: cfg.Region, log: cfg.Log}
 	reserved := &reservations{
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, log: cfg.Log, now: cfg.Now,
-		creating: map[hangar.MachineID]struct{}{},
+		creating: map[hangar.MachineID]struct{}{}, unfinished: make(unfinished, 1),
 	}
 	secrets := vault.NewAppSecrets(sealed, dir, book, cfg.Now)
 	places := addresses.New(addresses.Config{
@@ -205,8 +207,10 @@ func New(cfg Config) *Control {
 		store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, orgs: orgs, machines: machines, volumes: volumes,
 		addresses: places, hostnames: names, secrets: secrets, domain: domain, log: cfg.Log, now: cfg.Now,
 		extensions: provisioner, releases: releases.NewUpkeep(cfg.Store), elections: elections.NewUpkeep(cfg.Store),
+		unfinished: reserved.unfinished,
 	}
 	return &Control{
+		unfinished: reserved.unfinished, log: cfg.Log,
 		Hostnames: names, Provisioner: provisioner, ProviderRegistry: registry,
 		providers: providers.NewProviders(registry, provisioner.ForgetProvider), extensions: offers, hooks: hooks, vault: sealed, reservations: reserved, issuer: &issuer{tenants: dir, issuer: cfg.Issuer},
 		orgs: orgs, apps: apps, machines: machines, volumes: volumes, peers: peers,
@@ -235,7 +239,7 @@ func New(cfg Config) *Control {
 // Open makes what every server has, the organization hangar.OrgPersonal and its
 // default network, and finishes what a crash left half done. For that it asks the
 // hosts, so the agent of this process must be open. Hosts that cannot be reached
-// do not keep it from succeeding; a state that was encrypted with other keys does.
+// do not keep it from succeeding, and what they have is for Run; a state that was encrypted with other keys does.
 func (c *Control) Open(ctx context.Context) error {
 	if err := c.vault.Check(ctx); err != nil {
 		return fmt.Errorf("open control: %w", state.HangarError(err))
@@ -359,7 +363,7 @@ func (c *Control) heal(ctx context.Context) error {
 	if err := c.orgs.heal(ctx); err != nil {
 		return err
 	}
-	reserved, err := c.reservations.heal(ctx)
+	reserved, err := c.reservations.heal(ctx, 0)
 	if err != nil {
 		return err
 	}

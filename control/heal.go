@@ -4,17 +4,68 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// heal confirms or releases what no creator finished, and returns the
+// The pauses after which what is left half done is tried again, which double from the first to the
+// last.
+const (
+	firstHealPause = time.Second
+	lastHealPause  = time.Minute
+)
+
+// unfinished is told when something is left half done, because a host was away.
+type unfinished chan struct{}
+
+func (u unfinished) tell() {
+	select {
+	case u <- struct{}{}:
+	default: // it is known already
+	}
+}
+
+// Run finishes, until ctx ends, what could not be finished at once: hosts come back, and after a start
+// those of other servers are not known yet.
+func (c *Control) Run(ctx context.Context) error {
+	wait := firstHealPause
+	for {
+		select {
+		case <-c.unfinished:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := pause.For(ctx, wait); err != nil {
+			return err
+		}
+		if err := c.healAgain(ctx); err != nil {
+			c.log.WarnContext(ctx, "what is left half done is finished later", keyError, err)
+			c.unfinished.tell()
+		}
+		if wait = min(2*wait, lastHealPause); len(c.unfinished) == 0 {
+			wait = firstHealPause
+		}
+	}
+}
+
+// healAgain is heal while others are at work: it leaves alone what may still be somebody's.
+func (c *Control) healAgain(ctx context.Context) error {
+	if err := c.apps.heal(ctx); err != nil {
+		return err
+	}
+	_, err := c.reservations.heal(ctx, createTimeout)
+	return err
+}
+
+// heal confirms or releases what no creator finished, unless it is younger than an age, and returns the
 // keys of all reservations there were.
-func (s *reservations) heal(ctx context.Context) (map[string]struct{}, error) {
+func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]struct{}, error) {
 	items, _, err := state.All(ctx, s.store, state.ReservationsPrefix, false)
 	if err != nil {
 		return nil, state.HangarError(err)
@@ -30,12 +81,15 @@ func (s *reservations) heal(ctx context.Context) (map[string]struct{}, error) {
 			continue
 		}
 		switch {
+		case !r.Confirmed && s.now().Sub(r.CreatedAt) < age:
+			s.unfinished.tell()
 		case !r.Confirmed && !s.underWay(r.ID):
 			group.Go(func() error { return s.healOne(ctx, item, r) })
 		case r.Version == updating:
 			app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
 			if err := s.settleWithHost(ctx, hangar.MachineRef{AppID: hangar.AppID(app), ID: r.ID}); err != nil {
 				s.log.Warn("the size of a machine is not settled yet", keyApp, app, keyMachine, r.ID, keyError, err)
+				s.unfinished.tell()
 			}
 		}
 	}
@@ -51,6 +105,7 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	switch {
 	case err != nil:
 		s.log.Warn("reservation is not settled yet", keyApp, app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+		s.unfinished.tell()
 		return nil
 	case exists:
 		if err := s.rewrite(ctx, half, func(r *reservation) { r.Confirmed = true }); !errors.Is(err, errLost) {

@@ -45,6 +45,8 @@ type reservations struct {
 	log     *slog.Logger
 	now     func() time.Time
 
+	unfinished unfinished
+
 	mu       sync.Mutex
 	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
 }
@@ -151,8 +153,8 @@ func (s *reservations) release(ctx context.Context, r *claim) {
 		Then: []state.Op{state.Delete(r.item.Key), state.Delete(r.name.Key)},
 	})
 	if err != nil && !errors.Is(err, state.ErrConflict) {
-		// It is found again by its name, or by Open.
 		s.log.Warn("reservation was not released", keyApp, r.app, keyMachine, r.ID, keyError, err)
+		s.unfinished.tell()
 	}
 }
 

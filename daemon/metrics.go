@@ -36,20 +36,22 @@ import (
 
 // series are the time series of organizations: who measures, who keeps them, and who answers.
 type series struct {
-	writer  *remote.Writer
-	sampler *builtin.Sampler
-	scraper *scrape.Scraper
-	queries *queries
-	alerts  *alerts.Evaluator
+	writer   *remote.Writer
+	sampler  *builtin.Sampler
+	scraper  *scrape.Scraper
+	queries  hangar.SeriesQuerier
+	alerts   hangar.AlertHost
+	evaluate func(context.Context) error // evaluates the rules of alerts, where that is this server's to do
 
 	collectors []prometheus.Collector // of what they do, for operators
 }
 
 // openSeries opens the series of organizations; nil: there are none. The store starts when
 // something is written or asked.
-func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, public *edge.Edge) (*series, error) {
-	if d.cfg.MetricsURL == metricsOff {
-		return nil, nil //nolint:nilnil // it is asked for once
+func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, f *servers, public *edge.Edge) (*series, error) {
+	shared, err := d.shareMetrics(ctx, s, c, f)
+	if err != nil || d.cfg.MetricsURL == metricsOff {
+		return nil, err
 	}
 	kept, err := d.openMetricsStore(ctx)
 	if err != nil {
@@ -57,7 +59,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	}
 	dir := metricsDir(d.cfg)
 	writer := remote.New(remote.Options{
-		Store: kept, Dir: filepath.Join(dir, "spool"), Log: d.log,
+		Store: shared.store(kept), Dir: filepath.Join(dir, "spool"), Log: d.log,
 		Admit: func(bytes int64) error { return d.space.Admit(diskspace.SpoolMetrics, bytes) },
 	})
 	if err := writer.Open(); err != nil {
@@ -69,19 +71,21 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	if d.cfg.MetricsOriginal {
 		prefixes = append(prefixes, hangar.MetricPrefixes.Original)
 	}
+	asked := &queries{gateway.New(gateway.Options{Store: kept, Log: d.log})}
 	all := &series{
-		writer: writer,
+		writer: writer, queries: shared.queries(asked),
 		sampler: builtin.New(builtin.Options{
 			Sources: []hangar.MetricSource{public, m.agent}, Apps: func(id hangar.AppID) (hangar.AppName, metrics.Tenant, bool) { return owners.app(ctx, id) },
 			Writer: writer, Region: d.cfg.Region, Host: s.self.ID, Prefixes: prefixes, Log: d.log,
 		}),
-		queries: &queries{gateway.New(gateway.Options{Store: kept, Log: d.log})},
 	}
-	var notifier *notify.Notifier
-	if all.alerts, notifier, err = d.openAlerts(c, all.queries); err != nil {
+	evaluator, notifier, err := d.openAlerts(c, all.queries)
+	if err != nil {
 		return nil, err
 	}
-	host := builtin.HostLabel(s.self.ID)
+	all.alerts, all.evaluate = shared.alerts(evaluator), shared.evaluates(evaluator)
+	shared.serve(kept, asked, evaluator)
+	host := metrics.HostLabelOf(s.self.ID)
 	all.scraper = scrape.New(scrape.Options{
 		Targets: func() iter.Seq[scrape.Target] {
 			if s.network == nil { // nothing can be reached
@@ -94,7 +98,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 		},
 		Writer: writer, Tell: m.agent.LogMetrics,
 	})
-	all.collectors = []prometheus.Collector{writer, all.scraper, all.queries.gateway, all.alerts, notifier}
+	all.collectors = []prometheus.Collector{writer, all.scraper, asked.gateway, evaluator, notifier}
 	if own, ok := kept.(*store.Store); ok {
 		all.collectors = append(all.collectors, own)
 	}
@@ -102,7 +106,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 }
 
 // openAlerts opens what evaluates the rules of organizations, and what notifies their receivers.
-func (d *opening) openAlerts(c *cluster, asked *queries) (*alerts.Evaluator, *notify.Notifier, error) {
+func (d *opening) openAlerts(c *cluster, asked hangar.SeriesQuerier) (*alerts.Evaluator, *notify.Notifier, error) {
 	dialer, err := d.webhookDialer()
 	if err != nil {
 		return nil, nil, err
@@ -168,7 +172,7 @@ func (s *series) run(ctx context.Context) error {
 	writing.Go(func() error { s.writer.Run(sending); return nil })
 	var measuring errgroup.Group
 	measuring.Go(func() error { return s.sampler.Run(ctx) })
-	measuring.Go(func() error { return s.alerts.Run(ctx) })
+	measuring.Go(func() error { return s.evaluate(ctx) })
 	measuring.Go(func() error { s.scraper.Run(ctx); return nil })
 	err := measuring.Wait()
 	sent()

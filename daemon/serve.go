@@ -106,7 +106,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {
 		return err
 	}
-	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.edge); err != nil {
+	if p.series, err = d.openSeries(ctx, p.server, p.cluster, p.machines, p.servers, p.edge); err != nil {
 		return err
 	}
 	if p.webhooks, err = d.openWebhooks(ctx, p.cluster, p.machines, p.control.decide.ProviderRegistry); err != nil {
@@ -165,7 +165,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
+		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

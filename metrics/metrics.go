@@ -15,6 +15,12 @@ const Interval = 15 * time.Second
 // OrgLabel is on every series that is stored: the id of the organization. No answer shows it.
 const OrgLabel = "__org__"
 
+// HostLabel is on every series: the host that has measured it, as HostLabelOf has it.
+const HostLabel = "host"
+
+// HostLabelOf is the value of HostLabel: the first four digits of the id.
+func HostLabelOf(id hangar.HostID) string { return string(id[:min(len(id), 4)]) }
+
 // NameLabel holds the name of a metric.
 const NameLabel = "__name__"
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,12 +137,13 @@ type cluster struct {
 	capture  replica.Capture
 	roots    map[string]string
 	nodes    map[string]*testNode
+	ahead    map[string]*atomic.Int64 // by how many nanoseconds the wall clock of a node is
 }
 
 func newCluster(t *testing.T, replicas int, names ...string) *cluster {
 	t.Helper()
 	needsMount(t)
-	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, ttl: 2 * time.Second, roots: map[string]string{}, nodes: map[string]*testNode{}}
+	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, ttl: 2 * time.Second, roots: map[string]string{}, nodes: map[string]*testNode{}, ahead: map[string]*atomic.Int64{}}
 	c.net.names[strings.TrimPrefix(c.endpoint, "http://")] = "etcd"
 	for _, name := range names {
 		c.roots[name] = t.TempDir()
@@ -154,6 +156,8 @@ func newCluster(t *testing.T, replicas int, names ...string) *cluster {
 func (c *cluster) start(name string) *testNode {
 	c.t.Helper()
 	dial := func(ctx context.Context, address string) (net.Conn, error) { return c.net.dial(ctx, name, address) }
+	ahead := &atomic.Int64{}
+	c.ahead[name] = ahead
 	n := startNode(c.t, nodeConfig{
 		root: c.roots[name], capture: c.capture,
 		lease: func(url string) lease.Lease {
@@ -166,7 +170,8 @@ func (c *cluster) start(name string) *testNode {
 			}
 			return lease.NewElected(lease.Config{
 				Store: store, Self: lease.Peer{Hostname: name, URL: url}, Candidate: true,
-				TTL: c.ttl, LockDelay: 50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
+				TTL: c.ttl, LockDelay: 50 * time.Millisecond,
+				Wall: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, Log: slog.New(slog.NewTextHandler(testLog{c.t}, nil)),
 			})
 		},
 		with: func(config *replica.Config) {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/replica/database"
 )
 
 // sector is what a disk writes whole.
@@ -53,6 +56,7 @@ type disk struct {
 	ops    []diskOp
 	files  int
 	before func(op int) // called before each change, with how many there were
+	broken string       // suffix of files that cannot be synced, if any
 }
 
 // newDisk mounts a disk that is empty.
@@ -114,7 +118,15 @@ func (n *diskDir) Create(ctx context.Context, name string, _, _ uint32, _ *fuse.
 	n.d.files++
 	f := &diskFile{d: n.d, id: n.d.files}
 	n.d.record(diskOp{kind: diskCreate, name: n.child(name), file: f.id})
-	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, fuse.FOPEN_DIRECT_IO, 0
+	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, diskOpenFlags(name), 0
+}
+
+// diskOpenFlags has each operation reach the disk at once, but for the index of a log, which programs map.
+func diskOpenFlags(name string) uint32 {
+	if strings.HasSuffix(name, database.SHM.Suffix()) {
+		return fuse.FOPEN_KEEP_CACHE
+	}
+	return fuse.FOPEN_DIRECT_IO
 }
 
 func (n *diskDir) Unlink(_ context.Context, name string) syscall.Errno {
@@ -157,7 +169,7 @@ func (f *diskFile) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32,
 	if flags&syscall.O_TRUNC != 0 {
 		f.truncate(0)
 	}
-	return nil, fuse.FOPEN_DIRECT_IO, 0
+	return nil, diskOpenFlags(f.Path(nil)), 0
 }
 
 func (f *diskFile) Read(_ context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
@@ -189,7 +201,11 @@ func (f *diskFile) Flush(context.Context, fs.FileHandle) syscall.Errno { return 
 func (f *diskFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
-	f.d.record(diskOp{kind: diskSync, file: f.id, name: f.Path(nil)})
+	name := f.Path(nil)
+	if f.d.broken != "" && strings.HasSuffix(name, f.d.broken) {
+		return syscall.EIO
+	}
+	f.d.record(diskOp{kind: diskSync, file: f.id, name: name})
 	return 0
 }
 

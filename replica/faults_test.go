@@ -73,14 +73,14 @@ func (h *history) swap(w *worker, value string) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: h.client, Input: swapIn{value}, Call: call, Output: out, Return: back})
 }
 
-// fault makes the network worse, or better.
+// fault makes the network worse, or better, or sets a clock.
 func (c *cluster) fault(t *testing.T, rng *rand.Rand, names []string) {
 	name := names[rng.IntN(len(names))]
 	all := append(slices.Clone(names), "etcd")
 	c.net.mu.Lock()
 	c.net.delay = 0
 	c.net.mu.Unlock()
-	switch n := rng.IntN(8); n {
+	switch n := rng.IntN(10); n {
 	case 0, 1:
 		t.Log("fault: isolated ", name)
 		c.net.isolate(name, all...)
@@ -113,13 +113,17 @@ func (c *cluster) fault(t *testing.T, rng *rand.Rand, names []string) {
 				return
 			}
 		}
+	case 7, 8:
+		jump := time.Duration(rng.Int64N(int64(2*time.Hour))) - time.Hour
+		t.Log("fault: the clock of ", name, " is set by ", jump)
+		c.ahead[name].Add(int64(jump))
 	default:
 		t.Log("no fault")
 		c.net.separate()
 	}
 }
 
-// TestFaults has programs on three nodes swap the value of a register while the network fails in every way, with
+// TestFaults has programs on three nodes swap the value of a register while the network fails in every way and clocks are set, with
 // commits that wait for one replica. The swaps that were acknowledged can be put in an order, each epoch has had one
 // writer, no node goes back, and in the end all have the same bytes. REPLICA_SECONDS is how long, REPLICA_SEED repeats the
 // faults.

@@ -68,6 +68,7 @@ type workerJob struct {
 	Integrity  bool     // what it checks instead
 	Hold       bool     // it waits to be killed, after the statements
 	Register   bool     // it swaps the value of a register for each line that it reads
+	Reads      bool     // it counts the rows for each line that it reads
 	Full       bool     // it syncs with each commit, also in WAL mode
 }
 
@@ -96,6 +97,9 @@ func open(path, journal string) (*sql.DB, error) {
 func (j workerJob) run() error {
 	if j.Register {
 		return j.swaps()
+	}
+	if j.Reads {
+		return j.reads()
 	}
 	db, err := open(j.Path, j.Journal)
 	if err != nil {
@@ -207,7 +211,7 @@ type worker struct {
 	committed int
 	done      chan error
 	in        io.Writer
-	lines     chan string // of a register
+	lines     chan string // what it answers
 }
 
 func startWorker(t *testing.T, j workerJob) *worker {
@@ -239,7 +243,7 @@ func startWorker(t *testing.T, j workerJob) *worker {
 			w.mu.Lock()
 			w.committed++
 			w.mu.Unlock()
-			if j.Register {
+			if j.Register || j.Reads {
 				w.lines <- lines.Text()
 			}
 		}

@@ -36,6 +36,30 @@ func (j workerJob) swaps() error {
 	return lines.Err()
 }
 
+// reads opens the database for each line that it reads, and prints how many rows t has then, or the error. The last program
+// to close the database removes its log and its index.
+func (j workerJob) reads() error {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		n, err := j.count()
+		if err != nil {
+			fmt.Println(strings.ReplaceAll(err.Error(), "\n", " "))
+			continue
+		}
+		fmt.Println(n)
+	}
+	return lines.Err()
+}
+
+func (j workerJob) count() (n int, err error) {
+	db, err := open(j.Path, "")
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	return n, db.QueryRow("SELECT count(*) FROM t").Scan(&n)
+}
+
 // query is how a database is opened.
 func (j workerJob) query() string {
 	if j.Full {

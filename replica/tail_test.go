@@ -1,11 +1,16 @@
 package replica_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/sqlite"
@@ -48,4 +53,58 @@ func TestTailMember(t *testing.T) {
 	before := n.Position("app.db")
 	n.exec("app.db", "wal", "INSERT INTO t VALUES(1)")
 	eventually(t, "the database to be captured", func() bool { return n.Position("app.db") > before })
+}
+
+// TestTailReaders has programs open a replica's database, read it and close it, as some do for each request, while
+// transactions arrive: what was applied before a program opens the database is what it reads.
+func TestTailReaders(t *testing.T) {
+	primary := startNode(t, nodeConfig{capture: replica.Tail})
+	primary.ready()
+	other := startNode(t, nodeConfig{capture: replica.Tail, primary: primary.url})
+	other.ready()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	exec := func(statement string) {
+		t.Helper()
+		primary.exec("app.db", "wal", statement)
+		_, id, err := primary.Committed(ctx, "app.db")
+		if err == nil {
+			err = other.WaitTXID(ctx, "app.db", id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("CREATE TABLE t(v)")
+	var applied atomic.Int64
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 3 {
+		w := startWorker(t, workerJob{Path: other.path("app.db"), Reads: true})
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				least := applied.Load()
+				answer := w.ask("count")
+				if n, err := strconv.ParseInt(answer, 10, 64); err != nil || n < least {
+					t.Errorf("after %d rows were applied, a program reads %s", least, answer)
+					return
+				}
+			}
+		})
+	}
+	for i := range intEnv("REPLICA_ROWS", 60) {
+		exec("INSERT INTO t VALUES(randomblob(3000))")
+		applied.Store(int64(i + 1))
+		if t.Failed() {
+			break
+		}
+	}
+	close(done)
+	readers.Wait()
+	same(t, primary, other, "app.db")
 }

@@ -202,7 +202,7 @@ func (a *Alerts) Alerts(ctx context.Context, slug hangar.OrgSlug) (hangar.AlertR
 	if err != nil {
 		return hangar.AlertReport{}, err
 	}
-	return a.host.AlertReport(org.ID), nil
+	return a.host.AlertReport(ctx, org.ID)
 }
 
 // TestAlerts implements hangar.AlertService.

@@ -22,10 +22,12 @@ class Notes(BaseHTTPRequestHandler):
     def do_GET(self):
         try:
             db = connect()
-            rows = db.execute("SELECT id, text FROM notes ORDER BY id").fetchall()
+            table = db.execute("SELECT name FROM sqlite_master WHERE name = 'notes'").fetchone()
+            rows = db.execute("SELECT id, text FROM notes ORDER BY id").fetchall() if table else []
             db.close()
-        except sqlite3.OperationalError:
-            rows = []  # no note was written yet
+        except sqlite3.OperationalError as e:
+            self.answer(503, f"{e} ({e.sqlite_errorname})\n")
+            return
         self.answer(200, "".join(f"{id} {text}\n" for id, text in rows))
 
     def do_POST(self):
@@ -37,7 +39,7 @@ class Notes(BaseHTTPRequestHandler):
             id = db.execute("INSERT INTO notes (text) VALUES (?)", (text,)).lastrowid
             db.close()
         except sqlite3.OperationalError as e:
-            self.answer(503, f"{e}\n")  # the primary is changing: the client tries again
+            self.answer(503, f"{e} ({e.sqlite_errorname})\n")  # the primary is changing: the client tries again
             return
         self.answer(201, f"{id}\n")
 

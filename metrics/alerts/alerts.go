@@ -24,6 +24,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/fairsem"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/alerts/rulefile"
@@ -105,10 +106,12 @@ func New(o Options) *Evaluator {
 // feedPause is how long the feed is left alone after an error.
 const feedPause = time.Second
 
-// Run evaluates and notifies until ctx ends.
+// Run evaluates and notifies until ctx ends. It may be called again then, and goes on with the states that
+// are kept.
 func (e *Evaluator) Run(ctx context.Context) error {
-	var running sync.WaitGroup
-	running.Go(func() { _ = e.o.Notifier.Run(ctx) }) // it ends with ctx only
+	notifying, quiet := finish.Lifetime(ctx)
+	var notifier, running sync.WaitGroup
+	notifier.Go(func() { _ = e.o.Notifier.Run(notifying) }) // it ends with its context only
 	for first := true; ctx.Err() == nil; {
 		for set, err := range e.o.Configs.WatchAlerts(ctx) {
 			if err != nil {
@@ -124,6 +127,8 @@ func (e *Evaluator) Run(ctx context.Context) error {
 		_ = pause.For(ctx, feedPause) // the loop looks at ctx
 	}
 	running.Wait()
+	quiet() // what tells it has ended
+	notifier.Wait()
 	return nil
 }
 
@@ -205,7 +210,7 @@ func (e *Evaluator) CheckAlertRules(ctx context.Context, org hangar.Org, rules s
 }
 
 // AlertReport implements hangar.AlertHost.
-func (e *Evaluator) AlertReport(org hangar.OrgID) hangar.AlertReport {
+func (e *Evaluator) AlertReport(_ context.Context, org hangar.OrgID) (hangar.AlertReport, error) {
 	e.mu.Lock()
 	t := e.orgs[org]
 	e.mu.Unlock()
@@ -215,7 +220,7 @@ func (e *Evaluator) AlertReport(org hangar.OrgID) hangar.AlertReport {
 	}
 	report.Receivers = e.o.Notifier.Status(org)
 	sortAlerts(report.Alerts)
-	return report
+	return report, nil
 }
 
 // Keys of log records.

@@ -112,6 +112,7 @@ type bed struct {
 
 	*alerts.Evaluator
 	store *states.Store
+	pause func() // ends Run
 	stop  func()
 }
 
@@ -129,14 +130,35 @@ func (b *bed) start() {
 	}
 	b.store = store
 	b.Evaluator = alerts.New(alerts.Options{Configs: b.feed, Query: b.query, States: store, Notifier: b.told, Workers: 4, Log: b.log})
+	b.run()
+}
+
+// run has the Evaluator run until stop, which closes its states.
+func (b *bed) run() {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = b.Run(ctx) }()
+	b.pause = func() { cancel(); <-done }
 	b.stop = func() {
-		cancel()
-		<-done
-		store.Close()
+		b.pause()
+		b.store.Close()
 	}
+}
+
+// report is that of an organization.
+func (b *bed) report(org hangar.OrgID) hangar.AlertReport {
+	b.t.Helper()
+	report, err := b.AlertReport(b.t.Context(), org)
+	if err != nil {
+		b.t.Error(err)
+	}
+	return report
+}
+
+// again has the same Evaluator end and run again, as when another host has evaluated meanwhile.
+func (b *bed) again() {
+	b.pause()
+	b.run()
 }
 
 // restart ends the Evaluator and begins another one with the states. With crash, these are as
@@ -193,7 +215,7 @@ func TestAlertContents(t *testing.T) {
 		b.feed.put(acme, rules("g", `alert: A, expr: m > 0, labels: {sev: "{{ if gt $value 0.1 }}high{{ end }}", none: ""}, annotations: {s: "{{ $labels.i }} of {{ $labels.__name__ }}: {{ humanizePercentage $value }}", bad: "{{ printf 1 }}"}`))
 		time.Sleep(16 * time.Second)
 		synctest.Wait()
-		report := b.AlertReport(acme.ID)
+		report := b.report(acme.ID)
 		if len(report.Alerts) != 1 || len(report.Groups) != 1 || len(report.Groups[0].Rules) != 1 {
 			t.Fatalf("report %+v", report)
 		}
@@ -246,7 +268,7 @@ func TestFailingQueries(t *testing.T) {
 			current.Store(&fail)
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
-			report := b.AlertReport(acme.ID)
+			report := b.report(acme.ID)
 			if r := report.Groups[0].Rules[0]; r.Health != hangar.AlertHealthError || !strings.Contains(r.Error, want) || strings.Contains(r.Error, "10.1.2.3") {
 				t.Errorf("%s: health %s %q", want, r.Health, r.Error)
 			}
@@ -257,7 +279,7 @@ func TestFailingQueries(t *testing.T) {
 		current.Store(&good)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if r := b.AlertReport(acme.ID).Groups[0].Rules[0]; r.Health != hangar.AlertHealthOK || r.Error != "" {
+		if r := b.report(acme.ID).Groups[0].Rules[0]; r.Health != hangar.AlertHealthOK || r.Error != "" {
 			t.Errorf("health %+v", r)
 		}
 	})
@@ -278,7 +300,7 @@ func TestTooManyAlerts(t *testing.T) {
 		for range 2 {
 			time.Sleep(16 * time.Second)
 			synctest.Wait()
-			report := b.AlertReport(acme.ID)
+			report := b.report(acme.ID)
 			if r := report.Groups[0].Rules[2]; len(report.Alerts) != hangar.MaxAlerts || r.Health != hangar.AlertHealthError || !strings.Contains(r.Error, "more than the 2000 alerts") {
 				t.Errorf("%d alerts, health %+v", len(report.Alerts), r)
 			}
@@ -287,7 +309,7 @@ func TestTooManyAlerts(t *testing.T) {
 		b.feed.put(acme, rules("g", "alert: A, expr: a", "alert: C, expr: c"))
 		time.Sleep(16 * time.Second)
 		synctest.Wait()
-		if report := b.AlertReport(acme.ID); len(report.Alerts) != hangar.MaxAlerts || report.Groups[0].Rules[1].Health != hangar.AlertHealthOK {
+		if report := b.report(acme.ID); len(report.Alerts) != hangar.MaxAlerts || report.Groups[0].Rules[1].Health != hangar.AlertHealthOK {
 			t.Errorf("%d alerts, %+v", len(report.Alerts), report.Groups)
 		}
 	})
@@ -305,7 +327,7 @@ func TestConfigChanges(t *testing.T) {
 		time.Sleep(16 * time.Second)
 		synctest.Wait()
 		b.told.take()
-		before := b.AlertReport(acme.ID)
+		before := b.report(acme.ID)
 		b.feed.put(acme, rules("g", "alert: P, expr: p > 1, for: 10m", "alert: A, expr: a > 1, annotations: {x: y}"))
 		synctest.Wait()
 		if got := fmt.Sprint(b.told.take()); got != "[org1 A a firing org1 B b resolved]" {
@@ -313,7 +335,7 @@ func TestConfigChanges(t *testing.T) {
 		}
 		time.Sleep(16 * time.Second)
 		synctest.Wait()
-		after := b.AlertReport(acme.ID)
+		after := b.report(acme.ID)
 		if len(after.Alerts) != 2 || !after.Alerts[0].FiredAt.Equal(before.Alerts[0].FiredAt) || !after.Alerts[1].ActiveAt.Equal(before.Alerts[2].ActiveAt) || after.Alerts[0].Expr != "a > 1" {
 			t.Errorf("before %+v, after %+v", before.Alerts, after.Alerts)
 		}
@@ -322,7 +344,7 @@ func TestConfigChanges(t *testing.T) {
 		}
 		b.feed.put(acme, "")
 		synctest.Wait()
-		if report := b.AlertReport(acme.ID); len(report.Alerts)+len(report.Groups) > 0 || fmt.Sprint(b.told.take()) != "[org1 removed]" {
+		if report := b.report(acme.ID); len(report.Alerts)+len(report.Groups) > 0 || fmt.Sprint(b.told.take()) != "[org1 removed]" {
 			t.Errorf("after the end: %+v", report)
 		}
 		time.Sleep(time.Second)
@@ -371,11 +393,11 @@ func TestSlowNeighbour(t *testing.T) {
 		b.feed.put(other, rules("g", "alert: A, expr: a", "alert: B, expr: b"))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		report := b.AlertReport(other.ID)
+		report := b.report(other.ID)
 		if g := report.Groups[0]; g.Missed > 0 || g.Took != 0 || time.Since(g.EvaluatedAt) > 15*time.Second || len(report.Alerts) != 2 {
 			t.Errorf("the other organization: %+v", report)
 		}
-		slow := b.AlertReport(acme.ID)
+		slow := b.report(acme.ID)
 		missed, errs := 0, 0
 		for _, g := range slow.Groups {
 			missed += g.Missed
@@ -439,7 +461,7 @@ func TestTestAlertRules(t *testing.T) {
 		if fmt.Sprint(errs) != "[err err unknown unknown]" {
 			t.Errorf("health %v", errs)
 		}
-		if report := b.AlertReport(acme.ID); len(report.Alerts)+len(report.Groups) > 0 || len(b.told.take()) > 0 {
+		if report := b.report(acme.ID); len(report.Alerts)+len(report.Groups) > 0 || len(b.told.take()) > 0 {
 			t.Errorf("a test has left %+v", report)
 		}
 	})

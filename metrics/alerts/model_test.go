@@ -176,11 +176,13 @@ func model(t *testing.T, seed uint64) {
 			b.stop()
 			time.Sleep(time.Duration(random.IntN(1200)) * time.Second)
 			b.start()
+		case 3:
+			b.again()
 		}
 		time.Sleep(time.Duration(random.IntN(90_000)+20) * time.Millisecond)
 		synctest.Wait()
 		got := map[string]string{}
-		for _, a := range b.AlertReport(acme.ID).Alerts {
+		for _, a := range b.report(acme.ID).Alerts {
 			got[a.Name+" "+a.Labels["i"]] = shown(a)
 		}
 		if diff := cmp.Diff(w.want(), got); diff != "" {

@@ -73,7 +73,7 @@ func New(o Options) *Sampler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Sampler{o: o, host: HostLabel(o.Host), families: make(map[string]*Family), known: make(map[string]*known), strange: make(map[string]bool)}
+	s := &Sampler{o: o, host: metrics.HostLabelOf(o.Host), families: make(map[string]*Family), known: make(map[string]*known), strange: make(map[string]bool)}
 	for _, f := range Reference() {
 		for _, name := range f.Series() {
 			s.families[name] = &f
@@ -81,9 +81,6 @@ func New(o Options) *Sampler {
 	}
 	return s
 }
-
-// HostLabel is the value of the label host: the first four digits of the id.
-func HostLabel(id hangar.HostID) string { return string(id[:min(len(id), 4)]) }
 
 // Run samples until ctx ends, and returns its error.
 func (s *Sampler) Run(ctx context.Context) error {
@@ -174,7 +171,7 @@ func (s *Sampler) appendLabels(labels []metrics.Label, prefix string, m *hangar.
 	labels = append(labels,
 		metrics.Label{Name: metrics.NameLabel, Value: prefix + m.Name},
 		metrics.Label{Name: "app", Value: app},
-		metrics.Label{Name: "host", Value: s.host},
+		metrics.Label{Name: metrics.HostLabel, Value: s.host},
 		metrics.Label{Name: "region", Value: string(s.o.Region)},
 	)
 	if m.Machine != "" {

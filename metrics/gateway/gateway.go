@@ -151,6 +151,12 @@ func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.T
 	}
 }
 
+// Refuse answers a query that could not be asked, as Serve answers an error.
+func (g *Gateway) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	g.log.WarnContext(r.Context(), "Query of metrics was not asked", "error", err)
+	failureOf(err).write(w)
+}
+
 func (g *Gateway) serve(answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, path string) error {
 	e, err := endpointOf(path)
 	if err != nil {

@@ -23,7 +23,7 @@ type platformLabels [4]metrics.Label
 func labelsOf(t *Target) platformLabels {
 	return platformLabels{
 		{Name: "app", Value: string(t.Machine.App)},
-		{Name: "host", Value: t.Host},
+		{Name: metrics.HostLabel, Value: t.Host},
 		{Name: "instance", Value: string(t.Machine.ID)},
 		{Name: "region", Value: string(t.Region)},
 	}
@@ -32,7 +32,7 @@ func labelsOf(t *Target) platformLabels {
 // ofPlatform reports whether a label of that name is not the Machine's to choose.
 func ofPlatform(name []byte) bool {
 	switch string(name) {
-	case "app", "host", "instance", "region":
+	case "app", metrics.HostLabel, "instance", "region":
 		return true
 	}
 	return len(name) >= 2 && name[0] == '_' && name[1] == '_'

@@ -218,13 +218,8 @@ func (d *DB) commit(b *batch, size uint32, h ltx.Header, durable bool) error {
 		if err := d.log.Reset(t.Pos(), d.epoch); err != nil {
 			return err
 		}
-	} else if err := d.append(&t); err != nil {
+	} else if err := d.append(&t, durable); err != nil {
 		return err
-	}
-	if durable {
-		if err := d.log.Sync(); err != nil {
-			return err
-		}
 	}
 	d.pageSize = b.pageSize
 	d.setSums(sums, size)
@@ -232,19 +227,16 @@ func (d *DB) commit(b *batch, size uint32, h ltx.Header, durable bool) error {
 	return nil
 }
 
-func (d *DB) append(t *txlog.Tx) error {
+func (d *DB) append(t *txlog.Tx, durable bool) error {
 	var err error
 	if d.encoded, err = d.enc.Append(d.encoded[:0], t); err != nil {
 		return err
 	}
-	if err := d.log.Append(t, d.encoded, d.epoch, d.now()); err != nil {
+	if err := d.log.Append(t, d.encoded, d.epoch, d.now(), durable || d.c.Sync); err != nil {
 		return fmt.Errorf("append to the log: %w", err)
 	}
 	if cap(d.encoded) > 4<<20 {
 		d.encoded = nil
-	}
-	if d.c.Sync {
-		return d.log.Sync()
 	}
 	return nil
 }

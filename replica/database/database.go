@@ -215,6 +215,28 @@ func (d *DB) removed(f File) {
 	}
 }
 
+// refresh forgets files that SQLite has removed or replaced: the last program to close a database removes its log and its
+// index, and nothing says so in a plain directory.
+func (d *DB) refresh() error {
+	for f, open := range map[File]*os.File{Main: d.main, WAL: d.wal, SHM: d.shm} {
+		if open == nil {
+			continue
+		}
+		was, err := open.Stat()
+		if err != nil {
+			return err
+		}
+		now, err := os.Stat(d.path(f))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err != nil || !os.SameFile(was, now) {
+			d.removed(f)
+		}
+	}
+	return nil
+}
+
 func closeFile(f **os.File) {
 	if *f != nil {
 		_ = (*f).Close() // nothing is buffered

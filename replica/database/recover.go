@@ -413,7 +413,7 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 		t.WALSize = int64(d.scan.Next-1) * int64(sqlite.FrameHeaderSize+d.pageSize)
 		t.WALSalt1, t.WALSalt2 = d.scan.Header.Salt[0], d.scan.Header.Salt[1]
 	}
-	return d.append(&t)
+	return d.append(&t, true)
 }
 
 // Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is
@@ -432,6 +432,9 @@ func (d *DB) Absorb() error {
 
 // absorb computes the checksums of the content with all that the WAL has.
 func (d recovery) absorb() (ltx.Checksum, error) {
+	if err := d.refresh(); err != nil {
+		return 0, err
+	}
 	size, err := d.absorbWAL()
 	if err != nil {
 		return 0, err

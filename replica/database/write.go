@@ -61,14 +61,9 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	if d.sumWith(sums, t.Commit) != t.Post {
 		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
 	}
-	if err := d.log.Append(t, encoded, epoch, d.now()); err != nil {
-		return err
-	}
 	// Pages that are written over are not as the log says if that has lost the transaction: the database would be torn.
-	if d.c.Sync || direct {
-		if err := d.log.Sync(); err != nil {
-			return err
-		}
+	if err := d.log.Append(t, encoded, epoch, d.now(), d.c.Sync || direct); err != nil {
+		return err
 	}
 	d.unsynced = true
 	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
@@ -167,6 +162,9 @@ func (d leftovers) hasForeign() (bool, error) {
 func (d leftovers) unsettled() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.refresh(); err != nil {
+		return false, err
+	}
 	hot, err := d.hotJournal()
 	if err != nil || hot || len(d.free) > 0 {
 		return true, err
@@ -218,33 +216,24 @@ func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool,
 		if main == nil {
 			return func() {}, true, nil
 		}
+		undo = func() { _ = main.Set(locks.None, sqlite.PendingByte, 2+sqlite.SharedSize) }
 		if !pending && main.Set(locks.Exclusive, sqlite.PendingByte, 1) == nil {
 			pending = true
 		}
-		undo = func() {
-			if pending {
-				_ = main.Set(locks.None, sqlite.PendingByte, 1)
-			}
+		alone := pending && main.Set(locks.Exclusive, sqlite.SharedFirst, sqlite.SharedSize) == nil
+		inUse, err := d.indexed()
+		if err != nil {
+			return nil, false, err
 		}
-		if pending && main.Set(locks.Exclusive, sqlite.SharedFirst, sqlite.SharedSize) == nil {
-			return func() {
-				_ = main.Set(locks.None, sqlite.PendingByte, 2+sqlite.SharedSize)
-			}, true, nil
+		if alone {
+			return undo, true, nil
 		}
-		if d.c.Shared != nil && d.c.Shared() {
-			d.mu.Lock()
-			_, inUse, err := d.index()
-			d.mu.Unlock()
-			if err != nil {
-				return nil, false, err
-			}
-			if inUse {
-				undo()
-				pending = false
-				release, err := d.joinWriters(main)
-				if err != nil || release != nil {
-					return release, false, err
-				}
+		if inUse && d.c.Shared != nil && d.c.Shared() {
+			undo()
+			pending = false
+			release, err := d.joinWriters(main)
+			if err != nil || release != nil {
+				return release, false, err
 			}
 		}
 		if err := wait(ctx, attempt); err != nil {
@@ -254,28 +243,55 @@ func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool,
 }
 
 // joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
-// wait. The lock of the database file keeps the last program from removing the WAL meanwhile.
+// wait. The lock of the database file keeps the last program from removing the WAL meanwhile, and that of a member the
+// first one from making the index anew, as it does where there is no member, whatever the index says.
 func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
 		return nil, nil //nolint:nilerr // another program has all of it
 	}
 	leave := func() { _ = main.Set(locks.None, sqlite.SharedFirst, sqlite.SharedSize) }
-	d.mu.Lock()
-	_, inUse, err := d.index()
-	d.mu.Unlock()
-	if err != nil || !inUse {
-		leave()
-		return nil, err
-	}
 	index, err := d.ranges(SHM)
-	if err != nil || index == nil || index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
+	if err != nil || index == nil || !joinIndex(index) {
 		leave()
 		return nil, err
 	}
-	return func() {
+	leave = func() {
 		_ = index.Set(locks.None, sqlite.WriteByte, 1)
+		_ = index.Set(locks.None, sqlite.MemberByte, 1)
+		_ = main.Set(locks.None, sqlite.SharedFirst, sqlite.SharedSize)
+	}
+	if inUse, err := d.indexed(); err != nil || !inUse {
 		leave()
-	}, nil
+		return nil, err
+	}
+	return leave, nil
+}
+
+// joinIndex takes the locks of a member that writes, if there is another member.
+func joinIndex(index locks.Ranges) bool {
+	if index.Set(locks.Exclusive, sqlite.MemberByte, 1) == nil {
+		_ = index.Set(locks.None, sqlite.MemberByte, 1) // there is none
+		return false
+	}
+	if index.Set(locks.Shared, sqlite.MemberByte, 1) != nil {
+		return false // it is being made
+	}
+	if index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
+		_ = index.Set(locks.None, sqlite.MemberByte, 1)
+		return false
+	}
+	return true
+}
+
+// indexed reports whether the WAL has a valid index, of the files as they are now.
+func (d writers) indexed() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.refresh(); err != nil {
+		return false, err
+	}
+	_, ok, err := d.index()
+	return ok, err
 }
 
 func (d *DB) ranges(f File) (locks.Ranges, error) {
@@ -371,6 +387,10 @@ func (d *DB) create() (*os.File, error) {
 func (d *DB) foldWAL() error {
 	wal, err := d.open(WAL)
 	if err != nil || wal == nil {
+		return err
+	}
+	// A program may have brought all of it into the database file, and emptied it.
+	if err := d.followWAL(); err != nil {
 		return err
 	}
 	if d.scan == nil {

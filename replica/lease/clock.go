@@ -23,14 +23,13 @@ type Clock struct {
 // next jump.
 const skew = 50 * time.Millisecond
 
-// NewClock returns a Clock of this machine.
-func NewClock() *Clock {
+// NewClock returns a Clock of this machine, whose wall clock is wall.
+func NewClock(wall func() time.Time) *Clock {
 	began := time.Now()
 	return newClock(func() [3]time.Duration {
-		now := time.Now()
 		var boot unix.Timespec
 		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux has it since 2.6.39
-		return [3]time.Duration{now.Sub(began), time.Duration(boot.Nano()), time.Duration(now.UnixNano())}
+		return [3]time.Duration{time.Since(began), time.Duration(boot.Nano()), time.Duration(wall().UnixNano())}
 	})
 }
 

@@ -37,6 +37,7 @@ type Config struct {
 	// TTL is how long the lease outlives a node that died, at least MinTTL; the store may grant more. LockDelay is how
 	// long others wait in addition, so that clocks may differ by that. 0: the defaults.
 	TTL, LockDelay time.Duration
+	Wall           func() time.Time // the clock that may be set; nil: that of the machine
 	Log            *slog.Logger
 }
 
@@ -65,7 +66,10 @@ type Elected struct {
 // NewElected returns a Lease that Run keeps. It does no I/O. Run closes the store.
 func NewElected(c Config) *Elected {
 	c.TTL, c.LockDelay = max(cmp.Or(c.TTL, DefaultTTL), MinTTL), cmp.Or(c.LockDelay, DefaultLockDelay)
-	return &Elected{c: c, store: c.Store, clock: NewClock(), changed: make(chan struct{}), poked: make(chan struct{}, 1)}
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
+	return &Elected{c: c, store: c.Store, clock: NewClock(c.Wall), changed: make(chan struct{}), poked: make(chan struct{}, 1)}
 }
 
 // Run implements Lease. It returns an error if the keys are of another cluster.

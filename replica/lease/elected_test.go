@@ -26,14 +26,10 @@ func TestSleep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var slept atomic.Int64
 	e := lease.NewElected(lease.Config{
 		Store: s, Candidate: true, TTL: 5 * time.Second, LockDelay: time.Millisecond, Log: slog.New(slog.DiscardHandler),
-	})
-	began := time.Now()
-	var slept atomic.Int64
-	lease.SetClock(e, func() [3]time.Duration {
-		awake := time.Since(began)
-		return [3]time.Duration{awake, awake + time.Duration(slept.Load()), awake}
+		Wall: func() time.Time { return time.Now().Add(time.Duration(slept.Load())) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

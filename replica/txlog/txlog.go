@@ -260,8 +260,9 @@ func (l *Log) begin(base ltx.Pos, epoch uint64) error {
 }
 
 // Append appends an encoded transaction, of which t has the header and the checksum. It must follow
-// the last one. now is when.
-func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
+// the last one. now is when. With synced, all that was appended is durable before readers of the log see the transaction. On an
+// error the log is as before.
+func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time, synced bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.follows(t) {
@@ -290,9 +291,14 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time) error {
 	if _, err := l.active.WriteAt(append(b, encoded...), s.size); err != nil {
 		return err
 	}
+	if synced {
+		if err := l.active.Sync(); err != nil {
+			return err
+		}
+	}
 	l.note(s, t, int64(len(encoded)))
 	s.last = now
-	l.dirty = true
+	l.dirty = !synced
 	l.signal()
 	return nil
 }

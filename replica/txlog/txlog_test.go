@@ -90,7 +90,7 @@ func fill(t *testing.T, l *txlog.Log, n int) [][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Append(tx, b, 1, time.Now()); err != nil {
+		if err := l.Append(tx, b, 1, time.Now(), false); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, b)
@@ -187,7 +187,7 @@ func TestTrim(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Append(tx, b, epoch, time.Unix(int64(epoch)*100, 0)); err != nil {
+			if err := l.Append(tx, b, epoch, time.Unix(int64(epoch)*100, 0), false); err != nil {
 				t.Fatal(err)
 			}
 		}

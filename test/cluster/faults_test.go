@@ -79,6 +79,7 @@ func (c *cluster) round(n int, f fault, random *rand.Rand, visits *load, all *wr
 	normal := time.Since(ended)
 	visits.health.heal()
 	writing()
+	all.settle(c)
 	c.awaitRows()
 	all.check(c.T, c)
 	c.Logf("round %d, %s, %s for %s: back to normal %s later; %s; %s", n, began.Format("15:04:05.000"), f.name, ended.Sub(began).Round(time.Millisecond), normal.Round(time.Millisecond), visits.report(), all.report())

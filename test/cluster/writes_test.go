@@ -63,6 +63,7 @@ type machineFact struct {
 type appFact struct {
 	name     hangar.AppName
 	there    there
+	leaving  bool // its destruction had no answer
 	secrets  map[string]*value
 	machines []*machineFact
 	lost     map[string]bool // names of Machines whose creation had no answer
@@ -154,7 +155,7 @@ func (w *writer) createApp(s *server) {
 func (w *writer) destroyApp(s *server, a *appFact) {
 	err := s.client().DestroyApp(w.c.Context(), a.name, true)
 	w.note(s, "destroy the App "+string(a.name), a.there, err)
-	if a.there = unknown; err == nil {
+	if a.there, a.leaving = unknown, err != nil; err == nil {
 		a.there = absent
 	}
 }
@@ -232,6 +233,27 @@ func (w *writing) start(ctx context.Context, h *health) (stop func()) {
 		all.Go(func() { one.write(ctx) })
 	}
 	return func() { cancel(); all.Wait() }
+}
+
+// settle returns when every App whose destruction had no answer is either gone or as good as before: half
+// a destruction is finished without a hand.
+func (w *writing) settle(c *cluster) {
+	c.Helper()
+	for _, wr := range w.writers {
+		for _, a := range wr.apps {
+			if !a.leaving {
+				continue
+			}
+			c.await("the App "+string(a.name)+" is gone or whole", func() error {
+				_, err := wr.by().client().SetSecrets(c.Context(), a.name, map[string]hangar.Sensitive{"WHOLE": hangar.NewSensitive("yes")})
+				if hangar.CodeOf(err) == hangar.CodeNotFound {
+					return nil
+				}
+				return err
+			})
+			a.leaving = false
+		}
+	}
 }
 
 // check compares what all servers show with what was acknowledged, and with each other.

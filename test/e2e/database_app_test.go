@@ -28,6 +28,7 @@ type notes struct {
 	mu      sync.Mutex
 	acked   map[string]bool // what was answered with 201
 	refused int             // requests, which is no fault: the primary is changing
+	faults  int             // of databases that could not be read
 }
 
 // runNotes starts the App, whose nodes have these lines in their configuration beside those of the example.
@@ -151,10 +152,16 @@ var errLost = errors.New("own write is not read")
 
 func hasNote(list, text string) bool { return strings.Contains(list, " "+text+"\n") }
 
-// failed counts a request that was refused, and logs some.
+// failed counts a request that was refused, and logs some. A database that cannot be read is a fault whoever is the primary.
 func (n *notes) failed(t *testing.T, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, fault := range []string{"SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_PROTOCOL"} {
+		if n.faults < 10 && strings.Contains(err.Error(), fault) {
+			n.faults++
+			t.Error(err)
+		}
+	}
 	if n.refused++; n.refused%20 == 1 {
 		t.Logf("refused for the %d. time: %v", n.refused, err)
 	}
@@ -198,9 +205,6 @@ func (n *notes) primary(t *testing.T) *machine {
 // TestDatabaseApp writes to an App of three Machines by the edge while its primary is killed, suspended, woken, and
 // updated. With sync, nothing that was acknowledged is lost; clients read what they wrote all the time.
 func TestDatabaseApp(t *testing.T) {
-	if short() {
-		t.Skip("takes minutes, and does not pass each time: see Limits in docs/databases.md")
-	}
 	n := runNotes(t, "sync: 1\n")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -305,7 +309,7 @@ func (n *notes) mustHaveAll(t *testing.T, mayMiss int) {
 // TestDatabaseAppWithoutSync kills the primary: no more is lost than what no replica had received.
 func TestDatabaseAppWithoutSync(t *testing.T) {
 	if short() {
-		t.Skip("does not pass each time: see Limits in docs/databases.md")
+		t.Skip("takes minutes")
 	}
 	n := runNotes(t, "")
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,0 +1,108 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cluster/listener"
+	"github.com/hangar-platform/hangar/control/fleet"
+	"github.com/hangar-platform/hangar/host/remote"
+	"github.com/hangar-platform/hangar/metrics"
+	"github.com/hangar-platform/hangar/metrics/alerts"
+	"github.com/hangar-platform/hangar/metrics/hosts"
+	"github.com/hangar-platform/hangar/metrics/store"
+)
+
+// The duties of one server for all: to keep the series of all, and to evaluate the rules of alerts over them;
+// or, where an operator runs the store, only the latter.
+const (
+	dutyMetrics = "metrics"
+	dutyAlerts  = "alerts"
+)
+
+// sharing is what the servers of a cluster have one of them do about metrics. A server that is alone has
+// none: nil.
+type sharing struct {
+	duty   *fleet.Duty
+	client *hosts.Client
+	door   *listener.Listener
+	keeps  bool // the series of all, too
+	log    *slog.Logger
+}
+
+// shareMetrics joins the servers that have their series where this one has, and gives up what it did for
+// others.
+func (d *opening) shareMetrics(ctx context.Context, s *server, c *cluster, f *servers) (*sharing, error) {
+	if c.peers == nil {
+		return nil, nil //nolint:nilnil // its methods know
+	}
+	worth := cmp.Or(d.cfg.MetricsRetention, store.DefaultRetention)
+	duties := map[string]*fleet.Duty{dutyMetrics: f.fleet.Duty(dutyMetrics, worth), dutyAlerts: f.fleet.Duty(dutyAlerts, worth)}
+	own := dutyMetrics
+	if d.cfg.MetricsURL != "" {
+		own = dutyAlerts
+	}
+	for name, duty := range duties {
+		if name == own && d.cfg.MetricsURL != metricsOff {
+			continue
+		}
+		if err := duty.Resign(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if d.cfg.MetricsURL == metricsOff {
+		return nil, nil //nolint:nilnil // as above
+	}
+	duty := duties[own]
+	client := hosts.NewClient(hosts.ClientConfig{
+		Self: s.self.ID, Keeper: duty.Holder,
+		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(c.peers.identity.ClientConfig(h.ID)) },
+	})
+	d.opened.add(func() error { client.Close(); return nil })
+	return &sharing{duty: duty, client: client, door: c.peers.door, keeps: own == dutyMetrics, log: d.log}, nil
+}
+
+// store is where samples are written, beside the store of this server.
+func (s *sharing) store(own metrics.Store) metrics.Store {
+	if s == nil || !s.keeps {
+		return own
+	}
+	return hosts.NewStore(own, s.client)
+}
+
+// queries answers queries, beside the gateway of this server.
+func (s *sharing) queries(own *queries) hangar.SeriesQuerier {
+	if s == nil || !s.keeps {
+		return own
+	}
+	return hosts.NewQueries(own, s.client, own.gateway.Refuse)
+}
+
+// alerts knows the states of alerts.
+func (s *sharing) alerts(own *alerts.Evaluator) hangar.AlertHost {
+	if s == nil {
+		return own
+	}
+	return hosts.NewAlerts(own, s.client)
+}
+
+// evaluates returns what runs the evaluator of this server while it has the duty.
+func (s *sharing) evaluates(own *alerts.Evaluator) func(context.Context) error {
+	if s == nil {
+		return own.Run
+	}
+	return func(ctx context.Context) error {
+		return s.duty.Run(ctx, func(ctx context.Context) { _ = own.Run(ctx) }) // it ends with ctx only
+	}
+}
+
+// serve has the other servers use what this one has, while it has the duty.
+func (s *sharing) serve(own metrics.Store, asked *queries, evaluator *alerts.Evaluator) {
+	if s == nil {
+		return
+	}
+	s.door.Handle(hosts.Path, hosts.NewHandler(hosts.HandlerConfig{Client: s.client, Own: own, Queries: asked, Alerts: evaluator, Log: s.log}))
+}

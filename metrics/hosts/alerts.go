@@ -1,0 +1,45 @@
+package hosts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// maxReport bounds the report of an organization, in bytes: hangar.MaxAlerts with labels and annotations
+// of the greatest size, and as much again.
+const maxReport = 64 << 20
+
+// Alerts is a hangar.AlertHost whose rules the keeper evaluates. Rules are checked and tested by this
+// host, with queries that the keeper answers.
+type Alerts struct {
+	hangar.AlertHost // of this host
+
+	client *Client
+}
+
+// NewAlerts returns the AlertHost over the one that evaluates while this host is the keeper.
+func NewAlerts(own hangar.AlertHost, client *Client) *Alerts { return &Alerts{own, client} }
+
+// AlertReport implements hangar.AlertHost.
+func (a *Alerts) AlertReport(ctx context.Context, org hangar.OrgID) (report hangar.AlertReport, err error) {
+	if a.client.keeps() {
+		return a.AlertHost.AlertReport(ctx, org)
+	}
+	resp, err := a.client.post(ctx, pathAlerts, http.Header{"Content-Type": {"text/plain"}}, reader([]byte(org)))
+	if err != nil {
+		return report, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return report, hangar.Errorf(hangar.CodeUnavailable, "", "the host that evaluates alerts answers with the status %d", resp.StatusCode)
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReport)).Decode(&report); err != nil {
+		return report, hangar.Errorf(hangar.CodeUnavailable, "", "the alerts cannot be read: %w", fmt.Errorf("answer of the host that evaluates them: %w", err))
+	}
+	return report, nil
+}
