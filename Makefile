@@ -9,12 +9,14 @@ LINT_VERSION = v2.15.0
 S3_VERSION   = v1.7.0
 ACME_VERSION = v2.10.1
 H2_VERSION   = v2.2.1
+SBOM_VERSION = v1.10.0
 
 TOOLS      := $(CURDIR)/.tools
 LINT       := $(TOOLS)/golangci-lint-$(LINT_VERSION)
 S3SERVER   := $(TOOLS)/versitygw-$(S3_VERSION)
 ACMESERVER := $(TOOLS)/pebble-$(ACME_VERSION)
 H2SPEC     := $(TOOLS)/h2spec-$(H2_VERSION)
+SBOM       := $(TOOLS)/cyclonedx-gomod-$(SBOM_VERSION)
 EMBEDDED   := host/driver/gvisor/engine/embedded/hangar-sandbox.zst
 STORE      := metrics/program/embedded/hangar-metrics.zst
 DBPROGRAM  := replica/program/embedded/hangar-db.zst
@@ -31,7 +33,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
+.PHONY: help build dist engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -87,6 +89,14 @@ $(H2SPEC):
 	@echo 'building h2spec $(H2_VERSION)'
 	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/summerwind/h2spec/cmd/h2spec@$(H2_VERSION)+incompatible && mv $(TOOLS)/h2spec $@
 
+$(SBOM):
+	@mkdir -p $(TOOLS)
+	@echo 'building cyclonedx-gomod $(SBOM_VERSION)'
+	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(SBOM_VERSION) && mv $(TOOLS)/cyclonedx-gomod $@
+
+dist: build $(SBOM) ## make release archives and a Debian package, in build/dist
+	GO='$(GO)' VERSION='$(VERSION)' SBOM='$(SBOM)' .ci/dist build/dist
+
 demo: build ## show the platform on this server in a minute (root); KEEP=1 leaves it running
 	@examples/demo.sh
 
@@ -120,15 +130,18 @@ PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 
+# With -short, tests that are random or kill something do so less often. Each night they do so in full.
+SHORT = $(if $(SHUFFLE),,-short)
+
 # Everything but the end-to-end tests and LONG, which take longer. Tests use bin/hangar. A result is
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	$(RACE) -timeout 18m $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
-	$(PLAIN) -timeout 10m $(ARGS) $(NORACE) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
-	$(PLAIN) -timeout 10m $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)
-	$(PLAIN) -timeout 10m $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
-	$(PLAIN) -timeout 10m $(ARGS) -run Kill $(KILLED)
+	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(NORACE) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -run Kill $(KILLED)
 
 extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
 	$(PLAIN) -timeout 20m $(ARGS) $(LONG)
@@ -157,7 +170,7 @@ $(LINT):
 		GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv $(TOOLS)/golangci-lint $@; \
 	fi
 
-e2e: build ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
+e2e: build $(if $(E2E_SHORT),,$(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
 	@.ci/deps e2e
 	E2E_SHORT=$(E2E_SHORT) E2E_CYCLES=$(E2E_CYCLES) $(PLAIN) -count=1 -timeout $(if $(E2E_SHORT),60m,6h) -v -run '$(RUN)' ./test/e2e/
 

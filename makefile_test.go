@@ -49,6 +49,56 @@ func TestWhatSkipsUnderTheRaceDetectorRunsWithout(t *testing.T) {
 	}
 }
 
+// TestWhatStressRunsIsThere: each line of .ci/stress names tests of its package.
+func TestWhatStressRunsIsThere(t *testing.T) {
+	text, err := os.ReadFile(".ci/stress")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := goFiles(t)
+	lines := regexp.MustCompile(`(?m)^\./(\S+) (\S+)$`).FindAllSubmatch(text, -1)
+	if len(lines) == 0 {
+		t.Fatal(".ci/stress names no tests")
+	}
+	for _, line := range lines {
+		folder, run := string(line[1]), string(line[2])
+		wanted, found := alternatives(run), map[string]bool{}
+		for name := range files[folder] {
+			if !strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range file.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok {
+					found[f.Name.Name] = true
+				}
+			}
+		}
+		for _, name := range wanted {
+			if !found[name] {
+				t.Errorf(".ci/stress runs %s of ./%s, which is not there", name, folder)
+			}
+		}
+	}
+}
+
+// alternatives are the names that an expression like Test(One|Two) matches.
+func alternatives(run string) []string {
+	before, rest, ok := strings.Cut(run, "(")
+	if !ok {
+		return []string{run}
+	}
+	within, after, _ := strings.Cut(rest, ")")
+	names := strings.Split(within, "|")
+	for i, name := range names {
+		names[i] = before + name + after
+	}
+	return names
+}
+
 // callsSkip reports whether racetest.Skip is called.
 func callsSkip(body *ast.BlockStmt) bool {
 	found := false

@@ -255,7 +255,11 @@ func (d *disk) cut(t *testing.T, from int, check func(t *testing.T, ops int, roo
 	d.mu.Lock()
 	ops := slices.Clone(d.ops)
 	d.mu.Unlock()
-	cuts := intEnv("REPLICA_CUTS", 12)
+	usual := 12
+	if testing.Short() {
+		usual = 3
+	}
+	cuts := intEnv("REPLICA_CUTS", usual)
 	t.Logf("REPLICA_SEED=%d, %d operations, cut after %d", seed, len(ops), cuts)
 	p, tried := newPlatter(), 0
 	for i, op := range ops {

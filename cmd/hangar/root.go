@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/hangar-platform/hangar/cmd/hangar/account"
@@ -17,6 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/network"
 	"github.com/hangar-platform/hangar/cmd/hangar/platform"
 	"github.com/hangar-platform/hangar/cmd/hangar/provider"
+	"github.com/hangar-platform/hangar/cmd/hangar/reference"
 	"github.com/hangar-platform/hangar/cmd/hangar/secret"
 	"github.com/hangar-platform/hangar/cmd/hangar/volume"
 	"github.com/hangar-platform/hangar/cmd/hangar/webhook"
@@ -51,12 +54,14 @@ Exit codes:
 // newRootCommand builds the whole command tree for one invocation.
 func newRootCommand(c *cli.Invocation) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "hangar",
-		Short: "A hosting platform in one binary",
-		Long:  rootLong,
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:     "hangar",
+		Short:   "A hosting platform in one binary",
+		Long:    rootLong,
+		Version: c.Build.Version,
+		Args:    cli.NoSuchCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("hangar {{.Version}}\n")
 	root.AddGroup(
 		&cobra.Group{ID: "use", Title: "Use the platform:"},
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
@@ -73,6 +78,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		account.NewLoginCommand(c), account.NewLogoutCommand(c), account.NewContextCommand(c),
 		account.NewOrgsCommand(c), account.NewUsersCommand(c), account.NewTokensCommand(c), account.NewOIDCCommand(c),
 		provider.NewCommand(c),
+		short("run", machine.NewCommand(c), "run"), short("ps", machine.NewCommand(c), "list"), short("status", app.NewCommand(c), "status"),
 	} {
 		cmd.GroupID = "use"
 		root.AddCommand(cmd)
@@ -82,6 +88,20 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		root.AddCommand(cmd)
 	}
 	root.AddCommand(deploy.NotOffered()...)
-	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c))
+	root.AddCommand(platform.NewVersionCommand(c), platform.NewGuardCommand(c), reference.NewCommand(c))
 	return root
+}
+
+// short makes a command of a group one of the program, under a name that people try first.
+func short(name string, group *cobra.Command, of string) *cobra.Command {
+	cmd, _, err := group.Find([]string{of})
+	if err != nil {
+		panic(err) // a test makes the tree
+	}
+	group.RemoveCommand(cmd)
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	cmd.Use, cmd.Aliases = strings.TrimSpace(name+" "+arguments), nil
+	cmd.Short += ", as `hangar " + group.Name() + " " + of + "` does"
+	cmd.Flags().AddFlagSet(group.PersistentFlags())
+	return cmd
 }

@@ -67,7 +67,11 @@ func (m *mortal) Txn(ctx context.Context, txn state.Txn) (state.Revision, error)
 // what the state has and what the provider has are the same.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, seed)

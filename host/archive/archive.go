@@ -189,9 +189,8 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 			Hash:              "BLAKE3-256-128", // half the time of BLAKE2, which is the library's choice
 			MutableParameters: format.MutableParameters{MaxPackSize: packSize},
 		},
-		ObjectFormat: format.ObjectFormat{Splitter: splitter},
-		// Not scrypt, which takes 64 MiB for what a random password does not need.
-		FormatBlockKeyDerivationAlgorithm: "pbkdf2-sha256-600000",
+		ObjectFormat:                      format.ObjectFormat{Splitter: splitter},
+		FormatBlockKeyDerivationAlgorithm: keyDerivation,
 	}, phrase)
 	if err != nil {
 		return fmt.Errorf("make it: %w", err)

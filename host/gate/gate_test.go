@@ -26,6 +26,7 @@ type world struct {
 
 	mu       sync.Mutex
 	machines []*machine
+	places   map[hangar.MachineRef]int // in machines
 	ready    atomic.Bool
 	refuse   atomic.Bool // Stop does nothing
 	fault    string      // the first thing that was wrong
@@ -42,7 +43,7 @@ type machine struct {
 
 func newWorld(tb testing.TB, o gate.Options) *world {
 	tb.Helper()
-	w := &world{TB: tb}
+	w := &world{TB: tb, places: map[hangar.MachineRef]int{}}
 	w.ready.Store(true)
 	o.Stop, o.Now = w.stop, time.Now
 	o.Ready = func(hangar.MachineRef) bool { return w.ready.Load() }
@@ -79,7 +80,7 @@ func (w *world) serves(m *machine) bool {
 func (w *world) stop(_ context.Context, s gate.Stopping) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	i := slices.IndexFunc(w.machines, func(m *machine) bool { return m.ref == s.Ref })
+	i := w.places[s.Ref]
 	m := w.machines[i]
 	if w.refuse.Load() || !m.terms.Open || !s.Still() {
 		return
@@ -128,6 +129,7 @@ func (w *world) add(alter ...func(s *hangar.Service)) *machine {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m.Gate = w.Add(m.ref)
+	w.places[m.ref] = len(w.machines)
 	w.machines = append(w.machines, m)
 	m.Set(m.terms)
 	return m

@@ -62,16 +62,19 @@ func TestAYearOfSchedules(t *testing.T) {
 			}
 			return 0, nil
 		})
-		want := map[hangar.Schedule]int{hangar.Daily: 366, hangar.Weekly: 53, hangar.Monthly: 12}
+		days, want := 365, map[hangar.Schedule]int{hangar.Daily: 366, hangar.Weekly: 53, hangar.Monthly: 12}
+		if testing.Short() { // to the end of a February of 29 days
+			days, want = 60, map[hangar.Schedule]int{hangar.Daily: 61, hangar.Weekly: 9, hangar.Monthly: 3}
+		}
 		refs := make(map[hangar.Schedule]hangar.MachineRef)
 		for schedule := range want {
 			refs[schedule] = r.create(job(), scheduled(schedule))
 		}
-		time.Sleep(365*24*time.Hour + time.Minute)
+		time.Sleep(time.Duration(days)*24*time.Hour + time.Minute)
 		synctest.Wait()
 		for schedule, ref := range refs {
 			if got := boots[ref.ID]; got != want[schedule] {
-				t.Errorf("%s: %d runs in a year, want %d", schedule, got, want[schedule])
+				t.Errorf("%s: %d runs in %d days, want %d", schedule, got, days, want[schedule])
 			}
 			if state, missed := r.state(ref), r.missed(ref); state != hangar.MachineStopped || len(missed) > 0 {
 				t.Errorf("%s: machine is %s, missed %v: %s", schedule, state, missed, r.history(ref))

@@ -236,7 +236,11 @@ func TestChangesModel(t *testing.T) {
 // tenth of a second.
 func few(t *testing.T) {
 	t.Helper()
-	for name, value := range map[string]string{"rapid.checks": "5", "rapid.steps": "15"} {
+	checks := "5"
+	if testing.Short() {
+		checks = "15" // of which rapid plays a fifth, with half of the steps
+	}
+	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "15"} {
 		f := flag.Lookup(name)
 		if f.Value.String() != f.DefValue {
 			continue

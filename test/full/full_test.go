@@ -53,6 +53,9 @@ func TestTenantFillsTheDisk(t *testing.T) {
 		seed = n
 	}
 	limit := 8 * time.Second // FULL_TIME=10m is a long run
+	if testing.Short() {
+		limit = 3 * time.Second
+	}
 	if text := os.Getenv("FULL_TIME"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -128,7 +129,23 @@ func Group(use, short string, aliases ...string) *cobra.Command {
 		Use:     use,
 		Short:   short,
 		Aliases: aliases,
-		Args:    cobra.NoArgs,
+		Args:    NoSuchCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 }
+
+// NoSuchCommand refuses arguments of a command that only holds others, and names the one that may be meant.
+func NoSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = suggestedWithin
+	err := UsageErrorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return WithHint(err, fmt.Sprintf("did you mean `%s %s`?", cmd.CommandPath(), strings.Join(near, "`, `"+cmd.CommandPath()+" ")))
+	}
+	return WithHint(err, fmt.Sprintf("`%s --help` lists the commands", cmd.CommandPath()))
+}
+
+// suggestedWithin is by how many letters a command may differ from a word that is none.
+const suggestedWithin = 2

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -128,6 +129,9 @@ func (c *Invocation) report(cmd *cobra.Command, err error) int {
 	}
 	_, isUsage := errors.AsType[UsageError](err)
 	isUsage = isUsage || !c.parsed
+	if wantsJSON(cmd) {
+		return c.reportJSON(err, isUsage)
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(c.Stderr, "Interrupted.")
@@ -151,6 +155,45 @@ func (c *Invocation) report(cmd *cobra.Command, err error) int {
 		fmt.Fprintf(c.Stderr, "Next: %s\n", next)
 	}
 	return codeFor(err)
+}
+
+// errorOutput is what a program that asks for JSON reads of an error, on standard error.
+type errorOutput struct {
+	Error    string      `json:"error"`
+	Code     hangar.Code `json:"code,omitempty"`
+	Reason   string      `json:"reason,omitempty"`
+	ExitCode int         `json:"exit_code"`
+	Context  string      `json:"context,omitempty"`
+	URL      string      `json:"url,omitempty"`
+	Next     string      `json:"next,omitempty"`
+}
+
+// wantsJSON reports whether a command was asked for JSON.
+func wantsJSON(cmd *cobra.Command) bool {
+	if cmd == nil {
+		return false
+	}
+	wanted := cmd.Flags().Lookup("json")
+	return wanted != nil && wanted.Value.String() == "true"
+}
+
+// reportJSON is report for a command that prints JSON.
+func (c *Invocation) reportJSON(err error, isUsage bool) int {
+	out := errorOutput{Error: Message(err), Reason: hangar.ReasonOf(err), ExitCode: codeFor(err), Context: c.Used.Context, URL: c.Used.URL, Next: HintFor(err)}
+	if e, ok := errors.AsType[*hangar.Error](err); ok {
+		out.Code = e.Code
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		out.Error, out.ExitCode = "interrupted", ExitInterrupted
+	case isUsage:
+		out.ExitCode = ExitUsage
+	}
+	enc := json.NewEncoder(c.Stderr)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(out) // there is nobody else to tell
+	return out.ExitCode
 }
 
 func codeFor(err error) int {

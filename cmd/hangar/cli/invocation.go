@@ -51,19 +51,23 @@ func New(s Streams, getenv func(string) string) *Invocation {
 	return &Invocation{Streams: s, Target: Target{Getenv: getenv, Keyring: systemKeyring{getenv}}, Settling: settling}
 }
 
-// Run gives root the flags of all commands, executes a command line below it, reports
-// what fails and returns the exit code.
+// Run adopts root, executes a command line below it, reports what fails and returns the exit code.
 func (c *Invocation) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	c.Args = args
-	root.SilenceErrors, root.SilenceUsage = true, true
-	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.begin(cmd) }
-	c.addFlags(root)
+	c.Adopt(root)
 	root.SetArgs(args)
 	root.SetIn(c.Stdin)
 	root.SetOut(c.Stdout)
 	root.SetErr(c.Stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	return c.report(cmd, err)
+}
+
+// Adopt makes root the tree of commands of this invocation: it gets the flags of all commands.
+func (c *Invocation) Adopt(root *cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.begin(cmd) }
+	c.addFlags(root)
 }
 
 // begin is called when the command line was understood, before the command is run.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +33,8 @@ func (w *MachineChoice) Add(c *Invocation, cmd *cobra.Command) {
 	})
 }
 
-// StartedMachines are the started Machines of an App that a person may mean, at least one.
+// StartedMachines are the started Machines of an App that a person may mean, at least one. If none is, one that
+// sleeps is woken.
 func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app hangar.AppName, which MachineChoice) ([]*hangar.Machine, error) {
 	if which.Machine != "" && which.Ask {
 		return nil, UsageErrorf("name a Machine or say --select, not both")
@@ -42,10 +44,7 @@ func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app 
 		if err != nil {
 			return nil, err
 		}
-		if m.State != hangar.MachineStarted {
-			return nil, notStarted(m)
-		}
-		return []*hangar.Machine{m}, nil
+		return c.awake(ctx, p, m)
 	}
 	all, err := p.Machines(ctx, app, hangar.MachineFilter{})
 	if err != nil {
@@ -58,8 +57,11 @@ func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app 
 		return nil, WithHint(hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "App %s has no Machine", app),
 			fmt.Sprintf("run one: hangar machine run %s IMAGE", app))
 	case len(all) == 1 && len(started) == 0:
-		return nil, notStarted(all[0])
+		return c.awake(ctx, p, all[0])
 	case len(started) == 0:
+		if i := slices.IndexFunc(all, sleeps); i >= 0 {
+			return c.awake(ctx, p, all[i])
+		}
 		return nil, WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "none of the %d Machines of App %s is started", len(all), app),
 			fmt.Sprintf("start them: hangar machine start %s --all", app))
 	case which.Ask:
@@ -67,6 +69,37 @@ func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app 
 		return []*hangar.Machine{m}, err
 	}
 	return started, nil
+}
+
+// wokenWithin bounds the start of a Machine that sleeps.
+const wokenWithin = time.Minute
+
+// sleeps reports whether a request would start a Machine, so that a person who wants to be in it may, too.
+func sleeps(m *hangar.Machine) bool {
+	return m.State == hangar.MachineSuspended || m.State == hangar.MachineStopped &&
+		slices.ContainsFunc(m.Config.Services, func(s hangar.Service) bool { return m.Config.Autostarts(&s, false) })
+}
+
+// awake returns a Machine that is started, as one that sleeps is by it.
+func (c *Invocation) awake(ctx context.Context, p *client.Client, m *hangar.Machine) ([]*hangar.Machine, error) {
+	switch {
+	case m.State == hangar.MachineStarted:
+		return []*hangar.Machine{m}, nil
+	case !sleeps(m):
+		return nil, notStarted(m)
+	}
+	fmt.Fprintf(c.Stderr, "Machine %s is %s: waking it\n", m.ID, m.State)
+	if _, err := p.StartMachine(ctx, m.Ref()); err != nil {
+		return nil, AboutMachine(m.ID, err)
+	}
+	if _, err := p.WaitMachine(ctx, m.Ref(), hangar.MachineWait{Timeout: wokenWithin}); err != nil {
+		return nil, AboutMachine(m.ID, err)
+	}
+	m, err := p.Machine(ctx, m.Ref())
+	if err != nil {
+		return nil, err
+	}
+	return []*hangar.Machine{m}, nil
 }
 
 func notStarted(m *hangar.Machine) error {

@@ -17,7 +17,8 @@ environment of its main process. It goes through the API: no sshd in the Machine
 key and no WireGuard peer is needed.
 
 Name an App, or a Machine by its id. Of an App with several started Machines the first
-is taken; --machine names another, --select asks.
+is taken; --machine names another, --select asks. If none is started, one is
+woken that is suspended, or that a request would start.
 
 The shell has a terminal if this command has one. Otherwise standard input is what the
 shell reads: hangar ssh console APP < script. With --command that is run in place of a

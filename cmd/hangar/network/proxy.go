@@ -25,7 +25,8 @@ WireGuard peer is needed, and the program may listen on the private network alon
 
 LOCAL may be 0 for a free port, which is printed; REMOTE is the same as LOCAL if it is
 left out. Connections take turns over the Machines that are started, those that come
-later included; --machine or --select keeps to one.
+later included; --machine or --select keeps to one. If none is started, one is woken
+that is suspended, or that a request would start.
 
 The token must allow the action control: who reaches a port that is not public may do
 there whatever the program lets it.`

@@ -275,6 +275,9 @@ func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hanga
 		if m.State == hangar.MachineStarted {
 			wished = hangar.MachineStarted
 		}
+		if m.State == hangar.MachineSuspended {
+			fmt.Fprintf(out, "Machine %s is suspended: its memory is dropped, and it boots at its next start\n", m.ID)
+		}
 		updated, err := p.UpdateMachine(ctx, m.Ref(), hangar.MachineUpdate{
 			Config: m.Config, CurrentVersion: m.InstanceID, MinSecretsVersion: version,
 		})
@@ -296,8 +299,8 @@ func newDeployCommand(c commands) *cobra.Command {
 		Short: "Update the Machines that are without the newest secrets",
 		Long: "Give every Machine of an App the newest secrets. Machines of a deploy get them by a new release with what the\n" +
 			"current one has, in the order of its strategy; its release command does not run. Others get a new version with\n" +
-			"the same config, one after the other. A started Machine reboots; any other stays stopped. It ends at the first\n" +
-			"that fails.",
+			"the same config, one after the other. A started Machine reboots; any other stays stopped, and one that is\n" +
+			"suspended loses its memory. It ends at the first that fails.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {

@@ -64,6 +64,7 @@ func Run(ctx context.Context, o Options) []Check {
 		{"disk", checkDisk},
 		{"limits", checkLimits},
 		{"time", checkTime},
+		{"local names", func(string) Check { return checkLocalNames(ctx) }},
 		{"kvm", checkKVM},
 		{"volumes", checkVolumes},
 		{"volume tools", checkVolumeTools},

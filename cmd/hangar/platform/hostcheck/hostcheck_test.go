@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 var names = []string{
-	"root", "kernel", "cgroups", "namespaces", "overlayfs", "writable layers", "nftables", "ipv6", "firewall", "tun", "disk", "limits", "time",
+	"root", "kernel", "cgroups", "namespaces", "overlayfs", "writable layers", "nftables", "ipv6", "firewall", "tun", "disk", "limits", "time", "local names",
 	"kvm", "volumes", "volume tools", "loop devices", "device mapper", "fuse", "qemu-storage-daemon", "volume growth",
 }
 
@@ -207,6 +207,9 @@ func TestVerdicts(t *testing.T) {
 		"few processes":        {verdictLimits(1<<20, 128, 4096), Warn},
 		"enough":               {verdictLimits(1<<20, 128, 32768), OK},
 		"time":                 {verdictTime(unix.TIME_OK, 0), OK},
+		"local names":          {verdictLocalNames("::1             STREAM app.hangar.localhost\n::1             DGRAM  \n"), OK},
+		"no local names":       {verdictLocalNames(""), Warn},
+		"foreign local names":  {verdictLocalNames("192.0.2.1       STREAM app.hangar.localhost\n"), Warn},
 		"time is unsynced":     {verdictTime(unix.TIME_OK, unix.STA_UNSYNC), Warn},
 		"time is wrong":        {verdictTime(unix.TIME_ERROR, 0), Warn},
 		"forward drops":        {chain(&drop, nftables.ChainHookForward, nftables.TableFamilyIPv4), Warn},
