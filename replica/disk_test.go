@@ -16,6 +16,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/replica/database"
 )
 
 // sector is what a disk writes whole.
@@ -116,7 +118,15 @@ func (n *diskDir) Create(ctx context.Context, name string, _, _ uint32, _ *fuse.
 	n.d.files++
 	f := &diskFile{d: n.d, id: n.d.files}
 	n.d.record(diskOp{kind: diskCreate, name: n.child(name), file: f.id})
-	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, fuse.FOPEN_DIRECT_IO, 0
+	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, diskOpenFlags(name), 0
+}
+
+// diskOpenFlags has each operation reach the disk at once, but for the index of a log, which programs map.
+func diskOpenFlags(name string) uint32 {
+	if strings.HasSuffix(name, database.SHM.Suffix()) {
+		return fuse.FOPEN_KEEP_CACHE
+	}
+	return fuse.FOPEN_DIRECT_IO
 }
 
 func (n *diskDir) Unlink(_ context.Context, name string) syscall.Errno {
@@ -159,7 +169,7 @@ func (f *diskFile) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32,
 	if flags&syscall.O_TRUNC != 0 {
 		f.truncate(0)
 	}
-	return nil, fuse.FOPEN_DIRECT_IO, 0
+	return nil, diskOpenFlags(f.Path(nil)), 0
 }
 
 func (f *diskFile) Read(_ context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {

@@ -80,11 +80,17 @@ func writeWithPower(t *testing.T, n *testNode, d *disk, p *promises, journal str
 	t.Helper()
 	db := "app.db" + (workerJob{Full: full}).query()
 	n.exec(db, journal, "CREATE TABLE t(v)", "CREATE TABLE big(id INTEGER PRIMARY KEY, v)")
-	w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Full: full})
-	for i := 1; i <= 24; i++ {
-		if got := w.ask(strconv.Itoa(i)); !strings.HasPrefix(got, "acked") {
-			t.Fatal(got)
+	insert := func(i int) { n.exec(db, "", "INSERT INTO t VALUES("+strconv.Itoa(i)+")") }
+	if n.Info().Capture != string(replica.Tail) { // which has no files that say what is synced
+		w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Full: full})
+		insert = func(i int) {
+			if got := w.ask(strconv.Itoa(i)); !strings.HasPrefix(got, "acked") {
+				t.Fatal(got)
+			}
 		}
+	}
+	for i := 1; i <= 24; i++ {
+		insert(i)
 		d.mu.Lock()
 		p.now.acked = i
 		p.note(len(d.ops))
@@ -329,6 +335,45 @@ func TestPowerLoss(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTailPowerLoss has the power fail where logs are read: of a node, and of programs that sync each commit.
+func TestTailPowerLoss(t *testing.T) {
+	tailOn := func(dir string) *testNode {
+		n := startNode(t, nodeConfig{capture: replica.Tail, with: func(c *replica.Config) { c.Data, c.Dir = dir, filepath.Join(dir, "files") }})
+		n.dir = filepath.Join(dir, "files")
+		n.ready()
+		return n
+	}
+	d := newDisk(t)
+	n := tailOn(d.dir)
+	var p promises
+	d.mu.Lock()
+	from := len(d.ops)
+	d.before = p.publishes(n, "app.db")
+	d.mu.Unlock()
+	writeWithPower(t, n, d, &p, "wal", true)
+	d.mu.Lock()
+	d.before = nil
+	p.note(len(d.ops))
+	d.mu.Unlock()
+	n.stop()
+	d.cut(t, from, func(t *testing.T, ops int, root string) {
+		n := tailOn(root)
+		defer n.stop()
+		m := p.at(ops)
+		if _, _, err := n.Committed(t.Context(), "app.db"); err != nil {
+			t.Fatal(err)
+		}
+		db := n.Find("app.db")
+		if db == nil {
+			if m.acked > 0 || len(m.events) > 0 {
+				t.Errorf("there is no database of %d rows and %d events", m.acked, len(m.events))
+			}
+			return
+		}
+		(&recovered{t, db, root}).keeps(m)
+	})
 }
 
 // TestReplicaPowerLoss has the power of a replica fail. It is then at a position of its primary, or knows that it has to ask

@@ -62,7 +62,7 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 		&cobra.Group{ID: "run", Title: "Run the platform:"},
 	)
 	for _, cmd := range []*cobra.Command{
-		deploy.NewCommand(c), deploy.NewLaunchCommand(c), deploy.NewReleasesCommand(c), deploy.NewFileCommand(c),
+		deploy.NewCommand(c), deploy.NewLaunchCommand(c), deploy.NewScaleCommand(c), deploy.NewReleasesCommand(c), deploy.NewFileCommand(c),
 		app.NewCommand(c), app.NewServicesCommand(c), app.NewLogsCommand(c), metric.NewCommand(c), alert.NewCommand(c), webhook.NewCommand(c),
 		machine.NewCommand(c), machine.NewChecksCommand(c), machine.NewSSHCommand(c),
 		volume.NewCommand(c), db.NewCommand(c),

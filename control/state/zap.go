@@ -12,7 +12,7 @@ import (
 // was given. What etcd says below that is about its own inside.
 //
 // The member's own advice on how to serve strangers is left out, for it serves
-// none.
+// none; so is what a new member says before its first entry, of which the store has no term.
 type slogCore struct {
 	log    *slog.Logger
 	fields []zapcore.Field
@@ -40,6 +40,9 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	}
 	for _, f := range fields {
 		f.AddTo(values)
+	}
+	if cause, _ := values.Fields["error"].(string); strings.HasSuffix(cause, "missing term information") {
+		return nil
 	}
 	say := c.log.Error
 	if e.Level == zapcore.WarnLevel {

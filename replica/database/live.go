@@ -23,6 +23,13 @@ func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
 // kernel says.
 type Live struct{ *DB }
 
+// Refresh forgets files that SQLite has removed or replaced.
+func (d Live) Refresh() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.refresh()
+}
+
 // BuildIndex makes the index of the WAL from its frames, as the first program that opens a database does. The
 // caller is that first one, and holds the lock of writers.
 func (d Live) BuildIndex() error {
@@ -118,22 +125,76 @@ func (d Live) SetReadMark(slot int, frame uint32) error {
 	return walWriter(d).poke(sqlite.ReadMarkOffset(slot), frame)
 }
 
-// Verify computes the checksums of all pages, and reports whether they are those of the position. If not,
-// Reconcile makes them so. The caller keeps writers away.
+// Captured returns the number of the last frame of the WAL that is captured, when the log has it on the disk.
+func (d Live) Captured() (uint32, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.log.Sync(); err != nil {
+		return 0, err
+	}
+	x, ok, err := d.index()
+	if err != nil || !ok || d.scan == nil || d.scan.Header.Salt != x.Salt {
+		return 0, err
+	}
+	return d.scan.Next - 1, nil
+}
+
+// Verify computes the checksums of all pages, and reports whether they are those of the position. What the WAL has after the
+// position is captured first, if that leads to them. If it reports false, Reconcile makes them those of the position. The caller
+// keeps writers away.
 func (d Live) Verify() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.diverged {
 		return false, nil
 	}
+	missed, err := d.missed()
+	if err != nil {
+		return false, err
+	}
+	pageSize, sums, scan, frames := d.pageSize, d.sums, d.scan, d.frames
 	sum, err := recovery(d).absorb()
 	if err != nil {
 		return false, err
 	}
-	if sum != d.pos.PostApplyChecksum || d.pos == (ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}) && len(d.sums) > 0 {
-		d.diverged = true
+	switch {
+	case sum == d.pos.PostApplyChecksum && (d.pos.TXID > 0 || len(d.sums) == 0):
+		return true, nil
+	case missed != 0 && sum == missed && d.scan != nil && scan.Header == d.scan.Header:
+		d.ahead = false
+		d.pageSize, d.sums, d.scan, d.frames = pageSize, sums, scan, frames
+		return true, d.captureWAL(true)
 	}
-	return !d.diverged, nil
+	d.diverged = true
+	return false, nil
+}
+
+// missed returns the checksum that the database has after the transactions of the WAL that are not captured, 0 if there are none.
+func (d Live) missed() (ltx.Checksum, error) {
+	x, ok, err := d.index()
+	if err != nil || !ok || d.scan == nil || d.scan.Header.Salt != x.Salt || d.pageSize != x.PageSize {
+		return 0, err
+	}
+	next, sum := d.scan.Next, d.scan.Sum
+	defer func() { d.scan.Next, d.scan.Sum = next, sum }()
+	d.scan.Forget()
+	b, size := newBatch(d.pageSize), uint32(0)
+	for {
+		f, data, err := d.scan.Frame(x.MaxFrame)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		b.put(f.Page, d.scan.Next-1, data)
+		size = f.Commit
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	sums, _ := b.sorted(size)
+	return d.sumWith(sums, size), nil
 }
 
 // Checkpoint copies what readers let it from the WAL to the database file.

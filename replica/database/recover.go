@@ -413,7 +413,7 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 		t.WALSize = int64(d.scan.Next-1) * int64(sqlite.FrameHeaderSize+d.pageSize)
 		t.WALSalt1, t.WALSalt2 = d.scan.Header.Salt[0], d.scan.Header.Salt[1]
 	}
-	return d.append(&t, false)
+	return d.append(&t, true)
 }
 
 // Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is

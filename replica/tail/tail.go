@@ -6,7 +6,8 @@
 // anew itself. The index of the log counts transactions: a difference between that count and what was
 // captured is found, and the whole database compared. A database in rollback mode is not captured.
 //
-// What was committed before a database is attached, or while this process is down, is one transaction.
+// What was committed before a database is attached, or while this process is down, is one transaction, but for what the
+// write-ahead log still has.
 package tail
 
 import (
@@ -284,8 +285,9 @@ func (f *follower) attach() (bool, error) {
 
 // join becomes a user of the index, makes it if this is the first, and captures all that is there.
 func (f *follower) join() (bool, error) {
-	f.db.Removed(database.WAL)
-	f.db.Removed(database.SHM)
+	if err := f.db.Refresh(); err != nil {
+		return false, err
+	}
 	path := filepath.Join(f.t.c.Dir, f.name+database.SHM.Suffix())
 	info, err := f.main.Stat()
 	if err != nil {
@@ -315,12 +317,11 @@ func (f *follower) join() (bool, error) {
 		return false, err
 	}
 	f.attachment++
-	x, ok, err := f.db.Index()
-	if err != nil || !ok {
+	if _, ok, err := f.db.Index(); err != nil || !ok {
 		return false, err
 	}
-	if !f.takeSlot(x.MaxFrame) {
-		return false, nil
+	if ok, err := f.takeSlot(); err != nil || !ok {
+		return false, err
 	}
 	return true, f.compare()
 }
@@ -362,8 +363,13 @@ func (f *follower) compare() error {
 	return err
 }
 
-// takeSlot takes a slot of readers, with a mark that lets checkpoints go up to a frame.
-func (f *follower) takeSlot(frame uint32) bool {
+// takeSlot takes a slot of readers, with a mark that lets checkpoints go as far as everything is captured. It reports false
+// while there is none.
+func (f *follower) takeSlot() (bool, error) {
+	frame, err := f.db.Captured()
+	if err != nil {
+		return false, err
+	}
 	index := locks.OFD{File: f.shm}
 	const slots = sqlite.ReadSlots - 1
 	for i := range slots {
@@ -377,14 +383,22 @@ func (f *follower) takeSlot(frame uint32) bool {
 			_ = index.Set(locks.None, uint64(sqlite.ReadByte+f.slot), 1)
 		}
 		f.slot = slot
-		return f.db.SetReadMark(slot, frame) == nil && index.Set(locks.Shared, at, 1) == nil
+		if err := f.db.SetReadMark(slot, frame); err != nil {
+			return false, err
+		}
+		return index.Set(locks.Shared, at, 1) == nil, nil
 	}
-	return false
+	return false, nil
 }
 
-func (f *follower) dropSlot() {
+// dropSlot lets the log begin anew.
+func (f *follower) dropSlot() error {
+	if _, err := f.db.Captured(); err != nil {
+		return err
+	}
 	_ = locks.OFD{File: f.shm}.Set(locks.None, uint64(sqlite.ReadByte+f.slot), 1)
 	f.slot = 0
+	return nil
 }
 
 // capture captures until ctx ends or this node is no longer the primary.
@@ -471,8 +485,7 @@ func (f *follower) captureAll() (frames uint32, err error) {
 
 // shorten brings a long log into the database file and begins it anew.
 func (f *follower) shorten() error {
-	x, ok, err := f.db.Index()
-	if err != nil || !ok || !f.takeSlot(x.MaxFrame) {
+	if ok, err := f.takeSlot(); err != nil || !ok {
 		return err
 	}
 	// Most of it while writers go on.
@@ -489,15 +502,23 @@ func (f *follower) shorten() error {
 		return err
 	}
 	f.change += uint32(f.db.Pos().TXID - before)
-	f.dropSlot()
+	if err := f.dropSlot(); err != nil {
+		return err
+	}
 	if err := errors.Join(f.db.Checkpoint(), f.db.Restart()); err != nil {
 		return err
 	}
-	if x, ok, err = f.db.Index(); err != nil || !ok {
+	x, ok, err := f.db.Index()
+	if err != nil || !ok {
 		return err
 	}
-	for !f.takeSlot(x.MaxFrame) {
-		f.rest()
+	for taken := false; !taken; {
+		if taken, err = f.takeSlot(); err != nil {
+			return err
+		}
+		if !taken {
+			f.rest()
+		}
 	}
 	f.change = x.Change
 	f.note()
@@ -517,8 +538,8 @@ func (f *follower) keepShort(ctx context.Context) error {
 		return index.Set(locks.None, sqlite.WriteByte, 1)
 	}
 	if x.Backfilled < x.MaxFrame {
-		f.takeSlot(x.MaxFrame) // so that it gets further
-		return nil
+		_, err := f.takeSlot() // so that it gets further
+		return err
 	}
 	if index.Set(locks.Shared, sqlite.ReadByte, 1) != nil {
 		return nil // it is brought into the database file just now
@@ -527,21 +548,26 @@ func (f *follower) keepShort(ctx context.Context) error {
 	if _, err := f.captureAll(); err != nil {
 		return err
 	}
-	f.dropSlot()
-	yielded := pause.For(ctx, yield)
-	if x, _, err = f.db.Index(); err != nil {
+	if err := f.dropSlot(); err != nil {
 		return err
 	}
-	for !f.takeSlot(x.MaxFrame) {
-		if pause.For(ctx, time.Millisecond) != nil {
+	yielded := pause.For(ctx, yield)
+	for taken := false; !taken; {
+		if taken, err = f.takeSlot(); err != nil {
+			return err
+		}
+		if !taken && pause.For(ctx, time.Millisecond) != nil {
 			return nil
 		}
 	}
 	if yielded != nil {
 		return nil
 	}
-	_, err = f.captureAll()
-	return err
+	if _, err := f.captureAll(); err != nil {
+		return err
+	}
+	// A checkpoint that began meanwhile goes on when it gets slot 0.
+	return f.db.Sync()
 }
 
 // watch tells what is written in a directory, by inotify(7).

@@ -196,6 +196,34 @@ func TestSSH(t *testing.T) {
 			}
 		}
 	})
+	t.Run("files by the API", func(t *testing.T) {
+		for name, to := range map[string]*machine{"debian": m, "without anything": bare} {
+			dir, id := t.TempDir(), string(to.ref.ID)
+			content := bytes.Repeat([]byte(name), 1_000_000)
+			check(t, os.MkdirAll(dir+"/tree/deep", 0o755))
+			check(t, os.WriteFile(dir+"/tree/deep/file", content, 0o640))
+			p.d.Run("ssh", "sftp", "put", "-R", id, dir+"/tree", "/api")
+			if out := p.d.Run("ssh", "sftp", "ls", id, "/api/deep"); !strings.Contains(out, fmt.Sprintf("-rw-r-----   0:0     %d", len(content))) {
+				t.Errorf("%s: %s", name, out)
+			}
+			if out := p.d.Run("ssh", "sftp", "find", id, "/api"); out != "/api\n/api/deep\n/api/deep/file\n" {
+				t.Errorf("%s: found %q", name, out)
+			}
+			p.d.Run("ssh", "sftp", "get", id, "/api/deep/file", dir+"/back")
+			if back, err := os.ReadFile(dir + "/back"); err != nil || !bytes.Equal(back, content) {
+				t.Errorf("%s: %d bytes came back, %v", name, len(back), err)
+			}
+			if out, err := p.d.Try("ssh", "sftp", "put", id, dir+"/back", "/api/deep/file"); err == nil {
+				t.Errorf("%s: a file that is there is overwritten: %s", name, out)
+			}
+			if out, err := p.d.Try("ssh", "sftp", "get", id, "/etc/none", dir); err == nil {
+				t.Errorf("%s: a file that is not there is copied: %s", name, out)
+			}
+		}
+		if out, code := runs(t, laptop, "", in(root, "root", m, "stat -c '%U %a' /api/deep/file")...); out != "root 640\n" || code != 0 {
+			t.Errorf("the file is %q, exit code %d", out, code)
+		}
+	})
 	t.Run("forwarding", func(t *testing.T) {
 		dial(t, m.addr(6379))
 		out, _ := runs(t, laptop, "PING\r\nQUIT\r\n", append([]string{"ssh"}, append(root.options(), "-W", "localhost:6379", "root@"+m.ip)...)...)

@@ -109,6 +109,8 @@ func volumeRows() []row {
 				200 {"snapshot_retention": 60}
 				PUT $volume {"snapshot_retention": 61}
 				400 {"error": "~snapshot_retention"}
+				PUT $volume {"snapshot_retention": 0}
+				400 {"error": "~snapshot_retention"}
 				PUT $volume {"snapshot_retention": -1}
 				400 {"error": "~snapshot_retention"}
 				GET $volume
@@ -119,6 +121,8 @@ func volumeRows() []row {
 			do: `POST /v1/apps/$app/volumes {"name": "data", "size_gb": 1, "snapshot_retention": 14}
 				200 {"snapshot_retention": 14}
 				POST /v1/apps/$app/volumes {"name": "data", "size_gb": 1, "snapshot_retention": 61}
+				400 {"error": "~snapshot_retention"}
+				POST /v1/apps/$app/volumes {"name": "data", "size_gb": 1, "snapshot_retention": 0}
 				400 {"error": "~snapshot_retention"}`,
 		},
 		{

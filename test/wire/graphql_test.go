@@ -8,13 +8,16 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/parser"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/platform"
@@ -34,6 +37,55 @@ func readSchema(t *testing.T) *ast.Schema {
 		t.Fatal(err)
 	}
 	return schema
+}
+
+// TestEveryOperationHasAnExchange: each operation of the schema is among those that are replayed, with an answer
+// without errors.
+func TestEveryOperationHasAnExchange(t *testing.T) {
+	t.Parallel()
+	// It ends a session, and exchanges have tokens that come of none: there, its refusal is replayed.
+	refused := map[string]bool{"logOut": true, "deleteOrganizationMembership": true, "latestImageDetails": true}
+	replayed, answered := map[string]bool{}, map[string]bool{}
+	files, err := filepath.Glob("testdata/graphql*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, f := range archive.Files[:len(archive.Files)-1] {
+			_, body, _ := strings.Cut(string(f.Data), "\n\n")
+			var request struct{ Query string }
+			if !strings.HasPrefix(string(f.Data), "POST /graphql") || json.Unmarshal([]byte(body), &request) != nil {
+				continue
+			}
+			doc, err := parser.ParseQuery(&ast.Source{Input: request.Query})
+			if err != nil {
+				continue // it shows how that is answered
+			}
+			for _, o := range doc.Operations {
+				for _, s := range o.SelectionSet {
+					if field, ok := s.(*ast.Field); ok {
+						replayed[field.Name] = true
+						answered[field.Name] = answered[field.Name] || !strings.Contains(string(archive.Files[i+1].Data), `"errors"`)
+					}
+				}
+			}
+		}
+	}
+	schema := readSchema(t)
+	for _, root := range []*ast.Definition{schema.Query, schema.Mutation} {
+		for _, f := range root.Fields {
+			if strings.HasPrefix(f.Name, "__") {
+				continue
+			}
+			if !replayed[f.Name] || answered[f.Name] == refused[f.Name] {
+				t.Errorf("%s: replayed is %v, and answered without errors %v", f.Name, replayed[f.Name], answered[f.Name])
+			}
+		}
+	}
 }
 
 // asker makes random requests of a schema.

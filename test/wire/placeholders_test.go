@@ -71,6 +71,7 @@ var kinds = []kind{ //nolint:gochecknoglobals // a table
 	word("secret", `hgp[crw]_[0-9a-f]{64}`),
 	member("client", "client_id", `[0-9a-z]{16}`),
 	member("cursor", "next_token|next_cursor", `ey[IJ][\w-]+`),
+	word("certificate", `ssh-ed25519-cert-v01@openssh\.com [\w+/=]+`),
 	word("digest", `sha256:[0-9a-f]{64}`),
 	member("digest", "digest", `[0-9a-f]{16}`),
 	member("modulus", "n", `[\w-]{342}`),

@@ -35,8 +35,8 @@ exec sh -l`
 // NewSSHCommand makes `hangar ssh`.
 func NewSSHCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("ssh", "Open a shell inside a Machine")
-	cmd.AddCommand(newSSHConsoleCommand(c))
+	cmd := cli.Group("ssh", "Open a shell inside a Machine, and copy files")
+	cmd.AddCommand(newSSHConsoleCommand(c), newSFTPCommand(c))
 	return cmd
 }
 

@@ -31,6 +31,7 @@ import (
 //	incr   memory              counts in memory and on the root; shows the count
 //	sh -c "A; B"               runs one after the other
 //	guest WORD…                does what package drivertest has its guest do
+//	/.hangar/guest sftp        serves files by SFTP: some of its own, in memory
 //
 // Any other is driver.ErrCommandNotFound. A main process plays echo, true, false,
 // sleep, exit, sh and guest in the same way; any other command runs until it is ended.
@@ -98,6 +99,9 @@ type process struct {
 }
 
 func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, error) {
+	if len(args) == 2 && args[0] == hangar.SSHProgram && args[1] == "sftp" {
+		return p.sftp(ctx)
+	}
 	if words := guestWords(args); words != nil {
 		return p.guest(ctx, words)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pkg/sftp"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 )
@@ -24,11 +26,12 @@ type World struct {
 	dead    bool                               // see Die
 	busy    map[hangar.MachineID]string        // operations that exclude one another
 	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; somebody waits
+	served  map[hangar.MachineID]sftp.Handlers // files by SFTP
 }
 
 // NewWorld returns the World in dir, which is made when something first happens.
 func NewWorld(dir string) *World {
-	return &World{dir: dir, busy: make(map[hangar.MachineID]string), changed: make(map[hangar.MachineID]chan struct{})}
+	return &World{dir: dir, busy: make(map[hangar.MachineID]string), changed: make(map[hangar.MachineID]chan struct{}), served: make(map[hangar.MachineID]sftp.Handlers)}
 }
 
 const (

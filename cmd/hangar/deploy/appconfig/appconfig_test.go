@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +81,68 @@ func TestMachines(t *testing.T) {
 }
 
 // TestDefinition: what a release keeps of a file makes the same Machines again.
+// TestResize: one group gets another size, whatever the file says about sizes, and no other does.
+func TestResize(t *testing.T) {
+	t.Parallel()
+	const groups = "[processes]\na = \"x\"\nb = \"x\"\nc = \"x\"\n"
+	for name, text := range map[string]string{
+		"alone":       "[[vm]]\nmemory = \"512mb\"\n",
+		"nothing":     groups,
+		"all":         groups + "[[vm]]\nsize = \"shared-cpu-2x\"\n",
+		"some":        groups + "[[vm]]\nsize = \"performance-1x\"\nprocesses = [\"a\", \"b\"]\n[[vm]]\nmemory = \"1gb\"\n",
+		"one by name": groups + "[[vm]]\nsize = \"performance-1x\"\nprocesses = [\"a\"]\n[[vm]]\nmemory = \"1gb\"\nprocesses = [\"c\"]\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _, err := Parse(FileName, []byte("app = \"web\"\n"+text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			type size struct {
+				kind         string
+				cpus, memory int
+			}
+			sizes := func() map[string]size {
+				found := map[string]size{}
+				for _, name := range f.Groups() {
+					guest, _, err := f.guest(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					found[name] = size{guest.CPUKind, guest.CPUs, guest.MemoryMB}
+				}
+				return found
+			}
+			want := sizes()
+			group := f.Groups()[0]
+			changed := want[group]
+			changed.memory = 2048
+			want[group] = changed
+			for range 2 { // it may be repeated
+				if err := f.Resize(group, func(vm *VM) { vm.Memory = 2048 }); err != nil {
+					t.Fatal(err)
+				}
+				if got := sizes(); !maps.Equal(got, want) {
+					t.Errorf("sizes are %+v, not %+v", got, want)
+				}
+			}
+			raw, err := f.Definition()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := ParseDefinition("release v1", raw); err != nil {
+				t.Errorf("%s: %v", raw, err)
+			}
+			if err := f.Resize(group, func(vm *VM) { vm.Size = "a10" }); err == nil {
+				t.Error("a size that is not offered is accepted")
+			}
+			if got := sizes(); !maps.Equal(got, want) {
+				t.Errorf("a size that is refused has made sizes %+v", got)
+			}
+		})
+	}
+}
+
 func TestDefinition(t *testing.T) {
 	t.Parallel()
 	f, _ := full(t)

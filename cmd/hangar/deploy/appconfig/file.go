@@ -264,8 +264,8 @@ func (f *File) Groups() []string {
 	return slices.Sorted(maps.Keys(f.Processes))
 }
 
-// defaultGroup is the group that sections without processes belong to.
-func (f *File) defaultGroup() string {
+// DefaultGroup is the group that sections without processes belong to.
+func (f *File) DefaultGroup() string {
 	groups := f.Groups()
 	if slices.Contains(groups, DefaultGroup) {
 		return DefaultGroup

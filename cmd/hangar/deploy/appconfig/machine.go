@@ -93,8 +93,8 @@ func (f *File) check(c *checker) {
 			switch {
 			case !slices.Contains(groups, name):
 				c.find(&c.errors, section+"."+name, fmt.Sprintf("there is no process group %q", name), "one of "+strings.Join(groups, ", "))
-			case n < 0 || n > maxMachines:
-				c.find(&c.errors, section+"."+name, fmt.Sprintf("%d is not from 0 to %d", n, maxMachines), "")
+			case n < 0 || n > MaxMachines:
+				c.find(&c.errors, section+"."+name, fmt.Sprintf("%d is not from 0 to %d", n, MaxMachines), "")
 			}
 		}
 	}
@@ -113,8 +113,8 @@ func (f *File) check(c *checker) {
 	}
 }
 
-// maxMachines bounds how many Machines a group has.
-const maxMachines = 1000
+// MaxMachines bounds how many Machines a group has.
+const MaxMachines = 1000
 
 // indexed is the path of an element of a section that is a table or an array of tables.
 func indexed(c *checker, section string, i int) string {
@@ -142,7 +142,7 @@ func (g *Group) validate() error {
 // in reports whether a section with processes is about a group.
 func (f *File) in(processes []string, group string) bool {
 	if len(processes) == 0 {
-		return group == f.defaultGroup()
+		return group == f.DefaultGroup()
 	}
 	return slices.Contains(processes, group)
 }
@@ -260,8 +260,8 @@ func stopConfig(signal string, timeout *Seconds) (*hangar.StopConfig, error) {
 	return &stop, nil
 }
 
-// guest is the size of a group: that of the section that names it, else that of the one for all.
-func (f *File) guest(name string) (*hangar.Guest, hangar.PersistRootfs, error) {
+// vm is the section about the size of a group: the one that names it, else the one for all.
+func (f *File) vm(name string) *VM {
 	var found *VM
 	for i := range f.VM {
 		vm := &f.VM[i]
@@ -276,8 +276,40 @@ func (f *File) guest(name string) (*hangar.Guest, hangar.PersistRootfs, error) {
 	if found == nil {
 		found = &VM{}
 	}
-	guest, err := found.guest()
-	return guest, found.PersistRootfs, err
+	return found
+}
+
+// guest is the size of a group.
+func (f *File) guest(name string) (*hangar.Guest, hangar.PersistRootfs, error) {
+	vm := f.vm(name)
+	guest, err := vm.guest()
+	return guest, vm.PersistRootfs, err
+}
+
+// Resize changes the size of the Machines of a group, and of no other. It answers what is wrong with the size.
+func (f *File) Resize(group string, change func(*VM)) error {
+	made := *f.vm(group)
+	made.Processes = []string{group}
+	change(&made)
+	if _, err := made.guest(); err != nil {
+		return err
+	}
+	if len(f.Groups()) == 1 {
+		made.Processes = nil
+		f.VM = Many[VM]{made}
+		return nil
+	}
+	all := Many[VM]{made}
+	for _, vm := range f.VM {
+		others := slices.DeleteFunc(slices.Clone(vm.Processes), func(name string) bool { return name == group })
+		if len(vm.Processes) > 0 && len(others) == 0 {
+			continue
+		}
+		vm.Processes = others
+		all = append(all, vm)
+	}
+	f.VM = all
+	return nil
 }
 
 func (vm *VM) guest() (*hangar.Guest, error) {

@@ -29,6 +29,7 @@ type Machine struct {
 	Temporary bool             // made for one deploy: a canary, or a release command
 	Replaces  hangar.MachineID // the blue Machine that this green one was made for, or AnyBlue
 	Retired   bool             // a deploy has begun to take it away
+	Spare     bool             // it goes before others if there are too many
 }
 
 // AnyBlue stands for the blue Machine of a green one that there is in addition.
@@ -269,12 +270,21 @@ func rank(m *Machine) int {
 	}
 }
 
+func spare(m *Machine) int {
+	if m.Spare {
+		return 1
+	}
+	return 0
+}
+
 func (b *builder) group(g Group, machines []Machine) error {
 	if b.wish.Strategy == hangar.StrategyBlueGreen && g.Volumes {
 		return hangar.Errorf(hangar.CodeInvalid, "", "strategy bluegreen: the Machines of group %s have volumes, which a second set of Machines cannot have at once", g.Name)
 	}
 	actives, standbys := b.settle(g, machines)
-	slices.SortStableFunc(actives, func(x, y Machine) int { return cmp.Or(cmp.Compare(rank(&x), rank(&y)), cmp.Compare(x.ID, y.ID)) })
+	slices.SortStableFunc(actives, func(x, y Machine) int {
+		return cmp.Or(cmp.Compare(spare(&x), spare(&y)), cmp.Compare(rank(&x), rank(&y)), cmp.Compare(x.ID, y.ID))
+	})
 	count := g.Count
 	if count < 0 {
 		count = max(1, len(actives))

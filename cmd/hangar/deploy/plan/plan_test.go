@@ -54,6 +54,13 @@ func TestPlans(t *testing.T) {
 		here     []Machine
 		want     string
 	}{
+		"spare": {
+			hangar.StrategyRolling,
+			Group{Count: 1},
+			false,
+			[]Machine{started(1, current, func(m *Machine) { m.Spare = true }), started(2, current, stopped), started(3, current, func(m *Machine) { m.Spare = true })},
+			"retire 3, retire 1\nstop 3, stop 1\ndestroy 3, destroy 1",
+		},
 		"first": {hangar.StrategyRolling, Group{Count: -1}, true, nil, "release command\ncreate web/1!"},
 		"rolling": {
 			hangar.StrategyRolling,

@@ -53,6 +53,7 @@ type Options struct {
 	SkipRelease    bool          // do not run the release command
 	Reason         string        // of the release
 	Rollback       int           // the version that is deployed again; 0: File
+	Scaling        *Scaling      // nil: the deploy is for more than that
 	// ReadFile reads files that the file names; nil: there are none.
 	ReadFile func(name string) ([]byte, error)
 
@@ -63,6 +64,15 @@ type Options struct {
 	Poll     time.Duration // between two looks at a Machine; 0: half a second
 	LeaseTTL time.Duration // of Machines, as long as the deploy lives; 0: half a minute
 	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
+}
+
+// Scaling is a deploy of the release that there is with another number or size of Machines. Those of it whose group
+// has the same config stay as they are, whatever their tag or the secrets of the App have become since, and those that
+// change keep the image that they have.
+type Scaling struct {
+	Version int             // of the release
+	File    *appconfig.File // of the release, as it was
+	Region  hangar.Region   // in which Machines are made and from which they go; empty: as in any deploy
 }
 
 const (
@@ -96,6 +106,7 @@ type Deploy struct {
 	p        *client.Client
 	file     *appconfig.File // as this platform can have it; the release has that of Options
 	image    string
+	same     map[string]bool // groups that scaling does not change
 	strategy appconfig.Strategy
 	secrets  int
 	groups   map[string]appconfig.Group
@@ -159,6 +170,17 @@ func Managed(ctx context.Context, p *client.Client, app hangar.AppName) (int, er
 	return len(machines), err
 }
 
+// Active are the Machines of an App that a deploy has made and that count as those of their group: none is a standby,
+// made for one deploy alone, or on its way out.
+func Active(ctx context.Context, p *client.Client, app hangar.AppName) ([]*hangar.Machine, error) {
+	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
+	return slices.DeleteFunc(machines, func(m *hangar.Machine) bool {
+		metadata := m.Config.Metadata
+		return m.State == hangar.MachineDestroying || m.State == hangar.MachineDestroyed || m.Config.StandsBy() ||
+			metadata[keyTemporary] != "" || metadata[keyRetired] == retired || GroupOf(m) == taskGroup
+	}), err
+}
+
 // settings reads what the file says to the deploy itself.
 func (d *Deploy) settings() error {
 	f := d.file
@@ -195,8 +217,33 @@ func (d *Deploy) settings() error {
 		}
 		d.groups[name] = g
 	}
+	if err := d.compare(); err != nil {
+		return err
+	}
 	_, _, err := f.ReleaseCommand(d.image)
 	return err
+}
+
+// compare finds the groups whose config scaling does not change.
+func (d *Deploy) compare() error {
+	d.same = map[string]bool{}
+	if d.o.Scaling == nil {
+		return nil
+	}
+	for _, name := range d.o.File.Groups() {
+		var digests [2]string
+		for i, f := range []*appconfig.File{d.o.Scaling.File, d.o.File} {
+			g, err := f.Group(name, appconfig.Sources{Image: d.image, ReadFile: d.o.ReadFile})
+			if err != nil {
+				return err
+			}
+			if digests[i], err = g.Digest(); err != nil {
+				return err
+			}
+		}
+		d.same[name] = digests[0] == digests[1]
+	}
+	return nil
 }
 
 // look reads what the App has.
@@ -230,22 +277,35 @@ func (d *Deploy) look(ctx context.Context) error {
 		return err
 	}
 	d.file = d.o.File
-	if d.o.File.PrimaryRegion == "" {
+	wanted := hangar.Region("")
+	if d.o.Scaling != nil {
+		wanted = d.o.Scaling.Region
+	}
+	if d.o.File.PrimaryRegion == "" && wanted == "" {
 		return nil
 	}
 	regions, err := d.p.Regions(ctx, hangar.Guest{})
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(regions, func(r hangar.RegionRoom) bool { return r.Region == d.o.File.PrimaryRegion }) {
+	there := func(region hangar.Region) bool {
+		return slices.ContainsFunc(regions, func(r hangar.RegionRoom) bool { return r.Region == region })
+	}
+	if wanted != "" && !there(wanted) {
+		return cli.UsageErrorf("region %s is none of this platform's", wanted)
+	}
+	switch {
+	case d.o.File.PrimaryRegion == "":
+	case there(d.o.File.PrimaryRegion):
 		d.region = d.o.File.PrimaryRegion
-	} else {
+	default:
 		// In a region that there is not, min_machines_running would keep no Machine.
 		file := *d.o.File
 		file.PrimaryRegion = ""
 		d.file = &file
 		d.Notes = append(d.Notes, fmt.Sprintf("primary_region %s is none of this platform's: new Machines are in its own", d.o.File.PrimaryRegion))
 	}
+	d.region = cmp.Or(wanted, d.region)
 	return nil
 }
 
@@ -281,7 +341,7 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
 		m := d.machines[id]
 		metadata := m.Config.Metadata
-		group := groupOf(m)
+		group := GroupOf(m)
 		version, _ := strconv.Atoi(metadata[keyVersion]) // another's text is no version
 		same := strings.Contains(d.image, "@sha256:") || resumed > 0 && version >= resumed
 		made := plan.Machine{
@@ -291,6 +351,14 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 			Temporary: metadata[keyTemporary] != "" || group == taskGroup,
 			Replaces:  hangar.MachineID(metadata[keyReplaces]),
 			Retired:   metadata[keyRetired] == retired,
+		}
+		if scaling := d.o.Scaling; scaling != nil {
+			ofRelease := version == scaling.Version
+			made.Current = ofRelease && d.same[group]
+			made.Spare = scaling.Region != "" && m.Region == scaling.Region
+			if ofRelease && !made.Temporary {
+				d.pin(m)
+			}
 		}
 		if made.Current {
 			d.pin(m)
@@ -314,8 +382,8 @@ func (d *Deploy) pin(m *hangar.Machine) {
 	}
 }
 
-// groupOf is the process group of a Machine.
-func groupOf(m *hangar.Machine) string {
+// GroupOf is the process group of a Machine.
+func GroupOf(m *hangar.Machine) string {
 	return cmp.Or(m.Config.Metadata[hangar.MetadataProcessGroup.Original], m.Config.Metadata[hangar.MetadataProcessGroup.Neutral])
 }
 

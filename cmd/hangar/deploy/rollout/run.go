@@ -156,7 +156,7 @@ func (d *Deploy) statement(ctx context.Context) string {
 	}
 	count := map[string]int{}
 	for _, m := range machines {
-		group := groupOf(m)
+		group := GroupOf(m)
 		if m.Config.Metadata[keyPlatform] != platformManaged || m.State == hangar.MachineDestroying || group == taskGroup {
 			continue
 		}
@@ -299,7 +299,7 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 		for {
 			lease, err := d.p.AcquireLease(ctx, d.ref(id), d.wishedLease())
 			if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld && time.Now().Before(until) {
-				d.report(Event{Machine: id, Group: groupOf(d.machines[id]), Text: "waiting: " + cli.Message(err)})
+				d.report(Event{Machine: id, Group: GroupOf(d.machines[id]), Text: "waiting: " + cli.Message(err)})
 				if err := pause.For(ctx, time.Second); err != nil {
 					return err
 				}

@@ -1,0 +1,46 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/pkg/sftp"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// served is the standard streams of a process as one.
+type served struct {
+	io.Reader
+	io.Writer
+}
+
+// Close implements io.Closer.
+func (served) Close() error { return nil }
+
+// files are those that a Machine serves by SFTP, as long as the World is remembered.
+func (w *World) files(id hangar.MachineID) sftp.Handlers {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.served[id]; !ok {
+		w.served[id] = sftp.InMemHandler()
+	}
+	return w.served[id]
+}
+
+// sftp serves the files of the Machine.
+func (p *process) sftp(ctx context.Context) (hangar.ExecResult, error) {
+	server := sftp.NewRequestServer(served{p.in, p.out}, p.world.files(p.sandbox.Spec.ID))
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve() }()
+	select {
+	case err := <-ended:
+		if err != nil && !errors.Is(err, io.EOF) {
+			return p.fail("%v", err)
+		}
+		return hangar.ExecResult{}, nil
+	case <-ctx.Done(): // a read cannot be interrupted: it is left to end with its stream
+		return hangar.ExecResult{}, ctx.Err()
+	}
+}
