@@ -64,7 +64,7 @@ func run(ctx context.Context) (err error) {
 // section are the results as a part of a document.
 func (b *bench) section() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "## `make bench-cluster`\n\n%s\n- %d servers, each in a network namespace of this machine\n\n", publish.Server(), b.o.servers)
+	fmt.Fprintf(&s, "## `make bench-cluster`\n\n- %s\n- %d servers, each in a network namespace of this machine\n\n", publish.Server(), b.o.servers)
 	s.WriteString("| | n | here, p50 | p99 | at another server, p50 | p99 | ratio of p50 | added | goal | |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, p := range b.pairs {
 		near, far := harness.Median(p.near), harness.Median(p.far)
