@@ -33,7 +33,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build dist engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
+.PHONY: help build dist engine store db guest deps s3-server acme-server h2spec demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster sqlite-suite clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -196,7 +196,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 sqlite-suite: ## SQLite's own tests on a mount of hangar-db and beside it (root), in build/sqlite; PATIENCE= and FILES= as in the script
@@ -226,6 +226,9 @@ bench-events: ## events of Machines to webhooks, next to plain posts
 
 bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
+
+bench-cluster: build ## requests, creates, wakes and queries at another server, next to the same at one's own (root)
+	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)
