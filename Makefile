@@ -35,7 +35,7 @@ RUN      ?= .
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := build
-.PHONY: help build dist engine store db guest deps s3-server acme-server h2spec buildkit demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy sqlite-suite clean
+.PHONY: help build dist engine store db guest deps s3-server acme-server h2spec buildkit demo up test extended shuffle race stress lint fmt e2e vm sim cluster attack fuzz bench bench-api bench-machine bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster sqlite-suite clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -184,7 +184,7 @@ e2e: build buildkit $(if $(E2E_SHORT),,$(SBOM)) ## real programs in real Machine
 
 vm: ## volumes on a kernel with device mapper, in an emulated machine, in some minutes
 	@.ci/deps vm
-	VM=1 VM_RUN='$(RUN)' $(PLAIN) -count=1 -timeout 50m -v ./test/vm/
+	VM=1 VM_RUN='$(RUN)' $(PLAIN) -count=1 -timeout 130m -v ./test/vm/
 
 sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds that of volumes
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(PLAIN) -count=1 -timeout 60m -v ./test/sim/
@@ -204,7 +204,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster ## every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
 sqlite-suite: ## SQLite's own tests on a mount of hangar-db and beside it (root), in build/sqlite; PATIENCE= and FILES= as in the script
@@ -234,6 +234,9 @@ bench-events: ## events of Machines to webhooks, next to plain posts
 
 bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
+
+bench-cluster: build ## requests, creates, wakes and queries at another server, next to the same at one's own (root)
+	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)

@@ -173,7 +173,7 @@ func TestDestroyAppWithMachines(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store, newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
 		ctx := admin(t)
-		p.app(t, "web")
+		web := p.app(t, "web")
 		p.app(t, "web-2") // whose records sort among those of web
 		for range 10 {
 			p.machine(t, "web", "")
@@ -187,10 +187,10 @@ func TestDestroyAppWithMachines(t *testing.T) {
 		if err := p.Apps().DestroyApp(ctx, "web", true); err != nil {
 			t.Fatal(err)
 		}
-		if left := p.records(t, "/machines/web/"); len(left) > 0 {
+		if left := p.records(t, state.ReservationKey(hangar.MachineRef{AppID: web.ID})); len(left) > 0 {
 			t.Errorf("reservations left: %v", left)
 		}
-		if left := p.records(t, "/machine-names/web/"); len(left) > 0 {
+		if left := p.records(t, state.NameKey(web.ID, "")); len(left) > 0 {
 			t.Errorf("names left: %v", left)
 		}
 		if alive := append(p.hosts[0].alive(), p.hosts[1].alive()...); len(alive) != 1 || alive[0] != kept.ID {

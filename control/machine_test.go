@@ -184,7 +184,7 @@ func TestMachineNames(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
 		ctx := admin(t)
-		p.app(t, "web")
+		web := p.app(t, "web")
 		p.app(t, "api")
 		first := p.machine(t, "web", "db")
 		p.machine(t, "api", "db") // names are the App's
@@ -201,7 +201,7 @@ func TestMachineNames(t *testing.T) {
 		if err := p.hosts[0].set(t.Context(), second.ID, hangar.MachineDestroyed); err != nil {
 			t.Fatal(err)
 		}
-		if left := p.records(t, "/machine-names/web/"); len(left) > 0 {
+		if left := p.records(t, state.NameKey(web.ID, "")); len(left) > 0 {
 			t.Errorf("names left: %v", left)
 		}
 		third := p.machine(t, "web", "db")
@@ -220,6 +220,28 @@ func TestMachineNames(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		p.check(t)
+	})
+}
+
+// TestDestroyThatNobodyWaitsFor: a caller that leaves when the host has destroyed the Machine
+// leaves neither its name behind nor that it is counted.
+func TestDestroyThatNobodyWaitsFor(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		p := newPlane(t, store)
+		web := p.app(t, "web")
+		m := p.machine(t, "web", "db")
+		ctx, leave := context.WithCancel(admin(t))
+		p.hosts[0].publish = nil // nor does its row tell
+		p.hosts[0].onDestroy = leave
+		if err := p.Machines().DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if left := p.records(t, state.NameKey(web.ID, "")); len(left) > 0 {
+			t.Errorf("names left: %v", left)
+		}
+		if n := p.used(t, hangar.OrgPersonal, hangar.QuotaMachines); n != 0 {
+			t.Errorf("%d machines are counted", n)
+		}
 	})
 }
 

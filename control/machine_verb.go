@@ -12,6 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // findFor returns where a Machine is, and by which App's id, for a caller who may do action
@@ -173,6 +174,8 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	if err := agent.DestroyMachine(ctx, ref, in); err != nil {
 		return err
 	}
+	ctx, cancel := finish.Within(ctx, undoTimeout) // whoever asked may have left
+	defer cancel()
 	if err := releaseName(ctx, m.store, ref, r.Name); err != nil {
 		// The Machine is as good as gone; whoever wants its name finds that out.
 		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)

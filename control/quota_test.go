@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,9 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/internal/ippool"
@@ -589,4 +592,36 @@ func TestImageQuota(t *testing.T) {
 	if got := p.used(t, "greedy", hangar.QuotaImageMB); got != 7 {
 		t.Errorf("%d MB are shown", got)
 	}
+}
+
+// TestImagesWaitForTheQuotas: a pull of before the quotas are known, as when the server starts, is
+// neither refused nor admitted until they are.
+func TestImagesWaitForTheQuotas(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	p.org(t, "greedy")
+	org, err := p.Orgs().Org(admin(t), "greedy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := ledger.Defaults{Org: hangar.Quotas{hangar.QuotaImageMB: 100}}
+	synctest.Test(t, func(t *testing.T) {
+		rows := control.NewRows(p.store, quiet)
+		admitted, refused := make(chan error, 1), make(chan error, 1)
+		go func() { admitted <- rows.AdmitImages(t.Context(), org.ID, 99<<20) }()
+		go func() { refused <- rows.AdmitImages(t.Context(), org.ID, 100<<20) }()
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		if err := rows.AdmitImages(ctx, org.ID, 0); !errors.Is(err, context.Canceled) {
+			t.Errorf("to one who left: %v", err)
+		}
+		synctest.Wait()
+		if len(admitted)+len(refused) > 0 {
+			t.Error("answered before the quotas are known")
+		}
+		rows.SetQuotas(limits)
+		if err := <-admitted; err != nil {
+			t.Error(err)
+		}
+		wantError(t, <-refused, hangar.CodeExhausted, hangar.ReasonQuota)
+	})
 }

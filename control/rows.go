@@ -44,8 +44,12 @@ func NewRows(store state.Store, log *slog.Logger) *Rows {
 func (r *Rows) SetQuotas(defaults ledger.Defaults) { r.ledger.SetDefaults(defaults) }
 
 // AdmitImages refuses more images of an organization that uses so many bytes of a host. It
-// answers CodeExhausted with ReasonQuota.
+// answers CodeExhausted with ReasonQuota. It waits for SetQuotas: a host goes on with Machines that
+// were created before its server ended, and an image that cannot be had fails its Machine for good.
 func (r *Rows) AdmitImages(ctx context.Context, org hangar.OrgID, used int64) error {
+	if err := r.ledger.Await(ctx); err != nil {
+		return err
+	}
 	orgs, err := tenants.OrgsByID(ctx, r.store, func(state.Item, error) {})
 	if err != nil {
 		return err

@@ -43,6 +43,8 @@ func (d Defaults) limits(org *tenants.OrgRecord) hangar.Quotas {
 type Ledger struct {
 	store    state.Store
 	defaults atomic.Pointer[Defaults] // nil: they are not known yet
+	known    chan struct{}            // closed when they are
+	set      sync.Once                // closes known
 
 	mu     sync.Mutex
 	queues map[hangar.OrgID][]*spending // guarded by mu: of those for whom commitAll runs
@@ -50,11 +52,24 @@ type Ledger struct {
 
 // New returns the Ledger of a state.
 func New(store state.Store) *Ledger {
-	return &Ledger{store: store, queues: map[hangar.OrgID][]*spending{}}
+	return &Ledger{store: store, known: make(chan struct{}), queues: map[hangar.OrgID][]*spending{}}
 }
 
 // SetDefaults says what organizations may have that have no limits of their own.
-func (l *Ledger) SetDefaults(defaults Defaults) { l.defaults.Store(&defaults) }
+func (l *Ledger) SetDefaults(defaults Defaults) {
+	l.defaults.Store(&defaults)
+	l.set.Do(func() { close(l.known) })
+}
+
+// Await returns once the defaults are set, for what may not fail because the server is starting.
+func (l *Ledger) Await(ctx context.Context) error {
+	select {
+	case <-l.known:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Usage returns what an organization uses, and the condition that it stays that.
 func (l *Ledger) Usage(ctx context.Context, org hangar.OrgID) (hangar.Quotas, state.Compare, error) {

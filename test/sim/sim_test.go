@@ -649,6 +649,9 @@ func history(m *hangar.Machine) string {
 	var b strings.Builder
 	for _, e := range slices.Backward(m.Events) {
 		fmt.Fprintf(&b, "%s/%s ", e.Type, e.Status)
+		if e.Request != nil && e.Request.Error != "" {
+			fmt.Fprintf(&b, "(%s) ", e.Request.Error)
+		}
 	}
 	return b.String()
 }

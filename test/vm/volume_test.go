@@ -17,7 +17,7 @@ import (
 
 // bound is how long the machine may take. Its processor is emulated, on a server that is
 // doing other things.
-const bound = 20 * time.Minute
+const bound = time.Hour
 
 // volumes is the machine that tests of host/volume need.
 var volumes = vm.Guest{
