@@ -178,7 +178,7 @@ $(LINT):
 		GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv $(TOOLS)/golangci-lint $@; \
 	fi
 
-e2e: build buildkit $(if $(E2E_SHORT),,$(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
+e2e: build $(if $(E2E_SHORT),,buildkit $(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
 	@.ci/deps e2e
 	E2E_SHORT=$(E2E_SHORT) E2E_CYCLES=$(E2E_CYCLES) $(PLAIN) -count=1 -timeout $(if $(E2E_SHORT),60m,6h) -v -run '$(RUN)' ./test/e2e/
 

@@ -48,6 +48,9 @@ func builderImage(t *testing.T) string {
 
 // TestRemoteBuild deploys a Dockerfile that BuildKit builds in a Machine: it copies files, and runs commands.
 func TestRemoteBuild(t *testing.T) {
+	if short() {
+		t.Skip("BuildKit takes minutes to compile: no image is built in a Machine")
+	}
 	p := start(t)
 	image := p.d.Push(builderImage(t), "buildkit:1", "--env", "PATH=/bin")
 	dir := t.TempDir()
