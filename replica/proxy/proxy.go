@@ -297,10 +297,8 @@ func (p *Proxy) answered(resp *http.Response) error {
 	case id == 0:
 		return nil
 	}
-	for name, n := range map[string]ltx.TXID{Cookie: id, EpochCookie: ltx.TXID(epoch)} {
-		cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
-			Name: name, Value: n.String(), Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
-		}
+	for _, cookie := range []http.Cookie{{Name: Cookie, Value: id.String()}, {Name: EpochCookie, Value: ltx.TXID(epoch).String()}} {
+		cookie.Path, cookie.Expires, cookie.HttpOnly = "/", time.Now().Add(cookieAge), true
 		resp.Header.Add("Set-Cookie", cookie.String())
 	}
 	return nil
