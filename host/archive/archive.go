@@ -48,6 +48,7 @@ import (
 	"github.com/kopia/kopia/repo/format"
 	"github.com/kopia/kopia/repo/logging"
 	"github.com/kopia/kopia/repo/maintenance"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -100,13 +101,16 @@ type Archive struct {
 
 	// gate is held shared by what makes a snapshot last, and alone by Collect while it
 	// decides what is garbage, so that one of the two sees what the other did.
-	gate sync.RWMutex
+	gate *semaphore.Weighted // of gateAlone
 
 	mu       sync.Mutex
 	sessions map[*session]time.Time // under way, with their begin
 
 	collecting chan struct{} // holds one while a Collect runs
 }
+
+// gateAlone is what holds the gate alone; who shares it holds 1.
+const gateAlone = 1 << 30
 
 // New returns an archive that Open opens.
 func New(opts Options) *Archive {
@@ -116,7 +120,7 @@ func New(opts Options) *Archive {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Archive{opts: opts, sessions: map[*session]time.Time{}, collecting: make(chan struct{}, 1)}
+	return &Archive{opts: opts, sessions: map[*session]time.Time{}, collecting: make(chan struct{}, 1), gate: semaphore.NewWeighted(gateAlone)}
 }
 
 // Open opens the archive, and makes it when there is none: in an empty or missing
@@ -320,8 +324,11 @@ func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 		}
 	}
 	// Collect must not take the session for one that has died.
-	a.gate.RLock()
-	defer a.gate.RUnlock()
+	if err := a.gate.Acquire(ctx, 1); err != nil {
+		s.release()
+		return nil, err
+	}
+	defer a.gate.Release(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions[s] = time.Now()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -368,6 +369,43 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	shrinks(t, p, a, 0)
+}
+
+// TestWriteWaitsForCollectNoLongerThanItsCaller has the caller of a snapshot leave while what is garbage is decided.
+func TestWriteWaitsForCollectNoLongerThanItsCaller(t *testing.T) {
+	deciding, decided := make(chan struct{}), make(chan struct{})
+	var collecting atomic.Bool
+	opts := inDirectory(t).options()
+	opts.Now = func() time.Time {
+		if collecting.CompareAndSwap(true, false) { // it decides what is garbage
+			close(deciding)
+			<-decided
+		}
+		return time.Now()
+	}
+	a := open(t, opts)
+	collecting.Store(true)
+	collected := make(chan error, 1)
+	go func() {
+		_, err := a.Collect(t.Context())
+		collected <- err
+	}()
+	<-deciding
+	ctx, leave := context.WithCancel(t.Context())
+	wrote := make(chan error, 1)
+	go func() {
+		d := &device{b: make([]byte, mib)}
+		_, err := a.Write(ctx, newMeta(hangar.NewVolumeID()), d, whole(d), nil, nil)
+		wrote <- err
+	}()
+	leave()
+	if err := <-wrote; !errors.Is(err, context.Canceled) {
+		t.Errorf("a snapshot whose caller has left: %v", err)
+	}
+	close(decided)
+	if err := <-collected; err != nil {
+		t.Error(err)
+	}
 }
 
 // While garbage is collected all the time, snapshots are written, built upon, read and

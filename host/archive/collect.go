@@ -94,8 +94,10 @@ func (a *Archive) safety() maintenance.SafetyParameters {
 // younger, and then goes before the decision; what was decided of something that was
 // stored in the same second has a later time, and stays until the next Collect.
 func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.SafetyParameters) (time.Time, error) {
-	a.gate.Lock()
-	defer a.gate.Unlock()
+	if err := a.gate.Acquire(ctx, gateAlone); err != nil {
+		return time.Time{}, err
+	}
+	defer a.gate.Release(gateAlone)
 	if !a.shared {
 		// What a session stores that is under way is not garbage.
 		safety.MinContentAgeSubjectToGC = time.Since(a.oldest(s))

@@ -233,8 +233,10 @@ func (w *writing) writeZeros(ctx context.Context, length int64) (id object.ID, o
 // finish makes a snapshot of what is stored. Meanwhile nothing is taken for garbage by
 // this process; what has been before, by any, is stored again.
 func (w *writing) finish(ctx context.Context) error {
-	w.a.gate.RLock()
-	defer w.a.gate.RUnlock()
+	if err := w.a.gate.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer w.a.gate.Release(1)
 	w.Stored = w.uploaded.Load()
 	if err := w.a.refresh(ctx); err != nil {
 		return err
