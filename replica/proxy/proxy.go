@@ -297,8 +297,10 @@ func (p *Proxy) answered(resp *http.Response) error {
 	case id == 0:
 		return nil
 	}
-	for _, cookie := range []http.Cookie{{Name: Cookie, Value: id.String()}, {Name: EpochCookie, Value: ltx.TXID(epoch).String()}} {
-		cookie.Path, cookie.Expires, cookie.HttpOnly = "/", time.Now().Add(cookieAge), true
+	for _, c := range []struct{ name, value string }{{Cookie, id.String()}, {EpochCookie, ltx.TXID(epoch).String()}} {
+		cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
+			Name: c.name, Value: c.value, Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
+		}
 		resp.Header.Add("Set-Cookie", cookie.String())
 	}
 	return nil
