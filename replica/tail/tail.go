@@ -182,8 +182,8 @@ const (
 	spin     = 50 * time.Microsecond // between looks at the index after a write to the log
 	settle   = 20 * time.Millisecond // without news, after which it waits for the next write
 	idle     = 100 * time.Millisecond
-	yield    = 10 * time.Millisecond // for which a writer that waits for readers has the log to itself
-	longLog  = 1000                  // frames
+	yield    = 150 * time.Millisecond // for which a writer that waits for readers may have the log to itself; it looks every 100 ms
+	longLog  = 1000                   // frames
 	attempts = 50
 )
 
@@ -551,7 +551,7 @@ func (f *follower) keepShort(ctx context.Context) error {
 	if err := f.dropSlot(); err != nil {
 		return err
 	}
-	yielded := pause.For(ctx, yield)
+	yielded := f.yield(ctx, index)
 	for taken := false; !taken; {
 		if taken, err = f.takeSlot(); err != nil {
 			return err
@@ -568,6 +568,23 @@ func (f *follower) keepShort(ctx context.Context) error {
 	}
 	// A checkpoint that began meanwhile goes on when it gets slot 0.
 	return f.db.Sync()
+}
+
+// yield waits until the writer is done, or has committed something.
+func (f *follower) yield(ctx context.Context, index locks.Ranges) error {
+	before, change, _ := f.db.Peek()
+	for range yield / time.Millisecond {
+		if err := pause.For(ctx, time.Millisecond); err != nil {
+			return err
+		}
+		if frame, now, _ := f.db.Peek(); frame != before || now != change {
+			return nil
+		}
+		if index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
+			return index.Set(locks.None, sqlite.WriteByte, 1)
+		}
+	}
+	return nil
 }
 
 // watch tells what is written in a directory, by inotify(7).
