@@ -62,6 +62,22 @@ func (p *promises) publishes(n *testNode, db string) func(op int) {
 	}
 }
 
+// during notes what a node promises of a database while something writes to it, and ends the node. It returns the operation of its
+// disk from which on that is.
+func (p *promises) during(d *disk, n *testNode, write func()) (from int) {
+	d.mu.Lock()
+	from = len(d.ops)
+	d.before = p.publishes(n, "app.db")
+	d.mu.Unlock()
+	write()
+	d.mu.Lock()
+	d.before = nil
+	p.note(len(d.ops))
+	d.mu.Unlock()
+	n.stop()
+	return from
+}
+
 // at returns what was promised when so many operations had been done.
 func (p *promises) at(ops int) moment {
 	var m moment
@@ -303,16 +319,7 @@ func TestPowerLoss(t *testing.T) {
 				n := startNode(t, nodeConfig{slow: true, with: func(c *replica.Config) { c.Data, c.Sync = d.dir, durable }})
 				n.ready()
 				var p promises
-				d.mu.Lock()
-				from := len(d.ops)
-				d.before = p.publishes(n, "app.db")
-				d.mu.Unlock()
-				writeWithPower(t, n, d, &p, journal, !durable)
-				d.mu.Lock()
-				d.before = nil
-				p.note(len(d.ops))
-				d.mu.Unlock()
-				n.stop()
+				from := p.during(d, n, func() { writeWithPower(t, n, d, &p, journal, !durable) })
 				d.cut(t, from, func(t *testing.T, ops int, root string) {
 					r := recoverFrom(t, root)
 					if _, err := r.db.Reconcile(); err != nil {
@@ -352,16 +359,7 @@ func TestTailPowerLoss(t *testing.T) {
 	d := newDisk(t)
 	n := tailOn(d.dir)
 	var p promises
-	d.mu.Lock()
-	from := len(d.ops)
-	d.before = p.publishes(n, "app.db")
-	d.mu.Unlock()
-	writeWithPower(t, n, d, &p, "wal", true)
-	d.mu.Lock()
-	d.before = nil
-	p.note(len(d.ops))
-	d.mu.Unlock()
-	n.stop()
+	from := p.during(d, n, func() { writeWithPower(t, n, d, &p, "wal", true) })
 	d.cut(t, from, func(t *testing.T, ops int, root string) {
 		n := tailOn(root)
 		defer n.stop()
@@ -392,17 +390,10 @@ func TestReplicaPowerLoss(t *testing.T) {
 				other := startNode(t, nodeConfig{primary: n.url, slow: true, with: func(c *replica.Config) { c.Data, c.Sync = d.dir, durable }})
 				other.ready()
 				var p, unused promises
-				d.mu.Lock()
-				from := len(d.ops)
-				d.before = p.publishes(other, "app.db")
-				d.mu.Unlock()
-				writeWithPower(t, n, newRecord(), &unused, journal, !durable)
-				same(t, n, other, "app.db")
-				d.mu.Lock()
-				d.before = nil
-				p.note(len(d.ops))
-				d.mu.Unlock()
-				other.stop()
+				from := p.during(d, other, func() {
+					writeWithPower(t, n, newRecord(), &unused, journal, !durable)
+					same(t, n, other, "app.db")
+				})
 				d.cut(t, from, func(t *testing.T, ops int, root string) {
 					r := recoverFrom(t, root)
 					defer r.db.Close()

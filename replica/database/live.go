@@ -148,11 +148,7 @@ func (d Live) Verify() (bool, error) {
 	if d.diverged {
 		return false, nil
 	}
-	missed, err := d.missed()
-	if err != nil {
-		return false, err
-	}
-	pageSize, sums, scan, frames := d.pageSize, d.sums, d.scan, d.frames
+	sums, scan, frames := d.sums, d.scan, d.frames
 	sum, err := recovery(d).absorb()
 	if err != nil {
 		return false, err
@@ -160,41 +156,27 @@ func (d Live) Verify() (bool, error) {
 	switch {
 	case sum == d.pos.PostApplyChecksum && (d.pos.TXID > 0 || len(d.sums) == 0):
 		return true, nil
-	case missed != 0 && sum == missed && d.scan != nil && scan.Header == d.scan.Header:
+	case d.follows(sums, scan):
 		d.ahead = false
-		d.pageSize, d.sums, d.scan, d.frames = pageSize, sums, scan, frames
+		d.sums, d.scan, d.frames = sums, scan, frames
 		return true, d.captureWAL(true)
 	}
 	d.diverged = true
 	return false, nil
 }
 
-// missed returns the checksum that the database has after the transactions of the WAL that are not captured, 0 if there are none.
-func (d Live) missed() (ltx.Checksum, error) {
-	x, ok, err := d.index()
-	if err != nil || !ok || d.scan == nil || d.scan.Header.Salt != x.Salt || d.pageSize != x.PageSize {
-		return 0, err
+// follows reports whether the content differs from pages of these checksums in pages alone that frames after those of a scanner
+// have.
+func (d Live) follows(sums []ltx.Checksum, scan *sqlite.WALScanner) bool {
+	if scan == nil || d.scan == nil || scan.Header != d.scan.Header || scan.Next >= d.scan.Next || scan.Header.PageSize != d.pageSize {
+		return false
 	}
-	next, sum := d.scan.Next, d.scan.Sum
-	defer func() { d.scan.Next, d.scan.Sum = next, sum }()
-	d.scan.Forget()
-	b, size := newBatch(d.pageSize), uint32(0)
-	for {
-		f, data, err := d.scan.Frame(x.MaxFrame)
-		if errors.Is(err, io.EOF) {
-			break
+	for i, sum := range d.sums {
+		if d.frames[uint32(i+1)] < scan.Next && (i >= len(sums) || sums[i] != sum) {
+			return false
 		}
-		if err != nil {
-			return 0, err
-		}
-		b.put(f.Page, d.scan.Next-1, data)
-		size = f.Commit
 	}
-	if size == 0 {
-		return 0, nil
-	}
-	sums, _ := b.sorted(size)
-	return d.sumWith(sums, size), nil
+	return true
 }
 
 // Checkpoint copies what readers let it from the WAL to the database file.

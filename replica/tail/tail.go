@@ -393,7 +393,7 @@ func (f *follower) takeSlot() (bool, error) {
 
 // dropSlot lets the log begin anew.
 func (f *follower) dropSlot() error {
-	if _, err := f.db.Captured(); err != nil {
+	if err := f.db.Sync(); err != nil {
 		return err
 	}
 	_ = locks.OFD{File: f.shm}.Set(locks.None, uint64(sqlite.ReadByte+f.slot), 1)
