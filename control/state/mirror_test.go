@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,7 +48,7 @@ func TestMirror(t *testing.T) {
 }
 
 func TestMirrorOfSlowStore(t *testing.T) {
-	statetest.Run(t, func(t *testing.T) statetest.Store { return mirror(t, &slow{Memory: state.NewMemory()}) })
+	statetest.Run(t, func(t *testing.T) statetest.Store { return mirror(t, newSlow()) })
 }
 
 func TestMirrorOfWhatIsExcepted(t *testing.T) {
@@ -69,37 +68,27 @@ func TestMirrorBeforeOpen(t *testing.T) {
 
 // slow is a store whose watches lag, and break now and then.
 type slow struct {
-	*state.Memory
-	away atomic.Bool // neither reads nor watches answer
+	statetest.Away // neither reads nor watches answer while it is lost
+
+	memory *state.Memory
 }
 
-var errAway = errors.New("away")
-
-func (s *slow) Get(ctx context.Context, key string) (state.Item, error) {
-	if s.away.Load() {
-		return state.Item{}, errAway
-	}
-	return s.Memory.Get(ctx, key)
-}
-
-func (s *slow) List(ctx context.Context, prefix string, o state.ListOptions) (state.Page, error) {
-	if s.away.Load() {
-		return state.Page{}, errAway
-	}
-	return s.Memory.List(ctx, prefix, o)
+func newSlow() *slow {
+	memory := state.NewMemory()
+	return &slow{Away: statetest.Away{Store: memory}, memory: memory}
 }
 
 func (s *slow) Watch(ctx context.Context, prefix string, from state.Revision) iter.Seq2[state.Batch, error] {
 	return func(yield func(state.Batch, error) bool) {
 		if prefix != "/" || from < 1 { // not the mirror's own
-			s.Memory.Watch(ctx, prefix, from)(yield)
+			s.memory.Watch(ctx, prefix, from)(yield)
 			return
 		}
-		for b, err := range s.Memory.Watch(ctx, prefix, from) {
+		for b, err := range s.memory.Watch(ctx, prefix, from) {
 			_ = pause.For(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
 			switch {
-			case err == nil && (s.away.Load() || rand.IntN(200) == 0):
-				yield(state.Batch{}, errAway)
+			case err == nil && (s.Lost.Load() || rand.IntN(200) == 0):
+				yield(state.Batch{}, statetest.ErrLost)
 				return
 			case !yield(b, err):
 				return
@@ -111,7 +100,7 @@ func (s *slow) Watch(ctx context.Context, prefix string, from state.Revision) it
 // TestMirrorsOfOneStore lets two processes increment a counter: no increment is
 // lost, and what a process reads never goes back.
 func TestMirrorsOfOneStore(t *testing.T) {
-	s := &slow{Memory: state.NewMemory()}
+	s := newSlow()
 	a, b := mirror(t, s), mirror(t, s)
 	defer func() { _ = errors.Join(a.Close(), b.Close()) }()
 	if _, err := a.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/n", []byte("0"))}}); err != nil {
@@ -160,7 +149,7 @@ func TestMirrorsOfOneStore(t *testing.T) {
 
 // TestMirrorConflictIsFresh: who loses to another process sees at once to what.
 func TestMirrorConflictIsFresh(t *testing.T) {
-	s := &slow{Memory: state.NewMemory()}
+	s := newSlow()
 	m := mirror(t, s)
 	defer func() { _ = m.Close() }()
 	for i := range 50 {
@@ -199,9 +188,9 @@ func TestMirrorConflictIsFresh(t *testing.T) {
 func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compacted=%v", compacted), func(t *testing.T) {
-			s := &slow{Memory: state.NewMemory()}
+			s := newSlow()
 			put := func(key, value string) state.Revision {
-				r, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(key, []byte(value))}})
+				r, err := s.memory.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(key, []byte(value))}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -212,10 +201,10 @@ func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 			put("/rows/1", "not kept")
 			m := mirror(t, s, "/rows/")
 			defer func() { _ = m.Close() }()
-			s.away.Store(true)
+			s.Lost.Store(true)
 			put("/a", "meanwhile")
 			put("/b", "meanwhile")
-			if _, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Delete("/gone")}}); err != nil {
+			if _, err := s.memory.Txn(t.Context(), state.Txn{Then: []state.Op{state.Delete("/gone")}}); err != nil {
 				t.Fatal(err)
 			}
 			if item, err := m.Get(t.Context(), "/a"); err != nil || string(item.Value) != "before" {
@@ -224,7 +213,7 @@ func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 			if page, err := m.List(t.Context(), "/g", state.ListOptions{}); err != nil || len(page.Items) != 1 {
 				t.Errorf("while the store is away: %+v, %v", page, err)
 			}
-			if _, err := m.Get(t.Context(), "/rows/1"); !errors.Is(err, errAway) {
+			if _, err := m.Get(t.Context(), "/rows/1"); !errors.Is(err, statetest.ErrLost) {
 				t.Errorf("what is not kept: %v, want the store's error", err)
 			}
 			last := put("/c", "meanwhile")
@@ -233,7 +222,7 @@ func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.away.Store(false)
+			s.Lost.Store(false)
 			// Its own write is seen, and so is all before it.
 			if _, err := m.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/d", nil)}}); err != nil {
 				t.Fatal(err)

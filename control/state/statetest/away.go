@@ -10,17 +10,18 @@ import (
 
 // Away is a Store that can be made unreachable, but for its watches.
 type Away struct {
-	state.Store
+	Store
 
 	Lost atomic.Bool // reads and writes fail
 }
 
-var errLost = errors.New("the state is away")
+// ErrLost is what a Store that is lost answers.
+var ErrLost = errors.New("the state is away")
 
 // Get implements state.Store.
 func (a *Away) Get(ctx context.Context, key string) (state.Item, error) {
 	if a.Lost.Load() {
-		return state.Item{}, errLost
+		return state.Item{}, ErrLost
 	}
 	return a.Store.Get(ctx, key)
 }
@@ -28,7 +29,7 @@ func (a *Away) Get(ctx context.Context, key string) (state.Item, error) {
 // List implements state.Store.
 func (a *Away) List(ctx context.Context, prefix string, o state.ListOptions) (state.Page, error) {
 	if a.Lost.Load() {
-		return state.Page{}, errLost
+		return state.Page{}, ErrLost
 	}
 	return a.Store.List(ctx, prefix, o)
 }
@@ -36,7 +37,7 @@ func (a *Away) List(ctx context.Context, prefix string, o state.ListOptions) (st
 // Txn implements state.Store.
 func (a *Away) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
 	if a.Lost.Load() {
-		return 0, errLost
+		return 0, ErrLost
 	}
 	return a.Store.Txn(ctx, txn)
 }
