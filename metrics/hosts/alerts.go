@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,7 +31,7 @@ func (a *Alerts) AlertReport(ctx context.Context, org hangar.OrgID) (report hang
 	if a.client.keeps() {
 		return a.AlertHost.AlertReport(ctx, org)
 	}
-	resp, err := a.client.post(ctx, pathAlerts, http.Header{"Content-Type": {"text/plain"}}, reader([]byte(org)))
+	resp, err := a.client.post(ctx, pathAlerts, http.Header{"Content-Type": {"text/plain"}}, bytes.NewReader([]byte(org)))
 	if err != nil {
 		return report, err
 	}

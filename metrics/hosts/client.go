@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -107,5 +106,3 @@ func unreachable(h hangar.Host, cause error) error {
 
 // headerKeeper is on every answer of a keeper.
 const headerKeeper = "Hangar-Metrics-Keeper"
-
-func reader(b []byte) io.Reader { return bytes.NewReader(b) }

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -120,7 +121,7 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request) {
 
 // store writes a body to the store of this host, and returns what it answers.
 func (h *Handler) store(ctx context.Context, body []byte) (int, error) {
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.Own.SharedWriteURL(), reader(body))
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.Own.SharedWriteURL(), bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -77,7 +78,7 @@ func (q *Queries) ask(r *http.Request, scope hangar.MetricsScope, path string) (
 	if err != nil {
 		return nil, err
 	}
-	return q.client.post(r.Context(), pathQuery, http.Header{"Content-Type": {"application/json"}}, reader(b))
+	return q.client.post(r.Context(), pathQuery, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
 }
 
 // request is the question as its asker has got it.
@@ -88,7 +89,7 @@ func (q *question) request(r *http.Request) *http.Request {
 	if q.ContentType != "" {
 		out.Header.Set("Content-Type", q.ContentType)
 	}
-	out.Body, out.ContentLength = io.NopCloser(reader(q.Body)), int64(len(q.Body))
+	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(q.Body)), int64(len(q.Body))
 	out.Form, out.PostForm = nil, nil
 	return out
 }
