@@ -54,7 +54,7 @@ func (c *Control) Run(ctx context.Context) error {
 	}
 }
 
-// healAgain is heal while others are at work: it leaves alone what may still be somebody's.
+// healAgain is heal while others are at work: it leaves alone what may still be under way.
 func (c *Control) healAgain(ctx context.Context) error {
 	if err := c.apps.heal(ctx); err != nil {
 		return err

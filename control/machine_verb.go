@@ -174,7 +174,7 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	if err := agent.DestroyMachine(ctx, ref, in); err != nil {
 		return err
 	}
-	ctx, cancel := finish.Within(ctx, undoTimeout) // whoever asked may have left
+	ctx, cancel := finish.Within(ctx, undoTimeout) // the caller may have left
 	defer cancel()
 	if err := releaseName(ctx, m.store, ref, r.Name); err != nil {
 		// The Machine is as good as gone; whoever wants its name finds that out.

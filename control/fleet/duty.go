@@ -86,7 +86,7 @@ func (r dutyRecord) taken(self hangar.HostID, hosts map[hangar.HostID]known, now
 type dutyView struct {
 	hosts  map[hangar.HostID]known
 	record dutyRecord
-	item   state.Item // without a revision: nobody has had it
+	item   state.Item // without a revision: no host has had it
 }
 
 func (d *Duty) key() string { return dutiesPrefix + d.name }

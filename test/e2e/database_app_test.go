@@ -152,7 +152,7 @@ var errLost = errors.New("own write is not read")
 
 func hasNote(list, text string) bool { return strings.Contains(list, " "+text+"\n") }
 
-// failed counts a request that was refused, and logs some. A database that cannot be read is a fault whoever is the primary.
+// failed counts a request that was refused, and logs some. A database that cannot be read is a fault, whichever node is the primary.
 func (n *notes) failed(t *testing.T, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -76,7 +76,7 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 	fmt.Fprintf(out, "Building %s in Machine %s of App %s\n", w.File(), m.ID, m.App)
 	written := bufio.NewWriter(archive)
 	result, err := machines.ExecMachine(ctx, m, hangar.ExecRequest{Command: command}, hangar.ExecStreams{Stdin: from, Stdout: written, Stderr: out})
-	_ = from.Close() // whoever still sends ends
+	_ = from.Close() // what still sends ends
 	if wrong := <-sent; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
 		return nil, wrong
 	}
