@@ -82,6 +82,11 @@ func Open(name string, key PrivateKey, port uint16, log *slog.Logger) (_ *Link, 
 	}); err != nil {
 		return nil, err
 	}
+	if port != 0 && l.Port != port {
+		// wireguard-go calls Up itself when the device reports that it is up, which may come before the call
+		// above. If the port is in use, that first Up fails and leaves port 0 to the second.
+		return nil, fmt.Errorf("listen at UDP port %d: %w", port, unix.EADDRINUSE)
+	}
 	return l, l.enable()
 }
 
