@@ -96,6 +96,9 @@ func (t target) with(tb testing.TB, app hangar.AppName) target {
 		tb.Fatal(err)
 	}
 	t.machine = m.ID
+	tb.Cleanup(func() { // its Machines take room from those of other tests; a hostile request may have destroyed it
+		_ = t.client.DestroyApp(context.WithoutCancel(tb.Context()), app, true)
+	})
 	return t
 }
 
