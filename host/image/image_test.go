@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -751,6 +752,44 @@ func TestBuiltInRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	pull(t, s, "registry.hangar.localhost/personal/app:v1")
+}
+
+// TestShortNames looks for names without a registry in the repositories of the organization, then of the server, and
+// only then at Docker Hub.
+func TestShortNames(t *testing.T) {
+	offline := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("offline") }}
+	s := open(t, image.Options{Local: []string{"registry.hangar.localhost"}, Dialer: publicdial.New(publicdial.Options{Resolver: offline})})
+	server := httptest.NewServer(s.Registry(access{"personal": tenant.Org, "other": "o-other"}))
+	defer server.Close()
+	at := strings.TrimPrefix(server.URL, "http://")
+	own, shared, others := imageOf(t, files(t, map[string]string{"a": "own"})), imageOf(t, files(t, map[string]string{"a": "shared"})), imageOf(t, files(t, map[string]string{"a": "others"}))
+	push(t, at+"/personal/app:latest", own, token)
+	push(t, at+"/personal/team/app:latest", own, token)
+	push(t, at+"/app:latest", shared, token)
+	push(t, at+"/base:latest", shared, token)
+	push(t, at+"/other/private:latest", others, token)
+	for ref, want := range map[string]string{
+		"app": "registry.hangar.localhost/personal/app", "app:latest": "registry.hangar.localhost/personal/app",
+		"app@" + digest(t, own): "registry.hangar.localhost/personal/app", "app@" + digest(t, shared): "registry.hangar.localhost/app",
+		"personal/app": "registry.hangar.localhost/personal/app", "personal/team/app": "registry.hangar.localhost/personal/team/app",
+		"base": "registry.hangar.localhost/base",
+	} {
+		got := pull(t, s, ref)
+		if source := got.Ref.Registry + "/" + got.Ref.Repository; source != want {
+			t.Errorf("%s is pulled from %s, want %s", ref, source, want)
+		}
+		resolved, err := s.Resolve(t.Context(), tenant, ref)
+		if source := resolved.Registry + "/" + resolved.Repository; err != nil || source != want {
+			t.Errorf("%s is resolved to %s, want %s: %v", ref, source, want, err)
+		}
+	}
+	// Docker Hub has no address here.
+	for _, ref := range []string{"app:v2", "private", "other/private", "team/app", "docker.io/app", "index.docker.io/app", "docker.io/personal/app"} {
+		resolved, err := s.Resolve(t.Context(), tenant, ref)
+		if err == nil || resolved.Registry == "registry.hangar.localhost" {
+			t.Errorf("%s is resolved to %s: %v", ref, resolved, err)
+		}
+	}
 }
 
 func TestGC(t *testing.T) {

@@ -54,6 +54,9 @@ func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress
 	if err != nil {
 		return nil, "", err
 	}
+	if parsed, err = s.locate(ctx, who, parsed); err != nil {
+		return nil, "", err
+	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
 		return img, pullHeld, nil
 	}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -9,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
@@ -46,16 +49,53 @@ func (p Puller) key(elem ...string) string {
 // repository is the name under which the built-in registry keeps the repository of a
 // reference, if it belongs to the organization of the puller or to the server.
 func (p Puller) repository(ref reference) (string, bool) {
-	name := hangar.RepositoryName(ref.repository.RepositoryStr())
-	org := name.Target().Org
+	repository := hangar.RepositoryName(ref.repository.RepositoryStr())
+	org := repository.Target().Org
 	if org == "" {
-		return hangar.Repository{Name: name.Name()}.Path(), true
+		return hangar.Repository{Name: repository.Name()}.Path(), true
 	}
-	return hangar.Repository{Org: p.Org, Name: name.Name()}.Path(), p.Org != "" && org == p.Slug
+	return hangar.Repository{Org: p.Org, Name: repository.Name()}.Path(), p.Org != "" && org == p.Slug
 }
 
 func (s *Store) builtIn(ref reference) bool {
 	return named(ref.repository.RegistryStr(), s.opts.Local)
+}
+
+// locate returns the reference that a short name stands for. NAME and SLUG/NAME mean the repository of the
+// puller's organization in the built-in registry, and NAME also that of the server, if that has the tag or the digest.
+// Otherwise they mean Docker Hub, as every other reference without a registry does. A lookup that fails is an
+// error: an image of the organization must not be replaced by a stranger's of the same name.
+func (s *Store) locate(ctx context.Context, who Puller, ref reference) (reference, error) {
+	if ref.short == "" || len(s.opts.Local) == 0 {
+		return ref, nil
+	}
+	slug, path, qualified := strings.Cut(ref.short, "/")
+	var candidates []string
+	switch {
+	case !qualified:
+		candidates = []string{string(who.Slug) + "/" + ref.short, ref.short}
+	case slug == string(who.Slug) && path != "":
+		candidates = []string{ref.short}
+	}
+	for _, path := range candidates {
+		repository, err := name.NewRepository(s.opts.Local[0] + "/" + path)
+		if err != nil {
+			continue // no organization: the puller is the server
+		}
+		found := ref
+		found.repository = repository
+		kept, ok := who.repository(found)
+		if !ok {
+			continue
+		}
+		switch _, err := s.registry.Lookup(ctx, kept, ref.identifier()); {
+		case err == nil:
+			return found, nil
+		case !errors.Is(err, registry.ErrNotFound):
+			return ref, about("failed to get manifest", ref, err)
+		}
+	}
+	return ref, nil
 }
 
 // builtInOrigin is before the names of repositories of the built-in registry, which is no

@@ -38,6 +38,9 @@ func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.Res
 	if err != nil {
 		return hangar.ResolvedImage{}, err
 	}
+	if parsed, err = s.locate(ctx, who, parsed); err != nil {
+		return hangar.ResolvedImage{Ref: parsed.resolved("", nil)}, err
+	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
 		return hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
 	}
