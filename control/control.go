@@ -66,7 +66,7 @@ const (
 // requests: everything but the rows of Machines, which are most of a state and which
 // the edge keeps for itself.
 func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
-	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{state.HostsPrefix}, Log: log})
+	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{state.ACMEPrefix, state.HostsPrefix}, Log: log})
 }
 
 // Config is what control needs.
