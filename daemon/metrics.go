@@ -83,7 +83,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	if err != nil {
 		return nil, err
 	}
-	all.alerts, all.evaluate = shared.alerts(evaluator), shared.evaluates(evaluator)
+	all.alerts, all.evaluate = shared.alerts(evaluator), shared.evaluates(evaluator, kept)
 	shared.serve(kept, asked, evaluator)
 	host := metrics.HostLabelOf(s.self.ID)
 	all.scraper = scrape.New(scrape.Options{
