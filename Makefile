@@ -238,7 +238,7 @@ bench-events: ## events of Machines to webhooks, next to plain posts
 bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
-bench-cluster: build ## requests, creates, wakes and queries at another server, next to the same at one's own (root)
+bench-cluster: build ## requests, creates, wakes, starts and queries at another server, next to the same at one's own (root)
 	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
