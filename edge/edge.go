@@ -64,6 +64,7 @@ type Options struct {
 	Machines     *catalog.Catalog // followed by its owner
 	Routes       *catalog.Routes  // followed by Run
 	Certificates hangar.CertificateFeed
+	Orders       hangar.CertificateStore // of all edges of the platform; nil: there are no others
 	Gates        hangar.MachineGates
 	Keeper       *keeper.Client // of listening sockets; nil: they end with the process
 	Ways         Ways           // nil: there are no private networks
@@ -107,7 +108,7 @@ func New(o Options) *Edge {
 	e.routes = o.Routes
 	e.balancer = balance.New(balance.Options{Catalog: o.Machines, Gates: o.Gates, Region: o.Region, Log: o.Log})
 	e.certs = certs.New(certs.Options{
-		Dir: filepath.Join(o.Dir, "certificates"), Domain: o.Domain, Feed: o.Certificates, Owner: e.owner,
+		Dir: filepath.Join(o.Dir, "certificates"), Domain: o.Domain, Feed: o.Certificates, Owner: e.owner, Shared: o.Orders, Host: o.Host,
 		Platform: slices.Sorted(maps.Keys(o.Platform)), Directory: o.ACME, Email: o.ACMEEmail, Roots: o.ACMERoots, Log: o.Log,
 	})
 	e.listeners = listen.New(listen.Options{

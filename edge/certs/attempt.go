@@ -41,6 +41,7 @@ const (
 
 // attempt is how asking for the certificate of a name went. It never changes.
 type attempt struct {
+	Org          hangar.OrgID              `json:"org_id,omitempty"` // for which it was asked
 	Failures     int                       `json:"failures"`
 	At           time.Time                 `json:"at"`   // of the last one
 	Next         time.Time                 `json:"next"` // not before

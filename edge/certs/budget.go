@@ -100,10 +100,41 @@ func (b *budget) shares(w wish) []share {
 func (b *budget) take(w wish, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	shares := b.shares(w)
+	held := b.lacking(w, now)
+	if held == nil {
+		b.place(w, now)
+	}
+	return held
+}
+
+// room is take without counting.
+func (b *budget) room(w wish, now time.Time) *wait {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lacking(w, now)
+}
+
+// placed counts an order that another edge has placed.
+func (b *budget) placed(w wish, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.place(w, now)
+}
+
+// place counts an order; the caller holds mu.
+func (b *budget) place(w wish, now time.Time) {
+	for _, s := range b.shares(w) {
+		if !s.issued {
+			b.bucket(s, now).AllowN(now, 1)
+		}
+	}
+}
+
+// lacking returns how long an order has to wait, nil: it has not; the caller holds mu.
+func (b *budget) lacking(w wish, now time.Time) *wait {
 	var longest time.Duration
 	var lacking share
-	for _, s := range shares {
+	for _, s := range b.shares(w) {
 		bucket := b.bucket(s, now)
 		if tokens := bucket.TokensAt(now); tokens < 1 {
 			if pause := time.Duration((1-tokens)/float64(bucket.Limit())*float64(time.Second)) + time.Millisecond; pause > longest {
@@ -112,11 +143,6 @@ func (b *budget) take(w wish, now time.Time) *wait {
 		}
 	}
 	if longest == 0 {
-		for _, s := range shares {
-			if !s.issued {
-				b.bucket(s, now).AllowN(now, 1)
-			}
-		}
 		return nil
 	}
 	at := now.Add(longest)

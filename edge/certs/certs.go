@@ -1,8 +1,9 @@
 // Package certs has the certificates with which the edge answers TLS: those that Apps have
 // uploaded, those that an ACME server issues, and those of the server's own authority.
 //
-// Promises. What it needs is on its disk: certificates are served, and renewed, without the
-// cluster state, also right after a start. Get reads a map that never changes and takes no
+// Promises. What it needs is on its disk: certificates are served without the cluster state, also
+// right after a start. What an ACME server issues is ordered by one edge of a platform, and then is on all
+// of them (Options.Shared); it is ordered, and renewed, while the cluster state can be reached. Get reads a map that never changes and takes no
 // lock but where a certificate is made for a name; it waits for an ACME server at most
 // Options.DemandWait, and only for the first handshakes of an App's own name. A certificate
 // that is there goes before one that is better but is not: an uploaded one of the name, one
@@ -67,6 +68,10 @@ type Options struct {
 	Platform []hangar.Hostname
 	// Feed tells which certificates Apps want. Nil: none.
 	Feed hangar.CertificateFeed
+	// Shared is what all edges of the platform share about the ACME server. Nil: this edge is the only one.
+	Shared hangar.CertificateStore
+	// Host is the server of this edge.
+	Host hangar.HostID
 	// Directory is the URL of the ACME server. Empty: certificates are not asked for.
 	Directory string
 	// Email is where the ACME server warns. Empty: nowhere.
@@ -106,9 +111,11 @@ type Certs struct {
 	authority  *authority
 	table      atomic.Pointer[table]
 	change     sync.Mutex // held while a new table is made
+	adopting   sync.Mutex // held while a shared certificate is written to the disk
 
 	// What asks the ACME server; nil when it is switched off.
 	issuer *issuer
+	shared *shared
 	cache  *certmagic.Cache
 	magic  *certmagic.Config
 }
@@ -159,6 +166,8 @@ func (c *Certs) openACME() {
 	o := &c.options
 	storage := newStorage(c.disk.acme())
 	c.issuer = newIssuer(o, storage, &c.challenges)
+	c.shared = newShared(o.Shared, c.issuer.IssuerKey(), o.Host)
+	c.issuer.shared = c.shared
 	c.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return c.magic, nil },
 		Logger:           zap.NewNop(),
@@ -186,6 +195,10 @@ func (c *Certs) Run(ctx context.Context) error {
 	if c.options.Feed != nil {
 		running.Go(func() { c.follow(ctx) })
 	}
+	if c.shared.used() {
+		running.Go(func() { c.followShared(ctx) })
+		running.Go(func() { c.pruneShared(ctx) })
+	}
 	c.orders.run(ctx)
 	return nil
 }
@@ -198,7 +211,7 @@ func (c *Certs) ACME() bool { return c.options.Directory != "" }
 // EdgeNoCertificate, or EdgeBadCertificate for one that has expired.
 func (c *Certs) Get(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error) {
 	if isChallenge(hello) {
-		return c.challenges.certificate(hello.ServerName)
+		return c.challengeCertificate(hello)
 	}
 	name, ok := serverName(hello.ServerName)
 	if !ok {

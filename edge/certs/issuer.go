@@ -38,6 +38,7 @@ type issuer struct {
 	directory string
 	email     string
 	storage   *storage
+	shared    *shared
 	client    *http.Client
 	solvers   map[string]acmez.Solver
 	log       *slog.Logger
@@ -150,13 +151,56 @@ func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *a
 		if i.account, unread = i.readAccount(ctx); errors.Is(unread, fs.ErrNotExist) {
 			unread = nil
 		}
+		if i.shared.used() { // the account of all goes before one of this edge's own
+			i.account, err = i.shareAccount(ctx, client, i.account, nil)
+			return i.account, unread, err
+		}
 	}
 	if i.account != nil {
 		return i.account, unread, nil
 	}
-	registered, err = i.newAccount(ctx, client)
+	if i.shared.used() {
+		registered, err = i.shareAccount(ctx, client, nil, lost)
+	} else {
+		registered, err = i.newAccount(ctx, client)
+	}
 	i.account = registered
 	return registered, unread, err
+}
+
+// shareAccount returns the account of all edges that is not the lost one. Where there is none, it is own,
+// or a new one if own is nil.
+func (i *issuer) shareAccount(ctx context.Context, client *acmez.Client, own, lost *acme.Account) (*acme.Account, error) {
+	key := path.Join(i.shared.root, "account")
+	lock, err := i.shared.store.LockShared(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Release()
+	ctx = lock.Context()
+	var stored storedAccount
+	there, err := i.shared.load(ctx, key, &stored)
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		if stored.PrivateKey, err = certmagic.PEMDecodePrivateKey([]byte(stored.Key)); err != nil {
+			return nil, err
+		}
+		if lost == nil || stored.Location != lost.Location {
+			return &stored.Account, i.keepAccount(ctx, &stored)
+		}
+	}
+	if own == nil {
+		if own, err = i.newAccount(ctx, client); err != nil {
+			return nil, err
+		}
+	}
+	keyPEM, err := certmagic.PEMEncodePrivateKey(own.PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	return own, i.shared.give(lock, key, storedAccount{Account: *own, Key: string(keyPEM)})
 }
 
 // newAccount makes an account and keeps it.
@@ -199,7 +243,11 @@ func (i *issuer) writeAccount(ctx context.Context, account acme.Account, key *ec
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(storedAccount{Account: account, Key: string(keyPEM)})
+	return i.keepAccount(ctx, &storedAccount{Account: account, Key: string(keyPEM)})
+}
+
+func (i *issuer) keepAccount(ctx context.Context, stored *storedAccount) error {
+	b, err := json.Marshal(stored)
 	if err != nil {
 		return err
 	}

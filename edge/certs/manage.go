@@ -105,16 +105,20 @@ func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 
 // readIssued reads the issued certificate of a name. It returns fs.ErrNotExist.
 func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
-	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
-	chain, err := os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name))))
-	if err != nil {
-		return nil, err
-	}
-	private, err := os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	chain, private, err := c.readFiles(name)
 	if err != nil {
 		return nil, err
 	}
 	return newEntry(chain, private)
+}
+
+// readFiles reads what readIssued parses.
+func (c *Certs) readFiles(name hangar.Hostname) (chain, private []byte, err error) {
+	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
+	if chain, err = os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name)))); err == nil {
+		private, err = os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	}
+	return chain, private, err
 }
 
 // follow applies what the feed says until ctx ends.
@@ -237,33 +241,80 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	if current == nil {
 		current = c.recall(name)
 	}
-	if current != nil && now.Before(current.renewAt(c.options.RenewalRatio)) {
+	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	if c.fresh(current, now) {
+		if c.shared.used() && c.shared.has(name) != current.sum {
+			return c.publish(ctx, wished, current), true
+		}
 		return c.install(name, current), true
 	}
-	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	if c.shared.used() {
+		return c.share(ctx, wished, current), true
+	}
+	return c.order(ctx, nil, wished, current), true
+}
+
+// fresh reports whether a certificate, which may be nil, is not to be renewed yet.
+func (c *Certs) fresh(e *entry, now time.Time) bool {
+	return e != nil && now.Before(e.renewAt(c.options.RenewalRatio))
+}
+
+// order has a certificate issued if there is room for it, and returns when something is to be done for
+// the name again. lock is that of the name; nil: there are no other edges.
+func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, w wish, current *entry) time.Time {
+	name, now := w.name, time.Now()
 	if !c.platform(name) {
-		if held := c.budget.take(wished, now); held != nil {
+		if held := c.budget.take(w, now); held != nil {
 			c.log.DebugContext(ctx, "certificate has to wait", keyName, string(name), "why", held.shown.Message, "next", held.until)
-			return held.until, true
+			return held.until
 		}
 	}
 	var told time.Time
-	issued, err := c.ask(context.WithValue(ctx, toldKey{}, &told), name, current)
+	asking := context.WithValue(ctx, toldKey{}, &told)
+	placed := &placedOrder{lock: lock}
+	if lock != nil {
+		var err error
+		if placed.note, err = c.shared.place(lock, w, !c.platform(name)); err != nil {
+			return c.again(ctx, name, err)
+		}
+		asking = context.WithValue(asking, placedKey{}, placed)
+	}
+	issued, err := c.ask(asking, name, current)
 	if err == nil {
-		c.budget.issued(wished, time.Now())
+		c.budget.issued(w, time.Now())
 		c.forget(name)
 		c.log.InfoContext(ctx, "certificate issued", keyName, string(name), "until", issued.notAfter)
-		return c.install(name, issued), true
+		at := c.install(name, issued)
+		if lock != nil {
+			if err := c.giveIssued(lock, w, issued); err != nil {
+				return c.again(ctx, name, err)
+			}
+		}
+		return at
 	}
-	if ctx.Err() != nil { // the daemon ends
-		return now, true
+	if ctx.Err() != nil { // the daemon ends, or the lock is lost: another edge has it
+		return now.Add(c.options.Pace.Away)
 	}
 	failed := c.options.Pace.after(c.attempts.get(name), err, told, time.Now())
+	failed.Org = w.org
 	c.log.WarnContext(ctx, "certificate was not issued", keyName, string(name), keyError, err, "next", failed.Next)
 	if err := c.attempts.put(name, failed); err != nil {
 		c.log.ErrorContext(ctx, "attempt is not on the disk", keyName, string(name), keyError, err)
 	}
-	return failed.Next, true
+	if lock != nil {
+		if err := c.shared.giveAttempt(lock, name, failed); err != nil {
+			c.log.WarnContext(ctx, "other edges do not know of an attempt", keyName, string(name), keyError, err)
+		}
+	}
+	return failed.Next
+}
+
+// again returns when a name is tried again for which the cluster state was of no use.
+func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time.Time {
+	if ctx.Err() == nil {
+		c.log.WarnContext(ctx, "certificate waits for the cluster state", keyName, string(name), keyError, err)
+	}
+	return time.Now().Add(c.options.Pace.Away)
 }
 
 // recall reads a certificate that was issued for a name when it was wanted before. What

@@ -373,6 +373,57 @@ func (h *Host) Flycast(at netip.Addr, _ *struct{}) error {
 	return h.serve(netip.AddrPortFrom(at, probePort))
 }
 
+// ServeSSH has the host tell who connects to the SSH port of a Machine whose that is, and who is called.
+func (h *Host) ServeSSH(_ struct{}, _ *struct{}) error {
+	l, err := net.Listen("tcp6", netip.AddrPortFrom(h.n.HostAddr6(), hangar.ServicesSSHPort).String())
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if id, ok := h.n.Called(c); ok {
+				_, _ = fmt.Fprintf(c, "%s called by %s", id, c.RemoteAddr().(*net.TCPAddr).IP)
+			}
+			_ = c.Close()
+		}
+	}()
+	h.t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return nil
+}
+
+// CallSSH returns what a caller of an address by TCP hears.
+func (h *Host) CallSSH(in Probe, out *string) error {
+	ctx, cancel := context.WithTimeout(h.t.Context(), in.Wait)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
+	if in.From == computer {
+		dial = h.computer.DialContext
+	}
+	return h.within(in.From%computer, func() error {
+		c, err := dial(ctx, "tcp", in.To.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		deadline, _ := ctx.Deadline()
+		if err := c.SetReadDeadline(deadline); err != nil {
+			return err
+		}
+		text, err := io.ReadAll(c)
+		*out = string(text)
+		return err
+	})
+}
+
 // Box opens a mailbox of a Machine or of the host.
 func (h *Host) Box(in Packet, _ *struct{}) error {
 	return h.within(in.By, func() error {

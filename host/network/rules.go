@@ -119,10 +119,10 @@ func afterPackets() {
 //	prerouting   drop what comes from an own device under a foreign address, and what
 //	             comes from elsewhere under an own one, or for the host's own ones and
 //	             the private ones of Apps
-//	services     send what Machines call the platform, and the SSH port of Machines of the sender's network,
-//	             to the host's own address
+//	services     send what Machines call the platform, and the SSH port of this host's Machines of the sender's
+//	             network, to the host's own address
 //	counted      drop a new connection of a Machine that has MaxConnections
-//	input        of own devices: nothing of other hosts; answers; "counted"; the platform's services, what was for
+//	input        of own devices: nothing of other hosts but what was for the SSH port of a Machine; answers; "counted"; the platform's services, what was for
 //	             the SSH port of a Machine, Apps that are served in the sender's network, open ports, echo; drop the rest
 //	forward      from own devices: as "leaving" says; to own devices: only answers
 //	leaving      "counted"; from one host to another: refuse; to own devices within a network; to
@@ -168,8 +168,8 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(t.gateway.gateway6))
 
-	// What leads to no Machine that is attached is refused, as at every other port.
-	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)),
+	// What leads to no Machine that is attached is refused, as at every other port. Another host serves its own.
+	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)), notRoutedTo(mesh),
 		toTCP(hangar.MachineSSHPort), redirectPort(t.gateway.gateway6, hangar.ServicesSSHPort))
 
 	// What is dropped before it is confirmed takes no place in the kernel's table.
@@ -181,6 +181,8 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	}
 
 	add(input, fromOther, accept())
+	add(input, fromMesh, isNew(), is(destination, t.gateway.gateway6), toTCP(hangar.ServicesSSHPort), redirected(), jump(counted))
+	add(input, fromMesh, is(destination, t.gateway.gateway6), toTCP(hangar.ServicesSSHPort), redirected(), accept())
 	add(input, fromMesh, drop())
 	add(input, protocol(unix.NFPROTO_IPV4), icmp(unix.IPPROTO_ICMP, icmpRedirect), drop()) // may be about a connection
 	add(input, established(), accept())
