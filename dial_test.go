@@ -38,6 +38,7 @@ var dialers = map[string]string{
 	"host/mesh/settle.go":                   "asks the operator's name server about a host of the cluster; WireGuard calls what it answers, and no one else has its key",
 	"host/network/dial.go":                  "connects to an address that the platform gave a Machine",
 	"host/network/dial_service.go":          "connects to an address that the platform gave a Machine",
+	"host/wireguard/carrier/carrier.go":     "connects to the daemon's own WireGuard port on the loopback alone",
 	"host/remote/peer.go":                   "connects to hosts of the cluster alone, whose records name the addresses",
 	"host/volume/nbd/nbd.go":                "connects to a socket file of the daemon's own",
 	"host/volume/storaged/qmp.go":           "connects to a socket file of the daemon's own",

@@ -100,7 +100,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.private, p.machines, p.ssh); err != nil {
 		return err
 	}
-	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.servers.hosts); err != nil {
+	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.private, p.servers.hosts); err != nil {
 		return err
 	}
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {

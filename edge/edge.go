@@ -60,6 +60,9 @@ type Options struct {
 	// Platform is what answers at names directly below Domain that are the platform's own. No
 	// handler is called before Run, or after it.
 	Platform map[hangar.Hostname]http.Handler
+	// Nameless answers clients that send no server name by TLS to an address that Apps share, under
+	// the same conditions; nil: their handshakes are refused.
+	Nameless http.Handler
 
 	Machines     *catalog.Catalog // followed by its owner
 	Routes       *catalog.Routes  // followed by Run
@@ -113,8 +116,8 @@ func New(o Options) *Edge {
 	})
 	e.listeners = listen.New(listen.Options{
 		HTTP: o.HTTP, HTTPS: o.HTTPS, HTTP3: o.HTTP3, Shared: o.Shared, Host: o.Host, Domain: o.Domain,
-		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil },
-		Routes:   e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
+		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil }, Nameless: o.Nameless != nil,
+		Routes: e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
 		ServeConn: e.serveConn, ServeRequest: e.serveRequest, MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
 		Traffic: e.traffic, Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
 	})
@@ -174,7 +177,7 @@ func (e *Edge) Open(ctx context.Context) error {
 	e.proxy = proxy.New(proxy.Options{
 		Routes: e.routes, Catalog: e.o.Machines, Balancer: e.balancer, Gates: e.o.Gates, Host: e.o.Host, Region: e.o.Region,
 		Challenge: e.certs.Challenge, HTTPSPort: int(https.Port()), AltSvc: e.listeners.AltSvc(), Buckets: e.buckets,
-		Platform: e.o.Platform, Traffic: e.traffic, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
+		Platform: e.o.Platform, Nameless: e.o.Nameless, Traffic: e.traffic, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
 	})
 	return nil
 }

@@ -59,6 +59,9 @@ type Options struct {
 	// Platform reports whether a name is one of the platform itself, which is served by TLS on
 	// HTTPS alone. nil: none is.
 	Platform func(name hangar.Hostname) bool
+	// Nameless has clients served by the platform that send no server name to HTTPS at a shared
+	// address; otherwise their handshake is refused.
+	Nameless bool
 	Routes   *catalog.Routes
 	Balancer *balance.Balancer
 	Gates    hangar.MachineGates

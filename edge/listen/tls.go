@@ -131,6 +131,11 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 		return l.choosePlatform(a)
 	}
 	if a.route == nil {
+		if a.name == "" && l.o.Nameless && a.port == portHTTPS {
+			a.platform = true
+			k := configKey{nameless: true, alpn: protoHTTP1, min: tls.VersionTLS12, max: tls.VersionTLS13}
+			return l.configs.get(k, l.newConfig), nil
+		}
 		if a.name == "" {
 			return nil, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "the client sent no server name, and the address is shared"}
 		}
@@ -183,6 +188,7 @@ type configKey struct {
 	app        hangar.AppID
 	name       hangar.AppName  // of app
 	platform   hangar.Hostname // instead of an App
+	nameless   bool            // instead of both
 	alpn       string          // separated by spaces
 	min, max   uint16
 	selfSigned bool
@@ -218,7 +224,10 @@ func newConfigKey(e *balance.Endpoint) configKey {
 
 // owner is what no other configuration shares a TLS session with.
 func (k *configKey) owner() string {
-	if k.platform != "" {
+	switch {
+	case k.nameless:
+		return "nameless"
+	case k.platform != "":
 		return "platform " + string(k.platform)
 	}
 	return "app " + string(k.app)
@@ -240,12 +249,12 @@ func (l *Listeners) newConfig(k configKey) *tls.Config {
 // it sent none.
 func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.Certificate, error) {
 	ctx := hello.Context()
-	if hello.ServerName == "" {
+	if hello.ServerName == "" && !k.nameless {
 		named := *hello
 		named.ServerName = string(k.name.Hostname(l.o.Domain))
 		hello = &named
 	}
-	found, err := l.o.Certificate(hello, k.selfSigned)
+	found, err := l.o.Certificate(hello, k.selfSigned || k.nameless)
 	if err == nil {
 		return found, nil
 	}

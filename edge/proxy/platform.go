@@ -10,8 +10,12 @@ import (
 //
 // A request for such a name never reaches an App, and one on a connection whose TLS is for such
 // a name is never answered as another: what came by an address or a port of an App's own, or
-// with TLS for another name, is misdirected (RFC 9110, section 15.5.20).
+// with TLS for another name, is misdirected (RFC 9110, section 15.5.20). What came with TLS for
+// no name, to an address that Apps share, is for the platform as well, whatever its Host is.
 func (p *Proxy) platformOf(v *clientConn, r *http.Request) (http.Handler, *hangar.EdgeError) {
+	if v.TLS != nil && v.Route == nil && v.ServerName == "" {
+		return p.options.Nameless, nil
+	}
 	if len(p.options.Platform) == 0 {
 		return nil, nil //nolint:nilnil // it is for an App
 	}

@@ -151,6 +151,7 @@ type Options struct {
 	HTTPSPort int    // where clients reach the edge by https under the names of Apps; 0: 443
 	Buckets   *statics.Buckets
 	Platform  map[hangar.Hostname]http.Handler // what answers at names of the platform itself; see servePlatform
+	Nameless  http.Handler                     // what answers over TLS for no name at an address that Apps share; nil: such connections do not come
 	Limits    Limits
 	Traffic   *traffic.Table // counts requests; nil: they are not counted
 	Log       *slog.Logger

@@ -324,6 +324,16 @@ func (g *Gateway) OpenGateway(ctx context.Context) (hangar.PeerGateway, error) {
 	return hangar.PeerGateway{EndpointIP: g.Endpoint, EndpointPort: g.link.Port, GatewayKey: g.link.PublicKey}, nil
 }
 
+// ListensAt is the UDP port at which peers are let in; 0: there are none yet.
+func (g *Gateway) ListensAt() uint16 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.link == nil {
+		return 0
+	}
+	return g.link.Port
+}
+
 // AwaitPeer implements hangar.PeerHost.
 func (g *Gateway) AwaitPeer(ctx context.Context, key hangar.PeerKey, address netip.Addr) error {
 	for {
