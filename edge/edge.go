@@ -1,14 +1,14 @@
 // Package edge serves Apps to those outside of their private networks: it takes connections,
 // finds out whose they are, and joins them to Machines.
 //
-// It is made of children that do not know one another. edge/catalog follows what there is:
-// Machines, Apps, addresses. edge/balance picks a Machine for a request, and has one
-// started. edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy
-// does HTTP; edge/certs has the certificates. Edge joins them.
+// It is made of children that do not know one another. edge/catalog follows the Machines, Apps
+// and addresses. edge/balance picks a Machine for a request, and starts one if needed.
+// edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy does HTTP;
+// edge/certs has the certificates. Edge joins them.
 //
-// The edge decides nothing for good: it is told by feeds, and the host of a Machine, behind
-// hangar.MachineGate, has the last word on who gets in. It keeps nothing but certificates and
-// the keys of TLS sessions, in its directory, so that it serves on while nobody feeds it.
+// The edge makes no lasting decision: feeds drive it, and the host of a Machine, behind
+// hangar.MachineGate, has the last word on which requests get in. Its directory holds only
+// certificates and the keys of TLS sessions, so that it can serve while its feeds are down.
 //
 // An orderly end loses no request: Run stops to accept, lets what is under way end, and
 // returns. The listening sockets are the keeper's, too, so that connections wait for the next

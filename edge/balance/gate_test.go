@@ -133,7 +133,7 @@ func (g *gate) WakeMachine(ctx context.Context, ref hangar.MachineRef, _ int) er
 	return m.wakeErr
 }
 
-// begin starts a guest; the start goes on without a waiter.
+// begin starts a guest. The start continues when there is no waiter left.
 func (g *gate) begin(m *guest) {
 	from, done := m.state, make(chan struct{})
 	m.waking = done

@@ -28,7 +28,7 @@ func newMeasures() *measures {
 			Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"result"}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hangar_edge_wait_duration_seconds", Help: "How long requests and connections waited for a Machine that had to be started or was busy, also in vain. Those that had not to wait are not among them",
+			Name: "hangar_edge_wait_duration_seconds", Help: "How long requests and connections waited for a Machine that had to be started or was busy, including those that gave up or failed. Requests that did not have to wait are not counted",
 			Buckets: []float64{.005, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}

@@ -253,7 +253,7 @@ func wakeError(row *hangar.MachineRow, err error) *hangar.EdgeError {
 	case reason == hangar.ReasonWrongState:
 		code, text = hangar.EdgeNotStartable, "cannot be started out of its state"
 	case reason == hangar.ReasonStartFailed:
-		code, text = hangar.EdgeStateChange, "was started in vain"
+		code, text = hangar.EdgeStateChange, "failed to start"
 	case hangar.CodeOf(err) == hangar.CodeNotFound:
 		code, text = hangar.EdgeNoMachine, "is gone"
 	case hangar.CodeOf(err) == hangar.CodeUnavailable:

@@ -50,7 +50,7 @@ type Catalog struct {
 	once    sync.Once     // closes synced
 	skipped atomic.Uint64
 
-	// settling is held while a change is installed and observers are told. Taken before mu.
+	// settling is held while a change is installed and observers are notified. Taken before mu.
 	settling sync.Mutex
 
 	mu        sync.RWMutex // guards what follows
@@ -119,8 +119,8 @@ type View struct {
 	Version uint64
 }
 
-// Network returns the rows of the Machines on a network that are of an App of a name; of all
-// of them if app is empty. It is for who asks by names, as DNS does.
+// Network returns the rows of the Machines on a network that belong to the App of a name, or all
+// of them if app is empty. It serves lookups by name, such as DNS.
 func (c *Catalog) Network(id hangar.NetworkID, app hangar.AppName) View {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -243,8 +243,8 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *han
 	old = c.rows[id]
 	if old != nil {
 		if old.Machine.AppID != row.Machine.AppID || old.Machine.App != row.Machine.App || old.Network != row.Network {
-			// Neither changes in a Machine's life: whoever wrote this row speaks
-			// of something that is not its own.
+			// Neither changes during a Machine's life, so the writer of this row does not own the
+			// Machine.
 			return old, false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.AppID, old.Network)
 		}
 		if old.Machine.Host == row.Machine.Host && row.Seq <= old.Seq {

@@ -444,7 +444,7 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
-// TestAwaitMachine: who waits for a row goes on when observers have been told of it.
+// TestAwaitMachine: a waiter for a row is woken after observers have been notified of it.
 func TestAwaitMachine(t *testing.T) {
 	within(t, func(in bubble) {
 		var told atomic.Uint64
@@ -461,7 +461,7 @@ func TestAwaitMachine(t *testing.T) {
 			go func() { done <- in.cat.AwaitMachine(in.t.Context(), ref, seq) }()
 			s <- row("a", 1, seq)
 			if err := <-done; err != nil || told.Load() < seq {
-				in.t.Fatalf("waited for %d, was told of %d: %v", seq, told.Load(), err)
+				in.t.Fatalf("waited for row %d, observers have seen %d: %v", seq, told.Load(), err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(in.t.Context(), time.Second)
@@ -574,7 +574,7 @@ func BenchmarkLookup(b *testing.B) {
 	<-done
 }
 
-// TestObserve: observers are told of every change, in order, when it is in view.
+// TestObserve: observers are notified of every change, in order, once it is visible.
 func TestObserve(t *testing.T) {
 	within(t, func(in bubble) {
 		var told []string
@@ -584,7 +584,7 @@ func TestObserve(t *testing.T) {
 					return "none"
 				}
 				if seen, _ := in.cat.Machine(r.Machine.ID); seen != row {
-					in.t.Error("a change is told and not in view")
+					in.t.Error("observers were notified of a change that is not visible")
 				}
 				return ids([]*hangar.MachineRow{r})
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Routes is the live view of every App: its addresses and its names. It follows a
-// hangar.RouteFeed as Catalog follows rows, and believes whatever the feed said last. A
-// lookup waits for a writer as long as one App takes, however many there are. Use NewRoutes.
+// Routes is the live view of every App's addresses and names. It follows a hangar.RouteFeed as
+// Catalog follows rows; the last change of the feed wins. A lookup waits for a writer at most as
+// long as one App takes, however many there are. Use NewRoutes.
 type Routes struct {
 	feed    hangar.RouteFeed
 	domain  string // below which Apps have their names, with a dot before it
@@ -32,7 +32,7 @@ type Routes struct {
 	addresses map[netip.Addr]addressOwner
 	hostnames map[hangar.Hostname]*hangar.AppRoute // wildcards without their asterisk
 	sorted    []*hangar.AppRoute                   // apps; nil after a change
-	changed   chan struct{}                        // closed at the next change; nil until somebody asks
+	changed   chan struct{}                        // closed at the next change; nil until a caller waits
 }
 
 type addressOwner struct {
@@ -80,8 +80,8 @@ func (r *Routes) ByName(name hangar.AppName) (*hangar.AppRoute, bool) {
 	return route, ok
 }
 
-// ByAddress returns the App that has an address to itself, in public or in a private
-// network. Nobody has the shared one.
+// ByAddress returns the App that owns an address, public or in a private network. The shared
+// address has no owner.
 func (r *Routes) ByAddress(ip netip.Addr) (*hangar.AppRoute, *hangar.Address, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -23,7 +23,7 @@ type Pace struct {
 	Refused time.Duration // after it has refused
 	Most    time.Duration // of both
 	Limited time.Duration // after a rate limit that does not say until when
-	Again   time.Duration // at least, also when somebody asks
+	Again   time.Duration // at least, even for a retry on request
 }
 
 // DefaultPace stays below what well-known servers allow: five failed validations of a name in
@@ -120,7 +120,7 @@ func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
 	if wait <= 0 {
 		wait = p.Most
 	}
-	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // nobody gains by guessing it
+	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // there is nothing to gain by guessing it
 	next.Next = now.Add(wait).UTC()
 	if shown.Code == typeOf(acme.ProblemTypeRateLimited) || told.After(now) {
 		next.LimitedUntil = cmp.Or(told, limitIn(shown.Message), now.Add(p.Limited)).UTC()

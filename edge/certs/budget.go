@@ -24,7 +24,7 @@ type Limits struct {
 	Org     Limit // orders of one organization
 	Domain  Limit // first certificates that one organization was issued for names of one registered domain
 	Own     Limit // the same for its Apps' own names
-	Name    Limit // orders for one name, whoever has it
+	Name    Limit // orders for one name, across all its owners
 }
 
 // DefaultLimits stay below those of Let's Encrypt (letsencrypt.org/docs/rate-limits): 300 new orders

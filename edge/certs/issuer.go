@@ -140,7 +140,8 @@ func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.
 	return account, err
 }
 
-// registerOnce is register for one at a time. unread is why the account on the disk is of no use.
+// registerOnce is register for one at a time. unread is why the account on the disk cannot be
+// used.
 func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *acme.Account) (registered *acme.Account, unread, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

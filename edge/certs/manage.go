@@ -20,7 +20,7 @@ import (
 const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
-	expiredKept  = 30 * 24 * time.Hour // on the disk, when nobody wants the certificate
+	expiredKept  = 30 * 24 * time.Hour // on the disk, when no App wants the certificate
 	feedPause    = time.Second         // after the feed has failed, doubled up to feedPauseMost
 	feedMost     = 30 * time.Second
 )
@@ -65,8 +65,7 @@ func (c *Certs) restore() error {
 	return nil
 }
 
-// restoreIssued reads the certificates that were issued, and forgets those that nobody has
-// wanted for long.
+// restoreIssued reads the issued certificates and forgets those that no App has wanted for long.
 func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsPrefix(c.issuer.IssuerKey()))
 	found, err := os.ReadDir(dir)

@@ -16,7 +16,7 @@ var (
 	errStopped = errors.New("the daemon ends")
 )
 
-// never is when an order is due that waits for somebody to ask.
+// never is when an order is due that waits for a request.
 const never = 100 * 365 * 24 * time.Hour
 
 // orders has things done for names, each at its time, some of them at once and never two for
@@ -39,11 +39,11 @@ type order struct {
 	name     hangar.Hostname
 	at       time.Time
 	demanded bool
-	again    bool          // it was asked for once more while it was worked on
+	again    bool          // it was requested again while in progress
 	dropped  bool          // likewise, or it was forgotten
 	working  bool          // and not in the queue
 	place    pqueue.Place  // in the queue
-	finished chan struct{} // closed when the next or current work ends; nil: nobody waits
+	finished chan struct{} // closed when the next or current work ends; nil: no waiters
 }
 
 func newOrders(atOnce int, fulfil func(context.Context, hangar.Hostname) (time.Time, bool)) *orders {
@@ -112,8 +112,8 @@ func (o *orders) hurry(name hangar.Hostname, at time.Time) {
 	}
 }
 
-// demand has a name worked on before all others, and returns what is closed afterwards. It
-// refuses while the name is to be left alone, and when too many are waited for.
+// demand puts a name first in the queue and returns a channel that is closed when it is done. It
+// refuses while the name is in backoff, and when there are too many waiters.
 func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +140,7 @@ func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error)
 	return w.finished, nil
 }
 
-// settle tells those who wait for an order that left the queue, or was worked on.
+// settle wakes the waiters of an order that left the queue or was worked on.
 func (o *orders) settle(w *order) {
 	if w.demanded && !w.working {
 		w.demanded = false
@@ -217,7 +217,7 @@ func (o *orders) work(ctx context.Context, w *order) {
 	o.due.Put(w)
 }
 
-// stop lets nobody wait for what nobody will do.
+// stop wakes all waiters, because no order will be worked on any more.
 func (o *orders) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -16,7 +16,7 @@ type entry struct {
 	pair      *tls.Certificate
 	notBefore time.Time
 	notAfter  time.Time
-	sum       [sha256.Size]byte // of what it was made of
+	sum       [sha256.Size]byte // of the certificate and its key
 }
 
 // newEntry parses a chain and its key, in PEM.
@@ -63,7 +63,7 @@ func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCe
 type table struct {
 	custom map[hangar.Hostname]*entry       // that were uploaded, by name or wildcard
 	issued map[hangar.Hostname]*entry       // that an ACME server has issued
-	wanted map[hangar.Hostname]hangar.OrgID // names that are to have an issued one, and whose they are; of the platform: nobody's
+	wanted map[hangar.Hostname]hangar.OrgID // names that need an issued certificate, and their owners; zero for the platform's own
 }
 
 func emptyTable() *table {

@@ -79,8 +79,8 @@ func (c *clients) of(a netip.Addr, now time.Time) *client {
 	return known
 }
 
-// allow reports whether a question of a client shall be answered. queued says that
-// questions wait faster than they are answered.
+// allow reports whether to answer a client's question. queued says that questions arrive faster
+// than they are answered.
 func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *clients) asked(a netip.Addr, now time.Time) {
 	c.of(a, now).asking--
 }
 
-// sweep forgets those who have not asked for a while.
+// sweep forgets clients that have not asked for a while.
 func (c *clients) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,11 +1,11 @@
 // Package dns is the name server of Machines: it answers the names of their private
 // network from memory, and passes what else they ask on to the resolvers of the host.
 //
-// Who asks is known by the source address, which the network lets nobody forge: an
-// asker gets the names of its own network and learns nothing of any other, not even
-// that there is one. Whoever is on no network is refused. Names follow the catalog: an
-// answer is made of the rows that are in view when the question is read. Names of the
-// private network, addresses of private networks and the other names that mean
+// A client is known by its source address, which the network does not let it forge. It gets the
+// names of its own network and learns nothing of any other, not even that there is one. A client
+// on no network is refused. Names follow the catalog: an answer is made from the rows that are
+// visible when the question is read. Names of the private network, addresses of private networks
+// and the other names that have a meaning only here never leave the host.
 // something here alone never leave the host.
 //
 // Answers of resolvers are kept for their time, within bounds of memory; when no
@@ -189,13 +189,13 @@ func (s *Server) sweep(ctx context.Context) error {
 	}
 }
 
-// asker is who asks.
+// asker is the client that asked a question.
 type asker struct {
 	addr    netip.Addr
 	network hangar.NetworkID // 0: it is on none
 }
 
-// asker returns who asks from an address.
+// asker returns the client at an address.
 func (s *Server) asker(addr netip.Addr) asker {
 	id := networkOf(addr)
 	if id == 0 && s.config.Owner != nil {
@@ -206,8 +206,8 @@ func (s *Server) asker(addr netip.Addr) asker {
 	return asker{addr, id}
 }
 
-// client returns whom the questions of an asker count for. All who are on no network are
-// one, so that nobody has more by asking under addresses that are made up.
+// client returns the client that an asker's questions count for. All those on no network are one,
+// so that made-up addresses gain nothing.
 func (a asker) client() netip.Addr {
 	if a.network == 0 {
 		return netip.Addr{}

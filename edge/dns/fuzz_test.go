@@ -60,9 +60,8 @@ func packed(tb testing.TB, name string, qtype uint16, change func(m *dns.Msg)) [
 	return b
 }
 
-// FuzzHandle: whatever comes, an answer is a message that anybody can read, as long as
-// the asker takes, and to the question that was asked; nothing private goes on to a
-// resolver.
+// FuzzHandle: any input gets a well-formed answer that is no longer than the asker accepts and
+// matches the question; nothing private is forwarded to a resolver.
 func FuzzHandle(f *testing.F) {
 	for _, name := range []string{
 		"web.internal", "_apps.internal", "all._instances.internal", "vms.web.internal", "top2.nearest.of.web.internal", "internal",

@@ -132,7 +132,7 @@ func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
 	return &node{addresses: addressRecords(list, true)}
 }
 
-// reverse returns the node of an address: its name, for those who are on its network.
+// reverse returns the node of an address: its name, for clients on its network.
 func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 	const nibbles, zoneNibbles = 32, 4
 	if before > nibbles-zoneNibbles {

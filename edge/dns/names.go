@@ -21,9 +21,8 @@ type node struct {
 	text      records // TXT
 	pointer   records // PTR
 
-	// What it was made of: it is valid while the rows of app on its network, or of
-	// the whole network, have version; if it is of one machine, while its row is that
-	// of host with version.
+	// What it was built from. It is valid while the rows of app on its network, or of the whole
+	// network, have version; for a single machine, while its row is host's at version.
 	app     hangar.AppName
 	machine hangar.MachineID
 	host    hangar.HostID
@@ -32,7 +31,7 @@ type node struct {
 	changeable bool
 }
 
-// valid is whether n still has what it was made of.
+// valid reports whether the rows that n was built from are unchanged.
 func (n *node) valid(c *catalog.Catalog, network hangar.NetworkID) bool {
 	if n.machine != "" {
 		row, ok := c.Machine(n.machine)

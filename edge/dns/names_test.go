@@ -58,7 +58,7 @@ func populate(w *world) {
 	w.put(netOne, "console", 8, unregistered)
 	w.put(netOne, "gone", 9, state(hangar.MachineDestroyed))
 	w.put(netTwo, "other", 10)
-	// A row with an address of another network is of use to nobody.
+	// A row with an address of another network is ignored.
 	w.put(netTwo, "other", 11, func(m *hangar.Machine) { m.PrivateIP = address(netOne, 11) })
 }
 

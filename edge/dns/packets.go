@@ -164,7 +164,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// answer answers a message, or sees to it that it is answered later.
+// answer answers a message, now or later.
 func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now time.Time) []byte {
 	to := from.(*net.UDPAddr).AddrPort()
 	s := r.server

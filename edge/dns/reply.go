@@ -38,7 +38,7 @@ func newReply(key string, m *dns.Msg, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A record without data is read, and written as one that nobody can read.
+	// The library reads a record without data but writes it as one that cannot be read.
 	if new(dns.Msg).Unpack(wire) != nil {
 		return nil, errBadReply
 	}

@@ -58,7 +58,7 @@ var (
 	errBusy       = errors.New("too many lookups")
 )
 
-// given is a reply for one who asks.
+// given is a reply for one client.
 type given struct {
 	reply *reply
 	left  uint32 // seconds it may be kept
@@ -134,7 +134,7 @@ func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
 	return given{}, err
 }
 
-// fly returns the lookup of a key, which may have been begun by somebody else.
+// fly returns the lookup of a key, which another question may have started.
 func (r *resolver) fly(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +154,7 @@ func (r *resolver) fly(ctx context.Context, key string, q *query, now time.Time)
 	return f, nil
 }
 
-// land looks up and tells those who wait.
+// land looks up and wakes the waiters.
 func (r *resolver) land(ctx context.Context, key string, f *flight, m *dns.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()

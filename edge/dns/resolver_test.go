@@ -66,8 +66,8 @@ func TestOtherNames(t *testing.T) {
 	}
 }
 
-// TestLongOtherNames: an answer that a resolver cuts is fetched over TCP, and cut again
-// for those who ask over UDP.
+// TestLongOtherNames: an answer that a resolver truncates is fetched over TCP, and truncated
+// again for clients over UDP.
 func TestLongOtherNames(t *testing.T) {
 	w := newWorld(t)
 	var lines []string
@@ -213,7 +213,7 @@ func TestStaleAnswers(t *testing.T) {
 	})
 }
 
-// TestOneLookupForAll: those who ask the same at once share a lookup.
+// TestOneLookupForAll: identical questions in flight share a lookup.
 func TestOneLookupForAll(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})

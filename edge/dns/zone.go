@@ -47,7 +47,7 @@ func localZones() map[string]*zone {
 		reverseZone: zoneReverse,
 		"localhost": zoneLocalhost,
 		"flycast":   zoneFlycast,
-		// Nobody has these: RFC 6761, RFC 7686.
+		// No registry delegates these: RFC 6761, RFC 7686.
 		"invalid": zoneEmpty, "onion": zoneEmpty,
 	}
 	// Addresses that mean nothing outside: RFC 6303.

@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Feed is a hangar.MachineFeed and a hangar.RouteFeed, of which tests say what comes. Whoever
-// watches gets what came before, Synced, and every later change in order. Use NewFeed. A Feed is
-// safe for concurrent use.
+// Feed is a hangar.MachineFeed and a hangar.RouteFeed whose contents tests set. A watcher gets
+// what came before, Synced, and every later change in order. Use NewFeed. A Feed is safe for
+// concurrent use.
 type Feed struct {
 	machines changes[hangar.MachineRowChange]
 	routes   changes[hangar.RouteChange]
@@ -92,7 +92,7 @@ func (f *Feed) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, er
 type changes[C any] struct {
 	mu    sync.Mutex // guards what follows
 	all   []C
-	added chan struct{} // closed by the next one; nil: nobody waits
+	added chan struct{} // closed by the next one; nil: no waiters
 }
 
 func (c *changes[C]) add(change C) {

@@ -52,8 +52,8 @@ func newFollower(connections context.Context, l *Listeners) *follower {
 	return f
 }
 
-// follow accepts what there is and follows what Apps need until ctx ends, and then closes
-// all sockets.
+// follow accepts connections on the HTTP sockets and follows what Apps need until ctx ends, and
+// then closes all sockets.
 func (f *follower) follow(ctx context.Context) {
 	for _, s := range []*socket{f.http, f.https} {
 		if s != nil {
@@ -225,7 +225,7 @@ func (f *follower) close(k key, c io.Closer) {
 	}
 }
 
-// cause is the error of the system in one of package net, which says the address once more.
+// cause returns the system's error inside one of package net, which repeats the address.
 func cause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

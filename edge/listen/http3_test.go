@@ -19,8 +19,7 @@ func patient() *quic.Config {
 	return &quic.Config{HandshakeIdleTimeout: patience, MaxIdleTimeout: patience}
 }
 
-// deaf is a socket as somebody has it who sends in the name of another address: what comes back
-// goes to that one.
+// deaf is the socket of a client that forges its source address: replies go to that address.
 type deaf struct {
 	net.PacketConn
 	answered func()

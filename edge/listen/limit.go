@@ -25,7 +25,7 @@ type Limits struct {
 
 	FirstByte time.Duration // how long a client may say nothing of whose it is
 	Handshake time.Duration // how long a TLS handshake may take
-	LastWords time.Duration // how long those accepted last may say nothing of whose they are, after Run was told to end
+	LastWords time.Duration // how long the last accepted connections may stay unidentified after Run was stopped
 }
 
 // DefaultLimits are those of a Limits that says nothing.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// linesEvery is how often an App is told of the same kind of failure.
+	// linesEvery is how often an App's log gets a line about the same kind of failure.
 	linesEvery = 10 * time.Second
 	// maxLines is how many kinds of failures of how many Apps are remembered.
 	maxLines = 10_000

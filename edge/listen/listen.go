@@ -1,12 +1,12 @@
 // Package listen has the sockets of the edge: it accepts connections and datagrams, finds
 // out whose they are, terminates TLS, and joins what is not HTTP with Machines.
 //
-// Promises. A connection whose local address is of one App belongs to that App, whatever
-// else it says; any other says whose it is by its TLS server name, or is HTTP. Nothing is
-// read of a connection before it is known what is done with it, so that bytes which are only
-// passed on never leave the kernel. What no App has asked for is closed. One client, and the
-// Apps of one organization, however many clients they have, cannot have more than their share
-// of connections, handshakes, datagrams and sockets: as much as they have is left for others.
+// Promises. A connection whose local address belongs to one App belongs to that App, whatever
+// else it says; any other names its App by its TLS server name, or is HTTP. Nothing is read from
+// a connection before its handling is decided, so that bytes which are only passed on never leave
+// the kernel. A connection for a port that no App declares is closed. One client, and the Apps of
+// one organization, however many clients they have, cannot have more than their share of
+// connections, handshakes, datagrams and sockets: as much as they have is left for others.
 //
 // The sockets outlive the process: each is also held by a keeper, from which the next
 // Listeners take it back. Connections that come in between wait in its backlog. When Run is
@@ -46,9 +46,9 @@ import (
 
 // Options of Listeners. Routes, Balancer, Gates, Certificate, ServeConn and Log are needed.
 type Options struct {
-	// HTTP and HTTPS are the addresses on which every App is served on its ports 80 and
-	// 443, whatever number they have here. No host is every address of the server. Empty:
-	// not listened on.
+	// HTTP and HTTPS are the addresses on which every App is served on its ports 80 and 443,
+	// whatever their numbers are here. Without a host they are every address of the server.
+	// Empty: not listened on.
 	HTTP, HTTPS string
 	// Shared is the address that Apps share. On it Apps are served on the other ports which
 	// they have for TLS or HTTP, unless HTTP names an address, which is it then.
@@ -62,8 +62,8 @@ type Options struct {
 	Routes   *catalog.Routes
 	Balancer *balance.Balancer
 	Gates    hangar.MachineGates
-	// Certificate finds one for a client. Its ServerName is the App's own where the client
-	// sent none. An error may be a *hangar.EdgeError, whose code is told.
+	// Certificate finds one for a client. Its ServerName is the App's own where the client sent
+	// none. An error may be a *hangar.EdgeError, whose code the client receives.
 	Certificate func(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error)
 	// ServeConn serves HTTP on a connection until that ends, and closes it. TLS is done.
 	ServeConn func(ctx context.Context, conn net.Conn, e Info)
@@ -73,7 +73,7 @@ type Options struct {
 	MaxHeaderBytes int
 	Keeper         *keeper.Client // nil: sockets end with the process
 	Tickets        string         // the file of the keys of TLS sessions; empty: they end with the process
-	Drain          time.Duration  // how long connections go on after Run was told to end
+	Drain          time.Duration  // how long connections may continue after Run was stopped
 	Limits         Limits
 	Traffic        *traffic.Table                  // counts what passes; nil: it is not counted
 	Ready          func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes

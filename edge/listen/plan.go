@@ -35,7 +35,7 @@ type plan struct {
 	// held are those of organizations that are open or planned: one may have another only as
 	// long as more are free than it has.
 	held map[hangar.OrgID]int
-	// covered tells of a TCP socket that another takes the connections of.
+	// covered reports whether another socket takes the connections of this TCP address.
 	covered func(netip.AddrPort) bool
 	ports   func(*hangar.AppRoute) []balance.PortRange
 	open    func(key) bool // which are open

@@ -71,9 +71,9 @@ func pgRefusal(code, message string) []byte {
 	return b
 }
 
-// servePostgres terminates TLS as a PostgreSQL server does: when the client asks for it, or
-// at once for those of version 17 and later who know that it is offered. Who asks for
-// nothing is refused.
+// servePostgres terminates TLS as a PostgreSQL server does: when the client asks for it, or at
+// once for clients of version 17 and later that know it is offered. A client that asks for
+// neither is refused.
 func (l *Listeners) servePostgres(ctx context.Context, a *arrival) error {
 	first, err := l.peek(a.conn)
 	if err != nil {
@@ -139,8 +139,8 @@ func refusePlain(conn *traffic.Conn) error {
 	return nil
 }
 
-// lingerTime is for how long a client may still send after it was refused. What nobody reads
-// would reset the connection before the client has read why.
+// lingerTime is for how long a refused client may still send. Unread bytes would reset the
+// connection before the client has read the reason.
 const lingerTime = time.Second
 
 // linger ends a connection after the client has, or lingerTime.

@@ -38,7 +38,7 @@ func (p *progress) begin() {
 	p.begun++
 }
 
-// end tells of a round that ended, and of the sockets that are open since.
+// end records the end of a round, and the sockets that are open since.
 func (p *progress) end(open []Socket) {
 	slices.SortFunc(open, func(a, b Socket) int {
 		switch {
@@ -144,6 +144,6 @@ func (a *arrivals) finish(patience time.Duration) {
 	}
 }
 
-// Handed is closed after Run was told to end, when all connections of HTTP that it has
-// accepted were taken by ServeConn, or have ended, or say nothing.
+// Handed is closed after Run was stopped, when every accepted HTTP connection was taken by
+// ServeConn, has ended, or stays silent.
 func (l *Listeners) Handed() <-chan struct{} { return l.arrivals.handed }

@@ -134,7 +134,7 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	switch h := endpoint.Handling; {
 	case h.PgTLS:
 		return l.servePostgres(ctx, a)
-	case h.TLS && h.HTTP: // who speaks HTTP without TLS is told so
+	case h.TLS && h.HTTP: // a client that speaks HTTP without TLS gets an error that says so
 		return l.serveWeb(ctx, a)
 	case h.TLS:
 		return l.serveTLS(ctx, a)

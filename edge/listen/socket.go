@@ -23,7 +23,7 @@ type socket struct {
 	*net.TCPListener
 	name  string // by which the keeper knows it
 	local netip.AddrPort
-	port  int  // what it stands for, whatever number it has; 0: its number
+	port  int  // the public port, which may differ from the socket's; 0: the same
 	own   bool // it has an address of one App
 }
 
@@ -154,7 +154,7 @@ func (i *inheritance) get(name string) *os.File {
 	return f
 }
 
-// renounce gives up what nobody has asked for, of what has certain names.
+// renounce closes the inherited sockets with certain names that no listener has claimed.
 func (i *inheritance) renounce(which func(name string) bool) {
 	for name, f := range i.sockets {
 		if which(name) {

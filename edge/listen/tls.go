@@ -140,7 +140,7 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 		}
 		a.route = route
 	} else if other, ok := l.o.Routes.ByHostname(a.name); ok && other.ID != a.route.ID {
-		// An App must not get what clients say to another because somebody led them here.
+		// An App must not get what clients say to another because a client was misled here.
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is the name of another app", a.name)}
 	}
 	if a.endpoint == nil {
@@ -167,7 +167,7 @@ func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) 
 	return l.configs.get(k, l.newConfig), nil
 }
 
-// portHTTPS is the public port of names of the platform, whatever number HTTPS has.
+// portHTTPS is the public port of names of the platform, whatever the port of HTTPS is here.
 const portHTTPS = 443
 
 // challenge is for an ACME server that looks whether a name is served here.

@@ -56,8 +56,8 @@ func (b *body) attempt() (*attemptBody, bool) {
 	return a, b.repeatable()
 }
 
-// repeatable reports whether the whole body can be read again from its beginning. It waits
-// for a read of the client that goes on.
+// repeatable reports whether the whole body can be read again from its beginning. It waits for a
+// client read in progress.
 func (b *body) repeatable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +92,7 @@ func (b *body) close() {
 		b.mu.Unlock()
 		return
 	}
-	go func() { // the server ends the read that goes on, with the request
+	go func() { // the server ends a read in progress with the request
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.forget()

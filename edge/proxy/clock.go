@@ -19,7 +19,7 @@ type headerClock struct {
 	frame   [9]byte // what is known of the latest frame: its length, type and flags
 	known   int     // bytes of it
 	left    int     // bytes of its payload, still to come
-	open    bool    // the header goes on in the next frame
+	open    bool    // the header continues in the next frame
 	timed   bool    // a deadline is set
 }
 

@@ -100,7 +100,7 @@ func (r *recorder) serve(_ int, c net.Conn) {
 		case coding == "chunked":
 			b, err := io.ReadAll(httputil.NewChunkedReader(br))
 			if err != nil {
-				return // given up in the middle: whoever sent it knows
+				return // given up in the middle, as the sender knows
 			}
 			if trailers, err = r.lines(br); err != nil {
 				return

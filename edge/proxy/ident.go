@@ -28,8 +28,8 @@ func random() uint64 { return rand.Uint64() } //nolint:gosec // see there
 
 const lowerHex = "0123456789abcdef"
 
-// traceparent returns what a Machine gets in HeaderTraceparent: the caller's trace goes on
-// in a new span, or a new trace begins. continued tells whether there was one.
+// traceparent returns the HeaderTraceparent for a Machine: the caller's trace continues in a new
+// span, or a new trace begins. continued reports which.
 func traceparent(sent string) (value string, continued bool) {
 	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	var b [length]byte

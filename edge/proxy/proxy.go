@@ -1,11 +1,11 @@
 // Package proxy is the HTTP side of the edge: it takes requests of clients off connections,
 // brings each to a Machine, and the answer back.
 //
-// A request is never lost that can be repeated and never repeated that cannot: as long as
-// no byte of an answer was passed on, one of which nothing was written goes to another Machine,
-// and one that was written too, if its method is idempotent and its body still at hand. What a
-// Machine is told about the client was found out by the edge; a client cannot say it.
-// Memory is bounded: what is kept of bodies, idle connections, lines of logs.
+// A request that can be repeated is never lost, and one that cannot is never repeated: as long as
+// no byte of an answer was passed on, a request of which nothing was written goes to another
+// Machine, and so does one that was written, if its method is idempotent and its body still at
+// hand. What a Machine learns about the client was found out by the edge; a client cannot set it.
+// Memory is bounded: for bodies, idle connections and lines of logs.
 //
 // Everything streams, in both directions at once. A request counts in its Machine (see
 // package balance) from before the connection to it until the end of the answer, a connection
@@ -219,7 +219,7 @@ func (p *Proxy) dropStale(id hangar.MachineID) {
 	p.streams.drop(id)
 }
 
-// Access is what passes lines about requests on to those who follow an App.
+// Access passes lines about requests to the followers of an App.
 func (p *Proxy) Access() *access.Log { return p.access }
 
 // Run sweeps what the proxy keeps until ctx ends.
@@ -259,8 +259,8 @@ func (p *Proxy) Drain(ctx context.Context) {
 	ending.Wait()
 }
 
-// goAwayEvery is how often connections over HTTP/2 are told that the server ends: one that has
-// just entered may not be known yet to what tells them.
+// goAwayEvery is how often connections over HTTP/2 are told that the server is shutting down: a
+// connection that has just arrived may have missed the last round.
 const goAwayEvery = 100 * time.Millisecond
 
 func (p *Proxy) drainHTTP2(ctx context.Context) {

@@ -89,7 +89,7 @@ func (p *Proxy) logEdge(host hangar.HostID, ref hangar.MachineRef, level, text s
 	gate.LogEdge(ref, level, text)
 }
 
-// record writes a line about a request for those who follow the App's.
+// record writes a line about a request for the followers of its App.
 func (x *exchange) record() {
 	if x.route == nil || !x.p.access.Wanted(x.route.ID) {
 		return

@@ -223,7 +223,7 @@ func TestClientGone(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(30 * time.Second):
-				t.Fatalf("%s: the Machine goes on", path)
+				t.Fatalf("%s: the Machine still sends", path)
 			}
 			if !eventually(func() bool { return w.gate.inside() == 0 && w.proxy.Stats().InFlight == 0 }) {
 				t.Errorf("%s: the request still counts", path)

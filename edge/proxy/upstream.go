@@ -240,7 +240,7 @@ func (x *exchange) bodyFailure() *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the body of the request is malformed or incomplete", Err: err}
 }
 
-// bodyLost is why a request cannot be sent once more.
+// bodyLost is why a request cannot be repeated.
 func bodyLost(b *body) *hangar.EdgeError {
 	if b.full() {
 		return &hangar.EdgeError{

@@ -1,12 +1,12 @@
 // Package traffic counts what the edge passes on, for each App and each Machine.
 //
-// Counting costs a request a few atomic additions and no lock: who counts holds an *App or a
+// Counting costs a request a few atomic additions and no lock: a caller holds an *App or a
 // *Machine, which is looked up once for each connection of a client and once for each permit.
-// Bytes are not counted as they pass, but asked of the kernel, when a connection ends and when
+// Bytes are not counted as they pass, but read from the kernel when a connection ends and when
 // counts are read: see Flow.
 //
 // What is kept is bounded. An App has as many entries as there are registered statuses of HTTP
-// and MaxServerNames; a Table has an entry for each App that somebody has connected to until Sweep,
+// and MaxServerNames; a Table has an entry for each App with a connection since the last Sweep,
 // and a Flow for each connection. The maker of the counts of a Machine keeps them.
 //
 // All methods may be called from many goroutines.

@@ -52,7 +52,7 @@ type Conn struct {
 
 	// Of the request in flight.
 	ctx      context.Context
-	watch    func() bool   // stops waiting for the end of ctx; nil: nobody does
+	watch    func() bool   // stops the watch of ctx; nil: there is none
 	lazy     bool          // ctx is not watched yet
 	headBy   time.Time     // when the header of the answer must be there; zero: any time
 	headWait time.Duration // the same, from when all was sent
@@ -287,7 +287,7 @@ func (c *Conn) setDeadline(t time.Time) {
 
 // waitOn reports whether a read whose deadline has passed is to be repeated.
 func (c *Conn) waitOn() bool {
-	now := time.Now() // readBy stays what it was, so that setReadBy moves the deadline
+	now := time.Now() // readBy is unchanged, so that setReadBy moves the deadline
 	switch {
 	case c.watch != nil && c.ctx.Err() != nil:
 		return false

@@ -240,8 +240,8 @@ func TestContextEndsARoundTrip(t *testing.T) {
 	}
 }
 
-// TestClientOfAProxyGoesAway: the request to the Machine ends soon, although nobody has asked
-// for Done before.
+// TestClientOfAProxyGoesAway: the request to the Machine ends soon, although Done was not called
+// before.
 func TestClientOfAProxyGoesAway(t *testing.T) {
 	ended := make(chan struct{})
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {

@@ -345,7 +345,7 @@ func (c *serverConn) handOver() {
 	c.srv.HTTP2(c.ctx, c.conn, read)
 }
 
-// refuse answers what was not understood, if there is a reason and somebody to tell it to.
+// refuse answers a malformed request, if there is a reason and the client can still read.
 func (c *serverConn) refuse(err error) {
 	var p *ProtocolError
 	var timeout net.Error

@@ -223,7 +223,7 @@ func (b *requestBody) AtHand() int {
 	return b.r.atHand()
 }
 
-// end makes sure that nobody reads the body any more.
+// end makes sure that the body is not read any more.
 func (b *requestBody) end() {
 	if b.x.noBody {
 		return
@@ -250,7 +250,7 @@ func (b *requestBody) drain() bool {
 	if b.r.ending == byLength && b.r.left > MaxDrain {
 		return false
 	}
-	if b.x.c.srv.BodyTimeout <= 0 { // not for ever, when nobody wants to know
+	if b.x.c.srv.BodyTimeout <= 0 { // bounded, although the server sets no limit
 		b.x.c.readWithin(lingering)
 		b.x.c.ownRead.Store(true)
 		defer func() { b.x.c.ownRead.Store(false) }()
@@ -266,8 +266,8 @@ func (b *requestBody) drain() bool {
 	return false
 }
 
-// Hijack implements http.Hijacker. The reader has what was already read, of the body that was
-// not, too; nobody can read that as a body any more.
+// Hijack implements http.Hijacker. The reader also has the bytes that were read ahead, including
+// an unread body, which can no longer be read as a body.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c := x.c
 	if c.hijacked {

@@ -76,7 +76,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		theirs, err := http.ReadRequest(bufio.NewReader(strings.NewReader(s)))
 		if err != nil {
-			if strings.HasPrefix(h.target, "/") { // net/http parses escapes in hosts, and others that we write anew
+			if strings.HasPrefix(h.target, "/") { // net/http parses escapes in hosts, and in others, which we rewrite
 				t.Fatalf("%q is refused by net/http: %v", s, err)
 			}
 			return

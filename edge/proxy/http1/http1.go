@@ -1,17 +1,17 @@
 // Package http1 is a strict and lean engine for HTTP/1.0 and HTTP/1.1, a Server and the
 // client side of a connection, which speaks the types of net/http.
 //
-// It promises that a message is understood in one way or refused: what two programs could
-// read differently (two lengths, a bare line feed, a folded line, a coding other than chunked,
-// a space before a colon) ends in an error and in the end of the connection, on both sides.
-// What a handler sees is normalised: the target in origin form, the Host checked, the body
-// without its framing. What is written is made anew from that, never copied.
+// It promises that a message is understood in one way or refused: what two programs could read
+// differently (two lengths, a bare line feed, a folded line, a coding other than chunked, a space
+// before a colon) ends in an error and in the end of the connection, on both sides. A handler
+// sees a normalised request: the target in origin form, the Host checked, the body without its
+// framing. Messages are written from these parsed parts, never copied.
 //
-// A server's connection has one goroutine, its caller's, and none for its requests; while it is
-// idle it holds no buffer. The context of a request begins to watch its client when somebody
-// first asks for Done, which costs a goroutine; who needs an end for a request only should use
-// deadlines (RoundTripOptions.IdleTimeout, http.ResponseController). A Conn starts a goroutine
-// only for a body of a request that is not at hand.
+// A server's connection has one goroutine, its caller's, and none for its requests; while idle it
+// holds no buffer. The context of a request starts to watch its client at the first call of Done,
+// which costs a goroutine; a handler that only needs a time limit should use deadlines
+// (RoundTripOptions.IdleTimeout, http.ResponseController). A Conn starts a goroutine only for a
+// request body that is not at hand.
 //
 // It is not a pool of connections, not HTTP/2, and knows nothing of what is proxied.
 package http1

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// listenTLS is listen with TLS, and a certificate that nobody knows.
+// listenTLS is listen with TLS, and a certificate that no client trusts.
 func listenTLS(tb testing.TB, s *Server) string {
 	tb.Helper()
 	ts := httptest.NewUnstartedServer(nil)

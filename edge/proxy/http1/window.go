@@ -106,10 +106,10 @@ var (
 	errHeadTooLarge   = errors.New("http1: the header is too large")
 )
 
-// head finds the lines up to the first empty one, and returns their length with it and how
-// many there are. Lines that do not end with CR LF are refused as soon as they are seen, and
-// what is incomplete although limit bytes are held. It goes on where it was when the head was
-// incomplete.
+// head finds the lines up to the first empty one, and returns their length with it and their
+// number. Lines that do not end with CR LF are refused as soon as they are seen, as is a head
+// that is incomplete although limit bytes are held. After an incomplete head it continues where
+// it was.
 func (w *window) head(limit int) (length, lines int, err error) {
 	b := w.held()
 	for {

@@ -72,8 +72,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// TestHeadersUpToTheLimit: the limit itself is allowed, whatever the pieces, and a byte more is
-// not.
+// TestHeadersUpToTheLimit: the limit itself is allowed, in any pieces, and one byte more is not.
 func TestHeadersUpToTheLimit(t *testing.T) {
 	const limit = 20_000
 	head := get("")

@@ -117,13 +117,13 @@ dl { display: grid; grid-template-columns: max-content auto; gap: .25rem 1rem; m
 dd { margin: 0; overflow-wrap: anywhere; }
 `
 
-// offers are what can be had; who likes several as much and names them gets the first.
+// offers are the available forms; a client that likes several equally gets the first of them.
 var offers = []struct{ accepts, kind string }{
 	{"application/json", typeJSON}, {"text/html", typeHTML}, {"text/plain", typeText},
 }
 
 // preferred is the form that the client likes best (RFC 9110, section 12.5.1), and text for
-// those who do not care.
+// clients without a preference.
 func preferred(r *http.Request) string {
 	if r == nil {
 		return typeText

@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// CacheStatus says what part the memory had in a replay. It is told to the target, in
+// CacheStatus says what part the cache had in a replay. The target receives it in
 // hangar.HeaderReplayCacheState.
 type CacheStatus string
 
@@ -62,7 +62,7 @@ type shelf struct {
 // also those that have it.
 type key struct {
 	host, prefix string
-	session      [16]byte // zero: whatever session
+	session      [16]byte // zero: any session
 }
 
 type memory struct {
@@ -279,7 +279,7 @@ func sessionOf(path string, r *http.Request, options []hangar.ReplayCache) (int,
 	return best, [16]byte(sum[:16]), true
 }
 
-// below reports whether a path is a prefix, or goes on after it with another step.
+// below reports whether a path is a prefix, or continues after it with another step.
 func below(path, prefix string) bool {
 	rest, ok := strings.CutPrefix(path, prefix)
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(prefix, "/"))

@@ -43,8 +43,8 @@ func regions(list string) ([]hangar.Region, bool, error) {
 	return found, anywhere, err
 }
 
-// plausible reports whether a word can be a region or an alias: two to eight letters and
-// digits, so that an unknown one is asked for in vain and does no harm.
+// plausible reports whether a word can be a region or an alias: two to eight letters and digits.
+// Looking up an unknown one does no harm.
 func plausible(word string) bool {
 	return len(word) >= 2 && len(word) <= 8 && !strings.ContainsFunc(word, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

@@ -1,4 +1,4 @@
-// Package replay reads what a Machine answers when another shall have the request, and
+// Package replay reads a Machine's answer that sends the request to another Machine, and
 // remembers where requests were sent.
 //
 // An Instruction comes as a header (Parse) or as a JSON body (ParseJSON). It is complete and
@@ -24,7 +24,7 @@ import (
 // Fallback says what becomes of a request that could not be replayed.
 type Fallback string
 
-// What a Machine can want for a request that found nobody.
+// What a Machine can ask for when the request finds no target.
 const (
 	FallbackNone   Fallback = ""            // the client gets an error
 	FallbackForce  Fallback = "force_self"  // back to the Machine that answered, and to no other
@@ -39,7 +39,7 @@ type Instruction struct {
 	// AnyRegion says that every other region comes after Regions. Without it, no other does.
 	AnyRegion      bool
 	Instance       hangar.MachineID // this one and no other
-	PreferInstance hangar.MachineID // this one, if it can be had
+	PreferInstance hangar.MachineID // this one, if it is available
 	App            hangar.AppName   // empty: that of the Machine that answered
 	State          string           // for the target, in hangar.HeaderReplaySource
 	Elsewhere      bool             // not to the Machine that answered

@@ -57,7 +57,7 @@ func Match(rules []hangar.Static, escaped string) (rule hangar.Static, rest stri
 	return rule, rest, longest >= 0
 }
 
-// clean unescapes a path, unless it could mean another file to somebody else.
+// clean unescapes a path, unless another program could read it as another file.
 func clean(escaped string) (string, bool) {
 	if !strings.HasPrefix(escaped, "/") {
 		return "", false
@@ -107,7 +107,7 @@ func Serve(w http.ResponseWriter, r *http.Request, files Source, rule hangar.Sta
 	return nil
 }
 
-// failure is what the client is told of a file that cannot be had.
+// failure is the error that the client gets for an unavailable file.
 func failure(message string, err error) error {
 	return &hangar.EdgeError{Code: hangar.EdgeStatics, Status: http.StatusBadGateway, Message: message, Err: err}
 }
@@ -131,5 +131,5 @@ var types = map[string]string{
 	".zst": "application/zstd",
 }
 
-// errStatus is an answer of a bucket that is of no use.
+// errStatus is an unusable answer of a bucket.
 func errStatus(status int) error { return fmt.Errorf("the bucket answered with status %d", status) }
