@@ -21,7 +21,7 @@ type Pair struct {
 	pair *tls.Certificate
 }
 
-// fileVersion tells versions of a file apart.
+// fileVersion identifies the version of a file.
 type fileVersion struct {
 	modified time.Time
 	bytes    int64
@@ -48,7 +48,7 @@ func (p *Pair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return p.pair, nil
 }
 
-// refresh reads files that have changed. An error is told once for each version. p.mu is held.
+// refresh reads files that have changed. An error is logged once for each version. p.mu is held.
 func (p *Pair) refresh() error {
 	var now [2]fileVersion
 	var errs [2]error

@@ -1,7 +1,7 @@
 // Package cgroup knows how control groups are mounted on this server, and bounds the memory of a
 // group below the root.
 //
-// What else a group has depends on who uses it; package gvisor has those of sandboxes.
+// Other settings of a group depend on its user; package gvisor has those of sandboxes.
 package cgroup
 
 import (

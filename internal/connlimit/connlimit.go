@@ -1,14 +1,14 @@
-// Package connlimit bounds how many connections a client may hold open, and how many all
-// clients together; its Count does so for whatever else is shared.
+// Package connlimit bounds how many connections a client may hold open, and how many all clients
+// together; its Count does so for other shared resources.
 //
 // Promises. A client that holds some may take one more only as long as that leaves as much for
-// all others as it would hold then. So one alone gets half of the whole, n that want all of it get
-// an (n+1)th each, and as much is left: nobody can take the last.
+// all others as it would hold then. So one alone gets half of the whole, n clients that want all
+// of it get an (n+1)th each, and as much is left: no client can take the last.
 //
-// A connection counts from when it is accepted until it is closed, also by who has hijacked
-// it. One that is too many is closed before anybody sees it, and takes the place of none. A
-// connection that counts can do all that a TCP connection can, such as ending one direction and
-// telling its descriptor; one that does not is handed on as it is.
+// A connection counts from when it is accepted until it is closed, even by a handler that
+// hijacked it. One over the limit is closed before the server sees it, and evicts none. A counted
+// connection can do all that a TCP connection can, such as ending one direction and exposing its
+// descriptor; a connection that cannot be counted is handed on as it is.
 //
 // Concurrency. A Count, a Limit and its listeners are safe for concurrent use. They start nothing.
 package connlimit

@@ -1,17 +1,15 @@
 // Package diskspace decides whether a write may still go to the disk of the platform, so
 // that a full disk stops what tenants ask for and never the platform.
 //
-// A Space watches one data directory. Of its file system it keeps a reserve in bytes and
-// inodes: Admit refuses whatever a tenant asks for that would reach into it, with
-// hangar.ReasonDiskFull and a text that says what is full. AdmitOwn admits the writes of
-// the platform itself, down to a small rest. A quarter of the reserve is a file, the
-// ballast: programs that run already write without being asked and may fill the disk to
-// the last block, and then the ballast is removed, which leaves the platform room to work
-// with. It is made again when the reserve is free.
+// A Space watches one data directory. It keeps a reserve of the file system, in bytes and inodes:
+// Admit refuses a tenant's request that would reach into it, with hangar.ReasonDiskFull and a
+// text that says what is full. AdmitOwn admits the writes of the platform itself, down to a small
+// rest. A quarter of the reserve is a file, the ballast: running programs write without being
+// asked and may fill the disk to the last block; then the ballast is removed, which leaves the
+// platform room to work with. It is made again when the reserve is free.
 //
-// Each decision asks the kernel anew (statfs, about a microsecond), so that none is based
-// on what was true a moment ago. Methods may be called from many goroutines. A nil Space
-// admits everything.
+// Each decision asks the kernel (statfs, about a microsecond), so that none is based on old
+// numbers. Methods may be called from many goroutines. A nil Space admits everything.
 //
 // The package does not count what each tenant has, and frees nothing but the ballast.
 package diskspace
@@ -111,7 +109,7 @@ type Status struct {
 	Inodes     int64 // 0: the file system does not count them
 }
 
-// Full says in a few words what there is too little of; empty: nothing.
+// Full names what is short, in a few words; empty: nothing.
 func (s Status) Full() string {
 	switch {
 	case s.Level == LevelOK || s.Level == "":
@@ -172,8 +170,8 @@ func reservedInodes(all int64) int64 {
 	return min(max(all/64, min(minInodes, all/4)), maxInodes)
 }
 
-// Run looks at the disk every second, so that the ballast goes and comes and changes of the
-// level are logged when nobody asks for room.
+// Run checks the disk every second, so that the ballast is removed and restored and changes of
+// the level are logged even when there are no requests for room.
 func (s *Space) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = true
@@ -225,8 +223,8 @@ func (s *Space) admit(what Purpose, bytes int64) error {
 	return nil
 }
 
-// Hold is Admit for what takes its room little by little: until release is called, nobody
-// else is admitted to these bytes. What is written of them meanwhile counts twice.
+// Hold is Admit for work that takes its room little by little: until release is called, these
+// bytes are not given to others. Bytes written meanwhile count twice.
 func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	if s == nil {
 		return func() {}, nil
@@ -382,7 +380,7 @@ func (s *Space) tend(free int64) (changed bool) {
 // rest is how many bytes the platform's own writes do not go below while there is ballast.
 func (s *Space) rest() int64 { return s.reserve / restShare }
 
-// mark leaves a file for those who ask since when the disk is full, also after a restart.
+// mark leaves a file that records since when the disk is full, also across a restart.
 func (s *Space) mark(level Level) {
 	path := filepath.Join(s.o.Dir, fullFile)
 	if level == LevelOK {

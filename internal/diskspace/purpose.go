@@ -4,7 +4,7 @@ package diskspace
 // refusals are counted by.
 type Purpose string
 
-// What room is asked for.
+// The purposes of room.
 const (
 	PullImage       Purpose = "pull an image"
 	PushImage       Purpose = "push an image"

@@ -1,7 +1,7 @@
 // Package durable writes files and directories so that a reader, also one after a crash of the
 // server, finds the whole of them under their name or what was there before.
 //
-// What a function has published when it returns survives a power cut, name and content. Functions
+// Published content survives a power cut, name and bytes, once the function returns. Functions
 // may be called from many goroutines: of two that publish the same name, one wins. The package
 // does not lock, and does not remove the temporary files that a crash leaves.
 package durable
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unfinished is in the name of each file that a crash leaves in the middle of a write, but for
+// Unfinished is in the name of each file that a crash leaves in the middle of a write, except for
 // those of WriteFileVia.
 const Unfinished = ".tmp-"
 

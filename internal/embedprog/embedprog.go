@@ -53,7 +53,7 @@ func unpack(packed []byte, name, dir string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // programs are for everybody to read
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // programs are world-readable
 		return "", err
 	}
 	z, err := zstd.NewReader(bytes.NewReader(packed))

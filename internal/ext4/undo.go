@@ -53,7 +53,7 @@ func removeUndo(undo string) error {
 	return errors.Join(os.Remove(undo), durable.SyncDir(filepath.Dir(undo)))
 }
 
-// Undo makes of a file system what it was before a GrowCompact that was interrupted; it has to be
+// Undo restores a file system to its state before an interrupted GrowCompact; it has to be
 // repaired then. It reports whether there was one.
 func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	begun, err := hasUndo(undo)

@@ -1,7 +1,7 @@
 // Package finish makes the contexts of work that does not end with its caller's.
 //
-// A context that is handed down, of a request or of a step, bounds the waiting: when it ends,
-// whatever can be cut short is. There are two kinds of work for which that would be wrong, and
+// A context that is handed down, of a request or of a step, bounds the waiting: when it ends, all
+// interruptible work ends. There are two kinds of work for which that would be wrong, and
 // each has its context here:
 //
 //   - Work that must reach its end once it has begun, because half of it would be in the way

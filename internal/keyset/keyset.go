@@ -1,20 +1,19 @@
 // Package keyset encrypts what a server keeps secret, with keys that are in one
 // file of its data directory.
 //
-// Promises. What is sealed is encrypted and authenticated with AES-256-GCM and bound
-// to a label that says what it is, so that a sealed value which was moved to another
-// place does not open there. The file is replaced as a whole and is durable before
-// anything is sealed with a key in it. A file that is missing or damaged is an error
-// and never a reason to make another one: only Create makes keys, and it overwrites
-// nothing. Rotate replaces the key, and may be killed at any moment: the old key
-// stays in the file until everything was sealed anew.
+// Promises. What is sealed is encrypted and authenticated with AES-256-GCM and bound to a label
+// that says what it is, so that a sealed value which was moved to another place does not open
+// there. The file is replaced as a whole and is durable before anything is sealed with a key in
+// it. A file that is missing or damaged is an error and never a reason to make another one: only
+// Create makes keys, and it overwrites nothing. Rotate replaces the key, and may be killed at any
+// moment: the old key stays in the file until everything was sealed again.
 //
-// Concurrency. A Keyset is safe for concurrent use. Whoever seals does it within
-// Use, together with storing what was sealed; no key is added or dropped meanwhile,
-// so that a rotation finds everything that was sealed before.
+// Concurrency. A Keyset is safe for concurrent use. Callers seal within Use, together with
+// storing the sealed value; no key is added or dropped meanwhile, so that a rotation finds
+// everything that was sealed before.
 //
-// It does not know what is sealed with it, nor where that is kept. The keys are in
-// the file in clear: whoever reads the data directory as root reads everything.
+// It does not know what is sealed with it, nor where that is kept. The keys are in the file in
+// clear: anyone who can read the data directory as root can read everything.
 package keyset
 
 import (
@@ -196,7 +195,7 @@ func encodeLabel(label []string) []byte {
 // Rotation is what a Rotate did.
 type Rotation struct {
 	Key      uint32 // its number, from now on the only one
-	Resealed int    // values that were sealed anew
+	Resealed int    // values that were sealed again
 	Dropped  int    // keys that are gone
 }
 
@@ -207,10 +206,10 @@ func (k *Keyset) Interrupted() bool {
 	return len(k.keys.ids()) > 1
 }
 
-// Rotate makes a new key, has everything sealed anew, and drops the old keys. Each of
-// reseal seals anew what is not Current in one place, stores it, and returns how
-// many values that were. When one fails, the old keys stay and the next Rotate goes
-// on with the key that this one made.
+// Rotate makes a new key, has everything sealed with it, and drops the old keys. Each reseal
+// function seals the values in one place that are not Current, stores them, and returns how many
+// there were. When one fails, the old keys stay and the next Rotate continues with the key that
+// this one made.
 func (k *Keyset) Rotate(ctx context.Context, reseal ...func(context.Context) (int, error)) (Rotation, error) {
 	k.rotation.Lock()
 	defer k.rotation.Unlock()
@@ -224,7 +223,7 @@ func (k *Keyset) Rotate(ctx context.Context, reseal ...func(context.Context) (in
 		n, err := f(ctx)
 		done.Resealed += n
 		if err != nil {
-			return done, fmt.Errorf("seal anew: %w", err)
+			return done, fmt.Errorf("reseal: %w", err)
 		}
 	}
 	err := k.change(func(m *keyset.Manager, keys Keys) error {
@@ -254,7 +253,7 @@ func addPrimary(m *keyset.Manager, _ Keys) error {
 	return m.SetPrimary(id)
 }
 
-// change waits until nobody uses the keys and replaces them.
+// change waits until the keys are not in use and replaces them.
 func (k *Keyset) change(f func(*keyset.Manager, Keys) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

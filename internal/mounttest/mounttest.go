@@ -1,4 +1,4 @@
-// Package mounttest tells tests what is mounted.
+// Package mounttest lists mounts for tests.
 package mounttest
 
 import (

@@ -57,9 +57,8 @@ type Image struct {
 // Close removes what the Image kept on disk.
 func (i *Image) Close() error { return os.RemoveAll(i.dir) }
 
-// Open makes an image of whatever lies at name: a directory that is an OCI layout,
-// any other directory, an archive or a program. It answers ErrUnsupported for
-// anything else.
+// Open makes an image of the file or directory at name: a directory that is an OCI layout, any
+// other directory, an archive or a program. It answers ErrUnsupported for anything else.
 func Open(name string, c Config) (*Image, error) {
 	fi, err := os.Stat(name)
 	if err != nil {

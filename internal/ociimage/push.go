@@ -25,7 +25,7 @@ type Registry struct {
 	// Plain is for a registry that speaks HTTP. Nothing else is spoken to it then, and
 	// nothing but HTTPS otherwise: the token never crosses a network in the clear unasked.
 	Plain bool
-	Roots *x509.CertPool // who may have signed its certificate; nil: the system's authorities
+	Roots *x509.CertPool // authorities for its certificate; nil: the system's authorities
 	Token string         // the password; empty: none
 }
 

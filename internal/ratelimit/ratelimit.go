@@ -21,10 +21,10 @@ func (p Pace) Refill() time.Duration {
 
 // Limiter has a limit for each key that was used lately. It is safe for concurrent use.
 //
-// The limits are in two generations. What is used moves to the young one; when that is full, or
-// old enough that whoever rested since has all of its burst again, the old one is dropped and the
-// young one becomes old. So nothing is walked through, memory is bounded, and a limit is forgotten
-// early only under a flood of keys.
+// The limits are in two generations. A limit that is used moves to the young one; when that is
+// full, or old enough that any idle key has its whole burst again, the old one is dropped and the
+// young one becomes old. So there is no sweep, memory is bounded, and a limit is forgotten early
+// only under a flood of keys.
 type Limiter[K comparable] struct {
 	most int
 	rest time.Duration

@@ -15,8 +15,8 @@ import (
 // on less at a time.
 const pipeSize = 512 << 10
 
-// pipe is through which bytes go from one connection to another without a copy. It is empty
-// whenever nobody uses it.
+// pipe is what bytes go through from one connection to another without a copy. It is empty while
+// not in use.
 type pipe struct{ read, write int }
 
 // pipes are empty ones. One that the pool forgets is closed by its finalizer.
