@@ -21,7 +21,7 @@ type beside struct {
 	sources []measure.Source
 }
 
-// tell wakes those who wait for a position or a role. It does not block.
+// tell wakes the waiters for a position or a role. It does not block.
 func (b *beside) tell() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -85,7 +85,7 @@ func (h *halts) holds(db, id string, epoch uint64) bool {
 type Halted struct {
 	ID      string    `json:"id"`
 	Epoch   uint64    `json:"epoch"` // in which the lock counts; POST /tx names it
-	Pos     HaltedPos `json:"pos"`   // from which the holder goes on
+	Pos     HaltedPos `json:"pos"`   // from which the holder continues
 	Expires time.Time `json:"expires"`
 }
 

@@ -211,7 +211,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	// Writers of the database that never end must not keep the client for ever.
+	// Writers of the database that never end must not keep the client indefinitely.
 	change, err := db.Import(r.Context(), r.Body)
 	switch {
 	case errors.Is(err, database.ErrBadImport):

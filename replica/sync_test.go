@@ -21,8 +21,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// TestSync has commits wait for a replica. Without one they are not acknowledged: in rollback mode SQLite undoes the
-// transaction, in WAL mode no other is let begin. With the replica again, all goes on.
+// TestSync has commits wait for a replica. Without one they are not acknowledged: in rollback mode SQLite
+// undoes the transaction, in WAL mode no other can begin. Once the replica is back, both continue.
 func TestSync(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestCutWriter(t *testing.T) {
 	}
 }
 
-// TestRoles asks for changes of roles that are not to be had.
+// TestRoles asks for changes of roles that must be refused.
 func TestRoles(t *testing.T) {
 	fixed := startNode(t, nodeConfig{})
 	fixed.ready()

@@ -184,7 +184,7 @@ func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) err
 			return ctx.Err()
 		case err == nil:
 			if failed {
-				b.o.Log.Info("the backup goes on", "store", b.o.Store.String())
+				b.o.Log.Info("the backup continues", "store", b.o.Store.String())
 			}
 			return nil
 		}

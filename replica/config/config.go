@@ -190,7 +190,7 @@ func (c *Config) complete(m Machine) {
 	}
 }
 
-// validate refuses what this program would not do, so that nobody relies on it.
+// validate refuses settings that this program would ignore, so that no deployment relies on them.
 func (c *Config) validate() error {
 	var errs []error
 	refuse := func(when bool, format string, args ...any) {

@@ -147,8 +147,8 @@ func (d *DB) index() (x sqlite.Index, ok bool, err error) {
 	return x, ok, nil
 }
 
-// followWAL makes the scanner one of the WAL as it is now: SQLite may have begun it anew, or removed
-// it, after all of it was in the database file.
+// followWAL makes the scanner one of the current WAL: SQLite may have restarted or removed the last one, after
+// all of it was in the database file.
 func (d *DB) followWAL() error {
 	wal, err := d.open(WAL)
 	if err != nil {
@@ -269,7 +269,7 @@ func (d journalCapture) captureJournal() error {
 		return err
 	}
 	if h.WAL && len(d.frames) > 0 {
-		// What was written is a checkpoint.
+		// The writes were a checkpoint.
 		d.dirty = nil
 		return nil
 	}

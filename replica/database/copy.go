@@ -102,8 +102,8 @@ func (d *DB) readAll(pages []uint32) (Change, []txlog.Page, error) {
 	return d.change(), all, nil
 }
 
-// readOne reads a page at whatever position the database is. It reports false if it has no such page, or
-// if SQLite is just replacing it.
+// readOne reads a page at the current position, which it does not check. It reports false if there is no such
+// page, or if SQLite is just replacing it.
 func (d *DB) readOne(page, pageSize uint32, b []byte) (ltx.Checksum, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,8 +159,8 @@ func (d *DB) NewSpool() (*Spool, error) {
 	return &Spool{f: f, at: map[uint32]int64{}, sums: map[uint32]ltx.Checksum{}}, nil
 }
 
-// Add adds a page, or replaces one. All pages have the same size, but for those that were added before
-// the size changed, which no longer count.
+// Add adds a page, or replaces one. All pages have the same size, except for those that were
+// added before the size changed, which no longer count.
 func (s *Spool) Add(page uint32, data []byte) error {
 	if size := uint32(len(data)); size != s.pageSize {
 		if page == 0 || !ltx.IsValidPageSize(size) {
@@ -187,9 +187,9 @@ func (s *Spool) Close() error {
 	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
 }
 
-// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a
-// change. Nothing has changed if they do not have its checksum, or if SQLite has written since. What the database
-// has and its primary, of that chain, has not is put aside first. The log begins anew.
+// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a change.
+// Nothing has changed if they do not have its checksum, or if SQLite has written since. Commits that are
+// missing on its primary, of that chain, are saved first. The log restarts.
 func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error {
 	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {

@@ -57,8 +57,8 @@ func Split(name string) (string, File) {
 	return name, Main
 }
 
-// MaxTransaction is how many bytes of pages a transaction may have in the log. A larger one is not
-// logged: the log begins anew after it, and replicas catch up by the pages that differ.
+// MaxTransaction is how many bytes of pages a transaction may have in the log. A larger one is not logged: the
+// log restarts after it, and replicas catch up by the pages that differ.
 const MaxTransaction = 64 << 20
 
 // Change is one change of the position of a database.
@@ -195,7 +195,7 @@ func (d *DB) SetEpoch(epoch uint64) {
 	d.epoch = epoch
 }
 
-// Removed tells the DB that a file was removed, or emptied, by another process.
+// Removed notifies the DB that a file was removed, or emptied, by another process.
 func (d *DB) Removed(f File) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

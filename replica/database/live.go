@@ -200,8 +200,8 @@ func (d Live) Checkpoint() error {
 	return walWriter(d).checkpoint(x.MaxFrame, x.Pages)
 }
 
-// Restart makes the WAL begin anew, if all of it was captured and is in the database file, and no reader uses
-// it. The caller holds the lock of writers.
+// Restart restarts the WAL, if all of it was captured and is in the database file, and no reader uses it. The
+// caller holds the lock of writers.
 func (d Live) Restart() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 // checkpointFrames is from how many frames on a WAL that this process writes is checkpointed.
 const checkpointFrames = 1000
 
-// Apply writes a transaction of the primary, which must follow the position, and advances to it. It
-// waits for readers only if the database is not in WAL mode. encoded is the transaction as the log
-// stores it, and epoch when it was committed. On an error other than ErrDiverged the database must be opened anew.
+// Apply writes a transaction of the primary, which must follow the position, and advances to it. It waits for
+// readers only if the database is not in WAL mode. encoded is the transaction as the log stores it, and epoch
+// when it was committed. After an error other than ErrDiverged the database must be reopened.
 func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
 	return d.apply(ctx, t, encoded, epoch, false)
 }
@@ -195,11 +195,11 @@ func (d *DB) Settle(ctx context.Context) error {
 	return d.Absorb()
 }
 
-// writers is the locks of those who write to a DB.
+// writers has the locks of the writers of a DB.
 type writers struct{ *DB }
 
-// lockForWrite takes the locks of a writer. direct says that no one has the database open, or in
-// rollback mode nobody reads it, so that its file itself may be written; otherwise the WAL is.
+// lockForWrite takes the locks of a writer. direct reports that the database file itself may be written,
+// because no program has it open, or none reads it in rollback mode; otherwise the WAL is written.
 func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
@@ -242,9 +242,10 @@ func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool,
 	}
 }
 
-// joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
-// wait. The lock of the database file keeps the last program from removing the WAL meanwhile, and that of a member the
-// first one from making the index anew, as it does where there is no member, whatever the index says.
+// joinWriters takes the locks of one more connection that writes to the WAL, and returns nil if it has to wait.
+// The lock of the database file keeps the last program from removing the WAL meanwhile. The lock of a member
+// keeps the first program from rebuilding the index, which it does where there is no member, regardless of the
+// index's content.
 func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
 		return nil, nil //nolint:nilerr // another program has all of it
@@ -382,7 +383,7 @@ func (d *DB) create() (*os.File, error) {
 	return d.main, err
 }
 
-// foldWAL moves what is in the WAL to the database file, and empties the WAL. Nobody has the database
+// foldWAL moves the content of the WAL to the database file, and empties the WAL. No program has the database
 // open.
 func (d *DB) foldWAL() error {
 	wal, err := d.open(WAL)
@@ -503,8 +504,8 @@ func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 
 var errInUse = errors.New("database in use")
 
-// beginFrames begins the WAL anew if all of it is in the database file and no reader needs it. It
-// returns the header of the WAL and the checksum that the next frame continues.
+// beginFrames restarts the WAL if all of it is in the database file and no reader needs it. It returns the
+// header of the WAL and the checksum that the next frame continues.
 func (d walWriter) beginFrames(wal *os.File, x *sqlite.Index, pageSize uint32) (sqlite.WALHeader, sqlite.WALSum, error) {
 	if x.MaxFrame > 0 && x.Backfilled >= x.MaxFrame {
 		if err := d.restart(x); err != nil {
@@ -534,7 +535,7 @@ func (d walWriter) restart(x *sqlite.Index) error {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.ReadByte+1, sqlite.ReadSlots-1) != nil {
-		return nil // a reader uses the WAL: it goes on
+		return nil // a reader uses the WAL, which continues
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte+1, sqlite.ReadSlots-1) }()
 	x.MaxFrame = 0

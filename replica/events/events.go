@@ -1,5 +1,5 @@
-// Package events tells the subscribers of a node, as lines of JSON, what happens to its databases: each
-// transaction, and who is primary.
+// Package events streams, as lines of JSON, the changes of a node's databases to its subscribers:
+// each transaction, and which node is primary.
 //
 // The first event of a subscription says what is; those that follow have every change since, none
 // twice. Events of a database are in the order of its transactions. A subscriber that does not keep up
@@ -126,7 +126,7 @@ func (h *Hub) Know(name string, pos ltx.Pos) {
 	h.positions[name] = Position{pos.TXID, pos.PostApplyChecksum}
 }
 
-// Publish tells subscribers of a change of a database. It never waits.
+// Publish sends a change of a database to subscribers. It never waits.
 func (h *Hub) Publish(c database.Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +136,7 @@ func (h *Hub) Publish(c database.Change) {
 	}
 }
 
-// SetRole tells subscribers who is primary, if that has changed.
+// SetRole sends the primary to subscribers, if it has changed.
 func (h *Hub) SetRole(r Role) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

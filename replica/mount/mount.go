@@ -247,7 +247,7 @@ func (s *FS) Locks(db string, f database.File) (locks.Ranges, error) {
 	return n.locks.Own(), nil
 }
 
-// Written tells the kernel that bytes of a file are no longer what it remembers.
+// Written invalidates bytes of a file in the kernel's cache.
 func (s *FS) Written(db string, f database.File, off, n int64) {
 	s.mu.Lock()
 	node := s.names[db+f.Suffix()]

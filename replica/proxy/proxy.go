@@ -1,12 +1,13 @@
 // Package proxy is the HTTP proxy between the clients of an App and the App beside a node: it sends
 // writes to the primary and lets clients read what they wrote.
 //
-// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the App of
-// this node. A write that reaches a replica is answered with the header fly-replay (and its neutral
-// name), by which the edge repeats it at the primary. The answer to a write carries the position of the
-// database in the cookie __txid, and a replica holds a read with that cookie until it has the
-// transaction. The behaviour and the names are those of the proxy of LiteFS, but for the cookie __txepoch: what a
-// primary that was lost had alone, the next one numbers again, and the epoch tells the two apart.
+// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the
+// App of this node. A write that reaches a replica is answered with the header fly-replay (and
+// its neutral name), by which the edge repeats it at the primary. The answer to a write carries
+// the position of the database in the cookie __txid, and a replica holds a read with that cookie
+// until it has the transaction. The behaviour and the names are those of the proxy of LiteFS,
+// except for the cookie __txepoch: a new primary reuses the numbers of transactions that were
+// lost with the last one, and the epoch tells the two apart.
 //
 // A Proxy may be used by many goroutines. It does not know what an App commits after it has sent the
 // header of its answer: such a transaction is in the cookie of a later answer only.

@@ -322,7 +322,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// Reset forgets all records: the log goes on after base, whose transaction was committed in an epoch.
+// Reset forgets all records: the log continues after base, whose transaction was committed in an epoch.
 func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -408,7 +408,8 @@ func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease
 	return func(yield func(lease.Snapshot, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// Who does not hear from etcd for long has lost the connection. The answer to the request comes at once, too.
+		// A client that does not hear from etcd for long has lost the connection. The answer to
+		// the request comes at once, too.
 		silence := time.AfterFunc(connectTimeout, cancel)
 		defer silence.Stop()
 		fail := func(err error) {

@@ -69,7 +69,7 @@ func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
 		t.Errorf("renewed for %s, %v", granted, err)
 	}
-	// The short one ends by itself, which a watch tells.
+	// The short one ends by itself, which a watch reports.
 	var now lease.Snapshot
 	var err error
 	for now, err = range other.Watch(ctx, before) {
@@ -163,7 +163,7 @@ func watch(ctx context.Context, t *testing.T, open func() lease.Store) {
 	stop()
 	group.Wait()
 	if ctx.Err() != nil {
-		t.Error("waited in vain")
+		t.Error("timed out")
 	}
 }
 
