@@ -39,7 +39,7 @@ type options struct {
 	bare     int // not to measure, but to be the bare program for so many; see bare
 }
 
-// What can be left out.
+// The parts that can be left out.
 const (
 	partPodman  = "podman"
 	partNginx   = "nginx"
