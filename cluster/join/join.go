@@ -1,9 +1,9 @@
 // Package join lets a server into a cluster: what it sends to a host that is in, and what it gets.
 //
-// Promises. The server sends its token only to a host of the cluster that the token names. A
-// token that is not valid is refused in the same words whatever is wrong with it, and attempts are
-// bounded for each address and in all. An attempt may be repeated with the same key, until the
-// server has had its answer.
+// Promises. The server sends its token only to a host of the cluster that the token names. An
+// invalid token is refused in the same words whatever is wrong with it, and attempts are bounded
+// for each address and in all. An attempt may be repeated with the same key, until the server has
+// had its answer.
 //
 // Concurrency. A Handler is safe for concurrent use.
 package join

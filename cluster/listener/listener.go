@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
-// DefaultAddress is where a host listens unless it is told otherwise.
+// DefaultAddress is where a host listens by default.
 const DefaultAddress = ":4281"
 
 // The bounds of connections.
