@@ -181,7 +181,7 @@ func (e *Edge) Open(ctx context.Context) error {
 // Run serves until ctx ends, and then as long as what is under way takes, Options.Drain at
 // most.
 func (e *Edge) Run(ctx context.Context) error {
-	// What requests need outlives the last of them.
+	// The resources of requests outlive the last of them.
 	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
@@ -194,7 +194,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		<-ctx.Done()
 		bounded, cancel := context.WithTimeout(lasting, e.o.Drain)
 		defer cancel()
-		select { // who was accepted is answered
+		select { // accepted clients are answered
 		case <-e.listeners.Handed():
 		case <-bounded.Done():
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// gate is the gate of a host with Machines in memory. It is the authority on who may enter:
-// what it knows may be ahead of the rows that the edge has.
+// gate is the gate of a host with Machines in memory. It decides which requests may enter: its
+// state may be ahead of the rows that the edge has.
 type gate struct {
 	mu       sync.Mutex
 	machines map[hangar.MachineID]*guest
@@ -31,7 +31,7 @@ type guest struct {
 	draining bool
 	hard     int
 	in       int
-	lost     bool // the edge has forgotten who is in it
+	lost     bool // the edge has lost its counts
 	others   int  // in, by other edges
 	most     int  // in, at most
 

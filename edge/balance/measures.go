@@ -13,8 +13,8 @@ const (
 	wakeFailed = "failed"
 )
 
-// measures are what a Balancer tells its operator. A request that finds a Machine at once counts
-// nothing.
+// measures are the Prometheus metrics of a Balancer. A request that finds a Machine at once
+// counts nothing.
 type measures struct {
 	wakes   *prometheus.HistogramVec
 	waited  prometheus.Histogram

@@ -1,5 +1,5 @@
-// Package catalog is the live view of every Machine of the cluster, in memory,
-// from which the edge answers without asking anybody.
+// Package catalog is the live view of every Machine of the cluster, in memory, from which the
+// edge answers without a call to another process.
 //
 // Catalog has the Machines; Routes has the Apps, with their addresses and names, in the
 // same way. Catalog follows a hangar.MachineFeed. Once Synced is closed, every row that there was
@@ -14,9 +14,8 @@
 // the time of a map access, and return rows that never change: a new version is a
 // new row. Neither rows nor the slices returned may be modified.
 //
-// A row that makes no sense is skipped, logged and counted; it harms the App whose
-// row it is and no other. The catalog chooses nothing: which Machine gets a
-// request is decided by who reads it.
+// A row that makes no sense is skipped, logged and counted; it harms only its own App. The
+// catalog chooses nothing: its readers pick the Machine for a request.
 package catalog
 
 import (

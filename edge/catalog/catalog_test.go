@@ -149,8 +149,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// TestVersions: a version tells whether rows are the same, also after all have gone and
-// some come back.
+// TestVersions: equal versions mean equal rows, also after all have gone and some come back.
 func TestVersions(t *testing.T) {
 	within(t, func(in bubble) {
 		t, c := in.t, in.cat

@@ -171,7 +171,7 @@ var remediations = map[string]string{
 	acme.ProblemTypeRejectedIdentifier: "The certificate authority does not issue certificates for this name. Upload one of another authority.",
 }
 
-// limitTime is how the best-known server tells in a text until when a limit lasts.
+// limitTime is how the best-known server says in a text until when a limit lasts.
 var limitTime = regexp.MustCompile(`retry after (\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}) ?(?:UTC|Z)`)
 
 // limitIn finds a time in the text of an error; zero: there is none.

@@ -10,9 +10,9 @@
 // every failure, later each time, and never before a rate limit that it told has passed, also
 // across restarts.
 //
-// Concurrency. Get, Challenge and the methods of hangar.CertificateHost may be called by
-// everybody at any time after Open. Run owns the goroutines that follow the feed and ask the
-// ACME server; all have ended when it returns.
+// Concurrency. Get, Challenge and the methods of hangar.CertificateHost are safe for concurrent
+// use at any time after Open. Run owns the goroutines that follow the feed and ask the ACME
+// server; all have ended when it returns.
 //
 // It does not listen: the edge passes connections of the protocol acme-tls/1 to Get, and
 // requests of plain HTTP to Challenge. It does not decide which names an App may have.
@@ -62,8 +62,8 @@ type Options struct {
 	Dir string
 	// Domain is the one below which Apps have names.
 	Domain hangar.Hostname
-	// Platform are names directly below Domain that are the platform's own. They have no
-	// uploaded certificates, and theirs are issued before anybody asks.
+	// Platform are names directly below Domain that are the platform's own. They have no uploaded
+	// certificates, and theirs are issued before the first request.
 	Platform []hangar.Hostname
 	// Feed tells which certificates Apps want. Nil: none.
 	Feed hangar.CertificateFeed
@@ -107,7 +107,7 @@ type Certs struct {
 	table      atomic.Pointer[table]
 	change     sync.Mutex // held while a new table is made
 
-	// What asks the ACME server; nil when it is switched off.
+	// issuer asks the ACME server; nil when it is switched off.
 	issuer *issuer
 	cache  *certmagic.Cache
 	magic  *certmagic.Config

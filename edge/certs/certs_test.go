@@ -202,8 +202,8 @@ func TestIssued(t *testing.T) {
 	}
 }
 
-// TestPlatformNames: certificates of the platform's names are issued before anybody asks, and
-// nothing that an App has uploaded stands in for them.
+// TestPlatformNames: certificates of the platform's names are issued before the first request,
+// and nothing that an App has uploaded stands in for them.
 func TestPlatformNames(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	own := []hangar.Hostname{"api.example.com", "oidc.example.com"}

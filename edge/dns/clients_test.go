@@ -56,7 +56,7 @@ func TestRates(t *testing.T) {
 	}
 	ask(one, 2*MaxRate, false)
 	if got := ask(one, 2*MaxRate, false); got > MaxRate+1 {
-		t.Errorf("%d is more than anybody may", got)
+		t.Errorf("%d is more than any client may", got)
 	}
 
 	c = clients{}

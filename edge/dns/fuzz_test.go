@@ -98,7 +98,7 @@ func FuzzHandle(f *testing.F) {
 		case done:
 		}
 		if limit := q.limit(stream); len(out) > limit {
-			t.Fatalf("%d bytes for one who takes %d", len(out), limit)
+			t.Fatalf("%d bytes for a client that takes %d", len(out), limit)
 		}
 		var m dns.Msg
 		if err := m.Unpack(out); err != nil {

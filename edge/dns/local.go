@@ -21,8 +21,8 @@ type local struct {
 	kept    nodes
 }
 
-// answer answers a question of one who is on a network. It is in a zone; before labels
-// of it are not the zone's name.
+// answer answers a question of a client on a network. The question is in a zone; before is how
+// many of its labels precede the zone's name.
 func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *zone, before int) answer {
 	none := answer{rcode: dns.RcodeNameError, zone: z, labels: before}
 	var n *node

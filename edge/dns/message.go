@@ -40,7 +40,7 @@ type query struct {
 	flags  uint16
 	qtype  uint16
 	qclass uint16
-	asked  []byte // the name as it was asked, in wire format; part of the message
+	asked  []byte // the name in the question, in wire format; part of the message
 	// known says that the question could be read, and an answer repeats it.
 	known bool
 
@@ -184,7 +184,7 @@ func (q *query) from(i int) []byte {
 type records struct {
 	wire  []byte
 	count int
-	each  int  // bytes of each, when they are of one size and a part of them is of use
+	each  int  // bytes of each, when they are of one size and a part of them is useful
 	fixed bool // the order matters
 }
 
@@ -192,8 +192,8 @@ type records struct {
 type answer struct {
 	rcode   int
 	records records
-	// zone is the one whose SOA tells how long a name without records stays so;
-	// labels is how many of the question's come before it. nil: none.
+	// zone is the one whose SOA says how long a name without records stays so; labels is how many
+	// of the question's come before it. nil: none.
 	zone   *zone
 	labels int
 	// foreign answers are not of the platform's own names.

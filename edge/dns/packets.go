@@ -188,7 +188,7 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 			defer func() { s.clients.asked(client, time.Now()) }()
 			answer := s.resolve(ctx, nil, q, false)
 			if ctx.Err() == nil {
-				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again
+				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // a client that does not get it asks again
 			}
 		})
 	case drop:

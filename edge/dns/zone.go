@@ -15,8 +15,8 @@ const (
 	NegativeTTL = 1
 )
 
-// zone is a part of the name space that is answered here and never asked of anybody
-// else. Its labels are counted from the right.
+// zone is a part of the name space that is answered here and never forwarded. Its labels are
+// counted from the right.
 type zone struct {
 	kind zoneKind
 	soa  []byte // what follows the owner of its SOA record

@@ -1,4 +1,4 @@
-// Package edgetest stands for what tells the edge of Apps and Machines, in tests.
+// Package edgetest has the feeds of Apps and Machines that drive the edge in tests.
 package edgetest
 
 import (

@@ -186,7 +186,7 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 	d.answer(s, machine)
 }
 
-// tell tells the App.
+// tell writes a line to the App's log.
 func (d *datagrams) tell(remote netip.AddrPort, err error) {
 	if route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr()); ok {
 		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, "", remote, err)

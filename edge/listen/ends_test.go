@@ -145,7 +145,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// What a daemon with other addresses has left is in no later daemon's way.
+// Sockets left by a daemon with other addresses do not block a later daemon.
 func TestAddressOfAnAppBecomesFree(t *testing.T) {
 	w := newWorld()
 	port := freePort(t)

@@ -18,8 +18,9 @@ import (
 const (
 	// retryEvery is how often sockets are tried again that could not be opened.
 	retryEvery = 30 * time.Second
-	// retryFirst is when they are tried for the second time after the start, and then after pauses
-	// that double: a keeper soon lets go of what an earlier daemon with other addresses has left.
+	// retryFirst is when they are tried for the second time after the start, and then after
+	// pauses that double: a keeper soon releases the sockets of an earlier daemon with other
+	// addresses.
 	retryFirst = time.Second
 	// A round of looking what Apps need is followed by a pause of minPause, or of
 	// pauseFactor times what it took.

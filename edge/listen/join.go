@@ -114,7 +114,7 @@ func dialError(err error, p *balance.Permit) *hangar.EdgeError {
 	return e
 }
 
-// introduce tells a Machine who the client is.
+// introduce sends a Machine the client's address.
 func introduce(machine net.Conn, a *arrival, options *hangar.ServicePort) error {
 	version := byte(1)
 	if options != nil && options.ProxyProto != nil && options.ProxyProto.Version == "v2" {

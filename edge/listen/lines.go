@@ -37,7 +37,7 @@ type told struct {
 	missed int // how often it was not said since
 }
 
-// failure tells an App of a connection that could not be served. ref is of the App, or of
+// failure logs a connection that could not be served in the App's log. ref is of the App, or of
 // the Machine that is to blame, which is then on the host.
 func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.AddrPort, err error) {
 	e, ok := errors.AsType[*hangar.EdgeError](err)

@@ -13,9 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
-// What a PostgreSQL client begins with, see "Message Formats" in PostgreSQL's manual: a
-// length, which counts itself, and a number. The number is a version of the protocol, or
-// one of these.
+// A PostgreSQL client begins with a length, which counts itself, and a number; see "Message
+// Formats" in PostgreSQL's manual. The number is a version of the protocol, or one of these.
 const (
 	pgCancel = 1234<<16 | 5678
 	pgTLS    = 1234<<16 | 5679
@@ -129,7 +128,7 @@ func (l *Listeners) servePostgresTLS(ctx context.Context, a *arrival, direct boo
 	return l.join(ctx, a, conn, nil)
 }
 
-// refusePlain tells a client that its session has to be encrypted.
+// refusePlain answers a client that its session has to be encrypted.
 func refusePlain(conn *traffic.Conn) error {
 	const invalidAuthorization = "28000"
 	if _, err := conn.Write(pgRefusal(invalidAuthorization, "the connection has to be encrypted: use sslmode=require")); err != nil {

@@ -104,7 +104,7 @@ type arrivals struct {
 
 	mu     sync.Mutex // guards what follows
 	silent map[*net.TCPConn]struct{}
-	over   bool // who is silent is not waited for
+	over   bool // silent ones are not waited for
 }
 
 // listen notes that a connection is waited for to say something, until done is called.

@@ -146,7 +146,7 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	}
 }
 
-// serveWeb serves a connection of which only its first byte tells whether it is TLS.
+// serveWeb serves a connection whose first byte decides whether it is TLS.
 func (l *Listeners) serveWeb(ctx context.Context, a *arrival) error {
 	first, err := l.peek(a.conn)
 	if err != nil {

@@ -53,7 +53,7 @@ func (l *Listeners) listen(ctx context.Context, name, address string, port int) 
 	return s, nil
 }
 
-// inheritedPatience is for how long the keeper may take to let go of a socket.
+// inheritedPatience is for how long the keeper may take to release a socket.
 const inheritedPatience = 20 * time.Second
 
 // listenFixed opens a socket, or takes it back. If what was left by a daemon with other

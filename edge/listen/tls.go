@@ -256,7 +256,7 @@ func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.C
 	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
 		a.refused = refused
 		if unrecognized(refused) {
-			return nil, nil //nolint:nilnil // none, which the alert unrecognized_name tells
+			return nil, nil //nolint:nilnil // none, which becomes the alert unrecognized_name
 		}
 	}
 	return nil, refused

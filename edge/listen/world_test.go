@@ -52,7 +52,7 @@ type world struct {
 	mu       sync.Mutex
 	backends map[int]string
 	lines    []string
-	inside   int // who is in a Machine
+	inside   int // requests in a Machine
 	roots    *x509.CertPool
 	issued   map[string]*tls.Certificate
 	ca       *x509.Certificate

@@ -152,7 +152,7 @@ func TestDrainWithTunnel(t *testing.T) {
 	}
 }
 
-// What a Machine does to a connection has its code.
+// Each thing that a Machine does to a connection has its code.
 func TestFailureCodes(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -349,7 +349,8 @@ func (x *exchange) mayRetry(first time.Time, attempt int) bool {
 	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
 }
 
-// reportPreference tells the Machine if the client preferred another that was not available.
+// reportPreference adds a header for the Machine if the client preferred another that was not
+// available.
 func (x *exchange) reportPreference(permit *balance.Permit) {
 	if permit.PreferredMissed {
 		preferredUnavailable.set(x.r.Header, []string{string(x.selector.Prefer)})

@@ -311,7 +311,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// check compares what has come with what may come. Who gets nothing has an answer that says so,
+// check compares what has come with what may come. A refused client has an answer that says so,
 // or none.
 func (r *recorder) check(t *testing.T, answer, want string) {
 	t.Helper()

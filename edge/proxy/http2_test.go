@@ -245,8 +245,8 @@ func h2spec(t *testing.T, tool, port, seconds string) (failures string, unknown 
 	return failures, unknown
 }
 
-// What the server of golang.org/x/net/http2 does otherwise than h2spec wants, and why that
-// is no harm.
+// deviations are where the server of golang.org/x/net/http2 differs from h2spec, and why that is
+// harmless.
 var deviations = map[string]string{
 	`Sends multiple values of SETTINGS_INITIAL_WINDOW_SIZE`:                                        "it hangs up on a client that gives a setting twice in a frame",
 	`Sends a HEADERS frame that contains the connection-specific header field`:                     "it answers 400, as RFC 9113, section 8.1.1, allows",

@@ -158,7 +158,7 @@ func TestPlatformWithoutTLS(t *testing.T) {
 	}
 }
 
-// TestPlatformSeesClients: what limits who may sign in has to know who calls.
+// TestPlatformSeesClients: the platform needs a client's address for its limit of sign-ins.
 func TestPlatformSeesClients(t *testing.T) {
 	w, _, _ := newPlatform(t, nil)
 	for _, client := range []*http.Client{w.client(), w.clientOf(true)} {

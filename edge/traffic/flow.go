@@ -99,7 +99,7 @@ func (f *Flow) accountLocked() {
 	if !ok {
 		return
 	}
-	// What the kernel says may go back by some bytes when it sends some again.
+	// The kernel's count may go back by some bytes when it sends some again.
 	if in > f.in {
 		a.in.Add(in - f.in)
 		f.in = in

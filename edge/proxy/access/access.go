@@ -53,7 +53,7 @@ func (l *Log) Wanted(app hangar.AppID) bool {
 	return len(l.apps[app]) > 0
 }
 
-// Publish passes a line on to everybody who follows an App. It does not wait.
+// Publish passes a line on to all followers of an App. It does not wait.
 func (l *Log) Publish(app hangar.AppID, e hangar.LogEntry) {
 	if l.followers.Load() == 0 {
 		return

@@ -279,7 +279,7 @@ func (c *Conn) setReadBy() {
 
 // setDeadline must not undo that the context has ended.
 func (c *Conn) setDeadline(t time.Time) {
-	_ = c.conn.SetReadDeadline(t) // the read tells
+	_ = c.conn.SetReadDeadline(t) // the read fails, too
 	if c.watch != nil && c.ctx.Err() != nil {
 		_ = c.conn.SetReadDeadline(longAgo)
 	}

@@ -103,7 +103,7 @@ func (c *serverConn) readWithin(d time.Duration) {
 	c.setReadDeadline(c.readBy)
 }
 
-// An error of a deadline is one of the connection, which the next read tells.
+// An error of a deadline is one of the connection, with which the next read fails.
 func (c *serverConn) setReadDeadline(t time.Time) { _ = c.conn.SetReadDeadline(t) }
 
 // writeWithin makes writes fail when nothing is taken for the BodyTimeout.
@@ -117,7 +117,7 @@ func (c *serverConn) writeWithin() {
 		return
 	}
 	c.writeBy = now.Add(d + slack(d))
-	_ = c.conn.SetWriteDeadline(c.writeBy) // the write tells
+	_ = c.conn.SetWriteDeadline(c.writeBy) // the write fails, too
 }
 
 // tryRead is a read that leaves no buffer behind when there is nothing.

@@ -109,7 +109,7 @@ func (x *exchange) finish() bool {
 		c.ownRead.Store(false)
 		c.ownWrite.Store(false)
 		c.readBy, c.writeBy = time.Time{}, time.Time{}
-		_ = c.conn.SetDeadline(time.Time{}) // the next read tells
+		_ = c.conn.SetDeadline(time.Time{}) // the next read fails, too
 	}
 	if !x.body.r.done {
 		x.unread = true
@@ -194,7 +194,7 @@ func (b *requestBody) mergeTrailer() {
 	maps.Copy(b.x.req.Trailer, b.r.trailer)
 }
 
-// Close ends reading, also of who is reading now.
+// Close ends reading, including a read in progress.
 func (b *requestBody) Close() error {
 	if b.closed.Swap(true) {
 		return nil
@@ -285,7 +285,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.hijacked = true
 	x.ctx.mu.Unlock()
 	c.stopWatch()
-	x.body.end() // or who reads it on would write into a buffer that is given back
+	x.body.end() // otherwise a late read would use a buffer that was returned
 	c.readBy, c.writeBy = time.Time{}, time.Time{}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// TestAnswers compares what is sent, but for the date, byte for byte.
+// TestAnswers compares what is sent, except for the date, byte for byte.
 func TestAnswers(t *testing.T) {
 	for _, k := range []struct {
 		name, request string

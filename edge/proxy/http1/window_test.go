@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// greedyConn sends something without end, in as large pieces as it is asked for, and notes how
+// greedyConn sends without end, in the largest pieces that the reader accepts, and notes how
 // large a buffer must be that holds all that it has sent.
 type greedyConn struct {
 	net.Conn

@@ -1,8 +1,7 @@
-// Package page writes the answers of the edge's own: what a client gets when no Machine
-// answered.
+// Package page writes the edge's own answers: what a client gets when no Machine answered.
 //
-// A browser gets a plain page that loads nothing from elsewhere, a program that accepts JSON
-// an object, everybody else a line of text. Every answer names the error's code, in a header
+// A browser gets a plain page that loads nothing from elsewhere, a program that accepts JSON an
+// object, and any other client a line of text. Every answer names the error's code, in a header
 // under both spellings and in the body, and the request's id; it is never to be cached.
 // Everything that came from outside is escaped.
 //
@@ -54,7 +53,7 @@ func Write(w http.ResponseWriter, r *http.Request, e *hangar.EdgeError, requestI
 	}
 	w.WriteHeader(status)
 	if r == nil || r.Method != http.MethodHead {
-		_, _ = w.Write(body) //nolint:gosec // it is escaped for its type; and who does not read an error does not want it
+		_, _ = w.Write(body) //nolint:gosec // it is escaped for its type; a client that does not read the error does not need it
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// sound checks what everybody relies on of an instruction, or of its refusal.
+// sound checks what all callers rely on in an instruction, or in its refusal.
 func sound(t *testing.T, in *Instruction, err error) {
 	t.Helper()
 	if err != nil {
@@ -31,7 +31,7 @@ func sound(t *testing.T, in *Instruction, err error) {
 		t.Fatalf("no headers: %q, %q", value, failed)
 	}
 	if in.State != "" {
-		// What the target reads is what was said, and nothing more.
+		// The target reads exactly what was sent.
 		fields, state := 0, ""
 		for rest := value; rest != ""; fields++ {
 			name, v, after, err := field(rest)

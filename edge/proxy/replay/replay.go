@@ -24,7 +24,7 @@ import (
 // Fallback says what becomes of a request that could not be replayed.
 type Fallback string
 
-// What a Machine can ask for when the request finds no target.
+// The fallbacks that a Machine can ask for when the request finds no target.
 const (
 	FallbackNone   Fallback = ""            // the client gets an error
 	FallbackForce  Fallback = "force_self"  // back to the Machine that answered, and to no other

@@ -1,14 +1,14 @@
 // Package statics serves files of Machines and of buckets below paths of an App, without the
 // App.
 //
-// Only GET and HEAD are served, and only what is there: for everything else Serve answers
-// ErrNoFile and has written nothing, so that the App may have the request. A path that was
-// sent with an escape for a slash, with a NUL or with steps that lead upwards is no file's.
-// Ranges, conditions and HEAD work as RFC 9110 has them.
+// Only GET and HEAD are served, and only existing files: for everything else Serve answers
+// ErrNoFile and has written nothing, so that the App may have the request. A path that was sent
+// with an escape for a slash, with a NUL or with steps that lead upwards is no file's. Ranges,
+// conditions and HEAD work as RFC 9110 has them.
 //
 // Everything may be used by any number of goroutines.
 //
-// The package finds no Machine: who calls says how files are opened. It caches nothing.
+// The package finds no Machine: its caller opens the files. It caches nothing.
 package statics
 
 import (
