@@ -1,10 +1,10 @@
-// Package host is the agent of one server: it owns the Machines and volumes that are there and
-// does what control decided.
+// Package host is the agent of one server: it owns the server's Machines and volumes and carries
+// out the decisions of control.
 //
-// The parts are the children: package machines owns the Machines, package volumes the volumes,
-// and each keeps its records in the one journal. They are strangers, and meet here: the Agent
-// opens them in the order in which a start recovers, publishes what their journal has that the
-// other planes have not, keeps house, and implements the root's interfaces with them.
+// The parts are the children: package machines owns the Machines, package volumes the volumes, and
+// each keeps its records in the one journal. They do not know each other, and meet here: the Agent
+// opens them in the order in which a start recovers, publishes the changes in their journal to the
+// other planes, keeps house, and implements the root's interfaces with them.
 //
 // Running Machines do not notice when the daemon stops: that is not a stop of a Machine.
 //
@@ -63,7 +63,7 @@ type Options struct {
 	Journal     *journal.Journal
 	Space       *diskspace.Space // of the disk of Dir; nil: its room is not looked at
 	Publisher   hangar.Publisher
-	View        hangar.MachineView // of the edge that serves the Machines; nil: nobody is waited for
+	View        hangar.MachineView // of the edge that serves the Machines; nil: there is no edge to wait for
 	Keys        *keyset.Keyset     // encrypts the secrets of Machines and the keys of volumes in the journal
 	Nameservers []string           // for the resolv.conf of Machines
 	// DatabaseProgram finds the host's hangar-db, which Machines may run; it answers "" where there is none.

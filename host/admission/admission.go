@@ -1,9 +1,9 @@
 // Package admission decides which Machines a host has memory and processors for.
 //
-// A Ledger knows how much each Machine is promised that is not at rest. The sum never
-// grows beyond the capacity, however many ask at once: looking and taking are one step under
-// one lock. A promise that shrinks, or that is found when the daemon starts, is always
-// taken. Asking costs the same with one Machine as with ten thousand.
+// A Ledger knows the promise to each Machine that is not at rest. The sum never grows beyond the
+// capacity, however many callers there are: checking and taking are one step under one lock. A
+// promise that shrinks, or that is found when the daemon starts, is always taken. The cost of a
+// call does not grow with the number of Machines.
 //
 // Nothing is durable: a promise follows from the record of its Machine.
 package admission
@@ -40,8 +40,8 @@ func NewLedger(capacity Load) *Ledger {
 	return &Ledger{capacity: capacity, byID: make(map[hangar.MachineID]Load)}
 }
 
-// Admit promises a Machine at least as much as load, and returns what it was promised
-// before. It answers CodeConflict with ReasonInsufficientCapacity when that does not fit.
+// Admit promises a Machine at least as much as load, and returns its promise before. It answers
+// CodeConflict with ReasonInsufficientCapacity when that does not fit.
 func (l *Ledger) Admit(id hangar.MachineID, load Load) (before Load, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -89,17 +89,17 @@ func (a *Archive) safety() maintenance.SafetyParameters {
 	return maintenance.SafetyNone
 }
 
-// mark decides what is garbage: durably, and so that later decisions can take it back.
-// It returns the second in which that was. What is stored again is of that second or
-// younger, and then goes before the decision; what was decided of something that was
-// stored in the same second has a later time, and stays until the next Collect.
+// mark decides what is garbage, durably, and so that later decisions can take it back. It returns
+// the second of the decision. Content that is stored again is of that second or younger, and wins
+// over the decision; a decision on content that was stored in the same second has a later time,
+// and waits for the next Collect.
 func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.SafetyParameters) (time.Time, error) {
 	if err := a.gate.Acquire(ctx, gateAlone); err != nil {
 		return time.Time{}, err
 	}
 	defer a.gate.Release(gateAlone)
 	if !a.shared {
-		// What a session stores that is under way is not garbage.
+		// The contents of an open session are not garbage.
 		safety.MinContentAgeSubjectToGC = time.Since(a.oldest(s))
 	}
 	if err := s.w.Refresh(ctx); err != nil {
@@ -158,7 +158,7 @@ func (a *Archive) sweep(ctx context.Context, s *session, safety maintenance.Safe
 		return 0, err
 	}
 	before := s.uploaded.Load()
-	// Who has an old index reads from the old files, so that in a bucket those stay until
+	// A process with an old index reads from the old files, so that in a bucket those stay until
 	// all have read the new one. Meanwhile no more are rewritten.
 	rewritten, removed := last(schedule, maintenance.TaskRewriteContentsFull), last(schedule, maintenance.TaskDeleteOrphanedBlobsFull)
 	var damage error
@@ -248,9 +248,8 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 	})
 }
 
-// copyContents stores contents once more, but for those that are damaged. The library's own
-// function takes those that leave the index meanwhile, because they were garbage, for a failure,
-// and ends there.
+// copyContents stores contents again, except for damaged ones. The library's own function fails
+// on contents that leave the index meanwhile because they were garbage.
 func copyContents(ctx context.Context, to *content.WriteManager, contents []content.Info) (*maintenancestats.RewriteContentsStats, error) {
 	var stats maintenancestats.RewriteContentsStats
 	var failed []error

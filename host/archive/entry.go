@@ -122,8 +122,8 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	return e, found[0].ID, nil
 }
 
-// Entries returns the snapshots of a volume, or of all if it is empty, the newest first.
-// What in the repository is not a snapshot of hangar is left out.
+// Entries returns the snapshots of a volume, or of all if it is empty, the newest first. Other
+// entries of the repository are left out.
 func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, error) {
 	ctx = a.logged(ctx)
 	if err := a.refresh(ctx); err != nil {

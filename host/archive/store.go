@@ -27,8 +27,8 @@ type store struct {
 	dir    *directory // nil: remote
 }
 
-// GetBlob marks errors that say nothing of the blob, so that nobody takes a snapshot
-// for damaged because the network is down.
+// GetBlob marks errors that say nothing about the blob, so that a network that is down does not
+// make a snapshot look damaged.
 func (s *store) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
 	err := s.Storage.GetBlob(ctx, id, offset, length, to)
 	if err == nil || !s.remote || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
@@ -66,7 +66,7 @@ func (s *store) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opts b
 	return nil
 }
 
-// Close closes the storage and lets go of the lock on it.
+// Close closes the storage and releases its lock.
 func (s *store) Close(ctx context.Context) error {
 	err := s.Storage.Close(ctx)
 	if s.dir != nil {
@@ -243,7 +243,7 @@ func withStore(ctx context.Context, s *store) context.Context {
 	return context.WithValue(ctx, storeKey{}, s)
 }
 
-// registerStorage tells the library, whose registry is global, where a store comes from.
+// registerStorage registers the type of store in the library, whose registry is global.
 var registerStorage = sync.OnceFunc(func() {
 	blob.AddSupportedStorage(storageType, struct{}{}, func(ctx context.Context, _ *struct{}, _ bool) (blob.Storage, error) {
 		s, ok := ctx.Value(storeKey{}).(*store)

@@ -1,21 +1,18 @@
-// Package check probes the health of Machines and says when what is known of one
-// changes.
+// Package check probes the health of Machines and reports changes.
 //
-// A Machine is watched from the moment it is started until it is not. Each of its
-// checks runs at its interval; right after a boot, once the grace period is over,
-// it runs much more often until it passes or two intervals have gone by, so that a
-// Machine is known to be healthy as soon as it is. One run decides: what failed is
-// critical, what succeeded passes. A run that is slow does not delay the next one of
-// another check, and a check never runs twice at once. Nothing here acts on a
-// Machine.
+// A Machine is watched from its start to its stop. Each of its checks runs at its interval; right
+// after a boot, once the grace period is over, it runs much more often until it passes or two
+// intervals have gone by, so that a healthy Machine is known to be so early. One run decides: a
+// failure is critical, a success passes. A slow run does not delay the next one of another check,
+// and a check never runs twice at once. Nothing here acts on a Machine.
 //
 // One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long
 // as it takes. How many runs there are at once is bounded, and how many of one
 // Machine, so that a Machine that does not answer cannot hold up the others.
 // Methods may be called from any goroutine.
 //
-// The package keeps nothing on disk; what must outlive the daemon is for who is told
-// of changes.
+// The package keeps nothing on disk; the observer of changes records what must outlive the
+// daemon.
 package check
 
 import (
@@ -63,7 +60,7 @@ type Change struct {
 type Options struct {
 	Dialer Dialer
 	Now    func() time.Time // stamps results
-	// Changed is told of every change, one after the other. It must not call the
+	// Changed is called for every change, one after the other. It must not call the
 	// Checker, and should be quick.
 	Changed    func(id hangar.MachineID, change Change)
 	AtOnce     int
@@ -141,8 +138,7 @@ func (c *Checker) Watch(t Target) {
 	for i, spec := range t.Checks {
 		p := &probe{machine: m, spec: spec, due: now, eager: minEager}
 		if len(t.Known) == len(t.Checks) && t.Known[i].Name == spec.Name {
-			// It has been going for a while; whatever else has been going, too,
-			// shall not all be run at the start of a daemon.
+			// It is an old check. Not all old checks may run at once when a daemon starts.
 			p.result = t.Known[i]
 			if p.result.Status == hangar.CheckPassing {
 				p.eager, p.calm = 0, true
@@ -172,8 +168,8 @@ func (c *Checker) Watch(t Target) {
 	c.signal()
 }
 
-// share is a part of d that is the probe's own, so that checks which began at the
-// same moment do not run at the same moment for ever.
+// share is a part of d that is the probe's own, so that checks which began at the same moment do
+// not keep running at the same moment.
 func (p *probe) share(d time.Duration) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(p.machine.id)) // never fails

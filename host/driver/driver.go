@@ -1,11 +1,10 @@
-// Package driver is the contract of how a Machine runs on its host: what turns a
-// root file system and a command into an isolated, running system and back.
+// Package driver is the contract of how a Machine runs on its host: from a root file system and a
+// command to an isolated, running system and back.
 //
-// A driver keeps no durable state. Start returns a Handle, which the agent
-// journals; after a restart of the daemon, Recover takes the same Handle back.
-// What a driver starts outlives the daemon, and its exit is reported exactly even
-// when nobody was watching. Package drivertest is the suite that every driver
-// passes.
+// A driver keeps no durable state. Start returns a Handle, which the agent journals; after a
+// restart of the daemon, Recover takes the same Handle back. What a driver starts outlives the
+// daemon, and its exit is reported exactly even when no daemon was running. Package drivertest is
+// the suite that every driver passes.
 //
 // Methods may be called from many goroutines, for different Machines at once; for
 // one Machine the agent calls one of Start, Resume, Suspend, Stop and Destroy at a
@@ -67,10 +66,9 @@ type Driver interface {
 
 // Suspender is a driver that can write the memory of a Machine to disk.
 type Suspender interface {
-	// Suspend writes the snapshot atomically to dir, which must not exist, and
-	// ends the sandbox: no process of it remains. What else remains on the host is
-	// what Resume goes on with; Destroy releases it. On an error there is no dir, and
-	// the sandbox either still runs or Wait returns its exit.
+	// Suspend writes the snapshot atomically to dir, which must not exist, and ends the sandbox:
+	// no process of it remains. Other state stays on the host for Resume; Destroy releases it. On
+	// an error there is no dir, and the sandbox either still runs or Wait returns its exit.
 	Suspend(ctx context.Context, h Handle, dir string) error
 	// Resume continues from the snapshot in dir, with the writable layer as it was
 	// left. It answers ErrSnapshotUnusable, leaving nothing behind but spec.Dir. It
@@ -78,8 +76,8 @@ type Suspender interface {
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 
-// Adopter is a driver that finds again what it started for somebody who died before
-// the Handle was journaled.
+// Adopter is a driver that finds what it started for a daemon that died before the Handle was
+// journaled.
 type Adopter interface {
 	// Adopt returns the Handle that the last Start or Resume of the Machine returned,
 	// or would have returned, waiting for it if it is not over yet. It answers

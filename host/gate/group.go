@@ -60,8 +60,8 @@ func (k *Keeper) leave(g *Gate, from *group) {
 	}
 }
 
-// grow counts one more that runs. What was kept running instead is looked at again, and
-// what is too many is told after a while. k.mu is held.
+// grow counts one more running Machine. Those kept running so far are judged again, and surplus
+// ones are found after a while. k.mu is held.
 func (k *Keeper) grow(to *group) {
 	to.running++
 	for g := range to.spare {
@@ -95,7 +95,7 @@ func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group
 			least, lowest = g, peak
 		}
 	}
-	if lowest == 0 || x.drains || // one that nobody was in has a timer of its own
+	if lowest == 0 || x.drains || // an empty one has a timer of its own
 		x.running-(over+1) < 1 || x.running-1 < least.terms.least() || load > x.room(least) {
 		return
 	}
@@ -146,7 +146,7 @@ func (g *Gate) peak() (most int, full bool) {
 	return most, full
 }
 
-// drainSpare waits until nobody is in the Machine any more and has it stopped, or gives up.
+// drainSpare waits until the Machine is empty and has it stopped, or gives up.
 func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
 	patience := time.NewTimer(k.o.Drain)
 	defer patience.Stop()
@@ -165,10 +165,10 @@ func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
 	defer k.mu.Unlock()
 	x.drains = false
 	switch {
-	case g.drain != d: // it was needed, or somebody else has stopped it
+	case g.drain != d: // it was needed, or was stopped otherwise
 	case g.word.Load()&inside > 0 || ctx.Err() != nil || g.group.running < max(g.terms.least(), 1):
 		k.cancel(g)
-	default: // nobody has got in since: the gate is closed
+	default: // no visit has entered since: the gate is closed
 		d.stopping = true
 		k.stop(ctx, g, d)
 	}

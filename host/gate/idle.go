@@ -52,8 +52,8 @@ func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	}
 }
 
-// lookAt reports whether a Machine is to be stopped for being idle. If not, the timer runs
-// on, or whoever leaves last lets it run. k.mu is held.
+// lookAt reports whether a Machine is to be stopped for being idle. If not, the timer is set
+// again, here or by the last visit that leaves. k.mu is held.
 func (k *Keeper) lookAt(g *Gate, now int64) bool {
 	if g.terms.Mode() == hangar.AutostopOff {
 		return false // until Set
@@ -74,7 +74,7 @@ func (k *Keeper) lookAt(g *Gate, now int64) bool {
 	return true
 }
 
-// arm lets the timer of a Gate run that nobody is in.
+// arm sets the timer of an empty Gate.
 func (k *Keeper) arm(g *Gate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,7 +140,7 @@ func (k *Keeper) closeIdle(g *Gate) *drain {
 		return nil
 	}
 	if !g.word.CompareAndSwap(0, draining) {
-		return nil // whoever is in will leave
+		return nil // the visits that are in will leave
 	}
 	return k.begin(g, true)
 }
@@ -152,8 +152,8 @@ func (k *Keeper) begin(g *Gate, stopping bool) *drain {
 	return g.drain
 }
 
-// stop has a Machine stopped whose gate is closed and in which nobody is. k.mu is held,
-// and let go meanwhile.
+// stop has a Machine stopped whose gate is closed and empty. k.mu is held, and released
+// meanwhile.
 func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
 	s := Stopping{
 		Ref: g.ref, Suspend: g.terms.Mode() == hangar.AutostopSuspend, Left: d.running - 1, Running: d.running,
@@ -184,14 +184,14 @@ func (g *Gate) endDrain() {
 func (k *Keeper) cancel(g *Gate) {
 	g.endDrain()
 	g.set(draining, false)
-	g.tell()
+	g.wakeWaiters()
 	k.grow(g.group)
 	if !g.armed.Swap(true) {
 		k.push(&g.timer, g.due())
 	}
 }
 
-// drained is told by whoever left a gate last that drains.
+// drained is called by the last visit that leaves a draining gate.
 func (k *Keeper) drained(g *Gate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

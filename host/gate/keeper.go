@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
-// What the zero Options mean.
+// The defaults of Options.
 const (
 	DefaultDrain    = 30 * time.Second
 	DefaultSettling = time.Minute
@@ -43,7 +43,7 @@ type Options struct {
 type Stopping struct {
 	Ref     hangar.MachineRef
 	Suspend bool
-	Still   func() bool // the gate is closed for this, and not opened anew since
+	Still   func() bool // the gate is closed for this, and was not opened again since
 	Left    int         // how many of its group run on
 	Running int         // how many did
 }
@@ -70,11 +70,11 @@ type shard struct {
 
 // NewKeeper returns a Keeper without Machines. It stops nothing before Run.
 func NewKeeper(o Options) *Keeper {
-	orElse(&o.After, hangar.DefaultAutostopAfter)
-	orElse(&o.Drain, DefaultDrain)
-	orElse(&o.Settling, DefaultSettling)
-	orElse(&o.Stops, DefaultStops)
-	orElse(&o.Suspends, DefaultSuspends)
+	setDefault(&o.After, hangar.DefaultAutostopAfter)
+	setDefault(&o.Drain, DefaultDrain)
+	setDefault(&o.Settling, DefaultSettling)
+	setDefault(&o.Stops, DefaultStops)
+	setDefault(&o.Suspends, DefaultSuspends)
 	k := &Keeper{
 		o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1),
 		timers: newTimers(), groups: make(map[groupKey]*group),
@@ -86,7 +86,7 @@ func NewKeeper(o Options) *Keeper {
 	return k
 }
 
-func orElse[T comparable](v *T, usual T) {
+func setDefault[T comparable](v *T, usual T) {
 	var zero T
 	if *v == zero {
 		*v = usual
@@ -135,13 +135,13 @@ func (k *Keeper) Remove(g *Gate) {
 	}
 }
 
-// Shut closes a Gate until the next Set, for a Machine that somebody is about to stop.
+// Shut closes a Gate until the next Set, for a Machine that is about to be stopped.
 func (g *Gate) Shut() { g.set(shut, true) }
 
-// Set tells a Gate of its Machine. One that opens is idle from then on, if nobody enters,
-// and one that was closed to stop a Machine which by now is busy, or is not to be stopped, is
-// opened again. Calls for one Gate come one after the other, and none while Options.Stop
-// decides what becomes of the Machine.
+// Set gives a Gate the terms of its Machine. One that opens is idle from then on, until a visit.
+// One that was closed to stop a Machine which by now is busy, or is not to be stopped, is opened
+// again. Calls for one Gate come one after the other, and none while Options.Stop decides what
+// becomes of the Machine.
 func (g *Gate) Set(t Terms) {
 	k := g.keeper
 	k.mu.Lock()
@@ -153,7 +153,7 @@ func (g *Gate) Set(t Terms) {
 	if !t.Open {
 		g.set(shut, true)
 		g.endDrain()
-		g.tell()
+		g.wakeWaiters()
 		k.timers.Remove(&g.timer)
 		g.armed.Store(false)
 		return
@@ -169,7 +169,7 @@ func (g *Gate) Set(t Terms) {
 	switch {
 	case g.drain == nil:
 		g.set(draining, false)
-		g.tell()
+		g.wakeWaiters()
 	case t.Mode() == hangar.AutostopOff || t.Busy.After(k.o.Now()):
 		k.cancel(g)
 	}
@@ -177,8 +177,8 @@ func (g *Gate) Set(t Terms) {
 	k.push(&g.timer, g.due())
 }
 
-// tell wakes those who wait for the gate. k.mu is held.
-func (g *Gate) tell() {
+// wakeWaiters wakes the waiters for the gate. k.mu is held.
+func (g *Gate) wakeWaiters() {
 	if g.changed != nil {
 		close(g.changed)
 		g.changed = nil
@@ -207,8 +207,8 @@ func (g *Gate) Reopen() (bool, <-chan struct{}) {
 	return false, g.changed
 }
 
-// Hold keeps a Machine from being stopped for being idle, for somebody who is about to
-// enter, until release is called.
+// Hold keeps a Machine from being stopped for being idle, for a caller that is about to enter,
+// until release is called.
 func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
 
 // Look makes the Keeper look at a Machine again, because its checks have changed.
@@ -224,7 +224,7 @@ func (k *Keeper) Look(ref hangar.MachineRef) {
 	}
 }
 
-// due is when the Machine has been idle for long enough if nobody enters. k.mu is held.
+// due is when the Machine has been idle for long enough without a visit. k.mu is held.
 func (g *Gate) due() int64 {
 	since := g.since.Load()
 	if !g.terms.Busy.IsZero() {

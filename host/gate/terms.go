@@ -15,7 +15,7 @@ type Terms struct {
 	Services []hangar.Service // not changed afterwards
 	Region   hangar.Region
 	Primary  hangar.Region // of the App; empty: Region
-	// Kept: it is not stopped for being idle, whatever its services say.
+	// Kept: it is not stopped for being idle, although its services may say so.
 	Kept bool
 	Busy time.Time // until when it has said that it is busy; zero: it has not
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// grace is how long an image that was used is safe from lack of space: whoever was
-// given it may be about to say that it is in use.
+// grace is how long an image that was used is safe from lack of space: its caller may be about to
+// mark it as in use.
 const grace = 5 * time.Minute
 
 // pressedUploadAge is how long an upload may rest while there is too little space.
@@ -107,9 +107,9 @@ func (s *Store) leastRecentlyUsed() []candidate {
 	return list
 }
 
-// evict drops an image unless it is in use or was used since the caller looked.
-// InUse is asked anew and before the lock is taken: a Machine is in it before it
-// asks for its image, and asking changes the time of use.
+// evict drops an image unless it is in use or was used since the caller looked. InUse is asked
+// again, before the lock is taken: a Machine is in it before it asks for its image, and asking
+// changes the time of use.
 func (s *Store) evict(c candidate) (bool, error) {
 	used := s.inUse()
 	s.mu.Lock()

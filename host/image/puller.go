@@ -34,7 +34,7 @@ func (p Puller) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// key keeps what pullers share, which is what goes on for their organization, apart.
+// key separates what pullers share, which is the work in flight for their organization.
 func (p Puller) key(elem ...string) string {
 	kind := "tenant"
 	if p.AnyRegistry {
@@ -111,7 +111,7 @@ func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	return err
 }
 
-// Usage says what an organization takes: what it has in the built-in registry, and the images
+// Usage returns the room that an organization uses: in the built-in registry, and for the images
 // that were pulled for it.
 func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
 	kept, err := s.registry.Usage(ctx, org)
@@ -135,9 +135,9 @@ type measured struct {
 	at    time.Time
 }
 
-// withinQuota refuses to keep more for an organization that has as much as it may. What it uses
-// is measured at most once in Limits.UsageAge; pushes and pulls that have begun before are
-// finished, within their own bounds.
+// withinQuota refuses to keep more for an organization at its quota. Its usage is measured at
+// most once in Limits.UsageAge; pushes and pulls that have begun before are finished, within
+// their own bounds.
 func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	if s.opts.Quota == nil || org == "" {
 		return nil
@@ -198,8 +198,8 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 	return nil
 }
 
-// slots bound what goes on for each organization at a time. There is no bound for all of
-// them, which one could use up: organizations are made by administrators.
+// slots bound the work in flight for each organization. There is no bound for all of them, which
+// one could use up: organizations are made by administrators.
 type slots struct {
 	each int64
 

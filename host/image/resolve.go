@@ -55,9 +55,8 @@ func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.Res
 	return found, nil
 }
 
-// held returns an image of that digest, if it is held and was pulled for the same
-// organization from the repository of ref: knowing a digest gives nobody what only a login
-// or a transfer gives.
+// held returns an image of that digest, if it is held and was pulled for the same organization
+// from the repository of ref: knowing a digest does not replace a login or a transfer.
 func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	if digest == "" {
 		return nil

@@ -160,11 +160,10 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	j.settle(batch, nil)
 }
 
-// afterFailure finds out what a failed commit left behind. A full disk is noticed
-// before the root of the tree is switched: the old state stands and the journal
-// goes on. When the new state is already visible, its flush failed, and whether it
-// is on disk cannot be known any more: asking again would lie, because the kernel
-// reports a failed write-back once.
+// afterFailure finds out what a failed commit left behind. A full disk is noticed before the root
+// of the tree is switched: the old state stands and the journal continues. When the new state is
+// already visible, its flush failed, and whether it is on disk cannot be known any more: asking
+// again would lie, because the kernel reports a failed write-back once.
 func (j *Journal) afterFailure(number uint64, cause error) error {
 	var seen uint64
 	err := j.view(func(tx *bolt.Tx) error {

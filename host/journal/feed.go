@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// MaxFeed is how many events the feed keeps that nobody has taken. The oldest go first.
+// MaxFeed is how many untaken events the feed keeps. The oldest are dropped first.
 const MaxFeed = 100_000
 
 // maxTrim bounds how many events one commit takes off the feed.
@@ -68,8 +68,8 @@ func (t *Tx) trimFeed(upTo uint64) error {
 	return nil
 }
 
-// Fed receives a value after events were added to the feed. Signals that nobody took yet become
-// one. It is meant for a single receiver and is never closed.
+// Fed receives a value after events were added to the feed. Pending signals become one. It is
+// meant for a single receiver and is never closed.
 func (j *Journal) Fed() <-chan struct{} { return j.fed }
 
 // FeedAfter returns the events of all Machines after a number, in the order of their commits, and

@@ -122,8 +122,8 @@ func checkFormat(tx *bolt.Tx) error {
 	return nil
 }
 
-// stamp numbers the transaction, by which a failed commit is told from one that
-// got through; see afterFailure.
+// stamp numbers the transaction, which distinguishes a failed commit from one that got through;
+// see afterFailure.
 func stamp(tx *bolt.Tx) (uint64, error) { return tx.Bucket(bucketTransactions).NextSequence() }
 
 // Where bbolt keeps what checkFile needs: a file starts with two copies of a meta

@@ -1,20 +1,18 @@
-// Package journal is the durable memory of one host: every Machine that it owns,
-// with the Machine's versions, events and lease, every volume, and what the rest of the
-// cluster has not been told of them yet.
+// Package journal is the durable memory of one host: every Machine that it owns, with the Machine's
+// versions, events and lease, every volume, and the changes that are not published to the cluster
+// yet.
 //
-// A commit is on disk when Commit returns nil, survives the loss of power, and is
-// applied wholly or not at all. Every commit has a number that grows for ever;
-// PutMachine and PutVolume stamp it on the record, so that two versions of a record can always
-// be told apart. What changes is remembered as unpublished in the same commit
-// (the outbox), so that a crash between a change and its publication repeats the
-// publication instead of losing it.
+// A commit is on disk when Commit returns nil, survives the loss of power, and is applied wholly
+// or not at all. Every commit has a number that only grows; PutMachine and PutVolume stamp it on
+// the record, so that two versions of a record always differ. Each change is marked as
+// unpublished in the same commit (the outbox), so that a crash between a change and its
+// publication repeats the publication instead of losing it.
 //
-// All methods may be called from any goroutine. Writes are carried out by one
-// goroutine that Open starts and Close ends: it takes every function that waits
-// into one transaction and pays for one fsync, so that a hundred writers at once
-// cost little more than one, and one alone never waits for company. Reads never
-// wait for writes. Nothing is kept in memory per Machine, only what Machines have
-// in common.
+// All methods may be called from any goroutine. One goroutine, which Open starts and Close ends,
+// does all writes: it takes every waiting function into one transaction and pays for one fsync, so
+// that a hundred concurrent writers cost little more than one, and a single one never waits for
+// others. Reads never wait for writes. Memory does not grow with the number of Machines, only with
+// what they have in common.
 //
 // The journal decides nothing: it does not know which states may follow one
 // another, which records belong together, or when one may be forgotten. It is not
@@ -48,7 +46,7 @@ const (
 	MaxVersions = 20
 )
 
-// DefaultLockTimeout is how long Open waits for another process to let go.
+// DefaultLockTimeout is how long Open waits for another process to release the lock.
 const DefaultLockTimeout = 2 * time.Second
 
 // The errors of the journal, wrapped.
@@ -61,9 +59,8 @@ var (
 	ErrLocked = errors.New("journal is in use by another process")
 	// ErrFormat: the file is not a journal, or a damaged one, or one of a newer hangar.
 	ErrFormat = errors.New("not a usable journal")
-	// ErrBroken: the disk failed while a commit was being made durable, so that
-	// nobody can say whether it will be there after a crash. Every later commit
-	// is refused until the journal is opened again.
+	// ErrBroken: the disk failed while a commit was being made durable, so that its state after a
+	// crash is unknown. Every later commit is refused until the journal is opened again.
 	ErrBroken = errors.New("journal is in an unknown state after a disk error")
 )
 
@@ -240,7 +237,7 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 		if p := recover(); p != nil {
 			db, err = nil, fmt.Errorf("%w: %v", ErrFormat, p)
 			if file != nil {
-				_ = file.Close() // only to let go of the lock
+				_ = file.Close() // only to release the lock
 			}
 		}
 	}()
@@ -324,9 +321,9 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 // that are read, and of those whose config its user seals with it.
 func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
 
-// Changed receives a value after something became unpublished, and once at the
-// start when something already was. Signals that nobody took yet become one. It is
-// meant for a single receiver and is never closed.
+// Changed receives a value after something became unpublished, and once at the start when
+// something already was. Pending signals become one. It is meant for a single receiver and is
+// never closed.
 func (j *Journal) Changed() <-chan struct{} { return j.changed }
 
 // Broken is closed when the journal has met ErrBroken: nothing is recorded any more

@@ -10,9 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal
-// neither opens nor understands them. They lie apart from the record, which every
-// step of a Machine writes anew.
+// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal neither opens
+// nor understands them. They are apart from the record, which every step of a Machine rewrites.
 type SealedSecrets struct {
 	Machine hangar.MachineID
 	Version hangar.InstanceID
@@ -133,7 +132,7 @@ func (j *Journal) HasSecrets() (found bool, err error) {
 		volumes := tx.Bucket(bucketVolumes).Cursor()
 		for k, v := volumes.First(); k != nil && !found; k, v = volumes.Next() {
 			r, err := decodeVolume(v)
-			found = err != nil || len(r.Key) > 0 // who knows what is in one that cannot be read
+			found = err != nil || len(r.Key) > 0 // an unreadable one may have a key
 		}
 		return nil
 	})

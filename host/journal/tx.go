@@ -64,8 +64,8 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
-	// A record that cannot be read back would be lost at the next start, with
-	// everything that it claims. Better to refuse it while somebody listens.
+	// A record that cannot be read back would be lost at the next start, with everything that it
+	// claims. Better to refuse it while there is a caller.
 	if _, err := decodeRecord(value, t.call.pool); err != nil {
 		return 0, fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
@@ -119,9 +119,8 @@ func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
 	return nil
 }
 
-// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the
-// number of this commit and marks the Machine unpublished. What it says of a Machine
-// that has no record, it says to nobody.
+// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the number of this
+// commit and marks the Machine unpublished. It does nothing for a Machine without a record.
 func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	key, err := machineKey(id)
 	if err != nil {

@@ -34,8 +34,8 @@ type VolumeRecord struct {
 	Damaged string `json:"damaged,omitempty"`
 	// Snapshots are newest first.
 	Snapshots []hangar.Snapshot `json:"snapshots,omitempty"`
-	// Discarded are snapshots that nobody is told of any more, while the archive may
-	// still have something of them.
+	// Discarded are snapshots that are not listed any more, while the archive may still have
+	// something of them.
 	Discarded []hangar.SnapshotID `json:"discarded,omitempty"`
 	// Events are newest first, at most hangar.MaxVolumeEvents.
 	Events []hangar.VolumeEvent `json:"events,omitempty"`

@@ -21,11 +21,10 @@ import (
 //  3. the records are written;
 //  4. the chunk is taken out of the FIFO, and the note is cleared.
 //
-// After a kill the note tells what to do. Records that are not whole were not yet
-// taken from the FIFO: they are cut off, and the chunk comes again. If they are whole,
-// and the FIFO begins with that very chunk, it was not taken out, and is now. Only a
-// kill between the two halves of step 4 is told wrongly, and only if the Machine
-// repeats the chunk to the byte.
+// After a kill the note says what to do. Records that are not whole were not yet taken from the
+// FIFO: they are cut off, and the chunk comes again. If they are whole, and the FIFO begins with
+// that very chunk, it was not taken out, and is now. Only a kill between the two halves of step 4
+// is misjudged, and only if the Machine repeats the chunk to the byte.
 type note struct {
 	first  int64  // names the file
 	offset int64  // of the records in it
@@ -88,7 +87,7 @@ func (n note) undo(path string) (note, error) {
 	return note{}, os.Truncate(path, min(n.offset, info.Size()))
 }
 
-// openNote makes the file of the note. What the note says is kept.
+// openNote opens or creates the file of the note, and keeps its content.
 func openNote(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

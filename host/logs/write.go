@@ -86,7 +86,7 @@ func (m *machineLog) load() error {
 	if len(m.files) == 0 {
 		return nil
 	}
-	for { // a file that was made and not yet written to tells nothing
+	for { // a new file without content says nothing
 		newest := m.files[len(m.files)-1]
 		if m.size, err = cutTorn(m.path(newest)); err != nil {
 			return err
@@ -383,8 +383,8 @@ func (m *machineLog) closeNote() error {
 
 func (m *machineLog) path(first int64) string { return filepath.Join(m.dir, fileName(first)) }
 
-// split writes the beginning of a line that is too long and returns how much of piece,
-// its newest part, is in it. What is not begins the next line.
+// split writes the beginning of a line that is too long and returns how much of piece, its newest
+// part, was written. The rest begins the next line.
 func (w *batch) split(piece []byte) int {
 	m := w.m
 	before := len(m.partial)

@@ -8,9 +8,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// annotate commits a change to what a Machine shows of itself and not to what it
-// is made of. The worker has nothing to do with it: it is not woken, and a step
-// under way goes on and adds its result to the record as it is by then. m.mu is held.
+// annotate commits a change to what a Machine shows of itself and not to its config. The worker
+// is not involved: it is not woken, and a step under way continues and adds its result to the
+// record as it is by then. m.mu is held.
 func (m *machine) annotate(alter change) error {
 	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbAnnotate) != hangar.Accept {
 		return refusal(hangar.VerbAnnotate, state)

@@ -13,8 +13,8 @@ import (
 // suspend does.
 const stopPatience = time.Second
 
-// stopIdle stops or suspends a Machine in which nobody is, and returns when that is done,
-// goes on by itself, or is not to be.
+// stopIdle stops or suspends an empty Machine, and returns when that is done, continues by
+// itself, or is not to be.
 func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	m, err := e.index.machine(idle.Ref)
 	if err != nil {

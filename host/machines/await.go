@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// awaiting is a wait that no goroutine stands for: whoever learns how it ends calls told.
+// awaiting is a wait without a goroutine: the one that learns the result calls told.
 type awaiting struct {
 	waiter
 
@@ -65,7 +65,7 @@ func (w *awaiting) forget() {
 	w.detach()
 }
 
-// judged takes the verdict of whoever has changed the Machine, whose lock is held.
+// judged takes the verdict from the goroutine that changed the Machine, whose lock is held.
 func (w *awaiting) judged(v *verdict) {
 	if v.look {
 		w.m.store.work.Go(w.lookAgain)

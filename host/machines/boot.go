@@ -92,8 +92,8 @@ func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	return nil
 }
 
-// clearUnlessKept is clear, but for a Machine whose memory this daemon has written to
-// disk: what the driver has left of it makes the resume quick.
+// clearUnlessKept is clear, except for a Machine whose memory this daemon has written to disk:
+// the driver's remains make the resume quick.
 func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
 	if w.kept && rec.Snapshot {
 		return nil
@@ -101,9 +101,8 @@ func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error
 	return w.clear(ctx, rec)
 }
 
-// ready records what a launch begins with: no sandbox, so that one that is found
-// after a crash can only be of this launch, and the image, so that nobody removes it
-// meanwhile.
+// ready records the start of a launch: no sandbox, so that one that is found after a crash can
+// only be of this launch, and the image, so that it is not removed meanwhile.
 func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
@@ -221,7 +220,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	if rec.Snapshot {
 		how = "resumed"
 	}
-	// Who waits for the start finds it in the log.
+	// A user who waits for the start finds it in the log.
 	w.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
 	err = w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted

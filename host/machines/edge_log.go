@@ -8,11 +8,12 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// edgeLogSize is how many lines of the edge, and of who reads metrics, wait to be written.
+// edgeLogSize is how many lines of the edge, and of the scraper of metrics, may wait to be
+// written.
 const edgeLogSize = 1024
 
-// edgeLog is the lines of the edge, and of who reads metrics, that are not written yet. They do
-// not wait for the disk: what is too much is counted and told of.
+// edgeLog has the unwritten lines of the edge, and of the scraper of metrics. They do not wait
+// for the disk: surplus lines are dropped, counted and reported.
 type edgeLog struct {
 	some chan struct{} // buffered 1: there are lines
 

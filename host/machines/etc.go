@@ -44,7 +44,7 @@ func (w *worker) writeEtc(
 		}
 		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
 	}
-	// What else the Machine has written stays as it left it; so does what it made of these.
+	// Other files that the Machine has written are kept; so are its changes to these.
 	keep := !resetsRoot(rec) && !rec.FreshVersion
 	if err := os.Mkdir(w.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
 		return nil, nil, err
@@ -74,7 +74,7 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 			return nil
 		}
 	}
-	// Without its digest a file is written anew, whatever a crash has left of it.
+	// Without its digest a file is written again, in case a crash cut it short.
 	if err := removeFile(path + writtenSuffix); err != nil {
 		return err
 	}

@@ -14,10 +14,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Health checks run while a Machine is started. What they find is in memory; only a
-// status that changes is journaled, beside the record, and published with the row.
-// So a run costs no commit, many changes at once cost one, and the statuses survive
-// the daemon.
+// Health checks run while a Machine is started. Their results are in memory; only a changed
+// status is journaled, beside the record, and published with the row. So a run costs no commit,
+// many changes at once cost one, and the statuses survive the daemon.
 
 // checkHealth begins or ends the checks of a Machine that came into its state; before
 // is nil when the daemon has just found it. m.mu is held.
@@ -130,8 +129,8 @@ func (h *health) take() []hangar.MachineID {
 	return list
 }
 
-// changed is told by the checker of every change, and when a check that has
-// failed from the start is given up on.
+// changed is called by the checker for every change, and when it gives up on a check that has
+// failed from the start.
 func (h *health) changed(id hangar.MachineID, c check.Change) {
 	if c.Before != c.After.Status {
 		h.add(id)

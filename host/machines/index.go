@@ -326,8 +326,8 @@ func (x *index) OrgMachines(
 	return list, nil
 }
 
-// withDestroyed merges Machines with those that are destroyed, sorted by id. The living ones were
-// listed before: what was destroyed meanwhile is in both.
+// withDestroyed merges Machines with destroyed ones, sorted by id. The living ones were listed
+// before: a Machine that was destroyed meanwhile is in both.
 func (x *index) withDestroyed(living []*machine, destroyed []*journal.Record) []*machine {
 	list := make([]*machine, 0, len(destroyed)+len(living))
 	for _, rec := range destroyed {

@@ -11,9 +11,9 @@ import (
 // neither overtakes the step that is under way nor publishes a row. It is journaled
 // beside the record, and in the same commit where a verb brings both.
 
-// leaseAllows answers CodeConflict with hangar.ReasonLeaseHeld to a user who may not
-// change the Machine because another has leased it. Whatever changes a Machine for
-// a user calls it under the lock under which it commits. m.mu is held.
+// leaseAllows answers CodeConflict with hangar.ReasonLeaseHeld to a user who may not change the
+// Machine because another has leased it. Every change for a user calls it under the lock under
+// which it commits. m.mu is held.
 func (m *machine) leaseAllows(ctx context.Context) error {
 	if m.lease.Admits(ctx, m.store.o.Now()) {
 		return nil

@@ -47,8 +47,8 @@ func (w *worker) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 	}, nil
 }
 
-// clearLocal removes what a boot is not to find, and of a Machine that goes on no more
-// than what a rename cannot replace.
+// clearLocal removes what a boot must not find. While a Machine runs, it removes only what a
+// rename cannot replace.
 func (w *worker) clearLocal(rec *journal.Record) error {
 	dir := w.layer(localDir)
 	w.store.o.Local.Close(w.id) // of a start that failed, or of a sandbox that was not tidied yet

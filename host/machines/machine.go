@@ -32,8 +32,8 @@ const (
 	tokenNew = "token" // the token of its role, until it is in localDir
 )
 
-// machine is one Machine in memory: its record, how that changes, and those who wait for it. Its
-// worker makes the record true.
+// machine is one Machine in memory: its record, how that changes, and its waiters. Its worker
+// makes the record true.
 type machine struct {
 	store *Store
 	id    hangar.MachineID
@@ -47,7 +47,7 @@ type machine struct {
 	gate          *gate.Gate  // set when the Machine becomes known
 	unsuspendable atomic.Bool // it could not be suspended for being idle since it was started
 	noRoom        atomic.Bool // the disk had none to suspend it when that was last tried
-	probes        probes      // of ports, for those who wake the Machine
+	probes        probes      // of ports, for those that wake the Machine
 	files         openFiles
 	meter         meter
 

@@ -29,8 +29,8 @@ type openFiles struct {
 	open map[*machineFile]struct{}
 }
 
-// machineFile is a file of a Machine. It is not handed out as what it is: who sends it to
-// a slow client would have it in use when it is to be closed.
+// machineFile is a file of a Machine. It hides the *os.File: sending that to a slow client would
+// keep it in use when it is to be closed.
 type machineFile struct {
 	info os.FileInfo
 	from *openFiles
@@ -41,9 +41,9 @@ type machineFile struct {
 }
 
 // OpenMachineFile implements hangar.MachineGate. The path is resolved below the root of the
-// Machine's file system, or below the root of the volume that is mounted there, and never
-// through a link: whatever the Machine does meanwhile, nothing outside of these is reached.
-// What is not a regular file is not even opened.
+// Machine's file system, or below the root of the volume that is mounted there, and never through
+// a link: nothing that the Machine does meanwhile leads outside of these. A file that is not
+// regular is not even opened.
 func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
 	m, err := e.index.machine(ref)
 	if err != nil {
@@ -172,10 +172,10 @@ func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 		o.open = make(map[*machineFile]struct{})
 	}
 	o.open[f] = struct{}{}
-	return runs() // first in the list: whoever changes that closes it
+	return runs() // first in the list, as a change of that closes it
 }
 
-// close ends all reading. What is under way ends with an error.
+// close ends all reading. Reads in progress end with an error.
 func (o *openFiles) close() {
 	o.mu.Lock()
 	files := o.open

@@ -1,22 +1,22 @@
-// Package machines owns the Machines of a host: it does to them what control decided, and what
-// they need of the host to run.
+// Package machines owns the Machines of a host: it carries out the decisions of control, and gives
+// Machines what they need of the host to run.
 //
 // A Store keeps every fact about its Machines in the journal and writes it there before it
 // causes the effect, so that a kill at any moment leaves a record from which the next start
 // finishes or undoes what was under way. State changes and their events are one commit, which
 // wakes every waiter and queues the row that the other planes read.
 //
-// Each Machine is a small state machine of its own. A verb decides and commits under the
-// Machine's lock and returns; a goroutine that exists only while there is something to do or to
-// watch then makes it true, one step per state, and every step can run twice. The table of states
-// is hangar.MachineState's. What only annotates a Machine, such as metadata or a cordon, is
-// committed in the same way and does not disturb a step that is under way.
+// Each Machine is a small state machine of its own. A verb decides and commits under the Machine's
+// lock and returns; a goroutine, which exists only while there is something to do or to watch, then
+// makes it true, one step per state, and every step can run twice. The table of states is
+// hangar.MachineState's. Changes that only annotate a Machine, such as metadata or a cordon, are
+// committed in the same way and do not disturb a step that is under way.
 //
-// A lease keeps users other than its holder from changing a Machine; see
-// hangar.MachineLeaser. What the Store does by itself, such as to apply a restart policy, and
-// what the edge asks of it, goes on.
+// A lease keeps users other than its holder from changing a Machine; see hangar.MachineLeaser. It
+// does not stop what the Store does by itself, such as to apply a restart policy, nor what the
+// edge asks of it.
 //
-// How a Machine runs is the driver's part, and what is on its volumes that of the Volumes.
+// Running a Machine is the driver's part, and the content of its volumes that of the Volumes.
 package machines
 
 import (

@@ -70,7 +70,7 @@ type VolumeLost interface {
 // repaired is wrong.
 var errRepaired = errors.New("a volume was not closed when its machine was suspended")
 
-// mountVolumes opens what the Machine mounts. While its memory is of use, nothing on the
+// mountVolumes opens what the Machine mounts. While its memory can be resumed, nothing on the
 // volumes is touched; else their roots become the run user's.
 func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
 	var mounts []driver.Mount
@@ -96,8 +96,8 @@ func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user gue
 	return mounts, nil
 }
 
-// withoutVolume ends a Machine that has lost a volume: what it goes on to do would be
-// lost as well. The next boot repairs the volume.
+// withoutVolume ends a Machine that has lost a volume: what it does from now on would be lost as
+// well. The next boot repairs the volume.
 func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
 	var lost VolumeLost
 	if !errors.As(err, &lost) {
@@ -121,7 +121,7 @@ func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err err
 		return errOvertaken
 	}
 	if exit.Code == 0 {
-		exit.Code = 137 // whatever it says: its policy shall see a failure
+		exit.Code = 137 // its policy must see a failure
 	}
 	return w.exitedBecause(rec, exit, lost.Error())
 }

@@ -28,7 +28,7 @@ type rows struct {
 	log     *slog.Logger
 }
 
-// viewPatience bounds how long an answer waits for the edge to follow. What was recorded stays
+// viewPatience bounds how long an answer waits for the edge to follow. Recorded changes stay
 // recorded.
 const viewPatience = 2 * time.Second
 

@@ -79,7 +79,7 @@ func (m *machine) remember(events []hangar.Event) {
 	}
 	recent := m.recent.Load()
 	if recent == nil || len(events) == 0 {
-		return // nobody has asked for them, or nothing happened
+		return // they were not requested, or nothing happened
 	}
 	next := slices.Clone(events)
 	slices.Reverse(next)

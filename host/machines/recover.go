@@ -22,8 +22,8 @@ const recoverers = 8
 // Open makes the Machines of the journal known. Reattach, Sweep and Run follow, in that order,
 // so that no step of a worker meets leftovers of another Machine.
 func (s *Store) Open(ctx context.Context) (err error) {
-	// What Machines write is in here, with owners and modes of their choice, such as
-	// programs that run as their owner. No other user of the server may come there.
+	// Machines write here, with owners and modes of their choice, such as programs that run as
+	// their owner. No other user of the server may come here.
 	dir := filepath.Join(s.o.Dir, "machines")
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
@@ -124,15 +124,14 @@ func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool)
 	return m
 }
 
-// reattach takes back the sandbox of a record, if there is one. What goes wrong
-// with one Machine must not keep the others from being served: the step of its
-// state meets the fault again and acts on it.
+// reattach takes back the sandbox of a record, if there is one. A failure of one Machine must not
+// keep the others from being served: the step of its state meets the fault again and acts on it.
 func (w *worker) reattach(ctx context.Context) {
 	rec := w.rec.Load()
 	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
 		return
 	}
-	// The output first: what a sandbox wrote while nobody read is still there.
+	// The output first: what a sandbox wrote without a reader is still there.
 	if err := w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)); err != nil {
 		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
 	}
@@ -192,8 +191,7 @@ func (w *worker) takeOver(ctx context.Context, rec *journal.Record) driver.Handl
 	return handle
 }
 
-// Sweep destroys what is on the host and claimed by no record. What cannot be
-// destroyed is no reason to leave everything else alone.
+// Sweep destroys everything on the host that no record claims. A failure does not stop it.
 func (s *Store) Sweep(ctx context.Context) error {
 	for _, id := range s.found {
 		if s.Owns(id) {
@@ -217,7 +215,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 	for _, dir := range dirs {
 		if id := hangar.MachineID(dir.Name()); !s.Owns(id) {
-			// Mounts go before files: release unmounts, whoever mounted.
+			// Mounts go before files: release also removes mounts of an earlier daemon.
 			err := s.release(ctx, id)
 			if err == nil {
 				err = os.RemoveAll(filepath.Join(s.o.Dir, "machines", dir.Name()))

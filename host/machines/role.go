@@ -63,7 +63,7 @@ func (r *roles) set(id hangar.MachineID, due roleDue) {
 	}
 }
 
-// has reports whether due stands, and nobody has seen to the token since.
+// has reports whether due still stands, as the token was not renewed since.
 func (r *roles) has(id hangar.MachineID, due roleDue) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +155,8 @@ func (r *roles) renew(ctx context.Context, id hangar.MachineID, due roleDue) {
 	r.set(id, again)
 }
 
-// giveRole sees to the token of a Machine that is about to run, or to go on. Without
-// one it runs nevertheless. What was due of the boot before is so no longer.
+// giveRole provides the token of a Machine that is about to run, or to continue. Without one it
+// runs nevertheless. Work that was due for an earlier boot is dropped.
 func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
 	w.roleMu.Lock()
 	defer w.roleMu.Unlock()
@@ -183,7 +183,7 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	return removeFile(w.roleToken())
 }
 
-// resumeRole goes on with the token of a Machine that has run on without a daemon.
+// resumeRole continues with the token of a Machine that has run on without a daemon.
 func (m *machine) resumeRole() {
 	if _, err := os.Stat(m.path(roleFile)); err == nil {
 		m.store.roles.set(m.id, roleDue{at: m.store.o.Now()})

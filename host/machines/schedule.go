@@ -72,13 +72,13 @@ func (s *schedules) run() (time.Duration, error) {
 	return max(nap, minScheduleNap), errors.Join(errs...)
 }
 
-// runSchedule starts the Machine if a period has begun for which it was not started
-// yet, and returns when to look again. A period that is over is missed: it is told
-// of, and not made up for. So is one that begins while the Machine still runs. A
-// Machine between two states is given the time to come to rest.
+// runSchedule starts the Machine if a period has begun for which it was not started yet, and
+// returns when to look again. A period that is over is missed: it is logged, and not made up for.
+// So is one that begins while the Machine still runs. A Machine between two states is given the
+// time to come to rest.
 //
-// That the period has been dealt with and that the Machine starts is one commit:
-// whatever happens to the daemon, no period has two runs.
+// One commit records that the period is done and that the Machine starts, so no crash gives a
+// period two runs.
 func (m *machine) runSchedule() (time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -94,7 +94,7 @@ func (t *transition) prepare() (err error) {
 		t.freed = t.m.store.o.Volumes.Release(t.m.id, &t.current.Machine.Config)
 	}
 	if t.next.Machine.State != hangar.MachineStarted {
-		t.m.gate.Shut() // before it is told to stop, so that nobody is let in meanwhile
+		t.m.gate.Shut() // before it gets the signal to stop, so that no visit is let in meanwhile
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 // dialTimeout bounds the wait for a program in a Machine to take a connection.
 const dialTimeout = 10 * time.Second
 
-// tunnel is a connection of somebody outside to a program in a Machine.
+// tunnel is a connection from outside to a program in a Machine.
 type tunnel struct {
 	net.Conn
 	tcp    *net.TCPConn // the same, for CloseWrite
@@ -50,7 +50,7 @@ func (s *Store) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if !ok {
 		return nil, errors.Join(errors.New("the network does not speak TCP"), conn.Close())
 	}
-	// Nobody answers while the Machine is suspended, and that is no reason to end it.
+	// A suspended Machine does not answer, which is no reason to end the tunnel.
 	if err := tcp.SetKeepAlive(false); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -118,10 +118,10 @@ func keepsConnections(rec *journal.Record) bool {
 	return len(rec.Handle) > 0 && !rec.Ended || rec.Snapshot || rec.Resuming
 }
 
-// end closes the tunnel for a reason that both its users are told.
+// end closes the tunnel for a reason that both its users receive.
 func (t *tunnel) end(cause *hangar.Error) {
 	t.cause.CompareAndSwap(nil, cause)
-	_ = t.tcp.SetLinger(0) // nobody takes what is on its way
+	_ = t.tcp.SetLinger(0) // bytes on their way have no reader
 	_ = t.Close()
 }
 

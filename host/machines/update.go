@@ -47,8 +47,8 @@ func (s *Store) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	return updated, err
 }
 
-// updatable refuses an update of what cannot be changed, or by somebody who does not
-// know the version that there is, or while the state forbids it. m.mu is held.
+// updatable refuses an update of fields that cannot be changed, by a caller that does not know
+// the current version, or while the state forbids it. m.mu is held.
 func (m *machine) updatable(in hangar.MachineUpdate) error {
 	current := &m.rec.Load().Machine
 	switch {

@@ -127,9 +127,8 @@ func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 	return err
 }
 
-// stopOtherwise changes how a Machine is being stopped, as for somebody who loses
-// patience. A request that says nothing new changes nothing: repeating it must not
-// begin the grace again. m.mu is held.
+// stopOtherwise changes how a Machine is being stopped, for an impatient user. A request that
+// says nothing new changes nothing: repeating it must not begin the grace again. m.mu is held.
 func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	rec := m.rec.Load()
 	stop := howToStop(rec.Machine.Config, in)

@@ -30,7 +30,7 @@ func (w *worker) advance(from *journal.Record, alter change) error {
 	return err
 }
 
-// proceed is advance for a step that goes on with the record that it made.
+// proceed is advance for a step that continues with the record that it made.
 func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

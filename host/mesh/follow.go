@@ -50,8 +50,8 @@ func (m *Mesh) count(at member, by int) {
 	m.nudge()
 }
 
-// Observe takes notice of a Machine of whatever host: old is nil for a new one, row for one that is
-// gone. Changes are to be told in order, from the first one on.
+// Observe takes a Machine of any host: old is nil for a new one, row for one that is gone.
+// Changes must come in order, from the first one on.
 func (m *Mesh) Observe(old, row *hangar.MachineRow) {
 	if old != nil && row != nil && old.Network == row.Network && old.Machine.Host == row.Machine.Host {
 		return

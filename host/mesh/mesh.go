@@ -1,19 +1,19 @@
-// Package mesh joins the private networks of the hosts of a cluster by WireGuard: what a Machine or
-// a peer of this host sends to an address of another host arrives there, encrypted.
+// Package mesh joins the private networks of the hosts of a cluster by WireGuard: packets of a
+// Machine or a peer of this host to an address of another host arrive there, encrypted.
 //
-// A Mesh has one device. It follows which hosts there are, where they listen and by which keys they
-// are known (hangar.HostFeed), and on which networks each has Machines (Observe) and peers
-// (hangar.PeerFeed). Private addresses hold their host, so all that a network has at a host is one
-// prefix, network.Prefix. For each network that is at both ends, the other host's prefix is routed
-// to the device; networks of one end alone cost nothing here. WireGuard drops what a host sends
-// under an address that is not of its prefixes. What may be sent to whom beyond that is decided by
-// the rules of package network, for which the device is one of the instance's own.
+// A Mesh has one device. It follows the hosts with their endpoints and keys (hangar.HostFeed), and
+// on which networks each has Machines (Observe) and peers (hangar.PeerFeed). Private addresses
+// contain their host, so all addresses of a network at a host are one prefix, network.Prefix. For
+// each network that is at both ends, the other host's prefix is routed to the device; networks of
+// one end alone cost nothing here. WireGuard drops what a host sends under an address outside of
+// its prefixes. Beyond that, the rules of package network decide what may be sent, for which the
+// device is one of the instance's own.
 //
 // The key of the host, and its port if that was left to chance, are made once and kept in KeyFile.
 // The kernel takes the device and its routes away when the process ends, however it ends. Hosts call
 // each other when they start, so none waits until it has noticed that another was away.
 //
-// All methods may be called from many goroutines. Run owns all others that there are, and ends them.
+// All methods may be called from many goroutines. Run owns all other goroutines, and ends them.
 package mesh
 
 import (
@@ -49,9 +49,9 @@ const SilentAfter = 5 * time.Minute
 // each other at the same moment: WireGuard may lose a session that both begin, until 5 s later.
 const callDelay = 500 * time.Millisecond
 
-// A host that does not answer a call is called again. WireGuard does that by itself every 5 s, but for a host that has
-// called at the same moment: having answered that, it may drop its own next attempt, and be silent until the keepalive
-// half a minute later.
+// A host that does not answer a call is called again. WireGuard does that by itself every 5 s,
+// except for a host that has called at the same moment: having answered that, it may drop its own
+// next attempt, and be silent until the keepalive half a minute later.
 const (
 	recallDelay = 6 * time.Second
 	maxCalls    = 5
@@ -100,7 +100,7 @@ type neighbor struct {
 	prefixes map[netip.Prefix]struct{}
 	call     time.Time // when it is called, again if it has not answered; zero: it has, or was called often enough
 	called   time.Time // when it was called last; zero: never
-	calls    int       // how often it was called in vain
+	calls    int       // how often it was called without an answer
 }
 
 // begin has a host called at a time.
@@ -209,7 +209,7 @@ func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	}
 	keys, err := m.link.Seen()
 	if err != nil {
-		m.Log.Warn("read what the mesh has seen", slog.Any("err", err))
+		m.Log.Warn("read the state of the mesh", slog.Any("err", err))
 		return nil
 	}
 	all := make(map[hangar.HostID]link.Seen, len(m.neighbor))

@@ -52,7 +52,7 @@ func (m *Mesh) settle(ctx context.Context) error {
 			m.mu.Lock()
 			m.closeLink()
 			m.mu.Unlock()
-			m.Log.WarnContext(ctx, "device of the mesh is gone and made anew", slog.String("device", m.Device))
+			m.Log.WarnContext(ctx, "device of the mesh is gone, creating it again", slog.String("device", m.Device))
 		case <-tick.C:
 			for id, at := range m.Handshakes() {
 				silent[id] = m.Now().Sub(at) > SilentAfter
@@ -61,8 +61,8 @@ func (m *Mesh) settle(ctx context.Context) error {
 	}
 }
 
-// reconcile compares the device with the feeds. Hosts that are silent are looked for anew. The
-// channel is closed when the device fails.
+// reconcile compares the device with the feeds. Silent hosts are resolved again. The channel is
+// closed when the device fails.
 func (m *Mesh) reconcile(ctx context.Context, silent map[hangar.HostID]bool) (gone <-chan struct{}, err error) {
 	endpoints, err := m.locate(ctx, silent)
 	errs := []error{err}
@@ -243,8 +243,8 @@ func (m *Mesh) lead() error {
 	return err
 }
 
-// change changes what leads to a host. The caller holds mu. After an error nothing leads there, and
-// the host is made anew.
+// change changes what leads to a host. The caller holds mu. After an error nothing leads there,
+// and the host is set up again.
 func (m *Mesh) change(id hangar.HostID, n *neighbor, add, remove []netip.Prefix) error {
 	if len(add)+len(remove) == 0 {
 		return nil

@@ -24,7 +24,7 @@ type attachments struct {
 	leaving map[hangar.MachineID]string // detached, device to be deleted by the kernel
 }
 
-// endpoint is a complete attachment, as the alias of its device tells.
+// endpoint is a complete attachment, from the alias of its device.
 type endpoint struct {
 	link   string
 	number uint64

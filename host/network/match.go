@@ -63,8 +63,8 @@ func protocol(family byte) []expr.Any {
 	}
 }
 
-// noWayBack matches packets whose source is not routed to the device they came from.
-func noWayBack() []expr.Any {
+// noReversePath matches packets whose source is not routed to the device they came from.
+func noReversePath() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: register, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: binaryutil.NativeEndian.PutUint32(0)},

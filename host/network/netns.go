@@ -83,9 +83,8 @@ func openNetNS(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeNetNS unbinds and removes path; it may be half-made or not be there. bound
-// tells whether there was a namespace. The kernel takes it down, with the devices in
-// it, when nobody uses it any more.
+// removeNetNS unbinds and removes path; it may be partial or missing. bound reports whether there
+// was a namespace. The kernel takes it down, with the devices in it, when it is no longer in use.
 func removeNetNS(path string) (bound bool, err error) {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

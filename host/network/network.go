@@ -8,33 +8,30 @@
 // to each device, and static neighbours on both sides make the first packet leave at
 // once. Traffic to the internet is masqueraded.
 //
-// Everything else is closed. A Machine reaches the Machines of its own network by IPv6,
-// the platform's services, the Apps that the host serves in that network (Ingress) and the
-// internet. It does not reach other networks, other services of the host unless OpenPorts
-// says so, or private ranges behind it unless Options.AllowEgress does;
-// and only the host opens connections to it. A packet whose source address is not
-// the sender's is dropped, so that Owner can tell who sent one. The rules are one
-// nftables table of the instance, without a rule of a single Machine: what changes is
-// the set of networks that are on the host.
+// Everything else is closed. A Machine reaches the Machines of its own network by IPv6, the
+// platform's services, the Apps that the host serves in that network (Ingress) and the internet. It
+// does not reach other networks, other services of the host unless OpenPorts says so, or private
+// ranges behind it unless Options.AllowEgress does; and only the host opens connections to it. A
+// packet whose source address is not the sender's is dropped, so that Owner can identify the
+// sender. The rules are one nftables table of the instance, without a rule of a single Machine:
+// only the set of networks on the host changes.
 //
-// The kernel is the record. A complete attachment is written, last of all, into the
-// alias of its device, and Open reads the aliases back; what has no alias was
-// half-made and is removed. So a kill at any moment leaves nothing that List does
-// not show or Open does not mend, and what a running Machine uses outlives the
-// daemon untouched. Addresses and the MAC derive from the Endpoint, so they are the
-// same after every Attach; only the IPv4 address may be another one after the host
-// was rebooted, when every IPv4 connection is gone anyway.
+// The kernel is the record. A complete attachment is written, last of all, into the alias of its
+// device, and Open reads the aliases back; one without an alias was partial and is removed. So
+// after a kill at any moment, List shows or Open repairs everything, and what a running Machine
+// uses outlives the daemon untouched. Addresses and the MAC derive from the Endpoint, so they are
+// the same after every Attach; only the IPv4 address may be another one after the host was
+// rebooted, when every IPv4 connection is gone anyway.
 //
-// The sandbox takes the addresses and routes out of the namespace when it starts:
-// from then on its own network stack has them, and the kernel must not answer in its
-// place. So Attach is called before every start and resume, and an ingress hook drops
-// what would reach the kernel's stack in between, which would reset connections that
-// are about to be restored.
+// The sandbox takes the addresses and routes out of the namespace when it starts: from then on its
+// own network stack has them, and the kernel must not answer in its place. So Attach is called
+// before every start and resume, and an ingress hook drops packets that would reach the kernel's
+// stack in between, which would reset connections that are about to be restored.
 //
-// All methods may be called from many goroutines; calls for one Machine wait for each
-// other. No goroutine is left in a foreign namespace: a thread that cannot return to
-// the host's is discarded. One goroutine runs between Open and Close: it puts the
-// nftables table back when somebody else changes or removes it.
+// All methods may be called from many goroutines; calls for one Machine wait for each other. No
+// goroutine is left in a foreign namespace: a thread that cannot return to the host's is
+// discarded. One goroutine runs between Open and Close: it puts the nftables table back when
+// another program changes or removes it.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
 // it enabled. It is no name server. Package mesh leads to other hosts: their Machines and peers are

@@ -54,7 +54,7 @@ func (t *filter) installRules() error {
 	return t.replaceTable()
 }
 
-// replaceTable makes the instance's table anew. t.membership is held.
+// replaceTable creates the instance's table again. t.membership is held.
 //
 // One transaction would leave a gap: the kernel makes the sets of ranges searchable only
 // after the transaction has taken effect and the hooks of the old table are gone, and
@@ -82,7 +82,7 @@ func (t *filter) replaceTable() (err error) {
 	return nil
 }
 
-// install makes a table of the instance's rules, whatever is there.
+// install makes a table of the instance's rules, replacing an existing one.
 func (t *filter) install(table *nftables.Table) error {
 	var s sets
 	err := t.firewall.change(func(c *nftables.Conn) (err error) {
@@ -156,7 +156,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
 	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
 
-	add(prerouting, fromOwn, noWayBack(), drop())
+	add(prerouting, fromOwn, noReversePath(), drop())
 	// The way back to link-local addresses is by any device, so that does not tell whose
 	// they are; nothing needs them, as neighbours are fixed.
 	add(prerouting, fromOwn, private6(source, expr.CmpOpNeq), drop())
@@ -168,7 +168,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(t.gateway.gateway6))
 
-	// What leads to no Machine that is attached is refused, as at every other port.
+	// Packets that lead to no attached Machine are refused, as at every other port.
 	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)),
 		toTCP(hangar.MachineSSHPort), redirectPort(t.gateway.gateway6, hangar.ServicesSSHPort))
 
@@ -189,7 +189,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
 	add(input, is(destination, t.gateway.gateway6), toTCP(hangar.ServicesSSHPort), redirected(), accept())
-	// What the host serves at all of its addresses is no App's, but for what is open.
+	// A listener of the host at all of its addresses is not an App's, except for the open ports.
 	add(input, toIngress, sameNetwork(s.networks), s.ports[0].toOpenPort(), accept())
 	add(input, toIngress, toSocketOfAllAddresses(), refuse())
 	for _, transport := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -214,7 +214,8 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	// Peers and other hosts are here for the private network alone.
 	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(t.gateway.instance)), refuse())
 	add(leaving, fromMesh, refuse())
-	// What is not on an own device now is not elsewhere either, whatever is allowed.
+	// An address that is not on an own device now is nowhere else either, so no exception
+	// applies.
 	add(leaving, in4(destination, t.gateway.pool, expr.CmpOpEq), refuse())
 	add(leaving, private6(destination, expr.CmpOpEq), refuse())
 	for _, f := range []struct {
@@ -285,7 +286,7 @@ func baseChain(t *nftables.Table, name string, kind nftables.ChainType, hook *nf
 	return &nftables.Chain{Table: t, Name: name, Type: kind, Hooknum: hook, Priority: priority, Policy: &policy}
 }
 
-// ownIPv6 matches the private addresses of this host, in whatever network.
+// ownIPv6 matches the private addresses of this host, in any network.
 func (t *filter) ownIPv6(f field) []expr.Any {
 	h, _ := hostBits(t.gateway.host)
 	mask := [16]byte{0: 0xff, 1: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff}

@@ -30,7 +30,7 @@ type conn struct {
 	in        io.Reader
 	out       *frameWriter
 	finish    func() // ends our direction of the exchange, after what was written
-	end       func() // ends the exchange, whatever is on its way
+	end       func() // ends the exchange, dropping what is on its way
 	remote    addr
 	datagrams bool
 
@@ -251,7 +251,7 @@ func (c *conn) endDirection() (first bool) {
 	return first
 }
 
-// Close implements net.Conn. What was written before arrives. It may be repeated.
+// Close implements net.Conn. Earlier writes arrive. It may be repeated.
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		c.endDirection()
@@ -266,7 +266,7 @@ func (c *conn) Abort(cause error) {
 	c.closing.Do(func() {
 		c.endDirection()
 		close(c.closed)
-		payload, err := json.Marshal(faultOf(orReset(cause)))
+		payload, err := json.Marshal(faultOf(peerError(cause)))
 		if err != nil {
 			payload = nil
 		}
@@ -274,8 +274,8 @@ func (c *conn) Abort(cause error) {
 	})
 }
 
-// orReset is the error of which the peer learns: one of the platform, or a reset.
-func orReset(cause error) error {
+// peerError is the error that the peer receives: one of the platform, or a reset.
+func peerError(cause error) error {
 	if known, ok := errors.AsType[*hangar.Error](cause); ok {
 		return known
 	}

@@ -71,7 +71,7 @@ func NewDirectory(cfg DirectoryConfig) *Directory {
 	return d
 }
 
-// store makes a map of other hosts, and perhaps a record of this one, what is known.
+// store publishes the map of other hosts, and perhaps a record of this one.
 func (d *Directory) store(byID map[hangar.HostID]*member, synced bool) {
 	if byID[d.self] == nil {
 		byID[d.self] = &member{host: d.cfg.Agent.Host(), gate: d.cfg.Gate}

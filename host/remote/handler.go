@@ -174,8 +174,8 @@ func (x *served) finish() {
 	x.answered = true
 }
 
-// once answers a call with one result. A call that changes something goes on when its caller has
-// gone: no one would know whether half of it was done.
+// once answers a call with one result. A call that changes something continues when its caller is
+// gone: otherwise a partial change would go unnoticed.
 func (h *Handler) once(x *served, m method) {
 	ctx, cancel := x.call.context(x.r.Context())
 	defer cancel()

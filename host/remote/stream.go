@@ -64,7 +64,7 @@ func each[T any](ctx context.Context, p *peer, name string, args []any, use func
 		}
 		var v T
 		if err := json.Unmarshal(payload, &v); err != nil {
-			return hangar.Errorf(hangar.CodeInternal, "", "what host %s sends cannot be read: %w", p.host.ID, err)
+			return hangar.Errorf(hangar.CodeInternal, "", "the answer of host %s cannot be read: %w", p.host.ID, err)
 		}
 		if !use(v) {
 			return nil
@@ -216,7 +216,7 @@ func sendStdin(out *frameWriter, stdin io.Reader) {
 	if stdin != nil {
 		_, _ = io.Copy(pieces{out, kindStdin}, struct{ io.Reader }{stdin}) // not its WriteTo, which may send all at once
 	}
-	_ = out.write(kindStdin, nil) // who reads the answer learns of a lost connection
+	_ = out.write(kindStdin, nil) // the reader of the answer learns of a lost connection
 }
 
 func sendSizes(ctx context.Context, out *frameWriter, sizes <-chan hangar.TerminalSize) {

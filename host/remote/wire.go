@@ -18,7 +18,7 @@ type call struct {
 	Args []json.RawMessage `json:"args"`
 	// Timeout is how long the caller waits, in milliseconds; 0: for as long as it takes.
 	Timeout int64 `json:"timeout_ms,omitempty"`
-	// What follows is what hosts read of the context: who leases, with which nonce, and who is the
+	// The fields below are what hosts read from the context: the lease holder, its nonce, and the
 	// cause of an event.
 	Subject string             `json:"subject,omitempty"`
 	Nonce   string             `json:"nonce,omitempty"`

@@ -83,8 +83,8 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	return place(mount, l.Path(id))
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
-// was killed begins anew.
+// growPatience bounds how long a file system grows, which is a matter of its metadata. An
+// interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
 // settle makes a file system fit to be mounted: free of known errors, and as large as its

@@ -1,14 +1,14 @@
 // Package rootfs keeps the writable layers of Machines, each in a file system that is as large as the Machine may make it.
 //
-// A layer is an ext4 file system in a sparse file, mounted from a loop device. Whatever a
-// Machine writes, it is the Machine that meets ENOSPC, for bytes and for files alike, and
-// never its server. What it has synced survives a kill and a loss of power, as the journal
-// of ext4 and that of the file system below have it; what it frees returns to the server.
+// A layer is an ext4 file system in a sparse file, mounted from a loop device. When a Machine
+// fills it, the Machine gets ENOSPC, for bytes and for files alike, and never its server. What it
+// has synced survives a kill and a loss of power, as the journal of ext4 and that of the file
+// system below have it; what it frees returns to the server.
 //
-// No device and no mount outlives its use, without a record of it: a device ends when the
-// file system on it is unmounted, and a layer that no Machine has yet is mounted nowhere but
-// in this process, and ends with it. A file is locked for as long as a device is made of it,
-// by whatever process, so that it never becomes two devices.
+// No device and no mount outlives its use without a record of it: a device ends when the file
+// system on it is unmounted, and a layer that no Machine has yet is mounted nowhere but in this
+// process, and ends with it. A file is locked, across processes, for as long as it backs a
+// device, so that it never becomes two devices.
 //
 // A few layers are made before they are needed, which takes their making off the start of a
 // Machine. Options.Unbounded keeps layers in plain directories, for servers without loop
@@ -166,8 +166,8 @@ func (l *Layers) image(id hangar.MachineID) string { return l.Path(id) + imageSu
 // one that is kept may grow, and stays as it is if it is larger. A layer that is mounted
 // already is kept or replaced likewise. It answers ErrDamaged.
 //
-// What little the platform itself writes to the layer before the Machine runs, it finds room
-// for in one that is full. Reserve takes that room away again.
+// The few files that the platform writes to the layer before the Machine runs find room even in a
+// full one. Reserve takes that room away again.
 func (l *Layers) Mount(ctx context.Context, id hangar.MachineID, size int64, fresh bool) error {
 	if size == 0 {
 		size = l.o.Size

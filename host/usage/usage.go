@@ -1,8 +1,8 @@
-// Package usage reads what the kernel of a host knows of the devices of its Machines, and works
-// out what follows from it: what a block device has done since a Machine has it, how full a file
-// system is, load averages, idle time.
+// Package usage reads the kernel's counters of the devices of Machines, and derives the rest from
+// them: what a block device has done since a Machine has it, how full a file system is, load
+// averages, idle time.
 //
-// It starts no process, and waits for no device: all is read of /sys and statfs(2).
+// It starts no process, and waits for no device: everything is read from /sys and statfs(2).
 package usage
 
 import (
@@ -40,7 +40,7 @@ const inProgress = 8
 // Disk is what a block device has counted.
 type Disk struct {
 	Device uint64                  `json:"device"`
-	Seq    uint64                  `json:"seq"` // tells one use of the device from the next; 0: the kernel is older than 5.15
+	Seq    uint64                  `json:"seq"` // differs between uses of the device; 0: the kernel is older than 5.15
 	Counts [len(DiskFields)]uint64 `json:"counts"`
 }
 
@@ -98,7 +98,7 @@ func ReadDisks(file string) Disks {
 	return disks
 }
 
-// Write keeps the counts for a later process. What a crash leaves of the file is none of them.
+// Write keeps the counts for a later process. A crash leaves a file that Read refuses.
 func (d Disks) Write(file string) error {
 	raw, err := json.Marshal(d)
 	if err != nil {

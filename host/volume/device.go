@@ -19,13 +19,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Device is a volume that is open as a block device. It stays open until Close or Release,
-// whatever becomes of this process.
+// Device is a volume that is open as a block device. It stays open until Close or Release, even
+// if this process ends.
 type Device struct {
 	v      *Volumes
 	handle handle
 
-	// What follows is changed with the volume's lock held.
+	// The fields below are changed with the volume's lock held.
 	image  image
 	frozen *Frozen // the view that is open, or nil
 	// close has synced what was written; unsynced says that not all of it could be.
@@ -36,7 +36,7 @@ type Device struct {
 	forced  atomic.Bool                 // its end by force has begun, and may have failed
 }
 
-// lock waits until nobody else works on the volume, and answers ErrLost if it is gone.
+// lock waits for the lock of the volume, and answers ErrLost if it is gone.
 func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -56,8 +56,8 @@ func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 // Path is the block device.
 func (d *Device) Path() string { return d.handle.path() }
 
-// Lost is closed when the block device went away by itself, for the reason that Err has.
-// What was synced is in the image; nothing but Close and Release works any more.
+// Lost is closed when the block device went away by itself, for the reason that Err has. Synced
+// data is in the image; nothing but Close and Release works any more.
 func (d *Device) Lost() <-chan struct{} { return d.handle.lost() }
 
 // Err is nil until the device is lost, or released.
@@ -175,7 +175,8 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 		}
 		return err
 	}
-	// The kernel lets nobody here grow what is mounted, but resize2fs can what is not.
+	// The kernel refuses to grow a mounted file system here, but resize2fs can grow an unmounted
+	// one.
 	if err := d.unmount(ctx); err != nil {
 		return err
 	}
@@ -186,8 +187,8 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	return ext4.Mount(d.Path(), m.Dir)
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
-// was killed begins anew.
+// growPatience bounds how long a file system grows, which is a matter of its metadata. An
+// interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
 // growUnmounted makes the file system as large as the device. Until it is complete a file says
@@ -360,7 +361,7 @@ func (d *Device) close(ctx context.Context) error {
 	}
 	if err := syncAll(d.dir()); err != nil {
 		// A file system that has shut itself down writes no more, however often it is asked.
-		d.v.o.Log.ErrorContext(ctx, "volume is closed without what could not be written", "volume", d.image.id, "error", err)
+		d.v.o.Log.ErrorContext(ctx, "volume is closed with unwritten data, which is lost", "volume", d.image.id, "error", err)
 		d.unsynced = fmt.Errorf("volume %s: %w: %w", d.image.id, ErrUnsynced, err)
 	}
 	d.synced = true
@@ -383,9 +384,9 @@ func (d *Device) end(ctx finish.Context) error {
 		err = d.handle.close(ctx)
 	}
 	if err != nil {
-		// All is on the disk and nobody here uses it. A mount namespace that somebody made
-		// meanwhile may have a copy of the mount for as long as it exists: not a reason to
-		// keep the volume open.
+		// All is on the disk and nothing here uses it. A mount namespace that was made meanwhile
+		// may have a copy of the mount for as long as it exists: not a reason to keep the volume
+		// open.
 		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
 		return d.v.release(ctx, d.image.id)
 	}

@@ -99,7 +99,7 @@ func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err err
 		return 0, err
 	}
 	defer dir.Close()
-	defer func() { err = errors.Join(err, calm(d.Path())) }()
+	defer func() { err = errors.Join(err, unthrottle(d.Path())) }()
 	if err := throttle(d.Path()); err != nil {
 		return 0, err
 	}
@@ -161,10 +161,10 @@ func (h *stillness) end(late bool) {
 // Size is how large the device was, in bytes.
 func (f *Frozen) Size() int64 { return f.size }
 
-// Took is how long writers waited; 0 if nobody had to.
+// Took is how long writers waited; 0 if there were none.
 func (f *Frozen) Took() time.Duration { return f.took }
 
-// ReadAt reads plaintext. What was never written is undefined.
+// ReadAt reads plaintext. Unwritten parts are undefined.
 func (f *Frozen) ReadAt(b []byte, offset int64) (int, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

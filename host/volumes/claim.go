@@ -38,8 +38,8 @@ func (c Claims) Done() {
 	}
 }
 
-// Claim gives a new Machine the volumes that its config mounts, and fills in what
-// the config says of them. Done must be called whatever follows, unless it fails.
+// Claim gives a new Machine the volumes that its config mounts, and completes the config from
+// them. Unless Claim fails, Done must be called in the end.
 func (s *Store) Claim(spec *hangar.MachineSpec) (claims Claims, err error) {
 	mounts := spec.Config.Mounts
 	if len(mounts) > s.o.PerMachine {
@@ -74,9 +74,9 @@ func byVolume(mounts []hangar.Mount) []int {
 	return order
 }
 
-// AwaitRelease waits, within limits, until a Machine that is being destroyed has let go
-// of a volume: whoever destroys a Machine, and then uses or destroys its volume, need not
-// know that the first takes a moment.
+// AwaitRelease waits, within limits, until a Machine that is being destroyed has released a
+// volume: a user who destroys a Machine, and then uses or destroys its volume, need not know that
+// the first takes a moment.
 func (s *Store) AwaitRelease(ctx context.Context, ref hangar.VolumeRef) {
 	v, err := s.volume(ref)
 	if err != nil {

@@ -36,10 +36,9 @@ func latestTurn(id string, period time.Duration, now time.Time) time.Time {
 	return now.Add(-at).Truncate(period).Add(at)
 }
 
-// dueDaily reports whether it is time for the daily snapshot of a volume. Turns that were
-// missed, because the server was down, are made up for by one. A volume that nobody has
-// used yet has nothing to keep, and one that is damaged had better not replace what was
-// kept of it.
+// dueDaily reports whether it is time for the daily snapshot of a volume. Missed turns, because
+// the server was down, are made up for by one. A volume that was never used has nothing to keep,
+// and one that is damaged had better not replace its snapshots.
 func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
 	v := &rec.Volume
 	if !v.AutoBackup || !v.State.Usable() || !used(rec) || rec.Damaged != "" {

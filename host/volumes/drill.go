@@ -171,8 +171,8 @@ func (d *drills) read() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := json.Unmarshal(value, &d.byApp); err != nil {
-		// They begin anew; what scratch there is, is nobody's.
-		d.store.o.Log.Error("what is known of drills cannot be read", keyError, err)
+		// They restart; an existing scratch volume has no owner.
+		d.store.o.Log.Error("the record of drills cannot be read", keyError, err)
 		d.byApp = make(map[hangar.AppID]*drillRecord)
 	}
 	return nil

@@ -31,7 +31,7 @@ func (s *Store) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB i
 	return v.row(ctx), nil
 }
 
-// extend makes the volume sizeGB large, which event tells.
+// extend makes the volume sizeGB large, and records event.
 func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEvent) error {
 	if begun, err := v.beginExtending(ctx, sizeGB); err != nil || !begun {
 		return err

@@ -79,8 +79,8 @@ func (v *volume) fill(ctx context.Context) {
 	v.abandonImage(ctx)
 }
 
-// abandonImage removes the image of a volume that was destroyed while it was being filled.
-// What fails is made up for when the volume is purged.
+// abandonImage removes the image of a volume that was destroyed while it was being filled. After
+// a failure, the purge of the volume removes it.
 func (v *volume) abandonImage(ctx context.Context) {
 	if !v.rec.Load().Unfilled {
 		return
@@ -123,14 +123,14 @@ func (v *volume) fillUntil(ctx context.Context) {
 			return
 		}
 		v.store.o.Log.Error("fill a volume", keyVolume, v.id, keyError, err)
-		if inVain(err) || time.Since(began) >= v.store.o.FillPatience {
+		if isPermanent(err) || time.Since(began) >= v.store.o.FillPatience {
 			if err := v.notFilled(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
 				v.store.o.Log.Error("give up a volume that was not filled", keyVolume, v.id, keyError, err)
 			}
 			return
 		}
 		if why := hangar.MessageOf(err); why != told {
-			v.failed("record why a volume is not filled yet", v.tell(hangar.VolumeEvent{
+			v.failed("record why a volume is not filled yet", v.recordEvents(hangar.VolumeEvent{
 				Type: hangar.VolumeEventRestore, Snapshot: v.rec.Load().Volume.Filling.Snapshot,
 				Text: "The volume could not be filled yet, and it is tried again", Fault: why,
 			}))
@@ -142,8 +142,8 @@ func (v *volume) fillUntil(ctx context.Context) {
 	}
 }
 
-// inVain reports whether nothing gets better by waiting.
-func inVain(err error) bool {
+// isPermanent reports whether a retry cannot help.
+func isPermanent(err error) bool {
 	switch hangar.CodeOf(err) {
 	case hangar.CodeInternal, hangar.CodeUnavailable, hangar.CodeTimeout:
 		return errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound)
@@ -152,7 +152,7 @@ func inVain(err error) bool {
 	}
 }
 
-// fillOnce makes the image anew and fills it.
+// fillOnce creates the image again and fills it.
 func (v *volume) fillOnce(ctx context.Context) error {
 	if err := v.blank(ctx); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose
 	return r, nil
 }
 
-// WriteAt refuses what there is no room for.
+// WriteAt refuses a write that there is no room for.
 func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
 	err := r.admit(int64(len(b)))
 	n := 0
@@ -278,7 +278,7 @@ func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// expect refuses what there is no room for before any of it is written.
+// expect refuses a size that there is no room for before any of it is written.
 func (r *roomy) expect(bytes int64) error {
 	if r.left.Load() < bytes {
 		return r.full()

@@ -80,8 +80,8 @@ func (r *rounds) Round(ctx context.Context) {
 	r.drills.forget(apps)
 }
 
-// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
-// which the volume tells once.
+// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, and
+// records that once.
 func (v *volume) takeDaily(ctx context.Context) error {
 	refusal := v.store.o.Space.Admit(diskspace.TakeSnapshot, 0)
 	switch {
@@ -95,7 +95,7 @@ func (v *volume) takeDaily(ctx context.Context) error {
 		return nil
 	}
 	v.store.o.Log.Warn("the daily snapshot of a volume waits", keyVolume, v.id, keyError, refusal)
-	return v.tell(hangar.VolumeEvent{
+	return v.recordEvents(hangar.VolumeEvent{
 		Type: hangar.VolumeEventSnapshot, Text: "The daily snapshot waits until the disk has room", Fault: hangar.MessageOf(refusal),
 	})
 }

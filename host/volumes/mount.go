@@ -99,7 +99,7 @@ func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 func (s *Store) Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	var errs []error
 	for _, v := range s.heldBy(id, config) {
-		errs = append(errs, v.open.letGo(ctx))
+		errs = append(errs, v.open.machineEnded(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -144,12 +144,12 @@ func (e Lost) Unwrap() error { return e.cause }
 // Volume is the one that was lost.
 func (e Lost) Volume() hangar.VolumeID { return e.v.id }
 
-// Record has the volume tell of its loss, by a Machine, unless it has been told.
+// Record records an event of the loss, with the Machine, unless there is one.
 func (e Lost) Record(by hangar.MachineID) error {
 	if !e.v.open.told.CompareAndSwap(false, true) {
 		return nil
 	}
-	err := e.v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
+	err := e.v.recordEvents(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
 	if err != nil {
 		e.v.open.told.Store(false)
 	}
@@ -187,7 +187,7 @@ func (o *opened) retake(ctx context.Context) error {
 	}
 	o.machine = true
 	usage, err := device.Usage(ctx)
-	if err == nil && usage.Blocks == 0 { // it was opened just now, and serves nobody
+	if err == nil && usage.Blocks == 0 { // it was opened just now, and has no user
 		return Lost{o.v, errNotMounted}
 	}
 	var mounted MountedVolume

@@ -19,8 +19,8 @@ func (s *Store) MountedAt(id hangar.VolumeID) (dir string, ok bool) {
 	return v.open.mounted.Dir, true
 }
 
-// Metrics yields the series of volumes, as hangar.MetricSource has it. How full a volume is that
-// nobody has mounted was found out when it was closed.
+// Metrics yields the series of volumes, as hangar.MetricSource has it. The usage of an unmounted
+// volume was measured when it was closed.
 func (s *Store) Metrics(yield func(hangar.Metric) bool) {
 	for _, v := range s.all() {
 		rec := v.rec.Load()

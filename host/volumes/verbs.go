@@ -59,7 +59,7 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 		return nil, err
 	}
 	if err := v.make(ctx); err != nil {
-		// Nobody has been told of it: it is as if it had never been.
+		// The caller has not seen it yet, so it is removed without a trace.
 		return nil, errors.Join(err, v.eraseImage(ctx), s.forget(v))
 	}
 	return v, nil

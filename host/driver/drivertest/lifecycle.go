@@ -239,7 +239,7 @@ func (t test) adopt() {
 		}
 		m.handle = handle
 		if err := d.Recover(m.context(), handle); err != nil {
-			t.Errorf("Recover of what was adopted: %v", err)
+			t.Errorf("Recover of an adopted sandbox: %v", err)
 		}
 	}
 	counting.signal(sigUSR1)

@@ -73,7 +73,7 @@ func (t test) several() {
 	}
 }
 
-// severalStop: what is sent is sent to all.
+// severalStop: a signal is sent to all.
 func (t test) severalStop() {
 	m := t.startSeveral([]string{"sleep"}, []string{"trap", "USR1", "33"}, []string{"ignore", "USR1"})
 	list, err := m.d.Processes(m.context(), m.handle)

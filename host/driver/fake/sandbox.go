@@ -183,7 +183,7 @@ func (s *sandbox) increment() error {
 	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
 }
 
-// startAll starts the processes: what they say is kept, and when they end planned.
+// startAll starts the processes: their output is kept, and their ends are planned.
 func (s *sandbox) startAll(ctx context.Context) error {
 	for _, cmd := range s.commands() {
 		if err := s.startCommand(ctx, cmd); err != nil {
@@ -213,8 +213,8 @@ func (s *sandbox) startCommand(ctx context.Context, cmd driver.Command) error {
 	return nil
 }
 
-// print writes what the main process says to its output. Nobody may be reading: the
-// sandbox does not wait for a reader.
+// print writes the main process's output. There may be no reader: the sandbox does not wait for
+// one.
 func (s *sandbox) print(text string) {
 	if text == "" || s.Spec.Output == "" {
 		return
@@ -224,7 +224,7 @@ func (s *sandbox) print(text string) {
 	}
 	f, err := os.OpenFile(s.Spec.Output, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return // no reader: what a process prints then is lost
+		return // no reader: the output is lost
 	}
 	_, _ = f.WriteString(text) // as above
 	_ = f.Close()

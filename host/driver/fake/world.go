@@ -17,15 +17,15 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// World is the pretend host. What it holds is on disk after every change, so that
-// another World on the same directory continues it.
+// World is the pretend host. Its state is on disk after every change, so that another World on
+// the same directory continues it.
 type World struct {
 	dir string
 
 	mu      sync.Mutex                         // guards the files and what follows
 	dead    bool                               // see Die
 	busy    map[hangar.MachineID]string        // operations that exclude one another
-	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; somebody waits
+	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; present while there are waiters
 	served  map[hangar.MachineID]sftp.Handlers // files by SFTP
 }
 

@@ -196,7 +196,7 @@ func (c cgroups) limitParent(limit int64) error {
 	return err
 }
 
-// hasSwap reports whether the host has swap, and its kernel counts who uses it.
+// hasSwap reports whether the host has swap, and its kernel counts the use by group.
 func (c cgroups) hasSwap() bool {
 	raw, err := os.ReadFile("/proc/swaps")
 	if err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") == 0 {

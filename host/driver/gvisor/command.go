@@ -141,7 +141,7 @@ func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 			return where, st, unix.ENOTDIR
 		case err != nil && next == "..":
 			return where, st, err
-		case err != nil: // but a mount may be below what is not there yet
+		case err != nil: // but a mount may be below a path that does not exist yet
 			where = path.Join(where, next)
 			st, err = t.stat(where)
 			continue

@@ -69,7 +69,7 @@ func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 	if s.Others == 0 {
 		return s.signalProcess(ctx, commandPID, sig)
 	}
-	direct := hangar.Signal(0) // which only finds out who is there
+	direct := hangar.Signal(0) // which only checks that the process exists
 	if slices.Contains([]unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD}, unix.Signal(sig)) {
 		direct = sig
 	}

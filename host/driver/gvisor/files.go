@@ -29,7 +29,7 @@ func writeFile(root int, f *driver.File) error {
 	if err := makeParents(root, path.Dir(f.Path)); err != nil {
 		return err
 	}
-	// Not blocking, as the image may have a FIFO there, which nobody reads.
+	// Not blocking, as the image may have a FIFO there, without a reader.
 	fd, err := unix.Openat2(root, strings.TrimLeft(f.Path, "/"), &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,

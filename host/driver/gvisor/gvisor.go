@@ -1,17 +1,15 @@
 // Package gvisor runs Machines as gVisor sandboxes: one user-space kernel per
 // Machine, on any Linux, without hardware virtualization.
 //
-// A sandbox outlives the process that started it, and its exit is recorded by
-// itself, so a daemon that was killed finds its Machines, or their exit codes, when
-// it is back. A snapshot is complete, checked and of the same engine, processor and
-// configuration, or it is refused. Destroy needs no memory of what was done, and
-// leaves nothing on the host.
+// A sandbox outlives the process that started it, and records its own exit, so a daemon that was
+// killed finds its Machines, or their exit codes, when it is back. A snapshot is complete, checked
+// and of the same engine, processor and configuration, or it is refused. Destroy needs no record of
+// earlier steps, and leaves nothing on the host.
 //
-// A Driver may be used from many goroutines. One goroutine per sandbox waits for
-// its end and reaps it; Close ends these goroutines and leaves the sandboxes alone.
-// Open makes the calling process a child subreaper (see prctl(2)), because a
-// sandbox is started by a short-lived helper process whose orphans the driver
-// reaps, by process id, never any child.
+// A Driver may be used from many goroutines. One goroutine per sandbox waits for its end and reaps
+// it; Close ends these goroutines and keeps the sandboxes. Open makes the calling process a child
+// subreaper (see prctl(2)), because a sandbox is started by a short-lived helper process whose
+// orphans the driver reaps, by process id, never any child.
 //
 // The package does not make network namespaces, unpack images or keep records. It
 // talks to sandboxes over their control socket with a few types of its own, so that

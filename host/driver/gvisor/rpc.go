@@ -127,9 +127,9 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// call calls a method of the sandbox. The connection is closed, which ends the call on this side,
-// when ctx ends. It is nobody else's: gVisor's own client, package urpc, leaves it open to
-// every process that is started meanwhile, also to the sandboxes of others. It answers
+// call calls a method of the sandbox. When ctx ends, the connection is closed, which ends the
+// call on this side. No other process has the connection: gVisor's own client, package urpc,
+// leaves it open to every process that is started meanwhile, also to other sandboxes. It answers
 // driver.ErrNotFound if the sandbox has ended.
 func (s *sandbox) call(ctx context.Context, method string, arg, result any) error {
 	conn, err := s.dial(ctx)

@@ -167,8 +167,8 @@ func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
 	return e
 }
 
-// awaitSnapshot waits until nobody writes a snapshot of the sandbox any more, and
-// returns where it was to be. ok is false if none was being written.
+// awaitSnapshot waits until no process writes a snapshot of the sandbox any more, and returns its
+// target. ok is false if none was being written.
 func awaitSnapshot(dir string) (target string, ok bool) {
 	f, err := os.Open(filepath.Join(dir, bundle.SuspendFile))
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package guestinit holds the program that is PID 1 of every Machine.
 //
-// It promises to run one command as a given user, or several, to reap orphaned
-// processes, to hand signals on, and to end exactly as the command ended: with the
-// same exit code, or by the same signal. It can give one command a terminal that lives
-// in the Machine. Of several, the first that ends takes the others with it.
+// It runs one command as a given user, or several, reaps orphaned processes, forwards signals, and
+// ends exactly as the command ended: with the same exit code, or by the same signal. It can give
+// one command a terminal that lives in the Machine. Of several, the first that ends takes the
+// others with it.
 //
 // The program is C without a library, a few kilobytes, committed as built from
 // src/init.c, so that building hangar needs no C compiler; a test compares the two. See

@@ -1,22 +1,21 @@
 // Package layer turns the layers of an image, which are tar streams, into
 // directories that overlayfs takes as lower directories.
 //
-// A directory holds exactly what its layer says: owners, modes with setuid and
-// setgid, modification times, hard links, extended attributes. A deleted path is a
-// character device 0/0 and a directory that hides what is below it carries
-// trusted.overlay.opaque, as the kernel wants them. What a layer says that would
-// be more than files of the image is refused with an error of
-// hangar.ReasonBadImage: paths and links that lead out of the layer, devices
-// outside /dev, more bytes or files than the limits allow. Nothing outside of the
-// target directory is touched whatever the stream holds: paths are resolved by the
-// kernel beneath the directory and symbolic links are never followed by it.
+// A directory holds exactly what its layer says: owners, modes with setuid and setgid,
+// modification times, hard links, extended attributes. A deleted path is a character device 0/0,
+// and a directory that hides what is below it carries trusted.overlay.opaque, as the kernel wants
+// them. A layer that wants more than files of the image is refused with an error of
+// hangar.ReasonBadImage: paths and links that lead out of the layer, devices outside /dev, more
+// bytes or files than the limits allow. No stream can touch anything outside of the target
+// directory: paths are resolved by the kernel beneath the directory and symbolic links are never
+// followed by it.
 //
 // Devices beneath /dev are left out silently, because many old base images carry
 // /dev/null and /dev/console and every sandbox mounts its own /dev.
 //
-// Functions share no state and may run at the same time for different targets.
-// The package neither fetches nor keeps layers, and does not make a directory
-// durable: whoever publishes it syncs it first.
+// Functions share no state and may run at the same time for different targets. The package
+// neither fetches nor keeps layers, and does not make a directory durable: the caller syncs it
+// before publishing it.
 package layer
 
 import (
@@ -195,7 +194,7 @@ func (s *stream) close() { _ = s.r.Close() }
 
 func (s *stream) digest() string { return "sha256:" + hex.EncodeToString(s.hash.Sum(nil)) }
 
-// allow refuses that so many bytes come of what has been read.
+// allow refuses more output than the input may expand to.
 func (s *stream) allow(size int64) error {
 	if size-s.slack > s.ratio*s.in.n {
 		return bad("layer unpacks to more than %d times its size: %w", s.ratio, ErrTooLarge)

@@ -170,7 +170,7 @@ func (u *unpacker) makeImplicit(fd int, name string) error {
 	if err := unix.Mkdirat(fd, name, 0o755); err != nil {
 		return err
 	}
-	return unix.Fchmodat(fd, name, 0o755, 0) // whatever the umask is
+	return unix.Fchmodat(fd, name, 0o755, 0) // despite the umask
 }
 
 func isWhiteout(st *unix.Stat_t) bool {

@@ -127,7 +127,7 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 	known, err := h.r.Lookup(req.Context(), c.kept, c.reference)
 	var m Manifest
 	if err == nil {
-		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.whose)
+		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.limitKey)
 	}
 	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
 		return manifestUnknown(c) // a client that asks may push it here, too

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// sector is the unit of tables, in bytes, whatever that of the device.
+// sector is the unit of tables, in bytes, independent of the device's.
 const sector = 512
 
-// chunk is what a snapshot copies at once, in sectors: small enough that a random write
-// does not copy much that nobody writes to, and large enough that copies are few.
+// chunk is what a snapshot copies at once, in sectors: small enough that a random write does not
+// copy much unwritten data, and large enough that copies are few.
 const chunk = 32
 
 // Table says what a device does, from its first byte to its last.
@@ -47,8 +47,8 @@ func Linear(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetLinear, args: []string{under, "0"}}
 }
 
-// Origin is another device of which there are snapshots: what is written to it is copied
-// for them before.
+// Origin is another device of which there are snapshots: old blocks are copied for them before a
+// write.
 func Origin(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetOrigin, args: []string{under}}
 }

@@ -30,7 +30,7 @@ func newCipher(key []byte) (*Cipher, error) {
 	return &Cipher{data: data, tweak: tweak}, nil
 }
 
-// chunk is how many bytes are worked on at once: what the processor has at hand.
+// chunk is how many bytes are worked on at once: as many as fit the processor's cache.
 const chunk = 32 << 10
 
 // scratch holds the tweaks of a chunk.

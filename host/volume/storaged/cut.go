@@ -102,8 +102,8 @@ func (t *transaction) begin(mark string, since []bitmap) {
 	t.add("block-dirty-bitmap-add", nodeDisk, args{"name": next.name(), "granularity": granularity})
 }
 
-// Plan is a cut that is prepared. What begins to count begins before the cut, and what
-// was counted is copied after it: so nothing is missed even if somebody writes meanwhile.
+// Plan is a cut that is prepared. New counts begin before the cut, and old ones are copied after
+// it, so nothing is missed even if there are writes meanwhile.
 type Plan struct {
 	begin, copies, forget transaction
 	until                 []string
@@ -212,8 +212,8 @@ func (d *Daemon) Marks(ctx context.Context) (marks, bitmaps []string, err error)
 	return marks, bitmaps, err
 }
 
-// Drop ends a view, in whatever state, with all that was made for it, and removes cow. It
-// may be repeated.
+// Drop ends a view, in any state, with all that was made for it, and removes cow. It may be
+// repeated.
 func (d *Daemon) Drop(ctx finish.Context, cow string) error {
 	var errs []error
 	errs = append(errs, d.qmp.unexport(ctx, ExportImage), d.remove(ctx, nodeAccess), d.reopen(ctx, nodeDisk),

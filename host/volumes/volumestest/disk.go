@@ -29,7 +29,7 @@ type Disk struct {
 	fault   func(op string, id hangar.VolumeID) error
 	misuses []string
 
-	stuck atomic.Bool // nothing tells how full it is
+	stuck atomic.Bool // its usage cannot be read
 }
 
 // Image is an image and what is open of it.

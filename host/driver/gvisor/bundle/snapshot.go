@@ -56,7 +56,7 @@ type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 	Sum  uint64 `json:"sum,string"`
-	// Inode and Changed tell whether somebody has touched the file since.
+	// Inode and Changed show whether the file was touched since.
 	Inode   uint64 `json:"inode,omitempty"`
 	Changed int64  `json:"changed,omitempty"` // ctime in nanoseconds
 }
@@ -107,9 +107,8 @@ func ReadMeta(dir string) (Meta, error) {
 	return meta, nil
 }
 
-// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. The
-// content of a file is not read if it is the very file that was sealed and still in
-// memory as it was then; what has been to disk and back is.
+// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. The content of a
+// file is not read if it is the very file that was sealed and still in memory; otherwise it is.
 func Verify(dir string, meta Meta) error {
 	sameBoot := meta.Boot != "" && meta.Boot == hostBoot()
 	conclusive := meta.Sealed - clockTick
