@@ -1,5 +1,5 @@
-// Package edge serves Apps to those outside of their private networks: it takes connections,
-// finds out whose they are, and joins them to Machines.
+// Package edge serves Apps to clients outside of their private networks: it accepts connections,
+// finds the App of each, and joins them to Machines.
 //
 // It is made of children that do not know one another. edge/catalog follows the Machines, Apps
 // and addresses. edge/balance picks a Machine for a request, and starts one if needed.
@@ -10,8 +10,8 @@
 // hangar.MachineGate, has the last word on which requests get in. Its directory holds only
 // certificates and the keys of TLS sessions, so that it can serve while its feeds are down.
 //
-// An orderly end loses no request: Run stops to accept, lets what is under way end, and
-// returns. The listening sockets are the keeper's, too, so that connections wait for the next
+// An orderly shutdown loses no request: Run stops accepting, waits for requests in flight, and
+// returns. The keeper also holds the listening sockets, so that connections wait for the next
 // daemon instead of being refused; see edge/listen.
 package edge
 

@@ -307,7 +307,7 @@ func TestWakeAfterStopping(t *testing.T) {
 	})
 }
 
-// TestWakeNot: what a request may not start.
+// TestWakeNot: Machines that a request may not start.
 func TestWakeNot(t *testing.T) {
 	for name, options := range map[string][]option{
 		"autostart is off": {state(stopped), autostart(false)},

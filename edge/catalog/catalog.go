@@ -1,14 +1,12 @@
 // Package catalog is the live view of every Machine of the cluster, in memory, from which the
 // edge answers without a call to another process.
 //
-// Catalog has the Machines; Routes has the Apps, with their addresses and names, in the
-// same way. Catalog follows a hangar.MachineFeed. Once Synced is closed, every row that there was
-// is in view, and each change follows within the delay of the feed. When the feed
-// breaks, the last view stays: stale rows route better than none, and a host that
-// answers differently is believed over its row. The feed is taken up again with
-// back-off, and rows that vanished meanwhile go when the new feed has yielded all
-// there is. An older version of a row never replaces a newer one, and no row is
-// ever seen half.
+// Catalog has the Machines; Routes has the Apps, with their addresses and names, in the same way.
+// Catalog follows a hangar.MachineFeed. Once Synced is closed, every earlier row is visible, and
+// each change follows within the delay of the feed. When the feed breaks, the last view stays:
+// stale rows route better than none, and the answer of a host takes precedence over its row. The
+// catalog reconnects with backoff, and removes vanished rows once the new feed has yielded all
+// rows. An older version of a row never replaces a newer one, and no reader sees a partial row.
 //
 // Run is the only writer. Lookups come from any goroutine, take a read lock for
 // the time of a map access, and return rows that never change: a new version is a

@@ -1,14 +1,13 @@
 // Package certs has the certificates with which the edge answers TLS: those that Apps have
 // uploaded, those that an ACME server issues, and those of the server's own authority.
 //
-// Promises. What it needs is on its disk: certificates are served, and renewed, without the
-// cluster state, also right after a start. Get reads a map that never changes and takes no
-// lock but where a certificate is made for a name; it waits for an ACME server at most
-// Options.DemandWait, and only for the first handshakes of an App's own name. A certificate
-// that is there goes before one that is better but is not: an uploaded one of the name, one
-// that was issued for it, an uploaded one of the wildcard above it. ACME is asked again after
-// every failure, later each time, and never before a rate limit that it told has passed, also
-// across restarts.
+// Promises. Everything needed is on its disk: certificates are served, and renewed, without the
+// cluster state, also right after a start. Get reads a map that never changes and takes a lock only
+// where a certificate is made for a name; it waits for an ACME server at most Options.DemandWait,
+// and only for the first handshakes of an App's own name. An existing certificate goes before a
+// better one that is missing. The order is: an uploaded one of the name, one that was issued for
+// it, an uploaded one of the wildcard above it. ACME is asked again after every failure, later each
+// time, and never before the server's rate limit has passed, also across restarts.
 //
 // Concurrency. Get, Challenge and the methods of hangar.CertificateHost are safe for concurrent
 // use at any time after Open. Run owns the goroutines that follow the feed and ask the ACME
@@ -134,8 +133,8 @@ func New(o Options) *Certs {
 	return c
 }
 
-// Open reads the disk, and makes the server's own authority if there is none. What cannot be
-// read of a single certificate is logged; it will be asked for again, or come by the feed.
+// Open reads the disk, and makes the server's own authority if there is none. An unreadable
+// certificate is logged; it will be requested again, or come by the feed.
 func (c *Certs) Open(context.Context) error {
 	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
 		return fmt.Errorf("open certificates: %w", err)

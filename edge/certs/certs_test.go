@@ -265,7 +265,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestRestart: what was issued and uploaded is served, and renewed, without the feed; and
+// TestRestart: issued and uploaded certificates are served, and renewed, without the feed; and
 // served without the ACME server.
 func TestRestart(t *testing.T) {
 	a := startAuthority(t, time.Hour)
@@ -509,7 +509,7 @@ func TestOwnAuthority(t *testing.T) {
 	}
 }
 
-// TestExpired: what has expired is refused, also on the disk.
+// TestExpired: an expired certificate is refused, also on the disk.
 func TestExpired(t *testing.T) {
 	chain, key := acmetest.SelfSigned(t, "www.example.com", time.Now().Add(-time.Hour), time.Now().Add(-time.Minute))
 	f := newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{{Hostname: "www.example.com", Fullchain: chain, PrivateKey: key}, {Hostname: "bad.example.com", Fullchain: []byte("x"), PrivateKey: key}}})

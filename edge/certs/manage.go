@@ -300,7 +300,7 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	}
 	issued, err := c.readIssued(name)
 	if err != nil {
-		return nil, fmt.Errorf("read what was issued: %w", err)
+		return nil, fmt.Errorf("read issued certificates: %w", err)
 	}
 	return issued, nil
 }

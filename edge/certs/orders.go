@@ -19,8 +19,8 @@ var (
 // never is when an order is due that waits for a request.
 const never = 100 * 365 * 24 * time.Hour
 
-// orders has things done for names, each at its time, some of them at once and never two for
-// one name. What a handshake waits for goes first.
+// orders has things done for names, each at its time, some of them at once and never two for one
+// name. Names that a handshake waits for go first.
 type orders struct {
 	atOnce int
 	fulfil func(ctx context.Context, name hangar.Hostname) (next time.Time, done bool)

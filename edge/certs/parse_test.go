@@ -95,8 +95,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestOrders: what a handshake waits for goes first, a name is worked on by one worker at a time,
-// and a stopped queue has no waiters.
+// TestOrders: names that a handshake waits for go first, a name is worked on by one worker at a
+// time, and a stopped queue has no waiters.
 func TestOrders(t *testing.T) {
 	var seen []hangar.Hostname
 	begin, release := make(chan hangar.Hostname), make(chan struct{})

@@ -8,10 +8,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// How often one client may ask. While the server keeps up, a client is held to MaxRate
-// alone. When questions queue up, each that asks more often than FairRate is held to
-// that until it has asked less for a while, so that those of all others are answered as
-// if it were not there: what is dropped costs little more than to be read.
+// The rate of one client. While the server keeps up, a client is held to MaxRate alone. When
+// questions queue up, each client above FairRate is held to that until it has asked less for a
+// while, so that all others are answered as if it were not there: dropping a question costs
+// little more than reading it.
 const (
 	MaxRate  = 50_000 // a second
 	FairRate = 2_000  // a second

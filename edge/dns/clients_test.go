@@ -88,7 +88,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: what was used last stays.
+// TestCacheIsBounded: the last used entries stay.
 func TestCacheIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	put := func(c *cache, key string, size int) {

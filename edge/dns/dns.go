@@ -1,21 +1,19 @@
-// Package dns is the name server of Machines: it answers the names of their private
-// network from memory, and passes what else they ask on to the resolvers of the host.
+// Package dns is the name server of Machines: it answers the names of their private network from
+// memory, and forwards other questions to the resolvers of the host.
 //
 // A client is known by its source address, which the network does not let it forge. It gets the
 // names of its own network and learns nothing of any other, not even that there is one. A client
 // on no network is refused. Names follow the catalog: an answer is made from the rows that are
 // visible when the question is read. Names of the private network, addresses of private networks
 // and the other names that have a meaning only here never leave the host.
-// something here alone never leave the host.
 //
-// Answers of resolvers are kept for their time, within bounds of memory; when no
-// resolver answers, for a day longer. One lookup serves all who ask the same at once.
-// A client that asks too much loses its own questions: over UDP they are dropped before
-// any work, over TCP its connection is closed.
+// Answers of resolvers are cached for their time to live, within bounds of memory; when no resolver
+// answers, for a day longer. Identical questions in flight share one lookup. A client that asks too
+// much loses its own questions: over UDP they are dropped before any work, over TCP its connection
+// is closed.
 //
-// Each socket has readers of its own, which answer from memory; what needs a resolver is
-// awaited in a goroutine per question, of which there are a bounded number. Run returns
-// when all have ended.
+// Each socket has readers of its own, which answer from memory; a question for a resolver waits in
+// a goroutine of its own, of which there are a bounded number. Run returns when all have ended.
 //
 // It validates no signatures and transfers no zones.
 package dns

@@ -121,8 +121,7 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// FuzzReply: what a resolver sends is taken over or refused, and can be given to any
-// asker.
+// FuzzReply: a resolver's reply is refused, or can be sent to any asker.
 func FuzzReply(f *testing.F) {
 	for _, line := range []string{"a.example. 60 IN AAAA ::1", "a.example. 60 IN CNAME b.example.", "a.example. 9 IN TXT x"} {
 		rr, err := dns.NewRR(line)

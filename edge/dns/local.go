@@ -177,8 +177,8 @@ func networkOf(a netip.Addr) hangar.NetworkID {
 // maxKept bounds the nodes that are kept, in bytes.
 const maxKept = 32 << 20
 
-// nodes keeps what names have, by network and name. What is kept may be outdated: the
-// reader compares versions. When there is no room for more, all are forgotten.
+// nodes caches the records of names, by network and name. An entry may be stale: the reader
+// compares versions. When there is no room for more, all are dropped.
 type nodes struct {
 	mu    sync.RWMutex // guards what follows
 	all   map[string]*node

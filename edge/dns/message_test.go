@@ -60,8 +60,8 @@ func pack(t *testing.T, change func(m *mdns.Msg)) []byte {
 	return b
 }
 
-// TestOddMessages: what is no proper question gets the code that says why, and what may
-// be an answer gets nothing.
+// TestOddMessages: an improper question gets the code that says why, and a message that may be an
+// answer gets nothing.
 func TestOddMessages(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
@@ -189,7 +189,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestLongestAnswers: what is more than a message holds is left out, whole.
+// TestLongestAnswers: records that do not fit a message are left out, whole.
 func TestLongestAnswers(t *testing.T) {
 	w := newWorld(t)
 	const machines = 4000

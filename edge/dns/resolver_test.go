@@ -15,7 +15,8 @@ import (
 
 const zone = "example.com. 60 IN SOA ns.example.com. root.example.com. 1 2 3 4 30"
 
-// TestOtherNames: what is not local comes from a resolver, and from memory for its time.
+// TestOtherNames: names that are not local come from a resolver, and from the cache for their
+// time.
 func TestOtherNames(t *testing.T) {
 	w := newWorld(t)
 	u := newUpstream(t, func(w mdns.ResponseWriter, m *mdns.Msg) {

@@ -96,7 +96,7 @@ func (d *datagrams) session(ctx context.Context, remote netip.AddrPort) *session
 	s, refused := d.admit(ctx, remote)
 	if refused != nil {
 		d.l.refused.sessions.Add(1)
-		d.tell(remote, refused)
+		d.logFailure(remote, refused)
 	}
 	return s
 }
@@ -173,7 +173,7 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 	permit, machine, err := d.connect(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.tell(s.remote, err)
+			d.logFailure(s.remote, err)
 		}
 		return
 	}
@@ -186,8 +186,8 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 	d.answer(s, machine)
 }
 
-// tell writes a line to the App's log.
-func (d *datagrams) tell(remote netip.AddrPort, err error) {
+// logFailure writes a line to the App's log.
+func (d *datagrams) logFailure(remote netip.AddrPort, err error) {
 	if route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr()); ok {
 		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, "", remote, err)
 	}

@@ -23,7 +23,7 @@ type lines struct {
 	host  hangar.HostID
 
 	mu     sync.Mutex
-	latest map[line]*told
+	latest map[line]*lineState
 }
 
 // line is what is said again only after linesEvery.
@@ -32,7 +32,7 @@ type line struct {
 	code hangar.EdgeCode
 }
 
-type told struct {
+type lineState struct {
 	at     time.Time
 	missed int // how often it was not said since
 }
@@ -68,9 +68,9 @@ func (l *lines) due(key line, now time.Time) (missed int, due bool) {
 		return 0, false
 	}
 	if l.latest == nil || len(l.latest) >= maxLines {
-		l.latest = make(map[line]*told)
+		l.latest = make(map[line]*lineState)
 	}
-	l.latest[key] = &told{at: now}
+	l.latest[key] = &lineState{at: now}
 	if t != nil {
 		missed = t.missed
 	}

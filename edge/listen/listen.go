@@ -1,5 +1,5 @@
-// Package listen has the sockets of the edge: it accepts connections and datagrams, finds
-// out whose they are, terminates TLS, and joins what is not HTTP with Machines.
+// Package listen has the sockets of the edge: it accepts connections and datagrams, finds the App
+// of each, terminates TLS, and joins all but HTTP with Machines.
 //
 // Promises. A connection whose local address belongs to one App belongs to that App, whatever
 // else it says; any other names its App by its TLS server name, or is HTTP. Nothing is read from
@@ -8,17 +8,16 @@
 // one organization, however many clients they have, cannot have more than their share of
 // connections, handshakes, datagrams and sockets: as much as they have is left for others.
 //
-// The sockets outlive the process: each is also held by a keeper, from which the next
-// Listeners take it back. Connections that come in between wait in its backlog. When Run is
-// told to end it accepts nothing more, at once, and lets what it has accepted go on for
-// Options.Drain.
+// The sockets outlive the process: each is also held by a keeper, from which the next Listeners
+// take it back. Connections that come in between wait in its backlog. When Run is stopped it
+// accepts nothing more, at once, and lets accepted connections continue for Options.Drain.
 //
-// Concurrency. Open opens what has a fixed address. Run owns every other socket, and one
-// goroutine for each, and for each connection; it ends when all of them have. Sockets follow
-// Routes and Balancer: they come and go with the addresses and ports of Apps, and a
-// connection that was accepted does not end with its socket.
+// Concurrency. Open opens the sockets with a fixed address. Run owns every other socket, and one
+// goroutine for each, and for each connection; it ends when all of them have. Sockets follow Routes
+// and Balancer: they come and go with the addresses and ports of Apps, and an accepted connection
+// does not end with its socket.
 //
-// The package does not know HTTP: that is served by whom Options name.
+// The package does not know HTTP: Options name its server.
 package listen
 
 import (

@@ -30,11 +30,11 @@ const (
 	maxPgRequests = 2
 )
 
-// pgWish is what a client begins with.
-type pgWish int
+// pgIntent is what a client begins with.
+type pgIntent int
 
 const (
-	pgWantsTLS pgWish = iota
+	pgWantsTLS pgIntent = iota
 	pgWantsGSS
 	pgWantsCancel
 	pgWantsPlain // it has begun a session
@@ -44,7 +44,7 @@ var errNotPostgres = errors.New("this is not the PostgreSQL protocol")
 
 // parsePg reads the header of a client's first message: what it wants, and how many bytes
 // of the message are still to come.
-func parsePg(b [pgHeader]byte) (wish pgWish, rest int, err error) {
+func parsePg(b [pgHeader]byte) (wish pgIntent, rest int, err error) {
 	length, number := binary.BigEndian.Uint32(b[:4]), binary.BigEndian.Uint32(b[4:])
 	switch {
 	case number == pgTLS && length == pgHeader:

@@ -39,7 +39,7 @@ type ticketKey struct {
 	Key     []byte    `json:"key"`
 }
 
-// open reads the file, if there is one. What cannot be read is replaced.
+// open reads the file, if there is one. An unreadable file is replaced.
 func (k *ticketKeys) open(now time.Time) error {
 	if k.path != "" {
 		data, err := os.ReadFile(k.path)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// headerClock is a client's connection over HTTP/2 on which the header of a request may take a
-// time only, from its first byte to its last. What it says of a frame is all that it reads of it.
+// headerClock is a client's connection over HTTP/2 on which the header of a request has a time
+// limit, from its first byte to its last. It reads only the headers of frames.
 type headerClock struct {
 	net.Conn
 	within time.Duration

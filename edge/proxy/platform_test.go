@@ -137,7 +137,7 @@ func TestPlatformNames(t *testing.T) {
 	}
 }
 
-// TestPlatformWithoutTLS: what is harmless is redirected, and a token is refused with a word.
+// TestPlatformWithoutTLS: a harmless request is redirected, and a token is refused with a word.
 func TestPlatformWithoutTLS(t *testing.T) {
 	w, api, _ := newPlatform(t, func(o *proxy.Options) { o.HTTPSPort = 8443 })
 	for _, client := range []*http.Client{w.client(), w.clientOf(true)} {

@@ -1,5 +1,5 @@
-// Package proxy is the HTTP side of the edge: it takes requests of clients off connections,
-// brings each to a Machine, and the answer back.
+// Package proxy is the HTTP side of the edge: it reads requests from connections of clients, brings
+// each to a Machine, and the answer back.
 //
 // A request that can be repeated is never lost, and one that cannot is never repeated: as long as
 // no byte of an answer was passed on, a request of which nothing was written goes to another
@@ -11,10 +11,10 @@
 // package balance) from before the connection to it until the end of the answer, a connection
 // that switched protocols until both sides have ended.
 //
-// One goroutine has a request, that of the connection with HTTP/1 and one for each request
-// with HTTP/2 and HTTP/3; a body that has to be waited for and a tunnel take another one.
-// All methods of Proxy may be called from any goroutine. Run sweeps; everything works
-// without it, and grows.
+// One goroutine has a request, that of the connection with HTTP/1 and one for each request with
+// HTTP/2 and HTTP/3; a tunnel, and a body that has to be waited for, take another one. All methods
+// of Proxy may be called from any goroutine. Run sweeps; without it everything works, but memory
+// grows.
 //
 // The package listens on nothing, has no certificates and chooses no Machine.
 package proxy
@@ -58,7 +58,7 @@ type Entry struct {
 	Taken      func()          // called, maybe more than once, when Drain waits for the connection; may be nil
 }
 
-// Limits bound what one client or one request may take. What is 0 has its default.
+// Limits bound the resources of one client or one request. A limit of 0 has its default.
 type Limits struct {
 	HeaderTimeout  time.Duration // for the header of a request
 	IdleTimeout    time.Duration // between the requests of a connection

@@ -283,8 +283,9 @@ func TestSlowHeader(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfAService: what a service says of the client's connection holds when the service
-// is known: without TLS, from the first request on an address of the App's own, else from the second.
+// TestTimeoutsOfAService: a service's limits for the client's connection hold once the service is
+// known: without TLS, from the first request on an address of the App's own, else from the
+// second.
 func TestTimeoutsOfAService(t *testing.T) {
 	one := uint32(1)
 	w := newWorld(t)

@@ -144,7 +144,7 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	}
 	res, err := u.RoundTrip(ctx, out, http1.RoundTripOptions{Informational: x.informational, IdleTimeout: x.idleTimeout()}) //nolint:bodyclose // answer.done or answer.drop does
 	if err == nil {
-		return &answer{Response: res, conn: u, stop: nothing}, nil
+		return &answer{Response: res, conn: u, stop: noop}, nil
 	}
 	if e := x.bodyFailure(); e != nil {
 		return nil, &failure{err: e, final: true}
@@ -220,7 +220,7 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
 	return out, ok
 }
 
-func nothing() {}
+func noop() {}
 
 // bodyFailure is what the client did wrong with its body, or nil.
 func (x *exchange) bodyFailure() *hangar.EdgeError {

@@ -1,4 +1,4 @@
-// Package traffic counts what the edge passes on, for each App and each Machine.
+// Package traffic counts the traffic of the edge, for each App and each Machine.
 //
 // Counting costs a request a few atomic additions and no lock: a caller holds an *App or a
 // *Machine, which is looked up once for each connection of a client and once for each permit.

@@ -191,7 +191,7 @@ func (c *Conn) watchContext() {
 	}
 }
 
-// endRequest forgets the request. What is left of its body is not sent.
+// endRequest forgets the request. The rest of its body is not sent.
 func (c *Conn) endRequest() {
 	c.busy = false
 	if u := c.upload; u != nil {

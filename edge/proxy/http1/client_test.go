@@ -392,9 +392,9 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// TestBadRequestsAreNotSent: what a handler has put together is checked before it is written.
-// TestReady: a body that says so has bytes at hand, so that what was read before
-// need not be passed on first.
+// TestBadRequestsAreNotSent: a handler's request is checked before it is written.
+// TestReady: a body that says so has bytes at hand, so that earlier bytes need not be passed on
+// first.
 func TestReady(t *testing.T) {
 	step, stepped := make(chan string), make(chan bool)
 	addr := accept(t, func(nc net.Conn) {

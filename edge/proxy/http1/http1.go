@@ -13,7 +13,7 @@
 // (RoundTripOptions.IdleTimeout, http.ResponseController). A Conn starts a goroutine only for a
 // request body that is not at hand.
 //
-// It is not a pool of connections, not HTTP/2, and knows nothing of what is proxied.
+// It is not a pool of connections, not HTTP/2, and does not know what it proxies.
 package http1
 
 import (

@@ -41,7 +41,7 @@ func (c *Conn) readAnswer(r *http.Request, informational func(int, http.Header))
 			informational(code, a.resp.Header)
 		}
 	}
-	return nil, errors.New("http1: there are too many answers before the final one")
+	return nil, errors.New("http1: too many answers before the final one")
 }
 
 // readHead reads a head, with all line ends.

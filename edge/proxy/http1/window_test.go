@@ -36,7 +36,7 @@ func (c *greedyConn) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestBuffersAreBounded: what is held of a header that has no end is as much as it may have.
+// TestBuffersAreBounded: the buffer of an endless header is no larger than its limit.
 func TestBuffersAreBounded(t *testing.T) {
 	for _, limit := range []int{100, windowSize, windowSize + 1, 20_000, DefaultMaxHeaderBytes, 100_000} {
 		for name, more := range map[string]string{"few long fields": "X: " + strings.Repeat("x", 5000) + "\r\n", "one line": "x"} {

@@ -140,8 +140,8 @@ func preferred(r *http.Request) string {
 	return best
 }
 
-// quality is how much an offer is liked, in thousandths: what the most specific range says
-// that includes it, and how specific that is, from 0 for everything to 2 for the offer.
+// quality is how much an offer is liked, in thousandths: by the most specific range that includes
+// it, and how specific that is, from 0 for everything to 2 for the offer.
 func quality(accept []string, offer string) (q, specific int) {
 	kind, _, _ := strings.Cut(offer, "/")
 	specific = -1
@@ -165,7 +165,7 @@ func quality(accept []string, offer string) (q, specific int) {
 	return q, specific
 }
 
-// weight reads the parameter q, in thousandths. What cannot be read is not accepted.
+// weight reads the parameter q, in thousandths. An unreadable value is not accepted.
 func weight(params string) int {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, ok := strings.Cut(p, "=")

@@ -37,9 +37,9 @@ type CacheOptions struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Cache remembers where the requests of Apps were replayed: those below a path, by a
-// CacheRule, and those of a session, by the config of a service. Everything is per App and
-// host name. What has not been asked for the longest is forgotten first.
+// Cache remembers where the requests of Apps were replayed: those below a path, by a CacheRule,
+// and those of a session, by the config of a service. Everything is per App and host name. The
+// least recently used entry is dropped first.
 type Cache struct {
 	now    func() time.Time
 	perApp int
@@ -92,8 +92,8 @@ func NewCache(o CacheOptions) *Cache {
 	}
 }
 
-// Lookup returns where a request of an App is to go, or nil. Options are those of the
-// service port that it came to. What it returns never changes.
+// Lookup returns where a request of an App is to go, or nil. Options are those of the service
+// port that it came to. The result never changes.
 func (c *Cache) Lookup(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) (*Instruction, CacheStatus) {
 	if c.size.Load() == 0 {
 		return nil, CacheMiss
@@ -105,7 +105,7 @@ func (c *Cache) Lookup(app hangar.AppID, r *http.Request, options []hangar.Repla
 		return nil, CacheMiss
 	}
 	path, host, skip := r.URL.EscapedPath(), hostOf(r.Host), skips(r.Header)
-	if wanders(path) {
+	if isUnclean(path) {
 		return nil, CacheMiss
 	}
 	m := c.bySession(s, host, path, r, options)
@@ -131,7 +131,7 @@ func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.Replay
 		c.Forget(app, r, options)
 		return false
 	}
-	if !in.Cacheable() || wanders(path) {
+	if !in.Cacheable() || isUnclean(path) {
 		return false
 	}
 	kept := *in

@@ -46,7 +46,7 @@ func sound(t *testing.T, in *Instruction, err error) {
 			t.Fatalf("%q holds %d fields and the state %q, not %q", value, fields, state, in.State)
 		}
 	}
-	if c := in.Cache; c != nil && !c.Invalidate && (c.TTL < MinTTL || c.TTL > MaxTTL || !strings.HasPrefix(c.Prefix, "/") || !strings.HasSuffix(c.Prefix, "/") || wanders(c.Prefix)) {
+	if c := in.Cache; c != nil && !c.Invalidate && (c.TTL < MinTTL || c.TTL > MaxTTL || !strings.HasPrefix(c.Prefix, "/") || !strings.HasSuffix(c.Prefix, "/") || isUnclean(c.Prefix)) {
 		t.Fatalf("a cache for %+v", c)
 	}
 	if in.Transform == nil {

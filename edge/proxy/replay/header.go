@@ -235,12 +235,12 @@ func plainPath(path string) bool {
 			return false
 		}
 	}
-	return !wanders(path)
+	return !isUnclean(path)
 }
 
-// wanders reports whether a path, as it was sent, has steps that a normaliser would remove, so
+// isUnclean reports whether a path, as it was sent, has steps that a normaliser would remove, so
 // that it leads elsewhere than it seems to.
-func wanders(path string) bool {
+func isUnclean(path string) bool {
 	for step := range strings.SplitSeq(path, "/") {
 		if len(step) <= 6 && strings.HasPrefix(step, ".") || strings.HasPrefix(step, "%") {
 			switch strings.ReplaceAll(strings.ToLower(step), "%2e", ".") {

@@ -1,11 +1,11 @@
 // Package replay reads a Machine's answer that sends the request to another Machine, and
 // remembers where requests were sent.
 //
-// An Instruction comes as a header (Parse) or as a JSON body (ParseJSON). It is complete and
-// makes sense, or there is none: both parsers refuse what they do not understand, with a
-// hangar.EdgeError of code EdgeReplayInvalid whose message names the field. What an
-// instruction changes of a request (Transform.Apply) can neither smuggle a second request into the
-// first nor name headers that are the edge's own.
+// An Instruction comes as a header (Parse) or as a JSON body (ParseJSON). It is complete and makes
+// sense, or there is none: both parsers refuse what they do not understand, with a hangar.EdgeError
+// of code EdgeReplayInvalid whose message names the field. An instruction's changes to a request
+// (Transform.Apply) can neither smuggle a second request into the first nor name headers that are
+// the edge's own.
 //
 // A Cache may be used by any number of goroutines; everything else is plain values.
 //

@@ -25,7 +25,7 @@ import (
 )
 
 // ErrNoFile says that a request is for no file, and that nothing has been answered.
-var ErrNoFile = errors.New("there is no such file")
+var ErrNoFile = errors.New("no such file")
 
 // Source opens files of a Machine by their absolute path. It answers hangar.CodeNotFound for
 // what is no regular file.
