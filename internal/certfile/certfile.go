@@ -1,4 +1,4 @@
-// Package certfile has a TLS certificate that is in files, and reads them again when they change.
+// Package certfile has a TLS certificate from files, and reads them again when they change.
 package certfile
 
 import (
@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Pair is a certificate and its key in two files. What cannot be used leaves the one before in
-// place, as the files are rarely replaced at once. All methods may be called from many goroutines.
+// Pair is a certificate and its key in two files. An unusable pair leaves the one before in
+// place, as the files are rarely replaced at once. All methods may be called from many
+// goroutines.
 type Pair struct {
 	cert, key string
 	log       *slog.Logger

@@ -445,9 +445,9 @@ func (s *Space) statfs() (unix.Statfs_t, error) {
 	return st, nil
 }
 
-// Extend allocates the blocks of the first size bytes of a file, so that writing there needs
-// no room. What is beyond its end stays beyond it. It answers errors.ErrUnsupported where
-// the file system cannot.
+// Extend allocates the blocks of the first size bytes of a file, so that writing there needs no
+// room. The size of the file stays. It answers errors.ErrUnsupported where the file system
+// cannot.
 func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, size) }
 
 // noCow is FS_NOCOW_FL of linux/fs.h.

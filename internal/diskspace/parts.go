@@ -18,8 +18,8 @@ type Part struct {
 	Inodes int64
 }
 
-// Parts returns what the directories in a data directory take of its disk, the largest
-// first. What goes away meanwhile, or is on another disk, does not count.
+// Parts returns how much of its disk the directories in a data directory use, the largest first.
+// Files that vanish meanwhile, or are on another disk, do not count.
 func Parts(dir string) ([]Part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -41,7 +41,7 @@ func Locate(files fs.FS, name, dir string) (string, error) {
 	}
 	beside := filepath.Join(filepath.Dir(self), name)
 	if _, err := os.Stat(beside); err != nil {
-		return "", fmt.Errorf("%w: %s is not embedded, and there is no %s; build it with `make build`", ErrNotFound, name, beside)
+		return "", fmt.Errorf("%w: %s is not embedded, and %s does not exist; build it with `make build`", ErrNotFound, name, beside)
 	}
 	return beside, nil
 }

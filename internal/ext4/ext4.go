@@ -1,12 +1,12 @@
 // Package ext4 makes, checks, repairs and grows ext4 file systems on block devices with the
 // programs of e2fsprogs.
 //
-// Make writes no more than it has to: what ext4 itself knows to be unused it never reads, so
-// that the noise which unwritten parts of an encrypted device read as does no harm, and a
-// sparse image stays sparse. Repair brings a file system that was not unmounted back to a
-// state in which it may be mounted, or says in the words of e2fsck why not. Except for Make,
-// everything may be killed at any moment and repeated; after Grow was killed only RepairAll puts
-// the file system right, and after GrowCompact only Undo.
+// Make writes no more than it has to. ext4 never reads what it knows to be unused, so that the
+// noise in unwritten parts of an encrypted device does no harm, and a sparse image stays sparse.
+// Repair restores a file system that was not unmounted to a state in which it may be mounted, or
+// returns e2fsck's reason why not. Except for Make, everything may be killed at any moment and
+// repeated; after Grow was killed only RepairAll repairs the file system, and after GrowCompact
+// only Undo.
 //
 // No function may be used on a device that is mounted, except Superblock, GrowMounted and
 // Usage.
@@ -46,7 +46,7 @@ func Programs() []string { return []string{makeProgram, checkProgram, growProgra
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
 
 // ErrNone says that there is no ext4 on a device.
-var ErrNone = errors.New("there is no ext4 file system")
+var ErrNone = errors.New("no ext4 file system")
 
 // mountOptions are for a file system whose files belong to others: an error makes it
 // read-only, also one of writing content, which is otherwise told once and then forgotten,
@@ -90,7 +90,7 @@ func IsMounted(dir string) (bool, error) {
 	case err != nil:
 		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
 	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
-		return false, fmt.Errorf("%s: a kernel of before Linux 5.8 does not tell what is mounted", dir)
+		return false, fmt.Errorf("%s: a kernel before Linux 5.8 does not say whether it is mounted", dir)
 	}
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
@@ -290,8 +290,8 @@ func Usage(dir string) (hangar.VolumeUsage, error) {
 	}, nil
 }
 
-// run runs a program and returns all that it says. What it takes of memory depends on what is on
-// the volume, so the kernel ends it before anything that all Machines depend on.
+// run runs a program and returns all its output. Its memory depends on the content of the volume,
+// so the kernel ends it before anything that all Machines depend on.
 func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")

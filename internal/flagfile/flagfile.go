@@ -6,8 +6,8 @@
 // wrong type, a key that is there twice and a second document are errors that name the
 // line. A flag that the command line has set keeps its value.
 //
-// A file that every user of the computer can write is refused, as is one that every
-// user can read and that holds a password: the one of a URL.
+// A file that every user of the computer can write is refused, as is one that every user can read
+// and that holds a password: one in a URL.
 //
 // The package does not know what values mean: the command validates them, and uses
 // File.Place to say where a refused one was written.
@@ -156,8 +156,8 @@ func syntaxError(path string, err error) error {
 	return e
 }
 
-// checkMode refuses a file that another user may have written, or whose passwords
-// another user may have read. What is no regular file has no such mode.
+// checkMode refuses a file that another user may have written, or whose passwords another user
+// may have read. A file that is not regular has no such mode.
 func (f *File) checkMode(mode os.FileMode) error {
 	if !mode.IsRegular() {
 		return nil

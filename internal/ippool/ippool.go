@@ -1,5 +1,5 @@
-// Package ippool is lists of IP prefixes from which addresses are given out, and the default
-// lists of an instance of the platform.
+// Package ippool has lists of IP prefixes for allocating addresses, and the default lists of an
+// instance of the platform.
 //
 // A Pool never changes and remembers nothing: the caller records which address is in use.
 package ippool

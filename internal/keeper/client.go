@@ -23,7 +23,7 @@ import (
 
 var (
 	errClosed     = errors.New("client is closed")
-	errHeldClosed = errors.New("what was to be handed over is closed")
+	errHeldClosed = errors.New("the descriptor to hand over is closed")
 	errOlder      = errors.New("the keeper is of an older version")
 )
 
@@ -183,9 +183,9 @@ func (c *Client) TakeSockets() map[string]*os.File {
 	return taken
 }
 
-// Hold hands over a FIFO, instead of what has the same name. From
-// now on what is in it survives this process. The Client keeps the file, too, which
-// the caller must not close before Drop or Close. What goes wrong is logged.
+// Hold hands over a FIFO, replacing one of the same name. From now on its content survives this
+// process. The Client keeps the file, too, which the caller must not close before Drop or Close.
+// Failures are logged.
 func (c *Client) Hold(name, path string, fifo *os.File) {
 	c.hold(name, holding{wordHold, path, fifo})
 }
@@ -272,7 +272,7 @@ func handOver(conn *net.UnixConn, name string, h holding) error {
 	return err
 }
 
-// isClosed reports whether what was to be handed over is closed.
+// isClosed reports whether the descriptor to hand over is closed.
 func isClosed(err error) bool { return errors.Is(err, errHeldClosed) }
 
 // watch replaces the keeper whenever it ends, until Close.

@@ -1,7 +1,6 @@
-// Package keeper holds what has to stay open while no daemon runs, in a process that
-// outlives it: the output FIFOs of Machines, so that what a Machine wrote last is still
-// there when the daemon comes back, and the sockets of the edge, so that who connects
-// meanwhile waits and is not refused.
+// Package keeper holds descriptors open while no daemon runs, in a process that outlives it: the
+// output FIFOs of Machines, so that their last output is still there when the daemon comes back,
+// and the sockets of the edge, so that new clients wait meanwhile and are not refused.
 //
 // The content of a FIFO is lost with its last opener. While the daemon is away that is the
 // sandbox, and when the sandbox ends, the stack trace that it died of would be gone. The same
@@ -17,11 +16,11 @@
 // ends by itself when it has no client and holds nothing; it drops FIFOs that were removed, and
 // sockets for which no daemon comes back.
 //
-// A Client is one goroutine, which waits for the keeper to end, and may be used from
-// many. The keeper serves one connection after the other, so that it has done what a dead
-// daemon asked for before it listens to the next. Daemons and keepers of different versions
-// meet, so the protocol may grow but not change; it is described at the type message. A
-// keeper that does not know what a Client needs of it is replaced when the Client is opened.
+// A Client has one goroutine, which waits for the keeper to end, and may be used from many. The
+// keeper serves one connection after the other, so that it has handled all requests of a dead
+// daemon before it listens to the next. Daemons and keepers of different versions meet, so the
+// protocol may grow but not change; it is described at the type message. A keeper that lacks a
+// feature is replaced when the Client is opened.
 //
 // The package does not know what Machines and Apps are, and does not start a process: the maker
 // of the Client says how.

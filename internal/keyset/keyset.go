@@ -1,12 +1,12 @@
 // Package keyset encrypts what a server keeps secret, with keys that are in one
 // file of its data directory.
 //
-// Promises. What is sealed is encrypted and authenticated with AES-256-GCM and bound to a label
-// that says what it is, so that a sealed value which was moved to another place does not open
-// there. The file is replaced as a whole and is durable before anything is sealed with a key in
-// it. A file that is missing or damaged is an error and never a reason to make another one: only
-// Create makes keys, and it overwrites nothing. Rotate replaces the key, and may be killed at any
-// moment: the old key stays in the file until everything was sealed again.
+// Promises. A sealed value is encrypted and authenticated with AES-256-GCM and bound to a label
+// that says what it is, so that it does not open if it was moved to another place. The file is
+// replaced as a whole and is durable before anything is sealed with a key in it. A file that is
+// missing or damaged is an error and never a reason to make another one: only Create makes keys,
+// and it overwrites nothing. Rotate replaces the key, and may be killed at any moment: the old
+// key stays in the file until everything was sealed again.
 //
 // Concurrency. A Keyset is safe for concurrent use. Callers seal within Use, together with
 // storing the sealed value; no key is added or dropped meanwhile, so that a rotation finds
@@ -42,7 +42,7 @@ const File = "keyset.json"
 var (
 	ErrDamaged    = errors.New("the keyset is damaged")
 	ErrUnknownKey = errors.New("sealed with a key that is not in the keyset")
-	ErrUnreadable = errors.New("what was sealed is damaged, or belongs elsewhere")
+	ErrUnreadable = errors.New("the sealed value is damaged, or belongs elsewhere")
 )
 
 // Keyset holds the keys of a data directory.

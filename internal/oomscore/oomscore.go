@@ -1,11 +1,11 @@
 // Package oomscore says which processes the kernel ends first when memory runs out.
 //
-// A process inherits the score of the one that starts it. So the daemon protects itself and
-// with that all it starts, such as the keeper and the storage daemons of volumes; the engine
-// of sandboxes exposes itself before it starts anything, and with that the sandbox, its
-// gofer and all of their children. Programs that the daemon runs for one tenant, which may take
-// as much memory as its data makes them, are exposed as soon as they have started. All of that holds however the daemon was started, and after a
-// restart of it.
+// A process inherits the score of its parent. So the daemon protects itself and with that all its
+// children, such as the keeper and the storage daemons of volumes; the engine of sandboxes exposes
+// itself before it starts anything, and with that the sandbox, its gofer and all of their children.
+// Programs that the daemon runs for one tenant, which may take as much memory as its data makes
+// them, are exposed as soon as they have started. All of that holds however the daemon was started,
+// and after a restart of it.
 package oomscore
 
 import (

@@ -1,4 +1,4 @@
-// Package pause waits, at most as long as a context lasts, also between attempts.
+// Package pause waits for a time or the end of a context, also between attempts.
 package pause
 
 import (

@@ -1,5 +1,5 @@
-// Package pidfd names processes by descriptors, which stand for the same process also when its
-// number was given to another: see pidfd_open(2).
+// Package pidfd identifies processes by descriptors, which are safe against reuse of a process id:
+// see pidfd_open(2).
 package pidfd
 
 import (

@@ -334,7 +334,7 @@ func TestNoProxy(t *testing.T) {
 	}
 }
 
-// TestDescribeHoldsNothingForeign: what a server says at each layer stays out of the text.
+// TestDescribeHoldsNothingForeign: a server's words, at any layer, stay out of the text.
 func TestDescribeHoldsNothingForeign(t *testing.T) {
 	t.Parallel()
 	const secret = "SECRET-banner"

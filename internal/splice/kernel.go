@@ -42,8 +42,8 @@ func (p *pipe) close() {
 	_ = unix.Close(p.write)
 }
 
-// errCannot is what passKernel returns if the kernel cannot splice the connections, or there
-// is no descriptor left for a pipe. What was read until then was passed on.
+// errCannot is what passKernel returns if the kernel cannot splice the connections, or there is
+// no descriptor left for a pipe. Bytes that were read until then were passed on.
 var errCannot = errors.New("these connections cannot be spliced")
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
