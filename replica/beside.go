@@ -21,8 +21,8 @@ type beside struct {
 	sources []measure.Source
 }
 
-// tell wakes the waiters for a position or a role. It does not block.
-func (b *beside) tell() {
+// notify wakes the waiters for a position or a role. It does not block.
+func (b *beside) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.changed != nil {

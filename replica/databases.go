@@ -169,7 +169,7 @@ func (n *Node) Lag() time.Duration {
 }
 
 func (n *Node) setRole() {
-	defer n.beside.tell()
+	defer n.beside.notify()
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()

@@ -250,7 +250,7 @@ func (op *diskOp) sectors() []diskOp {
 	return all
 }
 
-// platter is what a disk has after some operations: what is durable, and what is not.
+// platter is the state of a disk after some operations: the durable part, and the rest.
 type platter struct {
 	content map[int][]byte   // of files
 	pending map[int][]diskOp // of the content of files

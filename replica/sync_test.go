@@ -78,8 +78,9 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestDiverged has a primary commit what no other node gets, be cut off, and come back: what it had is put aside, as
-// transactions and as pages, and leads from the new content to the old.
+// TestDiverged has a primary commit what no other node gets, be cut off, and come back: its
+// transactions are put aside, as transactions and as pages, and lead from the new content to the
+// old.
 func TestDiverged(t *testing.T) {
 	c := newCluster(t, 0, "a", "b")
 	name, primary := c.primary()

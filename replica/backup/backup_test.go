@@ -67,8 +67,8 @@ func TestRestoreEachTime(t *testing.T) {
 					rare = "VACUUM"
 				}
 				must(t, s.write(rng, rare))
-				// What is not in the log is in the backup once there is a snapshot; what was in the log before
-				// is lost to a backup that has not read it.
+				// Transactions that are trimmed from the log are in the backup once there is a
+				// snapshot; a backup that has not read them before loses them.
 				if n == 59 || n == 60 || rng.IntN(4) > 0 {
 					must(t, b.round(t.Context(), n < 4 || n%30 == 0, rng.IntN(8) == 0))
 				}

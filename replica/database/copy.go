@@ -212,7 +212,7 @@ func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error
 		return fmt.Errorf("%w: the pages have checksum %s, the primary %s", ErrDiverged, got, c.Pos.PostApplyChecksum)
 	}
 	if err := (aside{d}).keep(s, c, chain); err != nil {
-		return fmt.Errorf("put aside what the primary has not: %w", err)
+		return fmt.Errorf("put aside transactions that the primary lacks: %w", err)
 	}
 	if err := (replacing{d}).replace(s, c, sums, direct); err != nil {
 		return err
@@ -344,7 +344,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
-	// The log first: what is in it is written again after a crash.
+	// The log first: its content is written again after a crash.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err
 	}

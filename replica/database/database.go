@@ -6,8 +6,8 @@
 // committed, wherever it is stored: in the write-ahead log of SQLite or in the database file. So a
 // checkpoint changes nothing, and a transaction costs what its pages cost.
 //
-// Capture is the caller's to order: CaptureWAL and CaptureJournal are called while SQLite's writer
-// still holds its lock, or by who keeps the log of SQLite from being overwritten. Config.OnCommit sees
+// The caller orders captures: it calls CaptureWAL and CaptureJournal while SQLite's writer still
+// holds its lock, or while it keeps the log of SQLite from being overwritten. Config.OnCommit sees
 // every change of the position, in order, after the position can be read. A DB may be used by many
 // goroutines.
 package database

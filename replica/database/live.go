@@ -139,9 +139,9 @@ func (d Live) Captured() (uint32, error) {
 	return d.scan.Next - 1, nil
 }
 
-// Verify computes the checksums of all pages, and reports whether they are those of the position. What the WAL has after the
-// position is captured first, if that leads to them. If it reports false, Reconcile makes them those of the position. The caller
-// keeps writers away.
+// Verify computes the checksums of all pages, and reports whether they are those of the position.
+// Transactions of the WAL after the position are captured first, if they lead to these checksums.
+// If it reports false, Reconcile makes them those of the position. The caller keeps writers away.
 func (d Live) Verify() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -74,8 +74,8 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	return nil
 }
 
-// Trim removes old transactions from the log, as its Trim does. What they have written is durable before: after a loss of power
-// they could not be written again.
+// Trim removes old transactions from the log, as its Trim does. Their pages are made durable
+// before: after a loss of power they could not be written again.
 func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	d.mu.Lock()
 	unsynced, files := d.unsynced, []*os.File{d.wal, d.main}

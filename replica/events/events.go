@@ -1,9 +1,9 @@
 // Package events streams, as lines of JSON, the changes of a node's databases to its subscribers:
 // each transaction, and which node is primary.
 //
-// The first event of a subscription says what is; those that follow have every change since, none
-// twice. Events of a database are in the order of its transactions. A subscriber that does not keep up
-// is cut off, so that it knows that it has missed something.
+// The first event of a subscription is the current state; the next ones have every change since,
+// none twice. Events of a database are in the order of its transactions. A subscriber that does not
+// keep up is disconnected, so that it knows that it has missed something.
 package events
 
 import (
@@ -88,8 +88,8 @@ func New() *Hub {
 	return &Hub{positions: map[string]Position{}, subs: map[*Subscription]struct{}{}}
 }
 
-// Subscription is a row of events. C has them; it is closed after Close of the Hub. Lost is closed
-// when the subscriber did not keep up: what is in C then is not all there was.
+// Subscription is a series of events. C has them; it is closed after Close of the Hub. Lost is
+// closed when the subscriber did not keep up: C then lacks some events.
 type Subscription struct {
 	C    chan []byte
 	Lost chan struct{}

@@ -1,6 +1,6 @@
-// Package measure writes what a node counts in the text format of Prometheus, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has some dozens of series without buckets, for which
-// the client library of Prometheus would be a tenth of the program.
+// Package measure writes the counters of a node in the text format of Prometheus, version 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has some dozens of series
+// without buckets, for which the client library of Prometheus would be a tenth of the program.
 package measure
 
 import (

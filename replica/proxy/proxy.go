@@ -224,7 +224,8 @@ func refuse(w http.ResponseWriter, status int, text string) {
 // mayRead holds a read until this node has what the client wrote.
 func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	epoch, id := wrote(r)
-	// The primary has everything that there will be: what a lost primary had beyond it does not come.
+	// The primary has everything that there will be: transactions that were lost with an earlier
+	// primary do not come.
 	if id == 0 || p.o.DB == "" || p.o.Node.PrimaryEpoch() != 0 {
 		return true
 	}
@@ -293,7 +294,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 	case err != nil && p.o.Acknowledged != nil:
 		return &unacknowledgedError{id, err}
 	case err != nil:
-		p.o.Log.Warn("the position of what was written is not known", "db", p.o.DB, "err", err)
+		p.o.Log.Warn("the position of the write is not known", "db", p.o.DB, "err", err)
 		return nil
 	case id == 0:
 		return nil

@@ -1,11 +1,12 @@
 // Package stream carries transactions from a primary to its replicas, over one HTTP/2 request whose
 // bodies flow in both directions.
 //
-// A replica says which positions its databases are at. The primary sends what its logs have after
-// them, then each transaction as it is committed. Where the log does not have what a replica needs, or
-// the replica has what the primary never had, the replica sends the checksums of its pages and gets
-// those that differ. For a replica the primary keeps a position of each database and no queue: a slow
-// one costs no memory. Databases are independent of each other, the transactions of one are in order.
+// A replica sends the positions of its databases. The primary sends what its logs have after them,
+// then each transaction as it is committed. Where the log lacks what a replica needs, or the
+// replica has what the primary never had, the replica sends the checksums of its pages and gets
+// those that differ. For a replica the primary keeps a position of each database and no queue: a
+// slow one costs no memory. Databases are independent of each other, the transactions of one are in
+// order.
 package stream
 
 import (
@@ -34,7 +35,7 @@ const (
 	Silence = 5 * time.Second
 )
 
-// maxPayload bounds one frame, in bytes. What is longer goes in several.
+// maxPayload bounds one frame, in bytes. Longer payloads are split.
 const maxPayload = 1 << 20
 
 // kind of a frame. A receiver skips those that it does not know.

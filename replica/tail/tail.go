@@ -1,5 +1,5 @@
-// Package tail captures transactions of databases in a plain directory, by reading their write-ahead logs
-// while programs write them: for where nothing can be mounted.
+// Package tail captures transactions of databases in a plain directory, by reading their
+// write-ahead logs while programs write them. It is for systems without mounts.
 //
 // For each database in WAL mode it holds the locks of one more reader. These keep SQLite from restarting the
 // log before it was read, from removing it, and from leaving WAL mode; so this package has to restart the log

@@ -1,7 +1,8 @@
-// Package leasetest is the behaviour that every lease.Store shares, as tests.
+// Package leasetest tests the behaviour that every lease.Store shares.
 //
-// Run proves what package lease promises of stores: sessions that end, changes that happen as a whole and once, and
-// watches that miss nothing. That an election works over a store, also when it cannot be reached, is what Elections proves.
+// Run proves the promises of package lease for stores: sessions that end, changes that happen as a
+// whole and once, and watches that miss nothing. Elections proves that an election works over a
+// store, also when it cannot be reached.
 package leasetest
 
 import (
