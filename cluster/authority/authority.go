@@ -2,16 +2,16 @@
 // hosts know each other.
 //
 // Promises. A certificate names one host, by the URI hangar://host/ID, and lasts CertificateLife.
-// The Identity of a host renews its own at half of that, in one file that is replaced as a whole.
-// A connection that an Identity makes has at its other end the host that was asked for; one that
-// it takes has a host of the cluster there, or no certificate at all, which the taker must tell
-// apart; see Peer. TLS 1.3 alone is spoken.
+// The Identity of a host renews its own at half of that, in one file that is replaced as a whole. A
+// connection that an Identity dials ends at the requested host. One that it accepts comes from a
+// host of the cluster or from a client without a certificate, and the caller must tell them apart;
+// see Peer. TLS 1.3 is the only version.
 //
-// Concurrency. All is safe for concurrent use.
+// Concurrency. Everything is safe for concurrent use.
 //
-// Every host has the key of the authority, as it has the keys of what is encrypted in the cluster
-// state: hosts trust each other wholly. The package does not know which hosts there are: one that
-// was removed keeps a valid certificate, which those that take connections must refuse by its id.
+// Every host has the key of the authority, as it has the keys of the encrypted values in the
+// cluster state: hosts trust each other wholly. The package does not know which hosts exist: a
+// removed one keeps a valid certificate, and servers must refuse it by its id.
 package authority
 
 import (

@@ -1,4 +1,5 @@
-// Package join lets a server into a cluster: what it sends to a host that is in, and what it gets.
+// Package join lets a server into a cluster: the server's request to a host of the cluster, and the
+// answer.
 //
 // Promises. The server sends its token only to a host of the cluster that the token names. An
 // invalid token is refused in the same words whatever is wrong with it, and attempts are bounded

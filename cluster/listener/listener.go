@@ -1,9 +1,9 @@
 // Package listener is where a host takes connections of the other hosts of its cluster: one
 // address, HTTP/2 and HTTP/1.1, with mutual TLS.
 //
-// Promises. A handler that was added with Handle sees requests of hosts alone, whose certificate
-// the authority of the cluster has signed and whom the cluster knows. HandleOpen is for what
-// authenticates by itself. Connections are bounded, in all and for each client that is no host.
+// Promises. A handler that was added with Handle sees only requests of hosts whose certificate the
+// authority of the cluster has signed and that the cluster knows. HandleOpen is for handlers with
+// their own authentication. Connections are bounded, in all and for each client that is no host.
 //
 // Concurrency. Handlers may be added while it serves, once for each pattern.
 package listener
