@@ -178,8 +178,7 @@ func (e *Edge) Open(ctx context.Context) error {
 	return nil
 }
 
-// Run serves until ctx ends, and then as long as what is under way takes, Options.Drain at
-// most.
+// Run serves until ctx ends, and then until requests in flight have ended, Options.Drain at most.
 func (e *Edge) Run(ctx context.Context) error {
 	// The resources of requests outlive the last of them.
 	lasting, stop := finish.Lifetime(ctx)
@@ -211,7 +210,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// Close releases what Open took. The keeper has the sockets still.
+// Close releases what Open took. The keeper still has the sockets.
 func (e *Edge) Close() error { return errors.Join(e.listeners.Close(), e.certs.Close()) }
 
 // Addrs are where Apps are served under their names, once Open has returned.
@@ -254,9 +253,9 @@ func (e *Edge) CertificateState(name hangar.Hostname) hangar.CertificateState {
 	return e.certs.CertificateState(name)
 }
 
-// Certificate finds the certificate of a name that is served here, or, for a client that sends
-// none, one of the server's own authority for the address that it has called. The handshake
-// takes place elsewhere. It may be called once Open has returned.
+// Certificate finds the certificate of a name that is served here, or, for a client without a
+// server name, one of the server's own authority for the address that it has called. The
+// handshake takes place elsewhere. It may be called once Open has returned.
 func (e *Edge) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return e.certs.Get(hello, hello.ServerName == "")
 }

@@ -94,9 +94,9 @@ func (p *Permit) Crashed() (crashed, known bool) {
 	}
 }
 
-// OnExit calls f, in a goroutine of its own, when the program that the permit is for exits, or at
-// once if it has. A suspend is no exit: connections survive it. After an exit they are stale,
-// but may stay silent instead of failing. Another call replaces f; stop and Release remove it.
+// OnExit calls f, in a goroutine of its own, when the permit's program exits, or at once if it
+// has. A suspend is no exit: connections survive it. After an exit they are stale, but may stay
+// silent instead of failing. Another call replaces f; stop and Release remove it.
 func (p *Permit) OnExit(f func()) (stop func()) {
 	a, m := p.app, p.candidate.machine
 	a.mu.Lock()

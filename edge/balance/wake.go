@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// StartGrace is how long after the start of a Machine load above the soft limits starts no
-// other.
+// StartGrace is how long after the start of a Machine load above the soft limits does not start
+// another.
 const StartGrace = 20 * time.Second
 
 // Bounds of the backoff after a failed wake. It doubles with each failure in a row.

@@ -76,8 +76,8 @@ func New(feed hangar.MachineFeed, log *slog.Logger) *Catalog {
 	}
 }
 
-// Synced is closed when every row that there was at the start is in view. It stays
-// closed when the feed breaks.
+// Synced is closed when every row from before the start is visible. It stays closed when the feed
+// breaks.
 func (c *Catalog) Synced() <-chan struct{} { return c.synced }
 
 // Skipped counts the rows that made no sense.

@@ -54,8 +54,8 @@ func NewRoutes(feed hangar.RouteFeed, domain hangar.Hostname, log *slog.Logger) 
 	}
 }
 
-// Synced is closed when every App that there was at the start is in view. It stays closed
-// when the feed breaks.
+// Synced is closed when every App from before the start is visible. It stays closed when the feed
+// breaks.
 func (r *Routes) Synced() <-chan struct{} { return r.synced }
 
 // Skipped counts the routes that made no sense.

@@ -18,7 +18,7 @@ func (c *Catalog) Subscribe(app hangar.AppID) (changed <-chan struct{}, cancel f
 	return ch, func() { c.subs.remove(app, ch) }
 }
 
-// AwaitMachine implements hangar.MachineView: observers have been told of the row, too.
+// AwaitMachine implements hangar.MachineView: observers have been notified of the row, too.
 func (c *Catalog) AwaitMachine(ctx context.Context, ref hangar.MachineRef, seq uint64) error {
 	changed, cancel := c.Subscribe(ref.AppID)
 	defer cancel()
@@ -44,8 +44,8 @@ func (c *Catalog) AwaitMachine(ctx context.Context, ref hangar.MachineRef, seq u
 // continues when it returns.
 type Observer func(old, row *hangar.MachineRow)
 
-// Observe adds an Observer for as long as the Catalog lives. What changed before is not told
-// again.
+// Observe adds an Observer for as long as the Catalog lives. It is not notified of earlier
+// changes.
 func (c *Catalog) Observe(o Observer) {
 	c.subs.mu.Lock()
 	defer c.subs.mu.Unlock()

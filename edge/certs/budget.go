@@ -11,13 +11,13 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Limit is so many at once, which come back evenly within a time.
+// Limit is a number at once, which refills evenly within a time.
 type Limit struct {
 	N   int
 	Per time.Duration
 }
 
-// Limits bound what tenants have asked of the ACME server, whose account they share. Names of the
+// Limits bound the orders of tenants at the ACME server, whose account they share. Names of the
 // platform's own are not counted.
 type Limits struct {
 	Account Limit // orders of all organizations

@@ -55,7 +55,7 @@ const (
 // maxDemanded is how many names may wait for their first certificate at once.
 const maxDemanded = 256
 
-// Options say what a Certs is to have. All but Dir may be left out.
+// Options configure a Certs. All but Dir are optional.
 type Options struct {
 	// Dir is where everything is kept. It belongs to one process at a time.
 	Dir string
@@ -114,7 +114,7 @@ type Certs struct {
 
 var _ hangar.CertificateHost = (*Certs)(nil)
 
-// New returns a Certs that has read nothing yet.
+// New returns a Certs that Open makes usable.
 func New(o Options) *Certs {
 	o.DemandWait = cmp.Or(o.DemandWait, DefaultDemandWait)
 	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
@@ -292,8 +292,8 @@ func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.C
 	return nil, noCertificate(name, errPending)
 }
 
-// serverName returns the name that a client wants, as maps have it. It is false for none and
-// for what can be no name.
+// serverName returns the name that a client wants, as maps have it. It is false for a missing or
+// impossible name.
 func serverName(text string) (hangar.Hostname, bool) {
 	text = strings.TrimSuffix(text, ".")
 	if text == "" || len(text) > 253 {

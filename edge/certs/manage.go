@@ -177,7 +177,7 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 	}
 }
 
-// replace makes a table the one that handshakes meet, with what was issued and is wanted still.
+// replace installs the table that handshakes use, with issued certificates that are still wanted.
 func (c *Certs) replace(next *table) {
 	c.change.Lock()
 	defer c.change.Unlock()

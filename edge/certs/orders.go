@@ -67,7 +67,7 @@ func (o *orders) set(name hangar.Hostname, at time.Time) {
 	o.put(name, at)
 }
 
-// put is set for who holds mu.
+// put is set for a caller that holds mu.
 func (o *orders) put(name hangar.Hostname, at time.Time) *order {
 	w, ok := o.all[name]
 	switch {

@@ -11,8 +11,8 @@ type result int
 
 const (
 	resultLocal    result = iota // answered from the names of private networks
-	resultCached                 // answered from memory with what a resolver has said
-	resultResolved               // answered with what a resolver says
+	resultCached                 // answered from the cache of resolvers' answers
+	resultResolved               // answered by a resolver
 	resultFailed                 // answered that no resolver has an answer
 	resultRefused                // answered that it is none of the asker's business
 	resultLimited                // dropped: the client asks too much

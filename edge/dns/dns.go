@@ -49,7 +49,7 @@ type Peer struct {
 	Addr netip.Addr
 }
 
-// Config says what a Server is made of.
+// Config has the dependencies of a Server.
 type Config struct {
 	// Listen is where to serve, over UDP and TCP. Port 0 picks one that both have.
 	Listen  []netip.AddrPort
@@ -264,7 +264,7 @@ func (q *query) limit(stream bool) int {
 	return int(q.size)
 }
 
-// servedType is false for what is no question for data.
+// servedType is false for types that are no questions for data.
 func servedType(t uint16) bool {
 	switch t {
 	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeMAILA, dns.TypeMAILB, dns.TypeTKEY, dns.TypeTSIG, dns.TypeOPT, dns.TypeNone:

@@ -54,8 +54,8 @@ type query struct {
 	labels int
 }
 
-// parse reads a message. It returns false for what no answer is due to, and the code
-// of the answer: success if the question may be answered.
+// parse reads a message. It returns false for one that gets no answer, and the code of the
+// answer: success if the question may be answered.
 func (q *query) parse(msg []byte) (rcode int, ok bool) {
 	q.known, q.edns, q.do, q.size, q.labels = false, false, false, plainUDP, 0
 	if len(msg) < headerBytes {
@@ -114,7 +114,7 @@ func lower(c byte) byte {
 	return c
 }
 
-// parseAdditional looks for what EDNS says.
+// parseAdditional reads the EDNS record.
 func (q *query) parseAdditional(msg []byte, at, count int) (rcode int) {
 	for range count {
 		owner := at

@@ -47,7 +47,7 @@ func (r *ResolvConf) List() []netip.AddrPort {
 	return r.all
 }
 
-// ReadNameservers returns what a file in the format of resolv.conf names.
+// ReadNameservers returns the resolvers in a file in the format of resolv.conf.
 func ReadNameservers(path string) []netip.Addr {
 	f, err := os.Open(path)
 	if err != nil {

@@ -57,7 +57,7 @@ func (f *Feed) Remove(id hangar.MachineID) {
 	f.machines.add(hangar.MachineRowChange{ID: id})
 }
 
-// Row is what was put last of a Machine.
+// Row is the last row that was put for a Machine.
 func (f *Feed) Row(id hangar.MachineID) (hangar.MachineRow, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *Feed) Row(id hangar.MachineID) (hangar.MachineRow, bool) {
 	return hangar.MachineRow{}, false
 }
 
-// Machines are the ids of those that there are.
+// Machines are the ids of the Machines.
 func (f *Feed) Machines() []hangar.MachineID {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 const (
 	// sessionIdle is after how long without a datagram in either direction a session ends.
 	sessionIdle = 60 * time.Second
-	// maxPending is how many datagrams of a client wait until its Machine is there.
+	// maxPending is how many datagrams of a client wait for its Machine.
 	maxPending = 8
 	// maxPendingBytes is how many bytes wait so in all sessions together. Those of one
 	// organization are never more than what is left.

@@ -37,11 +37,11 @@ const socketShare = 2
 // follower opens and closes sockets as Apps need them. All is of the goroutine of follow.
 type follower struct {
 	*Listeners
-	connections context.Context //nolint:containedctx // ends with the drain, not with what follow was called for
+	connections context.Context //nolint:containedctx // ends with the drain, not with the context of follow
 	shared      netip.Addr
 	bound       map[key]io.Closer
-	owners      map[key]hangar.OrgID // of what is bound: whose App needed it first
-	failed      map[key]string       // why; told once
+	owners      map[key]hangar.OrgID // of bound sockets: whose App needed it first
+	failed      map[key]string       // why; logged once
 	cut         map[hangar.AppID]int
 }
 

@@ -28,7 +28,7 @@ type Limits struct {
 	LastWords time.Duration // how long the last accepted connections may stay unidentified after Run was stopped
 }
 
-// DefaultLimits are those of a Limits that says nothing.
+// DefaultLimits are the values of zero fields of Limits.
 func DefaultLimits() Limits {
 	return Limits{
 		Conns: 100_000, ClientConns: 4096, Handshakes: 4096, ClientHandshakes: 256, ClientRate: 200, NameRate: 2000,

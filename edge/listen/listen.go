@@ -79,7 +79,7 @@ type Options struct {
 	Log            *slog.Logger
 }
 
-// Info is what is known of a connection for HTTP.
+// Info describes a connection for HTTP.
 type Info struct {
 	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
 	Private       bool             // it came by a private network
@@ -176,11 +176,11 @@ func (l *Listeners) Open(ctx context.Context) (err error) {
 	return err
 }
 
-// MaxConns is how many connections there may be: as Limits say, or fewer if the process may
-// not have the descriptors.
+// MaxConns is the largest number of connections: as Limits say, or fewer if the process may not
+// have the descriptors.
 func (l *Listeners) MaxConns() int { return l.o.Limits.Conns }
 
-// Stats are counts of now and since the start.
+// Stats are counts, current ones and those since the start.
 type Stats struct {
 	Taken           uint64 // connections that were accepted and not too many
 	Conns           int    // of which it is known whose App they are for
@@ -220,9 +220,9 @@ func (l *Listeners) AltSvc() string {
 	return fmt.Sprintf(`h3=":%d"; ma=86400`, l.https.local.Port())
 }
 
-// Run accepts connections, and opens and closes the sockets of Apps, until ctx ends. Then
-// it accepts nothing more, leaves the sockets to the keeper, and returns when the last
-// connection has ended, which it sees to after Options.Drain.
+// Run accepts connections, and opens and closes the sockets of Apps, until ctx ends. Then it
+// accepts nothing more, leaves the sockets to the keeper, and returns when the last connection
+// has ended; after Options.Drain it ends the rest.
 func (l *Listeners) Run(ctx context.Context) error {
 	if l.ready(ctx) != nil {
 		close(l.arrivals.handed)
@@ -267,7 +267,7 @@ func (l *Listeners) ready(ctx context.Context) error {
 	return l.o.Ready(ctx)
 }
 
-// Close closes what Open has opened, and leaves it to the keeper if there is one.
+// Close closes the sockets of Open, and leaves them to the keeper if there is one.
 func (l *Listeners) Close() error {
 	var errs []error
 	for _, s := range []*socket{l.http, l.https} {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Socket is one on which clients are listened to. Its address may stand for all addresses of
-// the server.
+// Socket is one that clients connect to. Its address may stand for all addresses of the server.
 type Socket struct {
 	UDP bool
 	At  netip.AddrPort
@@ -99,7 +98,7 @@ func (l *Listeners) Await(ctx context.Context) error { return l.progress.await(c
 
 // arrivals are connections that were accepted and not handed on yet.
 type arrivals struct {
-	sync.WaitGroup               // of them, and of what accepts them
+	sync.WaitGroup               // of them, and of the listeners
 	handed         chan struct{} // closed when there will be none any more
 
 	mu     sync.Mutex // guards what follows

@@ -108,7 +108,7 @@ func (l *Listeners) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
-// unrecognized reports whether there is no certificate for what the client named.
+// unrecognized reports whether there is no certificate for the client's server name.
 func unrecognized(e *hangar.EdgeError) bool {
 	return e.Code == hangar.EdgeNoCertificate || e.Code == hangar.EdgeNoName
 }

@@ -18,11 +18,11 @@ var (
 	errBodyTooBig = errors.New("the body is larger than the edge passes on")
 )
 
-// body is that of a client's request. It keeps what has been read of it, so that it can be
-// sent again, as long as that is no more than may be kept: then it forgets all of it.
+// body is that of a client's request. It keeps the bytes read so far, so that it can be sent
+// again, up to a limit, after which it drops all of them.
 //
-// One attempt reads at a time. When the next begins, one that is not over yet gets no more
-// of it; what that one is just waiting for is kept for the next.
+// One attempt reads at a time. When the next begins, an attempt in progress gets no more bytes; a
+// read that it waits for is kept for the next.
 type body struct {
 	src    io.ReadCloser
 	of     *http.Request // has the trailers, when src has ended
@@ -99,7 +99,7 @@ func (b *body) close() {
 	}()
 }
 
-// forget gives back what the body takes. b.mu is held.
+// forget frees the memory of the body. b.mu is held.
 func (b *body) forget() {
 	b.lost = b.lost || b.read > 0
 	b.memory = nil
@@ -163,7 +163,7 @@ func (b *body) keep(p []byte) {
 	}
 }
 
-// readAt reads from an offset, at most that of what has been read so far.
+// readAt reads from an offset, at most to the end of the bytes read so far.
 func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -54,7 +54,7 @@ func (c *headerClock) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begun reports whether a part of a header has come, or of what may turn out to be one.
+// begun reports whether a part of a header has come, or a part of a frame that may be one.
 func (c *headerClock) begun() bool {
 	return c.open || c.known > 0 && c.known < len(c.frame) || c.left > 0 && c.isHeader()
 }

@@ -43,7 +43,7 @@ type exchange struct {
 	took           time.Duration     // until that was known
 	unanswered     bool              // the client has not waited for the answer
 	bytes          int64             // of its body that were taken over from the Machine, or from a file
-	code           hangar.EdgeCode   // of what the edge answered by itself
+	code           hangar.EdgeCode   // of the edge's own answer
 
 	values [12]string // that headers consist of; see value
 	used   int

@@ -23,7 +23,7 @@ func requestID(now time.Time, region hangar.Region) string {
 	return string(append(b[:ulid.EncodedSize+1], region...))
 }
 
-// random is fit for what has to be unique and not secret.
+// random is for values that have to be unique and not secret.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // see there
 
 const lowerHex = "0123456789abcdef"

@@ -146,7 +146,7 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 		case left == 0:
 			continue // nothing but the end is to come
 		case n == len(buf):
-			continue // more is there
+			continue // there is more
 		}
 		if more, ok := a.Body.(interface{ Ready() bool }); ok && more.Ready() {
 			continue

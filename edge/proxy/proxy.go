@@ -44,7 +44,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// Entry is how a connection of a client came in.
+// Entry is how a client's connection came in.
 type Entry struct {
 	Route      *hangar.AppRoute // whose it is; nil: the requests tell by their Host
 	Private    bool             // from a private network
@@ -128,7 +128,7 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// set fills in what is missing.
+// set sets a default.
 func set[T comparable](v *T, usual T) {
 	var zero T
 	if *v == zero {
@@ -187,7 +187,7 @@ type Proxy struct {
 	streamServers map[time.Duration]*streamServer // of connections over HTTP/2, by how long they may be idle
 }
 
-// New returns a Proxy that serves what it is given.
+// New returns a Proxy; ServeConn serves connections.
 func New(o Options) *Proxy {
 	if o.Traffic == nil {
 		o.Traffic = traffic.NewTable()
@@ -222,7 +222,7 @@ func (p *Proxy) dropStale(id hangar.MachineID) {
 // Access passes lines about requests to the followers of an App.
 func (p *Proxy) Access() *access.Log { return p.access }
 
-// Run sweeps what the proxy keeps until ctx ends.
+// Run sweeps caches and idle connections until ctx ends.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.streams.drop("")
 	defer p.pool.sweep(time.Now().Add(time.Hour))
@@ -315,7 +315,7 @@ func (p *Proxy) leave(conn net.Conn) {
 	}
 }
 
-// Stats are counts since the start, and of now.
+// Stats are counts, current ones and those since the start.
 type Stats struct {
 	Requests uint64
 	Failures uint64 // answers of the edge's own, and those that a Machine did not complete

@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// answer is what a Machine answers, with the way to give back what it came by.
+// answer is a Machine's answer, with the function that returns its connection.
 type answer struct {
 	*http.Response
 	admission *admission
@@ -255,7 +255,7 @@ func bodyLost(b *body) *hangar.EdgeError {
 }
 
 var (
-	errTimeout = errors.New("the Machine has not answered in time")
+	errTimeout = errors.New("the Machine did not answer in time")
 	errExited  = errors.New("the Machine has ended")
 )
 
@@ -267,7 +267,7 @@ func dialError(err error) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 }
 
-// exchangeError says why a Machine that is connected has not answered.
+// exchangeError says why a connected Machine did not answer.
 func exchangeError(ctx context.Context, err error) *hangar.EdgeError {
 	e := &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 	var network net.Error

@@ -79,7 +79,7 @@ func (t *Table) App(id hangar.AppID) *App {
 	return a
 }
 
-// Apps returns the counts of all Apps, sorted by id, with what open connections have passed
+// Apps returns the counts of all Apps, sorted by id, including the traffic of open connections
 // until now.
 func (t *Table) Apps() []*App {
 	t.mu.RLock()
@@ -115,7 +115,7 @@ func (t *Table) Sweep(known func(hangar.AppID) bool) {
 // others are counted without a name.
 const MaxServerNames = 256
 
-// App is what the edge counts of an App.
+// App has the counts of an App.
 type App struct {
 	id        hangar.AppID
 	responses responses
@@ -165,7 +165,7 @@ func (a *App) HandshakeFailed(name hangar.Hostname) {
 	a.tlsErrors[name]++
 }
 
-// Machine is what the edge counts of a Machine. The zero value is ready.
+// Machine has the counts of a Machine. The zero value is ready.
 type Machine struct {
 	responses             responses
 	connect               histogram

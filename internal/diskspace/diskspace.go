@@ -267,8 +267,8 @@ func (s *Space) AdmitOwn(what Purpose) error {
 	return nil
 }
 
-// Writer returns a writer to w that stops when the disk has no room, for what is not known
-// to end: each write is admitted.
+// Writer returns a writer to w that stops when the disk has no room, for data of unknown length:
+// each write is admitted.
 func (s *Space) Writer(what Purpose, w io.Writer) io.Writer {
 	if s == nil {
 		return w
@@ -295,8 +295,8 @@ func (s *Space) refuse(what Purpose, why string) error {
 		"cannot %s: the disk of the server is full (%s); remove images, volumes or Machines that are not needed, or have the operator make room", what, why)
 }
 
-// Explain says of an error that the kernel had no room for a write what Admit would have
-// said; others, and those that have a reason already, it returns as they are.
+// Explain turns the kernel's error for a full disk into the one that Admit would have returned;
+// it returns others, and those that have a reason already, as they are.
 func Explain(err error) error {
 	if hangar.ReasonOf(err) != "" || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
@@ -403,8 +403,8 @@ func FullSince(dir string) (since time.Time, full bool) {
 
 func (s *Space) ballastPath() string { return filepath.Join(s.o.Dir, ballastFile) }
 
-// remove removes a file that only takes room. It is cut first, because some file systems
-// free the blocks of what was removed later.
+// remove removes a file that only takes room. It is truncated first, because some file systems
+// free the blocks of removed files later.
 func (s *Space) remove(name string) {
 	path := filepath.Join(s.o.Dir, name)
 	_ = os.Truncate(path, 0)
@@ -506,5 +506,5 @@ func (s *Space) Collect(ch chan<- prometheus.Metric) {
 	if st.Level != LevelOK {
 		full = float64(st.Since.Unix())
 	}
-	gauge("hangar_disk_full_since_timestamp_seconds", "Since when the disk has been too full for what tenants ask; 0: it is not.", full)
+	gauge("hangar_disk_full_since_timestamp_seconds", "Since when the disk has been too full for requests of tenants; 0: it is not.", full)
 }

@@ -200,8 +200,8 @@ type onlyWriter struct{ io.Writer }
 // Flush implements http.Flusher.
 func (w *writer) Flush() { _ = w.FlushError() }
 
-// FlushError passes on what has been written. A body whose length was not known by then is
-// one that takes its time, and is compressed.
+// FlushError passes on what has been written. A body whose length is unknown by then takes its
+// time, and is compressed.
 func (w *writer) FlushError() error {
 	if w.phase == undecided {
 		w.WriteHeader(http.StatusOK)

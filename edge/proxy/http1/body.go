@@ -24,7 +24,7 @@ const (
 	chunkEnd
 )
 
-// bodyReader takes a body out of what a connection sends.
+// bodyReader reads a body from a connection.
 type bodyReader struct {
 	from    source
 	in      *window

@@ -47,8 +47,8 @@ type Conn struct {
 	raw    syscall.RawConn
 	peek   func(fd uintptr)
 	peeked [1]byte
-	quiet  bool // nothing is there to be read, not even an end
-	bytes  bool // bytes are
+	quiet  bool // there is nothing to read, not even an end
+	bytes  bool // there are bytes to read
 
 	// Of the request in flight.
 	ctx      context.Context
@@ -113,7 +113,7 @@ func (c *Conn) look() (quiet, bytes, known bool) {
 	return c.quiet, c.bytes, true
 }
 
-// Detach takes the connection out after an answer 101, with what was already read of it.
+// Detach takes the connection out after an answer 101, with the bytes that were read ahead.
 func (c *Conn) Detach() (net.Conn, []byte) {
 	held := append([]byte(nil), c.in.held()...)
 	c.in.release()
@@ -130,11 +130,11 @@ func (c *Conn) maxAnswerBytes() int {
 	return DefaultMaxAnswerBytes
 }
 
-// RoundTrip sends a request and returns its answer when the header is there. The body of the
+// RoundTrip sends a request and returns its answer when the header has arrived. The body of the
 // request is sent meanwhile, and while the answer is read; it is always closed. The header is
 // sent as it is, with its fields in order; Host, Content-Length, Transfer-Encoding and Trailer
-// come from the fields of r. Of the context its values and its end matter: the connection cannot
-// be used after it. An answer 101 has a body that is an io.ReadWriteCloser. Errors are
+// come from the fields of r. Only the values and the end of the context count: after its end the
+// connection cannot be used. An answer 101 has a body that is an io.ReadWriteCloser. Errors are
 // *RoundTripError, and the connection is closed then.
 func (c *Conn) RoundTrip(ctx context.Context, r *http.Request, opts RoundTripOptions) (*http.Response, error) {
 	if c.busy || c.spent || c.closed.Load() {

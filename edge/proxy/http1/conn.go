@@ -22,8 +22,8 @@ const (
 	connClosing
 )
 
-// lingering is for how long the rest of what a client sends is read after an answer that it
-// may not have expected, so that a reset does not destroy the answer on its way.
+// lingering is for how long the rest of a client's bytes is read after an answer that it may not
+// have expected, so that a reset does not destroy the answer on its way.
 const lingering = time.Second
 
 // longAgo is a deadline that ends what waits.

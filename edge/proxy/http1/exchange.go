@@ -79,7 +79,7 @@ func (c *serverConn) newExchange(h *head) (*exchange, error) {
 
 var chunkedCoding = []string{"chunked"}
 
-// refusal makes an exchange for an answer to what is no request.
+// refusal makes an exchange for the answer to an invalid request.
 func (c *serverConn) refusal() *exchange {
 	x := &exchange{c: c, close: true, noBody: true, answer: answer{length: -1}}
 	x.ctx.x, x.ctx.parent = x, c.ctx
@@ -303,19 +303,19 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c.conn, bufio.NewReadWriter(r, bufio.NewWriter(c.conn)), nil
 }
 
-// SetReadDeadline implements what http.ResponseController asks for. From now on the BodyTimeout
-// does not hold for this request. The deadline ends with the body: then the client is watched.
+// SetReadDeadline serves http.ResponseController. From now on the BodyTimeout does not hold for
+// this request. The deadline ends with the body: then the client is watched.
 func (x *exchange) SetReadDeadline(t time.Time) error {
 	x.c.ownRead.Store(true)
 	return x.c.conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline implements what http.ResponseController asks for. From now on the
-// BodyTimeout does not hold for the answer.
+// SetWriteDeadline serves http.ResponseController. From now on the BodyTimeout does not hold for
+// the answer.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
 	x.c.ownWrite.Store(true)
 	return x.c.conn.SetWriteDeadline(t)
 }
 
-// EnableFullDuplex implements what http.ResponseController asks for: it is always so.
+// EnableFullDuplex serves http.ResponseController: it is always on.
 func (*exchange) EnableFullDuplex() error { return nil }

@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Bounds of what is read.
+// Bounds of input.
 const (
 	DefaultMaxHeaderBytes = 64 << 10 // of a Server's requests
 	DefaultMaxAnswerBytes = 256 << 10
@@ -49,7 +49,7 @@ func malformed(reason string) *ProtocolError {
 // ErrBusy is the error of a RoundTrip on a Conn that is not Reusable.
 var ErrBusy = errors.New("http1: the connection has an answer that was not read to its end, or is spent")
 
-// A RoundTripError says how far a request came that has no answer.
+// A RoundTripError says how far a request without an answer came.
 type RoundTripError struct {
 	Wrote bool // a byte of the request may have reached the peer
 	Read  bool // a byte of an answer was read
@@ -74,6 +74,6 @@ type RoundTripOptions struct {
 	IdleTimeout time.Duration
 }
 
-// AtHand is what a body of a request may have: how many bytes Read returns without waiting. A
-// body that is whole at hand is sent together with its header.
+// AtHand is implemented by request bodies that know how many bytes Read returns without waiting.
+// A body that is whole at hand is sent together with its header.
 type AtHand interface{ AtHand() int }

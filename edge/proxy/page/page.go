@@ -26,8 +26,8 @@ type Problem struct {
 	RequestID string          `json:"request_id,omitempty"`
 }
 
-// Write answers a request with an error. Headers that speak of another body are removed; all
-// others that w has are kept.
+// Write answers a request with an error. Headers that describe another body are removed; all
+// others of w are kept.
 func Write(w http.ResponseWriter, r *http.Request, e *hangar.EdgeError, requestID string) {
 	status := e.Status
 	if status < 400 || status > 599 {

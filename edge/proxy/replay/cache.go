@@ -158,7 +158,7 @@ func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.Replay
 	return true
 }
 
-// Forget forgets what would be found for a request.
+// Forget removes the entry that Lookup would find for a request.
 func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) {
 	path, host := r.URL.EscapedPath(), hostOf(r.Host)
 	c.mu.Lock()
@@ -178,7 +178,7 @@ func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.Repla
 	}
 }
 
-// Len is how much is remembered.
+// Len is the number of entries.
 func (c *Cache) Len() int { return int(c.size.Load()) }
 
 // bySession finds what is remembered of the request's session. The caller holds mu.
@@ -218,7 +218,7 @@ func (c *Cache) alive(m *memory) *memory {
 	return m
 }
 
-// put remembers m, in place of what was there. The caller holds mu.
+// put remembers m, replacing an older entry. The caller holds mu.
 func (c *Cache) put(m *memory) {
 	if s := c.apps[m.app]; s != nil {
 		if old := s.memories[m.key]; old != nil {

@@ -9,9 +9,9 @@ import (
 
 const aliasAny = string(hangar.AnyRegion)
 
-// Regions reads a list of regions and aliases, separated by commas, in order of
-// preference, as hangar.HeaderPreferRegion has it; anywhere: "any" is among them. It answers
-// with an EdgeError for what can be no region.
+// Regions reads a list of regions and aliases, separated by commas, in order of preference, as
+// hangar.HeaderPreferRegion has it; anywhere: "any" is among them. It answers with an EdgeError
+// for an impossible name.
 func Regions(list string) (regions []hangar.Region, anywhere bool, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		word = strings.ToLower(strings.TrimSpace(word))

@@ -28,7 +28,7 @@ type Fallback string
 const (
 	FallbackNone   Fallback = ""            // the client gets an error
 	FallbackForce  Fallback = "force_self"  // back to the Machine that answered, and to no other
-	FallbackPrefer Fallback = "prefer_self" // back to it or, if it is not there, to any of its App
+	FallbackPrefer Fallback = "prefer_self" // back to it or, if it is gone, to any of its App
 )
 
 // Instruction is where a request is to go, and how.
@@ -65,7 +65,7 @@ type CacheRule struct {
 	AllowBypass bool // clients may ask not to be sent by memory
 }
 
-// Bounds of what an Instruction may say.
+// Bounds of an Instruction.
 const (
 	MaxJSON       = 64 << 10 // bytes of the JSON form
 	MaxState      = 4 << 10  // bytes of a state

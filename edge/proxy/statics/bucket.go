@@ -35,7 +35,7 @@ type Buckets struct {
 	transport   http.RoundTripper
 }
 
-// NewBuckets answers with an error for an endpoint that is none.
+// NewBuckets returns an error for an invalid endpoint.
 func NewBuckets(o BucketOptions) (*Buckets, error) {
 	if o.Endpoint == nil || o.Endpoint.Scheme != "http" && o.Endpoint.Scheme != "https" || o.Endpoint.Host == "" || o.Endpoint.User != nil ||
 		o.Endpoint.RawQuery != "" || o.Endpoint.Fragment != "" {

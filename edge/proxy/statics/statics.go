@@ -28,7 +28,7 @@ import (
 var ErrNoFile = errors.New("no such file")
 
 // Source opens files of a Machine by their absolute path. It answers hangar.CodeNotFound for
-// what is no regular file.
+// anything but a regular file.
 type Source func(ctx context.Context, name string) (hangar.MachineFile, error)
 
 // Offered reports whether requests with a method can be for a file.
