@@ -34,7 +34,7 @@ func (a *aside) now() (files int, size int64) {
 	return a.files, a.bytes
 }
 
-// count counts the files that are there.
+// count counts the existing files.
 func (a *aside) count(dir string) error { return a.remove(dir, time.Time{}) }
 
 // remove removes files that are older than a time, and counts those that are left.

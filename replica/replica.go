@@ -58,7 +58,7 @@ const (
 
 // Config is what a node is made of.
 type Config struct {
-	Data       string // directory of what the node keeps
+	Data       string // directory of the node's own data
 	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
 	Hostname   string
 	Lease      lease.Lease

@@ -107,7 +107,7 @@ func (n *Node) epoch() uint64 {
 	return n.id.Epoch
 }
 
-// gatherTimeout bounds how long a node that becomes primary takes for what others have more.
+// gatherTimeout bounds how long a node that becomes primary fetches what others have more.
 const gatherTimeout = 30 * time.Second
 
 // gather gets from the nodes of the election what they have more than this one.

@@ -70,7 +70,7 @@ func Store(dir string, pair []byte, a *Authority) error {
 	return durable.WriteFile(filepath.Join(dir, hostFile), pair, 0o600)
 }
 
-// save writes the key first: an authority is there when its certificate is.
+// save writes the key first: an authority exists once its certificate does.
 func (a *Authority) save(dir string) error {
 	key, err := a.Key()
 	if err != nil {
@@ -149,7 +149,8 @@ func (i *Identity) Host() hangar.HostID { return i.host }
 func (i *Identity) Authority() *Authority { return i.authority }
 
 // Files are where the certificate of the host, its key and the certificate of the authority are,
-// in PEM, for what reads them by itself. The first two are one file, so that both change at once.
+// in PEM, for programs that read them themselves. The first two are one file, so that both change
+// at once.
 func (i *Identity) Files() (certificate, key, authority string) {
 	host := filepath.Join(i.dir, hostFile)
 	return host, host, filepath.Join(i.dir, authorityFile)

@@ -34,7 +34,7 @@ import (
 // Path is where servers join, by POST.
 const Path = "/cluster/join"
 
-// The bounds of what is sent.
+// The bounds of messages.
 const (
 	maxRequest = 16 << 10
 	maxGrant   = 1 << 20

@@ -1,5 +1,5 @@
 // Package durable writes files and directories so that a reader, also one after a crash of the
-// server, finds the whole of them under their name or what was there before.
+// server, finds under a name either the whole new content or the old one.
 //
 // Published content survives a power cut, name and bytes, once the function returns. Functions
 // may be called from many goroutines: of two that publish the same name, one wins. The package
@@ -113,7 +113,8 @@ func MkdirAll(name string, mode os.FileMode) error {
 	return SyncDir(parent)
 }
 
-// SyncDir puts the names in a directory on disk: of what was created, renamed or removed in it.
+// SyncDir puts the names in a directory on disk, after files were created, renamed or removed in
+// it.
 func SyncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 // ErrNotFound is what Locate answers when the program is nowhere.
 var ErrNotFound = errors.New("program not found")
 
-// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files, unpacked
-// below dir/bin if it is not there yet, else the file NAME beside the running executable.
+// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files,
+// unpacked below dir/bin on first use, else the file NAME beside the running executable.
 func Locate(files fs.FS, name, dir string) (string, error) {
 	packed, err := fs.ReadFile(files, "embedded/"+name+".zst") // only `make build` puts it there
 	if err == nil {

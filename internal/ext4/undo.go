@@ -20,9 +20,9 @@ const undoMagic = "E2UNDO02"
 
 // GrowCompact makes a file system of MakeCompact as large as its device. It has been checked before.
 //
-// There is no room for the descriptors of more groups, so that inode tables and the root directory
-// have to move, and a growth that ends half-way loses them. Until it is complete there is a file
-// called undo, with what was overwritten, for Undo.
+// There is no room for the descriptors of more groups, so that inode tables and the root
+// directory have to move, and a growth that ends half-way loses them. Until it is complete there
+// is a file called undo, with the overwritten blocks, for Undo.
 func GrowCompact(ctx finish.Context, device, undo string) error {
 	if err := makeUndo(undo); err != nil {
 		return err

@@ -47,7 +47,7 @@ func Do(ctx context.Context, limit time.Duration, work func(Context) error) erro
 }
 
 // Lifetime returns a context with the values of ctx that ends when end is called, and not with
-// ctx. It is for what lives longer than the call that has begun it.
+// ctx. It is for work that outlives the call that has begun it.
 func Lifetime(ctx context.Context) (lifetime context.Context, end context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }

@@ -190,9 +190,9 @@ func (c *Client) Hold(name, path string, fifo *os.File) {
 	c.hold(name, holding{wordHold, path, fifo})
 }
 
-// HoldSocket hands over a socket, instead of what has the same name, as Hold does it with a
-// FIFO. If the caller closes it before Drop, the keeper has it none the less, but the next
-// one does not get it if that keeper is killed.
+// HoldSocket hands over a socket, replacing one of the same name, as Hold does with a FIFO. If
+// the caller closes it before Drop, the keeper still has it, but the next keeper does not get it
+// if that one is killed.
 func (c *Client) HoldSocket(name string, socket syscall.Conn) {
 	c.hold(name, holding{wordSocket, "", socket})
 }
@@ -212,7 +212,7 @@ func (c *Client) Drop(name string) {
 	c.request(func() error { return send(c.conn, message{wordDrop, name}, nil) })
 }
 
-// Close leaves the keeper alone with what it holds.
+// Close disconnects from the keeper, which keeps what it holds.
 func (c *Client) Close() error {
 	if c.closing == nil {
 		return nil

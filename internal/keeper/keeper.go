@@ -40,8 +40,6 @@ import (
 
 // message is one datagram of a SEQPACKET socket: words, separated by zero bytes.
 //
-//	hold NAME PATH, with a descriptor   hold a FIFO, instead of what has that name
-//	socket NAME, with a descriptor      hold a socket, instead of what has that name
 //	drop NAME                           close what has that name
 //	list                                answered by held NAME PATH for each FIFO, and end
 //	sockets                             answered by socket NAME, with a descriptor, for each, and end

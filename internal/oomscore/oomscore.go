@@ -13,12 +13,13 @@ import (
 	"strconv"
 )
 
-// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a
-// thousandth of the memory that there is, which the kernel adds to what a process holds.
+// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a thousandth of
+// the total memory, which the kernel adds to the memory of a process.
 const (
-	// Platform is for what all Machines depend on. One that leaks without a bound still ends.
+	// Platform is for processes that all Machines depend on. One that leaks without a bound still
+	// ends.
 	Platform = -900
-	// Machine is for what one Machine alone depends on.
+	// Machine is for processes that one Machine alone depends on.
 	Machine = 500
 )
 

@@ -22,8 +22,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Between repeats work with a pause after each time, such as following a feed that breaks, until ctx ends. It
-// calls failed with what work has returned, and returns the context's error.
+// Between repeats work with a pause after each time, such as following a feed that breaks, until
+// ctx ends. It calls failed with the result of work, and returns the context's error.
 func Between(ctx context.Context, d time.Duration, work func(context.Context) error, failed func(error)) error {
 	for {
 		err := work(ctx)

@@ -7,9 +7,9 @@
 // uses no proxy. The operator makes exceptions (Allowed), and a request of an administrator is
 // not refused (WithAdministrator).
 //
-// An error says which host was to be called and why it was not. It never holds an address that
-// the DNS has answered, nor a word of what the other side has said, so that it may be shown to
-// the tenant. Describe does the same for the errors of HTTP and TLS.
+// An error names the host and the reason of the failure. It never holds an address from the DNS,
+// nor a word of the other side, so that it may be shown to the tenant. Describe does the same for
+// the errors of HTTP and TLS.
 //
 // All methods may be called from many goroutines. A Transport keeps the connections of
 // administrators apart from those of tenants.

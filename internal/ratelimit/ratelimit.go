@@ -14,7 +14,7 @@ type Pace struct {
 	Burst     int // at least 1
 }
 
-// Refill is after how long nothing is remembered of what was done.
+// Refill is how long it takes until all earlier use is forgotten.
 func (p Pace) Refill() time.Duration {
 	return time.Duration(float64(p.Burst) / p.PerSecond * float64(time.Second))
 }

@@ -69,7 +69,7 @@ type Conn struct {
 	gone  context.Context
 }
 
-// New takes over ws. The name of what is at the other end is for RemoteAddr.
+// New takes over ws. remote is the name of the other end, for RemoteAddr.
 func New(ws *websocket.Conn, remote string) *Conn {
 	ws.SetReadLimit(-1) // messages are not held in memory
 	c := &Conn{ws: ws, remote: addr(remote)}

@@ -25,7 +25,7 @@ type Store interface {
 	String() string
 }
 
-// ErrNotFound is returned for what the backup does not have.
+// ErrNotFound is returned for a missing object.
 var ErrNotFound = errors.New("not in the backup")
 
 // Credentials are those of an S3 bucket.

@@ -79,8 +79,8 @@ func (b *batch) sorted(size uint32) ([]pageSum, []txlog.Page) {
 	return sums, pages
 }
 
-// CaptureWAL makes transactions of what SQLite has committed to its write-ahead log since the last
-// call. With indexed, that is what the index says is committed; otherwise it is all that is valid, which is
+// CaptureWAL makes transactions of SQLite's commits to its write-ahead log since the last call.
+// With indexed, the index says what is committed; otherwise all that is valid counts, which is
 // right only where the index cannot be seen.
 func (d *DB) CaptureWAL(indexed bool) error {
 	d.mu.Lock()
@@ -241,9 +241,9 @@ func (d *DB) append(t *txlog.Tx, durable bool) error {
 	return nil
 }
 
-// CaptureJournal makes a transaction of what was written to the database file, if it differs from the
-// database at its position. It is called when SQLite commits, which is when it makes its rollback
-// journal invalid, and when it gives its lock back. On an error the journal must stay valid.
+// CaptureJournal makes a transaction of the writes to the database file, if it differs from the
+// database at its position. It is called when SQLite commits, which is when it invalidates its
+// rollback journal, and when it releases its lock. On an error the journal must stay valid.
 func (d *DB) CaptureJournal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -76,7 +76,8 @@ type Config struct {
 	Name string
 	Dir  string // of the files of the database
 	Log  string // directory of the log
-	// Aside is the directory of what the database has and its primary has not, when it is replaced.
+	// Aside is the directory for transactions that the database has and its primary lacks, when
+	// it is replaced.
 	Aside string
 	Node  uint64 // ID of this node, in the transactions that it captures
 
@@ -361,8 +362,8 @@ func (d *DB) readPage(page uint32, b []byte) error {
 	return nil
 }
 
-// errTorn is returned for a page whose content is not that of the position: it was overwritten by a
-// checkpoint of what has not been captured yet, or damaged.
+// errTorn is returned for a page whose content is not that of the position: a checkpoint of
+// uncaptured transactions has overwritten it, or it is damaged.
 var errTorn = errors.New("content does not have the checksum of the position")
 
 // Close writes down the checksums of the pages, so that the next Open need not compute them, and

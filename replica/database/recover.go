@@ -443,7 +443,7 @@ func (d recovery) absorb() (ltx.Checksum, error) {
 	return d.scanContent(size)
 }
 
-// absorbWAL brings the scanner to the end of what is committed, without making transactions of it. It
+// absorbWAL brings the scanner to the end of the commits, without making transactions of them. It
 // returns the size of the database there, 0 if the WAL does not say.
 func (d recovery) absorbWAL() (uint32, error) {
 	limit := uint32(math.MaxUint32)

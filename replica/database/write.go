@@ -370,7 +370,7 @@ func (d *DB) writePages(pages []txlog.Page, size uint32) error {
 	return nil
 }
 
-// create opens the database file, and makes it if it is not there.
+// create opens the database file, and creates it if it is missing.
 func (d *DB) create() (*os.File, error) {
 	main, err := d.open(Main)
 	if err != nil || main != nil {
@@ -428,7 +428,7 @@ func (d *DB) emptyWAL(wal *os.File) error {
 	}
 	d.wrote(WAL, 0, 0)
 	d.scan, d.frames = nil, nil
-	// An index of what is no longer there would be taken for valid.
+	// An index of a removed WAL would be taken for valid.
 	d.removed(SHM)
 	if err := os.Remove(d.path(SHM)); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -443,8 +443,8 @@ func (d *DB) emptyWAL(wal *os.File) error {
 // walWriter writes to the WAL of a DB and its index, as SQLite would.
 type walWriter struct{ *DB }
 
-// writeWAL appends a transaction to the WAL, as SQLite would, so that readers go on with what they
-// have. The caller holds the lock of writers.
+// writeWAL appends a transaction to the WAL, as SQLite would, so that readers continue with their
+// snapshot. The caller holds the lock of writers.
 func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 	if len(pages) == 0 && int(size) == len(d.sums) {
 		return nil

@@ -59,7 +59,7 @@ type Elected struct {
 	deadline time.Duration // of the clock, after which the session may be over
 	rev      int64         // of the primary's record, while it is this node's
 	given    int64         // revision of a record of this node that it wanted to give away: it no longer relies on it
-	claim    bool          // take the lease although the quorum is not there
+	claim    bool          // take the lease without the quorum
 	holdoff  time.Duration // of the clock, before which this node is no candidate
 }
 

@@ -132,7 +132,7 @@ type Lease interface {
 // ErrFixed is returned for a change of a lease that does not change hands.
 var ErrFixed = errors.New("the primary is fixed by the configuration")
 
-// ErrNotHeld is returned by what needs the lease to be held.
+// ErrNotHeld is returned by operations that need the lease.
 var ErrNotHeld = errors.New("this node does not hold the lease")
 
 // NewClusterID returns the ID of a new cluster.

@@ -26,7 +26,7 @@ type session struct {
 	vacancy int64         // revision of the last term
 	since   time.Duration // of the clock
 	marks   map[string]Mark
-	said    bool          // that the quorum is not there
+	said    bool          // that there is no quorum
 	yields  time.Duration // since when this node knows a candidate that is further; 0: it knows none
 
 	won      int64 // revision of the primary's record that this node has put

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ContentType is the media type of what a Page writes.
+// ContentType is the media type of a Page.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // Page collects series. Those of one name are written together, in the order in which names first came.

@@ -97,7 +97,7 @@ func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.St
 	return fuse.OK
 }
 
-// halted gets or gives back the right to write, for the holder of the halt lock.
+// halted grants or releases the right to write, for the holder of the halt lock.
 func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	if l.Mode != locks.Exclusive {
 		s.unhalt(n)

@@ -137,7 +137,7 @@ type handle struct {
 	write   bool
 }
 
-// New makes an FS of what is to be mounted.
+// New makes an FS, which is not mounted yet.
 func New(c Config) *FS {
 	return &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),

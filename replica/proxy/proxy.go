@@ -40,7 +40,7 @@ const (
 )
 
 const (
-	// Cookie has the transaction ID, in 16 hexadecimal digits, of what a client wrote last.
+	// Cookie has the transaction ID, in 16 hexadecimal digits, of the client's last write.
 	Cookie = "__txid"
 	// EpochCookie has the epoch in which that transaction was committed, in the same form.
 	EpochCookie = "__txepoch"
@@ -55,7 +55,7 @@ const (
 	cookieAge   = 5 * time.Minute
 	readTimeout = 5 * time.Second // how long a replica holds a read
 	ackTimeout  = 5 * time.Second // how long the answer to a write waits for replicas
-	seenTimeout = time.Second     // how long it waits for the position of what was written, where no replica must have that
+	seenTimeout = time.Second     // how long it waits for the position of the write, where no replica must have that
 )
 
 // Node is the node beside the App.
@@ -242,7 +242,7 @@ func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wrote returns the transaction in the cookies of a request, and its epoch; 0 for what they do not say.
+// wrote returns the transaction in the cookies of a request, and its epoch; 0 for missing ones.
 func wrote(r *http.Request) (epoch uint64, id ltx.TXID) {
 	number := func(cookie string) ltx.TXID {
 		c, err := r.Cookie(cookie)

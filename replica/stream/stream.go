@@ -29,7 +29,8 @@ const Version = 1
 // ContentType is that of both directions.
 const ContentType = "application/x-hangar-db"
 
-// Beat is how often a primary says that it is there, and Silence how long a replica believes it.
+// Beat is how often a primary sends a heartbeat, and Silence after how long a replica gives it
+// up.
 const (
 	Beat    = time.Second
 	Silence = 5 * time.Second
@@ -51,7 +52,7 @@ const (
 	kindNeed    kind = 18 // primary: it needs the checksums of a database
 	kindPages   kind = 19 // primary: pages that differ
 	kindPos     kind = 20 // primary: the pages before it make a position
-	kindBeat    kind = 21 // primary: it is there, and where its databases are
+	kindBeat    kind = 21 // primary: a heartbeat, with the positions of its databases
 	kindEnd     kind = 22 // primary: it ends the stream
 	kindEpoch   kind = 23 // primary: in which epoch the transactions that follow were committed
 )
@@ -176,7 +177,7 @@ func (w *writer) send() error {
 	return w.flush()
 }
 
-// errFrame is returned for what is no frame of this protocol.
+// errFrame is returned for a malformed frame.
 var errFrame = errors.New("malformed frame")
 
 // readFrame reads one frame. Its payload is valid until the next is read into buf.

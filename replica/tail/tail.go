@@ -283,7 +283,7 @@ func (f *follower) attach() (bool, error) {
 	return f.join()
 }
 
-// join becomes a user of the index, makes it if this is the first, and captures all that is there.
+// join becomes a user of the index, creates it if this is the first, and captures everything.
 func (f *follower) join() (bool, error) {
 	if err := f.db.Refresh(); err != nil {
 		return false, err
@@ -345,7 +345,7 @@ func (f *follower) lockWriters(index locks.OFD) bool {
 	return false
 }
 
-// compare makes a transaction of what differs from the position. No one can write.
+// compare makes a transaction of the differences from the position. No one can write.
 func (f *follower) compare() error {
 	same, err := f.db.Verify()
 	if err != nil {
@@ -457,8 +457,8 @@ func (f *follower) read() error {
 	return err
 }
 
-// captureAll captures what is committed, and compares how many transactions that were with what the index
-// says. It returns the length of the log.
+// captureAll captures all commits, and compares their number with the index. It returns the
+// length of the log.
 func (f *follower) captureAll() (frames uint32, err error) {
 	before := f.db.Pos().TXID
 	x, ok, err := f.db.Index()

@@ -84,8 +84,8 @@ type entry struct {
 	offset int64
 }
 
-// Open opens the log in a directory, which it makes if it is not there. A record that is not whole
-// ends the log: it and what follows is removed.
+// Open opens or creates the log in a directory. A record that is not whole ends the log: it and
+// all after it are removed.
 func Open(dir string) (*Log, error) {
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -325,7 +325,7 @@ func ask[T any](ctx context.Context, s *Store, path string, in any) (T, error) {
 	return out, err
 }
 
-// sessionErr returns lease.ErrSessionEnded for what etcd says of a lease that it does not have.
+// sessionErr returns lease.ErrSessionEnded for etcd's error about an unknown lease.
 func sessionErr(err error) error {
 	var f *fault
 	if errors.As(err, &f) && f.Code == codeNotFound && strings.Contains(f.Error(), "lease not found") {
