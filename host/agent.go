@@ -48,8 +48,8 @@ type Images interface {
 	GC(ctx context.Context, policy image.Policy) (freed int64, err error)
 }
 
-// Options are what an agent is made of. All fields are required, but those of which is
-// said what their zero value means.
+// Options are the dependencies of an agent. All fields are required, except those with a
+// documented zero value.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
@@ -109,7 +109,7 @@ var (
 	_ hangar.MetricSource = (*Agent)(nil)
 )
 
-// New returns an agent that has done nothing yet.
+// New returns an agent that Open makes usable.
 func New(o Options) *Agent {
 	mounted := &mounted{}
 	ms := machines.New(machines.Options{
@@ -143,9 +143,9 @@ func (m *mounted) Release(id hangar.MachineID, config *hangar.MachineConfig) mac
 	return m.Store.Release(id, config)
 }
 
-// Open takes up every Machine and volume that the journal knows, re-attaches to what still runs
-// and removes what no record claims. Only then do workers start: no step of theirs meets
-// leftovers of another Machine. Afterwards the agent serves, until Close.
+// Open takes up every Machine and volume that the journal knows, re-attaches to running ones and
+// removes what no record claims. Only then do workers start: no step of theirs meets leftovers of
+// another Machine. Afterwards the agent serves, until Close.
 func (a *Agent) Open(ctx context.Context) error {
 	a.work = background.New(ctx)
 	if err := a.recover(ctx); err != nil {
@@ -201,7 +201,7 @@ func (a *Agent) TryArchive(ctx context.Context) { a.volumes.TryArchive(ctx) }
 // Host returns the server's own description.
 func (a *Agent) Host() hangar.Host { return a.o.Host }
 
-// Room implements hangar.Agent. A host that cannot tell of its disk has no room for volumes.
+// Room implements hangar.Agent. A host that cannot read its disk usage has no room for volumes.
 func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
 	room := hangar.HostRoom{Region: a.o.Host.Region}
 	room.Memory, room.Free = a.machines.Memory()

@@ -92,11 +92,11 @@ type Archive struct {
 	opts   Options
 	store  *store
 	rep    repo.DirectRepository
-	end    context.CancelFunc // of what rep runs with
+	end    context.CancelFunc // of the context that rep runs with
 	shared bool               // other processes may have it open
 
-	// gate is held shared by what makes a snapshot last, and alone by Collect while it
-	// decides what is garbage, so that one of the two sees what the other did.
+	// gate is held shared while a snapshot is committed, and alone by Collect while it decides
+	// what is garbage, so that one of the two sees what the other did.
 	gate *semaphore.Weighted // of gateAlone
 
 	mu       sync.Mutex
@@ -200,8 +200,8 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	return a.store.synced()
 }
 
-// connect opens the repository that is there. The library takes its settings from a
-// file; there is no secret in it, as the store itself travels in the context.
+// connect opens the existing repository. The library takes its settings from a file; there is no
+// secret in it, as the store itself travels in the context.
 func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	cache, err := filepath.Abs(a.opts.Cache)
 	if err != nil {
@@ -280,7 +280,7 @@ func (a *Archive) adopt(ctx context.Context) error {
 	return s.w.Flush(ctx)
 }
 
-// Close ends the use of the archive. Nothing else may be under way.
+// Close closes the archive. No other call may be in progress.
 func (a *Archive) Close() error {
 	if a.rep == nil {
 		return nil

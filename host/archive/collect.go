@@ -16,13 +16,13 @@ import (
 	"github.com/kopia/kopia/snapshot/snapshotgc"
 )
 
-// Collect gets back the room of what no snapshot needs, and returns how many bytes that
-// were. It may run beside anything, be interrupted anywhere and be repeated; of two at
-// once in one process the second waits. In a bucket one daemon collects at a time: while
-// another one does, it frees nothing and answers no error.
+// Collect frees the room that no snapshot needs, and returns how many bytes that were. It may run
+// beside anything, be interrupted anywhere and be repeated; of two at once in one process the
+// second waits. In a bucket one daemon collects at a time: while another one does, it frees
+// nothing and answers no error.
 //
-// Room comes back in files of some 10 MiB. One that is still needed in part is rewritten
-// once less than three quarters of 10 MiB of it are.
+// Room is freed in files of some 10 MiB. A file that is still needed in part is rewritten once
+// less than three quarters of 10 MiB of it are.
 func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
 	ctx = a.logged(ctx)
 	select {

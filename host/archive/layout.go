@@ -284,7 +284,7 @@ func (t *tree) getGroup(ctx context.Context, rep repo.DirectRepository, g int) (
 	return parts, sums, nil
 }
 
-// CorruptError says what of a snapshot is damaged. It is an ErrCorrupt.
+// CorruptError names the damaged part of a snapshot. It is an ErrCorrupt.
 type CorruptError struct {
 	ID     hangar.SnapshotID
 	Offset int64 // in the volume, from which on something is damaged; 0 as well if all is

@@ -73,7 +73,7 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 		<-done
 		if held, err := a.holder(ctx); err == nil && held.Holder == me {
 			if err := a.store.DeleteBlob(ctx, leaseBlob); err != nil {
-				a.opts.Log.WarnContext(ctx, "The right to collect the garbage of the archive was not given back and expires.", "error", err)
+				a.opts.Log.WarnContext(ctx, "The lease of the archive's garbage collection was not released and expires.", "error", err)
 			}
 		}
 	}, nil

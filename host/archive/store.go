@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// store is where the library puts its blobs: its own storage, with what it lacks.
+// store is where the library puts its blobs: its own storage, with additions.
 type store struct {
 	blob.Storage
 	remote bool
@@ -99,8 +99,8 @@ func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	return made, err
 }
 
-// blank is a store in which the library finds nothing of what it writes when it makes an archive:
-// it takes one of its two blobs without the other for damage.
+// blank hides the blobs that the library writes when it makes an archive: it takes one of its two
+// blobs without the other for damage.
 type blank struct{ blob.Storage }
 
 // GetBlob implements blob.Storage.
@@ -197,7 +197,7 @@ func (d *directory) vacant() error {
 	return nil
 }
 
-// put writes a file so that it is there whole or not at all.
+// put writes a file atomically.
 func (d *directory) put(dir, file string, data blob.Bytes) error {
 	if err := d.mkdir(dir); err != nil {
 		return err

@@ -130,7 +130,7 @@ func New(o Options) *Checker {
 	}
 }
 
-// Watch begins to watch a Machine, as if it had not been watched before.
+// Watch begins to watch a Machine, from the start even if it is watched.
 func (c *Checker) Watch(t Target) {
 	now := time.Now()
 	m := &machine{id: t.Machine, addr: t.Addr}
@@ -177,8 +177,8 @@ func (p *probe) share(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * float64(h.Sum32()) / (1 << 32))
 }
 
-// Forget ends the watch of a Machine. Runs under way are cut off and their results
-// dropped: after Forget, Changed is not told of the Machine.
+// Forget ends the watch of a Machine. Runs in progress are cut off and their results dropped:
+// after Forget, Changed is not called for the Machine.
 func (c *Checker) Forget(id hangar.MachineID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +200,8 @@ func (c *Checker) forget(id hangar.MachineID) {
 	m.behind = nil
 }
 
-// Results returns what is known of a Machine's checks, in their order; nil of a
-// Machine that is not watched.
+// Results returns the last results of a Machine's checks, in their order; nil for a Machine that
+// is not watched.
 func (c *Checker) Results(id hangar.MachineID) []hangar.MachineCheck {
 	c.mu.Lock()
 	defer c.mu.Unlock()

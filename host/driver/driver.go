@@ -36,8 +36,8 @@ var (
 // Driver runs Machines.
 type Driver interface {
 	Capabilities() Capabilities
-	// Start boots spec and returns once its main process runs. On an error nothing
-	// is left behind but spec.Dir. ErrCommandNotFound when the command is not there.
+	// Start boots spec and returns once its main process runs. On an error only spec.Dir is left
+	// behind. ErrCommandNotFound when the command is missing.
 	Start(ctx context.Context, spec Spec) (Handle, error)
 	// Recover takes back what a Handle stands for, after the daemon was restarted.
 	// It answers ErrNotFound when nothing is known of it; a sandbox that ended
@@ -156,7 +156,7 @@ type Root struct {
 	Writable string   // directory of this Machine, in which all that it writes is; the driver makes it
 }
 
-// Command is what to execute.
+// Command is a command to execute.
 type Command struct {
 	Args []string // Args[0] is looked up in the PATH of Env
 	Env  []string // "NAME=value"
@@ -202,14 +202,14 @@ type Stats struct {
 	Processes   int
 }
 
-// NotKnown is what Usage has in place of what a driver cannot tell.
+// NotKnown is Usage's value for a number that a driver does not know.
 const NotKnown = -1
 
 // Usage is what a Machine uses and has used. Times begin at 0 with every Start and Resume, and
 // do not go back until the sandbox ends.
 type Usage struct {
 	User, System time.Duration // processor time, of the sandbox included
-	Throttled    time.Duration // for which it was kept from running by what it may use; or NotKnown
+	Throttled    time.Duration // for which its limit kept it from running; or NotKnown
 	Memory       MemoryUsage
 }
 

@@ -170,7 +170,8 @@ func (g *Gate) emptied(now int64) {
 	}
 }
 
-// Load returns how many are in, and by the service on a port, which is 0 if there is none.
+// Load returns the number of visits, and of those by the service on a port, which is 0 if there
+// is none.
 func (g *Gate) Load(port int) (all, service int) {
 	if c := g.at(port); c != nil {
 		service = int(c.in.Load())

@@ -11,7 +11,7 @@ import (
 // maxNap is how long Run sleeps at most.
 const maxNap = time.Hour
 
-// Run has Machines stopped until ctx ends, and returns when nothing of that is under way.
+// Run has idle Machines stopped until ctx ends, and returns when all stops have ended.
 func (k *Keeper) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()

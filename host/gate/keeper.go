@@ -18,7 +18,7 @@ const (
 	DefaultSuspends = 8
 )
 
-// Options are what a Keeper is made of.
+// Options are the dependencies of a Keeper.
 type Options struct {
 	// After is for how long Machines have to be idle whose services do not say; 0:
 	// hangar.DefaultAutostopAfter.
@@ -185,9 +185,9 @@ func (g *Gate) wakeWaiters() {
 	}
 }
 
-// Reopen opens a gate that drains, because the Machine is needed after all, and reports
-// whether the gate is open. If it is not, the channel closes when that may have changed;
-// it is nil when the Machine is not one that serves, as Terms say.
+// Reopen opens a draining gate, because the Machine is needed after all, and reports whether the
+// gate is open. If it is not, the channel closes when that may have changed; it is nil when the
+// Machine does not serve, as Terms say.
 func (g *Gate) Reopen() (bool, <-chan struct{}) {
 	k := g.keeper
 	k.mu.Lock()
@@ -211,7 +211,7 @@ func (g *Gate) Reopen() (bool, <-chan struct{}) {
 // until release is called.
 func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
 
-// Look makes the Keeper look at a Machine again, because its checks have changed.
+// Look makes the Keeper judge a Machine again, because its checks have changed.
 func (k *Keeper) Look(ref hangar.MachineRef) {
 	g := k.Find(ref)
 	if g == nil {

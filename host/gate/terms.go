@@ -20,8 +20,8 @@ type Terms struct {
 	Busy time.Time // until when it has said that it is busy; zero: it has not
 }
 
-// Mode is what becomes of the Machine when it is idle: that of its services which leaves
-// most of it, and AutostopOff if one of them says so.
+// Mode is what happens to the Machine when it is idle: the mildest mode of its services, and
+// AutostopOff if one of them says so.
 func (t *Terms) Mode() hangar.AutostopMode {
 	mode := hangar.AutostopOff
 	if t.Kept {

@@ -21,9 +21,8 @@ type File struct {
 // defaultFileMode is that of files whose config says none.
 const defaultFileMode = 0o644
 
-// Files returns what the config has written into the Machine, the later over the
-// earlier. It answers CodeInvalid with ReasonBadConfig when a secret is unknown or not
-// base64.
+// Files returns the files of the config, where later ones replace earlier ones. It answers
+// CodeInvalid with ReasonBadConfig when a secret is unknown or not base64.
 func Files(m *hangar.Machine, secrets map[string]string) ([]File, error) {
 	var out []File
 	for _, f := range m.Config.WrittenFiles() {

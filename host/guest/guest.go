@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Image is what an image says of its process.
+// Image is an image's own config of its process.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string

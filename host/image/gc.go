@@ -36,10 +36,9 @@ type Policy struct {
 	UntaggedAge time.Duration
 }
 
-// GC frees what the policy allows and answers how many bytes of files it freed. It
-// also takes layers without an image, and uploads and blobs of the built-in
-// registry that were abandoned. It never takes what InUse names or what a pull at
-// hand counts on.
+// GC frees what the policy allows and answers how many bytes of files it freed. It also removes
+// layers without an image, and abandoned uploads and blobs of the built-in registry. It never
+// removes what InUse names or what a pull in progress relies on.
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
 	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}

@@ -73,8 +73,7 @@ const (
 // ErrNotFound means that the host does not hold the image.
 var ErrNotFound = errors.New("image not found")
 
-// Limits bound what one image, one transfer and one organization may take. Zero means the
-// default.
+// Limits bound the size of one image, one transfer and one organization. Zero means the default.
 type Limits struct {
 	UnpackedBytes int64 // of all layers
 	Files         int   // of all layers
@@ -127,8 +126,8 @@ type Options struct {
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
 	InUse func() map[string]bool
-	// Quota refuses more of what an organization has used bytes of, see Usage; nil: nothing is
-	// refused.
+	// Quota refuses more for an organization that has used so many bytes, see Usage; nil: nothing
+	// is refused.
 	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
 	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
@@ -169,7 +168,7 @@ type Store struct {
 	pins    map[string]int            // layers, by name, that pulls at hand count on
 }
 
-// New returns a Store that does nothing before Open.
+// New returns a Store that Open makes usable.
 func New(opts Options) *Store {
 	if opts.Platform.OS == "" {
 		opts.Platform.OS = "linux"
@@ -214,8 +213,8 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Open makes the directory, removes what a crash left half-made and reads what is
-// held. An image whose record or layers are damaged is dropped and logged.
+// Open makes the directory, removes the partial files of a crash and reads the held images. An
+// image whose record or layers are damaged is dropped and logged.
 func (s *Store) Open(ctx context.Context) error {
 	if err := os.RemoveAll(s.path("tmp")); err != nil {
 		return err
@@ -250,7 +249,7 @@ func (s *Store) Open(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close ends the pulls at hand and returns when nothing of the store runs any more.
+// Close ends the pulls in progress and returns when no goroutine of the store runs any more.
 func (s *Store) Close() error {
 	s.images.close()
 	s.layers.close()

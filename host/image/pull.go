@@ -33,10 +33,10 @@ const (
 	progressInterval = 100 * time.Millisecond
 )
 
-// Pull makes an image be held and returns it. progress may be nil; it is called by
-// one goroutine at a time, at most ten times a second and once at the end with the
-// exact sum of the bytes, and must not block. Callers for the same organization share the
-// work: one whose ctx ends does not disturb the others. Errors are those of Resolve.
+// Pull makes the store hold an image and returns it. progress may be nil; it is called by one
+// goroutine at a time, at most ten times a second and once at the end with the exact sum of the
+// bytes, and must not block. Callers for the same organization share the work: one whose ctx ends
+// does not disturb the others. Errors are those of Resolve.
 func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (*Image, error) {
 	img, result, err := s.findOrPull(ctx, who, ref, progress)
 	switch {

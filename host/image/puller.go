@@ -26,7 +26,7 @@ type Puller struct {
 	AnyRegistry bool
 }
 
-// context is a context for what is dialled for the puller.
+// context is a context for the puller's connections.
 func (p Puller) context(ctx context.Context) context.Context {
 	if p.AnyRegistry {
 		return publicdial.WithAdministrator(ctx)
@@ -62,7 +62,7 @@ func (s *Store) builtIn(ref reference) bool {
 // name of another one.
 const builtInOrigin = "built-in/"
 
-// origin names the place that answers for what it serves: a repository of a registry.
+// origin names the place that a reference is pulled from: a repository of a registry.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
 	if !s.builtIn(ref) {
 		return ref.source(), true
@@ -97,9 +97,9 @@ func withSource(sources []string, org hangar.OrgID, source string) []string {
 	return append(kept, source)
 }
 
-// RemoveOrg removes what is kept of an organization: its repositories in the built-in
-// registry, and the images that were pulled for it alone and that no Machine uses. It may be
-// repeated. Nothing can be pushed for the organization any more.
+// RemoveOrg removes all content of an organization: its repositories in the built-in registry,
+// and the images that were pulled for it alone and that no Machine uses. It may be repeated.
+// Nothing can be pushed for the organization any more.
 func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if err := s.registry.RemoveOrg(ctx, org); err != nil {
 		return err

@@ -30,7 +30,7 @@ type source interface {
 	// blob answers a stream that is not yet checked.
 	blob(ctx context.Context, digest string) (io.ReadCloser, error)
 	// has reports whether a blob that a manifest of the repository has just named, and that
-	// was there once, may be taken to be there.
+	// existed once, may be assumed to exist.
 	has(digest string) bool
 }
 
@@ -134,7 +134,7 @@ func (r *remoteSource) request(ctx context.Context, method, path string) (*http.
 	if strings.HasPrefix(path, "manifests/") {
 		req.Header.Set("Accept", manifestTypes)
 	} else {
-		req.Header.Set("Accept-Encoding", "identity") // the digest is of what is stored
+		req.Header.Set("Accept-Encoding", "identity") // the digest is of the stored bytes
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {

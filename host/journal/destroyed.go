@@ -42,9 +42,9 @@ func destroyedKeys(r *Record) [][]byte {
 	return keys
 }
 
-// PutDestroyed writes the record of a Machine that is destroyed, with its events and versions,
-// to where Machines does not find it, and sets r.Seq to the number of this commit. Its lease,
-// health, busy time and secrets go. It marks a retraction unpublished.
+// PutDestroyed moves the record of a destroyed Machine, with its events and versions, out of the
+// list of Machines, and sets r.Seq to the number of this commit. Its lease, health, busy time and
+// secrets are removed. It marks a retraction unpublished.
 func (t *Tx) PutDestroyed(r *Record) error {
 	if _, err := t.unindex(r.Machine.ID); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (t *Tx) ForgetDestroyed(id hangar.MachineID) error {
 	return nil
 }
 
-// unindex removes a Machine from the index, and reports whether it was there.
+// unindex removes a Machine from the index, and reports whether it was in it.
 func (t *Tx) unindex(id hangar.MachineID) (bool, error) {
 	if t.tx == nil {
 		return false, errTxEnded

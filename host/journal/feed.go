@@ -98,7 +98,7 @@ func (j *Journal) FeedAfter(number uint64, limit int) (events []hangar.MachineEv
 	return events, last, err
 }
 
-// FeedTaken takes the events up to a number off the feed, as many as are fit for one commit.
+// FeedTaken takes the events up to a number off the feed, as many as fit one commit.
 func (j *Journal) FeedTaken(upTo uint64) error {
 	return j.Commit(func(tx *Tx) error {
 		if _, err := tx.begin(); err != nil {

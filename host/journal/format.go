@@ -14,8 +14,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// format is the version of what the buckets hold. A journal of an older format is
-// converted by Open, one of a newer is refused.
+// format is the version of the buckets' content. A journal of an older format is converted by
+// Open, one of a newer is refused.
 const format = 1
 
 // The buckets of the file.

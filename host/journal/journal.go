@@ -40,7 +40,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// Bounds of what is kept per Machine. The oldest go first.
+// Bounds of the records kept per Machine. The oldest go first.
 const (
 	MaxEvents   = 200
 	MaxVersions = 20
@@ -175,8 +175,8 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// Close waits for the commits that were taken, refuses those that were not, and
-// releases the file. It may be repeated.
+// Close waits for accepted commits, refuses the others, and releases the file. It may be
+// repeated.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	first := !j.closed
@@ -290,16 +290,15 @@ func (j *Journal) takeRoom() {
 	}
 }
 
-// Commit runs fn and makes what it wrote durable; it is on disk when Commit
-// returns nil. On any error nothing of it was applied, save for ErrBroken, after
-// which only the next Open can tell. An error of fn is returned as it is.
+// Commit runs fn and makes its writes durable; they are on disk when Commit returns nil. On any
+// error none of them is applied, except for ErrBroken, after which only the next Open can tell.
+// An error of fn is returned as it is.
 //
-// fn may run more than once, because a neighbour in the same transaction failed:
-// it must touch nothing but tx and the values that it hands to it, and give the
-// same answer each time. It must not call the Journal. A panic in fn reaches the
-// caller of Commit.
+// fn may run more than once, because another commit in the same transaction failed: it must touch
+// nothing but tx and the values that it passes to it, and give the same answer each time. It must
+// not call the Journal. A panic in fn reaches the caller of Commit.
 //
-// It takes no context, because nothing cuts it short: an answer is never ambiguous, and fn never
+// It takes no context, because nothing interrupts it: an answer is never ambiguous, and fn never
 // runs after Commit returned.
 func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	began := time.Now()
@@ -317,8 +316,8 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	return c.err
 }
 
-// Pool is by which the Machines of records share what they have in common: of those
-// that are read, and of those whose config its user seals with it.
+// Pool holds what the records of several Machines share: of records that are read, and of those
+// whose config its user seals with it.
 func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
 
 // Changed receives a value after something became unpublished, and once at the start when
@@ -326,8 +325,8 @@ func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
 // never closed.
 func (j *Journal) Changed() <-chan struct{} { return j.changed }
 
-// Broken is closed when the journal has met ErrBroken: nothing is recorded any more
-// until it is opened again, so its user had better do that.
+// Broken is closed when the journal has met ErrBroken: nothing is recorded any more until it is
+// opened again, so its user should do that.
 func (j *Journal) Broken() <-chan struct{} { return j.fault }
 
 // signal leaves a note in a channel of capacity 1 unless one is there already.

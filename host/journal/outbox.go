@@ -24,7 +24,7 @@ type PendingVolume struct {
 	Deleted bool   // its row is to be retracted
 }
 
-// kind is of what an entry of the outbox is. Each has buckets of its own.
+// kind is the kind of an entry of the outbox. Each has buckets of its own.
 type kind byte
 
 const (
@@ -157,9 +157,9 @@ func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bo
 	})
 }
 
-// Published takes items off the outbox, save those that changed again since. It
-// costs no flush of its own: the removal becomes durable with a later commit or
-// with Close, and until then a crash brings items back.
+// Published takes items off the outbox, except those that changed again since. It costs no flush
+// of its own: the removal becomes durable with a later commit or with Close, and until then a
+// crash brings items back.
 func (j *Journal) Published(items []Pending) error {
 	keys := make([]outboxKey, 0, len(items))
 	for _, p := range items {

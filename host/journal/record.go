@@ -72,7 +72,7 @@ type Record struct {
 	Health *Health `json:"-"`
 }
 
-// Health is what was found out about a Machine's health checks.
+// Health is the result of a Machine's health checks.
 type Health struct {
 	// Since is the Since of the record for which this was found out: of a Machine
 	// that has been stopped or started since, it says nothing.

@@ -44,7 +44,7 @@ import (
 // SocketName is the name of the socket in its directory.
 const SocketName = "api"
 
-// The bounds of what a Machine may hold of the server.
+// The bounds of a Machine's use of the server.
 const (
 	maxConns = 64
 	restTime = 30 * time.Second
@@ -57,7 +57,7 @@ const (
 // The bounds of Settle.
 const (
 	answerPatience = 250 * time.Millisecond // for requests under way
-	readPatience   = time.Second            // for answers that the Machine has not read
+	readPatience   = time.Second            // for unread answers
 	look           = time.Millisecond       // the kernel sends no event when an answer was read
 )
 
@@ -108,7 +108,7 @@ func (s *Sockets) serve(k *socket) {
 	})
 }
 
-// Close takes the socket of a Machine away, with its connections. It may be repeated.
+// Close removes the socket of a Machine, with its connections. It may be repeated.
 func (s *Sockets) Close(id hangar.MachineID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,8 +160,8 @@ func (s *Sockets) End() error {
 	return nil
 }
 
-// Settle returns when the Machine waits for no answer any more, or for too long. What it
-// asks from then on may go unanswered if its memory is written to disk.
+// Settle returns when the Machine waits for no answer any more, or after a limit. Later requests
+// may go unanswered if its memory is written to disk.
 func (s *Sockets) Settle(ctx context.Context, id hangar.MachineID) {
 	s.mu.Lock()
 	k := s.open[id]
@@ -271,7 +271,7 @@ type conn struct {
 	once sync.Once
 }
 
-// turned takes note of what net/http is doing with the connection.
+// turned records the state of the connection in net/http.
 func (c *conn) turned(state http.ConnState) {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -280,9 +280,8 @@ func (c *conn) turned(state http.ConnState) {
 	}
 }
 
-// Close ends the connection once the Machine has read all that was written to it, or has
-// had the time: Settle still waits for that after a request that is the last one of its
-// connection.
+// Close ends the connection once the Machine has read all of the output, or after a limit: Settle
+// still waits for that after the last request of a connection.
 func (c *conn) Close() error {
 	if !c.part() {
 		c.end()
@@ -318,7 +317,7 @@ func (c *conn) end() {
 	})
 }
 
-// unread reports whether the Machine has not read all that was written.
+// unread reports whether there are bytes that the Machine has not read.
 func (c *conn) unread() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

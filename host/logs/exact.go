@@ -111,8 +111,7 @@ func openTap() (*tap, error) {
 
 func (t *tap) close() error { return errors.Join(unix.Close(t.r), unix.Close(t.w)) }
 
-// peek copies the beginning of what is in the FIFO. It answers EAGAIN when that is
-// empty.
+// peek copies the beginning of the FIFO's content. It answers EAGAIN when that is empty.
 func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +125,7 @@ func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	return size, readFull(t.r, b[:size])
 }
 
-// take removes len(b) bytes, which are there, from the FIFO. It is one system call.
+// take removes len(b) bytes, which must be there, from the FIFO. It is one system call.
 func take(fifo int, b []byte) error { return readFull(fifo, b) }
 
 func readFull(fd int, b []byte) error {

@@ -35,7 +35,7 @@ func (s *Store) inherit(ctx context.Context) {
 	for _, e := range s.keeper.Inherited() {
 		app, id, _ := strings.Cut(e.Name, "/")
 		ref := hangar.MachineRef{AppID: hangar.AppID(app), ID: hangar.MachineID(id)}
-		if _, err := os.Stat(e.Path); err != nil { // no way leads to what is in it
+		if _, err := os.Stat(e.Path); err != nil { // its content cannot be reached
 			s.drop(ref)
 			continue
 		}

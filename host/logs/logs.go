@@ -211,8 +211,8 @@ func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level
 	}
 }
 
-// Remove ends the capture of a Machine and removes its log, but not what is retired of it. It
-// may be repeated, and does nothing for a Machine that is unknown.
+// Remove ends the capture of a Machine and removes its log, except for retired parts. It may be
+// repeated, and does nothing for an unknown Machine.
 func (s *Store) Remove(id hangar.MachineID) error {
 	s.mu.Lock()
 	m, ok := s.machines[id]

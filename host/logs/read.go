@@ -27,7 +27,7 @@ const maxViews = 8
 var errMoved = errors.New("the log has moved")
 
 // Read returns lines of the Machines of an App: the oldest after the token or, without a token,
-// the newest. It answers CodeInvalid for a token that is none.
+// the newest. It answers CodeInvalid for an invalid token.
 func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
 	after, err := parseToken(q.Token)
 	if err != nil {
@@ -67,10 +67,10 @@ func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error
 	return page, nil
 }
 
-// Follow yields what Read would, for all Machines of an App, and then every new line,
-// also of Machines that appear later, until ctx ends or the caller breaks off. A
-// caller that is slower than rotation misses lines. When the Store is closed the last
-// thing yielded is an error, CodeUnavailable.
+// Follow yields what Read would, for all Machines of an App, and then every new line, also of
+// Machines that appear later, until ctx ends or the caller breaks off. A caller that is slower
+// than rotation misses lines. When the Store is closed it yields an error, CodeUnavailable, as
+// the last thing.
 func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Region != "" && q.Region != s.region {

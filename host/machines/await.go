@@ -34,7 +34,7 @@ func (s *Store) AwaitMachine(
 	}
 	w := &awaiting{waiter: waiter{wish: in}, m: m, told: told}
 	w.tell = w.judged
-	w.mu.Lock() // until all ends are there that a wait may come to
+	w.mu.Lock() // until all possible ends of the wait are set up
 	defer w.mu.Unlock()
 	v, err := m.enlist(&w.waiter)
 	switch {

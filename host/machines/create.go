@@ -20,8 +20,8 @@ import (
 // Where that is too short, the Machine finds out while it is prepared.
 const resolveTimeout = 10 * time.Second
 
-// CreateMachine implements hangar.Agent. Repeated with an id that is known, it
-// returns the Machine as it is.
+// CreateMachine implements hangar.Agent. Repeated with a known id, it returns the Machine as it
+// is.
 func (s *Store) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
 	m, err := flight.Do(ctx, &s.creates, string(spec.ID), func() (*machine, error) { return s.create(ctx, spec) })
 	if err != nil {

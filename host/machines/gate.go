@@ -126,8 +126,8 @@ func (s *Store) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl 
 	return hangar.MachineBusy{Until: until}, nil
 }
 
-// busyAfter is until when a Machine is busy that has come into its next state: as long as
-// the program that said so is there. m.mu is held.
+// busyAfter is until when a Machine is busy that has come into its next state: as long as the
+// program that said so still runs. m.mu is held.
 func (m *machine) busyAfter(next *journal.Record) time.Time {
 	if !keepsConnections(next) {
 		return time.Time{}

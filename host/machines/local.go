@@ -20,8 +20,8 @@ type LocalAPI interface {
 	// the directory that dir is in, where it may not. It has the mode and the owner of
 	// the socket that it replaces. It may be repeated.
 	Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error
-	// Settle returns when the Machine has read the answers to what it asked so far, or
-	// does not do it in a second.
+	// Settle returns when the Machine has read the answers to all its requests, or after a
+	// second.
 	Settle(ctx context.Context, id hangar.MachineID)
 	// Close takes the socket away. It may be repeated.
 	Close(id hangar.MachineID)

@@ -59,8 +59,8 @@ type machine struct {
 	dirty     bool                    // the worker has to look again; guarded by mu
 	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
 	lease     *hangar.Lease           // nil: none, never changed in place; it may have expired; guarded by mu
-	crowded   bool                    // the host had no room for a run that is due by its schedule; guarded by mu
-	busy      time.Time               // until when it has said that it is; zero: it has not; guarded by mu
+	crowded   bool                    // the host lacked room for a run that is due by its schedule; guarded by mu
+	busy      time.Time               // until when it has said that it is busy; zero: it is not; guarded by mu
 
 	worker   worker // that makes the record true
 	watchers watchers

@@ -85,8 +85,8 @@ func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name 
 	return file, nil
 }
 
-// mountedByPlatform reports whether a path of a Machine leads to what the platform mounts over
-// its root file system, where there is nothing but an empty place for it.
+// mountedByPlatform reports whether a path of a Machine leads to a mount of the platform over its
+// root file system, where there is only an empty mount point.
 func mountedByPlatform(name string) bool {
 	for _, dir := range []string{hangar.GuestDir.Neutral, hangar.GuestDir.Original, "/dev", "/proc", "/sys"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
@@ -138,9 +138,9 @@ func openDir(dir string) (int, error) {
 	return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 }
 
-// openRegular opens a regular file below a directory. A path is resolved to what is there,
-// looked at, and only then opened for reading, as the very file that was looked at: a FIFO
-// or a device is never opened, for that alone may have an effect.
+// openRegular opens a regular file below a directory. A path is resolved, checked, and only then
+// opened for reading, as the very file that was checked: a FIFO or a device is never opened, for
+// that alone may have an effect.
 func openRegular(root int, name string) (*os.File, error) {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,

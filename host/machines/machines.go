@@ -63,8 +63,7 @@ type Networks interface {
 	DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
 }
 
-// Options are what a Store is made of. Fields whose comment says what their zero value means may
-// be left out.
+// Options are the dependencies of a Store. Fields with a documented zero value are optional.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
@@ -117,7 +116,7 @@ type Store struct {
 	found   []hangar.MachineID // have something on the host; set by Open
 
 	work    *background.Group  // the workers, which outlive every request; set by Open
-	effects context.Context    //nolint:containedctx // of what is better finished; ends a while after work
+	effects context.Context    //nolint:containedctx // of steps that should finish; ends a while after work
 	abandon context.CancelFunc // ends effects
 
 	limits limits
@@ -168,8 +167,8 @@ func (s *Store) Stop() {
 	}
 }
 
-// Close waits for the end of what Stop ends. A boot, resume or suspend that is under way may
-// take a moment to end, so that no memory is lost to a restart of the daemon. It may be repeated.
+// Close waits for everything that Stop ends. A boot, resume or suspend that is under way may take
+// a moment to end, so that no memory is lost to a restart of the daemon. It may be repeated.
 func (s *Store) Close() {
 	if s.work == nil {
 		return

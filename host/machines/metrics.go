@@ -103,7 +103,7 @@ func (e *series) emit(name string, value float64, labels ...string) {
 	e.over = !e.yield(metric)
 }
 
-// known is emit for what a driver may not know.
+// known is emit for values that a driver may not know.
 func (e *series) known(name string, value int64) {
 	if value != driver.NotKnown {
 		e.emit(name, float64(value))

@@ -12,17 +12,16 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// Volumes is what a Store needs of the volumes that its Machines mount. The config that a method
-// takes is the one by which a Machine has its volumes. Calls that change nothing any more may be
-// repeated.
+// Volumes is what a Store needs of the volumes that its Machines mount. A config in a method is
+// the one by which a Machine has its volumes. Calls that change nothing any more may be repeated.
 type Volumes interface {
-	// Claim gives a new Machine the volumes that its config mounts, and fills in what the config
-	// says of them.
+	// Claim gives a new Machine the volumes that its config mounts, and completes the config from
+	// them.
 	Claim(spec *hangar.MachineSpec) (Claims, error)
 	// Release takes its volumes from a Machine that is destroyed.
 	Release(id hangar.MachineID, config *hangar.MachineConfig) Claims
-	// Keep refuses a new config that mounts other volumes than the current one, and fills in what
-	// it says of them.
+	// Keep refuses a new config that mounts other volumes than the current one, and completes the
+	// config from them.
 	Keep(id hangar.MachineID, current, next *hangar.MachineConfig) error
 	// AwaitRelease waits, within limits, for the end of a Machine that is being destroyed and has
 	// a volume.
@@ -33,7 +32,7 @@ type Volumes interface {
 	// Unmount closes what a Machine has mounted, once its sandbox has ended.
 	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Retake takes back the volumes of a Machine that has run on without this daemon. It answers
-	// a VolumeLost for one that has not lasted as long.
+	// a VolumeLost for one that is gone.
 	Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Watch returns a context that ends with a VolumeLost when a Machine loses a volume, and with
 	// ctx. end must be called.

@@ -50,7 +50,7 @@ func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	}
 }
 
-// PublishSome sends some of the rows that wait, the oldest, and returns how many.
+// PublishSome publishes some of the pending rows, the oldest, and returns how many.
 func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	pending, err := r.journal.Unpublished(publishBatch)
 	if err != nil || len(pending) == 0 {
@@ -99,8 +99,8 @@ func row(rec *journal.Record) hangar.MachineRow {
 	return hangar.MachineRow{Machine: m, Org: rec.Org, OrgID: rec.OrgID, Network: rec.Network, Losses: rec.Losses, Crashes: rec.Crashes, Seq: rec.Seq}
 }
 
-// Republish sends what lags although nothing waits in the journal, as after the
-// cluster state was restored from a backup, and retracts what no record claims.
+// Republish publishes rows that lag although the outbox is empty, as after the cluster state was
+// restored from a backup, and retracts rows without a record.
 func (r *rows) Republish(ctx context.Context) error {
 	published, err := r.to.PublishedMachines(ctx, r.host)
 	if err != nil {

@@ -148,7 +148,7 @@ func (m *machine) dialUntil(ctx context.Context, port int, p *probe) {
 	}
 }
 
-// keep holds a connection for who dials next.
+// keep holds a connection for the next caller.
 func (p *probes) keep(port int, conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,8 +170,8 @@ func (p *probes) keep(port int, conn net.Conn) {
 	})
 }
 
-// take returns a connection to a port that was made for who waited, or nil. One that the
-// program has closed by now would cost a request.
+// take returns a connection to a port that was made for a waiter, or nil. One that the program
+// has closed by now would cost a request.
 func (p *probes) take(port int) net.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +188,7 @@ func (p *probes) take(port int) net.Conn {
 	return d.conn
 }
 
-// alive reports whether the program has not closed the connection, without waiting.
+// alive reports, without waiting, whether the connection is still open.
 func (d *dialled) alive() bool {
 	sc, ok := d.conn.(syscall.Conn)
 	if !ok {

@@ -36,7 +36,7 @@ func (s *Store) Open(ctx context.Context) (err error) {
 	return s.readJournal(s.found)
 }
 
-// Reattach takes back what still runs.
+// Reattach takes back running sandboxes.
 func (s *Store) Reattach(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(recoverers)
@@ -49,7 +49,7 @@ func (s *Store) Reattach(ctx context.Context) {
 	_ = group.Wait() // no error is returned to it
 }
 
-// Run starts the workers of the Machines, and what else the Store does by itself, until Stop.
+// Run starts the workers of the Machines, and the Store's own background work, until Stop.
 func (s *Store) Run() {
 	for _, m := range s.all() {
 		m.mu.Lock()

@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// A Machine whose programs assume a role at AWS finds an identity token for that in a
-// file. It is there before they run and before they go on after a suspend, and is
-// replaced when half of its life is over. The file of roleFile, outside of the Machine,
-// says that there is such a Machine to a daemon that did not boot it.
+// A Machine whose programs assume a role at AWS finds an identity token for that in a file. The
+// token is in place before they run and before they continue after a suspend, and is replaced
+// when half of its life is over. The file of roleFile, outside of the Machine, says that there is
+// such a Machine to a daemon that did not boot it.
 
 // The pauses after a token could not be had.
 const (
@@ -195,10 +195,9 @@ func (m *machine) roleToken() string { return filepath.Join(m.layer(localDir), g
 
 func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
 
-// putRole puts a new token into the Machine, in place of the one that is there, and
-// returns when that is to be renewed. m.roleMu is held. Every user of the Machine may read it: programs
-// give up being root after their start. A crash loses at worst a token, and the next
-// daemon brings another one.
+// putRole puts a new token into the Machine, replacing the current one, and returns when it is to
+// be renewed. m.roleMu is held. Every user of the Machine may read it: programs give up being
+// root after their start. A crash loses at worst a token, and the next daemon brings another one.
 func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.store.limits.role)
 	defer cancel()
@@ -219,7 +218,7 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	return renewal(token, m.store.o.Now()), os.Rename(made, m.roleToken())
 }
 
-// renewal is when half of what is left of a token's life is over.
+// renewal is when half of a token's remaining life is over.
 func renewal(token string, now time.Time) time.Time {
 	left := hangar.IdentityTokenLifetime
 	var claims struct {

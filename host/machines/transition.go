@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// transition is one change of a Machine's record, from the decision to what follows from it. The
+// transition is one change of a Machine's record, from the decision to its consequences. The
 // Machine's lock is held for all of it.
 type transition struct {
 	m       *machine
@@ -142,7 +142,7 @@ func (t *transition) putBeside(tx *journal.Tx) error {
 	return nil
 }
 
-// undo gives back what prepare has taken, after a commit that failed.
+// undo releases what prepare has taken, after a commit that failed.
 func (t *transition) undo() {
 	t.m.store.room.Set(t.m.id, t.load)
 	t.m.setGate(t.current)

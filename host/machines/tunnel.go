@@ -104,7 +104,7 @@ func (m *machine) bound(t *tunnel, losses uint64) {
 	}
 }
 
-// cutOff says why a Machine has lost its connections, by what has become of it.
+// cutOff says why a Machine has lost its connections, from its state.
 func cutOff(rec *journal.Record) *hangar.Error {
 	if keepsConnections(rec) {
 		return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine has started afresh")

@@ -145,7 +145,7 @@ func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	return err
 }
 
-// howToStop fills in what the request leaves open from the config.
+// howToStop completes the request from the config.
 func howToStop(c hangar.MachineConfig, in hangar.MachineStop) *journal.Stop {
 	stop := &journal.Stop{Signal: in.Signal, Grace: in.Timeout}
 	if stop.Signal == 0 {

@@ -10,7 +10,8 @@ import (
 
 // The interface to Machines that the volumes of a host need.
 
-// DescribeVolume has the Machine that a volume is attached to show what the volume is now. That is not a new version of the Machine.
+// DescribeVolume updates a volume in the Machine that it is attached to. That is not a new
+// version of the Machine.
 func (s *Store) DescribeVolume(volume *hangar.Volume) error {
 	m := s.find(volume.AttachedMachine)
 	if m == nil {

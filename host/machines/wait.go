@@ -61,7 +61,7 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	}
 }
 
-// waitFor finds the Machine of a wish and fills in what the wish leaves open.
+// waitFor finds the Machine of a wish and completes the wish.
 func (s *Store) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -96,8 +96,7 @@ func (m *machine) enlist(w *waiter) (*verdict, error) {
 	return v, err
 }
 
-// look judges a wish by the Machine as it is and by what has happened to it. m.mu is
-// held.
+// look judges a wish by the Machine's state and its history. m.mu is held.
 func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
 	now := &m.rec.Load().Machine
 	if wish.FromEvent == "" && satisfies(wish.States, now.State) && now.InstanceID >= wish.Instance {

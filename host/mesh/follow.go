@@ -35,7 +35,7 @@ func (m members) add(at member, by int) (crossed bool) {
 	return (before > 0) != (before+by > 0)
 }
 
-// count adds to what a host has of a network. The caller holds mu.
+// count adds to the number of a host's members of a network. The caller holds mu.
 func (m *Mesh) count(at member, by int) {
 	if at.network == 0 || !m.members.add(at, by) {
 		return // that network is hosts' own

@@ -38,7 +38,7 @@ import (
 // to chance.
 const KeyFile = "mesh.json"
 
-// DefaultPort is the one after that of users' peers.
+// DefaultPort is one above that of users' peers.
 const DefaultPort = 51821
 
 // SilentAfter is how long after a handshake there is another one between hosts that reach each
@@ -72,7 +72,7 @@ type Options struct {
 	Device string // name of the TUN device, at most 15 characters
 	Host   hangar.HostID
 	Port   uint16     // UDP; 0: one that is free at first, and the same ever after
-	Source netip.Addr // of what this host itself sends to others: that of the host
+	Source netip.Addr // of this host's own packets to others: that of the host
 	Peers  hangar.PeerFeed
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -98,7 +98,7 @@ type neighbor struct {
 	key      hangar.PeerKey
 	address  string // of which endpoint was made
 	prefixes map[netip.Prefix]struct{}
-	call     time.Time // when it is called, again if it has not answered; zero: it has, or was called often enough
+	call     time.Time // when it is called next; zero: it has answered, or was called often enough
 	called   time.Time // when it was called last; zero: never
 	calls    int       // how often it was called without an answer
 }
@@ -176,7 +176,7 @@ func (m *Mesh) closeLink() {
 	clear(m.neighbor)
 }
 
-// Close takes the device away, and its port is free. It may be repeated.
+// Close removes the device and frees its port. It may be repeated.
 func (m *Mesh) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,14 +184,14 @@ func (m *Mesh) Close() error {
 	return nil
 }
 
-// Key is what other hosts know this one by, once Open has returned.
+// Key is the key by which other hosts know this one, once Open has returned.
 func (m *Mesh) Key() hangar.PeerKey { return m.identity.PrivateKey().Public() }
 
 // ListenPort is the UDP port that other hosts call, once Open has returned.
 func (m *Mesh) ListenPort() uint16 { return cmp.Or(m.Port, m.identity.Port) }
 
-// Handshakes are when each of the other hosts that have an address in the mesh was last heard of;
-// the zero Time: not since this daemon started.
+// Handshakes are the times of the last handshakes with the other hosts that have an address in
+// the mesh; the zero Time: none since this daemon started.
 func (m *Mesh) Handshakes() map[hangar.HostID]time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,7 +219,7 @@ func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	return all
 }
 
-// Run follows the feeds and keeps the device as they say, until ctx ends, and returns its error.
+// Run follows the feeds and keeps the device up to date until ctx ends, and returns its error.
 func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

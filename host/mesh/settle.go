@@ -216,7 +216,7 @@ func (m *Mesh) lead() error {
 	for at := range m.changed {
 		n := m.neighbor[at.host]
 		if n == nil {
-			continue // once it is there, all of it has changed
+			continue // once it exists, all of it has changed
 		}
 		d := differences[at.host]
 		if d == nil {

@@ -48,9 +48,9 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 	return n.attachment(e.ID, at), nil
 }
 
-// Detach removes the Machine's namespace and device, complete or half-made. The
-// device may be on the host for some milliseconds more; List shows the Machine until it
-// is gone. Detach may be repeated.
+// Detach removes the Machine's namespace and device, complete or partial. The device may be on
+// the host for some milliseconds more; List shows the Machine until it is gone. Detach may be
+// repeated.
 func (n *Network) Detach(id hangar.MachineID) error {
 	if !id.Valid() {
 		return fmt.Errorf("detach machine %q: invalid id", id)

@@ -82,7 +82,7 @@ func (f *firewall) close() error {
 // all connections with one counter, which it does not guard.
 var building sync.Mutex
 
-// change makes one transaction of what do adds to it.
+// change makes one transaction of the additions of do.
 func (f *firewall) change(do func(*nftables.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *firewall) change(do func(*nftables.Conn) error) error {
 	return nil
 }
 
-// remove deletes tables, if they are there, in one transaction.
+// remove deletes tables, in one transaction. A missing table is not an error.
 func (f *firewall) remove(tables ...*nftables.Table) error {
 	err := f.change(func(c *nftables.Conn) error {
 		for _, t := range tables {

@@ -354,7 +354,7 @@ func TestHistories(t *testing.T) {
 				}
 			}
 		}()
-		somebody := func(r *rapid.T) Endpoint {
+		anyEndpoint := func(r *rapid.T) Endpoint {
 			if len(h.here) == 0 {
 				r.Skip("there is no endpoint")
 			}
@@ -376,12 +376,12 @@ func TestHistories(t *testing.T) {
 				h.used[e.IPv6], h.here[e.ID] = e.ID, e
 			},
 			"start": func(r *rapid.T) {
-				if _, err := n.Attach(ctx, somebody(r)); err != nil {
+				if _, err := n.Attach(ctx, anyEndpoint(r)); err != nil {
 					r.Fatal(err)
 				}
 			},
 			"destroy": func(r *rapid.T) {
-				e := somebody(r)
+				e := anyEndpoint(r)
 				if err := n.Detach(e.ID); err != nil {
 					r.Fatal(err)
 				}

@@ -178,7 +178,7 @@ func (s portSet) elements(ports []OpenPort) []nftables.SetElement {
 	return elements
 }
 
-// toOpenPort matches packets to what is in a set of open ports.
+// toOpenPort matches packets to the ports of a set.
 func (s portSet) toOpenPort() []expr.Any {
 	var exprs []expr.Any
 	next := uint32(unix.NFT_REG32_00)

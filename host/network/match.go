@@ -51,7 +51,7 @@ func deviceName(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	}
 }
 
-// in asks a set for what is in the register.
+// in looks the register up in a set.
 func in(set *nftables.Set, not bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: not}}
 }

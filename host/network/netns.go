@@ -49,9 +49,8 @@ func makeNetNS(path string) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}
-		// Before any device is there, so that eth0 never makes up an address of its
-		// own: a sandbox would take it over, and lose its connections when the next
-		// one is another.
+		// Before there is any device, so that eth0 never makes up an address of its own: a
+		// sandbox would take it over, and lose its connections when the next one is another.
 		for name, value := range map[string]string{
 			"disable_ipv6": "0", "addr_gen_mode": "1", "accept_ra": "0", "accept_dad": "0",
 		} {

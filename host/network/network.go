@@ -145,9 +145,8 @@ func New(o Options) *Network {
 	}
 }
 
-// Open reads back what is attached, removes what is half-made, and readies the host:
-// its own addresses, forwarding and the nftables table. It needs root, and may be repeated
-// after Close.
+// Open reads back the attachments, removes partial ones, and readies the host: its own addresses,
+// forwarding and the nftables table. It needs root, and may be repeated after Close.
 func (n *Network) Open(ctx context.Context) (err error) {
 	if err := n.check(); err != nil {
 		return err
@@ -248,8 +247,8 @@ func (n *Network) Remove(ctx context.Context) error {
 	return n.removeRules()
 }
 
-// List returns the Machines of which this instance has anything on the host,
-// complete or half-made, sorted.
+// List returns the Machines of which this instance has anything on the host, complete or partial,
+// sorted.
 func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -336,7 +335,7 @@ func (n *Network) links() ([]netlink.Link, error) {
 	}), nil
 }
 
-// adopt takes up the attachments that links tell of and deletes half-made ones.
+// adopt takes up the attachments of links and deletes partial ones.
 func (n *Network) adopt(links []netlink.Link) error {
 	n.attachments.clear()
 	for _, l := range links {

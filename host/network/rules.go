@@ -254,7 +254,7 @@ func (t *filter) maxConnections() uint32 {
 	return max(least, uint32(all/share))
 }
 
-// removeRules deletes the instance's tables if they are there.
+// removeRules deletes the instance's tables. A missing one is not an error.
 func (t *filter) removeRules() error {
 	return t.firewall.remove(t.standIn(), t.table())
 }

@@ -64,7 +64,7 @@ func translate(p netip.Prefix) netip.Prefix {
 type sets struct {
 	devices          *nftables.Set // the instance's own devices
 	networks         *nftables.Set // pairs of the same network, for each that is here
-	services         *nftables.Set // protocol and port of what the platform serves to Machines
+	services         *nftables.Set // protocol and port of the platform's services for Machines
 	closed4, closed6 *nftables.Set
 	open4, open6     *nftables.Set // what the operator allows
 	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and
@@ -79,7 +79,7 @@ type sets struct {
 // counted.
 const maxTracked = 1 << 16
 
-// addSets adds the table's sets with what is in them. t.membership is held.
+// addSets adds the table's sets with their elements. t.membership is held.
 func (t *filter) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
 	s := sets{ingress: ingressSet(table), ports: portSets(table)}
 	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(t.ingress)))); err != nil {

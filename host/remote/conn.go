@@ -319,7 +319,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// addr is the name of what is at an end of a connection.
+// addr is the name of an end of a connection.
 type addr string
 
 // Network implements net.Addr.

@@ -81,7 +81,7 @@ func readFrame(r io.Reader, limit int) (kind, []byte, error) {
 	return kind(header[0]), payload.Bytes(), within(err)
 }
 
-// within is the error of what ends within a frame.
+// within turns an end within a frame into an error.
 func within(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

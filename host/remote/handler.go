@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
-// The bounds of what peers do.
+// The bounds of peers' requests.
 const (
 	// peerStreams is how many calls and connections of one peer are under way at most, and
 	// allStreams of all.

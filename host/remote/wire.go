@@ -44,7 +44,7 @@ func newCall(ctx context.Context, args []any) (call, error) {
 	return c, nil
 }
 
-// context returns ctx with what the caller's has for the host, and its time.
+// context returns ctx with the caller's values for the host, and its deadline.
 func (c *call) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx = hangar.WithEventSource(hangar.WithLeaseNonce(ctx, c.Nonce), c.Source)
 	if c.Subject != "" {

@@ -42,7 +42,7 @@ const DefaultSize = 8 << 30
 var (
 	// ErrDamaged says that there is a layer and that it cannot be mounted.
 	ErrDamaged = errors.New("the writable layer is damaged")
-	// ErrLost says that something of what a Machine wrote without a sync did not reach the disk.
+	// ErrLost says that some unsynced writes of a Machine did not reach the disk.
 	ErrLost = errors.New("not all of the writable layer reached the disk")
 )
 

@@ -21,7 +21,7 @@ const (
 	exitFailed   = 255
 )
 
-// The bounds of what a client sets of an environment.
+// The bounds of a client's environment.
 const (
 	maxVariables = 64
 	maxVariable  = 16 << 10 // bytes of a value

@@ -41,7 +41,7 @@ import (
 // timeout bounds every single step of a test.
 const timeout = 30 * time.Second
 
-// Harness is a driver to be tested and what it takes to use it.
+// Harness is a driver to be tested and what its tests need.
 type Harness struct {
 	Driver driver.Driver
 	// Spec returns a Machine of its own that runs the words, all fields set, with

@@ -33,7 +33,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// ErrMisuse is answered when the caller broke the contract of driver.Driver.
+// ErrMisuse is answered when the caller violated the contract of driver.Driver.
 var ErrMisuse = errors.New("driver misused")
 
 // Environment variables of a Machine that steer its sandbox.
@@ -206,7 +206,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 	return err
 }
 
-// Adopt returns the handle of the sandbox that is there.
+// Adopt returns the handle of an existing sandbox.
 func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, _ string) (driver.Handle, error) {
 	if err := d.fault(ctx, OpAdopt, id); err != nil {
 		return nil, fmt.Errorf("adopt %s: %w", id, err)
@@ -305,7 +305,7 @@ func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, _ string) erro
 	return d.fault(ctx, OpDestroyDone, id)
 }
 
-// List names every sandbox that runs or has ended; a suspended one is no more.
+// List names every sandbox that runs or has ended; suspended ones are gone.
 func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := d.fault(ctx, OpList, ""); err != nil {
 		return nil, fmt.Errorf("list: %w", err)

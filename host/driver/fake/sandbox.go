@@ -78,7 +78,7 @@ func (s *sandbox) plan(exit *driver.Exit) {
 	}
 }
 
-// say adds to what the processes say as they start.
+// say adds to the output of the processes as they start.
 func (s *sandbox) say(text string) {
 	if s.said != "" && !strings.HasSuffix(s.said, "\n") {
 		s.said += "\n"
@@ -128,8 +128,7 @@ func (s *sandbox) signalCommand(cmd driver.Command, sig hangar.Signal) (said str
 // rootFile counts the writes to the writable layer.
 func (s *sandbox) rootFile() string { return filepath.Join(s.Spec.Root.Writable, ".fake-writes") }
 
-// bootRoot prepares the writable layer for a boot: memory begins with what it
-// finds there.
+// bootRoot prepares the writable layer for a boot: memory begins with its content.
 func (s *sandbox) bootRoot() error {
 	for _, layer := range s.Spec.Root.Layers {
 		if _, err := os.Stat(layer); err != nil {

@@ -42,7 +42,7 @@ func writeFile(root int, f *driver.File) error {
 	if info, err := out.Stat(); err != nil {
 		return err
 	} else if !info.Mode().IsRegular() {
-		return errors.New("something that is no file is there")
+		return errors.New("the path exists and is not a file")
 	}
 	if err := out.Truncate(0); err != nil {
 		return err
@@ -72,7 +72,7 @@ func makeParents(root int, name string) error {
 	return nil
 }
 
-// makeParent makes the directory name, whose parent is there.
+// makeParent makes the directory name, whose parent exists.
 func makeParent(root int, name string) error {
 	fd, err := inRoot(root, name, unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {

@@ -48,8 +48,8 @@ type Options struct {
 	// CgroupParent is the name under which the cgroups of all Machines are made,
 	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
 	CgroupParent string
-	// MemoryLimit is how many bytes all sandboxes together may take, with what the engine
-	// needs for each; 0: as many as there are.
+	// MemoryLimit is how many bytes all sandboxes together may take, including the engine's share
+	// of each; 0: as many as there are.
 	MemoryLimit int64
 	Log         *slog.Logger
 }
@@ -61,7 +61,7 @@ type Driver struct {
 	log    *slog.Logger
 	origin origin
 	cgroup cgroups
-	layer  string // directory of what every Machine has of the driver; set by Open
+	layer  string // directory of the driver's files in every Machine; set by Open
 	fdHold int    // keeps the descriptor table large; see growFDTable
 
 	mu        sync.Mutex
@@ -136,7 +136,7 @@ func (d *Driver) Open(context.Context) error {
 	return nil
 }
 
-// Close stops watching. Sandboxes go on.
+// Close stops watching. Sandboxes keep running.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	select {
@@ -165,8 +165,8 @@ func (d *Driver) Capabilities() driver.Capabilities {
 	}
 }
 
-// Remove takes away what all sandboxes share, once every Machine was destroyed:
-// the run-time directory and the parent of the cgroups. It may be repeated.
+// Remove removes what all sandboxes share, once every Machine was destroyed: the run-time
+// directory and the parent of the cgroups. It may be repeated.
 func (d *Driver) Remove(context.Context) error {
 	// gVisor keeps a network namespace of its own mounted there.
 	for _, m := range []string{filepath.Join(d.opts.Root, "null-netns"), d.opts.Root} {

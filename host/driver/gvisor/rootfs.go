@@ -233,8 +233,8 @@ func checkMountPoints(root int) error {
 	return nil
 }
 
-// makeDirectory makes the directory name in root if nothing is there. Where something
-// else is, the image wants it so.
+// makeDirectory makes the directory name in root unless something exists there, which is then
+// what the image wants.
 func makeDirectory(root int, name string, mode uint32) error {
 	if fd, err := inRoot(root, name, unix.O_PATH); !errors.Is(err, unix.ENOENT) {
 		if err == nil {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The methods of a sandbox's control server that the driver calls. The types of
-// their arguments are gVisor's, cut down to what is used, so that the sentry is not
-// linked in; a test compares them with the originals.
+// The methods of a sandbox's control server that the driver calls. The types of their arguments
+// are gVisor's, reduced to the used fields, so that the sentry is not linked in; a test compares
+// them with the originals.
 const (
 	methodExec      = "containerManager.ExecuteAsync"
 	methodWaitPID   = "containerManager.WaitPID"

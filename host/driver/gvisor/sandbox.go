@@ -23,7 +23,7 @@ import (
 // maxRoot is what a control socket's name leaves for the directory it is in.
 const maxRoot = 70
 
-// killedCode is the exit code of what SIGKILL ended.
+// killedCode is the exit code after SIGKILL.
 const killedCode = 128 + int(unix.SIGKILL)
 
 // errClosed: the driver was closed, and the sandbox may still run.

@@ -48,7 +48,7 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
-	// While this file is there, the end of the sandbox may mean that it is suspended.
+	// While this file exists, the end of the sandbox may mean that it is suspended.
 	lock := filepath.Join(s.Dir, bundle.SuspendFile)
 	if err := os.WriteFile(lock, []byte(dir), 0o600); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 	if meta.Size() > backgroundAbove {
 		args = append(args, "--background")
 	}
-	// The digest holds for what the root file system is made of, too.
+	// The digest also covers the parts of the root file system.
 	h, err := d.boot(ctx, spec, func() error {
 		if d.takeRoot(spec.ID, spec.Dir) {
 			return nil

@@ -37,7 +37,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// Limits bound what one layer may become. Zero means nothing is allowed.
+// Limits bound the content of one layer. Zero means nothing is allowed.
 type Limits struct {
 	Bytes int64 // sum of the sizes of all files
 	Files int   // entries of the archive
@@ -54,7 +54,7 @@ type Limits struct {
 // ErrTooLarge is in the errors of layers that exceed Limits.
 var ErrTooLarge = errors.New("too large")
 
-// Budget is what several layers may become together. It may be used by many goroutines.
+// Budget bounds several layers together. It may be used by many goroutines.
 type Budget struct {
 	mu    sync.Mutex
 	size  int64 // bytes
@@ -64,7 +64,7 @@ type Budget struct {
 // NewBudget returns a Budget of so many bytes of files, and entries of archives.
 func NewBudget(size int64, files int) *Budget { return &Budget{size: size, files: files} }
 
-// Take reports whether there was so much left, which is gone then.
+// Take takes so much from the budget, and reports whether there was enough left.
 func (b *Budget) Take(size int64, files int) bool {
 	if b == nil {
 		return true
@@ -88,7 +88,7 @@ func (b *Budget) give(size int64, files int) {
 	b.size, b.files = b.size+size, b.files+files
 }
 
-// Result says what Unpack made.
+// Result describes the content that Unpack made.
 type Result struct {
 	DiffID string // "sha256:…" of the uncompressed stream
 	Bytes  int64  // sum of the sizes of all files
@@ -102,8 +102,8 @@ type Result struct {
 // (RFC 8878, section 3.1.1.1.2); levels of the reference implementation up to 20 ask for this.
 const maxWindow = 32 << 20
 
-// Decompress returns the content of a gzip, zstd or plain stream, told apart by
-// its first bytes, because registries are known to mislabel layers.
+// Decompress returns the content of a gzip, zstd or plain stream. Its first bytes decide, because
+// registries are known to mislabel layers.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 128<<10)
 	magic, err := b.Peek(4)

@@ -295,7 +295,7 @@ func (u *unpacker) markOpaque(dirfd int, name, real string) error {
 	return unix.Fsetxattr(fd, xattrOpaque, []byte("y"), 0)
 }
 
-// replace runs create, after removing what was there if need be.
+// replace runs create, after removing an existing entry if need be.
 func (u *unpacker) replace(parent directory, base string, create func() error) error {
 	err := create()
 	if !errors.Is(err, unix.EEXIST) {

@@ -180,7 +180,7 @@ func (r *Registry) collectRepository(repository string, dead map[string]bool, li
 	return nil
 }
 
-// linkedManifest is a manifest of a repository with what the collector asks of it.
+// linkedManifest is a manifest of a repository as the collector needs it.
 type linkedManifest struct {
 	doc document
 	age time.Duration // since it was pushed last

@@ -22,9 +22,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The bounds of what is read from other hosts and by them.
+// The bounds of reads from other hosts and by them.
 const (
-	readsEach = 32  // at a time, of what has one PushedRead.For: enough for all pulls of an organization
+	readsEach = 32  // at a time, for each PushedRead.For: enough for all pulls of an organization
 	readsAll  = 512 // at a time
 	// maxFailures is how often a read resumes where it broke, at the same host or another.
 	maxFailures = 4
@@ -135,7 +135,7 @@ func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts [
 	return f, nil
 }
 
-// open asks the hosts, beginning with the next one, for what has not been read yet.
+// open requests the unread rest from the hosts, beginning with the next one.
 func (f *remote) open() error {
 	failed := ErrGone
 	for range f.hosts {

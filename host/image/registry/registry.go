@@ -104,8 +104,8 @@ type Registry struct {
 	reads      *connlimit.Count[string] // from other hosts, by limitKey
 	served     *connlimit.Count[string] // reads of other hosts, in the same way
 
-	// mu is held for reading while links and manifests are made, so that what was
-	// checked to be there stays there, and for writing by what removes.
+	// mu is held for reading while links and manifests are made, so that blobs that were checked
+	// stay there, and for writing by removals.
 	mu      sync.RWMutex
 	removed map[hangar.OrgID]bool // organizations that are gone; their ids are never used again
 
@@ -169,8 +169,8 @@ type Manifest struct {
 	Remote    bool // another host holds it, and all that it names
 }
 
-// Lookup returns what a tag or digest of a repository, by its hangar.Repository.Path, stands for, or
-// ErrNotFound.
+// Lookup returns the manifest that a tag or digest of a repository names, by its
+// hangar.Repository.Path, or ErrNotFound.
 func (r *Registry) Lookup(ctx context.Context, repository, reference string) (hangar.PushedManifest, error) {
 	if !validName(repository) || !validDigest(reference) && !tagPattern.MatchString(reference) {
 		return hangar.PushedManifest{}, ErrNotFound

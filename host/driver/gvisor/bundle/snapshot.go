@@ -32,14 +32,14 @@ const chunkSize = 256 << 10
 // been changed after it with the same stamp.
 const clockTick = 20_000_000
 
-// ErrDamaged is what Verify answers for a snapshot that is not as it was sealed.
+// ErrDamaged is Verify's answer for a snapshot that differs from what was sealed.
 var ErrDamaged = errors.New("snapshot damaged")
 
-// Origin is what must be the same where a snapshot is taken back.
+// Origin is what must be equal on the host that resumes the snapshot.
 type Origin struct {
 	Engine string `json:"engine"` // gVisor version
 	CPU    string `json:"cpu"`    // digest of the features of the processor
-	Spec   string `json:"spec"`   // digest of what of the spec must not change
+	Spec   string `json:"spec"`   // digest of the parts of the spec that must not change
 }
 
 // Meta is the content of MetaFile.
