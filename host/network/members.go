@@ -21,7 +21,7 @@ func (t *filter) AddNetwork(ctx context.Context, id hangar.NetworkID) error {
 	return t.join(id)
 }
 
-// RemoveNetwork undoes one AddNetwork. With the last member goes the permission.
+// RemoveNetwork undoes one AddNetwork. The permission ends with the last member.
 func (t *filter) RemoveNetwork(ctx context.Context, id hangar.NetworkID) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -101,7 +101,7 @@ type Endpoint struct {
 	Number uint64
 }
 
-// Attachment is what others need to know of an attached Endpoint.
+// Attachment is what other packages need to know of an attached Endpoint.
 type Attachment struct {
 	NetNS              string // path of the namespace
 	IPv4, IPv6         netip.Addr
@@ -194,7 +194,7 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close releases what the Network holds in this process. Everything on the host stays.
+// Close releases the resources of this process. Everything on the host stays.
 func (n *Network) Close() error {
 	if n.nl == nil {
 		return nil
@@ -204,8 +204,8 @@ func (n *Network) Close() error {
 	return n.firewall.close()
 }
 
-// Remove takes everything of this instance off the host, whether or not the Network
-// is open. The Machines must have been destroyed before. It may be repeated.
+// Remove removes everything of this instance from the host, whether or not the Network is open. The
+// Machines must have been destroyed before. It may be repeated.
 func (n *Network) Remove(ctx context.Context) error {
 	if err := n.check(); err != nil {
 		return err

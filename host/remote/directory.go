@@ -19,7 +19,7 @@ import (
 // feedPause is waited for before a feed of hosts that broke is taken up again.
 const feedPause = time.Second
 
-// DirectoryConfig is what a Directory is made of.
+// DirectoryConfig has the dependencies of a Directory.
 type DirectoryConfig struct {
 	Agent hangar.Agent       // of this host
 	Gate  hangar.MachineGate // the same
@@ -32,8 +32,8 @@ type DirectoryConfig struct {
 // Directory finds the agents and gates of all hosts of the cluster. It implements hangar.Agents and
 // hangar.MachineGates.
 //
-// This host is answered for in process. Before Run has seen the feed it is the only one. A Directory
-// is safe for concurrent use.
+// This host is served in process. Before Run has seen the feed it is the only one. A Directory is
+// safe for concurrent use.
 type Directory struct {
 	cfg  DirectoryConfig
 	self hangar.HostID
@@ -233,7 +233,7 @@ func (d *Directory) Hosts() []hangar.Host { return d.hosts.Load().placing }
 func (d *Directory) Known() []hangar.Host { return d.hosts.Load().all }
 
 // Admits reports whether a host may call this one: it has a record and is not dead. Before the feed
-// was in sync every host may that has a certificate.
+// is synced every host with a certificate may.
 func (d *Directory) Admits(id hangar.HostID) bool {
 	k := d.hosts.Load()
 	if !k.synced {

@@ -228,8 +228,8 @@ func (g *gate) answered(k kind, payload []byte) error {
 	return nil
 }
 
-// DialService implements hangar.MachineGate. Other than that of this host's Machines, the
-// connection is not the kernel's own.
+// DialService implements hangar.MachineGate. Unlike one to this host's Machines, the connection is
+// not the kernel's own.
 func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
 	return g.dial(ctx, "DialService", false, ref, port)
 }

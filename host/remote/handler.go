@@ -28,7 +28,7 @@ const (
 	finishTime = time.Minute
 )
 
-// HandlerConfig is what a Handler is made of.
+// HandlerConfig has the dependencies of a Handler.
 type HandlerConfig struct {
 	Agent hangar.Agent
 	Gate  hangar.MachineGate

@@ -38,8 +38,9 @@ const (
 	pingTimeout = 900 * time.Millisecond
 )
 
-// Transport returns what connects to one host: HTTP/2 over one connection, unless that has all the
-// streams that it may have, with pings that find out when the host is silent. tls verifies the host.
+// Transport returns the transport to one host: HTTP/2 over one connection, unless that has all the
+// streams that it may have, with pings that find out when the host is silent. tls verifies the
+// host.
 func Transport(config *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	protocols := new(http.Protocols)

@@ -44,7 +44,8 @@ import (
 // SecretSize is the size of Options.Secret, in bytes.
 const SecretSize = 32
 
-// Limits bound what clients hold of the host. A pair is for one organization, and for all together.
+// Limits bound the resources of clients on the host. A pair is for one organization, and for all
+// together.
 type Limits struct {
 	SigningIn  [2]int         // connections whose user is not known yet
 	Clients    [2]int         // connections
@@ -62,7 +63,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Options are what a Server is made of. All are required.
+// Options are the dependencies of a Server. All are required.
 type Options struct {
 	Machines hangar.SSHHost
 	Trust    hangar.SSHTrust
@@ -115,7 +116,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Serve accepts connections until ctx ends. called tells which Machine one is for.
+// Serve accepts connections until ctx ends. called returns the Machine of a connection.
 func (s *Server) Serve(ctx context.Context, l net.Listener, called func(net.Conn) (hangar.MachineID, bool)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {

@@ -89,9 +89,8 @@ func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Format makes an ext4 file system, unless anything was ever written: then it answers
-// ErrNotBlank, also when that was an earlier Format. One that was interrupted does not
-// count.
+// Format makes an ext4 file system, unless anything was ever written: then it answers ErrNotBlank,
+// also after an earlier Format. An interrupted one does not count.
 func (d *Device) Format(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -120,7 +119,7 @@ func (d *Device) Format(ctx context.Context) error {
 	return unmark(mark)
 }
 
-// Mounted is what Mount did.
+// Mounted is the result of Mount.
 type Mounted struct {
 	Dir      string
 	Replayed bool   // it was not unmounted: the journal put it right
@@ -129,9 +128,9 @@ type Mounted struct {
 	Report   string // what e2fsck said, for people
 }
 
-// Mount mounts the file system, which is put right before if it was not unmounted, and
-// grows if the device has. It answers ErrUnrepairable, with the reason, for one that must
-// not be mounted. Mounted already, it says where.
+// Mount mounts the file system, which is repaired before if it was not unmounted, and grows if the
+// device has. It answers ErrUnrepairable, with the reason, for one that must not be mounted. If it
+// is mounted already, Mount returns where.
 func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -266,7 +265,7 @@ func repairError(err error) error {
 	return fmt.Errorf("%w: %s", ErrUnrepairable, strings.TrimPrefix(err.Error(), ext4.ErrUnrepairable.Error()+": "))
 }
 
-// Usage is what the file system says of itself, zero while it is not mounted.
+// Usage is the usage of the file system, zero while it is not mounted.
 func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -313,8 +312,8 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 	return err == nil, err
 }
 
-// Check looks at the whole file system of a device that is not mounted, and changes
-// nothing. It answers ErrUnrepairable with what is wrong.
+// Check checks the whole file system of a device that is not mounted, and changes nothing. It
+// answers ErrUnrepairable with the fault.
 func (d *Device) Check(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -327,10 +326,10 @@ func (d *Device) Check(ctx context.Context) error {
 	return nil
 }
 
-// Close unmounts the volume and ends the device, with a view that is open. When it returns
-// nil, everything is durable and nothing is left on the host. With ErrLost and ErrUnsynced it has
-// ended as well, but not all that was written may be on the disk. One that is still in use it
-// leaves open. It may be repeated.
+// Close unmounts the volume and ends the device, with an open view. When it returns nil, everything
+// is durable and nothing is left on the host. With ErrLost and ErrUnsynced the device has ended as
+// well, but not all writes may be on the disk. A device that is still in use stays open. It may be
+// repeated.
 func (d *Device) Close(ctx finish.Context) error {
 	unlock, err := d.v.lock(ctx, d.image.id)
 	if err != nil {

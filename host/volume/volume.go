@@ -69,7 +69,7 @@ type Options struct {
 	Log   *slog.Logger
 }
 
-// Spec is what a volume is to be.
+// Spec describes a volume.
 type Spec struct {
 	ID   hangar.VolumeID
 	Size int64  // bytes inside, a multiple of 1 MiB
@@ -212,9 +212,9 @@ func (v *Volumes) device(id hangar.VolumeID) *Device {
 	return v.devices[id]
 }
 
-// Attach opens a volume as a block device, or takes back what an earlier process opened,
-// thawed and without a view. It answers the errors of Verify. No error of it, and no end of
-// ctx, closes what is open and mounted.
+// Attach opens a volume as a block device, or takes back what an earlier process opened, thawed and
+// without a view. It answers the errors of Verify. No error of it, and no end of ctx, closes an
+// open and mounted device.
 func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err := spec.check(); err != nil {
 		return nil, err

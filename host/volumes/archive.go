@@ -17,9 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It
-// is opened when it is first needed, so that a store that is away keeps nothing else
-// from being served.
+// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It is opened
+// when it is first needed, so that an unreachable store does not keep the rest from working.
 type Archive interface {
 	Open(ctx context.Context) error
 	Close() error
@@ -225,7 +224,7 @@ func (a *archiver) keep(ctx context.Context) {
 	}
 }
 
-// Collect gives back the room that removed snapshots took.
+// Collect frees the room of removed snapshots.
 func (a *archiver) Collect(ctx context.Context) error {
 	store, err := a.get(ctx)
 	if err != nil {

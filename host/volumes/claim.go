@@ -14,7 +14,7 @@ import (
 // volumes are locked until Done is called.
 type Claims []draft
 
-// Put makes them a part of the commit.
+// Put adds them to the commit.
 func (c Claims) Put(tx *journal.Tx) error {
 	for _, d := range c {
 		if err := tx.PutVolume(d.next); err != nil {
@@ -31,7 +31,7 @@ func (c Claims) Settle() {
 	}
 }
 
-// Done unlocks the volumes. After Settle or without it, it must be called.
+// Done unlocks the volumes. It must be called, with or without Settle before.
 func (c Claims) Done() {
 	for _, d := range c {
 		d.v.mu.Unlock()
@@ -136,8 +136,8 @@ func (s *Store) Release(id hangar.MachineID, config *hangar.MachineConfig) (clai
 	return claims
 }
 
-// Keep refuses a new config for a Machine that mounts other volumes than it has, and fills in
-// what the config says of them.
+// Keep refuses a new config for a Machine that mounts other volumes than it has, and completes the
+// config from them.
 func (s *Store) Keep(id hangar.MachineID, current, next *hangar.MachineConfig) error {
 	has := volumesOf(current.Mounts)
 	if !slices.Equal(has, volumesOf(next.Mounts)) {

@@ -57,7 +57,7 @@ type Device interface {
 	Close(ctx finish.Context) error
 }
 
-// MountedVolume says where a file system is, and what was done for that.
+// MountedVolume says where a file system is mounted, and what the mount did.
 type MountedVolume struct {
 	Dir      string
 	Replayed bool   // it had not been unmounted: its journal was replayed

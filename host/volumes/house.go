@@ -49,7 +49,7 @@ func (r *rounds) keep(ctx context.Context) {
 	}
 }
 
-// Round does what is due. What fails is tried again in the next round.
+// Round does the work that is due. Failures are retried in the next round.
 func (r *rounds) Round(ctx context.Context) {
 	r.mu.Lock() // two at once would pass over what the other one looks at
 	defer r.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	devices "github.com/hangar-platform/hangar/host/volume"
 )
 
-// Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns
-// where it is on the host. repaired: its file system had not been closed, so that what the
-// Machine's memory knows of it is wrong. It may be repeated.
+// Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns where
+// it is on the host. repaired: its file system had not been closed, so that the Machine's suspended
+// memory does not match it. It may be repeated.
 func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error) {
 	name := config.Mounts[i].Volume
 	v := s.byID(hangar.VolumeID(name))
@@ -159,8 +159,8 @@ func (e Lost) Record(by hangar.MachineID) error {
 // errNotMounted: a Machine has been using a volume of which nothing is mounted any more.
 var errNotMounted = errors.New("it is not mounted any more")
 
-// Retake takes back the volumes of a Machine that has run on without this daemon. It
-// answers Lost for one that has not lasted as long, and the cause of ctx when that ends.
+// Retake takes back the volumes of a Machine that has run on without this daemon. It answers Lost
+// for one that is gone, and the cause of ctx when that ends.
 func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	for _, v := range s.heldBy(id, config) {
 		if err := v.open.retake(ctx); err != nil {

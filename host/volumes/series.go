@@ -5,8 +5,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// MountedAt is where a volume is mounted on this host. It does not wait: of a volume that is just
-// being opened or closed it says no.
+// MountedAt is where a volume is mounted on this host. It does not wait: a volume that is just
+// being opened or closed counts as not mounted.
 func (s *Store) MountedAt(id hangar.VolumeID) (dir string, ok bool) {
 	v := s.byID(id)
 	if v == nil || !v.open.mu.TryLock() {

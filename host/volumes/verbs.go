@@ -213,8 +213,8 @@ func (s *Store) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hanga
 	})
 }
 
-// DestroyVolume implements hangar.VolumeAgent. Repeated, it changes nothing. One that is
-// being filled is not filled any further.
+// DestroyVolume implements hangar.VolumeAgent. It may be repeated. The filling of a volume ends
+// with it.
 func (s *Store) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 	row, err := s.destroy(ctx, ref)
 	if err != nil || !row.Volume.State.Gone() {

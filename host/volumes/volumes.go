@@ -53,8 +53,7 @@ type Machines interface {
 	Memory() (capacity, left int64)
 }
 
-// Options are what a Store is made of. Fields whose comment says what their zero value means may
-// be left out.
+// Options are the dependencies of a Store. Fields with a documented zero value are optional.
 type Options struct {
 	Host      hangar.HostID
 	Driver    string // the name of the driver of Machines, for errors about what it cannot do
@@ -158,15 +157,15 @@ func (s *Store) Run() error {
 	return nil
 }
 
-// Stop ends what Run began and what was asked for since, without waiting for that. What
-// Machines ask for is still done. It may be repeated.
+// Stop ends background work and requested work, without waiting for that. Requests of Machines are
+// still served. It may be repeated.
 func (s *Store) Stop() {
 	if s.work != nil {
 		s.work.Stop()
 	}
 }
 
-// Close waits for the end of what Stop ends, and releases the archive. It may be repeated.
+// Close waits for everything that Stop ends, and releases the archive. It may be repeated.
 func (s *Store) Close() error {
 	if s.work == nil {
 		return nil

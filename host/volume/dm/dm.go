@@ -92,8 +92,8 @@ type State struct {
 	Open      bool // it is in use
 }
 
-// Targets are what tables of this kernel may say that a device does, as far as their
-// modules are loaded.
+// Targets are the kinds of targets that this kernel offers in tables, as far as their modules are
+// loaded.
 func (m Mapper) Targets(ctx context.Context) ([]string, error) {
 	out, err := m.run(ctx, "", "targets")
 	if err != nil {
@@ -153,13 +153,13 @@ func (m Mapper) Tabled(ctx context.Context, name string) (Table, error) {
 	return parseTable(out)
 }
 
-// Load gives a device another table, which waits for Resume.
+// Load gives a device another table, which takes effect with Resume.
 func (m Mapper) Load(ctx context.Context, name string, t Table) error {
 	_, err := m.run(ctx, t.line(), "load", name)
 	return err
 }
 
-// Clear drops a table that waits.
+// Clear drops a waiting table.
 func (m Mapper) Clear(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "clear", name)
 	return err

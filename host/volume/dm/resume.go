@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control is there if the kernel has device mapper, and opens if that works.
+// Control exists if the kernel has device mapper, and opens if that works.
 const Control = "/dev/mapper/control"
 
 // Resume makes the waiting table of a device its current one, at one moment: what was written

@@ -42,7 +42,7 @@ func underIndex(target string) (int, bool) {
 	}
 }
 
-// Linear is another device, as it is.
+// Linear is another device, unchanged.
 func Linear(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetLinear, args: []string{under, "0"}}
 }
@@ -53,8 +53,8 @@ func Origin(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetOrigin, args: []string{under}}
 }
 
-// Snapshot is what was on a device before anything was written by way of its Origin; of
-// what is written, the copies go to another device. They are lost with the snapshot.
+// Snapshot is the content of a device before the first write by way of its Origin; old blocks are
+// copied to another device. They are lost with the snapshot.
 func Snapshot(size int64, under, copies string) Table {
 	return Table{sectors: size / sector, target: TargetSnapshot, args: []string{under, copies, "N", strconv.Itoa(chunk)}}
 }

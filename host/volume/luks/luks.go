@@ -51,11 +51,11 @@ const (
 // needs none.
 const iterations = 1000
 
-// Passphrase is what opens the image of a key.
+// Passphrase is the passphrase of a key's image.
 func Passphrase(key []byte) []byte { return hex.AppendEncode(nil, key) }
 
-// Format writes a header with one slot for the key at the beginning of a file, which has
-// to be there and at least Payload bytes long.
+// Format writes a header with one slot for the key at the beginning of a file, which has to exist
+// and be at least Payload bytes long.
 func Format(ctx context.Context, file string, key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("format %s: a key has %d bytes, not %d", file, KeySize, len(key))
@@ -106,7 +106,7 @@ func Begun(r io.ReaderAt) (bool, error) {
 	return string(begin) == magic || string(sealed) == sealMagic, nil
 }
 
-// Unlock tries a key on a header and returns the cipher of what is behind it. It answers
+// Unlock tries a key on a header and returns the cipher of the data behind it. It answers
 // ErrNoHeader, ErrFormat, ErrDamaged and ErrWrongKey, and changes nothing.
 func Unlock(r io.ReaderAt, key []byte) (*Cipher, error) {
 	raw := make([]byte, headerSize)

@@ -115,7 +115,7 @@ func (c *Client) renewDeadline() {
 // Size is how large the export is, in bytes.
 func (c *Client) Size() int64 { return c.size }
 
-// Close ends the connection. Calls that wait fail.
+// Close ends the connection. Calls in flight fail.
 func (c *Client) Close() error {
 	c.send.Lock()
 	_, _ = c.conn.Write(encode(cmdDisconnect, 0, 0, 0))
@@ -125,7 +125,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// ReadAt reads len(b) bytes, with several requests under way if they are many.
+// ReadAt reads len(b) bytes, with several requests in flight if they are many.
 func (c *Client) ReadAt(b []byte, offset int64) (int, error) {
 	if offset < 0 {
 		return 0, fmt.Errorf("read at %d: %w", offset, syscall.EINVAL)

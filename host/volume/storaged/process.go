@@ -131,8 +131,7 @@ func List(run string) ([]string, error) {
 	return slices.Compact(dirs), nil
 }
 
-// Kill ends the daemon of a directory at once, and all that is left of one. It may be
-// repeated.
+// Kill ends the daemon of a directory at once, and cleans up. It may be repeated.
 func Kill(dir string) error {
 	for {
 		_, proc, err := find(dir)
