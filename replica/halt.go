@@ -95,7 +95,7 @@ type HaltedPos struct {
 	Checksum string `json:"postApplyChecksum"`
 }
 
-// ErrHalted is returned for a halt lock that another has.
+// ErrHalted is returned for a halt lock that another client has.
 var ErrHalted = errors.New("another has the halt lock of the database")
 
 // halt keeps the programs of this node from writing to a database, for the holder of a lock.

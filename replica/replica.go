@@ -56,7 +56,7 @@ const (
 	DefaultKeepAside    = 7 * 24 * time.Hour
 )
 
-// Config is what a node is made of.
+// Config has the settings of a node.
 type Config struct {
 	Data       string // directory of the node's own data
 	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
@@ -166,7 +166,7 @@ func New(c Config) *Node {
 	return n
 }
 
-// Hub is where the events of the node come from.
+// Hub is the source of the node's events.
 func (n *Node) Hub() *events.Hub { return n.hub }
 
 // ID is the node's own.
@@ -179,7 +179,7 @@ func (n *Node) filesDir() string {
 	return n.c.Dir
 }
 
-// Open finds out which positions the databases are at, and begins to show them.
+// Open finds the positions of the databases, and begins to show them.
 func (n *Node) Open() error {
 	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log"), n.asideDir()} {
 		if err := durable.MkdirAll(dir, 0o755); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// Run is primary or follows one, as the lease has it, until ctx ends.
+// Run is primary or follows one, as the lease says, until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })

@@ -33,7 +33,7 @@ const (
 // renewRetry is when a renewal that has failed is tried again.
 const renewRetry = time.Hour
 
-// Identity is what a host proves with who it is. Run renews it.
+// Identity is how a host proves which one it is. Run renews it.
 type Identity struct {
 	dir       string
 	host      hangar.HostID
@@ -43,8 +43,8 @@ type Identity struct {
 	pair      atomic.Pointer[tls.Certificate]
 }
 
-// Found makes an authority, and the Identity of the first host of its cluster in a directory. An
-// authority that a start which was cut short has made is used.
+// Found makes an authority, and the Identity of the first host of its cluster in a directory. It
+// continues with the authority of an interrupted start.
 func Found(dir string, host hangar.HostID, now time.Time) error {
 	a, err := readAuthority(dir)
 	if os.IsNotExist(err) {
@@ -142,10 +142,10 @@ func (i *Identity) load() error {
 	return nil
 }
 
-// Host is whose Identity it is.
+// Host is the host of the Identity.
 func (i *Identity) Host() hangar.HostID { return i.host }
 
-// Authority is that of the cluster.
+// Authority is the authority of the cluster.
 func (i *Identity) Authority() *Authority { return i.authority }
 
 // Files are where the certificate of the host, its key and the certificate of the authority are,
@@ -178,7 +178,7 @@ func (i *Identity) renew() error {
 	return nil
 }
 
-// Run renews the certificate until ctx ends. Connections that are open keep the one before.
+// Run renews the certificate until ctx ends. Open connections keep the one before.
 func (i *Identity) Run(ctx context.Context) error {
 	for {
 		wait := max(i.due(), 0)
@@ -210,8 +210,8 @@ func (i *Identity) ServerConfig() *tls.Config {
 	}
 }
 
-// ClientConfig makes connections to a host of the cluster, or to any if host is empty. By which name
-// or address the host is called does not matter.
+// ClientConfig makes connections to a host of the cluster, or to any if host is empty. The name or
+// address of the connection does not matter.
 func (i *Identity) ClientConfig(host hangar.HostID) *tls.Config {
 	roots := i.authority.Roots()
 	return &tls.Config{

@@ -47,7 +47,7 @@ var (
 	paceOfAll     = ratelimit.Pace{PerSecond: 5, Burst: 50}
 )
 
-// Application is what a server sends, beside its token as a bearer token.
+// Application is a server's request, beside its token as a bearer token.
 type Application struct {
 	Host    hangar.HostID `json:"host"`
 	Name    string        `json:"name,omitempty"`
@@ -56,7 +56,7 @@ type Application struct {
 	Domain  string        `json:"domain"`  // below which Apps have their names
 }
 
-// Grant is what it gets.
+// Grant is the answer.
 type Grant struct {
 	Certificate  string   `json:"certificate"`       // of the host and of the authority, in PEM
 	AuthorityKey string   `json:"authority_key"`     // in PEM
@@ -211,7 +211,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// ErrRefused says that the cluster has refused, and that repeating the same helps nothing.
+// ErrRefused says that the cluster has refused, and that a repeated request would be refused, too.
 var ErrRefused = errors.New("the cluster does not let this server join")
 
 // Apply sends an application with a token to a host of the cluster, at its URL, and returns the

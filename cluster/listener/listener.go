@@ -51,8 +51,8 @@ func New(identity *authority.Identity, settings *http.HTTP2Config, log *slog.Log
 	return &Listener{identity: identity, http2: settings, log: log, mux: http.NewServeMux()}
 }
 
-// SetKnown has hosts refused that known does not report. Until then, each that has a certificate is
-// served: the hosts that there are can only be read once the state of the cluster is reached.
+// SetKnown has hosts refused that known does not report. Until then, each host with a certificate
+// is served, because the list of hosts can only be read once the state of the cluster is reached.
 func (l *Listener) SetKnown(known func(context.Context, hangar.HostID) bool) { l.known.Store(&known) }
 
 // Handle serves hosts of the cluster at a pattern of http.ServeMux; see hostcert.Peer.

@@ -28,8 +28,8 @@ func Unified() (bool, error) {
 	return st.Type == unix.CGROUP2_SUPER_MAGIC, nil
 }
 
-// Memory returns the directory of a group below the root that the memory controller has, and the
-// name of the file in it that has its limit. It refuses what is not one name.
+// Memory returns the directory of a group of the memory controller below the root, and the name of
+// its file with the limit. It refuses anything but one name.
 func Memory(name string) (dir, limit string, err error) {
 	if name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
 		return "", "", fmt.Errorf("cgroup %q: must be one name", name)

@@ -97,7 +97,7 @@ const (
 	LevelFull Level = "full" // the ballast is gone, too, or the inodes are
 )
 
-// Status is what is known of the disk.
+// Status is the state of the disk.
 type Status struct {
 	Level      Level
 	Since      time.Time // when the disk became full, or had room again
@@ -194,9 +194,9 @@ func (s *Space) Run(ctx context.Context) error {
 	}
 }
 
-// Admit refuses what would take the given number of bytes of the disk, or an unknown number
-// that is bounded elsewhere (0), if the reserve would be touched or already is. what names
-// the request in the text and in the metric.
+// Admit refuses a request for a number of bytes of the disk, or for an unknown number that is
+// bounded elsewhere (0), if the reserve would be touched or already is. what names the request in
+// the text and in the metric.
 func (s *Space) Admit(what Purpose, bytes int64) error {
 	if s == nil {
 		return nil
@@ -453,9 +453,9 @@ func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_K
 // noCow is FS_NOCOW_FL of linux/fs.h.
 const noCow = 0x00800000
 
-// InPlace has a file that is empty, or the files that will be made in a directory,
-// overwritten in place: btrfs would otherwise need room for every write, also where blocks
-// are allocated. Other file systems do so anyway.
+// InPlace has an empty file, or the files that will be made in a directory, overwritten in place:
+// btrfs would otherwise need room for every write, even where blocks are allocated. Other file
+// systems do so anyway.
 func InPlace(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.BTRFS_SUPER_MAGIC {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part is what one directory takes of the disk, with everything below it.
+// Part is the disk usage of one directory, with everything below it.
 type Part struct {
 	Name   string
 	Bytes  int64

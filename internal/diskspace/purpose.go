@@ -1,7 +1,7 @@
 package diskspace
 
-// Purpose is what room is asked for. It completes "cannot …" in the text of a refusal, and is what
-// refusals are counted by.
+// Purpose is the purpose of a request for room. It completes "cannot …" in the text of a refusal,
+// and is the label of the counter of refusals.
 type Purpose string
 
 // The purposes of room.

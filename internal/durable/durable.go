@@ -27,7 +27,7 @@ func WriteFile(name string, data []byte, mode os.FileMode) error {
 	return WriteTo(name, all(data), mode)
 }
 
-// WriteTo is WriteFile for content that content writes.
+// WriteTo is WriteFile for content that a function writes.
 func WriteTo(name string, content func(io.Writer) error, mode os.FileMode) error {
 	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, content, mode)
 }
@@ -69,8 +69,8 @@ func write(tmp, pattern, name string, content func(io.Writer) error, mode os.Fil
 	return SyncDir(filepath.Dir(name))
 }
 
-// WriteChanged is WriteFile for content that is there already most of the time: it needs no
-// room on the disk then. An error to read the old content is no error.
+// WriteChanged is WriteFile for content that rarely changes: an unchanged file needs no room on the
+// disk. A failure to read the old content is no error.
 func WriteChanged(name string, data []byte, mode os.FileMode) error {
 	if !same(name, data, mode) {
 		return WriteFile(name, data, mode)
@@ -123,8 +123,8 @@ func SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// SyncTree puts everything beneath a directory on disk, with all else that its file system
-// holds: far cheaper than one call per file.
+// SyncTree puts everything beneath a directory on disk, with the rest of its file system: far
+// cheaper than one call per file.
 func SyncTree(name string) error {
 	d, err := os.Open(name)
 	if err != nil {

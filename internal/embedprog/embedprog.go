@@ -22,7 +22,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrNotFound is what Locate answers when the program is nowhere.
+// ErrNotFound is Locate's error for a program that is in neither place.
 var ErrNotFound = errors.New("program not found")
 
 // Locate returns the path of the program of a name: the one in embedded/NAME.zst of files,

@@ -39,7 +39,7 @@ const (
 	undoProgram  = "e2undo"
 )
 
-// Programs returns what has to be installed.
+// Programs returns the programs that have to be installed.
 func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
 // ErrUnrepairable says that a file system must not be mounted, and in e2fsck's words why.
@@ -95,9 +95,9 @@ func IsMounted(dir string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// MountDetached mounts a device nowhere: the mount lasts as long as the file that is
-// returned, through which it can be reached, unless move_mount(2) gives it a place. Nothing on
-// it can be executed there, and space that is freed is discarded.
+// MountDetached mounts a device without a mount point: the mount lasts as long as the returned
+// file, through which it can be reached, unless move_mount(2) gives it a place. Nothing on it can
+// be executed, and freed space is discarded.
 func MountDetached(device string) (*os.File, error) {
 	f, err := mountDetached(device)
 	if err != nil {
@@ -144,7 +144,7 @@ func Mount(device, dir string) error {
 	return nil
 }
 
-// Superblock is what a file system says of itself.
+// Superblock has fields of a file system's superblock.
 type Superblock struct {
 	Blocks    int64
 	BlockSize int64 // bytes
@@ -206,9 +206,8 @@ const (
 	fsckAgain = 2 // it was mounted: boot again
 )
 
-// Repair replays the journal and repairs what is safe to repair; full looks at a file
-// system that calls itself clean, too. It returns whether anything but the journal was
-// wrong, and what e2fsck said.
+// Repair replays the journal and makes safe repairs; full checks a file system that is marked
+// clean, too. It returns whether anything but the journal was wrong, and e2fsck's output.
 func Repair(ctx context.Context, device string, full bool) (repaired bool, report string, err error) {
 	args := []string{"-p"}
 	if full {
@@ -217,8 +216,8 @@ func Repair(ctx context.Context, device string, full bool) (repaired bool, repor
 	return check(ctx, append(args, device)...)
 }
 
-// RepairAll looks at all of a file system and repairs everything, also where that may lose
-// something. It returns what e2fsck said.
+// RepairAll checks all of a file system and repairs everything, even where that may lose data. It
+// returns e2fsck's output.
 func RepairAll(ctx context.Context, device string) (report string, err error) {
 	_, report, err = check(ctx, "-f", "-y", device)
 	return report, err
@@ -241,8 +240,8 @@ func check(ctx context.Context, args ...string) (repaired bool, report string, e
 	}
 }
 
-// Check looks at all of a file system and changes nothing. A journal that was not replayed
-// is no fault by itself, but what it would have put right is.
+// Check checks all of a file system and changes nothing. An unreplayed journal is no fault by
+// itself, but the damage that it would repair is.
 func Check(ctx context.Context, device string) error {
 	report, err := run(ctx, checkProgram, "-f", "-n", device)
 	if _, ran := exitCode(err); ran && ctx.Err() == nil {
@@ -251,7 +250,7 @@ func Check(ctx context.Context, device string) error {
 	return err
 }
 
-// Grow makes a file system of Make as large as its device. It has been checked before.
+// Grow makes a file system of Make as large as its device. It must be checked before.
 func Grow(ctx finish.Context, device string) error {
 	_, err := run(ctx, growProgram, device)
 	return err
@@ -260,8 +259,8 @@ func Grow(ctx finish.Context, device string) error {
 // ioctlResize is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64).
 const ioctlResize = 0x40086610
 
-// GrowMounted makes a mounted file system a number of bytes large. The kernel answers
-// EPERM to who lacks CAP_SYS_RESOURCE.
+// GrowMounted makes a mounted file system a number of bytes large. The kernel answers EPERM without
+// CAP_SYS_RESOURCE.
 func GrowMounted(dir string, size int64) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -279,7 +278,7 @@ func GrowMounted(dir string, size int64) error {
 	return nil
 }
 
-// Usage is what a mounted file system says of itself.
+// Usage is the usage of a mounted file system.
 func Usage(dir string) (hangar.VolumeUsage, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -36,8 +36,8 @@ func New[K comparable](n int) *Semaphore[K] {
 	}
 }
 
-// Acquire waits for a slot and returns what gives it back, to be called once. It returns the
-// error of ctx if that ends first.
+// Acquire waits for a slot and returns the function that releases it, to be called once. It returns
+// the error of ctx if that ends first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
 	s.mu.Lock()
 	release = func() { s.release(key) }

@@ -35,7 +35,7 @@ const maxBytes = 1 << 20
 // flagOnly annotates flags that are about one invocation.
 const flagOnly = "hangar_flag_only"
 
-// Exclude keeps flags out of files. A name without a flag is a mistake of the program.
+// Exclude keeps flags out of files. A name without a flag is a bug of the program.
 func Exclude(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := flags.SetAnnotation(name, flagOnly, []string{"true"}); err != nil {

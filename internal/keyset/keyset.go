@@ -77,7 +77,7 @@ func Open(path string) (*Keyset, error) {
 	return &Keyset{path: path, keys: keys}, os.Chmod(path, 0o600)
 }
 
-// Create makes a keyset with one key at path, where nothing may be yet.
+// Create makes a keyset with one key at path, which must not exist yet.
 func Create(path string) (*Keyset, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("make %s: %w", path, errors.Join(fs.ErrExist, err))
@@ -114,8 +114,8 @@ func (k *Keyset) replace(handle *keyset.Handle) error {
 	return nil
 }
 
-// Use runs f with the keys. What f seals it must also store before it returns. Use
-// must not be called within f.
+// Use runs f with the keys. f must store what it seals before it returns. Use must not be called
+// within f.
 func (k *Keyset) Use(f func(keys Keys) error) error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -127,7 +127,7 @@ func (k Keys) Seal(plain []byte, label ...string) ([]byte, error) {
 	return k.aead.Encrypt(plain, encodeLabel(label))
 }
 
-// Open returns what was sealed under the same label. It returns ErrUnknownKey or
+// Open returns the value that was sealed under the same label. It returns ErrUnknownKey or
 // ErrUnreadable.
 func (k Keys) Open(sealed []byte, label ...string) ([]byte, error) {
 	id, ok := keyOf(sealed)
@@ -192,7 +192,7 @@ func encodeLabel(label []string) []byte {
 	return b
 }
 
-// Rotation is what a Rotate did.
+// Rotation is the result of a Rotate.
 type Rotation struct {
 	Key      uint32 // its number, from now on the only one
 	Resealed int    // values that were sealed again

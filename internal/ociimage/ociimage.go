@@ -27,7 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// ErrUnsupported means that the input is nothing that an image can be made of.
+// ErrUnsupported means that no image can be made of the input.
 var ErrUnsupported = errors.New("not a directory, a static Linux program, a docker save archive or an OCI layout")
 
 // Config is how an image says that it is run. Empty fields keep the values of the input.

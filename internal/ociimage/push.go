@@ -29,10 +29,10 @@ type Registry struct {
 	Token string         // the password; empty: none
 }
 
-// Push sends an image to a registry and returns its digest. ref is
-// registry/repository[:tag]. progress, which may be nil, hears bytes done and of all, and
-// must not block. Layers that the registry has are not sent again. A refusal by the
-// registry has a code: CodeUnauthenticated, CodeForbidden, CodeExhausted or CodeUnavailable.
+// Push sends an image to a registry and returns its digest. ref is registry/repository[:tag].
+// progress, which may be nil, receives the bytes done and in all, and must not block. Layers that
+// the registry has are not sent again. A refusal by the registry has a code: CodeUnauthenticated,
+// CodeForbidden, CodeExhausted or CodeUnavailable.
 func Push(ctx context.Context, img v1.Image, ref string, to Registry, progress func(done, total int64)) (v1.Hash, error) {
 	var insecure []name.Option
 	if to.Plain {

@@ -23,12 +23,10 @@ const (
 	Machine = 500
 )
 
-// Set gives this process a score. A lower one than it was started with needs
-// CAP_SYS_RESOURCE.
+// Set gives this process a score. A score below the one at its start needs CAP_SYS_RESOURCE.
 func Set(score int) error { return set("self", score) }
 
-// SetChild gives a process that this one has started a score, instead of the one that it has
-// inherited.
+// SetChild gives a child process a score, replacing the inherited one.
 func SetChild(p *os.Process, score int) error { return set(strconv.Itoa(p.Pid), score) }
 
 func set(process string, score int) error {

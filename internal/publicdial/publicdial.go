@@ -68,7 +68,7 @@ type Dialer struct{ opts Options }
 // New returns a Dialer.
 func New(o Options) *Dialer { return &Dialer{o} }
 
-// Error is why a host was not reached.
+// Error says why a host was not reached.
 type Error struct {
 	Host string // as it was given to the Dialer, or before redirects to the Transport
 	// Rule is what the address is that may not be called, such as "a loopback address"; empty

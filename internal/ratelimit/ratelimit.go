@@ -41,8 +41,8 @@ func New[K comparable](most int, rest time.Duration, now func() time.Time) *Limi
 	return &Limiter[K]{most: most, rest: rest, now: now, young: map[K]*rate.Limiter{}, began: now()}
 }
 
-// Take counts what is to be done now. If there was too much, it is not counted, and Take returns
-// how long to wait. The pace of a key is that with which it is first used.
+// Take counts one action now. If there were too many, it is not counted, and Take returns how long
+// to wait. The pace of a key is that of its first use.
 func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	now := l.now()
 	l.mu.Lock()
@@ -65,14 +65,14 @@ func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	return wait
 }
 
-// Has reports whether something is remembered of a key.
+// Has reports whether there is a limit for a key.
 func (l *Limiter[K]) Has(key K) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.young[key] != nil || l.old[key] != nil
 }
 
-// Len is for how many keys there is a limit, those counted twice that are in both generations.
+// Len is the number of keys with a limit, where keys in both generations count twice.
 func (l *Limiter[K]) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -60,7 +60,7 @@ type Node interface {
 	All() []*database.DB
 }
 
-// Options are what a Backup does.
+// Options configure a Backup.
 type Options struct {
 	Node  Node
 	Store Store
@@ -104,7 +104,7 @@ func New(o Options) *Backup {
 	return &Backup{o: o, states: map[string]*state{}, wake: make(chan struct{}, 1)}
 }
 
-// Run stores databases while the node is primary, until ctx ends and then what is left.
+// Run stores databases while the node is primary until ctx ends, and then the rest.
 func (b *Backup) Run(ctx context.Context) error {
 	if err := os.RemoveAll(b.o.Dir); err != nil {
 		return err

@@ -52,7 +52,7 @@ func Databases(ctx context.Context, s Store) ([]Database, error) {
 	return list, nil
 }
 
-// Restored is what a restore has made.
+// Restored is the result of a restore.
 type Restored struct {
 	Pos  ltx.Pos
 	Time time.Time // of its last transaction

@@ -90,7 +90,7 @@ const (
 	LeaseStatic   = "static"
 )
 
-// Timing is that of an election.
+// Timing is the timing of an election.
 type Timing struct {
 	TTL       time.Duration `yaml:"ttl"`
 	LockDelay time.Duration `yaml:"lock-delay"`

@@ -28,9 +28,9 @@ const (
 	copyRest   = 64 // pages that may be read at once with the lock held
 )
 
-// Copy calls emit with the pages that differ from those of a vector, until what was emitted makes the
-// database at one position, which it returns. Writers go on meanwhile: a page may be emitted again, and the last time
-// counts. emit must not keep the data.
+// Copy calls emit with the pages that differ from those of a vector, until the emitted pages make
+// the database at one position, which it returns. Writers continue meanwhile: a page may be emitted
+// again, and the last time counts. emit must not keep the data.
 func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emit func(page uint32, data []byte) error) (Change, error) {
 	sent := have
 	var b []byte
@@ -141,7 +141,7 @@ func (d *DB) Export(ctx context.Context, f *os.File) (Change, error) {
 	return change, f.Truncate(int64(change.Pages) * int64(change.PageSize))
 }
 
-// Spool gathers the pages that another node sent, in a file, until they are all there.
+// Spool collects the pages that another node sends, in a file, until all have arrived.
 type Spool struct {
 	f        *os.File
 	pageSize uint32

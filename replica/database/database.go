@@ -44,7 +44,7 @@ const (
 // Files are all of them.
 func Files() []File { return []File{Main, Journal, WAL, SHM} }
 
-// Suffix is what the name of the file has beyond that of the database.
+// Suffix is what the name of the file adds to that of the database.
 func (f File) Suffix() string { return [...]string{"", "-journal", "-wal", "-shm"}[f] }
 
 // Split returns the name of the database of a file, and which of its files that is.
@@ -71,7 +71,7 @@ type Change struct {
 	Epoch     uint64 // in which the primary committed
 }
 
-// Config is what a DB is made of.
+// Config has the dependencies of a DB.
 type Config struct {
 	Name string
 	Dir  string // of the files of the database
@@ -189,7 +189,7 @@ func (d *DB) Diverged() (bool, int) {
 	return d.diverged || d.ahead, d.orphans
 }
 
-// SetEpoch says in which term of a primary the transactions to come are.
+// SetEpoch sets the term of the primary of the coming transactions.
 func (d *DB) SetEpoch(epoch uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,7 +278,7 @@ func (d *DB) Dirty(offset, n int64) {
 	}
 }
 
-// Unsettled reports whether pages were written of which no transaction is known yet.
+// Unsettled reports whether pages were written without a known transaction.
 func (d *DB) Unsettled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -384,7 +384,7 @@ func (d *DB) Close() error {
 	return errors.Join(err, d.log.Close())
 }
 
-// Sync makes durable what was captured.
+// Sync makes captured transactions durable.
 func (d *DB) Sync() error { return d.log.Sync() }
 
 // Fenced returns an error if this node may not commit.

@@ -19,8 +19,8 @@ func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
 	return d.index()
 }
 
-// Live is a DB that SQLite has open in other processes, of whose locks this one knows nothing but what the
-// kernel says.
+// Live is a DB that SQLite has open in other processes, whose locks are known only through the
+// kernel.
 type Live struct{ *DB }
 
 // Refresh forgets files that SQLite has removed or replaced.
@@ -212,8 +212,8 @@ func (d Live) Restart() error {
 	return walWriter(d).restart(&x)
 }
 
-// Mode reports whether the database file says that it is in WAL mode. It returns sqlite.ErrNotDatabase if it
-// says nothing yet.
+// Mode reports whether the database file is in WAL mode. It returns sqlite.ErrNotDatabase for an
+// empty file.
 func (d Live) Mode() (wal bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

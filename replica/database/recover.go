@@ -359,7 +359,7 @@ func (d recovery) loadSums() bool {
 	return true
 }
 
-// Reconcile makes the content the one that counts, on a node that has become primary: the position
+// Reconcile makes the actual content the valid one, on a node that has become primary: the position
 // advances by one transaction if they differ. It reports whether they did.
 func (d *DB) Reconcile() (bool, error) {
 	d.mu.Lock()
@@ -416,8 +416,8 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 	return d.append(&t, true)
 }
 
-// Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is
-// called before a replica says which pages it has.
+// Absorb computes the checksums of the pages from the actual content, which may not be that of the
+// position. It is called before a replica sends its checksums.
 func (d *DB) Absorb() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -172,9 +172,9 @@ func (d leftovers) unsettled() (bool, error) {
 	return d.hasForeign()
 }
 
-// Settle undoes what a program that died has left in a journal, and makes the checksums of the pages those of the
-// content, if that is not the one of the position. It is called before a replica follows a primary, and waits for
-// locks until ctx ends.
+// Settle undoes the journal of a program that died, and computes the checksums of the pages from
+// the content, if that is not the one of the position. It is called before a replica follows a
+// primary, and waits for locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
 	left, err := leftovers{d}.unsettled()
 	if err != nil {

@@ -74,7 +74,7 @@ func encode(e event) []byte {
 // ErrFull is returned to one subscriber too many.
 var ErrFull = errors.New("too many subscribers")
 
-// Hub gives events to subscribers. The zero Hub is not usable; see New.
+// Hub distributes events to subscribers. The zero Hub is not usable; see New.
 type Hub struct {
 	mu        sync.Mutex
 	role      Role
@@ -119,7 +119,7 @@ func (s *Subscription) Cancel() {
 	delete(s.h.subs, s)
 }
 
-// Know sets the position of a database that is there already, which is no event.
+// Know sets the position of an existing database, which is no event.
 func (h *Hub) Know(name string, pos ltx.Pos) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -145,7 +145,7 @@ func (t *Table) ReleaseOwner(owner uint64) {
 	t.release(func(l Lock) bool { return l.Owner == owner })
 }
 
-// ReleaseHandle releases what was taken through an open file that no longer is.
+// ReleaseHandle releases the locks that were taken through a file that was closed.
 func (t *Table) ReleaseHandle(handle uint64) {
 	t.release(func(l Lock) bool { return l.Handle == handle && l.Owner != Daemon })
 }
@@ -169,7 +169,7 @@ func (t *Table) Holds(owner uint64, mode Mode, r Range) bool {
 	return false
 }
 
-// Len is the number of locks that are held.
+// Len is the number of held locks.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

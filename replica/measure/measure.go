@@ -13,7 +13,8 @@ import (
 // ContentType is the media type of a Page.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Page collects series. Those of one name are written together, in the order in which names first came.
+// Page collects series. Those of one name are written together, in the order of the names' first
+// use.
 type Page struct {
 	names    []string
 	families map[string]*bytes.Buffer

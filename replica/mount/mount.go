@@ -36,7 +36,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/locks"
 )
 
-// Databases are what is mounted.
+// Databases are the databases to mount.
 type Databases interface {
 	// Database returns the database of a name, and makes an empty one if there is none and create is
 	// set. It returns nil if there is none.
@@ -65,7 +65,7 @@ type Databases interface {
 	Lag() time.Duration
 }
 
-// Config says what is mounted where.
+// Config says what to mount where.
 type Config struct {
 	Dir        string // the mount point
 	Files      string // the directory with the files of the databases

@@ -75,7 +75,7 @@ type Node interface {
 	Lag() time.Duration
 }
 
-// Options are what a Proxy does.
+// Options configure a Proxy.
 type Options struct {
 	Target string // host:port of the App
 	DB     string // the database whose position is in the cookie
