@@ -102,8 +102,8 @@ func (a *attempts) forget(name hangar.Hostname) error {
 	return remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
 }
 
-// after is the attempt that has failed after another one, which may be nil. told is when the
-// server wants to be asked again, if it has said so.
+// after is the attempt that has failed after another one, which may be nil. told is when the server
+// wants to be asked again, if it said so.
 func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
 	if last == nil {
 		last = &attempt{}
@@ -135,7 +135,7 @@ func typeOf(problem string) string {
 	return strings.TrimPrefix(problem, acme.ProblemTypeNamespace)
 }
 
-// describe says to the owner of a name what went wrong.
+// describe explains a failure to the owner of a name.
 func describe(err error, now time.Time) hangar.CertificateError {
 	shown := hangar.CertificateError{
 		Code: codeOther, Message: "The ACME server could not be asked, or has failed",
@@ -148,7 +148,7 @@ func describe(err error, now time.Time) hangar.CertificateError {
 	if problem.Type == acme.ProblemTypeCompound && len(problem.Subproblems) > 0 {
 		problem = problem.Subproblems[0].Problem
 	}
-	shown.Code, shown.Message, shown.Remediation = codeOther, problem.Detail, "Let the name lead straight to the App's addresses. It is asked for again later."
+	shown.Code, shown.Message, shown.Remediation = codeOther, problem.Detail, "Point the name straight at the App's addresses. It is asked for again later."
 	if code, ok := strings.CutPrefix(problem.Type, acme.ProblemTypeNamespace); ok {
 		shown.Code = code
 	}
@@ -162,11 +162,11 @@ func describe(err error, now time.Time) hangar.CertificateError {
 // remediations say what the owner of a name can do about an error.
 var remediations = map[string]string{
 	acme.ProblemTypeCAA:                "Allow the certificate authority in the CAA records of the name, or remove them.",
-	acme.ProblemTypeDNS:                "Give the name A, AAAA or CNAME records that lead to the App, and let them spread.",
-	acme.ProblemTypeConnection:         "Let the name lead to the App's addresses, and nothing block ports 80 and 443 on the way.",
-	acme.ProblemTypeTLS:                "Let the name lead straight to the App's addresses: something in between answers TLS on port 443.",
-	acme.ProblemTypeUnauthorized:       "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
-	acme.ProblemTypeIncorrectResponse:  "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
+	acme.ProblemTypeDNS:                "Give the name A, AAAA or CNAME records that point to the App, and wait until they have spread.",
+	acme.ProblemTypeConnection:         "Point the name at the App's addresses, and let nothing block ports 80 and 443 on the way.",
+	acme.ProblemTypeTLS:                "Point the name straight at the App's addresses: something in between answers TLS on port 443.",
+	acme.ProblemTypeUnauthorized:       "Point the name at the App's addresses only: another server has answered.",
+	acme.ProblemTypeIncorrectResponse:  "Point the name at the App's addresses only: another server has answered.",
 	acme.ProblemTypeRateLimited:        "Wait: the certificate authority issues no more for a while.",
 	acme.ProblemTypeRejectedIdentifier: "The certificate authority does not issue certificates for this name. Upload one of another authority.",
 }

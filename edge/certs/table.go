@@ -59,7 +59,7 @@ func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCe
 	return v
 }
 
-// table is what handshakes look at. It never changes.
+// table is what handshakes read. It never changes.
 type table struct {
 	custom map[hangar.Hostname]*entry       // that were uploaded, by name or wildcard
 	issued map[hangar.Hostname]*entry       // that an ACME server has issued

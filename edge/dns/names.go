@@ -92,8 +92,8 @@ func (n *names) app(name hangar.AppName, labels []string) *node {
 	return found
 }
 
-// machine is the node of one Machine. It is found without a look at others, so that it
-// does not matter how many there are and how often they change.
+// machine is the node of one Machine. It is found without looking at others, so their number and
+// changes do not matter.
 func (n *names) machine(app hangar.AppName, id hangar.MachineID) *node {
 	row, ok := n.catalog.Machine(id)
 	if !ok || row.Network != n.network || row.Machine.App != app {

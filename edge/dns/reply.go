@@ -12,8 +12,8 @@ import (
 const (
 	MaxTTL         = 24 * time.Hour
 	MaxNegativeTTL = 15 * time.Minute // RFC 2308 suggests up to three hours
-	// MaxStale is how long after its time an answer is still given when no resolver
-	// answers, and staleTTL what such an answer says of itself: RFC 8767.
+	// MaxStale is how long after its expiry an answer is still given when no resolver answers, and
+	// staleTTL the time to live in such an answer: RFC 8767.
 	MaxStale = 24 * time.Hour
 	staleTTL = 30 // seconds
 )

@@ -95,7 +95,7 @@ type rates[K comparable] struct {
 
 	mu    sync.Mutex
 	due   map[K]time.Time // when the latest event would have been, if all had kept the interval
-	sweep int             // how many keys there may be until those are forgotten that are of no use
+	sweep int             // how many keys there may be until useless ones are dropped
 }
 
 // minSweep is how many keys are kept without a thought.

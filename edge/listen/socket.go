@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// keepAlive is after which silence of a client the kernel looks whether it is still there.
+// keepAlive is after how long a silence of a client the kernel probes the connection.
 const keepAlive = 30 * time.Second
 
 // socket is one that connections come from.

@@ -86,7 +86,7 @@ func configuredName(route *hangar.AppRoute, name, domain hangar.Hostname) hangar
 	return ""
 }
 
-// isSilent reports whether a client just went away, as those do who look for open ports.
+// isSilent reports whether a client just went away, as port scanners do.
 func isSilent(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -157,7 +157,7 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 }
 
 // choosePlatform is choose for a name of the platform. No App gets what clients say to the
-// platform, whichever of its addresses and ports they were led to.
+// platform, whichever of its addresses and ports they reached.
 func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) {
 	if a.route != nil || a.port != portHTTPS {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is a name of the platform, which is not served here", a.name)}
@@ -170,7 +170,7 @@ func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) 
 // portHTTPS is the public port of names of the platform, whatever the port of HTTPS is here.
 const portHTTPS = 443
 
-// challenge is for an ACME server that looks whether a name is served here.
+// challenge is for an ACME server that checks whether a name is served here.
 func (l *Listeners) challenge() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{protoACME}, SessionTicketsDisabled: true,
@@ -284,7 +284,7 @@ func (c *configs) get(k configKey, build func(configKey) *tls.Config) *tls.Confi
 		c.made = map[configKey]*tls.Config{}
 	}
 	if c.made[k] == nil {
-		c.made[k] = build(k) // under the lock, lest it have keys that were replaced meanwhile
+		c.made[k] = build(k) // under the lock, so that its keys are not replaced meanwhile
 	}
 	return c.made[k]
 }

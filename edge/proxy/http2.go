@@ -121,7 +121,7 @@ func (m *multiplexed) hold() {
 	}
 }
 
-// leave says that a request is over. A connection that is idle for long is closed.
+// leave records the end of a request. A connection that is idle for long is closed.
 func (m *multiplexed) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -288,7 +288,7 @@ func (p *Proxy) drainHTTP2(ctx context.Context) {
 	}
 }
 
-// sever ends a connection without a word, for which TLS would wait for a client that takes nothing.
+// sever resets a connection, because a TLS close would wait for a client that reads nothing.
 func sever(conn net.Conn) {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()

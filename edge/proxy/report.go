@@ -153,7 +153,7 @@ func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
 	return more, true
 }
 
-// sweep forgets what is over, and returns how many lines were left out.
+// sweep drops expired entries, and returns how many lines were left out.
 func (l *lines) sweep(now time.Time) map[line]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

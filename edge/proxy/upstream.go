@@ -196,8 +196,8 @@ func (x *exchange) blamedForCrash(ctx context.Context, permit *balance.Permit) b
 	}
 }
 
-// idempotent reports whether a request does the same if it is done twice, as RFC 9110,
-// section 9.2.2 says of methods and Idempotency-Key of others.
+// idempotent reports whether a request may be repeated without another effect, by its method (RFC
+// 9110, section 9.2.2) or its Idempotency-Key.
 func idempotent(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodTrace:

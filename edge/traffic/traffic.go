@@ -151,8 +151,8 @@ func (a *App) Handshake(version uint16, took time.Duration) {
 	}
 }
 
-// HandshakeFailed counts a TLS handshake that failed. The name must be one that is configured
-// for the App, or empty, lest clients make up series.
+// HandshakeFailed counts a TLS handshake that failed. The name must be one that is configured for
+// the App, or empty, so that clients cannot make up series.
 func (a *App) HandshakeFailed(name hangar.Hostname) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -126,9 +126,8 @@ func (a *Archive) oldest(s *session) time.Time {
 	return oldest
 }
 
-// settled is the time until which everything that was decided is final, because a later
-// decision, after all that could be under way then had become visible, has confirmed it.
-// Zero: there is none.
+// settled is the time until which all decisions are final, because a later one has confirmed them,
+// after everything that could be in progress then had become visible. Zero: there is none.
 func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters) time.Time {
 	runs := slices.DeleteFunc(slices.Clone(schedule.Runs[maintenance.TaskSnapshotGarbageCollection]),
 		func(r maintenance.RunInfo) bool { return !r.Success })

@@ -53,7 +53,7 @@ type Change struct {
 	Check  hangar.NamedCheck
 	Before hangar.CheckStatus
 	After  hangar.MachineCheck
-	Tell   bool // people want to know: it is not just the first failure of a Machine that boots
+	Tell   bool // it is worth logging: not just the first failure of a Machine that boots
 }
 
 // Options of a Checker. AtOnce and PerMachine may be zero for the defaults.
@@ -338,7 +338,7 @@ func (p *probe) pause(now time.Time, passed bool) time.Duration {
 	return p.spec.Interval
 }
 
-// signal makes Run look at the queue. c.mu is held.
+// signal makes Run check the queue. c.mu is held.
 func (c *Checker) signal() {
 	select {
 	case c.wake <- struct{}{}:

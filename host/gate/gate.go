@@ -48,7 +48,7 @@ type Gate struct {
 
 	word  atomic.Int64
 	since atomic.Int64           // when the last one left, if the Machine is empty
-	armed atomic.Bool            // the keeper will look at it by itself
+	armed atomic.Bool            // the keeper's timer is set
 	doors atomic.Pointer[[]door] // replaced as a whole
 
 	// The fields below are guarded by keeper.mu.

@@ -124,9 +124,8 @@ func executable(args, env []string) error {
 	return nil
 }
 
-// overlaid lays what a process says of its command over what the Machine says. As in
-// init itself, exec replaces everything; a process that says only a part of the command
-// has no use for an exec of the Machine.
+// overlaid merges a process's own command with the Machine's. As in init itself, exec replaces
+// everything; a process with only a part of the command does not use an exec of the Machine.
 func overlaid(init hangar.Init, c hangar.ProcessConfig) hangar.Init {
 	if len(c.Exec)+len(c.Entrypoint)+len(c.Cmd) == 0 {
 		return init

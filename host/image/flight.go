@@ -105,7 +105,7 @@ func (f *flights[V, P]) close() {
 	f.wg.Wait()
 }
 
-// attach makes listen hear what is reported, beginning with the last report.
+// attach passes reports to listen, beginning with the last one.
 func (c *flight[V, P]) attach(listen func(P)) (detach func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

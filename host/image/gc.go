@@ -124,8 +124,8 @@ func (s *Store) evict(c candidate) (bool, error) {
 	return true, nil
 }
 
-// sweep removes layers that no image has and no pull counts on. They are moved out
-// of sight under the lock, so that a pull finds them whole or not at all.
+// sweep removes layers that no image has and no pull relies on. They are moved out of sight under
+// the lock, so that a pull finds them whole or not at all.
 func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
 	dead, err := s.hide()
 	for _, d := range dead {

@@ -181,7 +181,7 @@ func (c *capture) read(m *machineLog, wait bool) (n int, err error) {
 	return n, errors.Join(waitErr, err)
 }
 
-// resume takes out of the FIFO what a killed daemon had written already.
+// resume removes from the FIFO what a killed daemon had written already.
 func (c *capture) resume(t *tap, n note) error {
 	if n.size == 0 || n.size > chunkSize {
 		return nil

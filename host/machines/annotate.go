@@ -38,8 +38,8 @@ func (s *Store) UncordonMachine(ctx context.Context, ref hangar.MachineRef) erro
 	return err
 }
 
-// setCordon cordons a Machine or lets it be reached again. While an update is under
-// way, that is said of the version that it may have to return to, too.
+// setCordon cordons a Machine or lets it be reached again. While an update is under way, this also
+// holds for the version that it may have to return to.
 func (s *Store) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool) error {
 	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.EventSourceFrom(ctx)}
 	if cordoned {

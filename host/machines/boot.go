@@ -211,8 +211,8 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 // over, with the memory that may be nowhere else.
 func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, took time.Duration) (err error) {
 	defer func() { w.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
-	// Out of the way before the record: where the next suspend writes there must
-	// never lie an older snapshot, which would be taken for the new one.
+	// Out of the way before the record: where the next suspend writes there must never be an older
+	// snapshot, which would be mistaken for the new one.
 	if err := w.retireSnapshot(); err != nil {
 		return err
 	}

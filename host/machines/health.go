@@ -47,8 +47,7 @@ func (m *machine) shown(rec *journal.Record) hangar.Machine {
 	return got
 }
 
-// known is what the journal says of the checks of a record's Machine, since it came
-// into its state.
+// known is the journal's result of the checks of a record's Machine, since it came into its state.
 func known(rec *journal.Record) []hangar.MachineCheck {
 	if rec.Health == nil || !rec.Health.Since.Equal(rec.Since) {
 		return nil

@@ -88,8 +88,7 @@ func (m *machine) commit(alter change) (*journal.Record, error) {
 
 func wholeSecond(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 
-// wake makes the worker look at the record again, ending what it is doing. m.mu is
-// held.
+// wake makes the worker read the record again, ending its current step. m.mu is held.
 func (m *machine) wake() {
 	m.dirty = true
 	if m.interrupt != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/usage"
 )
 
-// countersFile has what the devices of a Machine had counted when it got them.
+// countersFile has the counters of a Machine's devices when it got them.
 const countersFile = "counters"
 
 // The devices of a Machine, by the names that the series give them. Further volumes are vdd, vde

@@ -178,7 +178,7 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	w.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 	w.store.roles.set(w.id, roleDue{told: true}.retry(w.store.o.Now()))
 	if rec.Snapshot {
-		return nil // what it had when it was suspended is its own
+		return nil // the token that it was suspended with is its own
 	}
 	return removeFile(w.roleToken())
 }

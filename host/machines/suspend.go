@@ -18,8 +18,8 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	if err := w.attached(ctx, rec); err != nil {
 		return err
 	}
-	// A snapshot that is there was written before the daemon was killed: the
-	// directory appears complete or not at all, and booted leaves none.
+	// An existing snapshot was written before the daemon was killed: the directory appears complete
+	// or not at all, and booted leaves none.
 	if _, err := os.Stat(snapshot); err != nil {
 		release, err := w.store.o.Space.Hold(diskspace.SuspendMachine, snapshotSize(rec))
 		if err != nil {

@@ -19,7 +19,7 @@ type transition struct {
 	events  []hangar.Event
 	lease   *hangar.Lease          // the Machine's from then on
 	secrets *journal.SealedSecrets // of the version that the change makes; nil: it has none, or makes none
-	busy    time.Time              // until when it has said that it is
+	busy    time.Time              // until when it has said that it is busy
 	freed   Claims                 // what is taken from a Machine that is destroyed; else nil
 	load    admission.Load         // that it was promised until now
 }

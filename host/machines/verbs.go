@@ -157,8 +157,7 @@ func howToStop(c hangar.MachineConfig, in hangar.MachineStop) *journal.Stop {
 	return stop
 }
 
-// dropSnapshot makes the next start a cold boot. The files go when the worker
-// looks at the Machine.
+// dropSnapshot makes the next start a cold boot. The worker removes the files.
 func dropSnapshot(next *journal.Record) {
 	next.Snapshot, next.Resuming, next.ColdBoot = false, false, ""
 }

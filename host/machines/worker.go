@@ -44,9 +44,9 @@ func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, e
 	return next, nil
 }
 
-// patiently returns a context for an effect that had better be finished, because
-// something is lost when it is cut off. It ends when the Machine was asked something
-// else, or after limit; the end of the daemon it outlives for a while.
+// patiently returns a context for an effect that should finish, because something is lost when it
+// is interrupted. It ends at another request to the Machine, or after limit; it outlives the end of
+// the daemon for a while.
 func (w *worker) patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithTimeout(w.store.effects, limit)
 	stop := context.AfterFunc(ctx, func() {

@@ -143,8 +143,8 @@ func portOf(c *mdlayher.Conn) (uint32, error) {
 	return own.Pid, nil
 }
 
-// retryRules is how long to wait before the next attempt to put the table back, or to
-// hear of changes.
+// retryRules is how long to wait before the next attempt to put the table back, or to receive
+// changes.
 const retryRules = time.Second
 
 // watchRules starts to put the instance's table back whenever another program has changed or

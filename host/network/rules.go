@@ -104,8 +104,8 @@ func (t *filter) install(table *nftables.Table) error {
 	return nil
 }
 
-// afterPackets returns when the kernel has done with every packet that it was processing:
-// one of them may not meet a table whose hooks were added after it had come.
+// afterPackets returns when the kernel has finished every packet that it was processing: such a
+// packet may bypass a table whose hooks were added after it arrived.
 func afterPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for readers of RCU, which all hooks are
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
@@ -133,7 +133,7 @@ func afterPackets() {
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
 func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
-	// Before connection tracking, which then never hears of forged packets.
+	// Before connection tracking, which then never sees forged packets.
 	prerouting := baseChain(table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	input := baseChain(table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)

@@ -93,7 +93,7 @@ func (p *peer) both(ctx context.Context, name string, args ...any) (*duplex, err
 	}
 	body, pipe := io.Pipe()
 	lasting, end := context.WithCancelCause(p.work.Context)
-	// The transport looks at the context of a request only while it does not wait for its body.
+	// The transport checks the context of a request only while it does not wait for its body.
 	context.AfterFunc(lasting, func() { _ = pipe.CloseWithError(net.ErrClosed) })
 	attached := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	// The transport closes the body when the connection breaks, and with it the pipe.

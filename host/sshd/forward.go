@@ -94,7 +94,7 @@ func (c *client) forward(ctx context.Context, offered ssh.NewChannel, network, a
 	_ = channel.Close()
 }
 
-// maxFailure bounds what a process says of why it has not connected, in bytes.
+// maxFailure bounds the error text of a process that could not connect, in bytes.
 const maxFailure = 200
 
 // answer is the process's output: a zero byte and then the data of the connection, or the reason

@@ -21,7 +21,7 @@ const freezeBudget = 100 * time.Millisecond
 // freezeAttempts to keep within the budget.
 const freezeAttempts = 3
 
-// errTooSlow says that writers had waited long enough.
+// errTooSlow says that writers have waited long enough.
 var errTooSlow = fmt.Errorf("the file system could not be held still within %v", freezeBudget)
 
 // errRestless says that the file system does not come to rest.
@@ -91,7 +91,7 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	return f, err
 }
 
-// hold runs cut while nothing is written to a mounted file system, and says for how long.
+// hold runs cut while nothing is written to a mounted file system, and returns how long that took.
 // It answers errTooSlow if writers came back before cut had ended.
 func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err error) {
 	dir, err := os.Open(d.dir())

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
-// guardPatience is after how long a guard thaws without a word from its master.
+// guardPatience is after how long a guard thaws without a message from its master.
 const guardPatience = 10 * freezeBudget
 
 // The messages between a guard and its master.
@@ -81,7 +81,7 @@ func (v *Volumes) guard(dir string) (*guardProcess, error) {
 // dismiss ends the guard and waits for it: it has the directory open.
 func (g *guardProcess) dismiss() error {
 	_, err := io.WriteString(g.in, guardDismiss)
-	if errors.Is(err, syscall.EPIPE) { // it has had enough already
+	if errors.Is(err, syscall.EPIPE) { // it has ended already
 		err = nil
 	}
 	return errors.Join(err, g.in.Close(), g.cmd.Wait())

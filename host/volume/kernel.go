@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// kernelBackend makes a volume of these devices, of which each is over the next:
+// kernelBackend makes a volume of these devices, each on top of the next:
 //
 //	NAME          what is inside: dm-crypt with the master key, or what is there as it is
 //	/dev/loopN    the image

@@ -129,7 +129,7 @@ func (h *kernelHandle) endView(ctx finish.Context) error {
 type kernelView struct {
 	handle  *kernelHandle
 	content *os.File
-	// before and after are what the image had on disk, next to the moment.
+	// before and after are the image's data on disk, around the moment.
 	before, after extent.List
 	size          int64
 }

@@ -252,8 +252,8 @@ type roomy struct {
 	fault
 }
 
-// roomy returns a target that leaves some of the disk free, beside what the image of the
-// volume has taken of it already.
+// roomy returns a target that leaves some of the disk free, beyond what the image of the volume has
+// taken already.
 func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose, id hangar.VolumeID, reserve int64) (*roomy, error) {
 	room, err := s.o.Devices.Room(ctx)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// roundEvery is how often a Store looks for what is due. Everything is due at a whole
-// minute.
+// roundEvery is how often a Store runs due work. Everything is due at a whole minute.
 const roundEvery = time.Minute
 
 // rounds take daily snapshots, remove those that have expired, and have snapshots tried out.
@@ -23,7 +22,7 @@ type rounds struct {
 	now    func() time.Time
 	log    *slog.Logger
 
-	mu sync.Mutex // held by a round, which looks at all volumes
+	mu sync.Mutex // held by a round, which visits all volumes
 }
 
 // lookSoon has the next round begin at once.
@@ -51,7 +50,7 @@ func (r *rounds) keep(ctx context.Context) {
 
 // Round does the work that is due. Failures are retried in the next round.
 func (r *rounds) Round(ctx context.Context) {
-	r.mu.Lock() // two at once would pass over what the other one looks at
+	r.mu.Lock() // two at once would skip each other's volumes
 	defer r.mu.Unlock()
 	now := r.now()
 	apps := make(map[hangar.AppID][]*journal.VolumeRecord)
@@ -100,14 +99,14 @@ func (v *volume) takeDaily(ctx context.Context) error {
 	})
 }
 
-// failed logs what went wrong.
+// failed logs a failure.
 func (v *volume) failed(what string, err error) {
 	if err != nil && v.store.work.Context.Err() == nil {
 		v.store.o.Log.Error("look after the snapshots of a volume", keyStep, what, keyVolume, v.id, keyError, err)
 	}
 }
 
-// expire takes those snapshots off the list whose time is over.
+// expire takes expired snapshots off the list.
 func (v *volume) expire(now time.Time) error {
 	if len(dispensable(v.rec.Load().Snapshots, now)) == 0 {
 		return nil

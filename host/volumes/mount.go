@@ -84,7 +84,7 @@ func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 		o.v.note(id, "info", "Encrypting volume")
 	}
 	o.v.note(id, "info", "Formatting volume")
-	// What is there already was made by a daemon that was killed before it said so.
+	// An existing file system was made by a daemon that was killed before it recorded that.
 	if err := device.Format(ctx); err != nil && !errors.Is(err, devices.ErrNotBlank) {
 		return err
 	}

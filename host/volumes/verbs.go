@@ -87,7 +87,7 @@ func (s *Store) record(ctx context.Context, spec hangar.VolumeSpec, filling hang
 			return notRecorded(spec.ID, err)
 		}
 		v = s.newVolume(rec)
-		s.add(v) // before the keys may be replaced, which looks at those that are known
+		s.add(v) // before the keys may be replaced, which rewrites those of known volumes
 		return nil
 	})
 	return v, err

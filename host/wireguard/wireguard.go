@@ -47,7 +47,7 @@ const DefaultPort = 51820
 // The pauses between attempts.
 const (
 	retryDelay    = 5 * time.Second  // to have the port, or to take up the feed again
-	rememberDelay = 10 * time.Second // between two looks at where peers are
+	rememberDelay = 10 * time.Second // between two records of peers' addresses
 )
 
 // Members learns which networks have members on the gateway's device.
@@ -149,7 +149,7 @@ func (g *Gateway) take(peers []hangar.Peer) {
 	g.nudge()
 }
 
-// settle makes the device as the feed wants it, and looks after it.
+// settle keeps the device as the feed wants it.
 func (g *Gateway) settle(ctx context.Context) error {
 	tick := time.NewTicker(rememberDelay)
 	defer tick.Stop()
@@ -316,7 +316,7 @@ func (g *Gateway) OpenGateway(ctx context.Context) (hangar.PeerGateway, error) {
 		if err := g.openLink(ctx); err != nil {
 			return hangar.PeerGateway{}, err
 		}
-		g.nudge() // so that settle looks after the device
+		g.nudge() // so that settle checks the device
 	}
 	return hangar.PeerGateway{EndpointIP: g.Endpoint, EndpointPort: g.link.Port, GatewayKey: g.link.PublicKey}, nil
 }

@@ -422,8 +422,8 @@ func (s *Space) remove(name string) {
 	}
 }
 
-// allocate makes a file that takes size bytes, wholly or not at all, and reports whether
-// there was room. A file system that cannot is not asked again.
+// allocate makes a file of size bytes, wholly or not at all, and reports whether there was room. It
+// does not try again on a file system without support.
 func (s *Space) allocate(name string, size int64) bool {
 	f, err := os.OpenFile(filepath.Join(s.o.Dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -46,8 +46,8 @@ const (
 const (
 	uploads      = 4                // databases that are stored at the same time
 	maxRetry     = time.Minute      // the longest pause after an error
-	maintain     = time.Minute      // between looks at what has to be done about snapshots
-	tidyInterval = 10 * time.Minute // between looks at what is to be merged or removed
+	maintain     = time.Minute      // between checks for due snapshots
+	tidyInterval = 10 * time.Minute // between checks for objects to merge or remove
 	lastPass     = 5 * time.Second  // bound of storing what is left when the node ends
 	requestTime  = 10 * time.Minute
 )

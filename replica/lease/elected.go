@@ -51,7 +51,7 @@ type Elected struct {
 	c     Config
 	store Store
 	clock *Clock
-	poked chan struct{} // has the session look at its state
+	poked chan struct{} // makes the session check its state
 
 	mu       sync.Mutex
 	term     Term
@@ -116,7 +116,7 @@ func (e *Elected) setTerm(t Term) {
 	e.changed = make(chan struct{})
 }
 
-// poke has the session look at its state.
+// poke makes the session check its state.
 func (e *Elected) poke() {
 	select {
 	case e.poked <- struct{}{}:

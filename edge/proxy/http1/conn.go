@@ -106,7 +106,7 @@ func (c *serverConn) readWithin(d time.Duration) {
 // An error of a deadline is one of the connection, with which the next read fails.
 func (c *serverConn) setReadDeadline(t time.Time) { _ = c.conn.SetReadDeadline(t) }
 
-// writeWithin makes writes fail when nothing is taken for the BodyTimeout.
+// writeWithin makes writes fail when the client accepts nothing for the BodyTimeout.
 func (c *serverConn) writeWithin() {
 	d := c.srv.BodyTimeout
 	if d <= 0 || c.ownWrite.Load() {
@@ -142,8 +142,7 @@ func (c *serverConn) tryRead(fd uintptr) bool {
 	}
 }
 
-// sever ends the connection without a word, for which TLS would wait for a client that takes
-// nothing.
+// sever resets the connection, because a TLS close would wait for a client that reads nothing.
 func (c *serverConn) sever() {
 	conn := c.conn
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {

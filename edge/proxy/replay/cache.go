@@ -209,7 +209,7 @@ func (c *Cache) byPath(s *shelf, host, path string) *memory {
 	return nil
 }
 
-// alive returns m unless its time is over. The caller holds mu.
+// alive returns m unless it has expired. The caller holds mu.
 func (c *Cache) alive(m *memory) *memory {
 	if m != nil && !c.now().Before(m.expires) {
 		c.drop(m)

@@ -248,8 +248,7 @@ func rootCause(err error) error {
 	return err
 }
 
-// mayExecute looks at the permissions of the file as gVisor does: it knows no
-// access control lists.
+// mayExecute checks the permissions of the file as gVisor does: it knows no access control lists.
 func mayExecute(st *unix.Stat_t, cmd driver.Command) bool {
 	const own, group, others = 0o100, 0o010, 0o001
 	switch {

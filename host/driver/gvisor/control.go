@@ -84,7 +84,7 @@ func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 		return first
 	case direct != 0:
 		return nil
-	default: // with a command, the init is there and hears
+	default: // with a command, the init runs and handles signals
 		return s.signalProcess(ctx, initPID, sig)
 	}
 }

@@ -131,7 +131,7 @@ func (u *unpacker) walk(name string, create bool) (string, error) {
 	return real, nil
 }
 
-// step looks at one component: a directory answers "", a symbolic link its target.
+// step resolves one component: a directory answers "", a symbolic link its target.
 func (u *unpacker) step(dir, name string, create bool) (string, error) {
 	fd, err := u.openStrict(dir)
 	if err != nil {

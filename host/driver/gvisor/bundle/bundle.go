@@ -50,7 +50,7 @@ type Result struct {
 	ControlSocket string `json:"control_socket,omitempty"`
 	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot, as the processes are of
 	Error         string `json:"error,omitempty"`
-	// Unusable: the snapshot is why a resume went wrong.
+	// Unusable: the snapshot is why a resume failed.
 	Unusable bool `json:"unusable,omitempty"`
 }
 
