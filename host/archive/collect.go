@@ -143,8 +143,8 @@ func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters
 	return time.Time{}
 }
 
-// packSize is how many bytes the library collects in memory before it writes a file, and
-// shortPack how many of a file must be needed lest it be rewritten.
+// packSize is how many bytes the library collects in memory before it writes a file. A file is
+// rewritten once less than shortPack of it is needed.
 const (
 	packSize  = 10 << 20 // the least that the library allows
 	shortPack = packSize / 4 * 3

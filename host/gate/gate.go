@@ -25,7 +25,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The word of a Gate is how many are in, with these bits.
+// The word of a Gate counts the visits, with these bits.
 const (
 	shut     = 1 << 62 // the Machine is not one that serves
 	draining = 1 << 61 // it is about to be stopped for being idle

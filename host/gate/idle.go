@@ -28,7 +28,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// look deals with all that is due, and returns how long until something is.
+// look handles everything that is due, and returns how long until the next is.
 func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +83,7 @@ func (k *Keeper) arm(g *Gate) {
 	}
 }
 
-// queue is Machines that are to be stopped, of which so many are at once.
+// queue is Machines that are to be stopped, of which a limited number are at once.
 type queue struct {
 	most    int
 	workers int
@@ -145,7 +145,7 @@ func (k *Keeper) closeIdle(g *Gate) *drain {
 	return k.begin(g, true)
 }
 
-// begin notes that a gate was closed. k.mu is held.
+// begin records that a gate was closed. k.mu is held.
 func (k *Keeper) begin(g *Gate, stopping bool) *drain {
 	g.drain = &drain{empty: make(chan struct{}, 1), over: make(chan struct{}), stopping: stopping, running: g.group.running}
 	g.group.running--
@@ -172,7 +172,7 @@ func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
 	}
 }
 
-// endDrain forgets why a gate was closed. The keeper's mu is held.
+// endDrain drops the record of a closed gate. The keeper's mu is held.
 func (g *Gate) endDrain() {
 	if g.drain != nil {
 		close(g.drain.over)

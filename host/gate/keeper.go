@@ -20,19 +20,18 @@ const (
 
 // Options are the dependencies of a Keeper.
 type Options struct {
-	// After is for how long Machines have to be idle whose services do not say; 0:
+	// After is for how long Machines have to be idle when their services do not say; 0:
 	// hangar.DefaultAutostopAfter.
 	After time.Duration
-	// Drain is how long a Machine that the others can do without is given until those have
-	// left who are in; 0: DefaultDrain.
+	// Drain is how long a surplus Machine may take until its visits have ended; 0: DefaultDrain.
 	Drain time.Duration
-	// Ready reports whether the checks of a Machine let requests in. One whose checks have
-	// not is not stopped for Settling after it was started; 0: DefaultSettling.
+	// Ready reports whether the checks of a Machine let requests in. A Machine whose checks do not
+	// is not stopped for Settling after its start; 0: DefaultSettling.
 	Ready    func(ref hangar.MachineRef) bool
 	Settling time.Duration
-	// Stop stops or suspends a Machine whose gate has closed, as long as still says that it
-	// is this closing that is meant, and returns when that is done or was refused. It is
-	// called for so many Machines at once; 0: DefaultStops and DefaultSuspends.
+	// Stop stops or suspends a Machine whose gate has closed, as long as still reports that the
+	// gate is closed for this stop, and returns when that is done or was refused. It is called for
+	// a limited number of Machines at once; 0: DefaultStops and DefaultSuspends.
 	Stop     func(ctx context.Context, s Stopping)
 	Stops    int
 	Suspends int

@@ -90,7 +90,7 @@ func (t *Terms) groupKey(app hangar.AppID) groupKey {
 	return groupKey{app, t.Region, strings.Join(ports, " ")}
 }
 
-// doors are those of the services, with the counts of before where a port stays.
+// doors are those of the services, with the earlier counts where a port stays.
 func (g *Gate) newDoors(services []hangar.Service) *[]door {
 	doors := make([]door, 0, len(services))
 	for i := range services {

@@ -93,7 +93,7 @@ func (s *Store) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef,
 	})
 }
 
-// retag returns what pairs that were decided at t become.
+// retag returns the new pairs, decided at t.
 type retag func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes)
 
 // tag changes the metadata of a Machine. While an update is under way, the version

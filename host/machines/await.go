@@ -74,7 +74,7 @@ func (w *awaiting) judged(v *verdict) {
 	w.end(v.reached, v.err)
 }
 
-// lookAgain searches the Machine's history, or waits on.
+// lookAgain searches the Machine's history, or keeps waiting.
 func (w *awaiting) lookAgain() {
 	v, err := w.m.enlist(&w.waiter)
 	switch {

@@ -66,7 +66,7 @@ func (e *edge) LogMetrics(ref hangar.MachineRef, level, message string) {
 	e.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }
 
-// writeEdgeLog writes the lines of the edge until ctx ends, and then those that are left.
+// writeEdgeLog writes the lines of the edge until ctx ends, and then the remaining ones.
 func (e *edge) writeEdgeLog(ctx context.Context) {
 	for {
 		select {

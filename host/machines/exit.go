@@ -46,7 +46,7 @@ func lostExit(now time.Time) driver.Exit {
 	return driver.Exit{Code: 137, Signal: int(sigKill), Unknown: true, At: now}
 }
 
-// exited records an unrequested exit, and what follows it.
+// exited records an unrequested exit, and its consequences.
 func (w *worker) exited(rec *journal.Record, exit driver.Exit) error {
 	return w.exitedBecause(rec, exit, "")
 }
@@ -82,7 +82,7 @@ func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string
 	})
 }
 
-// restart is what the policy makes of an unrequested exit.
+// restart is the policy's decision on an unrequested exit.
 type restart struct {
 	wanted    bool
 	exhausted bool        // it would be wanted, were it not for as many as there may be before
@@ -91,8 +91,7 @@ type restart struct {
 	at        time.Time
 }
 
-// nextRestart is what the policy makes of an end at now; failed says that the exit
-// code is not 0.
+// nextRestart is the policy's decision on an exit at now; failed says that the exit code is not 0.
 func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
 	policy, most := rec.Machine.Config.RestartPolicy()
 	r := restart{most: most}

@@ -21,7 +21,7 @@ import (
 
 var _ hangar.MachineGate = (*edge)(nil)
 
-// edge is what the edge asks of the Machines. It implements hangar.MachineGate.
+// edge implements hangar.MachineGate: the edge's requests to Machines.
 type edge struct {
 	index   *index
 	gates   *gate.Keeper
@@ -89,7 +89,7 @@ func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 		s.Ref.App, verb, s.Ref.ID, s.Left, s.Running, region)
 }
 
-// lookAtGate has a Machine looked at again whose checks have changed.
+// lookAtGate has a Machine judged again whose checks have changed.
 func (e *edge) lookAtGate(id hangar.MachineID) {
 	m := e.index.find(id)
 	if m != nil {

@@ -104,7 +104,7 @@ func newHealth(index *index, edge *edge, o *Options) *health {
 	return h
 }
 
-// add has what was found out of Machines journaled.
+// add has the results of Machines' checks journaled.
 func (h *health) add(ids ...hangar.MachineID) {
 	h.mu.Lock()
 	for _, id := range ids {
@@ -149,7 +149,7 @@ func (h *health) changed(id hangar.MachineID, c check.Change) {
 // healthPause is how long after a failed commit the next is tried.
 const healthPause = time.Second
 
-// keep journals statuses that have changed, all that there are in one commit.
+// keep journals changed statuses, all of them in one commit.
 func (h *health) keep(ctx context.Context) {
 	for {
 		select {
@@ -179,7 +179,7 @@ func (h *health) record(ids []hangar.MachineID) error {
 		if m == nil {
 			continue
 		}
-		// The record first: results that are newer than it are then told apart.
+		// The record first, so that newer results can be recognized.
 		rec := m.rec.Load()
 		now := &journal.Health{Since: rec.Since, Checks: h.checks.Results(id)}
 		// A change that came just before an earlier commit is in it already.

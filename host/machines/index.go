@@ -54,8 +54,8 @@ func (x *index) remove(m *machine) {
 	}
 }
 
-// machine returns the Machine that ref names. One that is destroyed is read from the journal:
-// nothing can be done to it any more.
+// machine returns the Machine that ref names. A destroyed one is read from the journal: it cannot
+// be changed any more.
 func (x *index) machine(ref hangar.MachineRef) (*machine, error) {
 	x.mu.RLock()
 	m := x.machines[ref.ID]

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/rootfs"
 )
 
-// mountLayer mounts the writable layer that a boot or a resume is to find.
+// mountLayer mounts the writable layer for a boot or a resume.
 func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	size := int64(rec.Machine.Config.RootfsGB()) << 30
 	err := w.store.o.Layers.Mount(ctx, w.id, size, resetsRoot(rec))
@@ -23,7 +23,7 @@ func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	return err
 }
 
-// unmountLayer ends the use of the writable layer, also by the socket that is in it.
+// unmountLayer ends the use of the writable layer, including the socket in it.
 func (w *worker) unmountLayer() error {
 	w.store.o.Local.Close(w.id)
 	return w.onDisk(w.store.o.Layers.Unmount(w.id))

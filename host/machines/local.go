@@ -23,7 +23,7 @@ type LocalAPI interface {
 	// Settle returns when the Machine has read the answers to all its requests, or after a
 	// second.
 	Settle(ctx context.Context, id hangar.MachineID)
-	// Close takes the socket away. It may be repeated.
+	// Close removes the socket. It may be repeated.
 	Close(id hangar.MachineID)
 }
 
@@ -77,8 +77,8 @@ func (w *worker) openLocal(rec *journal.Record) error {
 	return w.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
-// reopenLocal makes the socket of a Machine that has run on without a daemon. What goes
-// wrong must not keep the Machine from being taken back.
+// reopenLocal makes the socket of a Machine that has run on without a daemon. A failure must not
+// keep the Machine from being taken back.
 func (w *worker) reopenLocal(rec *journal.Record) {
 	if err := w.openLocal(rec); err != nil {
 		w.store.o.Log.Error("local API of a machine", keyMachine, w.id, keyError, err)

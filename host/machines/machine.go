@@ -23,7 +23,7 @@ const (
 	roleFile    = "role"     // the Machine assumes a role
 )
 
-// What is in the writable layer of a Machine: all that it can write, and so all that has to
+// The content of the writable layer of a Machine: all that it can write, and so all that has to
 // count against the size of the layer.
 const (
 	upperDir = "root"  // its root file system, as far as it is not the image's; the driver's
@@ -74,7 +74,7 @@ func (m *machine) path(name string) string {
 // layer returns a file of the Machine's writable layer.
 func (m *machine) layer(name string) string { return filepath.Join(m.store.o.Layers.Path(m.id), name) }
 
-// errOvertaken ends a step whose Machine was asked something else meanwhile.
+// errOvertaken ends a step whose Machine got another request meanwhile.
 var errOvertaken = errors.New("overtaken by another request")
 
 // change alters a copy of a Machine's record and says what happened.

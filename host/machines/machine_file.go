@@ -164,7 +164,7 @@ func openRegular(root int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(opened), name), nil
 }
 
-// add makes a file one that close ends, as long as its Machine has run on since.
+// add registers a file for close, if its Machine has run on since.
 func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -88,7 +88,7 @@ type Options struct {
 	Log             *slog.Logger
 	Now             func() time.Time
 
-	// MemoryOvercommit and CPUOvercommit are how many times what it has the host promises to
+	// MemoryOvercommit and CPUOvercommit are how many times its own resources the host promises to
 	// Machines that are not at rest; 0: DefaultMemoryOvercommit, DefaultCPUOvercommit.
 	MemoryOvercommit, CPUOvercommit float64
 	// MemoryReserve is how many bytes of the host's memory are not for Machines.
@@ -122,7 +122,7 @@ type Store struct {
 	limits limits
 }
 
-// limits bound the steps of Machines. What takes longer is given up or forced.
+// limits bound the steps of Machines. A step that takes longer is given up or forced.
 type limits struct {
 	recover time.Duration // to take back a sandbox
 	boot    time.Duration // a boot or a resume, once the image is on the host

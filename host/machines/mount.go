@@ -26,8 +26,8 @@ type Volumes interface {
 	// AwaitRelease waits, within limits, for the end of a Machine that is being destroyed and has
 	// a volume.
 	AwaitRelease(ctx context.Context, ref hangar.VolumeRef)
-	// Mount opens the i-th volume of a config and returns where it is on the host. repaired:
-	// what memory knows of its file system is wrong.
+	// Mount opens the i-th volume of a config and returns where it is on the host. repaired: the
+	// suspended memory does not match its file system.
 	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error)
 	// Unmount closes what a Machine has mounted, once its sandbox has ended.
 	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
@@ -50,7 +50,7 @@ type Claims interface {
 	Put(tx *journal.Tx) error
 	// Settle makes them visible, once they are committed.
 	Settle()
-	// Done unlocks the volumes. After Settle or without it, it must be called.
+	// Done unlocks the volumes. It must be called, with or without Settle before.
 	Done()
 }
 
@@ -59,14 +59,14 @@ type VolumeLost interface {
 	error
 	// Volume is the one that was lost.
 	Volume() hangar.VolumeID
-	// Record has the volume tell of its loss, by a Machine.
+	// Record records an event of the loss, with the Machine.
 	Record(by hangar.MachineID) error
 	// Unwrap returns why it was lost.
 	Unwrap() error
 }
 
-// errRepaired makes a resume a cold boot: what memory knows of a file system that was
-// repaired is wrong.
+// errRepaired makes a resume a cold boot: the suspended memory does not match the repaired file
+// system.
 var errRepaired = errors.New("a volume was not closed when its machine was suspended")
 
 // mountVolumes opens what the Machine mounts. While its memory can be resumed, nothing on the

@@ -32,8 +32,8 @@ type rows struct {
 // recorded.
 const viewPatience = 2 * time.Second
 
-// awaitView lets the edge follow a commit that lets requests in, before the caller is answered,
-// whose next request may be for the Machine.
+// awaitView lets the edge follow a commit that lets requests in before the caller is answered, as
+// its next request may be for the Machine.
 func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	m, err := r.index.machine(ref)
 	if err != nil || r.view == nil {
@@ -67,8 +67,8 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	return len(pending), r.journal.Published(pending)
 }
 
-// passOver turns the refusal of one row into a line of the log: it concerns no other
-// Machine, whose rows must not queue behind it. What may succeed later stays an
+// passOver turns the refusal of one row into a line of the log: it concerns no other Machine, whose
+// rows must not queue behind it. An error that may pass stays an error.
 // error.
 func (r *rows) passOver(id hangar.MachineID, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
@@ -82,7 +82,7 @@ func (r *rows) publishRow(ctx context.Context, p journal.Pending) error {
 	if p.Deleted {
 		return r.to.RetractMachine(ctx, r.host, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
 	}
-	// The journal is read, not memory, which is a moment behind it.
+	// The journal is read, not memory, which lags behind it.
 	rec, err := r.journal.Machine(p.ID)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil // its retraction is queued behind

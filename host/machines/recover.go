@@ -63,8 +63,7 @@ func (s *Store) Run() {
 	}
 }
 
-// readJournal makes the Machines known. sandboxes are those that have something on
-// the host.
+// readJournal reads the Machines. sandboxes are those with something on the host.
 func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 	left := make(map[hangar.MachineID]bool, len(sandboxes))
 	for _, id := range sandboxes {
@@ -144,9 +143,8 @@ func (w *worker) reattach(ctx context.Context) {
 	}
 }
 
-// attached makes sure that the driver knows the sandbox of the record's handle, of
-// which there may be nothing left. Without that, the driver's word that there is no
-// such sandbox would mean nothing.
+// attached makes sure that the driver knows the sandbox of the record's handle, of which there may
+// be nothing left. Otherwise the driver's answer that there is no such sandbox would mean nothing.
 func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
 	if w.known {
 		return nil

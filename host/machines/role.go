@@ -21,14 +21,14 @@ import (
 // when half of its life is over. The file of roleFile, outside of the Machine, says that there is
 // such a Machine to a daemon that did not boot it.
 
-// The pauses after a token could not be had.
+// The pauses after a failure to get a token.
 const (
 	minRolePause = time.Second
 	maxRolePause = time.Minute
 )
 
-// roleFailures is how often in a row a token cannot be renewed until the Machine's log
-// says so. Around a restart of the daemon that may happen, and does no harm.
+// roleFailures is how often in a row a renewal fails until the Machine's log says so. Around a
+// restart of the daemon it may fail, and does no harm.
 const roleFailures = 4
 
 // roles are the Machines with a token to keep fresh.
@@ -207,7 +207,7 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	// Made where the Machine does not see it, so that it finds all of it or none.
+	// Made out of the Machine's sight, so that it finds all of it or none.
 	made := m.layer(tokenNew)
 	if err := os.WriteFile(made, []byte(token), 0o644); err != nil { //nolint:gosec // see above
 		return time.Time{}, err

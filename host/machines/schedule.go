@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// The bounds of the pause between two looks at the schedules. The upper one is how
-// late a step of the clock is noticed.
+// The bounds of the pause between two checks of the schedules. The upper one is how late a step of
+// the clock is noticed.
 const (
 	minScheduleNap = 10 * time.Millisecond
 	maxScheduleNap = 10 * time.Minute
@@ -26,7 +26,7 @@ type schedules struct {
 	log     *slog.Logger
 }
 
-// look has the schedules looked at soon.
+// look has the schedules checked soon.
 func (s *schedules) look() {
 	select {
 	case s.changed <- struct{}{}:

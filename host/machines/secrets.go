@@ -19,7 +19,7 @@ type secrets struct {
 	log     *slog.Logger
 }
 
-// labelOf binds what is sealed to the version of a Machine that it is of.
+// labelOf binds sealed values to their version of a Machine.
 func labelOf(id hangar.MachineID, version hangar.InstanceID) []string {
 	return []string{"journal", string(id), string(version)}
 }
@@ -56,8 +56,8 @@ func putSecrets(tx *journal.Tx, secrets *journal.SealedSecrets) error {
 	return tx.PutSecrets(*secrets)
 }
 
-// keepSecrets leaves in the journal what a Machine may still boot with: the secrets of
-// its version and, during an update, of the one before.
+// keepSecrets keeps in the journal the secrets that a Machine may still boot with: those of its
+// version and, during an update, of the one before.
 func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	switch {
 	case rec.Previous != nil:

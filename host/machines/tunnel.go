@@ -83,7 +83,7 @@ func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) 
 	}
 }
 
-// bound ends a tunnel when the Machine loses its connections, as it has so many times
+// bound ends a tunnel when the Machine loses its connections more often than losses, the count
 // before the tunnel was opened, or when the Store is closed. A suspended Machine has its
 // connections in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
@@ -112,8 +112,8 @@ func cutOff(rec *journal.Record) *hangar.Error {
 	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State)
 }
 
-// keepsConnections reports whether what was connected to the Machine still is, or will
-// be when it has resumed. One that is asked to stop may serve on until it ends.
+// keepsConnections reports whether connections to the Machine still exist, or will exist when it
+// has resumed. A Machine that is asked to stop may serve on until it ends.
 func keepsConnections(rec *journal.Record) bool {
 	return len(rec.Handle) > 0 && !rec.Ended || rec.Snapshot || rec.Resuming
 }

@@ -32,8 +32,8 @@ func (m *machine) ask(verb hangar.Verb, alter change) (hangar.MachineState, erro
 	return state, nil
 }
 
-// roomFor refuses what takes room of the disk: a boot some files and what the program
-// writes, a suspend all of the memory.
+// roomFor refuses verbs that need room on the disk: a boot writes some files and the program's
+// data, a suspend all of the memory.
 func (m *machine) roomFor(verb hangar.Verb) error {
 	space := m.store.o.Space
 	rec := m.rec.Load()

@@ -27,7 +27,7 @@ func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	return w.next, w.progress
 }
 
-// enlist has a waiter told as soon as there is a verdict.
+// enlist registers a waiter for its verdict.
 func (w *watchers) enlist(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,8 +98,8 @@ func (w *watchers) report(p *hangar.PullProgress) {
 	w.wake()
 }
 
-// since returns the Machine as it is and the events after last; for the first
-// look only the newest, from which to go on.
+// since returns the Machine as it is and the events after last; for the first call only the newest,
+// from which to continue.
 func (m *machine) since(first bool, last hangar.EventID) (*hangar.Machine, []hangar.Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,8 +23,7 @@ type worker struct {
 	tidied     bool // a Machine at rest holds nothing that it does not need
 }
 
-// advance commits a step's result, unless the Machine is no longer what the step
-// began with.
+// advance commits a step's result, unless the Machine has changed since the step began.
 func (w *worker) advance(from *journal.Record, alter change) error {
 	_, err := w.proceed(from, alter)
 	return err
@@ -63,7 +62,7 @@ const (
 	maxStepPause = 10 * time.Second
 )
 
-// work runs one step after the other until there is nothing to do.
+// work runs one step after the other until no step is left.
 func (w *worker) work() {
 	delay := minStepPause
 	for {
@@ -121,8 +120,7 @@ func (w *worker) idle(rec *journal.Record) bool {
 	}
 }
 
-// step does what the record's state asks for. It returns when that is committed,
-// or when ctx ended.
+// step does the work of the record's state. It returns when that is committed, or when ctx ended.
 func (w *worker) step(ctx context.Context, rec *journal.Record) error {
 	switch rec.Machine.State {
 	case hangar.MachineCreated:
