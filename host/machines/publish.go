@@ -69,7 +69,6 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 
 // passOver turns the refusal of one row into a line of the log: it concerns no other Machine, whose
 // rows must not queue behind it. An error that may pass stays an error.
-// error.
 func (r *rows) passOver(id hangar.MachineID, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err

@@ -83,8 +83,8 @@ func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) 
 	}
 }
 
-// bound ends a tunnel when the Machine loses its connections more often than losses, the count
-// before the tunnel was opened, or when the Store is closed. A suspended Machine has its
+// bound ends a tunnel when the Machine loses its connections, or when the Store is closed. losses
+// is how often it had lost them before the tunnel was opened. A suspended Machine keeps its
 // connections in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
 	for {
