@@ -20,8 +20,8 @@ func (e exit) covers(row *hangar.MachineRow) bool {
 	return row.Seq < e.until && (row.Machine.State == hangar.MachineStarted || row.Seq < e.since)
 }
 
-// observeProgram updates what is known of the Machine's program, before the Machine has the row,
-// and returns its exit if the row shows one. A program that is asked to stop may still answer.
+// observeProgram updates the state of the Machine's program, before the Machine has the row, and
+// returns its exit if the row shows one. A program that is asked to stop may still answer.
 func (m *machine) observeProgram(row *hangar.MachineRow) (e exit, ended bool) {
 	was := m.runningSince
 	e = exit{since: m.runningSince, until: math.MaxUint64}

@@ -46,7 +46,7 @@ func (c *measures) woke(began time.Time, err error) {
 	c.wakes.WithLabelValues(result).Observe(time.Since(began).Seconds())
 }
 
-// waitingDesc is what Collect measures.
+// waitingDesc is the metric of Collect.
 var waitingDesc = prometheus.NewDesc("hangar_edge_waiting_requests", "Requests and connections that wait for a Machine, in the queues of all Apps", nil, nil)
 
 // Describe implements prometheus.Collector.

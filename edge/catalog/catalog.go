@@ -32,8 +32,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Bounds of the pause before a broken feed is taken up again. It doubles with each
-// failure in a row.
+// Bounds of the pause before a broken feed is followed again. It doubles with each failure in a
+// row.
 const (
 	MinRetryDelay = 100 * time.Millisecond
 	MaxRetryDelay = 10 * time.Second
@@ -159,8 +159,8 @@ func (c *Catalog) Run(ctx context.Context) error {
 	return again(ctx, c.log, "machines", c.follow)
 }
 
-// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it
-// got to where all that there was is in view.
+// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it has seen
+// all earlier rows.
 func again(ctx context.Context, log *slog.Logger, feed string, follow func(context.Context) (synced bool, err error)) error {
 	delay := MinRetryDelay
 	for {
@@ -208,7 +208,7 @@ func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
 	return synced, errFeedEnded
 }
 
-// put takes a row over.
+// put takes a row.
 func (c *Catalog) put(id hangar.MachineID, row *hangar.MachineRow) {
 	if err := c.replace(id, row); err != nil {
 		c.skipped.Add(1)
@@ -233,7 +233,7 @@ func (c *Catalog) replace(id hangar.MachineID, row *hangar.MachineRow) error {
 	return nil
 }
 
-// install is false for a row that is not newer than the one in view, old.
+// install returns false for a row that is not newer than the visible one, old.
 func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *hangar.MachineRow, changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,7 +262,7 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *han
 	return old, true, nil
 }
 
-// check says what is wrong with a row by itself.
+// check returns the faults of a row by itself.
 func check(id hangar.MachineID, row *hangar.MachineRow) error {
 	m := &row.Machine
 	switch {
@@ -300,7 +300,7 @@ func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
 	return row
 }
 
-// forgetAddress forgets whose the address of a row is, unless it is another one's.
+// forgetAddress forgets the owner of a row's address, unless it is another one's.
 func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
 	if ip := row.Machine.PrivateIP; c.addresses[ip] == row.Machine.ID {
 		delete(c.addresses, ip)

@@ -209,7 +209,7 @@ func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
 	return synced, errFeedEnded
 }
 
-// routeFault says what is wrong with a route by itself.
+// routeFault returns the faults of a route by itself.
 func routeFault(app hangar.AppID, route *hangar.AppRoute) error {
 	switch {
 	case app == "" || route.App == "":
@@ -225,7 +225,7 @@ func routeFault(app hangar.AppID, route *hangar.AppRoute) error {
 	return nil
 }
 
-// replace puts a route in the place of the App's, or, if it is nil, nothing.
+// replace replaces the route of an App or, if it is nil, removes it.
 func (r *Routes) replace(app hangar.AppID, route *hangar.AppRoute) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +262,7 @@ func (r *Routes) installLocked(route *hangar.AppRoute) {
 	}
 }
 
-// forgetLocked leaves what another App has taken over meanwhile.
+// forgetLocked keeps what another App has taken over meanwhile.
 func (r *Routes) forgetLocked(route *hangar.AppRoute) {
 	delete(r.apps, route.ID)
 	if r.names[route.App] == route {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// datagramReader reads datagrams with a buffer that it has only while there are some, so
-// that a thousand clients who say nothing cost little.
+// datagramReader reads datagrams with a buffer that it has only while there are some, so that a
+// thousand silent clients cost little.
 type datagramReader struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil: conn is not the kernel's own

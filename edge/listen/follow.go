@@ -16,18 +16,16 @@ import (
 )
 
 const (
-	// retryEvery is how often sockets are tried again that could not be opened.
+	// retryEvery is how often sockets that could not be opened are tried again.
 	retryEvery = 30 * time.Second
 	// retryFirst is when they are tried for the second time after the start, and then after
 	// pauses that double: a keeper soon releases the sockets of an earlier daemon with other
 	// addresses.
 	retryFirst = time.Second
-	// A round of looking what Apps need is followed by a pause of minPause, or of
-	// pauseFactor times what it took.
+	// A round is followed by a pause of minPause, or of pauseFactor times its duration.
 	minPause    = 20 * time.Millisecond
 	pauseFactor = 10
-	// acceptPause is waited after an accept that failed, for instance because too many
-	// files are open.
+	// acceptPause follows a failed accept, for instance because too many files are open.
 	acceptPause = 20 * time.Millisecond
 )
 

@@ -98,7 +98,7 @@ type rates[K comparable] struct {
 	sweep int             // how many keys there may be until useless ones are dropped
 }
 
-// minSweep is how many keys are kept without a thought.
+// minSweep is how many keys are kept without a sweep.
 const minSweep = 1024
 
 // newRates allows a number of events a second.
@@ -132,8 +132,8 @@ func (r *rates[K]) allow(key K, now time.Time) bool {
 	return true
 }
 
-// shares bounds how often something happens, by key, in a way that no client shuts a key for
-// others: in each period of burst seconds, a client that has got some may have one more only as
+// shares bounds how often something happens, by key, in a way that no client can use up a key for
+// others: in each period of burst seconds, a client that has had some may have one more only as
 // long as that leaves as much as it would have had then.
 type shares[K, C comparable] struct {
 	most int // events of a key in a period

@@ -17,7 +17,7 @@ const (
 	maxLines = 10_000
 )
 
-// lines writes to the logs of Apps, and not too often.
+// lines writes to the logs of Apps, at a limited rate.
 type lines struct {
 	gates hangar.MachineGates
 	host  hangar.HostID
@@ -26,7 +26,7 @@ type lines struct {
 	latest map[line]*lineState
 }
 
-// line is what is said again only after linesEvery.
+// line is a line that is repeated only after linesEvery.
 type line struct {
 	app  hangar.AppID
 	code hangar.EdgeCode
@@ -58,7 +58,7 @@ func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.
 	l.say(ref, host, "error", text)
 }
 
-// due reports whether to say something, and how often it was not said.
+// due reports whether to write a line, and how often it was suppressed.
 func (l *lines) due(key line, now time.Time) (missed int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

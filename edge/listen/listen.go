@@ -190,7 +190,7 @@ type Stats struct {
 	RefusedSessions uint64 // likewise, or because the port or the client has
 }
 
-// refusals are connections and sessions that were too many.
+// refusals count connections and sessions above the limits.
 type refusals struct{ clients, conns, sessions atomic.Uint64 }
 
 // Stats returns the counts.
@@ -251,10 +251,10 @@ func (l *Listeners) Run(ctx context.Context) error {
 	return nil
 }
 
-// errDrained is why connections end that go on for too long.
+// errDrained is the error of connections that outlast the drain.
 var errDrained = errors.New("the server is restarted")
 
-// ready waits until it is known whose connections are.
+// ready waits until the owners of connections are known.
 func (l *Listeners) ready(ctx context.Context) error {
 	select {
 	case <-l.o.Routes.Synced():

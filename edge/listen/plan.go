@@ -27,7 +27,7 @@ func ofApps(name string) bool {
 	return strings.HasPrefix(name, "tcp ") || strings.HasPrefix(name, "udp ")
 }
 
-// plan is which sockets Apps need.
+// plan is the set of sockets that Apps need.
 type plan struct {
 	shared netip.Addr // zero: none
 	most   int        // sockets of one App
@@ -44,8 +44,8 @@ type plan struct {
 	cut  map[hangar.AppID]int     // how many sockets Apps would have beyond most, or what is free
 }
 
-// add plans for an App. Datagrams say nothing of whose they are, so that they go to public
-// addresses of one App alone.
+// add plans for an App. Datagrams do not name their App, so that they go only to public addresses
+// of one App.
 func (p *plan) add(route *hangar.AppRoute) {
 	if len(route.Addresses) == 0 {
 		return

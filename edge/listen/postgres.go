@@ -115,8 +115,8 @@ func (l *Listeners) servePostgres(ctx context.Context, a *arrival) error {
 	return &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: "the client asks for encryption again and again"}
 }
 
-// servePostgresTLS terminates TLS. Who did not ask for it in PostgreSQL's way has to say in
-// TLS's that it is for that.
+// servePostgresTLS terminates TLS. A client that did not ask for it in PostgreSQL's way has to name
+// the protocol in TLS's (ALPN).
 func (l *Listeners) servePostgresTLS(ctx context.Context, a *arrival, direct bool) error {
 	conn, err := l.handshake(ctx, a)
 	if err != nil {
@@ -151,8 +151,8 @@ func linger(conn *traffic.Conn) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
 }
 
-// cancelQuery passes on a request to cancel a query, which few clients encrypt. It can mean
-// nothing to any Machine but the one that gave out its key.
+// cancelQuery passes on a request to cancel a query, which few clients encrypt. It means nothing to
+// any Machine but the one that gave out its key.
 func (l *Listeners) cancelQuery(ctx context.Context, a *arrival, header [pgHeader]byte, rest int) error {
 	request := slices.Grow(header[:], rest)[:pgHeader+rest]
 	if _, err := io.ReadFull(a.conn, request[pgHeader:]); err != nil {

@@ -15,7 +15,7 @@ type Socket struct {
 	At  netip.AddrPort
 }
 
-// progress is what others see of how the sockets follow the Apps.
+// progress shows others how the sockets follow the Apps.
 type progress struct {
 	poke chan struct{} // has a value when a round is wished for
 
@@ -106,7 +106,7 @@ type arrivals struct {
 	over   bool // silent ones are not waited for
 }
 
-// listen notes that a connection is waited for to say something, until done is called.
+// listen counts a silent connection, until done is called.
 func (a *arrivals) listen(conn *net.TCPConn) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +121,7 @@ func (a *arrivals) listen(conn *net.TCPConn) (done func()) {
 	}
 }
 
-// finish waits for those that are left, for so long at most. Nothing may be accepted any more.
+// finish waits for the remaining ones, up to a limit. Nothing may be accepted any more.
 func (a *arrivals) finish(patience time.Duration) {
 	defer close(a.handed)
 	none := make(chan struct{})

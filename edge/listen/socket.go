@@ -56,8 +56,8 @@ func (l *Listeners) listen(ctx context.Context, name, address string, port int) 
 // inheritedPatience is for how long the keeper may take to release a socket.
 const inheritedPatience = 20 * time.Second
 
-// listenFixed opens a socket, or takes it back. If what was left by a daemon with other
-// addresses is in the way, all of that is given up.
+// listenFixed opens a socket, or takes it back. If sockets of a daemon with other addresses are in
+// the way, all of those are given up.
 func (l *Listeners) listenFixed(ctx context.Context, name, address string, port int) (*socket, error) {
 	s, err := l.listen(ctx, name, address, port)
 	if !errors.Is(err, unix.EADDRINUSE) || len(l.inherited.sockets) == 0 {
@@ -135,7 +135,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// inheritance is what an earlier process has left.
+// inheritance is the sockets of an earlier process.
 type inheritance struct {
 	keeper  *keeper.Client
 	sockets map[string]*os.File
@@ -147,7 +147,7 @@ func (i *inheritance) take(k *keeper.Client) {
 	}
 }
 
-// get returns what was left under a name, or nil. It is the caller's then.
+// get returns the socket of a name, or nil. It is the caller's then.
 func (i *inheritance) get(name string) *os.File {
 	f := i.sockets[name]
 	delete(i.sockets, name)

@@ -37,8 +37,8 @@ func suites() []uint16 {
 // handshakeKey is under which the context of a handshake has its *arrival.
 type handshakeKey struct{}
 
-// handshake terminates TLS. Whose the connection is and by which endpoint it is served is
-// known afterwards, also if the server name had to tell. An error is a *hangar.EdgeError.
+// handshake terminates TLS. The App and the endpoint of the connection are known afterwards, even
+// if they depend on the server name. An error is a *hangar.EdgeError.
 func (l *Listeners) handshake(ctx context.Context, a *arrival) (*tlsConn, error) {
 	if !l.byIP.allow(a.client, time.Now()) || !l.shakes.Take(a.client) {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSLimit, Message: "the client begins TLS too often"}
@@ -118,7 +118,7 @@ func unrecognized(e *hangar.EdgeError) bool {
 //nolint:gochecknoglobals // it never changes
 var nameless = &tls.Config{MinVersion: tls.VersionTLS12}
 
-// choose finds the App and its endpoint, and how TLS is to be.
+// choose finds the App and its endpoint, and the settings of TLS.
 func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config, *hangar.EdgeError) {
 	a.name, a.greeted = hangar.Canonical(hello.ServerName), true
 	if a.name != "" && !l.byName.allow(a.name, a.client, time.Now()) {
@@ -178,7 +178,7 @@ func (l *Listeners) challenge() *tls.Config {
 	}
 }
 
-// configKey is all by which a configuration differs from others.
+// configKey is everything in which configurations differ.
 type configKey struct {
 	app        hangar.AppID
 	name       hangar.AppName  // of app
@@ -216,7 +216,7 @@ func newConfigKey(e *balance.Endpoint) configKey {
 	return k
 }
 
-// owner is what no other configuration shares a TLS session with.
+// owner is what a TLS session is never shared beyond.
 func (k *configKey) owner() string {
 	if k.platform != "" {
 		return "platform " + string(k.platform)
@@ -236,8 +236,8 @@ func (l *Listeners) newConfig(k configKey) *tls.Config {
 	return config
 }
 
-// certificate finds the certificate for a client, for which the name of the App will do if
-// it sent none.
+// certificate finds the certificate for a client; without a server name, that for the name of the
+// App.
 func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.Certificate, error) {
 	ctx := hello.Context()
 	if hello.ServerName == "" {

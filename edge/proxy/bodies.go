@@ -6,8 +6,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// orgShare is which part of the room for bodies one organization can take: the bodies that
-// it has kept leave room for those of others.
+// orgShare is which part of the room for bodies one organization can take: its kept bodies leave
+// room for those of others.
 const orgShare = 4
 
 // bodyRoom accounts the bytes of bodies that are kept, for each organization and for all.
