@@ -75,8 +75,7 @@ type Target struct {
 	// Booted is when the Machine booted: grace periods are counted from then. Zero
 	// for one that has no need of them, as after a resume.
 	Booted time.Time
-	// Known is what a daemon before this one has found out, in the order of Checks;
-	// nil if nothing is known.
+	// Known has the results of an earlier daemon, in the order of Checks; nil if nothing is known.
 	Known []hangar.MachineCheck
 }
 
@@ -279,8 +278,8 @@ func (c *Checker) begin(ctx context.Context, p *probe) {
 	})
 }
 
-// claim notes how to cut off a run. It reports false for a Machine that has been
-// forgotten meanwhile.
+// claim registers how to cut off a run. It reports false for a Machine that has been forgotten
+// meanwhile.
 func (c *Checker) claim(p *probe, cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +287,7 @@ func (c *Checker) claim(p *probe, cancel context.CancelFunc) bool {
 	return c.machines[p.machine.id] == p.machine
 }
 
-// end takes over what a run found out, and plans the next.
+// end takes the result of a run, and plans the next.
 func (c *Checker) end(p *probe, output string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,8 +40,8 @@ func (j *Journal) take() (batch []*call, acked []outboxKey, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	batch, j.queue = j.queue, nil
-	// Forgetting what was published is not urgent: it rides with the next commit
-	// and has one of its own only when much has gathered, or at the end.
+	// Forgetting published entries is not urgent: it is part of the next commit and has one of its
+	// own only when many have gathered, or at the end.
 	if len(batch) > 0 || len(j.acked) >= maxAcked || j.closed {
 		for k := range j.acked {
 			acked = append(acked, k)

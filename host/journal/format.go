@@ -91,7 +91,7 @@ func addBuckets(db *bolt.DB) error {
 	})
 }
 
-// writeFormat makes an empty database a journal.
+// writeFormat makes a journal of an empty database.
 func writeFormat(tx *bolt.Tx) error {
 	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {

@@ -204,8 +204,8 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
-// create makes an empty journal under another name first: a crash in the middle
-// must not leave half a file where the next Open would find it damaged.
+// create makes an empty journal under another name first: a crash in the middle must not leave a
+// partial file, which the next Open would find damaged.
 func create(path string, o Options) error {
 	fresh := path + freshSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -264,16 +264,16 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 	return db, err
 }
 
-// headroom is how much of the disk the file takes before it needs it, in bytes: what
-// bbolt makes it larger by, and more.
+// headroom is how much of the disk the file takes in advance, in bytes: more than bbolt grows it
+// by.
 const headroom = 32 << 20
 
-// roomEvery is after how many transactions the headroom is looked at.
+// roomEvery is after how many transactions the headroom is checked.
 const roomEvery = 64
 
-// takeRoom takes the headroom from the disk, so that commits go on when others have filled
-// it. If there is none it is tried again, and what is left of an earlier one serves until
-// then; a commit that finds nothing is refused and harms nothing.
+// takeRoom takes the headroom from the disk, so that commits continue when others have filled it.
+// If there is none it is tried again, and the rest of an earlier one serves until then; a commit
+// without room is refused and harms nothing.
 func (j *Journal) takeRoom() {
 	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
 	if err != nil {
@@ -329,7 +329,7 @@ func (j *Journal) Changed() <-chan struct{} { return j.changed }
 // opened again, so its user should do that.
 func (j *Journal) Broken() <-chan struct{} { return j.fault }
 
-// signal leaves a note in a channel of capacity 1 unless one is there already.
+// signal puts a value in a channel of capacity 1 unless there is one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -192,7 +192,7 @@ func (j *Journal) ack(keys []outboxKey) error {
 	return nil
 }
 
-// dropAcked forgets what a commit has made durable.
+// dropAcked forgets entries whose removal a commit has made durable.
 func (j *Journal) dropAcked(keys []outboxKey) {
 	if len(keys) == 0 {
 		return

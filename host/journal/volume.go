@@ -17,9 +17,8 @@ type VolumeRecord struct {
 	Volume hangar.Volume  `json:"volume"`
 	Org    hangar.OrgSlug `json:"org"`
 	OrgID  hangar.OrgID   `json:"org_id"`
-	// Key encrypts what is on the volume. It is encrypted itself: the journal neither
-	// opens nor understands it. Empty: the volume is not encrypted, or its key was
-	// destroyed.
+	// Key encrypts the content of the volume. It is encrypted itself: the journal neither opens nor
+	// understands it. Empty: the volume is not encrypted, or its key was destroyed.
 	Key []byte `json:"key,omitempty"`
 	// Unfilled: the volume was in hangar.VolumeFailed, or being filled, when its user
 	// destroyed it.

@@ -120,7 +120,7 @@ func openCapture(path string) (*capture, error) {
 	return c, nil
 }
 
-// copy runs until endCapture, and then copies what is in the FIFO at that moment.
+// copy runs until endCapture, and then copies the rest of the FIFO.
 func (c *capture) copy(m *machineLog) error {
 	var err error
 	for err == nil {

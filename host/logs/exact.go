@@ -95,7 +95,7 @@ func openNote(dir string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, noteName), os.O_WRONLY|os.O_CREATE, 0o600)
 }
 
-// tap copies what is in a FIFO and leaves it there.
+// tap copies the content of a FIFO and leaves it there.
 type tap struct {
 	mu   sync.Mutex
 	r, w int // of a pipe that is empty whenever mu is free

@@ -61,7 +61,7 @@ const burstSeconds = 8
 // MaxLine is the length of the longest line, in bytes. Longer ones are split.
 const MaxLine = 64 << 10
 
-// errClosed is what a Store that is not open answers with.
+// errClosed is the error of a Store that is not open.
 var errClosed = errors.New("log store is closed")
 
 // Options of a Store.
@@ -267,7 +267,7 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 	return m, nil
 }
 
-// app returns what is known of an App, which may be nothing. The caller holds s.mu.
+// app returns the log of an App, or nil. The caller holds s.mu.
 func (s *Store) app(id hangar.AppID) *appLog {
 	a, ok := s.apps[id]
 	if !ok {
@@ -280,7 +280,7 @@ func (s *Store) app(id hangar.AppID) *appLog {
 	return a
 }
 
-// dropApp forgets an App of which nothing is left. The caller holds s.mu.
+// dropApp forgets an App without logs. The caller holds s.mu.
 func (s *Store) dropApp(a *appLog) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

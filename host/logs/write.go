@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// appLog is what one App's Machines share: an order of their lines.
+// appLog is what the Machines of one App share: an order of their lines.
 type appLog struct {
 	id   hangar.AppID
 	rate *rate.Limiter // of the bytes that its Machines write
@@ -201,7 +201,7 @@ func (m *machineLog) output(chunk []byte) {
 	m.report(w.write(), len(w.chunk))
 }
 
-// settle notes that the chunk was taken out of the FIFO.
+// settle records that the chunk was taken out of the FIFO.
 func (m *machineLog) settle() {
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
@@ -224,8 +224,8 @@ func (m *machineLog) finish() {
 	m.report(w.write(), size)
 }
 
-// report keeps account of output that could not be written. A Machine that can block
-// on a full disk of the host would be worse off than one with a gap in its log.
+// report counts output that could not be written. A Machine that can block on a full disk of the
+// host would be worse off than one with a gap in its log.
 func (m *machineLog) report(err error, size int) {
 	switch {
 	case err == nil:

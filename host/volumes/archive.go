@@ -133,8 +133,8 @@ func (a *archiver) close() error {
 	return a.o.Archive.Close()
 }
 
-// pin keeps a snapshot in the archive until the function that it returns is called,
-// also when it is discarded meanwhile.
+// pin keeps a snapshot in the archive until the returned function is called, even if it is
+// discarded meanwhile.
 func (a *archiver) pin(id hangar.SnapshotID) (unpin func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,7 +172,7 @@ func errNoArchive() error {
 	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "snapshots are not offered by this server")
 }
 
-// removeDiscarded removes from the archive what was taken off the volume's list.
+// removeDiscarded removes from the archive the snapshots that were taken off the volume's list.
 func (v *volume) removeDiscarded(ctx context.Context) error {
 	ids := v.store.unneeded(v.rec.Load().Discarded)
 	if len(ids) == 0 {
@@ -196,8 +196,8 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 	return err
 }
 
-// keep gives back the room that removed snapshots took: once a day, soon after
-// some were removed, and every hour for a day from then on.
+// keep frees the room of removed snapshots: once a day, soon after some were removed, and every
+// hour for a day from then on.
 func (a *archiver) keep(ctx context.Context) {
 	next := time.NewTimer(collectDaily)
 	defer next.Stop()

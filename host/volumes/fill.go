@@ -25,9 +25,9 @@ const (
 	fillReserve = 256 << 20
 )
 
-// fillingOf says from what a new volume is to be filled, and completes the size that it
-// gets by that of what it is made from. Until release is called, that is kept as it is; the
-// record of a volume that is being filled keeps it from then on.
+// fillingOf finds the source of a new volume, and completes the volume's size from it. Until
+// release is called, the source is kept as it is; the record of a volume that is being filled keeps
+// it from then on.
 func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, release func(), err error) {
 	release = func() {}
 	var (
@@ -68,9 +68,8 @@ func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling
 // again after a restart of the daemon.
 func (v *volume) beginFilling() { v.store.work.Go(func() { v.fill(v.store.work.Context) }) }
 
-// fill brings a volume from restoring to created, or to failed when that is out of
-// reach, unless its user destroys it meanwhile. When ctx ends first, the next daemon begins
-// again.
+// fill brings a volume from restoring to created, or to failed when that cannot be reached, unless
+// its user destroys it meanwhile. When ctx ends first, the next daemon begins again.
 func (v *volume) fill(ctx context.Context) {
 	filling, end := context.WithCancel(ctx)
 	defer end()
@@ -194,7 +193,7 @@ func (v *volume) blank(ctx context.Context) error {
 	return v.store.o.Devices.Create(ctx, spec)
 }
 
-// pour fills the image, and says what is on it when everything is durable.
+// pour fills the image, and returns its content once everything is durable.
 func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
 	defer v.filling.Store(nil)
 	device, release, err := v.open.hold(ctx)
