@@ -39,7 +39,7 @@ const (
 	maxDoubling = 20
 )
 
-// attempt is how asking for the certificate of a name went. It never changes.
+// attempt is the result of the last order for a name's certificate. It never changes.
 type attempt struct {
 	Failures     int                       `json:"failures"`
 	At           time.Time                 `json:"at"`   // of the last one
@@ -55,7 +55,7 @@ type attempts struct {
 	of   map[hangar.Hostname]*attempt
 }
 
-// restore reads them from the disk. Those that cannot be read are forgotten.
+// restore reads them from the disk. Unreadable ones are dropped.
 func (a *attempts) restore() error {
 	a.of = map[hangar.Hostname]*attempt{}
 	return each(a.disk.attempts(), attemptExt, func(name hangar.Hostname, data []byte, err error) {
@@ -72,7 +72,7 @@ func (a *attempts) get(name hangar.Hostname) *attempt {
 	return a.of[name]
 }
 
-// next is when a name may be asked for.
+// next is when a name may be ordered again.
 func (a *attempts) next(name hangar.Hostname, now time.Time) time.Time {
 	if last := a.get(name); last != nil && last.Next.After(now) {
 		return last.Next

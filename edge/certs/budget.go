@@ -62,7 +62,7 @@ type wait struct {
 	shown hangar.CertificateError
 }
 
-// fewBuckets are not worth being looked through.
+// fewBuckets are not worth a sweep.
 const fewBuckets = 4096
 
 func newBudget(l Limits) *budget {
@@ -95,8 +95,8 @@ func (b *budget) shares(w wish) []share {
 	return shares
 }
 
-// take counts an order, or returns how long it has to wait, having counted nothing. Orders that are
-// under way at the same time may exceed what counts when it is issued, by as many as these are.
+// take counts an order, or returns how long it has to wait, having counted nothing. Orders in
+// flight may exceed the limit on issued certificates, by as many as they are.
 func (b *budget) take(w wish, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()

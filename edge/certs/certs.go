@@ -81,14 +81,14 @@ type Options struct {
 	Owner func(hangar.Hostname) (hangar.OrgID, bool)
 	// DemandWait bounds how long a handshake waits for an ACME server. 0: DefaultDemandWait.
 	DemandWait time.Duration
-	// AtOnce is how many certificates are asked for at the same time. 0: DefaultAtOnce.
+	// AtOnce is how many certificates are ordered at the same time. 0: DefaultAtOnce.
 	AtOnce int
 	// RenewalRatio is the part of a certificate's life that is left when it is renewed. 0: a
 	// third.
 	RenewalRatio float64
 	// Pace says how long to wait after failures. Zero: DefaultPace.
 	Pace Pace
-	// Limits bound what each organization has asked for. Zero: DefaultLimits.
+	// Limits bound the orders of each organization. Zero: DefaultLimits.
 	Limits Limits
 	Log    *slog.Logger // nil: slog.DiscardHandler
 }

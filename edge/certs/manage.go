@@ -92,7 +92,7 @@ func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	return nil
 }
 
-// dueAt is when something is to be done for a name.
+// dueAt is when a name is due.
 func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	if e := t.issued[name]; e != nil {
 		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
@@ -131,7 +131,7 @@ func (c *Certs) follow(ctx context.Context) {
 	}
 }
 
-// apply makes what the feed says what handshakes meet, and then what the disk has.
+// apply installs the feed's content, first for handshakes, and then on the disk.
 func (c *Certs) apply(set hangar.CertificateSet) {
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
@@ -213,8 +213,7 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	return err
 }
 
-// fulfil has a certificate issued or renewed if it is time to, and returns when something is
-// to be done for the name again.
+// fulfil has a certificate issued or renewed if it is due, and returns when the name is due again.
 func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
 	c.budget.drop(name) // it may have to wait again
 	t, now := c.table.Load(), time.Now()
@@ -265,8 +264,8 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	return failed.Next, true
 }
 
-// recall reads a certificate that was issued for a name when it was wanted before. What
-// cannot be read is removed, for it would keep certmagic from having another one issued.
+// recall reads a certificate that was issued for a name when it was wanted before. An unreadable
+// one is removed, for it would keep certmagic from having another one issued.
 func (c *Certs) recall(name hangar.Hostname) *entry {
 	e, err := c.readIssued(name)
 	if err == nil {
@@ -282,7 +281,7 @@ func (c *Certs) recall(name hangar.Hostname) *entry {
 	return nil
 }
 
-// ask has a certificate issued, in the place of one that there may be.
+// ask has a certificate issued, replacing an existing one.
 func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -305,7 +304,8 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	return issued, nil
 }
 
-// install lets handshakes meet an issued certificate, and returns when it is to be renewed.
+// install makes an issued certificate available to handshakes, and returns when it is to be
+// renewed.
 func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	c.change.Lock()
 	defer c.change.Unlock()

@@ -34,7 +34,7 @@ type orders struct {
 	stopped  bool
 }
 
-// order is what is to be done for a name. It is guarded by the mu of orders.
+// order is the work due for a name. It is guarded by the mu of orders.
 type order struct {
 	name     hangar.Hostname
 	at       time.Time
@@ -60,7 +60,7 @@ func (o *orders) poke() {
 	}
 }
 
-// set has a name worked on at a time, earlier or later than it was to be.
+// set schedules a name, earlier or later than before.
 func (o *orders) set(name hangar.Hostname, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,7 +103,7 @@ func (o *orders) drop(name hangar.Hostname) {
 	o.settle(w)
 }
 
-// hurry has a name worked on at a time, if that is earlier than it was to be.
+// hurry schedules a name, if that is earlier than before.
 func (o *orders) hurry(name hangar.Hostname, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,7 +172,7 @@ func (o *orders) run(ctx context.Context) {
 	}
 }
 
-// start begins what is due, and returns when the next will be.
+// start begins the due work, and returns when the next is due.
 func (o *orders) start(ctx context.Context, workers *sync.WaitGroup) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()

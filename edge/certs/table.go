@@ -44,7 +44,7 @@ func (e *entry) renewAt(ratio float64) time.Time {
 	return e.notAfter.Add(-time.Duration(float64(life) * ratio))
 }
 
-// view is what the owner of the name sees of the certificate.
+// view is the certificate as the owner of the name sees it.
 func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCertificate {
 	v := hangar.IssuedCertificate{
 		Kind: kind, Status: hangar.CertificateActive, KeyType: "rsa", Issuer: e.pair.Leaf.Issuer.CommonName,
@@ -70,7 +70,7 @@ func emptyTable() *table {
 	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]hangar.OrgID{}}
 }
 
-// best returns the first certificate that is valid, and else the first that there is.
+// best returns the first valid certificate, and else the first one.
 func best(now time.Time, candidates ...*entry) (found, expired *entry) {
 	for _, e := range candidates {
 		if e == nil {

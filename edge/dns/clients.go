@@ -23,7 +23,7 @@ const (
 	MaxAsking = 64
 )
 
-// maxClients bounds the memory for clients that are known.
+// maxClients bounds the memory for known clients.
 const maxClients = 1 << 16
 
 // clients keeps how much each client asks.
@@ -40,14 +40,13 @@ type client struct {
 	seen               time.Time
 }
 
-// bucket holds what may be had at once, and fills up with time.
+// bucket holds tokens, and fills up with time.
 type bucket struct {
 	level float64
 	at    time.Time
 }
 
-// take takes one, if there is one. A bucket is full at first, and holds what comes in
-// a second.
+// take takes a token, if there is one. A bucket is full at first, and holds the tokens of a second.
 func (b *bucket) take(now time.Time, rate float64) bool {
 	if b.at.IsZero() {
 		b.level = rate

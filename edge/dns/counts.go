@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// result is what has become of a message of a client.
+// result is how a client's message was handled.
 type result int
 
 const (

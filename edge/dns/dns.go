@@ -59,7 +59,7 @@ type Config struct {
 	// Owner returns the Machine that an IPv4 address belongs to, and its network. nil:
 	// none does.
 	Owner func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool)
-	// Peers are those of a network; nil: there are none.
+	// Peers returns the peers of a network; nil: there are none.
 	Peers func(hangar.NetworkID) []Peer
 	// Resolvers are asked for all other names, the first first. It is called for each
 	// lookup. nil: there are none.
@@ -153,7 +153,7 @@ func ignoreClosed(err error) error {
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer s.resolver.lookups.Wait()
-	// What is asked right after a start is answered when the names are known.
+	// Questions right after a start are answered when the names are known.
 	wait := time.NewTimer(syncPatience)
 	defer wait.Stop()
 	select {
@@ -173,7 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep forgets clients that have gone.
+// sweep drops clients that have gone.
 func (s *Server) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -213,7 +213,7 @@ func (a asker) client() netip.Addr {
 	return a.addr
 }
 
-// verdict says what becomes of a message.
+// verdict says how to handle a message.
 type verdict int
 
 const (

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// local answers what is asked about local zones.
+// local answers questions about local zones.
 type local struct {
 	catalog *catalog.Catalog
 	routes  *catalog.Routes // nil: there are none
@@ -31,7 +31,7 @@ func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *
 		select {
 		case <-l.catalog.Synced():
 		default:
-			// What is not in view yet may exist.
+			// A row that is not visible yet may exist.
 			return answer{rcode: dns.RcodeServerFailure}
 		}
 		n = l.node(q, asker, network, before)

@@ -188,7 +188,7 @@ type records struct {
 	fixed bool // the order matters
 }
 
-// answer is what the question gets.
+// answer is the answer to a question.
 type answer struct {
 	rcode   int
 	records records
@@ -200,8 +200,8 @@ type answer struct {
 	foreign bool
 }
 
-// write appends the answer to out, in at most limit bytes. What does not fit is left
-// out, and the answer says so if the asker can come again over TCP.
+// write appends the answer to out, in at most limit bytes. Records that do not fit are left out,
+// and the answer says so if the asker can come again over TCP.
 func (q *query) write(out []byte, a *answer, limit int) []byte {
 	base := len(out)
 	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(a.rcode&0xf)
@@ -224,7 +224,7 @@ func (q *query) write(out []byte, a *answer, limit int) []byte {
 
 	wire, count := a.records.wire, a.records.count
 	if len(wire) > room {
-		// Every client gets along with some addresses, also one that knows no TCP.
+		// Every client can use a subset of the addresses, even one without TCP.
 		count = 0
 		if a.records.each > 0 {
 			count = room / a.records.each

@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// node is what a name of the private network has. A node without either exists, and
-// has no records.
+// node has the records of a name of the private network. A node without any exists, and has no
+// records.
 type node struct {
 	addresses records // AAAA
 	text      records // TXT
@@ -27,7 +27,7 @@ type node struct {
 	machine hangar.MachineID
 	host    hangar.HostID
 	version uint64
-	// changeable nodes are made of something else, and never kept.
+	// changeable nodes are built from other sources, and never cached.
 	changeable bool
 }
 
@@ -42,7 +42,7 @@ func (n *node) valid(c *catalog.Catalog, network hangar.NetworkID) bool {
 
 func (n *node) bytes() int { return len(n.addresses.wire) + len(n.text.wire) }
 
-// names answers what is asked of one network.
+// names answers questions about one network.
 type names struct {
 	network hangar.NetworkID
 	asker   netip.Addr

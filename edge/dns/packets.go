@@ -24,7 +24,7 @@ const (
 	batch = 32
 	// backlog is how many full batches in a row mean that questions queue up.
 	backlog = 8
-	// queueBytes is what the kernel keeps of messages that wait, as it counts.
+	// queueBytes is how much of pending messages the kernel keeps, as it counts.
 	queueBytes = 4 << 20
 	// maxReaders bounds those of one socket.
 	maxReaders = 4
@@ -204,7 +204,7 @@ func (q *query) clone() *query {
 	return &c
 }
 
-// send sends the answers. One that the kernel refuses is passed over.
+// send sends the answers. One that the kernel refuses is skipped.
 func (r *reader) send() {
 	for rest := r.out; len(rest) > 0; {
 		n, _ := r.batches.WriteBatch(rest, 0)

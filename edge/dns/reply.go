@@ -18,7 +18,7 @@ const (
 	staleTTL = 30 // seconds
 )
 
-// reply is what a resolver answered. It never changes.
+// reply is the answer of a resolver. It never changes.
 type reply struct {
 	key     string
 	wire    []byte // without EDNS

@@ -20,7 +20,7 @@ type ResolvConf struct {
 	checked time.Time
 }
 
-// checkInterval is how often the file is looked at, at most.
+// checkInterval is how often the file is checked, at most.
 const checkInterval = time.Second
 
 // NewResolvConf returns those of the file at path, which may not be there.

@@ -21,11 +21,11 @@ const (
 	minAttempts     = 3
 	// lookupPatience bounds a lookup.
 	lookupPatience = 4500 * time.Millisecond // less than clients wait
-	// stalePatience is how long a client waits that could have an old answer.
+	// stalePatience is how long a client waits that could have a stale answer.
 	stalePatience = 500 * time.Millisecond
-	// failureTime is for how long no resolver is asked again what none could answer.
+	// failureTime is for how long a question without an answer is not sent to resolvers again.
 	failureTime = time.Second
-	// maxLookups bounds those at a time.
+	// maxLookups bounds the lookups in flight.
 	maxLookups = 1024
 )
 

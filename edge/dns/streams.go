@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	// streamPatience is how long a connection may be silent, and an answer may take to
-	// be taken.
+	// streamPatience is how long a connection may be silent, and an answer may take to be accepted.
 	streamPatience = 10 * time.Second
 	// Connections at a time, of all clients and of one. A new one never evicts another.
 	maxStreams       = 2048
 	maxClientStreams = 64
-	// retryPause is after what keeps a socket from being read.
+	// retryPause follows an error that keeps a socket from being read.
 	retryPause = 50 * time.Millisecond
 )
 

@@ -7,9 +7,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TTL is how long an answer about the private network may be kept, in seconds, and
-// NegativeTTL how long it may be remembered that there is none: shorter, because what
-// is asked for too early appears within milliseconds.
+// TTL is how long an answer about the private network may be kept, in seconds, and NegativeTTL how
+// long a missing name may be cached: shorter, because a name that is requested too early appears
+// within milliseconds.
 const (
 	TTL         = 5
 	NegativeTTL = 1

@@ -41,7 +41,7 @@ type body struct {
 	reader atomic.Pointer[attemptBody]
 }
 
-// bodyLimits say how much of bodies is kept.
+// bodyLimits bound the kept bytes of bodies.
 type bodyLimits struct {
 	memory int64     // bytes of one body in memory
 	spool  int64     // bytes of one body altogether, if more than memory: in a file
@@ -84,7 +84,7 @@ func (b *body) failure() error {
 	return b.err
 }
 
-// close forgets what was kept. No attempt gets more.
+// close drops the kept bytes. No attempt gets more.
 func (b *body) close() {
 	b.reader.Store(nil)
 	if b.mu.TryLock() {
@@ -111,13 +111,13 @@ func (b *body) forget() {
 	b.taken = bodyBytes{}
 }
 
-// lose forgets a body that can be kept no longer. b.mu is held.
+// lose drops a body that can no longer be kept. b.mu is held.
 func (b *body) lose(noRoom bool) {
 	b.forget()
 	b.lost, b.noRoom = true, noRoom
 }
 
-// take accounts more bytes of the body. b.mu is held.
+// take accounts for more bytes of the body. b.mu is held.
 func (b *body) take(more bodyBytes) bool {
 	if !b.limits.room.take(b.org, more) {
 		return false
@@ -126,7 +126,7 @@ func (b *body) take(more bodyBytes) bool {
 	return true
 }
 
-// keep remembers bytes that follow those it has. b.mu is held.
+// keep appends bytes to those that it has. b.mu is held.
 func (b *body) keep(p []byte) {
 	if b.lost || len(p) == 0 {
 		return

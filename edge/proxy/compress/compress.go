@@ -111,7 +111,7 @@ func keeps(h http.Header) bool {
 	return false
 }
 
-// vary adds what the answer depends on.
+// vary adds the headers that the answer depends on.
 func vary(h http.Header) {
 	for _, line := range h["Vary"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -174,7 +174,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	}
 }
 
-// release begins to compress what was held.
+// release begins to compress the held bytes.
 func (w *writer) release() error {
 	w.begin(w.status)
 	_, err := w.enc.Write(w.buffer)
