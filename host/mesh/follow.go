@@ -12,7 +12,7 @@ type member struct {
 	network hangar.NetworkID
 }
 
-// members count what each host has of each network: Machines, and one if there are peers.
+// members counts each host's members of each network: Machines, and one if there are peers.
 type members map[hangar.HostID]map[hangar.NetworkID]int
 
 func (m members) has(at member) bool { return m[at.host][at.network] > 0 }
@@ -66,7 +66,7 @@ func (m *Mesh) Observe(old, row *hangar.MachineRow) {
 	}
 }
 
-// followPeers takes from the feed at which hosts' gateways networks have peers.
+// followPeers follows which hosts' gateways have peers of which networks.
 func (m *Mesh) followPeers(ctx context.Context) error {
 	for peers, err := range m.Peers.WatchPeers(ctx) {
 		if err != nil {
@@ -93,8 +93,8 @@ func (m *Mesh) followPeers(ctx context.Context) error {
 	return errFeedEnded
 }
 
-// followHosts takes from the feed which other hosts there are. A host that is dead may only be out of
-// reach, and stays until it is removed.
+// followHosts follows the other hosts. A host that is dead may only be unreachable, and stays until
+// it is removed.
 func (m *Mesh) followHosts(ctx context.Context, hosts hangar.HostFeed) error {
 	seen, synced := map[hangar.HostID]bool{}, false
 	for change, err := range hosts.WatchHosts(ctx) {

@@ -167,7 +167,7 @@ func (m *Mesh) openLink(ctx context.Context) error {
 	return nil
 }
 
-// closeLink takes the device away. The caller holds mu.
+// closeLink removes the device. The caller holds mu.
 func (m *Mesh) closeLink() {
 	if m.link != nil {
 		m.link.Close()
@@ -202,7 +202,7 @@ func (m *Mesh) Handshakes() map[hangar.HostID]time.Time {
 	return all
 }
 
-// seen is what the device knows of each host. The caller holds mu.
+// seen is the device's state of each host. The caller holds mu.
 func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	if m.link == nil {
 		return nil
@@ -237,7 +237,7 @@ func (m *Mesh) again(ctx context.Context, feed string, follow func(context.Conte
 	})
 }
 
-// nudge lets settle look again.
+// nudge makes settle check again.
 func (m *Mesh) nudge() {
 	select {
 	case m.wake <- struct{}{}:

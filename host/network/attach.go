@@ -129,8 +129,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	device.PeerMTU = MTU
 	device.PeerHardwareAddr = machineMAC(at.number)
 	device.PeerNamespace = netlink.NsFd(ns.Fd())
-	// A device of that name is what the kernel has not yet taken down of an
-	// attachment that was removed.
+	// The kernel has not yet removed the device of an earlier attachment.
 	if err := n.deleteLink(at.link); err != nil {
 		return nil, err
 	}
@@ -166,7 +165,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 // nl6AddrGenNone is IN6_ADDR_GEN_MODE_NONE of the kernel.
 const nl6AddrGenNone = 1
 
-// refill puts back what the last sandbox took out of the namespace.
+// refill restores what the last sandbox took out of the namespace.
 func (n *Network) refill(id hangar.MachineID, at endpoint) error {
 	ns, err := openNetNS(n.netnsPath(id))
 	if err != nil {

@@ -65,7 +65,7 @@ func parseCounters(text string) (Counters, error) {
 	}, nil
 }
 
-// links are the devices of complete attachments, and whose they are.
+// links are the devices of complete attachments, and their Machines.
 func (a *attachments) links() map[string]hangar.MachineID {
 	a.mu.Lock()
 	attached := maps.Clone(a.attached)

@@ -67,7 +67,7 @@ func (g *gateway) open(nl *netlink.Handle) error {
 	return nil
 }
 
-// close takes the host's own addresses away again.
+// close removes the host's own addresses again.
 func (g *gateway) close(nl *netlink.Handle) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, unix.AF_INET) })
 	if err != nil {

@@ -273,7 +273,7 @@ func (n *Network) openLocals() error {
 	return nil
 }
 
-// closeLocals takes everything from the host that the instance has made its own.
+// closeLocals removes everything from the host that the instance has made its own.
 func (n *Network) closeLocals() error {
 	prefixes, err := n.locals()
 	for _, p := range prefixes {

@@ -140,7 +140,7 @@ func masked6(f field, mask [16]byte, op expr.CmpOp, want [16]byte) []expr.Any {
 	)
 }
 
-// private6 matches an address of the private networks, whosever it is.
+// private6 matches an address of any private network.
 func private6(f field, op expr.CmpOp) []expr.Any {
 	return masked6(f, [16]byte{0: 0xff, 1: 0xff}, op, [16]byte{0: 0xfd, 1: 0xaa})
 }

@@ -74,9 +74,8 @@ type Options struct {
 	Log      *slog.Logger
 	// RunDir is where namespaces are bound; empty: DefaultRunDir.
 	RunDir string
-	// IPv4Pool is what Machines get their IPv4 addresses from, a /24 or larger. When
-	// it is not valid, Open chooses a /16 that no route of the host overlaps, and
-	// keeps to it until Remove or a reboot.
+	// IPv4Pool is the range of the Machines' IPv4 addresses, a /24 or larger. When it is not valid,
+	// Open chooses a /16 that no route of the host overlaps, and keeps it until Remove or a reboot.
 	IPv4Pool netip.Prefix
 	// AllowEgress are networks that Machines may reach although they are not of the
 	// public internet, such as a database server's beside this host. No option opens
@@ -310,7 +309,7 @@ func (n *Network) check() error {
 	return nil
 }
 
-// connect opens the ways to the kernel.
+// connect opens the connections to the kernel.
 func (n *Network) connect() error {
 	rules, err := openFirewall()
 	if err != nil {
@@ -353,7 +352,7 @@ func (n *Network) adopt(links []netlink.Link) error {
 	return nil
 }
 
-// deleteLink deletes a device of the host; one that is not there is deleted already.
+// deleteLink deletes a device of the host; a missing one is deleted already.
 func (n *Network) deleteLink(name string) error {
 	l, err := n.nl.LinkByName(name)
 	if err == nil {

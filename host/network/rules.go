@@ -172,7 +172,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)),
 		toTCP(hangar.MachineSSHPort), redirectPort(t.gateway.gateway6, hangar.ServicesSSHPort))
 
-	// What is dropped before it is confirmed takes no place in the kernel's table.
+	// A packet that is dropped before it is confirmed takes no place in the kernel's table.
 	for _, f := range []struct {
 		set    *nftables.Set
 		source []expr.Any
@@ -259,10 +259,9 @@ func (t *filter) removeRules() error {
 	return t.firewall.remove(t.standIn(), t.table())
 }
 
-// dropIngress keeps the kernel's own stack in a Machine's namespace from hearing
-// anything. The sandbox taps the device before the hook. Without it the kernel, while
-// it has the addresses, answers segments of connections that are about to be restored
-// with resets.
+// dropIngress keeps packets from the kernel's own stack in a Machine's namespace. The sandbox taps
+// the device before the hook. Without it the kernel, while it has the addresses, answers segments
+// of connections that are about to be restored with resets.
 func dropIngress(ns *os.File) error {
 	c, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// closed is where a Machine's packets do not go unless the operator allows it: every
-// range that is not of the public internet and may be behind a host.
+// closed is where a Machine's packets do not go unless the operator allows it: every range that is
+// not of the public internet and may be behind a host.
 //
 //nolint:gochecknoglobals // a constant
 var closed = []netip.Prefix{
@@ -43,7 +43,7 @@ var closed = []netip.Prefix{
 //nolint:gochecknoglobals // a constant
 var translated = netip.MustParsePrefix("64:ff9b::/96")
 
-// closedRanges returns what is closed to this instance's Machines.
+// closedRanges returns the ranges closed to this instance's Machines.
 func (t *filter) closedRanges() []netip.Prefix {
 	all := append(slices.Clone(closed), t.gateway.pool.Masked())
 	for _, p := range closed {

@@ -60,7 +60,7 @@ func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, fini
 	return c
 }
 
-// pump takes what the peer sends. It returns when that has come to its end.
+// pump handles the peer's frames. It returns at the end of them.
 func (c *conn) pump() {
 	defer c.fail(net.ErrClosed)
 	ended := false
@@ -104,7 +104,7 @@ func (c *conn) pump() {
 	}
 }
 
-// left notes that the peer has closed its end. It waits a while for ours.
+// left records that the peer has closed its end. It waits a while for ours.
 func (c *conn) left() {
 	c.mu.Lock()
 	c.peerGone = true
@@ -213,7 +213,7 @@ func (c *conn) endWrite() {
 	c.writing = false
 }
 
-// written is the error of a write: rather why the connection has failed.
+// written is the error of a write: if the connection has failed, the reason of that.
 func (c *conn) written(err error) error {
 	if err == nil {
 		return nil
@@ -357,8 +357,8 @@ func (d *deadline) passed() bool {
 	}
 }
 
-// set changes the time; zero is never. A Read that is under way learns of an earlier time only if
-// none has passed.
+// set changes the time; zero is never. A Read in progress notices an earlier time only if none has
+// passed.
 func (d *deadline) set(t time.Time) {
 	if d.arm(t) {
 		d.onExpire()

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// feedPause is waited for before a feed of hosts that broke is taken up again.
+// feedPause is the pause before a broken feed of hosts is followed again.
 const feedPause = time.Second
 
 // DirectoryConfig has the dependencies of a Directory.
@@ -24,7 +24,7 @@ type DirectoryConfig struct {
 	Agent hangar.Agent       // of this host
 	Gate  hangar.MachineGate // the same
 	Feed  hangar.HostFeed
-	// Transport returns what connects to a host and verifies that it is that host; see Transport.
+	// Transport returns the transport to one host, which verifies the host; see Transport.
 	Transport func(hangar.Host) http.RoundTripper
 	Log       *slog.Logger
 }
@@ -42,7 +42,7 @@ type Directory struct {
 	hosts    atomic.Pointer[known]
 }
 
-// known is what is known of hosts at one time. It is never changed.
+// known is the known hosts at one time. It is never changed.
 type known struct {
 	byID    map[hangar.HostID]*member
 	synced  bool
@@ -124,7 +124,7 @@ func (d *Directory) follow(ctx context.Context) error {
 	return nil
 }
 
-// apply changes what is known.
+// apply changes the known hosts.
 func (d *Directory) apply(ctx context.Context, change hangar.HostChange, synced bool) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -197,7 +197,7 @@ type remoteAgent struct {
 // Host implements hangar.Agent.
 func (a remoteAgent) Host() hangar.Host { return a.record }
 
-// away is the error of a host of which it is known that it cannot be reached.
+// away is the error of a host that is known to be unreachable.
 func (m *member) away() error {
 	switch {
 	case m.host.State == hangar.HostDead:

@@ -15,7 +15,7 @@ const (
 	// enterTimeout bounds how long a request waits to be let into a Machine of another host. Then
 	// the edge takes another Machine.
 	enterTimeout = time.Second
-	// maxLogBatch bounds lines of logs that wait to be sent, in bytes; others are dropped.
+	// maxLogBatch bounds pending lines of logs, in bytes; others are dropped.
 	maxLogBatch = 256 << 10
 )
 
@@ -120,7 +120,7 @@ func (g *gate) left(id uint64) {
 	}
 }
 
-// follow keeps a connection as long as it lasts, and makes a new one as long as anyone is in.
+// follow keeps a connection as long as it lasts, and makes a new one as long as there are visits.
 func (g *gate) follow() {
 	for {
 		err := g.connection(g.work.Context)

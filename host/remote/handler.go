@@ -51,7 +51,7 @@ type Handler struct {
 	open    *connlimit.Count[hangar.HostID]
 }
 
-// streaming is how a host answers calls of one method whose answer is more than a result.
+// streaming is how a host answers calls of a method with more than one result.
 type streaming struct {
 	args  int
 	serve func(h *Handler, x *served)
@@ -167,7 +167,7 @@ func (x *served) abort() {
 	_ = x.control.SetWriteDeadline(past)
 }
 
-// finish keeps abort from what the server does with the exchange next.
+// finish protects the exchange from abort, because the server uses it for the next one.
 func (x *served) finish() {
 	x.ending.Lock()
 	defer x.ending.Unlock()
