@@ -354,7 +354,7 @@ func TestLayersAreSharedAndSurviveARestart(t *testing.T) {
 	if n, _ := left(t, dir); n != 2 {
 		t.Errorf("%d layers are left, want those of the other image", n)
 	}
-	// What a crash left half-made is gone after the start; the rest is there.
+	// Partial files of a crash are gone after the start; the rest is there.
 	for _, p := range []string{"tmp/layer-x/fs/deep", "tmp/write-y"} {
 		if err := os.MkdirAll(filepath.Join(dir, p), 0o700); err != nil {
 			t.Fatal(err)
@@ -436,7 +436,7 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	if n := len(arrived); n > 3 {
 		t.Errorf("layers were asked for %d times more than once each", n-1)
 	}
-	// When all leave, nothing goes on and nothing is left.
+	// When all leave, no work continues and nothing is left.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -490,7 +490,7 @@ func TestTransfersThatBreakAreRepeated(t *testing.T) {
 	}
 }
 
-// rawLayer is a layer of given bytes, whatever they are.
+// rawLayer is a layer of arbitrary bytes.
 func rawLayer(data []byte) v1.Layer { return static.NewLayer(data, types.DockerLayer) }
 
 func gzipped(tb testing.TB, data []byte) []byte {
@@ -744,7 +744,7 @@ func TestBuiltInRegistry(t *testing.T) {
 	}
 	_, err := s.Resolve(t.Context(), tenant, "registry.hangar.localhost/personal/none:v1")
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")
-	// The collector keeps what was pushed, whatever becomes of the unpacked copy.
+	// The collector keeps what was pushed, even without the unpacked copy.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -849,8 +849,8 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestGCBesidePulls: whatever is collected, an image that Pull returned and that is
-// in use is whole.
+// TestGCBesidePulls: an image that Pull returned and that is in use stays whole during any
+// collection.
 func TestGCBesidePulls(t *testing.T) {
 	u := serve(t)
 	base := files(t, map[string]string{"base": "1"})
@@ -911,7 +911,7 @@ func TestPlainHTTPStaysOnThisHost(t *testing.T) {
 	s := open(t, image.Options{Log: slog.New(slog.DiscardHandler), Dialer: dialer(t, "0.0.0.0/8")})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	// 192.0.2.0/24 and 10/8 are nobody here: what matters is that it is not asked.
+	// No server has 192.0.2.0/24 and 10/8 here: what matters is that it is not asked.
 	for _, host := range []string{"0.0.0.0:1", "0.0.0.0"} {
 		_, err := s.Resolve(ctx, tenant, host+"/app:v1")
 		if hangar.CodeOf(err) != hangar.CodeUnavailable {

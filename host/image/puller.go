@@ -29,7 +29,7 @@ type Puller struct {
 	AnyRegistry bool
 }
 
-// context is a context for what is dialled for the puller.
+// context is a context for the puller's connections.
 func (p Puller) context(ctx context.Context) context.Context {
 	if p.AnyRegistry {
 		return publicdial.WithAdministrator(ctx)
@@ -37,7 +37,7 @@ func (p Puller) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// key keeps what pullers share, which is what goes on for their organization, apart.
+// key separates what pullers share, which is the work in flight for their organization.
 func (p Puller) key(elem ...string) string {
 	kind := "tenant"
 	if p.AnyRegistry {
@@ -102,7 +102,7 @@ func (s *Store) locate(ctx context.Context, who Puller, ref reference) (referenc
 // name of another one.
 const builtInOrigin = "built-in/"
 
-// origin names the place that answers for what it serves: a repository of a registry.
+// origin names the place that a reference is pulled from: a repository of a registry.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
 	if !s.builtIn(ref) {
 		return ref.source(), true
@@ -137,9 +137,9 @@ func withSource(sources []string, org hangar.OrgID, source string) []string {
 	return append(kept, source)
 }
 
-// RemoveOrg removes what is kept of an organization: its repositories in the built-in
-// registry, and the images that were pulled for it alone and that no Machine uses. It may be
-// repeated. Nothing can be pushed for the organization any more.
+// RemoveOrg removes all content of an organization: its repositories in the built-in registry,
+// and the images that were pulled for it alone and that no Machine uses. It may be repeated.
+// Nothing can be pushed for the organization any more.
 func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if err := s.registry.RemoveOrg(ctx, org); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	return err
 }
 
-// Usage says what an organization takes: what it has in the built-in registry, and the images
+// Usage returns the room that an organization uses: in the built-in registry, and for the images
 // that were pulled for it.
 func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
 	kept, err := s.registry.Usage(ctx, org)
@@ -175,9 +175,9 @@ type measured struct {
 	at    time.Time
 }
 
-// withinQuota refuses to keep more for an organization that has as much as it may. What it uses
-// is measured at most once in Limits.UsageAge; pushes and pulls that have begun before are
-// finished, within their own bounds.
+// withinQuota refuses to keep more for an organization at its quota. Its usage is measured at
+// most once in Limits.UsageAge; pushes and pulls that have begun before are finished, within
+// their own bounds.
 func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	if s.opts.Quota == nil || org == "" {
 		return nil
@@ -238,8 +238,8 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 	return nil
 }
 
-// slots bound what goes on for each organization at a time. There is no bound for all of
-// them, which one could use up: organizations are made by administrators.
+// slots bound the work in flight for each organization. There is no bound for all of them, which
+// one could use up: organizations are made by administrators.
 type slots struct {
 	each int64
 

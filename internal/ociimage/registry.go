@@ -26,14 +26,14 @@ type Registry struct {
 	// Plain is for a registry that speaks HTTP. Nothing else is spoken to it then, and
 	// nothing but HTTPS otherwise: the token never crosses a network in the clear unasked.
 	Plain bool
-	Roots *x509.CertPool // who may have signed its certificate; nil: the system's authorities
+	Roots *x509.CertPool // authorities for its certificate; nil: the system's authorities
 	Token string         // the password; empty: none
 }
 
-// Push sends an image to a registry and returns its digest. ref is
-// registry/repository[:tag]. progress, which may be nil, hears bytes done and of all, and
-// must not block. Layers that the registry has are not sent again. A refusal by the
-// registry has a code: CodeUnauthenticated, CodeNotFound, CodeForbidden, CodeExhausted or CodeUnavailable.
+// Push sends an image to a registry and returns its digest. ref is registry/repository[:tag].
+// progress, which may be nil, receives the bytes done and in all, and must not block. Layers that
+// the registry has are not sent again. A refusal by the registry has a code: CodeUnauthenticated, CodeNotFound,
+// CodeForbidden, CodeExhausted or CodeUnavailable.
 func Push(ctx context.Context, img v1.Image, ref string, to Registry, progress func(done, total int64)) (v1.Hash, error) {
 	tag, err := name.NewTag(ref, to.scheme()...)
 	if err != nil {

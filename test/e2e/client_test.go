@@ -175,8 +175,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestConfigReachesTheProgram: what a config and an image say is what a program
-// finds.
+// TestConfigReachesTheProgram: a program finds the settings of its config and image.
 func TestConfigReachesTheProgram(t *testing.T) {
 	p := start(t)
 	m := p.shell(t, "plain")

@@ -1,5 +1,5 @@
 // Package wire tests what the API of a whole platform sends: golden exchanges, byte by byte, and
-// what it answers to requests that are rarely sent.
+// the answers to unusual requests.
 package wire
 
 import (
