@@ -16,7 +16,7 @@ verifies identity tokens and for the health of the server carries a token: ` + "
 An error is a JSON object; its ` + "`code`" + ` and its ` + "`status`" + ` are stable, its text is for people.
 Every answer has the id of its request in a header, under which the log of the server has more.
 
-Properties are added over time: ignore those that you do not know.
+Properties are added over time: ignore unknown ones.
 The registry of images under ` + "`/v2/`" + ` is that of the OCI distribution specification and not described here.`
 
 // describe writes the document of every route.
@@ -34,19 +34,19 @@ func (s *server) describe() *openapi.Document {
 // tags are the groups of operations, in the order in which they are shown.
 var tags = []openapi.Tag{
 	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
-	{Name: "Tokens", Description: "A token says who asks, and what that one may do."},
+	{Name: "Tokens", Description: "A token identifies the caller and says what it may do."},
 	{Name: "Users", Description: "People who use the platform, and their roles in organizations. A user signs in for a token; what it allows follows the memberships."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
 	{Name: "Releases", Description: "What was deployed to an App, as deployers tell: a record, which changes no Machine."},
 	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
-	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one is closed to everybody outside of its private network."},
-	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
-	{Name: election.Tag, Description: "Records by which the Machines of an App agree who of them leads. Nodes of replicated databases elect their primary so."},
+	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one cannot be reached from outside of its private network."},
+	{Name: "Leases", Description: "A lease keeps others from changing a Machine for a while."},
+	{Name: election.Tag, Description: "Records by which the Machines of an App elect a leader. Nodes of replicated databases elect their primary with them."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
-	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
-	{Name: "Secrets", Description: "What the Machines of an App find in their environment, and nobody else sees."},
-	{Name: "Keys", Description: "Key material of an App that the platform keeps, works with and shows to nobody, Machines of the App included."},
+	{Name: "Metadata", Description: "Texts by which users distinguish Machines. Changing them makes no new version."},
+	{Name: "Secrets", Description: "Environment variables of the Machines of an App that are never shown."},
+	{Name: "Keys", Description: "Key material of an App that the platform keeps and works with, and never shows, not even to Machines of the App."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Metrics", Description: "Series of Apps and Machines, and what they expose themselves, in the HTTP API of Prometheus and the language MetricsQL."},
 	{Name: "Alerts", Description: "Rules that watch the metrics of an organization, and receivers that are notified."},
