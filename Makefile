@@ -135,7 +135,7 @@ RACE  = CGO_ENABLED=1 $(TEST) -race -tags testing
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
 # For go list: packages that have tests, and those that have none. go test compiles these, too, with all that
-# they import, for which the race detector is of no use.
+# they import, which need no race detector.
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 

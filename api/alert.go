@@ -88,7 +88,7 @@ func (s *server) alertRoutes() {
 	})
 	s.Handle("DELETE "+rules, s.deleteAlerts, router.Operation{
 		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove alert rules and receivers",
-		Text: "Nobody is notified of the end of alerts.", Status: http.StatusNoContent,
+		Text: "The end of alerts is not notified.", Status: http.StatusNoContent,
 	})
 	s.Handle("GET "+all, s.listAlerts, router.Operation{
 		ID: "listAlerts", Tag: "Alerts", Summary: "List alerts",
@@ -99,7 +99,7 @@ func (s *server) alertRoutes() {
 	tested.Receivers = []hangar.AlertReceiverStatus{}
 	s.Handle("POST "+all+"/test", s.testAlerts, router.Operation{
 		ID: "testAlerts", Tag: "Alerts", Summary: "Test a rule file",
-		Text: "Once and now, within 25 seconds. Nothing is kept and nobody is notified. One test of an organization runs at a time.",
+		Text: "Once and now, within 25 seconds. Nothing is kept and no notification is sent. One test of an organization runs at a time.",
 		Body: alertRules{Rules: config.Rules}, Answer: tested,
 	})
 }

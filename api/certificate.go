@@ -40,13 +40,13 @@ func (s *server) certificateRoutes() {
 		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
 			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
 			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
-		Body: hostnameWish{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+		Body: hostnameRequest{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("POST "+all+"/custom", s.uploadCertificate, router.Operation{
 		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate",
 		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
 			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
-		Body: uploadWish{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+		Body: uploadRequest{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("GET "+one, s.getCertificate, router.Operation{
 		ID: "getCertificate", Tag: tag, Summary: "Get a hostname and its certificates", Answer: detail,
@@ -107,8 +107,8 @@ type certificateList struct {
 	Total        int               `json:"total_count"`
 }
 
-// certificateView is a hostname as clients decode it, those that know a summary as well as
-// those that know details.
+// certificateView is a hostname as clients decode it: both those that expect a summary and
+// those that expect details.
 type certificateView struct {
 	Hostname         hangar.Hostname           `json:"hostname"`
 	Status           string                    `json:"status"`
@@ -258,13 +258,13 @@ func viewCertificateCheck(c *hangar.CertificateCheck) certificateCheckView {
 	return v
 }
 
-// hostnameWish is the body that requests a certificate.
-type hostnameWish struct {
+// hostnameRequest is the body that requests a certificate.
+type hostnameRequest struct {
 	Hostname hangar.Hostname `json:"hostname" schema:"required"`
 }
 
-// uploadWish is the body that uploads a certificate.
-type uploadWish struct {
+// uploadRequest is the body that uploads a certificate.
+type uploadRequest struct {
 	Hostname   hangar.Hostname `json:"hostname" schema:"required"`
 	Fullchain  string          `json:"fullchain" schema:"required"`
 	PrivateKey string          `json:"private_key" schema:"required"`
@@ -303,7 +303,7 @@ func (s *server) listCertificates(r *http.Request) (router.Answer, error) {
 	return router.OK(page)
 }
 
-// hostnameCursor reads after which hostname a listing goes on.
+// hostnameCursor reads the hostname after which a listing continues.
 func hostnameCursor(q *input.Query) hangar.Hostname {
 	text, err := base64.RawURLEncoding.DecodeString(q.Text("cursor"))
 	if err == nil && len(text) > 0 {
@@ -320,7 +320,7 @@ func (s *server) requestCertificate(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[hostnameWish](r)
+	in, err := input.Decode[hostnameRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -336,7 +336,7 @@ func (s *server) uploadCertificate(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[uploadWish](r)
+	in, err := input.Decode[uploadRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -46,7 +46,7 @@ func (s *server) execRoutes() {
 	s.Lasting("POST "+machine+"/exec", s.execMachine, router.Operation{
 		ID: "execMachine", Tag: "Execution", Summary: "Run a command in a Machine",
 		Text:    "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
-		Lenient: true, Body: execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
+		Lenient: true, Body: execRequest{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
 		Answer: execView{Stdout: "web\n"}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Stream("GET "+machine+"/exec", s.execStream, router.Operation{
@@ -75,7 +75,7 @@ func (s *server) execRoutes() {
 	})
 	s.Handle("POST "+machine+"/signal", s.signalMachine, router.Operation{
 		ID: "signalMachine", Tag: "Execution", Summary: "Signal a Machine",
-		Lenient: true, Body: signalWish{Signal: hangar.Signal(15)}, Answer: router.DoneAnswer{OK: true}, Errors: []int{http.StatusPreconditionFailed},
+		Lenient: true, Body: signalRequest{Signal: hangar.Signal(15)}, Answer: router.DoneAnswer{OK: true}, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 
@@ -90,8 +90,8 @@ const textOfExec = `Upgrade to WebSocket. Every message is binary, and its first
 
 The command is killed when the connection is lost.`
 
-// execWish is the body of exec.
-type execWish struct {
+// execRequest is the body of exec.
+type execRequest struct {
 	Cmd       string   `json:"cmd"`     // a command line
 	Command   []string `json:"command"` // the same, split
 	Container string   `json:"container"`
@@ -114,7 +114,7 @@ func (s *server) execMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[execWish](r)
+	in, err := input.Decode[execRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -309,7 +309,7 @@ func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan
 
 // timedWriter sends to a stream of a client that must not be too slow.
 type timedWriter struct {
-	ctx    context.Context //nolint:containedctx // a writer has no other way to be told
+	ctx    context.Context //nolint:containedctx // a writer has no other way to learn of its end
 	conn   *wsmux.Conn
 	stream byte
 }

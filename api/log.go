@@ -157,7 +157,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 				break
 			}
 			if err := l.Send(e); err != nil {
-				return nil // nobody is left to read an error
+				return nil // there is no reader left for an error
 			}
 		}
 		return r.Context().Err()

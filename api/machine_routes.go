@@ -15,7 +15,7 @@ const textOfStreams = "An empty line is a sign of life. A stream that fails ends
 func (s *server) machineRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	example := exampleMachine()
-	wish := machineWish{Name: "one", Region: "loc", Config: rawConfig{[]byte(
+	body := machineRequest{Name: "one", Region: "loc", Config: rawConfig{[]byte(
 		`{"image":"nginx:alpine","guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"metadata":{"role":"web"}}`,
 	)}}
 
@@ -23,12 +23,12 @@ func (s *server) machineRoutes() {
 		ID: "createMachine", Tag: "Machines", Summary: "Create a Machine",
 		Text: "Answers as soon as the Machine is recorded; it boots by itself. Wait for `started` with the wait operation. " +
 			"Properties of the config that this server does not know are kept and answered, and have no effect.",
-		Lenient: true, Body: wish, Answer: example, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Answer: example, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine, s.updateMachine, router.Operation{
 		ID: "updateMachine", Tag: "Machines", Summary: "Update a Machine",
 		Text:    "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
-		Lenient: true, Body: wish, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("DELETE "+machine, s.destroyMachine, router.Operation{
 		ID: "destroyMachine", Tag: "Machines", Summary: "Destroy a Machine",
@@ -45,7 +45,7 @@ func (s *server) machineRoutes() {
 	s.Handle("POST "+machine+"/stop", s.stopMachine, router.Operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
 		Text:    "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
-		Lenient: true, Body: stopWish{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
+		Lenient: true, Body: stopRequest{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/suspend", s.suspendMachine, router.Operation{
@@ -64,7 +64,7 @@ func (s *server) machineRoutes() {
 	})
 	s.Handle("POST "+machine+"/cordon", s.cordonMachine, router.Operation{
 		ID: "cordonMachine", Tag: "Machines", Summary: "Cordon a Machine",
-		Text: "The edge sends it no new connections. Open ones stay, and the Machine continues to run. May be repeated.", Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
+		Text: "The edge sends it no new connections. Open ones stay, and the Machine keeps running. May be repeated.", Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/uncordon", s.uncordonMachine, router.Operation{
 		ID: "uncordonMachine", Tag: "Machines", Summary: "Uncordon a Machine", Text: "The edge sends it connections again. May be repeated.",
@@ -91,7 +91,7 @@ func (s *server) readRoutes() {
 	page := view.OfMachinePage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
 	s.Handle("GET /v1/orgs/{org}/machines", s.listOrgMachines, router.Operation{
 		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization",
-		Text: "Sorted by id: whatever comes and goes meanwhile, no Machine is on two pages, and none that is there all the time is on none. " +
+		Text: "Sorted by id: even if Machines come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every Machine " +
 			"that changed after this listing began. `error_regions` have servers that cannot be reached; their Machines are listed as they were last known.",
 		Query: []router.Param{
@@ -112,7 +112,7 @@ func (s *server) readRoutes() {
 	})
 	s.Stream("GET "+machine+"/wait", s.waitMachine, router.Operation{
 		ID: "waitMachine", Self: true, Tag: "Machines", Summary: "Wait for a Machine to reach a state",
-		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the wish can no longer come true.",
+		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the state can no longer be reached.",
 		Query: []router.Param{
 			{Name: "state", Example: []string{"started"}, Text: "Any of these; the default is started. `settled` is any of started, stopped, suspended, failed and destroyed."},
 			{Name: "instance_id", Example: exampleVersion, Text: "This version, or a newer one, must have the state."},

@@ -35,7 +35,7 @@ func (s *server) platformRoutes() {
 		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
 			"stands for all regions, and so does a list without any region of this server, as clients ask for the one that their user is near to. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
 			"With `volume_size_bytes` each gets a new volume of that size, which is made where it is found room for. The volume's name and weights have no effect.",
-		Lenient: true, Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
+		Lenient: true, Body: placementRequest{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
 	s.Public("GET "+documentPath, s.getDocument, router.Operation{
@@ -107,8 +107,8 @@ type regionList struct {
 	Nearest hangar.Region
 }
 
-// placementWish is the body of a question for placements.
-type placementWish struct {
+// placementRequest is the body of a question for placements.
+type placementRequest struct {
 	Compute         *hangar.Guest  `json:"compute"`
 	Region          string         `json:"region"`
 	Count           int            `json:"count"`
@@ -152,7 +152,7 @@ func (s *server) listRegions(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) placeMachines(r *http.Request) (router.Answer, error) {
-	in, err := input.DecodeOptional[placementWish](r)
+	in, err := input.DecodeOptional[placementRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

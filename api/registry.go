@@ -23,7 +23,7 @@ func (s *server) registryRoutes() {
 	s.Handle("PUT "+one, s.setRegistry, router.Operation{
 		ID: "setRegistry", Tag: "Registries", Summary: "Set a registry credential",
 		Text:   "Makes or replaces the credential, which counts for the next pull. The password, or token, is kept encrypted and never shown. " + forAdmins,
-		Body:   loginWish{Username: "me", Password: hangar.NewSensitive("ghp_…")},
+		Body:   loginRequest{Username: "me", Password: hangar.NewSensitive("ghp_…")},
 		Answer: example,
 	})
 	s.Handle("DELETE "+one, s.deleteRegistry, router.Operation{
@@ -35,7 +35,7 @@ func (s *server) registryRoutes() {
 func (s *server) encryptionRoutes() {
 	s.Handle("POST /v1/encryption/rotate", s.rotateEncryptionKey, router.Operation{
 		ID: "rotateEncryptionKey", Tag: "Platform", Summary: "Rotate the encryption key",
-		Text:   "Makes a new key, encrypts everything with it, and drops the old one. A rotation that was interrupted goes on. " + forAdmins,
+		Text:   "Makes a new key, encrypts everything with it, and drops the old one. An interrupted rotation is continued. " + forAdmins,
 		Answer: hangar.KeyRotation{Key: 1927250828, Resealed: 4, Dropped: 1},
 	})
 }
@@ -50,8 +50,8 @@ type registriesAnswer struct {
 	Registries []hangar.RegistryCredential `json:"registries"`
 }
 
-// loginWish is the body that sets a credential.
-type loginWish struct {
+// loginRequest is the body that sets a credential.
+type loginRequest struct {
 	Username string           `json:"username"`
 	Password hangar.Sensitive `json:"password"`
 }
@@ -73,7 +73,7 @@ func (s *server) getRegistry(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) setRegistry(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[loginWish](r)
+	in, err := input.Decode[loginRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -77,8 +77,8 @@ type seriesAnswer struct {
 	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
 }
 
-// seriesError is how the HTTP API of Prometheus has errors. Whose series may be asked for is told
-// by errors of the API.
+// seriesError is an error in the form of Prometheus's HTTP API. Errors of authorization have the
+// API's own form.
 type seriesError struct {
 	Status string `json:"status"`
 	Type   string `json:"errorType"`

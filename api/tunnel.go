@@ -32,7 +32,7 @@ connection; until then there are errors as everywhere: 412 when the Machine is n
 that no service exposes trusts every caller that reaches it.
 
 - A binary message carries bytes; where it begins and ends means nothing.
-- A binary message without any ends its direction, and the other goes on.
+- An empty binary message ends its direction; the other continues.
 - A text message is a sign of life from the server and carries nothing.
 - When both directions have ended, the client closes with status 1000.
 - Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it,

@@ -127,8 +127,8 @@ func tlsConfig(find findCertificate) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: find}
 }
 
-// publicCertificate finds the certificate of the API's public name, whatever name the client
-// calls it by, and for one that calls it by an address, and so sends no name, what find has.
+// publicCertificate finds the certificate of the API's public name for every name that a
+// client sends, and that of find for a client that calls an address, and so sends no name.
 func publicCertificate(name hangar.Hostname, find findCertificate) findCertificate {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if hello.ServerName == "" {

@@ -60,7 +60,7 @@ func (c *Config) acmeDirectory() string {
 	return c.ACME
 }
 
-// acmeRoots are those who may sign the ACME server's own certificate; nil: the system's.
+// acmeRoots are the authorities of the ACME server's own certificate; nil: the system's.
 func (c *Config) acmeRoots() (*x509.CertPool, error) {
 	if c.ACMERoot == "" {
 		return nil, nil //nolint:nilnil // x509 takes it for the system's

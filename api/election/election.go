@@ -1,4 +1,4 @@
-// Package election has the operations of the API by which the Machines of an App agree who of them leads.
+// Package election has the operations of the API with which the Machines of an App elect a leader.
 package election
 
 import (
@@ -47,7 +47,7 @@ func Describe(s *openapi.Schemas) {
 	openapi.Describe[hangar.ElectionSession](s, map[string]string{
 		"ttl": "For how long the session lasts from the request on. It may last longer, and never ends earlier.",
 	})
-	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionWish")
+	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionRequest")
 }
 
 // area has what the handlers need.
@@ -86,7 +86,7 @@ func Routes(rt *router.Router, service hangar.ElectionService) {
 		Body: change, Answer: hangar.ElectionChanged{Changed: true, Revision: 12},
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
-		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. The numbers of another of its name begin anew.",
+		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. Another election of the same name numbers from the beginning.",
 		Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+sessions, a.open, router.Operation{

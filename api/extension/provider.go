@@ -40,8 +40,8 @@ func exampleProvider() hangar.Provider {
 func (a area) providerRoutes(rt *router.Router) {
 	const provider = "/v1/providers/{provider}"
 	example := exampleProvider()
-	wish := hangar.ProviderCreate{Name: example.Name, ProviderSettings: example.ProviderSettings}
-	wish.Limits = hangar.ProviderLimits{}
+	settings := hangar.ProviderCreate{Name: example.Name, ProviderSettings: example.ProviderSettings}
+	settings.Limits = hangar.ProviderLimits{}
 	made := newProvider{ //nolint:gosec // the beginnings of secrets
 		ClientSecret: "hgpc_0f1e2d3c…", RequestSecret: "hgpr_5a6978ff…", WebhookSecret: "hgpw_77aa01bc…", Provider: example,
 	}
@@ -49,7 +49,7 @@ func (a area) providerRoutes(rt *router.Router) {
 		ID: "createProvider", Tag: "Extensions", Summary: "Create a provider",
 		Text: "For administrators of the platform, like all about providers. The answer is the only one that holds the secrets. " +
 			"The keys of signatures are their bytes as they are shown.",
-		Body: wish, Status: http.StatusCreated, Answer: made, Errors: []int{http.StatusUnprocessableEntity},
+		Body: settings, Status: http.StatusCreated, Answer: made, Errors: []int{http.StatusUnprocessableEntity},
 	})
 	rt.Handle("GET /v1/providers", a.listProviders, router.Operation{
 		ID: "listProviders", Tag: "Extensions", Summary: "List providers", Answer: providerList{[]*hangar.Provider{&example}},

@@ -15,7 +15,7 @@ type extensionList struct {
 	Extensions []*hangar.Extension `json:"extensions"`
 }
 
-// ended is what has come of the wish to destroy an extension.
+// ended is the result of a request to destroy an extension.
 type ended struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
@@ -41,7 +41,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 	rt.Handle("POST "+all, a.createExtension, router.Operation{
 		ID: "createExtension", Tag: "Extensions", Summary: "Create an extension",
 		Text: "The provider makes it, and what it answers becomes secrets of the App, all or none of it. The answer comes when that is done, or " +
-			"after five seconds with the status that there is then; the work goes on. Needs the token of a user. 412 with the status " +
+			"after five seconds with the status at that time; the work continues. Needs the token of a user. 412 with the status " +
 			"`terms_not_accepted` says where the terms are that the user has to accept.",
 		Body:   hangar.ExtensionCreate{Provider: example.Provider, Plan: example.Plan, PrimaryRegion: example.PrimaryRegion, AcceptTerms: "2026-01"},
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity},
@@ -74,7 +74,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 	})
 	rt.Handle("GET "+one+"/sso", a.linkExtension, router.Operation{
 		ID: "linkExtension", Tag: "Extensions", Summary: "Get the sign-on link of an extension",
-		Text:   "The provider asks whoever opens it to sign in.",
+		Text:   "The provider asks the visitor to sign in.",
 		Answer: hangar.ExtensionLink{URL: "https://logs.example.com/extensions/7/sso?nonce=…&timestamp=…&url=…&signature=…"}, Errors: []int{http.StatusConflict},
 	})
 }

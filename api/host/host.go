@@ -34,7 +34,7 @@ func Describe(s *openapi.Schemas) {
 		"cordoned":       "It takes no new Machines.",
 		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
 	})
-	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
+	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: missing ones are removed."})
 	openapi.Describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
 	openapi.Describe[hangar.JoinToken](s, map[string]string{
 		"reusable": "It lets in any number of servers until it expires; else one.",

@@ -36,7 +36,7 @@ func Done() (Answer, error) {
 	return OK(DoneAnswer{true})
 }
 
-// NoContent is the answer of what succeeds without a word.
+// NoContent is the answer without a body.
 func NoContent(err error) (Answer, error) { return Answer{Status: http.StatusNoContent}, err }
 
 // AnswerOf is the answer of a call that returns what is to be shown.
@@ -102,7 +102,7 @@ func (rt *Router) writeRaw(w http.ResponseWriter, status int, media string, raw 
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// A client that is gone cannot be told.
+	// An error is of no use to a client that is gone.
 	_, _ = w.Write(raw) //nolint:gosec // JSON or escaped HTML, and sent as nothing else
 }
 

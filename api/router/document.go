@@ -130,7 +130,7 @@ func (r *Route) request(schemas *openapi.Schemas, params map[string]Param, op *o
 	}
 }
 
-// textOfStrict says what becomes of properties that are not described.
+// textOfStrict describes the treatment of unknown properties.
 const textOfStrict = "A property that is not described here is refused, at any depth."
 
 // prefixed ends the name of a parameter that stands for all that begin so.

@@ -72,7 +72,7 @@ func (rt *Router) Chain() (http.Handler, *latency.Counts) {
 	return rt.observe(rt.signIn(rt.exact(rt.mux))), rt.latency
 }
 
-// Handler answers one request: with what shall be written, or with an error.
+// Handler answers one request: with what to write, or with an error.
 type Handler func(r *http.Request) (Answer, error)
 
 // Streamer writes its answer itself. An error that it returns before it has

@@ -139,7 +139,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		}
 	}
 
-	// In the middle of an authorization request of a third party, which goes on.
+	// In the middle of an authorization request of a third party, which continues.
 	b := w.browser(t)
 	consent := b.get(t, b.atProvider(t, b.get(t, w.provider().AuthCodeURL("s")), "ann"))
 	if consent.status != http.StatusOK || !strings.Contains(consent.body, string(w.acme)) || !strings.Contains(consent.body, string(w.team)) {
@@ -210,7 +210,7 @@ func TestOpenIDSignIn(t *testing.T) {
 	}
 }
 
-// TestOpenIDMisuse: what comes back from elsewhere signs in no one.
+// TestOpenIDMisuse: a callback that did not start here signs in no one.
 func TestOpenIDMisuse(t *testing.T) {
 	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
 	w := newOpenIDWorld(t, p)
@@ -244,7 +244,7 @@ func TestOpenIDMisuse(t *testing.T) {
 		}
 	}
 
-	// Each begins anew: a state counts once.
+	// Each starts a new sign-in: a state counts once.
 	for name, change := range map[string]url.Values{
 		"refused by the provider": {"code": {""}, "error": {"access_denied"}, "error_description": {"<script>evil"}},
 		"another code":            {"code": {"x"}},

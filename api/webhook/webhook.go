@@ -33,8 +33,8 @@ func Describe(s *openapi.Schemas) {
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
 	openapi.Describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
-		"events":            "The types of events that are sent. All, when it is not there.",
-		"apps":              "The Apps whose Machines' events are sent; those that were destroyed have left the list. All, when it is not there.",
+		"events":            "The types of events that are sent; all, when it is missing.",
+		"apps":              "The Apps whose Machines' events are sent; destroyed ones have left the list. All, when it is missing.",
 		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` and not with `" + hangar.MachineEventTypes.Neutral + "`.",
 		"secret_changes_at": "Until then requests are signed with the secret before the newest.",
 	})
@@ -143,7 +143,7 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 	})
 	rt.Handle("GET "+deliveries, a.deliveries, router.Operation{
 		ID: "listWebhookDeliveries", Tag: Tag, Summary: "List the deliveries of a webhook",
-		Text: "The newest first: those that wait, those that were given up, and the last that succeeded.",
+		Text: "The newest first: queued ones, failed ones, and the last that succeeded.",
 		Query: []router.Param{
 			{Name: "state", Example: string(hangar.DeliveryDead), Text: "Only those in this state: `waiting`, `delivered` or `dead`."},
 			{Name: "limit", Example: 100, Text: "At most so many, from 1 to 1000: 100 when it is left out."},
@@ -152,7 +152,7 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 	})
 	rt.Handle("POST "+deliveries+"/{delivery}/resend", a.resend, router.Operation{
 		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Resend an event",
-		Text: "One that was given up, or was delivered not long ago. It is sent as the newest of those that wait.", Status: http.StatusAccepted, Answer: waiting,
+		Text: "One that has failed, or was delivered not long ago. It is sent as the last in the queue.", Status: http.StatusAccepted, Answer: waiting,
 	})
 }
 

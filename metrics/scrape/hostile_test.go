@@ -65,7 +65,7 @@ func series(n int) string {
 	return b.String()
 }
 
-// secure answers by TLS with a certificate that nobody has signed.
+// secure answers by TLS with a self-signed certificate.
 func secure(t *testing.T, inner server) server {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -84,7 +84,7 @@ func secure(t *testing.T, inner server) server {
 // TestEndpoints: what each kind of endpoint leads to.
 func TestEndpoints(t *testing.T) {
 	const one = "a" + own + " 1"
-	const secret = "SECRET" // nothing of what a Machine says is told
+	const secret = "SECRET" // no text of a Machine is passed on
 	long := strings.Repeat(secret, 20_000)
 	for _, c := range []struct {
 		name   string
@@ -263,7 +263,7 @@ func TestAMachineThatIsTooMuchIsAskedLessOften(t *testing.T) {
 	})
 }
 
-// TestOrganizationsTakeTurns: one whose Machines take as long as they may delays nobody.
+// TestOrganizationsTakeTurns: one whose Machines take as long as they may delays no other.
 func TestOrganizationsTakeTurns(t *testing.T) {
 	within(t, scrape.Limits{AtOnce: 4}, func(t *testing.T, r *rig) {
 		for i := range 300 {

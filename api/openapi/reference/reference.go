@@ -46,7 +46,7 @@ func Policy() string {
 		"'; frame-ancestors 'none'; base-uri 'none'"
 }
 
-// HTML returns the page of a document, which is also to be had at a URL.
+// HTML returns the page of a document, which is also served at a URL.
 func HTML(d *openapi.Document, url string) ([]byte, error) {
 	view := pageView{Document: d, URL: url}
 	for _, tag := range d.Tags {
@@ -149,7 +149,7 @@ func viewOperation(method, path string, op *openapi.Operation) operation {
 	return o
 }
 
-// sentSchemas are the names of those that bodies of requests are made of.
+// sentSchemas are the names of the schemas in bodies of requests.
 func sentSchemas(d *openapi.Document) map[string]bool {
 	sent := map[string]bool{}
 	var walk func(s *openapi.Schema)

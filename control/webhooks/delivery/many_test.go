@@ -86,7 +86,7 @@ func TestManyReceivers(t *testing.T) {
 	}
 	close(healed)
 	for i := range bad {
-		set[i].Version++ // so that nobody waits for the next attempt
+		set[i].Version++ // so that the test need not wait for the next attempt
 	}
 	rig.registry.put(set...)
 	for i, s := range sinks[:bad] {
@@ -98,8 +98,8 @@ func TestManyReceivers(t *testing.T) {
 	}
 }
 
-// TestKilled ends the process at any moment. Events are delivered all the same, those of a Machine in
-// order, and few of them twice.
+// TestKilled ends the process at any moment. Events are still delivered, those of a Machine in order,
+// and few of them twice.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
