@@ -57,10 +57,6 @@ func (p Puller) repository(ref reference) (string, bool) {
 	return hangar.Repository{Org: p.Org, Name: repository.Name()}.Path(), p.Org != "" && org == p.Slug
 }
 
-func (s *Store) builtIn(ref reference) bool {
-	return named(ref.repository.RegistryStr(), s.opts.Local)
-}
-
 // locate returns the reference that a short name stands for. NAME and SLUG/NAME mean the repository of the
 // puller's organization in the built-in registry, and NAME also that of the server, if that has the tag or the digest.
 // Otherwise they mean Docker Hub, as every other reference without a registry does. A lookup that fails is an
@@ -104,7 +100,7 @@ const builtInOrigin = "built-in/"
 
 // origin names the place that a reference is pulled from: a repository of a registry.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
-	if !s.builtIn(ref) {
+	if !named(ref.repository.RegistryStr(), s.opts.Local) {
 		return ref.source(), true
 	}
 	repository, ok := who.repository(ref)

@@ -36,7 +36,7 @@ type source interface {
 
 // open returns the source of a reference, for a puller who may use it.
 func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, error) {
-	if s.builtIn(ref) {
+	if named(ref.repository.RegistryStr(), s.opts.Local) {
 		repository, ok := who.repository(ref)
 		if !ok {
 			return nil, errNotFound()
