@@ -136,7 +136,7 @@ func machineRows() []row {
 		{
 			says: "image_ref describes the image: registry, repository, tag and digest",
 			do: `GET $prepared
-				200 {"image_ref": {"registry": "~^127.0.0.1:", "repository": "personal/web", "tag": "1", "digest": "~^sha256:[0-9a-f]{64}$"}}`,
+				200 {"image_ref": {"registry": "registry.hangar.localhost", "repository": "personal/web", "tag": "1", "digest": "~^sha256:[0-9a-f]{64}$"}}`,
 		},
 		{
 			says: "the events of a Machine log what happened to it",
