@@ -159,8 +159,9 @@ func (c commands) createAndFollow(
 		if f.skipLaunch || config.StandsBy() {
 			wished = hangar.MachineStopped
 		}
+		created := m
 		if m, err = follow.Machine(ctx, p, m, wished, f.patience, c.Progress()); err != nil {
-			return err
+			return discard(ctx, p, created, made, err)
 		}
 		took := time.Since(began)
 		if wished == hangar.MachineStarted {
@@ -173,6 +174,23 @@ func (c commands) createAndFollow(
 		return c.printLaunched(m, f, took, cli.Field{"  public", url})
 	}
 	return c.printLaunched(m, f, time.Since(began), cli.Field{"  public", url})
+}
+
+// discard destroys a new Machine whose image could not be pulled, with the volumes that were made for it, and adds
+// that to the error. A Machine that failed for another reason stays: its logs say why.
+func discard(ctx context.Context, p *client.Client, m *hangar.Machine, made []*hangar.Volume, failure error) error {
+	ctx = context.WithoutCancel(ctx)
+	events, err := p.MachineEvents(ctx, m.Ref(), 0)
+	if err != nil || !slices.ContainsFunc(events, func(e hangar.Event) bool {
+		return e.Type == hangar.EventLaunch && e.Request != nil && e.Request.Error != ""
+	}) {
+		return failure
+	}
+	if err := p.DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
+		return errors.Join(failure, fmt.Errorf("destroy it: %w", err))
+	}
+	failure = errors.Join(fmt.Errorf("%w; the Machine is destroyed again", failure), destroyVolumes(ctx, p, made))
+	return cli.WithHint(failure, "try again later, or push an image of your own with `hangar image push`")
 }
 
 func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig) (*hangar.Machine, error) {
