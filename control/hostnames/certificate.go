@@ -247,7 +247,7 @@ func (s *Certificates) UploadCertificate(ctx context.Context, app hangar.AppName
 	if err != nil {
 		return nil, err
 	}
-	if _, err := in.Check(name, s.names.now()); err != nil {
+	if _, err := CheckUpload(in, name, s.names.now()); err != nil {
 		return nil, err
 	}
 	return s.names.want(ctx, app, name, func(rec *hostnameRecord) bool {

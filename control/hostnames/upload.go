@@ -1,4 +1,4 @@
-package hangar
+package hostnames
 
 import (
 	"bytes"
@@ -7,95 +7,31 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"net/netip"
 	"strings"
 	"time"
 
-	"golang.org/x/net/idna"
+	"github.com/hangar-platform/hangar"
 )
 
 // The bounds of an upload, in bytes and certificates.
 const (
-	maxHostname         = 253
-	maxFullchain        = 64 << 10
-	maxPrivateKey       = 16 << 10
-	maxChain            = 10
-	minRSABits          = 2048
-	wildcard            = "*."
-	maxHostnameInput    = 1024 // before it is converted
+	maxFullchain  = 64 << 10
+	maxPrivateKey = 16 << 10
+	maxChain      = 10
+	minRSABits    = 2048
+)
+
+// The types of blocks in PEM.
+const (
 	pemCertificate      = "CERTIFICATE"
 	pemPrivateKeySuffix = "PRIVATE KEY"
 )
 
-// ParseHostname returns the canonical form of a Hostname: in lower case, in the ASCII form
-// of an internationalized name, and without the final dot. It answers CodeInvalid, naming
-// the field hostname, for what no certificate is issued for: an address, a name of one
-// label, a "*" elsewhere than in front.
-func ParseHostname(text string) (Hostname, error) {
-	fault := func(why string) (Hostname, error) {
-		return "", Errorf(CodeInvalid, "", "invalid hostname: %.100q %s", text, why)
-	}
-	if text == "" {
-		return "", Errorf(CodeInvalid, "", "invalid hostname: is required")
-	}
-	if len(text) > maxHostnameInput {
-		return fault("is longer than a DNS name may be")
-	}
-	name := strings.TrimSuffix(text, ".")
-	rest, below := strings.CutPrefix(name, wildcard)
-	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
-		return fault("is an address, not a DNS name")
-	}
-	ascii, err := idna.Lookup.ToASCII(rest)
-	if err == nil {
-		_, err = idna.Lookup.ToUnicode(ascii) // invalid UTF-8 becomes a name that no client can request
-	}
-	if err != nil || ascii == "" || strings.HasSuffix(ascii, ".") {
-		return fault("is not a DNS name: letters, digits and dashes, in labels of at most 63 characters")
-	}
-	labels := strings.Split(ascii, ".")
-	if len(labels) < 2 {
-		return fault("has a single label; a name such as www.example.com is wanted")
-	}
-	for _, label := range labels {
-		if len(label) == 0 || len(label) > 63 {
-			return fault("has a label that is empty or longer than 63 characters")
-		}
-	}
-	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
-		return fault("ends in a number, as only addresses do")
-	}
-	if below {
-		ascii = wildcard + ascii
-	}
-	if len(ascii) > maxHostname {
-		return fault("is longer than 253 characters")
-	}
-	return Hostname(ascii), nil
-}
-
-// Wildcard reports whether the Hostname stands for all names one label below another.
-func (h Hostname) Wildcard() bool { return strings.HasPrefix(string(h), wildcard) }
-
-// Parent is the Hostname without its first label; empty when there is no dot.
-func (h Hostname) Parent() Hostname {
-	_, parent, _ := strings.Cut(string(h), ".")
-	return Hostname(parent)
-}
-
-// Covering is the wildcard that stands for a Hostname.
-func (h Hostname) Covering() Hostname { return wildcard + h.Parent() }
-
-// Below reports whether the Hostname is a name below another one, at any depth.
-func (h Hostname) Below(parent Hostname) bool {
-	return strings.HasSuffix(string(h), "."+string(parent))
-}
-
-// Check returns the first certificate of an upload for a Hostname, or CodeInvalid naming the
+// CheckUpload returns the first certificate of an upload for a hostname, or CodeInvalid naming the
 // field. It never repeats the key.
-func (u CertificateUpload) Check(name Hostname, now time.Time) (*x509.Certificate, error) {
+func CheckUpload(u hangar.CertificateUpload, name hangar.Hostname, now time.Time) (*x509.Certificate, error) {
 	fault := func(field, format string, args ...any) (*x509.Certificate, error) {
-		return nil, Errorf(CodeInvalid, "", "invalid "+field+": "+format, args...)
+		return nil, hangar.Errorf(hangar.CodeInvalid, "", "invalid "+field+": "+format, args...)
 	}
 	switch {
 	case strings.TrimSpace(u.Fullchain) == "":
@@ -140,7 +76,7 @@ func (u CertificateUpload) Check(name Hostname, now time.Time) (*x509.Certificat
 
 // names reports whether a certificate is one for a Hostname. That for a wildcard has to name
 // the wildcard.
-func names(leaf *x509.Certificate, name Hostname) bool {
+func names(leaf *x509.Certificate, name hangar.Hostname) bool {
 	if !name.Wildcard() {
 		return leaf.VerifyHostname(string(name)) == nil
 	}
