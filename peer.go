@@ -54,7 +54,7 @@ type PeerStatus struct {
 
 // PeerCreate is the request for a peer.
 type PeerCreate struct {
-	Name      string  // at most 63 characters of a-z, 0-9 and dash; empty: PeerInteractive and some letters
+	Name      string  // at most 63 letters, digits and dashes, unique whatever their case; empty: PeerInteractive and some letters
 	Network   string  // empty: DefaultNetwork
 	PublicKey PeerKey // that no other peer of the platform has
 }

@@ -30,7 +30,7 @@ func (s *server) appRoutes() {
 		Answer: exampleApp(),
 	})
 	s.Handle("DELETE /v1/apps/{app}", s.destroyApp, router.Operation{
-		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App and its Machines",
+		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App", Text: "Its Machines are destroyed with it.",
 		Query:  []router.Param{{Name: "force", Example: true, Text: "Also while a Machine runs. The default is true."}},
 		Status: http.StatusAccepted, Errors: []int{http.StatusPreconditionFailed},
 	})

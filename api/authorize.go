@@ -13,13 +13,13 @@ import (
 func (s *server) authorizeRoutes(example *hangar.Token, text string) {
 	header := hangar.Authorization("Bearer " + text)
 	s.Handle("POST /v1/tokens/authenticate", s.authenticateTokens, router.Operation{
-		ID: "authenticateTokens", Tag: "Tokens", Summary: "Get the tokens of another caller",
+		ID: "authenticateTokens", Tag: "Tokens", Summary: "Authenticate tokens",
 		Text: "For services that take tokens of this server: `header` is the `Authorization` header that a client of theirs has sent. " +
 			"The answer has the tokens in it that are valid; when there are none it is 400 with the reason `token_invalid`.",
 		Body: authenticateRequest{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
 	})
 	s.Handle("POST /v1/tokens/authorize", s.authorizeTokens, router.Operation{
-		ID: "authorizeTokens", Tag: "Tokens", Summary: "Ask what another caller may do",
+		ID: "authorizeTokens", Tag: "Tokens", Summary: "Authorize tokens",
 		Text: "Answers 200 with `access`, and the organization filled in, when a token in `header` allows it, and 403 when none does. " +
 			"403 is also the answer for a missing target. When no token is valid the answer is 400 with the reason `token_invalid`.",
 		Body:   authorizeRequest{header, accessRequest{Action: accessActions(hangar.ActionRead), App: "web", Machine: exampleID}},

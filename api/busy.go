@@ -40,13 +40,13 @@ func (d *busyTime) UnmarshalJSON(b []byte) error {
 func (s *server) busyRoutes() {
 	const busy, state = machine + "/busy", http.StatusPreconditionFailed
 	s.Handle("POST "+busy, s.keepBusy, router.Operation{
-		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine from being stopped for being idle",
+		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine busy",
 		Text: "For a time from now, at most 24 hours, which replaces the time of an earlier call. For a Machine that works while no request is open. " +
 			"Needs no lease, does not keep users from stopping the Machine, and ends when it stops.",
 		Lenient: true, Body: busyRequest{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
 	})
 	s.Handle("DELETE "+busy, s.endBusy, router.Operation{
-		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "Let a Machine be stopped again when it is idle",
+		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "End the busy state of a Machine",
 		Text: "May be repeated. The time that it has to be idle begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
 	})
 }

@@ -26,7 +26,7 @@ func (s *server) certificateRoutes() {
 	detail := viewCertificate(&example)
 	refused := []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity}
 	s.Handle("GET "+all, s.listCertificates, router.Operation{
-		ID: "listCertificates", Tag: tag, Summary: "List the custom hostnames of an App",
+		ID: "listCertificates", Tag: tag, Summary: "List custom hostnames",
 		Text: "Sorted by name, page by page.",
 		Query: []router.Param{
 			{Name: "filter", Example: "example", Text: "Only hostnames that contain this."},
@@ -36,32 +36,32 @@ func (s *server) certificateRoutes() {
 		Answer: certificateList{[]certificateView{detail}, "d3d3LmV4YW1wbGUuY29t", 120},
 	})
 	s.Handle("POST "+all+"/acme", s.requestCertificate, router.Operation{
-		ID: "requestCertificate", Tag: tag, Summary: "Have a certificate issued for a hostname",
+		ID: "requestCertificate", Tag: tag, Summary: "Request a certificate",
 		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
 			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
 			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
 		Body: hostnameRequest{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("POST "+all+"/custom", s.uploadCertificate, router.Operation{
-		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate for a hostname",
+		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate",
 		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
 			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
 		Body: uploadRequest{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("GET "+one, s.getCertificate, router.Operation{
-		ID: "getCertificate", Tag: tag, Summary: "See a hostname and its certificates", Answer: detail,
+		ID: "getCertificate", Tag: tag, Summary: "Get a hostname and its certificates", Answer: detail,
 	})
 	s.Handle("POST "+one+"/check", s.checkCertificate, router.Operation{
-		ID: "checkCertificate", Tag: tag, Summary: "Look a hostname up in the DNS",
+		ID: "checkCertificate", Tag: tag, Summary: "Check the DNS of a hostname",
 		Text:   "Takes the right to change the App: what is found may prove that the hostname is the App's, and a certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
 		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
 	})
 	s.Handle("DELETE "+one, s.removeHostname, router.Operation{
-		ID: "removeCertificate", Tag: tag, Summary: "Take a hostname away from an App", Text: "With all its certificates.", Status: http.StatusNoContent,
+		ID: "removeCertificate", Tag: tag, Summary: "Remove a hostname", Text: "With all its certificates.", Status: http.StatusNoContent,
 	})
 	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, which `warning` tells."
 	s.Handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), router.Operation{
-		ID: "removeIssuedCertificate", Tag: tag, Summary: "No longer have a certificate issued", Text: left, Answer: detail,
+		ID: "removeIssuedCertificate", Tag: tag, Summary: "Stop issuing a certificate", Text: left, Answer: detail,
 	})
 	s.Handle("DELETE "+one+"/custom", s.removeKind(hangar.CertificateCustom), router.Operation{
 		ID: "removeCustomCertificate", Tag: tag, Summary: "Remove an uploaded certificate", Text: left, Answer: detail,

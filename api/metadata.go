@@ -32,29 +32,29 @@ func (s *server) metadataRoutes() {
 	body := metadataRequest{Metadata: map[string]*string{"role": new("web"), "old": nil}}
 
 	s.Handle("GET "+metadata, s.getMetadata, router.Operation{
-		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get the metadata of a Machine",
+		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get metadata",
 		Answer: map[string]string{"role": "web"},
 	})
 	s.Handle("PUT "+metadata, s.replaceMetadata, router.Operation{
-		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace the metadata of a Machine",
+		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace metadata",
 		Text:    "Keys that are not named are removed." + text,
 		Lenient: true, Body: body, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("PATCH "+metadata, s.mergeMetadata, router.Operation{
-		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Change some keys of the metadata",
+		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Update metadata",
 		Text:    "A value that is null or empty removes its key; keys that are not named stay." + text,
 		Lenient: true, Body: body, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("GET "+key, s.getMetadataKey, router.Operation{
-		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
+		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a metadata key",
 		Answer: view.MetadataValue{Value: "web"},
 	})
 	s.Handle("POST "+key, s.setMetadataKey, router.Operation{
-		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
+		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a metadata key", Text: newer,
 		Lenient: true, Body: pairRequest{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("DELETE "+key, s.removeMetadataKey, router.Operation{
-		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",
+		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Delete a metadata key", Text: "May be repeated.",
 		Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 }

@@ -38,18 +38,18 @@ func (s *server) orgRoutes() {
 		Answer: quotas,
 	})
 	s.Handle("PATCH "+org+"/quotas", s.setQuotas, router.Operation{
-		ID: "setQuotas", Tag: "Organizations", Summary: "Change the quotas of an organization",
+		ID: "setQuotas", Tag: "Organizations", Summary: "Update the quotas of an organization",
 		Text: "For administrators. Omitted ones stay; `reset` names those that follow the server's defaults again.",
 		Body: quotaRequest{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
 	})
 	const text = "In the shape that clients of the public platform's console decode."
 	s.Handle("GET /api/v1/organizations", s.viewOrgs, router.Operation{
-		ID: "viewOrgs", Tag: "Organizations", Summary: "List organizations, for existing clients", Text: text,
+		ID: "viewOrgs", Tag: router.TagExisting, Summary: "List organizations", Text: text,
 		Query:  []router.Param{{Name: "admin", Example: false, Text: "Accepted; the list is the same."}},
 		Answer: orgViews{[]orgView{viewOrg(&example)}},
 	})
 	s.Handle("GET /api/v1/organizations/{org}", s.viewOneOrg, router.Operation{
-		ID: "viewOrg", Tag: "Organizations", Summary: "Get an organization, for existing clients", Text: text,
+		ID: "viewOrg", Tag: router.TagExisting, Summary: "Get an organization", Text: text,
 		Answer: oneOrgView{viewOrg(&example)},
 	})
 }

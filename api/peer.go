@@ -17,7 +17,7 @@ func (s *server) peerRoutes() {
 		Address: netip.MustParseAddr("fdaa:0:1:a7b:7d:a000:0:102"), PublicKey: examplePeerKey, Host: "0a7b007d", CreatedAt: exampleTime,
 	}
 	s.Handle("POST "+all, s.createPeer, router.Operation{
-		ID: "createPeer", Tag: "WireGuard", Summary: "Let a WireGuard peer in",
+		ID: "createPeer", Tag: "WireGuard", Summary: "Create a WireGuard peer",
 		Text: "The peer reaches one private network of the organization, at /48 of `peerip`, and its name server, at ::3 of that; nothing else. " +
 			"`peerip`/120 is its own. `pubkey` is the key of the gateway, which listens at UDP port `endpoint_port` of `endpointip`. " +
 			"The answer comes when the gateway lets the peer in.",
@@ -35,7 +35,7 @@ func (s *server) peerRoutes() {
 		}}},
 	})
 	s.Handle("DELETE "+all+"/{peer}", s.removePeer, router.Operation{
-		ID: "removePeer", Tag: "WireGuard", Summary: "Cut a WireGuard peer off",
+		ID: "removePeer", Tag: "WireGuard", Summary: "Remove a WireGuard peer",
 		Text: "At once and permanently: its address is not given to another.", Status: http.StatusNoContent,
 	})
 }

@@ -21,29 +21,29 @@ func (s *server) secretRoutes() {
 		{Name: "show_secrets", Example: false, Text: "Show values; needs the right to change them."},
 	}
 	s.Handle("GET "+all, s.listSecrets, router.Operation{
-		ID: "listSecrets", Tag: "Secrets", Summary: "List the secrets of an App",
+		ID: "listSecrets", Tag: "Secrets", Summary: "List secrets",
 		Text:  "Sorted by name. The digest of a value stays the same as long as the value does.",
 		Query: query, Answer: listed, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+all, s.setSecrets, router.Operation{
-		ID: "setSecrets", Tag: "Secrets", Summary: "Set and unset secrets",
+		ID: "setSecrets", Tag: "Secrets", Summary: "Update secrets",
 		Text: "All of them or none; null takes a secret away. What is so already is no change, and without any change the version stays. " +
 			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
 		Body: secretsRequest{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("GET "+one, s.getSecret, router.Operation{
-		ID: "getSecret", Tag: "Secrets", Summary: "See a secret", Query: query, Answer: viewSecret(example),
+		ID: "getSecret", Tag: "Secrets", Summary: "Get a secret", Query: query, Answer: viewSecret(example),
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one, s.setSecret, router.Operation{
-		ID: "setSecret", Tag: "Secrets", Summary: "Set one secret",
+		ID: "setSecret", Tag: "Secrets", Summary: "Set a secret",
 		Body: secretRequest{hangar.NewSensitive("…")}, Status: http.StatusCreated,
 		Answer: madeSecretView{viewSecret(example), secretVersionView{3, 3}},
 		Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+one, s.deleteSecret, router.Operation{
-		ID: "deleteSecret", Tag: "Secrets", Summary: "Take a secret away", Answer: secretVersionView{4, 4},
+		ID: "deleteSecret", Tag: "Secrets", Summary: "Delete a secret", Answer: secretVersionView{4, 4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 }

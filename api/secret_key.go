@@ -21,16 +21,16 @@ func (s *server) secretKeyRoutes() {
 	least := []router.Param{{Name: "min_version", Example: 3, Text: "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
 	text, ciphertext, signature := exampleBytes(5), exampleBytes(45), exampleBytes(64)
 	s.Handle("GET "+all, s.listSecretKeys, router.Operation{
-		ID: "listSecretKeys", Tag: "Keys", Summary: "List the secret keys of an App", Text: "Sorted by name.",
+		ID: "listSecretKeys", Tag: "Keys", Summary: "List secret keys", Text: "Sorted by name.",
 		Query:  append(least, router.Param{Name: "types", Example: []string{string(hangar.SecretKeyNaClSign)}, Text: "Only keys of these types."}),
 		Answer: secretKeysView{[]secretKeyView{example}}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("GET "+one, s.getSecretKey, router.Operation{
-		ID: "getSecretKey", Tag: "Keys", Summary: "See a secret key", Query: least, Answer: example,
+		ID: "getSecretKey", Tag: "Keys", Summary: "Get a secret key", Query: least, Answer: example,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one, s.setSecretKey, router.Operation{
-		ID: "setSecretKey", Tag: "Keys", Summary: "Set or replace a secret key",
+		ID: "setSecretKey", Tag: "Keys", Summary: "Set a secret key",
 		Text: "With a value of one's own, whose form follows from the type. What is so already is no change and keeps the version, " +
 			"which is that of the App's secrets. Names and values count for the bytes that its secrets may have.",
 		Body: secretKeyRequest{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
@@ -43,7 +43,7 @@ func (s *server) secretKeyRoutes() {
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+one, s.deleteSecretKey, router.Operation{
-		ID: "deleteSecretKey", Tag: "Keys", Summary: "Take a secret key away", Answer: secretKeyVersionView{4},
+		ID: "deleteSecretKey", Tag: "Keys", Summary: "Delete a secret key", Answer: secretKeyVersionView{4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/encrypt", s.encryptWithKey, router.Operation{

@@ -36,7 +36,7 @@ func (s *server) tokenRoutes() {
 		Answer: tokenList{[]*hangar.Token{&example}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET /v1/tokens/current", s.currentTokens, router.Operation{
-		ID: "currentTokens", Tag: "Tokens", Summary: "Get the tokens of the request", Text: "Those that the `Authorization` header has and that are valid.",
+		ID: "currentTokens", Tag: "Tokens", Summary: "Get the current tokens", Text: "Those that the `Authorization` header has and that are valid.",
 		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
 	})
 	s.authorizeRoutes(&example, text)

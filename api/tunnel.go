@@ -17,7 +17,7 @@ import (
 
 func (s *server) tunnelRoutes() {
 	s.Stream("GET "+machine+"/tunnel", s.tunnel, router.Operation{
-		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a TCP port of a Machine",
+		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a port of a Machine",
 		Text:   textOfTunnel,
 		Query:  []router.Param{{Name: "port", Example: 5432, Text: "The port, from 1 to 65535. Required."}},
 		Status: http.StatusSwitchingProtocols,

@@ -64,11 +64,11 @@ func (s *server) userRoutes() {
 		Answer: userList{[]*hangar.User{&example}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET "+current, s.currentUser, router.Operation{
-		ID: "currentUser", Tag: "Users", Summary: "Get the user of the request",
+		ID: "currentUser", Tag: "Users", Summary: "Get the current user",
 		Text: "The user who owns the token. Tokens of organizations have no user.", Answer: example, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("PUT "+current+"/password", s.setPassword, router.Operation{
-		ID: "setPassword", Tag: "Users", Summary: "Change the password of the user of the request",
+		ID: "setPassword", Tag: "Users", Summary: "Change the current user's password",
 		Text:   "Ends all tokens of the user that come from signing in, that of the request, too. Needs such a token.",
 		Body:   passwordRequest{Current: "correct horse battery staple", New: "a better password"},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
@@ -82,7 +82,7 @@ func (s *server) userRoutes() {
 		ID: "getUser", Tag: "Users", Summary: "Get a user", Text: "For the user, for callers that may read an organization of the user, and for administrators of the platform.", Answer: example,
 	})
 	s.Handle("PATCH "+user, s.updateUser, router.Operation{
-		ID: "updateUser", Tag: "Users", Summary: "Change a user",
+		ID: "updateUser", Tag: "Users", Summary: "Update a user",
 		Text: "What is left out stays. Users change their name, and administrators of the platform everything.",
 		Body: hangar.UserUpdate{Name: &example.Name}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -91,7 +91,7 @@ func (s *server) userRoutes() {
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+user+"/password_reset", s.resetPassword, router.Operation{
-		ID: "resetPassword", Tag: "Users", Summary: "Make a code with which a user sets another password",
+		ID: "resetPassword", Tag: "Users", Summary: "Create a password reset code",
 		Text:   "The answer is the only one that holds it; `useCode` takes it once. For administrators of the platform.",
 		Answer: hangar.PasswordReset{Code: "hgp_" + exampleUserID + "_PB3XSL5QXOQM2V5BBR2TWYDGQD", ExpiresAt: exampleTime}, Status: http.StatusCreated,
 		Errors: []int{http.StatusPreconditionFailed},
@@ -123,7 +123,7 @@ func (s *server) invitationRoutes() {
 		Status: http.StatusCreated, Answer: newInvitationView{exampleCode, invitation}, Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
 	s.Handle("GET /v1/invitations", s.listInvitations, router.Operation{
-		ID: "listInvitations", Tag: "Users", Summary: "List invitations that are not accepted yet",
+		ID: "listInvitations", Tag: "Users", Summary: "List open invitations",
 		Query:  []router.Param{{Name: "org_slug", Example: "acme", Text: "To this organization; without it, those to the platform alone, for its administrators."}},
 		Answer: invitationList{[]*hangar.Invitation{&invitation}}, Errors: []int{http.StatusNotFound},
 	})

@@ -20,7 +20,7 @@ func (s *server) volumeRoutes() {
 	example := exampleVolume()
 	one := view.OfOneVolume(example)
 	s.Handle("GET "+volumes, s.listVolumes, router.Operation{
-		ID: "listVolumes", Tag: "Volumes", Summary: "List the volumes of an App",
+		ID: "listVolumes", Tag: "Volumes", Summary: "List volumes",
 		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
 			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
 		Query: []router.Param{{Name: "summary", Example: true, Text: "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
@@ -37,14 +37,14 @@ func (s *server) volumeRoutes() {
 		Text: "A volume that was destroyed says so, and until when it can be undeleted, as long as it or a snapshot of it is kept.", Answer: one,
 	})
 	update := router.Operation{
-		ID: "updateVolume", Tag: "Volumes", Summary: "Change the settings of a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
+		ID: "updateVolume", Tag: "Volumes", Summary: "Update a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
 		Lenient: true, Body: hangar.VolumeUpdate{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
 	s.Handle("PUT "+volume, s.updateVolume, update)
 	update.ID, update.Summary = "postVolume", "Change the settings of a volume, as some clients do"
 	s.Handle("POST "+volume, s.updateVolume, update)
 	s.Handle("PUT "+volume+"/extend", s.extendVolume, router.Operation{
-		ID: "extendVolume", Tag: "Volumes", Summary: "Make a volume larger",
+		ID: "extendVolume", Tag: "Volumes", Summary: "Extend a volume",
 		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
 		Lenient: true, Body: extendRequest{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
 	})
@@ -56,19 +56,19 @@ func (s *server) volumeRoutes() {
 		Answer: view.OfOneVolume(&gone), Errors: []int{state},
 	})
 	s.Handle("POST "+volume+"/undelete", s.undeleteVolume, router.Operation{
-		ID: "undeleteVolume", Tag: "Volumes", Summary: "Have a destroyed volume back",
+		ID: "undeleteVolume", Tag: "Volumes", Summary: "Undelete a volume",
 		Text: "Within 24 hours, and with all that was on it, as long as there is room. When a volume is made or extended beyond the quota of its " +
 			"organization, or beyond the room of the server, destroyed volumes are removed for it, the oldest ones first: those of the same " +
 			"organization and then, for the room of the server, those of others.", Answer: one, Errors: []int{state},
 	})
 	s.Handle("GET "+volume+"/events", s.listVolumeEvents, router.Operation{
-		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List what happened to a volume", Text: "The newest 50, newest first.",
+		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List the events of a volume", Text: "The newest 50, newest first.",
 		Answer: []hangar.VolumeEvent{{ID: exampleEvent, Type: hangar.VolumeEventCreate, Source: hangar.SourceUser, Timestamp: exampleTime.UnixMilli()}},
 	})
 	s.snapshotRoutes()
 	const destroyed = "/v1/orgs/{org}/destroyed_volumes"
 	s.Handle("GET "+destroyed, s.listDestroyedVolumes, router.Operation{
-		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List the destroyed volumes of an organization that still take room",
+		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List destroyed volumes",
 		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
 			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []view.Volume{view.OfVolume(&gone)},
 	})
@@ -80,7 +80,7 @@ func (s *server) volumeRoutes() {
 		Answer: view.OfOneVolume(&purged), Errors: []int{state},
 	})
 	s.Handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, router.Operation{
-		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization, page by page",
+		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization",
 		Text: "Sorted by id: even if volumes come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every volume " +
 			"that changed after this listing began.",

@@ -62,7 +62,7 @@ const (
 // requests: everything but the rows of Machines, which are most of a state and which
 // the edge keeps for itself.
 func NewMirror(store state.Store, log *slog.Logger) *state.Mirror {
-	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{state.HostsPrefix}, Log: log})
+	return state.NewMirror(state.MirrorConfig{Store: store, Except: []string{state.ACMEPrefix, state.HostsPrefix}, Log: log})
 }
 
 // Config is what control needs.
@@ -353,20 +353,14 @@ func (c *Control) Issuer() hangar.IdentityIssuer { return c.issuer }
 
 // heal finishes what a crash interrupted. It fails only if the state does.
 func (c *Control) heal(ctx context.Context) error {
-	if err := c.apps.heal(ctx); err != nil {
-		return err
-	}
-	if err := c.orgs.heal(ctx); err != nil {
+	if err := c.healTenants(ctx, func(state.Item) bool { return true }); err != nil {
 		return err
 	}
 	reserved, err := c.reservations.heal(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if err := c.volumes.heal(ctx); err != nil {
-		return err
-	}
-	if err := c.volumes.healClaims(ctx); err != nil {
+	if err := c.healVolumes(ctx); err != nil {
 		return err
 	}
 	return c.reservations.adoptOrphans(ctx, reserved)

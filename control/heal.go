@@ -30,10 +30,21 @@ func (u unfinished) tell() {
 	}
 }
 
+// HealEvery looks for what is left half done, also by servers that are lost, at intervals until ctx ends. One
+// server does so for all.
+func (c *Control) HealEvery(ctx context.Context, interval time.Duration) error {
+	for {
+		if err := pause.For(ctx, interval); err != nil {
+			return err
+		}
+		c.unfinished.tell()
+	}
+}
+
 // Run finishes, until ctx ends, what could not be finished at once: hosts come back, and after a start
 // those of other servers are not known yet.
 func (c *Control) Run(ctx context.Context) error {
-	wait := firstHealPause
+	wait, seen := firstHealPause, sightings{}
 	for {
 		select {
 		case <-c.unfinished:
@@ -43,7 +54,7 @@ func (c *Control) Run(ctx context.Context) error {
 		if err := pause.For(ctx, wait); err != nil {
 			return err
 		}
-		if err := c.healAgain(ctx); err != nil {
+		if err := c.healAgain(ctx, &seen); err != nil {
 			c.log.WarnContext(ctx, "interrupted work is finished later", keyError, err)
 			c.unfinished.tell()
 		}
@@ -54,12 +65,54 @@ func (c *Control) Run(ctx context.Context) error {
 }
 
 // healAgain is heal while others are at work: it leaves alone what may still be under way.
-func (c *Control) healAgain(ctx context.Context) error {
+func (c *Control) healAgain(ctx context.Context, seen *sightings) error {
+	next, now := sightings{}, c.reservations.now()
+	err := c.healTenants(ctx, func(item state.Item) bool {
+		next[item.Key] = seen.first(item, now)
+		if now.Sub(next[item.Key].at) >= createTimeout {
+			return true
+		}
+		c.unfinished.tell()
+		return false
+	})
+	if err != nil {
+		return err
+	}
+	*seen = next
+	if _, err := c.reservations.heal(ctx, createTimeout); err != nil {
+		return err
+	}
+	return c.healVolumes(ctx)
+}
+
+// sightings are when records that have no time were first seen as they are.
+type sightings map[string]sighting
+
+type sighting struct {
+	revision state.Revision
+	at       time.Time
+}
+
+func (s sightings) first(item state.Item, now time.Time) sighting {
+	if before, ok := s[item.Key]; ok && before.revision == item.Revision {
+		return before
+	}
+	return sighting{item.Revision, now}
+}
+
+// healTenants finishes the destruction of Apps, and of organizations that are ripe for it.
+func (c *Control) healTenants(ctx context.Context, ripe func(state.Item) bool) error {
 	if err := c.apps.heal(ctx); err != nil {
 		return err
 	}
-	_, err := c.reservations.heal(ctx, createTimeout)
-	return err
+	return c.orgs.heal(ctx, ripe)
+}
+
+func (c *Control) healVolumes(ctx context.Context) error {
+	if err := c.volumes.heal(ctx); err != nil {
+		return err
+	}
+	return c.volumes.healClaims(ctx)
 }
 
 // heal confirms or releases what no creator finished, unless it is younger than an age, and returns the

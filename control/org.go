@@ -282,8 +282,8 @@ func (o *Orgs) empty(ctx context.Context, org hangar.OrgID) error {
 	return nil
 }
 
-// heal finishes the removal of organizations.
-func (o *Orgs) heal(ctx context.Context) error {
+// heal finishes the removal of those organizations that are ripe for it.
+func (o *Orgs) heal(ctx context.Context, ripe func(state.Item) bool) error {
 	items, _, err := state.All(ctx, o.store, state.OrgsPrefix, false)
 	if err != nil {
 		return state.HangarError(err)
@@ -294,7 +294,7 @@ func (o *Orgs) heal(ctx context.Context) error {
 			o.log.Error("organization skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if !rec.Deleting {
+		if !rec.Deleting || !ripe(item) {
 			continue
 		}
 		if err := o.removeOrg(ctx, rec, item); err != nil {

@@ -38,7 +38,12 @@ type peerKeyRecord struct {
 
 func peersOf(org hangar.OrgID) string { return state.PeersPrefix + string(org) + "/" }
 
-func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + name }
+// peerKey has names in lower case: peers are found by DNS, which knows no case.
+func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + strings.ToLower(name) }
+
+// peerNameFault says what is wrong with the name of a peer; empty: nothing. Existing clients make names of those of
+// their computers, which may have capitals.
+func peerNameFault(name string) string { return tenants.NameFault(strings.ToLower(name)) }
 
 func publicKeyKey(key hangar.PeerKey) string {
 	raw := key.Bytes()
@@ -111,7 +116,7 @@ func (s *Peers) await(ctx context.Context, key hangar.PeerKey, peer *hangar.Peer
 
 func checkPeer(in hangar.PeerCreate) error {
 	if in.Name != "" {
-		if fault := tenants.NameFault(in.Name); fault != "" {
+		if fault := peerNameFault(in.Name); fault != "" {
 			return hangar.Errorf(hangar.CodeInvalid, "", "invalid name: %s", fault)
 		}
 	}
@@ -226,7 +231,7 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 		return err
 	}
 	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonPeerNotFound, "Could not find WireGuard peer %.80q of organization %q", name, org)
-	if tenants.NameFault(name) != "" {
+	if peerNameFault(name) != "" {
 		return missing
 	}
 	for {

@@ -105,6 +105,27 @@ func TestGatewayRefuses(t *testing.T) {
 
 // Of many who want the same name, or have the same key, one gets it; numbers are given
 // once.
+// TestPeerNames: names have capitals, as those of people's computers, and are found and unique without.
+func TestPeerNames(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		p := newPlane(t, store)
+		p.app(t, "web")
+		p.peer(t, hangar.OrgPersonal, "Johns-MacBook-01", 1)
+		_, err := p.Peers().CreatePeer(admin(t), hangar.OrgPersonal, hangar.PeerCreate{Name: "johns-macbook-01", PublicKey: testKey(2)})
+		wantError(t, err, hangar.CodeInvalid, hangar.ReasonNameTaken)
+		_, err = p.Peers().CreatePeer(admin(t), hangar.OrgPersonal, hangar.PeerCreate{Name: "Johns_MacBook", PublicKey: testKey(2)})
+		wantError(t, err, hangar.CodeInvalid, "")
+		list, err := p.Peers().Peers(admin(t), hangar.OrgPersonal)
+		if err != nil || len(list) != 1 || list[0].Name != "Johns-MacBook-01" {
+			t.Errorf("%+v, %v", list, err)
+		}
+		if err := p.Peers().RemovePeer(admin(t), hangar.OrgPersonal, "JOHNS-macbook-01"); err != nil {
+			t.Error(err)
+		}
+		p.peer(t, hangar.OrgPersonal, "johns-macbook-01", 1)
+	})
+}
+
 func TestPeersAreUnique(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)

@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/cluster/authority"
 	"github.com/hangar-platform/hangar/cluster/join"
+	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/fleet"
 	"github.com/hangar-platform/hangar/control/state"
@@ -83,6 +84,23 @@ func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fle
 		return c.peers.seats.Vacate(ctx, string(h.ID), "https://"+h.Address)
 	}
 	return cfg
+}
+
+// dutyHealing is to look at intervals for interrupted work.
+const (
+	dutyHealing  = "healing"
+	healInterval = 5 * time.Minute
+)
+
+// heals returns the loop that looks for interrupted work while that is this server's to do.
+func (f *servers) heals(c *cluster, decide *control.Control) func(context.Context) error {
+	if c.peers == nil {
+		return func(ctx context.Context) error { return decide.HealEvery(ctx, healInterval) }
+	}
+	duty := f.fleet.Duty(dutyHealing, 0)
+	return func(ctx context.Context) error {
+		return duty.Run(ctx, func(ctx context.Context) { _ = decide.HealEvery(ctx, healInterval) }, func() {}) // it ends with ctx only
+	}
 }
 
 // serveJoins serves servers that join.

@@ -100,7 +100,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.private, p.machines, p.ssh); err != nil {
 		return err
 	}
-	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.servers.hosts); err != nil {
+	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.private, p.servers.hosts); err != nil {
 		return err
 	}
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {
@@ -165,7 +165,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
+		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Run, p.servers.heals(p.cluster, p.control.decide), p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

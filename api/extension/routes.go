@@ -59,7 +59,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 		ID: "getExtension", Tag: "Extensions", Summary: "Get an extension", Answer: example,
 	})
 	rt.Handle("PATCH "+one, a.updateExtension, router.Operation{
-		ID: "updateExtension", Tag: "Extensions", Summary: "Change an extension", Text: "What is left out stays.",
+		ID: "updateExtension", Tag: "Extensions", Summary: "Update an extension", Text: "What is left out stays.",
 		Body: hangar.ExtensionUpdate{Plan: &plan}, Answer: example, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("DELETE "+one, a.destroyExtension, router.Operation{
@@ -69,11 +69,11 @@ func (a area) extensionRoutes(rt *router.Router) {
 		Answer: ended{Name: example.Name, Status: destroyed},
 	})
 	rt.Handle("POST "+one+"/retry", a.retryExtension, router.Operation{
-		ID: "retryExtension", Tag: "Extensions", Summary: "Try again what has failed",
+		ID: "retryExtension", Tag: "Extensions", Summary: "Retry a failed extension",
 		Body: hangar.ExtensionRetry{Overwrite: true}, MayOmit: true, Answer: example, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("GET "+one+"/sso", a.linkExtension, router.Operation{
-		ID: "linkExtension", Tag: "Extensions", Summary: "Get a link that opens an extension at its provider",
+		ID: "linkExtension", Tag: "Extensions", Summary: "Get the sign-on link of an extension",
 		Text:   "The provider asks the visitor to sign in.",
 		Answer: hangar.ExtensionLink{URL: "https://logs.example.com/extensions/7/sso?nonce=…&timestamp=…&url=…&signature=…"}, Errors: []int{http.StatusConflict},
 	})

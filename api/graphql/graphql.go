@@ -84,7 +84,7 @@ type (
 func Routes(rt *router.Router, s Services) {
 	a := &area{Services: s, Router: rt, schema: newSchema()}
 	rt.Handle("POST /graphql", a.answer, router.Operation{
-		ID: "queryGraphQL", Tag: "GraphQL", Summary: "Ask by GraphQL",
+		ID: "queryGraphQL", Tag: router.TagExisting, Summary: "Query by GraphQL",
 		Text: "What the command line and libraries of the public platform ask for. Fields that this server does not know are null; " +
 			"operations, arguments and properties of inputs that it does not know are errors. Errors are a part of the answer, whose status is 200: " +
 			"`extensions.code` is the code of the same error of the REST API, in capitals, and `extensions.status` its reason.",

@@ -63,6 +63,15 @@ type Operation struct {
 	RequestBody *RequestBody          `json:"requestBody,omitempty"`
 	Responses   map[string]*Response  `json:"responses"`          // by status code
 	Security    []map[string][]string `json:"security,omitempty"` // empty: the document's; an empty entry: none is needed
+	Samples     []Sample              `json:"x-codeSamples,omitempty"`
+}
+
+// Sample shows how to do the operation with a tool. Renderers of documents know the extension
+// "x-codeSamples" (https://redocly.com/docs/realm/content/api-docs/openapi-extensions/x-code-samples).
+type Sample struct {
+	Lang   string `json:"lang"`  // "Shell"
+	Label  string `json:"label"` // name of the tool
+	Source string `json:"source"`
 }
 
 // Parameter is a part of a path or a query, or a header.

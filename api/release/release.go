@@ -125,33 +125,33 @@ func Routes(rt *router.Router, s Services) {
 		Body: hangar.ReleaseUpdate{Status: hangar.ReleaseComplete}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("POST /api/v1/releases", a.createDeployed, router.Operation{
-		ID: "beginRelease", Tag: tag, Summary: "Create a release, for existing clients", Text: existing, Lenient: true,
+		ID: "beginRelease", Tag: router.TagExisting, Summary: "Create a release", Text: existing, Lenient: true,
 		Body:   releaseRequest{App: "web", Image: example.Image, Strategy: "ROLLING"},
 		Status: http.StatusCreated, Answer: oneRelease{view(&example)}, Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("PATCH /api/v1/releases/{release}", a.updateDeployed, router.Operation{
-		ID: "followRelease", Tag: tag, Summary: "Report the progress of a release, for existing clients", Text: existing, Lenient: true,
+		ID: "followRelease", Tag: router.TagExisting, Summary: "Report the progress of a release", Text: existing, Lenient: true,
 		Body: releaseProgress{Status: "complete"}, Answer: view(&example), Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases", a.listDeployed, router.Operation{
-		ID: "viewReleases", Tag: tag, Summary: "List releases, for existing clients", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
+		ID: "viewReleases", Tag: router.TagExisting, Summary: "List releases", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases/current", a.currentDeployed, router.Operation{
-		ID: "viewCurrentRelease", Tag: tag, Summary: "Get the current release, for existing clients",
+		ID: "viewCurrentRelease", Tag: router.TagExisting, Summary: "Get the current release",
 		Text: existing + " " + current, Answer: oneRelease{view(&example)},
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
-		ID: "viewCurrentReleases", Tag: tag, Summary: "Get the current releases of all Apps, for existing clients",
+		ID: "viewCurrentReleases", Tag: router.TagExisting, Summary: "Get the current releases of all Apps",
 		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]deployedRelease{"web": view(&example)},
 	})
 	text := existing + " Nothing is kept of a build."
 	began := buildView{ID: exampleTime().UnixMilli(), Status: "started"}
 	rt.Handle("POST /api/v1/builds", a.beginBuild, router.Operation{
-		ID: "beginBuild", Tag: tag, Summary: "Announce a build, for existing clients", Text: text, Lenient: true,
+		ID: "beginBuild", Tag: router.TagExisting, Summary: "Announce a build", Text: text, Lenient: true,
 		Body: buildRequest{App: "web"}, Answer: began, Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("POST /api/v1/builds/finish", a.finishBuild, router.Operation{
-		ID: "finishBuild", Tag: tag, Summary: "Say that a build has ended, for existing clients", Text: text, Lenient: true,
+		ID: "finishBuild", Tag: router.TagExisting, Summary: "Say that a build has ended", Text: text, Lenient: true,
 		Body:   buildRequest{App: "web", BuildID: began.ID, Status: "completed"},
 		Answer: buildView{ID: began.ID, Status: "completed", Wallclock: 2150}, Errors: []int{http.StatusNotFound},
 	})

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,6 +17,7 @@ type Answer struct {
 	Status int    // 0: 200
 	Body   any    // nil: none
 	Page   []byte // HTML instead of a body
+	Policy string // Content-Security-Policy of Page; empty: that of a page without scripts
 	Raw    []byte // instead of a body: what is sent as Media
 	Media  string
 	Header http.Header
@@ -55,6 +57,9 @@ func Created[T any](v T, err error) (Answer, error) {
 // SecretHeader keeps an answer out of caches.
 func SecretHeader() http.Header { return http.Header{"Cache-Control": {"no-store"}} }
 
+// pagePolicy lets a page have its own style and load nothing.
+const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+
 // Write sends an answer.
 func (rt *Router) Write(w http.ResponseWriter, r *http.Request, a Answer) {
 	status := a.Status
@@ -63,8 +68,7 @@ func (rt *Router) Write(w http.ResponseWriter, r *http.Request, a Answer) {
 	}
 	switch {
 	case a.Page != nil:
-		// The page needs its own style and nothing from anywhere.
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'")
+		w.Header().Set("Content-Security-Policy", cmp.Or(a.Policy, pagePolicy))
 		rt.writeRaw(w, status, MediaHTML+"; charset=utf-8", a.Page)
 		return
 	case a.Raw != nil:

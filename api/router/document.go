@@ -50,6 +50,9 @@ func (rt *Router) Document(d *openapi.Document, schemas *openapi.Schemas) *opena
 	for i := range rt.routes {
 		r := &rt.routes[i]
 		r.request(schemas, rt.Params, operations[i])
+		if line := rt.Commands[r.ID]; line != "" {
+			operations[i].Samples = []openapi.Sample{{Lang: "Shell", Label: "hangar", Source: line}}
+		}
 		if d.Paths[r.Path] == nil {
 			d.Paths[r.Path] = map[string]*openapi.Operation{}
 		}

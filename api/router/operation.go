@@ -41,6 +41,9 @@ type Operation struct {
 	Self bool // a Machine may ask it of itself, without a token: see package router
 }
 
+// TagExisting is the group of the operations that only clients of the public platform ask for.
+const TagExisting = "Existing clients"
+
 // Param is a parameter of a query, or a header. Example gives its type, too: a list
 // may be repeated or hold commas.
 type Param struct {
@@ -129,6 +132,7 @@ func (rt *Router) mount(pattern string, h http.Handler, as Route) {
 		h = rt.self(as.Operation, h)
 	}
 	as.Method, as.Path, _ = strings.Cut(pattern, " ")
+	as.Path = strings.TrimSuffix(as.Path, "{$}")
 	rt.routes = append(rt.routes, as)
 	rt.mux.Handle(pattern, h)
 }

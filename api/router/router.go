@@ -23,9 +23,10 @@ const (
 // Config is what the operations of all areas share.
 type Config struct {
 	Auth       hangar.Authenticator
-	RateLimits RateLimits       // 0: none
-	Region     hangar.Region    // part of the ids of requests; empty: none
-	Params     map[string]Param // the parameters of paths, by name
+	RateLimits RateLimits        // 0: none
+	Region     hangar.Region     // part of the ids of requests; empty: none
+	Params     map[string]Param  // the parameters of paths, by name
+	Commands   map[string]string // lines of the CLI that do an operation, by its ID
 	Log        *slog.Logger
 }
 

@@ -122,7 +122,6 @@ func (b *browser) atProvider(t *testing.T, shown page, name string) string {
 // TestOpenIDSignIn: an invitation makes the user who signs in at the provider, a user with a password is found by
 // the verified address, and from then on the identity decides.
 func TestOpenIDSignIn(t *testing.T) {
-	t.Parallel()
 	people := openIDUsers{
 		"1": {Username: "ann", FirstName: "Ann", LastName: "Ash", Email: "Ann@example.com", EmailVerified: true},
 		"2": {Username: "bob", FirstName: "Bob", Email: "bob@example.com", EmailVerified: true},
@@ -213,7 +212,6 @@ func TestOpenIDSignIn(t *testing.T) {
 
 // TestOpenIDMisuse: a callback that did not start here signs in no one.
 func TestOpenIDMisuse(t *testing.T) {
-	t.Parallel()
 	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
 	w := newOpenIDWorld(t, p)
 	w.user(t, "ann")

@@ -125,24 +125,24 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getWebhook", Tag: Tag, Summary: "Get a webhook", Answer: example})
 	rt.Handle("PATCH "+one, a.update, router.Operation{
-		ID: "updateWebhook", Tag: Tag, Summary: "Change a webhook",
+		ID: "updateWebhook", Tag: Tag, Summary: "Update a webhook",
 		Text: "What is left out stays. Events that wait are sent to the new URL, and tried at once.", Body: hangar.WebhookUpdate{URL: &target}, Answer: example,
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
 		ID: "removeWebhook", Tag: Tag, Summary: "Remove a webhook", Text: "With all events that wait for it.", Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+one+"/rotate", a.rotate, router.Operation{
-		ID: "rotateWebhook", Tag: Tag, Summary: "Make another secret",
+		ID: "rotateWebhook", Tag: Tag, Summary: "Rotate the secret of a webhook",
 		Text: "The answer is the only one that holds it. Requests are signed with the secret before it during the overlap: have the receiver accept both by its end.",
 		Body: hangar.WebhookRotate{Overlap: &overlap}, MayOmit: true, Answer: secret,
 	})
 	rt.Handle("POST "+one+"/ping", a.ping, router.Operation{
-		ID: "pingWebhook", Tag: Tag, Summary: "Send a test event",
+		ID: "pingWebhook", Tag: Tag, Summary: "Ping a webhook",
 		Text:   "Once, of the type `io.platform.webhook.ping` and with an empty body but for what signs it. The answer says how that went.",
 		Answer: hangar.WebhookPing{Delivered: true, HTTPStatus: http.StatusNoContent, Took: hangar.Duration(31 * time.Millisecond)},
 	})
 	rt.Handle("GET "+deliveries, a.deliveries, router.Operation{
-		ID: "listWebhookDeliveries", Tag: Tag, Summary: "List deliveries",
+		ID: "listWebhookDeliveries", Tag: Tag, Summary: "List the deliveries of a webhook",
 		Text: "The newest first: queued ones, failed ones, and the last that succeeded.",
 		Query: []router.Param{
 			{Name: "state", Example: string(hangar.DeliveryDead), Text: "Only those in this state: `waiting`, `delivered` or `dead`."},
@@ -151,7 +151,7 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 		Answer: deliveryList{[]hangar.WebhookDelivery{delivery}},
 	})
 	rt.Handle("POST "+deliveries+"/{delivery}/resend", a.resend, router.Operation{
-		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Send an event again",
+		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Resend an event",
 		Text: "One that has failed, or was delivered not long ago. It is sent as the last in the queue.", Status: http.StatusAccepted, Answer: waiting,
 	})
 }

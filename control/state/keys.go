@@ -22,6 +22,8 @@ const (
 	OwnersPrefix       = "/address-owners/"  // <address>
 	HostnamesPrefix    = "/hostnames/"       // <hostname, its labels from the right: com.example.www>
 	CertificatesPrefix = "/certificates/"    // <hostname>, what was uploaded
+	ACMEPrefix         = "/acme/"            // <ACME server>/<the edges' own>: account, certificates, failures; encrypted
+	ACMELocksPrefix    = "/acme-locks/"      // <ACME server>/<the edges' own>, as long as its holder lives
 	ArchivePrefix      = "/archive/"         // what the archive of snapshots needs
 	AlertsPrefix       = "/alerts/"          // <id of the org>
 	WebhooksPrefix     = "/webhooks/"        // <id of the org>

@@ -58,7 +58,7 @@ type sealedRecord struct {
 func sealedPrefixes() []string {
 	return []string{
 		state.CredentialsPrefix, state.SecretsPrefix, state.CertificatesPrefix, oidc.Prefix, state.ArchivePrefix, state.AlertsPrefix, state.WebhooksPrefix,
-		state.ProviderSecretsPrefix, state.ExtensionConfigPrefix, state.SSHPrefix,
+		state.ProviderSecretsPrefix, state.ExtensionConfigPrefix, state.SSHPrefix, state.ACMEPrefix,
 	}
 }
 

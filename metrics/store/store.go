@@ -68,14 +68,14 @@ type Store struct {
 	client    *http.Client
 	workers   *background.Group
 
-	start  sync.Once // of the supervisor
 	closed sync.Once
 
-	mu    sync.Mutex
-	away  error           // why the child is not there, while it is not even being started
-	epoch context.Context // ends when the child goes away, with the reason as its cause
-	end   context.CancelCauseFunc
-	pid   int // of the running child, or 0
+	mu         sync.Mutex      // guards what follows
+	supervisor *supervisor     // nil until something is asked for
+	away       error           // why the child is not there, while it is not even being started
+	epoch      context.Context // ends when the child goes away, with the reason as its cause
+	end        context.CancelCauseFunc
+	pid        int // of the running child, or 0
 
 	starts, crashes atomic.Uint64 // of children
 }
@@ -165,6 +165,23 @@ func (s *Store) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pid
+}
+
+// Rest ends the child, as Close does, until the next request. Requests fail meanwhile.
+func (s *Store) Rest() {
+	s.mu.Lock()
+	resting := s.supervisor
+	s.mu.Unlock()
+	if resting == nil {
+		return
+	}
+	s.setAway(errResting)
+	resting.stop()
+	<-resting.ended
+	s.mu.Lock()
+	s.supervisor = nil
+	s.mu.Unlock()
+	s.setStarting()
 }
 
 // Close ends the child, which first writes what it has in memory, and removes its cgroup and the

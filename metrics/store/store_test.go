@@ -53,6 +53,25 @@ func TestDataOutlivesStore(t *testing.T) {
 	metricstest.Await(t, metricstest.Start(t, in), org, "kept", now, 42)
 }
 
+// TestRest: a store that rests has no child until something is asked for, and has what was written.
+func TestRest(t *testing.T) {
+	s, now := metricstest.Start(t), time.Now()
+	s.Rest() // there is nothing to end yet
+	for i := range 2 {
+		metricstest.Write(t, s, org, metricstest.Sample("kept", float64(40+i), now))
+		metricstest.Await(t, s, org, "kept", now, float64(40+i))
+		if s.PID() == 0 {
+			t.Error("there is no child")
+		}
+		s.Rest()
+		if s.PID() != 0 || s.Err() != nil {
+			t.Errorf("a store that rests has process %d, %v", s.PID(), s.Err())
+		}
+		now = now.Add(time.Second)
+	}
+	metricstest.Await(t, s, org, "kept", now.Add(-2*time.Second), 40)
+}
+
 // TestStoreServesNothingElse: what VictoriaMetrics offers beyond the gateway's needs is not there,
 // and what it does offer needs a tenant.
 func TestStoreServesNothingElse(t *testing.T) {

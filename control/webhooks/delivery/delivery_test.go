@@ -176,7 +176,10 @@ func TestErrors(t *testing.T) {
 			t.Parallel()
 			rig := newRig(t, func(o *delivery.Options) {
 				fast(o)
-				o.Timing.Attempt, o.Dial = 200*time.Millisecond, dialer.DialContext
+				o.Dial = dialer.DialContext
+				if c.error == hangar.DeliveryTimeout {
+					o.Timing.Attempt = 200 * time.Millisecond
+				}
 			}, to("hook", "acme", c.url))
 			rig.await()
 			rig.feed.record(event("acme", 1, hangar.EventStart))

@@ -18,6 +18,9 @@ import (
 // HANGAR_EVENTS=100000 it does so on the full scale. It is not beside others, whose memory would count.
 func TestManyReceivers(t *testing.T) {
 	events := 3000
+	if testing.Short() {
+		events = 600
+	}
 	if text := os.Getenv("HANGAR_EVENTS"); text != "" {
 		var err error
 		if events, err = strconv.Atoi(text); err != nil {
