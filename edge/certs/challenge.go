@@ -47,7 +47,7 @@ func (c *Certs) challengeCertificate(hello *tls.ClientHelloInfo) (*tls.Certifica
 			if err == nil {
 				return pair, nil
 			}
-			c.log.WarnContext(ctx, "the challenge of another edge is of no use", keyName, string(name), keyError, err)
+			c.log.WarnContext(ctx, "the challenge of another edge cannot be used", keyName, string(name), keyError, err)
 		}
 	}
 	return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("No validation of %.100q is under way", hello.ServerName)}

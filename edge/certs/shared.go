@@ -463,7 +463,7 @@ func (c *Certs) applyAttempt(name hangar.Hostname, value json.RawMessage) error 
 	return nil
 }
 
-// pruneShared removes what is shared about names that nobody wants any more.
+// pruneShared removes the shared state of names that no App wants any more.
 func (c *Certs) pruneShared(ctx context.Context) {
 	for pause.For(ctx, pruneEvery) == nil {
 		for _, name := range c.prunable(time.Now()) {
