@@ -16,6 +16,11 @@ type ipAssignment struct {
 	ServiceName string    `json:"service_name"`
 	Shared      bool      `json:"shared"`
 	CreatedAt   time.Time `json:"created_at"`
+	Egress      bool      `json:"egress"`
+	Network     struct {
+		Name    string `json:"name"` // empty: the default one
+		OrgSlug string `json:"org_slug"`
+	} `json:"network"` // of private ones
 }
 
 // assignIP is the wish for one. It has no property that may be left out: what is not meant is
@@ -53,7 +58,8 @@ func (w world) addresses(t *testing.T) {
 		ip, err := netip.ParseAddr(made.IP)
 		// A client tells the kinds by these alone.
 		private := ip.Is6() && strings.HasPrefix(made.IP, "fdaa:")
-		if err != nil || made.Shared != (kind == "shared_v4") || private != (kind == "private_v6") || ip.Is4() != strings.HasSuffix(kind, "v4") || made.CreatedAt.IsZero() {
+		if err != nil || made.Shared != (kind == "shared_v4") || private != (kind == "private_v6") || ip.Is4() != strings.HasSuffix(kind, "v4") || made.CreatedAt.IsZero() ||
+			made.Egress || made.Network.Name != "" || (made.Network.OrgSlug == "personal") != private {
 			t.Errorf("assigned for %s: %+v", kind, made)
 		}
 		given[made.IP] = made
