@@ -26,6 +26,8 @@ type Config struct {
 	RateLimits RateLimits       // 0: none
 	Region     hangar.Region    // part of the ids of requests; empty: none
 	Params     map[string]Param // the parameters of paths, by name
+	// Absent says why a path is not served, and what to do instead; empty: it is unknown. nil: all are.
+	Absent func(path string) string
 	Log        *slog.Logger
 }
 
