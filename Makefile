@@ -116,9 +116,10 @@ NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
 # These kill processes of their own test program, which start slowly under the race detector.
 KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
-# nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
-# long as it is told to be.
-BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm
+# nothing but the clients of the tests, and take most of the time to start them. test/wire starts forty
+# platforms in its process; test/contract and test/platform show those to the race detector. Each run of LONG
+# takes as long as its flags say.
+BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm ./test/wire
 LONG = ./test/compat ./test/power ./test/sim
 # These link gVisor, whose 280 packages take minutes to compile with the race detector. Without it they are
 # those of which the engine was just built, with its patch. Of DRIVER that is TestWireTypes alone.
@@ -134,7 +135,7 @@ RACE  = CGO_ENABLED=1 $(TEST) -race -tags testing
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
 # For go list: packages that have tests, and those that have none. go test compiles these, too, with all that
-# they import, for which the race detector is of no use.
+# they import, which need no race detector.
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 
@@ -190,8 +191,11 @@ sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeat
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(PLAIN) -count=1 -timeout 60m -v ./test/sim/
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_TIME=$(or $(SIM_TIME),20m) SIM_DRIVER=gvisor $(PLAIN) -count=1 -timeout 90m -v ./test/sim/
 
-cluster: build ## several real servers that are killed and cut off from each other (root); CLUSTER_SEED= repeats a run, CLUSTER_SERVERS=5 takes more
-	CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),40) $(PLAIN) -count=1 -timeout 120m -v -run '$(RUN)' ./test/cluster/
+# What every change has to pass of ./test/cluster.
+CLUSTER_SHARE = ^(TestAnyHostAnswers|TestMetrics|TestFaults)$$
+
+cluster: build ## several real servers that are killed and cut off from each other (root); CLUSTER_SHORT=1 bounds a run, CLUSTER_SEED= repeats one, CLUSTER_SERVERS=5 takes more
+	CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),$(if $(CLUSTER_SHORT),2,40)) $(PLAIN) -count=1 -timeout $(if $(CLUSTER_SHORT),15m,120m) -v -run '$(if $(CLUSTER_SHORT),$(CLUSTER_SHARE),$(RUN))' ./test/cluster/
 
 attack: build ## hostile tenants, clients and images against a real daemon, with floods (root)
 	ATTACK=1 $(PLAIN) -count=1 -timeout 30m -v -run '$(RUN)' ./test/attack/
@@ -235,7 +239,7 @@ bench-events: ## events of Machines to webhooks, next to plain posts
 bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
-bench-cluster: build ## requests, creates, wakes and queries at another server, next to the same at one's own (root)
+bench-cluster: build ## requests, creates, wakes, starts and queries at another server, next to the same at one's own (root)
 	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 
 bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)

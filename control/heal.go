@@ -14,14 +14,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The pauses after which what is left half done is tried again, which double from the first to the
-// last.
+// The pauses between attempts to finish interrupted work, which double from the first to the last.
 const (
 	firstHealPause = time.Second
 	lastHealPause  = time.Minute
 )
 
-// unfinished is told when something is left half done, because a host was away.
+// unfinished is signalled when work is interrupted because a host was away.
 type unfinished chan struct{}
 
 func (u unfinished) tell() {
@@ -31,10 +30,21 @@ func (u unfinished) tell() {
 	}
 }
 
+// HealEvery looks for what is left half done, also by servers that are lost, at intervals until ctx ends. One
+// server does so for all.
+func (c *Control) HealEvery(ctx context.Context, interval time.Duration) error {
+	for {
+		if err := pause.For(ctx, interval); err != nil {
+			return err
+		}
+		c.unfinished.tell()
+	}
+}
+
 // Run finishes, until ctx ends, what could not be finished at once: hosts come back, and after a start
 // those of other servers are not known yet.
 func (c *Control) Run(ctx context.Context) error {
-	wait := firstHealPause
+	wait, seen := firstHealPause, sightings{}
 	for {
 		select {
 		case <-c.unfinished:
@@ -44,8 +54,8 @@ func (c *Control) Run(ctx context.Context) error {
 		if err := pause.For(ctx, wait); err != nil {
 			return err
 		}
-		if err := c.healAgain(ctx); err != nil {
-			c.log.WarnContext(ctx, "what is left half done is finished later", keyError, err)
+		if err := c.healAgain(ctx, &seen); err != nil {
+			c.log.WarnContext(ctx, "interrupted work is finished later", keyError, err)
 			c.unfinished.tell()
 		}
 		if wait = min(2*wait, lastHealPause); len(c.unfinished) == 0 {
@@ -55,12 +65,54 @@ func (c *Control) Run(ctx context.Context) error {
 }
 
 // healAgain is heal while others are at work: it leaves alone what may still be under way.
-func (c *Control) healAgain(ctx context.Context) error {
+func (c *Control) healAgain(ctx context.Context, seen *sightings) error {
+	next, now := sightings{}, c.reservations.now()
+	err := c.healTenants(ctx, func(item state.Item) bool {
+		next[item.Key] = seen.first(item, now)
+		if now.Sub(next[item.Key].at) >= createTimeout {
+			return true
+		}
+		c.unfinished.tell()
+		return false
+	})
+	if err != nil {
+		return err
+	}
+	*seen = next
+	if _, err := c.reservations.heal(ctx, createTimeout); err != nil {
+		return err
+	}
+	return c.healVolumes(ctx)
+}
+
+// sightings are when records that have no time were first seen as they are.
+type sightings map[string]sighting
+
+type sighting struct {
+	revision state.Revision
+	at       time.Time
+}
+
+func (s sightings) first(item state.Item, now time.Time) sighting {
+	if before, ok := s[item.Key]; ok && before.revision == item.Revision {
+		return before
+	}
+	return sighting{item.Revision, now}
+}
+
+// healTenants finishes the destruction of Apps, and of organizations that are ripe for it.
+func (c *Control) healTenants(ctx context.Context, ripe func(state.Item) bool) error {
 	if err := c.apps.heal(ctx); err != nil {
 		return err
 	}
-	_, err := c.reservations.heal(ctx, createTimeout)
-	return err
+	return c.orgs.heal(ctx, ripe)
+}
+
+func (c *Control) healVolumes(ctx context.Context) error {
+	if err := c.volumes.heal(ctx); err != nil {
+		return err
+	}
+	return c.volumes.healClaims(ctx)
 }
 
 // heal confirms or releases what no creator finished, unless it is younger than an age, and returns the
@@ -125,7 +177,7 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	return nil
 }
 
-// exists asks the host, and nobody else, whether it has recorded a Machine.
+// exists asks only the host whether it has recorded a Machine.
 func (s *reservations) exists(ctx context.Context, r *claim) (bool, error) {
 	agent, err := s.hosts.agent(r.Host)
 	if err != nil {
@@ -166,8 +218,8 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 }
 
 // adopt reserves what a Machine uses that exists and has no reservation, unless it
-// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has meanwhile stays
-// that one's.
+// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has taken
+// meanwhile stays with it.
 func (r *Rows) adopt(ctx context.Context, row hangar.MachineRow) error {
 	ref := row.Machine.Ref()
 	if gone(row.Machine.State) {

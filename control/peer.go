@@ -23,8 +23,8 @@ import (
 // decided stands whether or not it does in time.
 const peerPatience = 5 * time.Second
 
-// peerRecord is a peer as the state keeps it. That a key has but one owner is told by
-// a second record, peerKeyRecord, which comes and goes with it.
+// peerRecord is a peer in the state. A second record, peerKeyRecord, which is written
+// and removed with it, keeps its key unique.
 type peerRecord struct {
 	hangar.Peer
 	OrgID hangar.OrgID `json:"org_id"`
@@ -63,7 +63,7 @@ type Peers struct {
 var _ hangar.PeerService = (*Peers)(nil)
 
 // CreatePeer implements hangar.PeerService. The gateway is opened first, so that one
-// which cannot listen leaves no peer that nobody lets in.
+// which cannot listen leaves no unusable peer.
 func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.PeerCreate) (*hangar.NewPeer, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {

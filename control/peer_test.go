@@ -80,8 +80,7 @@ func TestPeerService(t *testing.T) {
 	})
 }
 
-// A gateway that cannot listen gets no peer that nobody lets in, and a server without
-// one says so.
+// A gateway that cannot listen gets no peer, and a server without a gateway says so.
 func TestGatewayRefuses(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.gateway.refusal = &hangar.Error{Code: hangar.CodeUnavailable, Message: "UDP port 51820 is in use"}
@@ -157,8 +156,7 @@ func TestPeersAreUnique(t *testing.T) {
 	})
 }
 
-// Whoever follows the peers hears of each change, and is not kept from it by a record
-// that makes no sense.
+// A watcher of the peers receives each change, in spite of an unreadable record.
 func TestWatchPeers(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)

@@ -148,7 +148,12 @@ type Config struct {
 	MetricsURL       string        `json:"metrics_url,omitempty"`
 	MetricsWriteURL  string        `json:"metrics_write_url,omitempty"`
 	MetricsRetention time.Duration `json:"metrics_retention,omitempty"`
-	MetricsOriginal  bool          `json:"metrics_original_names,omitempty"` // every series also under its name of the public platform
+	// MetricsCA is a file with the authorities that sign the certificate of that cluster, MetricsCert and MetricsKey
+	// files with the certificate that this daemon shows to it. Empty: the system's, and none.
+	MetricsCA       string `json:"metrics_ca,omitempty"`
+	MetricsCert     string `json:"metrics_cert,omitempty"`
+	MetricsKey      string `json:"metrics_key,omitempty"`
+	MetricsOriginal bool   `json:"metrics_original_names,omitempty"` // every series also under its name of the public platform
 
 	SMTP     string `json:"smtp,omitempty"`      // the server that sends e-mail for alerts, see notify.ParseMail; empty: none is sent
 	SMTPFrom string `json:"smtp_from,omitempty"` // the address that e-mail comes from

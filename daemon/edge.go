@@ -32,7 +32,8 @@ func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, n *privat
 		Host: s.self.ID, Region: cfg.Region, Dir: filepath.Join(cfg.Dir, "edge"), HTTP: cfg.HTTP, HTTPS: cfg.HTTPS, HTTP3: cfg.HTTP3,
 		Shared: cfg.sharedIPv4(), Domain: domain, Platform: named, Nameless: nameless,
 		Machines: c.machines, Routes: c.routes, Certificates: hostnames.NewFeed(c.mirror, c.sealed, d.log),
-		Gates: hosts, Keeper: s.keeper, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,
+		Orders: hostnames.NewOrders(c.mirror, c.sealed, hostnames.DefaultLockTTL, d.log),
+		Gates:  hosts, Keeper: s.keeper, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,
 		Limits: listen.Limits{ClientConns: cfg.ClientConns, ClientRate: cfg.ClientHandshakes, NameRate: max(2*cfg.ClientHandshakes, listen.DefaultLimits().NameRate)},
 		Drain:  cfg.Drain, ReplayBody: cfg.ReplayBody, Buckets: cfg.StaticsURL, Log: d.log,
 	}

@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"iter"
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -20,8 +23,10 @@ import (
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/certfile"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/hint"
 	"github.com/hangar-platform/hangar/metrics"
 	"github.com/hangar-platform/hangar/metrics/alerts"
 	"github.com/hangar-platform/hangar/metrics/alerts/notify"
@@ -34,7 +39,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/store"
 )
 
-// series are the time series of organizations: who measures, who keeps them, and who answers.
+// series are the parts for time series of organizations: those that measure, store and answer
+// queries.
 type series struct {
 	writer   *remote.Writer
 	sampler  *builtin.Sampler
@@ -83,7 +89,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	if err != nil {
 		return nil, err
 	}
-	all.alerts, all.evaluate = shared.alerts(evaluator), shared.evaluates(evaluator)
+	all.alerts, all.evaluate = shared.alerts(evaluator), shared.evaluates(evaluator, kept)
 	shared.serve(kept, asked, evaluator)
 	host := metrics.HostLabelOf(s.self.ID)
 	all.scraper = scrape.New(scrape.Options{
@@ -135,7 +141,11 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 		if writes == "" {
 			writes = d.cfg.MetricsURL
 		}
-		return store.NewCluster(d.cfg.MetricsURL, writes, &http.Client{})
+		client, err := d.metricsClient()
+		if err != nil {
+			return nil, err
+		}
+		return store.NewCluster(d.cfg.MetricsURL, writes, client)
 	}
 	find := d.options.Around.MetricsProgram
 	if find == nil {
@@ -152,6 +162,32 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 	return kept, nil
 }
 
+// metricsClient returns what calls a store of metrics that an operator runs.
+func (d *opening) metricsClient() (*http.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if d.cfg.MetricsCA != "" {
+		found, err := os.ReadFile(d.cfg.MetricsCA)
+		if err != nil {
+			return nil, hint.With(err, "give --metrics-ca a file with certificates")
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(found) {
+			return nil, fmt.Errorf("--metrics-ca %s: has no certificate", d.cfg.MetricsCA)
+		}
+	}
+	if d.cfg.MetricsCert != "" {
+		pair, err := certfile.Open(d.cfg.MetricsCert, d.cfg.MetricsKey, d.log)
+		if err != nil {
+			return nil, fmt.Errorf("--metrics-cert: %w", err)
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.Get(nil) }
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	d.opened.add(func() error { transport.CloseIdleConnections(); return nil })
+	return &http.Client{Transport: transport}, nil
+}
+
 func metricsDir(cfg Config) string { return filepath.Join(cfg.Dir, "metrics") }
 
 // metricsGroup names the control group of the store of metrics. A daemon that pretends needs no
@@ -163,8 +199,8 @@ func metricsGroup(cfg Config) string {
 	return "hangar-" + instance(cfg.Dir) + "-metrics"
 }
 
-// run measures and sends until ctx ends: first those that measure end, then the writer, which
-// keeps for the next daemon what it could not send.
+// run measures and sends until ctx ends: first the measuring parts end, then the writer,
+// which keeps for the next daemon what it could not send.
 func (s *series) run(ctx context.Context) error {
 	sending, sent := finish.Lifetime(ctx)
 	defer sent()

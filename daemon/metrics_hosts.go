@@ -89,13 +89,19 @@ func (s *sharing) alerts(own *alerts.Evaluator) hangar.AlertHost {
 	return hosts.NewAlerts(own, s.client)
 }
 
-// evaluates returns what runs the evaluator of this server while it has the duty.
-func (s *sharing) evaluates(own *alerts.Evaluator) func(context.Context) error {
+// evaluates returns what runs the evaluator of this server while it has the duty. A store of a server that
+// has it no longer rests.
+func (s *sharing) evaluates(own *alerts.Evaluator, kept metrics.Store) func(context.Context) error {
 	if s == nil {
 		return own.Run
 	}
+	rest := func() {
+		if kept, ok := kept.(*store.Store); ok {
+			kept.Rest()
+		}
+	}
 	return func(ctx context.Context) error {
-		return s.duty.Run(ctx, func(ctx context.Context) { _ = own.Run(ctx) }) // it ends with ctx only
+		return s.duty.Run(ctx, func(ctx context.Context) { _ = own.Run(ctx) }, rest) // it ends with ctx only
 	}
 }
 

@@ -144,14 +144,14 @@ func (d *opening) register(p *parts) error {
 
 // run runs the parts until ctx ends or one of them fails.
 func (d *opening) run(ctx context.Context, p *parts) error {
-	// Connections wait already: who is answered finds the address written.
+	// Connections wait already: a client that is answered finds the address written.
 	address := d.listener.Addr().String()
 	if err := writeAddress(filepath.Join(d.cfg.Dir, hangar.AddressFile), address); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	// What requests need that the edge has taken goes on until the last of them is answered:
-	// where Machines are, what they ask for names, tokens and the platform, the way of peers.
+	// What accepted requests of the edge need runs until the last of them is answered: routes
+	// to Machines, the Machines' name server, tokens and API, the gateway of peers.
 	lasting, answered := finish.Lifetime(ctx)
 	defer answered()
 	group.Go(func() error {
@@ -165,7 +165,7 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 		group.Go(func() error { return run(lasting) })
 	}
 	for _, run := range []func(context.Context) error{
-		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Run, p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
+		p.server.watchJournal, p.servers.fleet.Run, p.servers.backups.run, p.cluster.peers.run, p.control.decide.Run, p.servers.heals(p.cluster, p.control.decide), p.control.decide.Hostnames.Run, p.control.decide.Provisioner.Run, p.webhooks.Run, p.doors.run, p.doors.runInside, p.ssh.run,
 		func(context.Context) error { return d.options.Ready(address) },
 	} {
 		group.Go(func() error { return run(ctx) })

@@ -163,15 +163,25 @@ func (c *Config) validateMetrics() error {
 		return err
 	}
 	if c.MetricsURL == "" || c.MetricsURL == metricsOff {
-		if c.MetricsWriteURL != "" {
-			return errors.New("--metrics-write-url goes with --metrics-url")
+		for flag, text := range map[string]string{
+			"--metrics-write-url": c.MetricsWriteURL, "--metrics-ca": c.MetricsCA, "--metrics-cert": c.MetricsCert, "--metrics-key": c.MetricsKey,
+		} {
+			if text != "" {
+				return errors.New(flag + " goes with --metrics-url")
+			}
 		}
 		return nil
+	}
+	if (c.MetricsCert == "") != (c.MetricsKey == "") {
+		return errors.New("--metrics-cert and --metrics-key go together")
 	}
 	for flag, text := range map[string]string{"--metrics-url": c.MetricsURL, "--metrics-write-url": c.MetricsWriteURL} {
 		u, err := url.Parse(text)
 		if text != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "") {
 			return fmt.Errorf("%s %q: must be an http or https URL", flag, text)
+		}
+		if text != "" && u.Scheme != "https" && (c.MetricsCA != "" || c.MetricsCert != "") {
+			return fmt.Errorf("%s %q: must be an https URL with --metrics-ca and --metrics-cert", flag, text)
 		}
 	}
 	return nil

@@ -8,7 +8,8 @@
 # The last line that up prints is one JSON array, of {"name","api","http","token","pid"} for each
 # server: api and http are HOST:PORT in plain HTTP, pid is that of its daemon.
 #
-# Both may be repeated: up starts what does not run, and adds servers when N has grown.
+# Both may be repeated: up starts what does not run, and adds servers when N has grown. Three of them hold the
+# cluster state, and five if the platform begins with five or more.
 #
 #   CLUSTER_DIR     where the servers keep what they have   /tmp/hgc
 #   CLUSTER_NET     first three numbers of their addresses  10.213.77
@@ -126,7 +127,8 @@ up() {
 	for ((n = 1; n <= count; n++)); do
 		pid_of "$n" >/dev/null && continue
 		if [[ $n -eq 1 ]]; then
-			start 1
+			# Of five servers, all hold the state, so that two may be lost.
+			if ((count < 5)); then start 1; else start 1 --cluster-members 5; fi
 			continue
 		fi
 		token=$(HANGAR_TOKEN=$(<"$dir/1/admin.token") "$hangar" --url "http://$(address 1):$api_port" --insecure host token create 2>/dev/null)

@@ -1,5 +1,5 @@
-// Package names serves the platform at names of its own: the handler of the API, which is behind
-// some of them in part.
+// Package names serves the platform at its own hostnames, some of which have only a part of the
+// API.
 package names
 
 import (
@@ -13,8 +13,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// platformGrace is how long a request at a name of the platform goes on when the daemon ends,
-// before its context does: enough for all but streams and waits, which never end by themselves.
+// platformGrace is how long a request at a name of the platform may continue when the daemon
+// ends, before its context ends: enough for all but streams and waits, which never end by
+// themselves.
 const platformGrace = time.Second
 
 // Handlers are what an edge serves at names of the platform itself, all by the handler

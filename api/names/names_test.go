@@ -72,7 +72,7 @@ func TestHandlers(t *testing.T) {
 			t.Errorf("%s%s: the API is asked for %q, want %q; answered %d", c.host, c.target, path, c.want, w.Code)
 		}
 		if c.host == "oidc.example.com" && token != "" {
-			t.Errorf("%s%s: the token goes on", c.host, c.target)
+			t.Errorf("%s%s: the token is passed on", c.host, c.target)
 		}
 	}
 	for _, c := range []struct {

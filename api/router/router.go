@@ -23,12 +23,13 @@ const (
 // Config is what the operations of all areas share.
 type Config struct {
 	Auth       hangar.Authenticator
-	RateLimits RateLimits       // 0: none
-	Region     hangar.Region    // part of the ids of requests; empty: none
-	Params     map[string]Param // the parameters of paths, by name
+	RateLimits RateLimits        // 0: none
+	Region     hangar.Region     // part of the ids of requests; empty: none
+	Params     map[string]Param  // the parameters of paths, by name
+	Commands   map[string]string // lines of the CLI that do an operation, by its ID
 	// Absent says why a path is not served, and what to do instead; empty: it is unknown. nil: all are.
 	Absent func(path string) string
-	Log        *slog.Logger
+	Log    *slog.Logger
 }
 
 // Router has the operations of an API. They are added before it serves; after that it is never
@@ -73,7 +74,7 @@ func (rt *Router) Chain() (http.Handler, *latency.Counts) {
 	return rt.observe(rt.signIn(rt.exact(rt.mux))), rt.latency
 }
 
-// Handler answers one request: with what shall be written, or with an error.
+// Handler answers one request: with what to write, or with an error.
 type Handler func(r *http.Request) (Answer, error)
 
 // Streamer writes its answer itself. An error that it returns before it has

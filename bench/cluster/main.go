@@ -1,9 +1,10 @@
-// Command cluster measures what it costs that another server of a platform has a Machine than the one that is asked:
-// requests by its edge, creating, waking, and queries of metrics that another server keeps.
+// Command cluster measures the cost of a request to a server for a Machine on another one:
+// requests by its edge, creating, waking, being found after a start, and queries of metrics that another
+// server keeps.
 //
-// It runs the servers of examples/cluster.sh on this machine, with real Machines. What is near and what is far is
-// measured in turns, so that what else goes on meets both alike: compare the ratios. The servers share the processors
-// of this machine, and a network without delay.
+// It runs the servers of examples/cluster.sh on this machine, with real Machines. Near and far
+// are measured in turns, so that other work affects both alike: compare the ratios. The servers
+// share the processors of this machine, and a network without delay.
 //
 // The results go into bench/RESULTS.md. It is not a test: a goal that is missed is reported, not an error.
 package main
@@ -29,6 +30,7 @@ type options struct {
 	requests int // of each kind
 	creates  int
 	wakes    int
+	starts   int
 	queries  int
 }
 
@@ -42,6 +44,7 @@ func run(ctx context.Context) (err error) {
 	flag.IntVar(&o.requests, "requests", 3000, "requests to the Machine of each server")
 	flag.IntVar(&o.creates, "creates", 200, "Machines that are created")
 	flag.IntVar(&o.wakes, "wakes", 30, "wakes by the edge of each of two servers")
+	flag.IntVar(&o.starts, "starts", 60, "Machines that are started and looked for by the edges of two servers")
 	flag.IntVar(&o.queries, "queries", 500, "queries of metrics by each of two servers")
 	flag.Parse()
 	if err := harness.NeedRoot(); err != nil {

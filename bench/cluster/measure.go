@@ -11,8 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/bench/harness"
@@ -66,6 +69,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{"GET by an edge, over an open connection", 300 * time.Microsecond, b.requests},
 		{"create without launch", 5 * time.Millisecond, b.creates},
 		{"GET that wakes a stopped Machine", 0, b.wakes},
+		{"from a start to an answer by an edge", 100 * time.Millisecond, b.starts},
 		{"query of metrics", 0, b.queries},
 	} {
 		p := &pair{name: step.name, goal: step.goal}
@@ -306,6 +310,62 @@ func (b *bench) wakes(ctx context.Context, p *pair) error {
 		p.add(far, took)
 	}
 	return nil
+}
+
+// starts makes Machines, and looks for each, from the moment at which its own server says that it runs, by the
+// edges of that server and of another. No edge starts it.
+func (b *bench) starts(ctx context.Context, p *pair) error {
+	wanted := b.machines[0].Config
+	wanted.Services = slices.Clone(wanted.Services)
+	for i := range wanted.Services {
+		wanted.Services[i].Autostart = new(false)
+	}
+	for range b.o.starts {
+		m, err := b.servers[0].api.CreateMachine(ctx, app, hangar.MachineCreate{Config: wanted})
+		if err != nil {
+			return err
+		}
+		own := slices.IndexFunc(b.servers, func(s *server) bool { return s.id == m.Host })
+		if own < 0 {
+			return fmt.Errorf("no server has the id %s", m.Host)
+		}
+		edges := [2]*server{b.servers[own], b.servers[(own+1)%len(b.servers)]}
+		if _, err := edges[0].api.WaitMachine(ctx, m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStarted}, Timeout: time.Minute}); err != nil {
+			return err
+		}
+		var group errgroup.Group
+		var took [2]time.Duration
+		for i, edge := range edges {
+			group.Go(func() (err error) {
+				took[i], err = timed(func() error { return b.found(ctx, edge, m) })
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		p.add(false, took[0])
+		p.add(true, took[1])
+		if err := b.servers[0].api.DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// found asks for a Machine by an edge until it answers.
+func (b *bench) found(ctx context.Context, edge *server, m *hangar.Machine) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := b.get(ctx, edge, m)
+		if err == nil {
+			return nil
+		}
+		if pause.For(ctx, time.Millisecond) != nil {
+			return err
+		}
+	}
 }
 
 // queries asks for metrics at the server that keeps them, which is the first, and at another.

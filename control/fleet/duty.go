@@ -19,9 +19,9 @@ const (
 	dutyTakenAgain = "this host takes a duty for all hosts"
 )
 
-// Duty is something that one host does for all, and that leaves something on that host which is worth
-// keeping. So it stays with its host as long as that is not dead or removed, and goes back to one that
-// has had it for longer than the host that stood in.
+// Duty is work that one host does for all, and that leaves valuable data on that host. So it stays
+// with its host until that is dead or removed, and returns to a host that has had it for longer than
+// its substitute.
 type Duty struct {
 	f      *Fleet
 	name   string
@@ -113,8 +113,9 @@ func (d *Duty) Holder() (hangar.Host, error) {
 
 // Run follows who has the duty until ctx ends, and takes it when it is this host's turn. While it
 // has it and the state can be reached, do runs. Before another host takes a duty whose host is lost,
-// do has ended there.
-func (d *Duty) Run(ctx context.Context, do func(context.Context)) error {
+// do has ended there. left is called once
+// this host does not have the duty any more that it had, and do has ended.
+func (d *Duty) Run(ctx context.Context, do func(context.Context), left func()) error {
 	var performing sync.WaitGroup
 	defer performing.Wait()
 	stop := func() {}
@@ -137,6 +138,7 @@ func (d *Duty) Run(ctx context.Context, do func(context.Context)) error {
 			case !now && mine:
 				stop()
 				performing.Wait()
+				left()
 			}
 			mine = v.record.Host == d.f.cfg.Self.ID
 		}

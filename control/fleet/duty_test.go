@@ -27,6 +27,7 @@ type crew struct {
 	doing   sync.Mutex
 	at      []hangar.HostID // that do the duty now
 	history []hangar.HostID // that began to
+	left    []hangar.HostID // that do not have it any more
 }
 
 func newCrew(t *testing.T) *crew {
@@ -48,7 +49,7 @@ func (c *crew) start(id hangar.HostID, able bool) {
 	if able {
 		synctest.Wait() // it lives
 		parts.Go(func() {
-			if err := d.Run(ctx, func(ctx context.Context) { c.work(ctx, id) }); !errors.Is(err, context.Canceled) {
+			if err := d.Run(ctx, func(ctx context.Context) { c.work(ctx, id) }, func() { c.leave(id) }); !errors.Is(err, context.Canceled) {
 				c.t.Error(err)
 			}
 		})
@@ -67,6 +68,15 @@ func (c *crew) work(ctx context.Context, id hangar.HostID) {
 	c.at = slices.DeleteFunc(c.at, func(o hangar.HostID) bool { return o == id })
 }
 
+func (c *crew) leave(id hangar.HostID) {
+	c.doing.Lock()
+	defer c.doing.Unlock()
+	if slices.Contains(c.at, id) {
+		c.t.Errorf("host %s has left the duty, and does it", id)
+	}
+	c.left = append(c.left, id)
+}
+
 func (c *crew) stop(id hangar.HostID) {
 	c.running[id]()
 	delete(c.running, id)
@@ -80,7 +90,7 @@ func (c *crew) end() {
 	}
 }
 
-// is checks that one host does the duty, and that all know.
+// is checks that one host has the duty, and that all know which.
 func (c *crew) is(when string, id hangar.HostID) {
 	c.t.Helper()
 	synctest.Wait()
@@ -149,6 +159,9 @@ func TestDuty(t *testing.T) {
 		if want := []hangar.HostID{first, first, second, first, second, first, first}; !slices.Equal(c.history, want) {
 			t.Errorf("the duty was done by %v, want %v", c.history, want)
 		}
+		if want := []hangar.HostID{second, first}; !slices.Equal(c.left, want) {
+			t.Errorf("the duty was left by %v, want %v: one to another, one that resigned", c.left, want)
+		}
 	})
 }
 
@@ -196,7 +209,7 @@ func TestDutyNeedsTheState(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				ended++
-			})
+			}, func() { t.Error("another host has taken the duty of the only one") })
 		})
 		synctest.Wait()
 		lost.lose <- struct{}{}

@@ -5,7 +5,7 @@ import "github.com/hangar-platform/hangar"
 // The keys of the state, but for those of packages auth and oidc. Names and ids cannot hold a
 // slash, so that a prefix that ends with one selects exactly the things of one App,
 // organization or host. What an App or organization has is found by its id: the next one of
-// the same name meets nothing of it.
+// the same name finds nothing of it.
 const (
 	OrgsPrefix         = "/orgs/"            // <org>
 	NetworksPrefix     = "/networks/"        // <id of the org>/<network>
@@ -22,6 +22,8 @@ const (
 	OwnersPrefix       = "/address-owners/"  // <address>
 	HostnamesPrefix    = "/hostnames/"       // <hostname, its labels from the right: com.example.www>
 	CertificatesPrefix = "/certificates/"    // <hostname>, what was uploaded
+	ACMEPrefix         = "/acme/"            // <ACME server>/<the edges' own>: account, certificates, failures; encrypted
+	ACMELocksPrefix    = "/acme-locks/"      // <ACME server>/<the edges' own>, as long as its holder lives
 	ArchivePrefix      = "/archive/"         // what the archive of snapshots needs
 	AlertsPrefix       = "/alerts/"          // <id of the org>
 	WebhooksPrefix     = "/webhooks/"        // <id of the org>
@@ -40,7 +42,7 @@ const (
 	MembersPrefix      = "/members/"         // <id of the org>/<id of the user>
 	FleetPrefix        = "/fleet/"           // hosts/<host>, alive/<host> as long as it lives, join-tokens/<id>
 	InvitationsPrefix  = "/invitations/"     // <id of the invitation>, which begins with that of the org
-	// Extensions and who provides them.
+	// Extensions and their providers.
 	ProvidersPrefix       = "/providers/"           // <provider>
 	ProviderSecretsPrefix = "/provider-secrets/"    // <provider>, encrypted
 	ProviderCountsPrefix  = "/provider-counts/"     // <provider>, how many extensions there are

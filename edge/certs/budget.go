@@ -11,20 +11,20 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Limit is so many at once, which come back evenly within a time.
+// Limit is a number at once, which refills evenly within a time.
 type Limit struct {
 	N   int
 	Per time.Duration
 }
 
-// Limits bound what tenants have asked of the ACME server, whose account they share. Names of the
+// Limits bound the orders of tenants at the ACME server, whose account they share. Names of the
 // platform's own are not counted.
 type Limits struct {
 	Account Limit // orders of all organizations
 	Org     Limit // orders of one organization
 	Domain  Limit // first certificates that one organization was issued for names of one registered domain
 	Own     Limit // the same for its Apps' own names
-	Name    Limit // orders for one name, whoever has it
+	Name    Limit // orders for one name, across all its owners
 }
 
 // DefaultLimits stay below those of Let's Encrypt (letsencrypt.org/docs/rate-limits): 300 new orders
@@ -62,7 +62,7 @@ type wait struct {
 	shown hangar.CertificateError
 }
 
-// fewBuckets are not worth being looked through.
+// fewBuckets are not worth a sweep.
 const fewBuckets = 4096
 
 func newBudget(l Limits) *budget {
@@ -95,15 +95,46 @@ func (b *budget) shares(w wish) []share {
 	return shares
 }
 
-// take counts an order, or returns how long it has to wait, having counted nothing. Orders that are
-// under way at the same time may exceed what counts when it is issued, by as many as these are.
+// take counts an order, or returns how long it has to wait, having counted nothing. Orders in
+// flight may exceed the limit on issued certificates, by as many as they are.
 func (b *budget) take(w wish, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	shares := b.shares(w)
+	held := b.lacking(w, now)
+	if held == nil {
+		b.place(w, now)
+	}
+	return held
+}
+
+// room is take without counting.
+func (b *budget) room(w wish, now time.Time) *wait {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lacking(w, now)
+}
+
+// placed counts an order that another edge has placed.
+func (b *budget) placed(w wish, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.place(w, now)
+}
+
+// place counts an order; the caller holds mu.
+func (b *budget) place(w wish, now time.Time) {
+	for _, s := range b.shares(w) {
+		if !s.issued {
+			b.bucket(s, now).AllowN(now, 1)
+		}
+	}
+}
+
+// lacking returns how long an order has to wait, nil: it has not; the caller holds mu.
+func (b *budget) lacking(w wish, now time.Time) *wait {
 	var longest time.Duration
 	var lacking share
-	for _, s := range shares {
+	for _, s := range b.shares(w) {
 		bucket := b.bucket(s, now)
 		if tokens := bucket.TokensAt(now); tokens < 1 {
 			if pause := time.Duration((1-tokens)/float64(bucket.Limit())*float64(time.Second)) + time.Millisecond; pause > longest {
@@ -112,11 +143,6 @@ func (b *budget) take(w wish, now time.Time) *wait {
 		}
 	}
 	if longest == 0 {
-		for _, s := range shares {
-			if !s.issued {
-				b.bucket(s, now).AllowN(now, 1)
-			}
-		}
 		return nil
 	}
 	at := now.Add(longest)

@@ -38,6 +38,7 @@ type issuer struct {
 	directory string
 	email     string
 	storage   *storage
+	shared    *shared
 	client    *http.Client
 	solvers   map[string]acmez.Solver
 	log       *slog.Logger
@@ -55,9 +56,9 @@ func newIssuer(o *Options, s *storage, ch *challenges) *issuer {
 			delete(solvers, kind)
 		}
 	}
-	// The operator names the ACME server, also one within his own network, and the proxy by which
-	// servers of his reach the internet, in the environment of the daemon. No tenant has a say in
-	// either.
+	// The operator names the ACME server, which may be within a private network, and the proxy by
+	// which servers there reach the internet, in the environment of the daemon. Tenants have no
+	// influence on either.
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: askTimeout}).DialContext,
@@ -79,7 +80,7 @@ func (i *issuer) IssuerKey() string {
 	return strings.Trim(u.Host+strings.ReplaceAll(u.Path, "/", "-"), "-")
 }
 
-// renewedKey is the key of a context that holds the certificate which is to be replaced.
+// renewedKey is the key of a context that holds the certificate to be replaced.
 type renewedKey struct{}
 
 // Issue implements certmagic.Issuer.
@@ -130,8 +131,7 @@ type storedAccount struct {
 
 func (i *issuer) accountKey() string { return path.Join("acme", i.IssuerKey(), "account.json") }
 
-// register returns the account of this server, and makes it if there is none but the one that
-// has been lost.
+// register returns the account of this server, and makes one if there is none or only the lost one.
 func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.Account) (*acme.Account, error) {
 	account, unread, err := i.registerOnce(ctx, client, lost)
 	if unread != nil {
@@ -140,7 +140,8 @@ func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.
 	return account, err
 }
 
-// registerOnce is register for one at a time. unread is why the account on the disk is of no use.
+// registerOnce is register for one at a time. unread is why the account on the disk cannot be
+// used.
 func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *acme.Account) (registered *acme.Account, unread, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -150,13 +151,56 @@ func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *a
 		if i.account, unread = i.readAccount(ctx); errors.Is(unread, fs.ErrNotExist) {
 			unread = nil
 		}
+		if i.shared.used() { // the account of all goes before one of this edge's own
+			i.account, err = i.shareAccount(ctx, client, i.account, nil)
+			return i.account, unread, err
+		}
 	}
 	if i.account != nil {
 		return i.account, unread, nil
 	}
-	registered, err = i.newAccount(ctx, client)
+	if i.shared.used() {
+		registered, err = i.shareAccount(ctx, client, nil, lost)
+	} else {
+		registered, err = i.newAccount(ctx, client)
+	}
 	i.account = registered
 	return registered, unread, err
+}
+
+// shareAccount returns the account of all edges that is not the lost one. Where there is none, it is own,
+// or a new one if own is nil.
+func (i *issuer) shareAccount(ctx context.Context, client *acmez.Client, own, lost *acme.Account) (*acme.Account, error) {
+	key := path.Join(i.shared.root, "account")
+	lock, err := i.shared.store.LockShared(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Release()
+	ctx = lock.Context()
+	var stored storedAccount
+	there, err := i.shared.load(ctx, key, &stored)
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		if stored.PrivateKey, err = certmagic.PEMDecodePrivateKey([]byte(stored.Key)); err != nil {
+			return nil, err
+		}
+		if lost == nil || stored.Location != lost.Location {
+			return &stored.Account, i.keepAccount(ctx, &stored)
+		}
+	}
+	if own == nil {
+		if own, err = i.newAccount(ctx, client); err != nil {
+			return nil, err
+		}
+	}
+	keyPEM, err := certmagic.PEMEncodePrivateKey(own.PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	return own, i.shared.give(lock, key, storedAccount{Account: *own, Key: string(keyPEM)})
 }
 
 // newAccount makes an account and keeps it.
@@ -199,7 +243,11 @@ func (i *issuer) writeAccount(ctx context.Context, account acme.Account, key *ec
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(storedAccount{Account: account, Key: string(keyPEM)})
+	return i.keepAccount(ctx, &storedAccount{Account: account, Key: string(keyPEM)})
+}
+
+func (i *issuer) keepAccount(ctx context.Context, stored *storedAccount) error {
+	b, err := json.Marshal(stored)
 	if err != nil {
 		return err
 	}
@@ -210,7 +258,7 @@ func (i *issuer) writeAccount(ctx context.Context, account acme.Account, key *ec
 // asked again. The library does not hand the header out.
 type toldKey struct{}
 
-// retryAfter notes what refusals say of when to ask again.
+// retryAfter records when refusals say to ask again.
 type retryAfter struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -20,7 +20,7 @@ import (
 const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
-	expiredKept  = 30 * 24 * time.Hour // on the disk, when nobody wants the certificate
+	expiredKept  = 30 * 24 * time.Hour // on the disk, when no App wants the certificate
 	feedPause    = time.Second         // after the feed has failed, doubled up to feedPauseMost
 	feedMost     = 30 * time.Second
 )
@@ -65,8 +65,7 @@ func (c *Certs) restore() error {
 	return nil
 }
 
-// restoreIssued reads the certificates that were issued, and forgets those that nobody has
-// wanted for long.
+// restoreIssued reads the issued certificates and forgets those that no App has wanted for long.
 func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsPrefix(c.issuer.IssuerKey()))
 	found, err := os.ReadDir(dir)
@@ -93,7 +92,7 @@ func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	return nil
 }
 
-// dueAt is when something is to be done for a name.
+// dueAt is when a name is due.
 func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	if e := t.issued[name]; e != nil {
 		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
@@ -105,16 +104,20 @@ func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 
 // readIssued reads the issued certificate of a name. It returns fs.ErrNotExist.
 func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
-	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
-	chain, err := os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name))))
-	if err != nil {
-		return nil, err
-	}
-	private, err := os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	chain, private, err := c.readFiles(name)
 	if err != nil {
 		return nil, err
 	}
 	return newEntry(chain, private)
+}
+
+// readFiles reads what readIssued parses.
+func (c *Certs) readFiles(name hangar.Hostname) (chain, private []byte, err error) {
+	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
+	if chain, err = os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name)))); err == nil {
+		private, err = os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	}
+	return chain, private, err
 }
 
 // follow applies what the feed says until ctx ends.
@@ -132,7 +135,7 @@ func (c *Certs) follow(ctx context.Context) {
 	}
 }
 
-// apply makes what the feed says what handshakes meet, and then what the disk has.
+// apply installs the feed's content, first for handshakes, and then on the disk.
 func (c *Certs) apply(set hangar.CertificateSet) {
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
@@ -178,7 +181,7 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 	}
 }
 
-// replace makes a table the one that handshakes meet, with what was issued and is wanted still.
+// replace installs the table that handshakes use, with issued certificates that are still wanted.
 func (c *Certs) replace(next *table) {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -214,8 +217,7 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	return err
 }
 
-// fulfil has a certificate issued or renewed if it is time to, and returns when something is
-// to be done for the name again.
+// fulfil has a certificate issued or renewed if it is due, and returns when the name is due again.
 func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
 	c.budget.drop(name) // it may have to wait again
 	t, now := c.table.Load(), time.Now()
@@ -237,37 +239,84 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	if current == nil {
 		current = c.recall(name)
 	}
-	if current != nil && now.Before(current.renewAt(c.options.RenewalRatio)) {
+	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	if c.fresh(current, now) {
+		if c.shared.used() && c.shared.has(name) != current.sum {
+			return c.publish(ctx, wished, current), true
+		}
 		return c.install(name, current), true
 	}
-	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	if c.shared.used() {
+		return c.share(ctx, wished, current), true
+	}
+	return c.order(ctx, nil, wished, current), true
+}
+
+// fresh reports whether a certificate, which may be nil, is not to be renewed yet.
+func (c *Certs) fresh(e *entry, now time.Time) bool {
+	return e != nil && now.Before(e.renewAt(c.options.RenewalRatio))
+}
+
+// order has a certificate issued if there is room for it, and returns when something is to be done for
+// the name again. lock is that of the name; nil: there are no other edges.
+func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, w wish, current *entry) time.Time {
+	name, now := w.name, time.Now()
 	if !c.platform(name) {
-		if held := c.budget.take(wished, now); held != nil {
+		if held := c.budget.take(w, now); held != nil {
 			c.log.DebugContext(ctx, "certificate has to wait", keyName, string(name), "why", held.shown.Message, "next", held.until)
-			return held.until, true
+			return held.until
 		}
 	}
 	var told time.Time
-	issued, err := c.ask(context.WithValue(ctx, toldKey{}, &told), name, current)
+	asking := context.WithValue(ctx, toldKey{}, &told)
+	placed := &placedOrder{lock: lock}
+	if lock != nil {
+		var err error
+		if placed.note, err = c.shared.place(lock, w, !c.platform(name)); err != nil {
+			return c.again(ctx, name, err)
+		}
+		asking = context.WithValue(asking, placedKey{}, placed)
+	}
+	issued, err := c.ask(asking, name, current)
 	if err == nil {
-		c.budget.issued(wished, time.Now())
+		c.budget.issued(w, time.Now())
 		c.forget(name)
 		c.log.InfoContext(ctx, "certificate issued", keyName, string(name), "until", issued.notAfter)
-		return c.install(name, issued), true
+		at := c.install(name, issued)
+		if lock != nil {
+			if err := c.giveIssued(lock, w, issued); err != nil {
+				return c.again(ctx, name, err)
+			}
+		}
+		return at
 	}
-	if ctx.Err() != nil { // the daemon ends
-		return now, true
+	if ctx.Err() != nil { // the daemon ends, or the lock is lost: another edge has it
+		return now.Add(c.options.Pace.Away)
 	}
 	failed := c.options.Pace.after(c.attempts.get(name), err, told, time.Now())
+	failed.Org = w.org
 	c.log.WarnContext(ctx, "certificate was not issued", keyName, string(name), keyError, err, "next", failed.Next)
 	if err := c.attempts.put(name, failed); err != nil {
 		c.log.ErrorContext(ctx, "attempt is not on the disk", keyName, string(name), keyError, err)
 	}
-	return failed.Next, true
+	if lock != nil {
+		if err := c.shared.giveAttempt(lock, name, failed); err != nil {
+			c.log.WarnContext(ctx, "other edges do not know of an attempt", keyName, string(name), keyError, err)
+		}
+	}
+	return failed.Next
 }
 
-// recall reads a certificate that was issued for a name when it was wanted before. What
-// cannot be read is removed, for it would keep certmagic from having another one issued.
+// again returns when a name is tried again for which the cluster state was of no use.
+func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time.Time {
+	if ctx.Err() == nil {
+		c.log.WarnContext(ctx, "certificate waits for the cluster state", keyName, string(name), keyError, err)
+	}
+	return time.Now().Add(c.options.Pace.Away)
+}
+
+// recall reads a certificate that was issued for a name when it was wanted before. An unreadable
+// one is removed, for it would keep certmagic from having another one issued.
 func (c *Certs) recall(name hangar.Hostname) *entry {
 	e, err := c.readIssued(name)
 	if err == nil {
@@ -283,7 +332,7 @@ func (c *Certs) recall(name hangar.Hostname) *entry {
 	return nil
 }
 
-// ask has a certificate issued, in the place of one that there may be.
+// ask has a certificate issued, replacing an existing one.
 func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -301,12 +350,13 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	}
 	issued, err := c.readIssued(name)
 	if err != nil {
-		return nil, fmt.Errorf("read what was issued: %w", err)
+		return nil, fmt.Errorf("read issued certificates: %w", err)
 	}
 	return issued, nil
 }
 
-// install lets handshakes meet an issued certificate, and returns when it is to be renewed.
+// install makes an issued certificate available to handshakes, and returns when it is to be
+// renewed.
 func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	c.change.Lock()
 	defer c.change.Unlock()

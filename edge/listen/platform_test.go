@@ -20,8 +20,8 @@ func ownNames(o *Options) {
 	}
 }
 
-// TestPlatformNames: TLS for a name of the platform is served at the one address for it, and
-// by no App's, whatever the App is called.
+// TestPlatformNames: TLS for a name of the platform is served at the platform's address, and
+// never by an App, whatever the App is called.
 func TestPlatformNames(t *testing.T) {
 	w := newWorld()
 	own, shared := freePort(t), freePort(t)
@@ -141,7 +141,8 @@ func (o oneSession) Get(string) (*tls.ClientSessionState, bool) { return o.Clien
 
 func (o oneSession) Put(_ string, s *tls.ClientSessionState) { o.ClientSessionCache.Put("", s) }
 
-// TestPlatformNamesOverHTTP3: they are not served, and clients are told to come by another way.
+// TestPlatformNamesOverHTTP3: they are not served over HTTP/3, and clients are told to use
+// another protocol.
 func TestPlatformNamesOverHTTP3(t *testing.T) {
 	w := newWorld()
 	r := newRig(t, w, func(o *Options) {

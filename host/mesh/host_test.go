@@ -259,7 +259,7 @@ func (h *Host) Attach(in Place, out *netip.Addr) error {
 	})
 }
 
-// serve tells callers who they are, by TCP and UDP.
+// serve sends callers their own addresses, by TCP and UDP.
 func (h *Host) serve(at netip.AddrPort) error {
 	free := net.ListenConfig{Control: func(_, _ string, c syscallConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1) }), err)
@@ -373,6 +373,57 @@ func (h *Host) Flycast(at netip.Addr, _ *struct{}) error {
 	return h.serve(netip.AddrPortFrom(at, probePort))
 }
 
+// ServeSSH has the host tell who connects to the SSH port of a Machine whose that is, and who is called.
+func (h *Host) ServeSSH(_ struct{}, _ *struct{}) error {
+	l, err := net.Listen("tcp6", netip.AddrPortFrom(h.n.HostAddr6(), hangar.ServicesSSHPort).String())
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if id, ok := h.n.Called(c); ok {
+				_, _ = fmt.Fprintf(c, "%s called by %s", id, c.RemoteAddr().(*net.TCPAddr).IP)
+			}
+			_ = c.Close()
+		}
+	}()
+	h.t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return nil
+}
+
+// CallSSH returns what a caller of an address by TCP hears.
+func (h *Host) CallSSH(in Probe, out *string) error {
+	ctx, cancel := context.WithTimeout(h.t.Context(), in.Wait)
+	defer cancel()
+	dial := (&net.Dialer{}).DialContext
+	if in.From == computer {
+		dial = h.computer.DialContext
+	}
+	return h.within(in.From%computer, func() error {
+		c, err := dial(ctx, "tcp", in.To.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		deadline, _ := ctx.Deadline()
+		if err := c.SetReadDeadline(deadline); err != nil {
+			return err
+		}
+		text, err := io.ReadAll(c)
+		*out = string(text)
+		return err
+	})
+}
+
 // Box opens a mailbox of a Machine or of the host.
 func (h *Host) Box(in Packet, _ *struct{}) error {
 	return h.within(in.By, func() error {
@@ -403,7 +454,7 @@ func (h *Host) Open(at netip.AddrPort, out *[]string) error {
 	}
 }
 
-// Packet is a datagram under whatever address.
+// Packet is a datagram under any address.
 type Packet struct {
 	By       uint64 // whose it is in truth; 0: that of the host, put into the mesh as if it were a Machine's
 	From, To netip.AddrPort

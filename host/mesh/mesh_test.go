@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// Machines of one network reach each other whatever their hosts are, under their own addresses, and
-// those of different networks do not; nor do hosts reach other hosts' Machines.
+// Machines of one network reach each other on any hosts, under their own addresses, and those of
+// different networks do not; nor do hosts reach other hosts' Machines.
 func TestMatrix(t *testing.T) {
 	c := newCluster(t, 3)
 	type at struct {
@@ -89,7 +89,7 @@ func awaitRoutes(t *testing.T, s *server, p netip.Prefix, there bool) {
 	t.Fatalf("host %s: that %s is routed stays %t", s.ID, p, !there)
 }
 
-// What a Machine, or a host, sends under an address that is not its own arrives nowhere.
+// Packets of a Machine, or a host, under an address that is not its own arrive nowhere.
 func TestForgedSources(t *testing.T) {
 	c := newCluster(t, 3)
 	a, b, third := c.hosts[0], c.hosts[1], c.hosts[2]
@@ -174,6 +174,47 @@ func TestPeersReachOtherHosts(t *testing.T) {
 	c.publish()
 	awaitRoutes(t, b, network.Prefix(5, a.ID), false)
 	a.misses(computer, other)
+}
+
+// The SSH port of a Machine leads Machines and peers of its network at another host to the Machine's host, which
+// knows whom it is for, and no others.
+func TestSSHAtAnotherHost(t *testing.T) {
+	c := newCluster(t, 2)
+	a, b := c.hosts[0], c.hosts[1]
+	own, other := c.machine(a, 5, 1), c.machine(b, 5, 2)
+	c.machine(a, 6, 3)
+	foreign := c.machine(b, 6, 4)
+	var peer hangar.Peer
+	call(a, "OpenPeers", hangar.NetworkID(5), &peer)
+	c.Peers = []hangar.Peer{peer}
+	c.publish()
+	for _, s := range c.hosts { // what answers has to be the other host
+		call(s, "ServeSSH", struct{}{}, &struct{}{})
+	}
+	a.reaches(1, other, own.Addr())
+	a.reaches(3, foreign, network.Address(6, a.ID, 3))
+	a.reaches(computer, other, peer.Address)
+	ssh := func(m netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(m.Addr(), hangar.MachineSSHPort) }
+	for from, address := range map[uint64]netip.Addr{1: own.Addr(), computer: peer.Address} {
+		var got string
+		err := a.client.Call("Host.CallSSH", Probe{From: from, To: ssh(other), Wait: 10 * time.Second}, &got)
+		if want := fmt.Sprintf("%014x called by %s", 2, address); err != nil || got != want {
+			t.Errorf("from %s: %q, %v, want %q", address, got, err, want)
+		}
+	}
+	for what, to := range map[string]netip.AddrPort{
+		"a Machine of another network":     ssh(foreign),
+		"no Machine":                       ssh(netip.AddrPortFrom(network.Address(5, b.ID, 77), 0)),
+		"the other host":                   netip.AddrPortFrom(network.HostAddress(b.ID), hangar.ServicesSSHPort),
+		"the other host as if it were one": ssh(netip.AddrPortFrom(network.HostAddress(b.ID), 0)),
+	} {
+		for _, from := range []uint64{0, 1, computer} {
+			var got string
+			if err := a.client.Call("Host.CallSSH", Probe{From: from, To: to, Wait: shortly}, &got); err == nil && got != "" {
+				t.Errorf("%d reaches %s: %q", from, what, got)
+			}
+		}
+	}
 }
 
 // Packets of 1420 bytes pass whole; of larger ones the sender learns how large they may be.
@@ -261,7 +302,7 @@ func TestRemovedHost(t *testing.T) {
 	b.reaches(1, own, other.Addr())
 }
 
-// A device that is deleted by mistake is made anew, with all that led to it.
+// A device that is deleted by mistake is created again, with all its routes and peers.
 func TestDeviceIsDeleted(t *testing.T) {
 	c := newCluster(t, 2)
 	a, b := c.hosts[0], c.hosts[1]

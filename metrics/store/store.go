@@ -3,8 +3,8 @@
 //
 // Store runs the program hangar-metrics as a child, from the first request on: a daemon that
 // stores and queries nothing has no child. The HTTP requests of its Client go over a unix listener
-// that the parent holds, so that those that are made while the child starts, or starts again after
-// a crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
+// that the parent holds, so that requests made while the child starts, or starts again after a
+// crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
 // meanwhile requests fail at once with CodeUnavailable.
 //
 // The child is in a cgroup of its own with a bound of memory, and ends with the daemon. What was
@@ -68,22 +68,22 @@ type Store struct {
 	client    *http.Client
 	workers   *background.Group
 
-	start  sync.Once // of the supervisor
 	closed sync.Once
 
-	mu    sync.Mutex
-	away  error           // why the child is not there, while it is not even being started
-	epoch context.Context // ends when the child goes away, with the reason as its cause
-	end   context.CancelCauseFunc
-	pid   int // of the running child, or 0
+	mu         sync.Mutex      // guards what follows
+	supervisor *supervisor     // nil until something is asked for
+	away       error           // why the child is not there, while it is not even being started
+	epoch      context.Context // ends when the child goes away, with the reason as its cause
+	end        context.CancelCauseFunc
+	pid        int // of the running child, or 0
 
 	starts, crashes atomic.Uint64 // of children
 }
 
 var _ metrics.Store = (*Store)(nil)
 
-// Open listens for the requests of Client. The context is for the values of those that the
-// supervisor makes; it does not bound the life of the Store.
+// Open listens for the requests of Client. The context is for the values of the
+// supervisor's own requests; it does not bound the life of the Store.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Dir == "" || opts.Run == "" || opts.Program == nil || opts.Log == nil {
 		return nil, errors.New("metrics store: Dir, Run, Program and Log are needed")
@@ -165,6 +165,23 @@ func (s *Store) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pid
+}
+
+// Rest ends the child, as Close does, until the next request. Requests fail meanwhile.
+func (s *Store) Rest() {
+	s.mu.Lock()
+	resting := s.supervisor
+	s.mu.Unlock()
+	if resting == nil {
+		return
+	}
+	s.setAway(errResting)
+	resting.stop()
+	<-resting.ended
+	s.mu.Lock()
+	s.supervisor = nil
+	s.mu.Unlock()
+	s.setStarting()
 }
 
 // Close ends the child, which first writes what it has in memory, and removes its cgroup and the

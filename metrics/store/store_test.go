@@ -53,6 +53,25 @@ func TestDataOutlivesStore(t *testing.T) {
 	metricstest.Await(t, metricstest.Start(t, in), org, "kept", now, 42)
 }
 
+// TestRest: a store that rests has no child until something is asked for, and has what was written.
+func TestRest(t *testing.T) {
+	s, now := metricstest.Start(t), time.Now()
+	s.Rest() // there is nothing to end yet
+	for i := range 2 {
+		metricstest.Write(t, s, org, metricstest.Sample("kept", float64(40+i), now))
+		metricstest.Await(t, s, org, "kept", now, float64(40+i))
+		if s.PID() == 0 {
+			t.Error("there is no child")
+		}
+		s.Rest()
+		if s.PID() != 0 || s.Err() != nil {
+			t.Errorf("a store that rests has process %d, %v", s.PID(), s.Err())
+		}
+		now = now.Add(time.Second)
+	}
+	metricstest.Await(t, s, org, "kept", now.Add(-2*time.Second), 40)
+}
+
 // TestStoreServesNothingElse: what VictoriaMetrics offers beyond the gateway's needs is not there,
 // and what it does offer needs a tenant.
 func TestStoreServesNothingElse(t *testing.T) {
@@ -194,7 +213,7 @@ func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
 	if left == 0 {
 		return
 	}
-	// Values grow with time by one, so that these tell of holes and of wrong values.
+	// Values grow with time by one, so that these reveal holes and wrong values.
 	for query, want := range map[string]float64{
 		"max_over_time(counted[1h])": left - 1, "min_over_time(counted[1h])": 0, "sum_over_time(counted[1h])": left * (left - 1) / 2,
 	} {
@@ -345,7 +364,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitForTheNextChild: one crash is not seen by those who ask after it.
+// TestRequestsWaitForTheNextChild: requests after a crash do not see it.
 func TestRequestsWaitForTheNextChild(t *testing.T) {
 	s := metricstest.Start(t)
 	now := time.Now()
@@ -406,7 +425,7 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 }
 
 // TestDamagedValuesAreNeverAnswered: the index of a part is sound, its values are not. Whether the
-// child refuses the query or ends, nobody is given a wrong value, and the next child takes writes.
+// child refuses the query or ends, no client gets a wrong value, and the next child takes writes.
 func TestDamagedValuesAreNeverAnswered(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	in := func(o *store.Options) { o.Dir = dir }

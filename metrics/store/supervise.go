@@ -32,12 +32,31 @@ const steady = 5 * time.Minute
 // stopGrace is how long a child may take to write what it has in memory.
 const stopGrace = 30 * time.Second
 
-// supervise runs children, one after the other, until Close.
-func (s *Store) supervise() {
+// supervisor is what starts the child.
+type supervisor struct {
+	stop  context.CancelFunc
+	ended chan struct{} // closed when it and the child have ended
+}
+
+// startSupervisor starts the supervisor unless there is one. s.mu is held.
+func (s *Store) startSupervisor() {
+	if s.supervisor != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(s.workers.Context)
+	started := &supervisor{stop: stop, ended: make(chan struct{})}
+	if !s.workers.Go(func() { defer close(started.ended); s.supervise(ctx) }) {
+		stop() // the store is closed
+		return
+	}
+	s.supervisor = started
+}
+
+// supervise runs children, one after the other, until ctx ends.
+func (s *Store) supervise(ctx context.Context) {
 	// Pdeathsig is sent when the thread that started the child ends. This one lives as long as the
 	// goroutine, or the process.
 	runtime.LockOSThread()
-	ctx := s.workers.Context
 	var backOff time.Duration
 	for {
 		began := time.Now()
@@ -68,7 +87,7 @@ func (s *Store) supervise() {
 	}
 }
 
-// setAway fails all requests, those that wait for the child and those to come.
+// setAway fails all requests, current and future ones.
 func (s *Store) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,10 +10,13 @@ import (
 // errClosed is the cause of a request's failure after Close.
 var errClosed = errors.New("the metrics store is closed")
 
+// errResting is the cause of a request's failure while Rest ends the child.
+var errResting = errors.New("the metrics store ends, because another server has its task")
+
 // RoundTrip sends a request to the child. It implements http.RoundTripper for Client.
 func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
-	s.start.Do(func() { s.workers.Go(s.supervise) })
 	s.mu.Lock()
+	s.startSupervisor()
 	away, epoch := s.away, s.epoch
 	s.mu.Unlock()
 	if s.workers.Context.Err() != nil {

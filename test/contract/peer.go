@@ -10,8 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// PeerService checks an implementation of hangar.PeerService, with keys whose private
-// halves nobody has.
+// PeerService checks an implementation of hangar.PeerService, with keys without private halves.
 func PeerService(t *testing.T, h Harness) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Harness){
@@ -135,7 +134,7 @@ func peerBadInput(t *testing.T, h Harness) {
 		t.Errorf("after what was refused there are %v", list)
 	}
 	_, err = h.Peers.CreatePeer(ctx, "no-such-org", hangar.PeerCreate{PublicKey: key})
-	wantError(t, "of nobody", err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)
+	wantError(t, "without an organization", err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)
 }
 
 func peerRights(t *testing.T, h Harness) {

@@ -92,10 +92,10 @@ CMD ["httpd", "-f", "-p", "8080", "-h", "/www"]
 	if len(builders) != 1 {
 		t.Errorf("%d Machines build", len(builders))
 	}
-	// What fails says why.
+	// A failure says why.
 	check(t, os.WriteFile(dir+"/Dockerfile", []byte("FROM scratch\nCOPY secret /\n"), 0o644))
 	if _, err := p.d.Try("deploy", dir, "--remote-only", "--builder-image", image); err == nil || !strings.Contains(err.Error(), `"/secret": not found`) {
-		t.Errorf("a build of what is not there: %v", err)
+		t.Errorf("a build of a missing file: %v", err)
 	}
 }
 

@@ -140,7 +140,7 @@ func TestWireGuard(t *testing.T) {
 
 	for who, args := range map[string][]string{"another organization": {"acme"}, "another network": {"personal", "--network", "staging"}} {
 		config := p.peerConfig(t, args...)
-		config.AllowedIPs = netip.MustParsePrefix("fdaa::/16") // a peer's own configuration protects nobody
+		config.AllowedIPs = netip.MustParsePrefix("fdaa::/16") // a peer's own configuration protects no one else
 		stranger := peertest.Start(t, config)
 		if _, err := ask(t.Context(), httpOf(stranger), address, refusalPatience); err == nil {
 			t.Errorf("a peer of %s reaches the machine", who)

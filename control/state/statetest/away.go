@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/hangar-platform/hangar/control/state"
 )
@@ -40,4 +41,28 @@ func (a *Away) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
 		return 0, ErrLost
 	}
 	return a.Store.Txn(ctx, txn)
+}
+
+// Grant implements state.Store.
+func (a *Away) Grant(ctx context.Context, ttl time.Duration) (state.Lease, error) {
+	if a.Lost.Load() {
+		return state.Lease{}, ErrLost
+	}
+	return a.Store.Grant(ctx, ttl)
+}
+
+// Renew implements state.Store.
+func (a *Away) Renew(ctx context.Context, id state.LeaseID) (time.Duration, error) {
+	if a.Lost.Load() {
+		return 0, ErrLost
+	}
+	return a.Store.Renew(ctx, id)
+}
+
+// Revoke implements state.Store.
+func (a *Away) Revoke(ctx context.Context, id state.LeaseID) (state.Revision, error) {
+	if a.Lost.Load() {
+		return 0, ErrLost
+	}
+	return a.Store.Revoke(ctx, id)
 }

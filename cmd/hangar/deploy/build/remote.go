@@ -22,8 +22,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-// buildScript builds what comes as an archive on standard input, with its arguments as options, and writes the image as
-// an archive of docker save. A build keeps its Machine from ending as long as it runs.
+// buildScript builds the archive on standard input, with its arguments as options, and writes the image as an archive
+// of docker save. A build keeps its Machine from ending as long as it runs.
 const buildScript = `set -e
 dir=$(mktemp -d /tmp/build.XXXXXX)
 trap 'rm -rf "$dir"' EXIT
