@@ -1,8 +1,10 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -12,7 +14,7 @@ import (
 
 func (s *server) addressRoutes() {
 	const all = "/v1/apps/{app}/ip_assignments"
-	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime})
+	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime}, "")
 	s.Handle("GET "+all, s.listAddresses, router.Operation{
 		ID: "listAddresses", Tag: "Addresses", Summary: "List IP addresses",
 		Text:   "The shared one first, then by type and address. Those that begin with `fdaa:` are private.",
@@ -44,16 +46,47 @@ type addressView struct {
 	Region    hangar.Region      `json:"region"`
 	Service   string             `json:"service_name"`
 	Shared    bool               `json:"shared"`
-	Network   string             `json:"network,omitempty"`
+	Network   *addressNetwork    `json:"network,omitempty"` // of private addresses
 	NetworkID hangar.NetworkID   `json:"network_id,omitempty"`
 	CreatedAt time.Time          `json:"created_at"`
 }
 
-func viewAddress(a hangar.Address) addressView {
-	return addressView{
+// addressNetwork is the network that an address is in, as existing clients decode it.
+type addressNetwork struct {
+	Name string         `json:"name"` // empty: the default one
+	Org  hangar.OrgSlug `json:"org_slug"`
+}
+
+// viewAddress is the view of an address of an App of an organization.
+func viewAddress(a hangar.Address, org hangar.OrgSlug) addressView {
+	v := addressView{
 		IP: a.IP, Kind: a.Kind, Region: a.Region, Service: a.Service, Shared: a.Kind == hangar.AddressSharedV4,
-		Network: a.Network, NetworkID: a.NetworkID, CreatedAt: a.CreatedAt,
+		NetworkID: a.NetworkID, CreatedAt: a.CreatedAt,
 	}
+	if a.Network != "" {
+		v.Network = &addressNetwork{Name: a.Network, Org: org}
+		if a.Network == hangar.DefaultNetwork {
+			v.Network.Name = ""
+		}
+	}
+	return v
+}
+
+// viewAddresses is viewAddress for addresses of an App.
+func (s *server) viewAddresses(ctx context.Context, app hangar.AppName, list ...hangar.Address) ([]addressView, error) {
+	var org hangar.OrgSlug
+	if slices.ContainsFunc(list, func(a hangar.Address) bool { return a.Network != "" }) {
+		of, err := s.Apps.App(ctx, app)
+		if err != nil {
+			return nil, err
+		}
+		org = of.Org.Slug
+	}
+	views := make([]addressView, len(list))
+	for i, a := range list {
+		views[i] = viewAddress(a, org)
+	}
+	return views, nil
 }
 
 // addressRequest is the body of allocate.
@@ -66,13 +99,14 @@ type addressRequest struct {
 }
 
 func (s *server) listAddresses(r *http.Request) (router.Answer, error) {
-	list, err := s.Addresses.Addresses(r.Context(), hangar.AppName(r.PathValue("app")))
+	app := hangar.AppName(r.PathValue("app"))
+	list, err := s.Addresses.Addresses(r.Context(), app)
 	if err != nil {
 		return router.Answer{}, err
 	}
-	views := make([]addressView, len(list))
-	for i, a := range list {
-		views[i] = viewAddress(a)
+	views, err := s.viewAddresses(r.Context(), app, list...)
+	if err != nil {
+		return router.Answer{}, err
 	}
 	return router.OK(addressList{views})
 }
@@ -82,13 +116,18 @@ func (s *server) allocateAddress(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	made, err := s.Addresses.AllocateAddress(r.Context(), hangar.AppName(r.PathValue("app")), hangar.AddressCreate{
+	app := hangar.AppName(r.PathValue("app"))
+	made, err := s.Addresses.AllocateAddress(r.Context(), app, hangar.AddressCreate{
 		Kind: in.Kind, Region: in.Region, Service: in.Service, Org: in.Org, Network: in.Network,
 	})
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(viewAddress(*made))
+	views, err := s.viewAddresses(r.Context(), app, *made)
+	if err != nil {
+		return router.Answer{}, err
+	}
+	return router.OK(views[0])
 }
 
 func (s *server) releaseAddress(r *http.Request) (router.Answer, error) {

@@ -124,7 +124,7 @@ func newServer(config Config) *server {
 	s := &server{
 		Config: config,
 		Router: router.New(router.Config{
-			Auth: config.Auth, RateLimits: config.RateLimits, Region: config.Region, Params: pathParams, Commands: commands, Log: config.Log,
+			Auth: config.Auth, RateLimits: config.RateLimits, Region: config.Region, Params: pathParams, Commands: commands, Absent: absent, Log: config.Log,
 		}),
 		attempts: newAttempts(time.Now), waits: longpoll.New(router.EndTimeout, parkedResponse),
 	}

@@ -146,7 +146,7 @@ func (s *server) listRegions(r *http.Request) (router.Answer, error) {
 	}
 	list := regionList{Regions: []regionView{}, Nearest: s.Region}
 	for _, room := range rooms {
-		list.Regions = append(list.Regions, regionView{Code: room.Region, Name: string(room.Region), Capacity: room.Capacity})
+		list.Regions = append(list.Regions, regionView{Code: room.Region, Name: string(room.Region), GatewayAvailable: true, Capacity: room.Capacity})
 	}
 	return router.OK(list)
 }

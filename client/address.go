@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -12,26 +13,45 @@ func addressesOf(app hangar.AppName, ip ...string) string {
 	return pathOf(append([]string{"v1", "apps", string(app), "ip_assignments"}, ip...)...)
 }
 
+// address is an address on the wire, where its network is an object in which the default one has no name.
+type address struct {
+	hangar.Address
+
+	Network *struct {
+		Name string `json:"name"`
+	} `json:"network"`
+}
+
+func (a address) of(app hangar.AppName) hangar.Address {
+	a.App = app
+	if a.Network != nil {
+		a.Address.Network = cmp.Or(a.Network.Name, hangar.DefaultNetwork)
+	}
+	return a.Address
+}
+
 // Addresses implements hangar.AddressService.
 func (c *Client) Addresses(ctx context.Context, app hangar.AppName) ([]hangar.Address, error) {
 	var out struct {
-		IPs []hangar.Address `json:"ips"`
+		IPs []address `json:"ips"`
 	}
 	err := c.do(ctx, get(addressesOf(app)), &out)
-	for i := range out.IPs {
-		out.IPs[i].App = app
+	list := make([]hangar.Address, len(out.IPs))
+	for i, a := range out.IPs {
+		list[i] = a.of(app)
 	}
-	return out.IPs, err
+	return list, err
 }
 
 // AllocateAddress implements hangar.AddressService.
 func (c *Client) AllocateAddress(ctx context.Context, app hangar.AppName, in hangar.AddressCreate) (*hangar.Address, error) {
 	to := post(addressesOf(app))
 	to.in = map[string]any{"type": in.Kind, "region": in.Region, "org_slug": in.Org, "network": in.Network, "service_name": in.Service}
-	made := hangar.Address{App: app}
-	if err := c.do(ctx, to, &made); err != nil {
+	var out address
+	if err := c.do(ctx, to, &out); err != nil {
 		return nil, err
 	}
+	made := out.of(app)
 	return &made, nil
 }
 

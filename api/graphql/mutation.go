@@ -354,12 +354,13 @@ const (
 	noGPUs      = "this server offers no GPUs"
 	noBilling   = "nothing costs anything here: there is no billing; what an organization may have are its quotas: GET /v1/orgs/{org}/quotas"
 	noAddOns    = "extensions are operations of the REST API: POST /v1/apps/{app}/extensions, or hangar extensions create"
-	noBuilder   = "this server builds no images; build the image where you are, push it to the registry of this server or another one, and deploy it by --image"
+	noBuilder   = "this server builds images by hangar deploy --remote-only alone; or build the image where you are, push it to the registry of this server or another one, and deploy it by --image"
 	noDomains   = "this server registers no domains and keeps no zones; give the App a hostname of yours: POST /v1/apps/{app}/certificates/acme"
 	noEgress    = "this server gives Machines no addresses of their own for what they send: they share that of their server"
 	noMoves     = "an App stays in its organization; create one in the other organization and deploy it there"
 	noInvites   = "the code of an invitation is shown once, which this answer has no place for: POST /v1/invitations, or hangar users invite"
 	noDelegates = "peers are made by the tokens of the API: addWireGuardPeer, or POST /v1/orgs/{org}/wireguard_peers"
+	noReplays   = "requests are replayed to the Apps of the same organization alone"
 	noLocks     = "Machines are locked by leases: POST /v1/apps/{app}/machines/{machine}/lease"
 	noNomad     = "Apps are Machines here: see the operations below /v1/apps/{app}/machines"
 )
@@ -381,6 +382,8 @@ func instead(name string) string {
 		"exportDnsZone": noDomains, "importDnsZone": noDomains, "createDnsRecord": noDomains, "deleteDomain": noDomains,
 		"moveApp": noMoves, "createOrganizationInvitation": noInvites,
 		"createDelegatedWireGuardToken": noDelegates, "deleteDelegatedWireGuardToken": noDelegates,
+		"addAllowedReplaySourceOrgs": noReplays, "removeAllowedReplaySourceOrgs": noReplays,
+		"setRemoteBuilder": noBuilder, "setDepotRemoteBuilder": noBuilder,
 		"lockApp": noLocks, "unlockApp": noLocks,
 		"deployImage": noNomad, "scaleApp": noNomad, "setVmSize": noNomad, "setVmCount": noNomad, "configureRegions": noNomad,
 		"updateAutoscaleConfig": noNomad, "restartApp": noNomad, "pauseApp": noNomad, "resumeApp": noNomad, "suspendApp": noNomad,

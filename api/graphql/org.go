@@ -3,6 +3,7 @@ package graphql
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/graphql/execute"
@@ -33,7 +34,7 @@ func always[T, V any](v V) execute.Resolver[*asking, T] { return field(func(T) V
 func defineOrg(s *schema) {
 	definePages(s, "OrganizationConnection", "AppConnection", "ReleaseConnection", "IPAddressConnection", "AppCertificateConnection",
 		"MachineConnection", "VolumeConnection", "LimitedAccessTokenConnection", "WireGuardPeerConnection")
-	defineWhole(s, "AddOnConnection", "IssueConnection", "EgressIPAddressConnection", "LoggedCertificateConnection")
+	defineWhole(s, "AddOnConnection", "IssueConnection", "EgressIPAddressConnection", "LoggedCertificateConnection", "DelegatedWireGuardTokenConnection")
 	execute.Define(s, "Organization", fields[*hangar.Org]{
 		"id":                       field(func(o *hangar.Org) hangar.OrgID { return o.ID }),
 		"internalNumericId":        field(func(o *hangar.Org) uint64 { return o.NumericID }),
@@ -51,6 +52,7 @@ func defineOrg(s *schema) {
 		"remoteBuilderApp":         null[*hangar.Org],
 		"settings":                 null[*hangar.Org],
 		"addOns":                   always[*hangar.Org](whole{[]any{}}),
+		"delegatedWireGuardTokens": always[*hangar.Org](whole{[]any{}}),
 		"apps": func(q *query, o *hangar.Org, in args) (any, error) {
 			list, err := called(q, func() ([]*hangar.App, error) { return q.Services.Apps.Apps(q, hangar.AppFilter{Org: o.Slug}) })
 			if err != nil {
@@ -74,7 +76,7 @@ func defineOrg(s *schema) {
 			if err != nil {
 				return nil, err
 			}
-			if i := slices.IndexFunc(list, func(p *hangar.PeerStatus) bool { return p.Name == in.Text("name") }); i >= 0 {
+			if i := slices.IndexFunc(list, func(p *hangar.PeerStatus) bool { return strings.EqualFold(p.Name, in.Text("name")) }); i >= 0 {
 				return list[i], nil
 			}
 			return nil, nil //nolint:nilnil // null
@@ -101,6 +103,7 @@ func defineOrg(s *schema) {
 		"joinedAt": null[edge],
 	})
 	execute.Define(s, "AddOn", fields[nothing]{"id": null[nothing], "name": null[nothing]})
+	execute.Define(s, "DelegatedWireGuardToken", fields[nothing]{"name": null[nothing]})
 	execute.Define(s, "LoggedCertificate", fields[hangar.SSHAuthority]{
 		"root": always[hangar.SSHAuthority](true),
 		"cert": field(func(a hangar.SSHAuthority) string { return a.PublicKey }),

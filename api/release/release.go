@@ -62,10 +62,14 @@ func view(r *hangar.Release) deployedRelease {
 	}
 }
 
-// oneRelease is a release by itself.
+// oneRelease is a release by itself. Some deployers decode it as release, others as the whole.
 type oneRelease struct {
+	deployedRelease
+
 	Release deployedRelease `json:"release"`
 }
+
+func whole(r *hangar.Release) oneRelease { return oneRelease{view(r), view(r)} }
 
 // deployedList is a listing of them.
 type deployedList struct {
@@ -127,22 +131,22 @@ func Routes(rt *router.Router, s Services) {
 	rt.Handle("POST /api/v1/releases", a.createDeployed, router.Operation{
 		ID: "beginRelease", Tag: router.TagExisting, Summary: "Create a release", Text: existing, Lenient: true,
 		Body:   releaseRequest{App: "web", Image: example.Image, Strategy: "ROLLING"},
-		Status: http.StatusCreated, Answer: oneRelease{view(&example)}, Errors: []int{http.StatusNotFound},
+		Status: http.StatusCreated, Answer: whole(&example), Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("PATCH /api/v1/releases/{release}", a.updateDeployed, router.Operation{
 		ID: "followRelease", Tag: router.TagExisting, Summary: "Report the progress of a release", Text: existing, Lenient: true,
-		Body: releaseProgress{Status: "complete"}, Answer: view(&example), Errors: []int{http.StatusPreconditionFailed},
+		Body: releaseProgress{Status: "complete"}, Answer: whole(&example), Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases", a.listDeployed, router.Operation{
 		ID: "viewReleases", Tag: router.TagExisting, Summary: "List releases", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases/current", a.currentDeployed, router.Operation{
 		ID: "viewCurrentRelease", Tag: router.TagExisting, Summary: "Get the current release",
-		Text: existing + " " + current, Answer: oneRelease{view(&example)},
+		Text: existing + " " + current, Answer: whole(&example),
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
-		ID: "viewCurrentReleases", Tag: router.TagExisting, Summary: "Get the current releases of all Apps",
-		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]deployedRelease{"web": view(&example)},
+		ID: "viewCurrentReleases", Tag: router.TagExisting, Summary: "Get the creation times of the current releases of all Apps",
+		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]time.Time{"web": example.CreatedAt},
 	})
 	text := existing + " Nothing is kept of a build."
 	began := buildView{ID: exampleTime().UnixMilli(), Status: "started"}
@@ -211,7 +215,7 @@ func (a area) createDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.Answer{Status: http.StatusCreated, Body: oneRelease{view(made)}}, nil
+	return router.Answer{Status: http.StatusCreated, Body: whole(made)}, nil
 }
 
 func (a area) updateDeployed(r *http.Request) (router.Answer, error) {
@@ -225,7 +229,7 @@ func (a area) updateDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(view(made))
+	return router.OK(whole(made))
 }
 
 func (a area) listDeployed(r *http.Request) (router.Answer, error) {
@@ -245,7 +249,7 @@ func (a area) currentDeployed(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	return router.OK(oneRelease{view(found)})
+	return router.OK(whole(found))
 }
 
 func (a area) allCurrent(r *http.Request) (router.Answer, error) {
@@ -253,12 +257,12 @@ func (a area) allCurrent(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	found := map[hangar.AppName]deployedRelease{}
+	found := map[hangar.AppName]time.Time{}
 	for _, app := range apps {
 		one, err := a.Releases.CurrentRelease(r.Context(), app.Name)
 		switch hangar.CodeOf(err) {
 		case "":
-			found[app.Name] = view(one)
+			found[app.Name] = one.CreatedAt
 		case hangar.CodeNotFound, hangar.CodeForbidden: // it has none, is gone since, or is seen and not read
 		default:
 			return router.Answer{}, err

@@ -176,6 +176,11 @@ func (rt *Router) unknownPath(r *http.Request) (Answer, error) {
 		return Answer{Header: http.Header{"Allow": {strings.Join(allowed, ", ")}}},
 			hangar.Errorf(hangar.CodeInvalid, reasonMethodNotAllowed, "method %s is not allowed here; allowed: %s", input.Clip(r.Method), strings.Join(allowed, ", "))
 	}
+	if rt.Absent != nil {
+		if why := rt.Absent(r.URL.Path); why != "" {
+			return Answer{}, hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "there is nothing at this path: %s", why)
+		}
+	}
 	return Answer{}, errUnknownPath
 }
 

@@ -27,7 +27,9 @@ type Config struct {
 	Region     hangar.Region     // part of the ids of requests; empty: none
 	Params     map[string]Param  // the parameters of paths, by name
 	Commands   map[string]string // lines of the CLI that do an operation, by its ID
-	Log        *slog.Logger
+	// Absent says why a path is not served, and what to do instead; empty: it is unknown. nil: all are.
+	Absent func(path string) string
+	Log    *slog.Logger
 }
 
 // Router has the operations of an API. They are added before it serves; after that it is never

@@ -16,6 +16,11 @@ type ipAssignment struct {
 	ServiceName string    `json:"service_name"`
 	Shared      bool      `json:"shared"`
 	CreatedAt   time.Time `json:"created_at"`
+	Egress      bool      `json:"egress"`
+	Network     struct {
+		Name    string `json:"name"` // empty: the default one
+		OrgSlug string `json:"org_slug"`
+	} `json:"network"` // of private ones
 }
 
 // assignIP is the request for one. It has no optional property: unused ones are sent empty.
@@ -52,7 +57,8 @@ func (w world) addresses(t *testing.T) {
 		ip, err := netip.ParseAddr(made.IP)
 		// Clients distinguish the kinds by these alone.
 		private := ip.Is6() && strings.HasPrefix(made.IP, "fdaa:")
-		if err != nil || made.Shared != (kind == "shared_v4") || private != (kind == "private_v6") || ip.Is4() != strings.HasSuffix(kind, "v4") || made.CreatedAt.IsZero() {
+		if err != nil || made.Shared != (kind == "shared_v4") || private != (kind == "private_v6") || ip.Is4() != strings.HasSuffix(kind, "v4") || made.CreatedAt.IsZero() ||
+			made.Egress || made.Network.Name != "" || (made.Network.OrgSlug == "personal") != private {
 			t.Errorf("assigned for %s: %+v", kind, made)
 		}
 		given[made.IP] = made

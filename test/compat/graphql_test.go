@@ -334,6 +334,21 @@ func (g graphWorld) deploy(t *testing.T) {
 	if !now.Stable || now.InProgress || now.Status != "complete" {
 		t.Errorf("the release has become %+v", now)
 	}
+	// Some clients decode the current release as the answer, others as a part of it.
+	var current struct {
+		published
+
+		Release published `json:"release"`
+	}
+	must(t, "current release", g.call(ctx, http.MethodGet, "/api/v1/apps/web/releases/current", nil, &current))
+	if current.ID != made.Release.ID || current.Release != current.published {
+		t.Errorf("the current release is %+v", current)
+	}
+	var times map[string]time.Time
+	must(t, "list of Apps", g.call(ctx, http.MethodGet, "/api/v1/releases/all_current", nil, &times))
+	if len(times) != 1 || times["web"].IsZero() {
+		t.Errorf("releases were made at %v", times)
+	}
 	unpinned, _, _ := strings.Cut(g.image, "@")
 	missing := ask[struct{ App graphApp }](t, g.client, `query { app(name: "web") { image(ref: "`+unpinned+`-none") { id } } }`, nil)
 	if missing.App.Image != nil {
@@ -538,7 +553,8 @@ func (g graphWorld) refused(t *testing.T) {
 		"a name that is taken": {`mutation { createApp(input: {organizationId: "personal", name: "web"}) { app { id } } }`, "Name has already been taken"},
 		"a machine":            {`query { machine(machineId: "ffffffffffffff") { id } }`, "machine not found"},
 		"a database":           {`mutation { attachPostgresCluster(input: {appId: "web"}) { app { id } } }`, "no managed databases"},
-		"a builder":            {`mutation { ensureMachineRemoteBuilder(input: {appName: "web"}) { app { id } } }`, "builds no images"},
+		"a builder":            {`mutation { ensureMachineRemoteBuilder(input: {appName: "web"}) { app { id } } }`, "hangar deploy --remote-only"},
+		"replays":              {`mutation { addAllowedReplaySourceOrgs(input: {organizationId: "personal"}) { organization { id } } }`, "same organization"},
 		"an organization":      {`query { organization(slug: "nowhere") { id } }`, "Could not find Organization"},
 	} {
 		if err := g.graph(t.Context(), c.query, nil, &struct{}{}); err == nil || !strings.Contains(err.Error(), c.text) {

@@ -303,7 +303,7 @@ func leaf(def *ast.Definition, value any) (any, error) {
 			return wrong()
 		}
 		return t.UTC().Format(time.RFC3339), nil
-	default: // JSON
+	default: // JSON, Long
 		return value, nil
 	}
 }
