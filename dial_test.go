@@ -26,7 +26,7 @@ var dialers = map[string]string{
 	"cmd/hangar/db/node.go":                 "connects by the tunnel of the user's own client alone",
 	"cluster/join/join.go":                  "the operator names the host that the server joins at",
 	"client/client.go":                      "the user's own program calls the server that he names, by his proxy",
-	"internal/ociimage/registry.go":             "the user's own program pushes to the registry that he names, by his proxy",
+	"internal/ociimage/registry.go":         "the user's own program pushes to the registry that he names, by his proxy",
 	"daemon/peers.go":                       "asks the kernel for the way to an address; nothing is sent",
 	"daemon/machines.go":                    "asks the kernel for the way to an address; nothing is sent",
 	"edge/certs/issuer.go":                  "the operator names the ACME server, and the proxy before it",
