@@ -30,7 +30,7 @@ func (u unfinished) tell() {
 	}
 }
 
-// HealEvery looks for what is left half done, also by servers that are lost, at intervals until ctx ends. One
+// HealEvery looks for interrupted work, also of lost servers, at intervals until ctx ends. One
 // server does so for all.
 func (c *Control) HealEvery(ctx context.Context, interval time.Duration) error {
 	for {
