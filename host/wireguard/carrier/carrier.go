@@ -193,7 +193,7 @@ func toClient(client, gateway net.Conn, answered *atomic.Bool, patience time.Dur
 			return err
 		}
 		answered.Store(true)
-		binary.BigEndian.PutUint32(packet, uint32(n)) //nolint:gosec // at most maxPacket
+		binary.BigEndian.PutUint32(packet, uint32(n))
 		if err := client.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 			return err
 		}
