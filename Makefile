@@ -116,9 +116,10 @@ NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
 # These kill processes of their own test program, which start slowly under the race detector.
 KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
-# nothing but the clients of the tests, and take most of the time to start them. Of LONG, each run is as
-# long as it is told to be.
-BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm
+# nothing but the clients of the tests, and take most of the time to start them. test/wire starts forty
+# platforms in its process; test/contract and test/platform show those to the race detector. Each run of LONG
+# takes as long as its flags say.
+BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm ./test/wire
 LONG = ./test/compat ./test/power ./test/sim
 # These link gVisor, whose 280 packages take minutes to compile with the race detector. Without it they are
 # those of which the engine was just built, with its patch. Of DRIVER that is TestWireTypes alone.
@@ -134,7 +135,7 @@ RACE  = CGO_ENABLED=1 $(TEST) -race -tags testing
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
 # For go list: packages that have tests, and those that have none. go test compiles these, too, with all that
-# they import, for which the race detector is of no use.
+# they import, which need no race detector.
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 

@@ -5,8 +5,8 @@ import "fmt"
 // Authorization is the value of an Authorization header, see Credential. It is a secret.
 type Authorization string
 
-// Access is what somebody may want to do: actions on one thing, and perhaps a command to
-// execute in it.
+// Access is what a caller wants to do: actions on one target, and optionally a command
+// to execute in it.
 type Access struct {
 	Actions Action    `json:"action"`               // ActionControl alone, with a Command
 	Org     OrgSlug   `json:"org_slug,omitempty"`   // empty: that of the App
@@ -62,8 +62,8 @@ func NoAccess() *Error {
 	return &Error{Code: CodeForbidden, Message: "The tokens of the header do not allow this, or there is no such thing"}
 }
 
-// NoToken is the answer to an Authorization of somebody else that is not valid, or is
-// none at all.
+// NoToken is the answer to an Authorization of another caller that is missing or not
+// valid.
 func NoToken() *Error {
 	return &Error{Code: CodeInvalid, Reason: ReasonTokenInvalid, Message: "invalid header: it has no valid token; it must be the value of an Authorization header"}
 }

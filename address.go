@@ -42,7 +42,7 @@ type Address struct {
 	CreatedAt time.Time   `json:"created_at"`             // UTC
 }
 
-// AddressCreate is the wish for an address.
+// AddressCreate is the request for an address.
 type AddressCreate struct {
 	Kind    AddressKind
 	Region  Region  // empty: every region
@@ -61,7 +61,7 @@ const (
 	maxNetworkName    = 63
 )
 
-// Complete fills in what a wish for an address of an App leaves out, given the App's
+// Complete fills in what a request for an address of an App leaves out, given the App's
 // organization and network. It answers CodeInvalid, naming the field.
 func (in *AddressCreate) Complete(org OrgSlug, network string) error {
 	bad := func(field, rule string, args ...any) error {
@@ -103,7 +103,7 @@ func CompareAddresses(a, b Address) int {
 // MaxAddresses is how many addresses an App may have.
 const MaxAddresses = 64
 
-// AddressService keeps the addresses of Apps. An App without one is closed to everybody
+// AddressService keeps the addresses of Apps. An App without one cannot be reached from
 // outside of its private network.
 type AddressService interface {
 	// Addresses are sorted: shared first, then by kind and address.

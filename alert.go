@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The limits of an AlertConfig and of what comes of it, per organization.
+// The limits of an AlertConfig and of its alerts, per organization.
 const (
 	MaxAlertRulesBytes  = 256 << 10 // bytes of the rule file
 	MaxAlertGroups      = 100
@@ -242,8 +242,8 @@ type AlertService interface {
 	// TestAlerts evaluates a rule file once, now, and keeps nothing of it and sends no notification,
 	// which needs ActionMetrics. Alerts are pending if their rule has a duration and firing
 	// otherwise. It answers CodeInvalid for a file that SetAlerts would refuse, CodeExhausted
-	// while another test of the organization runs, and CodeUnavailable. A rule whose query
-	// fails is told in the report.
+	// while another test of the organization runs, and CodeUnavailable. The report names each rule
+	// whose query fails.
 	TestAlerts(ctx context.Context, slug OrgSlug, rules string) (AlertReport, error)
 }
 

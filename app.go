@@ -34,7 +34,7 @@ type App struct {
 	URL string `json:"url,omitempty"`
 }
 
-// AppCreate is the wish for a new App.
+// AppCreate is the request for a new App.
 type AppCreate struct {
 	Name    AppName
 	Org     OrgSlug
@@ -54,8 +54,8 @@ func AppNotFound() error {
 
 // AppService keeps the Apps of a server. Every method answers CodeUnauthenticated
 // without a principal, CodeForbidden for what the caller sees but may not do, and
-// CodeNotFound for what it may not see, exactly as for what is not there. CreateApp
-// and App tell that a name is taken all the same: names are unique on the server.
+// CodeNotFound for what it may not see, exactly as for a missing App. CreateApp and App
+// still reveal that a name is taken, because names are unique on the server.
 type AppService interface {
 	// CreateApp answers CodeInvalid for a bad name (ReasonBadName) and for a name
 	// that exists (ReasonNameTaken). It may not be repeated blindly.

@@ -203,8 +203,8 @@ var rules = map[string]rule{
 	"examples/provider": {imports: []string{"provider"}, tests: []string{"provider/check"}},
 }
 
-// confined are packages, and those below them, that these folders alone may import: whatever else
-// links them pays for them in each of its processes.
+// confined maps packages, with those below them, to the only folders that may import them: every
+// other program that linked them would pay for them in each of its processes.
 var confined = map[string][]string{
 	"github.com/VictoriaMetrics/VictoriaMetrics": {"metrics/victoria"},
 	module + "/metrics/victoria":                 {"cmd/hangar-metrics"},

@@ -28,7 +28,7 @@ var (
 	HeaderReplaySource     = NamePair{"platform-replay-src", "fly-replay-src"}
 	HeaderReplayFailed     = NamePair{"platform-replay-failed", "fly-replay-failed"}
 	HeaderReplayCacheState = NamePair{"platform-replay-cache-status", "fly-replay-cache-status"}
-	// HeaderPreferredUnavailable names a Machine that was preferred and could not be had.
+	// HeaderPreferredUnavailable names a preferred Machine that was not available.
 	HeaderPreferredUnavailable = NamePair{"platform-preferred-instance-unavailable", "fly-preferred-instance-unavailable"}
 )
 

@@ -93,7 +93,7 @@ type CertificateCheck struct {
 // CertificateUpload is a certificate with its key.
 type CertificateUpload struct {
 	Fullchain  string // PEM: the certificate, then those that sign it
-	PrivateKey string // PEM, PKCS #8, SEC 1 or PKCS #1; shown to nobody
+	PrivateKey string // PEM, PKCS #8, SEC 1 or PKCS #1; never shown
 }
 
 // MaxCertificates is how many custom Hostnames an App may have.
@@ -136,7 +136,7 @@ type CertificateFeed interface {
 	WatchCertificates(ctx context.Context) iter.Seq2[CertificateSet, error]
 }
 
-// CertificateSet is all certificates that the edge shall have.
+// CertificateSet is every certificate that the edge serves.
 type CertificateSet struct {
 	ACME   []WantedCertificate
 	Custom []CustomCertificate

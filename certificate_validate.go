@@ -27,10 +27,10 @@ const (
 	pemPrivateKeySuffix = "PRIVATE KEY"
 )
 
-// ParseHostname returns the Hostname that somebody means: in lower case, in the ASCII form
-// of an internationalized name, and without the dot at its end. It answers CodeInvalid,
-// naming the field hostname, for what no certificate is issued for: an address, a name of
-// one label, a "*" elsewhere than in front.
+// ParseHostname returns the canonical form of a Hostname: in lower case, in the ASCII form
+// of an internationalized name, and without the final dot. It answers CodeInvalid, naming
+// the field hostname, for what no certificate is issued for: an address, a name of one
+// label, a "*" elsewhere than in front.
 func ParseHostname(text string) (Hostname, error) {
 	fault := func(why string) (Hostname, error) {
 		return "", Errorf(CodeInvalid, "", "invalid hostname: %.100q %s", text, why)
@@ -48,7 +48,7 @@ func ParseHostname(text string) (Hostname, error) {
 	}
 	ascii, err := idna.Lookup.ToASCII(rest)
 	if err == nil {
-		_, err = idna.Lookup.ToUnicode(ascii) // what is no UTF-8 becomes a name that nobody can ask for
+		_, err = idna.Lookup.ToUnicode(ascii) // invalid UTF-8 becomes a name that no client can request
 	}
 	if err != nil || ascii == "" || strings.HasSuffix(ascii, ".") {
 		return fault("is not a DNS name: letters, digits and dashes, in labels of at most 63 characters")

@@ -24,8 +24,8 @@ type EdgeRequest struct {
 	Code      EdgeCode   `json:"error_code,omitempty"` // of an answer of the edge's own
 }
 
-// Entry is the line of a log. Machine and region are those that answered; both are empty if
-// none did.
+// Entry is the line of a log. Machine and region are of the Machine that answered; both are
+// empty if none did.
 func (r EdgeRequest) Entry(at time.Time, machine MachineID, region Region) LogEntry {
 	level := "info"
 	switch {

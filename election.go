@@ -127,7 +127,7 @@ type ElectionChanged struct {
 	Revision int64 `json:"revision"` // of the election, after the change or, if nothing was changed, as it was compared
 }
 
-// ElectionSessionOpen is the wish for a session.
+// ElectionSessionOpen is the request for a session.
 type ElectionSessionOpen struct {
 	TTL Duration `json:"ttl"` // for how long the session lasts without being renewed: MinElectionTTL to MaxElectionTTL
 }
@@ -166,8 +166,8 @@ type ElectionService interface {
 	RenewElectionSession(ctx context.Context, app AppName, name ElectionName, id ElectionSessionID) (ElectionSession, error)
 	// EndElectionSession ends a session, and its records. It may be repeated.
 	EndElectionSession(ctx context.Context, app AppName, name ElectionName, id ElectionSessionID) error
-	// RemoveElection removes an election with all records and sessions. Numbers begin anew if there is another of the
-	// name. It may be repeated.
+	// RemoveElection removes an election with all records and sessions. Another election of the same name numbers
+	// from the beginning. It may be repeated.
 	RemoveElection(ctx context.Context, app AppName, name ElectionName) error
 }
 

@@ -5,7 +5,7 @@ import "context"
 // KeyRotation is what the replacement of the encryption key did.
 type KeyRotation struct {
 	Key      uint32 `json:"key_id"`       // of the new key, which is no secret
-	Resealed int    `json:"resealed"`     // values that were encrypted anew
+	Resealed int    `json:"resealed"`     // values that were re-encrypted
 	Dropped  int    `json:"dropped_keys"` // keys that are gone
 }
 
@@ -13,14 +13,14 @@ type KeyRotation struct {
 // it keeps.
 type EncryptionService interface {
 	// RotateEncryptionKey makes a new key, encrypts everything with it, and drops the
-	// old one. Only an administrator may do that. One that was interrupted goes on,
-	// also by itself when the server starts again; until then both keys are in use.
+	// old one. Only an administrator may do that. An interrupted rotation is resumed by
+	// the next call or when the server starts; until then both keys are in use.
 	RotateEncryptionKey(ctx context.Context) (KeyRotation, error)
 }
 
 // Resealer keeps values that are encrypted.
 type Resealer interface {
-	// Reseal encrypts anew what is not encrypted with the newest key, and returns
-	// how many values that were. It may be repeated.
+	// Reseal re-encrypts the values that are not encrypted with the newest key, and
+	// returns their number. It may be repeated.
 	Reseal(ctx context.Context) (int, error)
 }

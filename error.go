@@ -16,7 +16,7 @@ const (
 	CodeUnauthenticated    Code = "unauthenticated"     // no credential, or not a valid one
 	CodeForbidden          Code = "forbidden"           // the caller may not do this
 	CodeNotFound           Code = "not_found"           // no such thing, or not for this caller
-	CodeConflict           Code = "conflict"            // somebody else was first; read again
+	CodeConflict           Code = "conflict"            // another caller was first; read again
 	CodeFailedPrecondition Code = "failed_precondition" // the thing is not in a state that allows this
 	CodeExhausted          Code = "exhausted"           // a quota or a rate is used up
 	CodeTimeout            Code = "timeout"             // the wait ended before the thing happened
@@ -45,7 +45,7 @@ const (
 	ReasonLeaseHeld            = "lease_held"      // by another
 	ReasonLeaseNotFound        = "lease_not_found" // or not under this nonce
 	ReasonWaitTimeout          = "wait_timeout"
-	ReasonOutOfReach           = "out_of_reach" // a wait that can no longer come true
+	ReasonOutOfReach           = "out_of_reach" // a wait for a state that can no longer be reached
 	ReasonMachineNotFound      = "machine_not_found"
 	ReasonAppNotFound          = "app_not_found"
 	ReasonOrgNotFound          = "org_not_found"
@@ -58,7 +58,7 @@ const (
 	ReasonTermsNotAccepted     = "terms_not_accepted" // of a provider, by the user
 	ReasonInvitationNotFound   = "invitation_not_found"
 	ReasonCodeInvalid          = "code_invalid"   // of an invitation or of a password that is reset
-	ReasonWrongPassword        = "wrong_password" // where who asks is known
+	ReasonWrongPassword        = "wrong_password" // where the caller is known
 	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"
 	ReasonRateLimited          = "rate_limited"
@@ -89,7 +89,7 @@ const (
 	ReasonDeliveryNotFound     = "delivery_not_found" // of a webhook
 	ReasonReleaseNotFound      = "release_not_found"
 	ReasonSessionNotFound      = "session_not_found" // of an election, or it has ended
-	ReasonStartFailed          = "start_failed"      // a Machine was started for a request, in vain
+	ReasonStartFailed          = "start_failed"      // a Machine could not be started for a request
 )
 
 // Error is what every service of the platform answers with. Message is for the

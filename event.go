@@ -21,8 +21,8 @@ const (
 	EventCordon   EventType = "cordon"   // no requests are sent to it any more; its status is what the state was
 	EventUncordon EventType = "uncordon" // the end of that
 
-	// EventSchedule tells of runs that a schedule asked for and that did not take
-	// place; Request.Schedule is set. A type of hangar alone.
+	// EventSchedule reports runs that a schedule asked for and that did not take place;
+	// Request.Schedule is set. A type of hangar alone.
 	EventSchedule EventType = "schedule"
 )
 
@@ -52,8 +52,8 @@ const (
 
 type eventSourceKey struct{}
 
-// WithEventSource returns a context that says who causes what is done with it. The
-// API sets none, so that whoever comes through it is a user.
+// WithEventSource returns a context that names the cause of what is done with it. The
+// API sets none, so every caller of the API is a user.
 func WithEventSource(ctx context.Context, source EventSource) context.Context {
 	return context.WithValue(ctx, eventSourceKey{}, source)
 }

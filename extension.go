@@ -37,7 +37,7 @@ type Extension struct {
 	// App is empty for what a provider has made for the organization by itself.
 	App           AppName         `json:"app_name,omitempty"`
 	Org           OrgSlug         `json:"org_slug"`
-	User          UserID          `json:"user_id"` // who has created it
+	User          UserID          `json:"user_id"` // its creator
 	Plan          string          `json:"plan,omitempty"`
 	PrimaryRegion Region          `json:"primary_region,omitempty"`
 	ReadRegions   []Region        `json:"read_regions,omitempty"`
@@ -55,7 +55,7 @@ type Extension struct {
 	UpdatedAt time.Time                  `json:"updated_at"`
 }
 
-// ExtensionCreate is the wish for an extension.
+// ExtensionCreate is the request for an extension.
 type ExtensionCreate struct {
 	Provider      ProviderName `json:"provider" schema:"required"`
 	Name          string       `json:"name,omitempty"` // empty: that of the App with the provider's suffix
@@ -76,7 +76,7 @@ type ExtensionUpdate struct {
 	ReadRegions   *[]Region `json:"read_regions,omitempty"`
 }
 
-// ExtensionRetry is the wish that what has failed is tried again.
+// ExtensionRetry is the request to try a failed step again.
 type ExtensionRetry struct {
 	Overwrite bool `json:"overwrite,omitempty"` // as in ExtensionCreate
 }
@@ -92,8 +92,8 @@ func ExtensionNotFound(name string) *Error {
 	return Errorf(CodeNotFound, ReasonExtensionNotFound, "Could not find extension %.63q", name)
 }
 
-// CheckRegions refuses, naming the field, regions that are none, or more than MaxReadRegions, or not
-// among those that are offered, if there are any: CodeInvalid.
+// CheckRegions answers CodeInvalid, naming the field, for regions that do not exist, are more than
+// MaxReadRegions, or are not among the offered ones, if there are any.
 func CheckRegions(field string, regions, offered []Region) error {
 	if len(regions) > MaxReadRegions {
 		return invalidField(field, "has %d regions, more than %d", len(regions), MaxReadRegions)
@@ -114,11 +114,11 @@ func CheckRegions(field string, regions, offered []Region) error {
 type ExtensionService interface {
 	// CreateExtension has a provider make an extension, and sets what the provider answers as
 	// secrets of the App: all or none. It returns when that is done, or after a few seconds, with the
-	// status that there is then; the work goes on. It answers CodeInvalid with ReasonProviderNotFound
-	// for an unknown provider and with ReasonNameTaken for a name that is not free,
-	// CodeFailedPrecondition with ReasonTermsNotAccepted while the user has to accept the
-	// provider's terms, or for a token that belongs to no user, and CodeExhausted when the
-	// organization or the provider has as many as it may.
+	// status at that time; the work continues. It answers CodeInvalid with ReasonProviderNotFound for
+	// an unknown provider and with ReasonNameTaken for a name that is not free,
+	// CodeFailedPrecondition with ReasonTermsNotAccepted while the user has to accept the provider's
+	// terms, or for a token that belongs to no user, and CodeExhausted when the organization or the
+	// provider has as many as it may.
 	CreateExtension(ctx context.Context, app AppName, in ExtensionCreate) (*Extension, error)
 	// Extensions are those of an App, sorted by name.
 	Extensions(ctx context.Context, app AppName) ([]*Extension, error)

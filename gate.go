@@ -8,36 +8,36 @@ import (
 )
 
 // MachineGate is how the edge gets into the Machines of a host. The host counts who is in
-// and has the last word: a Machine that it is about to stop, or that has all it may have,
-// lets nobody in, whatever the edge believes.
+// and has the last word: a Machine that it is about to stop, or that is at its limit,
+// lets no request in, even if the edge believes otherwise.
 type MachineGate interface {
 	// EnterMachine counts a request or a connection for the service of a Machine that
 	// listens on an internal port, until leave is called, which may be repeated. As long as
-	// somebody is in, the Machine is not stopped for being idle. It answers at once:
+	// one is in, the Machine is not stopped for being idle. It answers at once:
 	// CodeUnavailable with ReasonWrongState when the Machine is not started, is cordoned or
 	// is about to be stopped, CodeExhausted with ReasonAtLimit at the service's hard limit,
 	// and CodeNotFound with ReasonMachineNotFound.
 	EnterMachine(ref MachineRef, port int) (leave func(), err error)
 	// DialService connects to a port of a Machine, by IPv4 or IPv6, whichever it listens
-	// on. The connection is the kernel's own, so that it can be spliced. It does not count;
-	// who dials has entered. It answers CodeUnavailable with ReasonConnectionRefused when
-	// nothing listens, and CodeTimeout.
+	// on. The connection is the kernel's own, so that it can be spliced. It does not count,
+	// because the caller has entered. It answers CodeUnavailable with
+	// ReasonConnectionRefused when nothing listens, and CodeTimeout.
 	DialService(ctx context.Context, ref MachineRef, port int) (net.Conn, error)
 	// DialDatagrams returns a connected UDP socket to a port of a Machine, by IPv4, at which
 	// datagram services listen, or by IPv6 where the Machine has nothing else. It does not
-	// wait for the Machine and does not count; who dials has entered.
+	// wait for the Machine and does not count, because the caller has entered.
 	DialDatagrams(ctx context.Context, ref MachineRef, port int) (net.Conn, error)
 	// WakeMachine starts or resumes a Machine that is at rest, for a request that waits, and
 	// returns when it is started and takes connections on the port, or port is 0. However
 	// many call, the Machine is started once. It answers CodeFailedPrecondition with
 	// ReasonWrongState for a state out of which it cannot be started, and with
-	// ReasonStartFailed when it was started in vain, or ended again before it took connections,
-	// and CodeTimeout when ctx ended, which bounds the wait and not the start. A lease keeps
-	// off users, not requests: see Lease.Admits.
+	// ReasonStartFailed when it failed to start, or ended again before it took connections, and
+	// CodeTimeout when ctx ended, which bounds the wait and not the start. A lease keeps off
+	// users, not requests: see Lease.Admits.
 	WakeMachine(ctx context.Context, ref MachineRef, port int) error
 	// OpenMachineFile opens a regular file of a started Machine by its absolute path. No
-	// symbolic link is followed. It answers CodeNotFound for what is not there or is no
-	// regular file.
+	// symbolic link is followed. It answers CodeNotFound for a path that is missing or
+	// no regular file.
 	OpenMachineFile(ctx context.Context, ref MachineRef, path string) (MachineFile, error)
 	// LogEdge appends a line of LogProxy to the log of a Machine. Without ref.ID it is that of
 	// one of the App's Machines on this host; if there is none, the line is dropped, for then
@@ -70,17 +70,17 @@ const MaxBusy = 24 * time.Hour
 
 // MachineBusy says until when a Machine is not to be stopped for being idle.
 type MachineBusy struct {
-	Until time.Time `json:"busy_until,omitzero"` // zero: nobody has said so
+	Until time.Time `json:"busy_until,omitzero"` // zero: not busy
 }
 
 // MachineBusier is how a program in a Machine keeps it from being stopped for being idle
-// while it works for nobody that the edge knows of.
+// while it works without a request of the edge.
 type MachineBusier interface {
 	// KeepMachineBusy keeps the Machine from being stopped for being idle for a time from
-	// now, at most MaxBusy; 0 ends that. What was said before is replaced. It survives a
-	// restart of the daemon and a suspend, ends with the program that runs, and asks no lease.
-	// It answers CodeInvalid, and CodeFailedPrecondition with ReasonWrongState for a
-	// Machine that is not started.
+	// now, at most MaxBusy; 0 ends that. It replaces an earlier time. It survives a restart of
+	// the daemon and a suspend, ends when the Machine stops, and needs no lease. It answers
+	// CodeInvalid, and CodeFailedPrecondition with ReasonWrongState for a Machine that is not
+	// started.
 	KeepMachineBusy(ctx context.Context, ref MachineRef, ttl time.Duration) (MachineBusy, error)
 }
 

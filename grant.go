@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Action is what somebody wants to do with a thing; several are a mask.
+// Action is something that a caller wants to do with a target; several are a mask.
 type Action uint8
 
 // The actions.
@@ -89,8 +89,8 @@ type Grant struct {
 	// out of reach, so that no App can be created.
 	Apps []AppName `json:"apps,omitempty"`
 	// OrgID and AppIDs, in the order of Apps, say which organization and Apps had the names
-	// when the token was made: those that have them later are others, of which the grant
-	// allows nothing. They are set on the grant of every token; without OrgID, the names
+	// when the token was made: later owners of the names are others, to which the grant
+	// does not apply. They are set on the grant of every token; without OrgID, the names
 	// alone count.
 	OrgID  OrgID   `json:"-"`
 	AppIDs []AppID `json:"-"`
@@ -101,9 +101,9 @@ type Grant struct {
 	// Commands, unless there are none, are all that ActionControl allows: to execute
 	// these and to do nothing else.
 	Commands []CommandRule `json:"commands,omitempty"`
-	Until    time.Time     `json:"until,omitzero"` // zero: for ever
+	Until    time.Time     `json:"until,omitzero"` // zero: it does not expire
 	// Role is that of the user whose grant it is: what RoleMember does not allow on the
-	// organization itself, the grant does not. Empty: nobody's.
+	// organization itself, the grant does not. Empty: no user's.
 	Role Role `json:"-"`
 }
 
@@ -122,7 +122,7 @@ func (r CommandRule) Allows(command []string) bool {
 	return slices.Equal(command[:len(r.Args)], r.Args)
 }
 
-// May reports whether the grant allows action on the target. Who asks has checked
+// May reports whether the grant allows action on the target. The caller has checked
 // that Until has not passed.
 func (g Grant) May(action Action, target Target) bool {
 	if action&ActionControl != 0 && len(g.Commands) > 0 {
@@ -234,7 +234,7 @@ func (g Grant) Validate() error {
 	case g.Org == "":
 		return bad("org_slug", "is required")
 	case g.Actions == 0:
-		return bad("actions", "is required: a token that allows nothing is of no use")
+		return bad("actions", "is required: a token that allows nothing is useless")
 	case g.Actions&^ActionAll != 0:
 		return bad("actions", "has unknown actions")
 	case len(g.Apps) > MaxGrantScope:

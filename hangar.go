@@ -2,11 +2,11 @@
 // configs, states and events, the errors they answer with, and the interfaces
 // behind which the planes of the platform meet.
 //
-// The package does no I/O and imports nothing of this module. control decides,
-// host does, edge routes, api and client speak the language over HTTP; none of
-// them imports another of them, they meet here. Values of these types are plain
-// data: callers may keep what they are given, and change the fields of a copy, but
-// not the maps and slices in it, which may be shared.
+// The package does no I/O and imports nothing of this module. control decides, host
+// executes, edge routes, api and client speak the language over HTTP; they do not
+// import one another, but meet here. Values of these types are plain data: callers may
+// keep what they are given, and change the fields of a copy, but not the maps and
+// slices in it, which may be shared.
 package hangar
 
 // AddressFile is in the data directory of a server: host:port of the API of the daemon that runs,

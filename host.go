@@ -52,8 +52,8 @@ type HostFeed interface {
 	WatchHosts(ctx context.Context) iter.Seq2[HostChange, error]
 }
 
-// MachineSpec is a Machine as control hands it to the host that shall own it:
-// named, validated and placed.
+// MachineSpec is a Machine as control hands it to its host: named, validated and
+// placed.
 type MachineSpec struct {
 	ID    MachineID
 	Name  string
@@ -67,7 +67,7 @@ type MachineSpec struct {
 	Network     NetworkID
 	Region      Region
 	Config      MachineConfig
-	Secrets     SecretValues // of the App; kept encrypted, and shown to nobody
+	Secrets     SecretValues // of the App; kept encrypted, and never shown
 	SkipLaunch  bool
 	Cordoned    bool
 	LeaseTTL    time.Duration // 0: it is not leased
@@ -132,9 +132,9 @@ type Agents interface {
 	// Agent answers CodeNotFound for a host that is unknown and CodeUnavailable
 	// for one that cannot be reached.
 	Agent(id HostID) (Agent, error)
-	// Hosts are those that may take new Machines.
+	// Hosts are the hosts that may take new Machines.
 	Hosts() []Host
-	// Known are all that may have Machines, also those that take no new ones.
+	// Known are all hosts that may have Machines, also those that take no new ones.
 	Known() []Host
 }
 

@@ -87,7 +87,7 @@ type HostService interface {
 	RemoveHost(ctx context.Context, id HostID, in HostRemoval) error
 	// CreateJoinToken answers CodeConflict where no server can join.
 	CreateJoinToken(ctx context.Context, in JoinTokenCreate) (NewJoinToken, error)
-	// JoinTokens are those that are valid, and those that were used and have not expired.
+	// JoinTokens are the tokens that have not expired, including used ones.
 	JoinTokens(ctx context.Context) ([]JoinToken, error)
 	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
 	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
@@ -109,6 +109,6 @@ type HostApplicant struct {
 type HostRegistrar interface {
 	// AdmitHost records a server as a host of the platform, and uses up the token. It may be
 	// repeated with the same key. It answers CodeUnauthenticated for a token that is not valid, in
-	// the same words whatever is wrong with it, and CodeConflict for an id that another server has.
+	// the same words for every cause, and CodeConflict for an id that another server has.
 	AdmitHost(ctx context.Context, a HostApplicant) error
 }

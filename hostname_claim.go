@@ -58,7 +58,7 @@ func reservedDomains() []Hostname {
 }
 
 // Unclaimable says why no App can have the Hostname; empty: nothing forbids it.
-// Names below a public suffix such as co.uk belong to many, and so nobody gets the suffix or
+// Names below a public suffix such as co.uk have many owners, so no App gets the suffix or
 // the wildcard of all names directly below it.
 func (h Hostname) Unclaimable() string {
 	base := Hostname(strings.TrimPrefix(string(h), wildcard))

@@ -28,7 +28,7 @@ type OrgSlug string
 // OrgPersonal is the organization that every server has from its first start.
 const OrgPersonal OrgSlug = "personal"
 
-// MachineID identifies a Machine for ever: 14 lowercase hexadecimal characters.
+// MachineID identifies a Machine and is never reused: 14 lowercase hexadecimal characters.
 type MachineID string
 
 // InstanceID identifies one config version of a Machine: a ULID of 26 characters.
@@ -97,9 +97,9 @@ func newULID(now time.Time) string {
 	return ulid.MustNew(ulids.last, ulids.MonotonicEntropy).String()
 }
 
-// MachineRef names a Machine within its App; both must match. Who asks a service names the
-// App; control fills AppID in, and from there on it alone says which App is meant. An AppID
-// that a service is given must be that of the App of the name.
+// MachineRef names a Machine within its App; both must match. The caller of a service names
+// the App; control fills AppID in, and from there on AppID alone identifies the App. If a
+// caller gives an AppID, it must be that of the named App.
 type MachineRef struct {
 	App   AppName
 	AppID AppID

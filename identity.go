@@ -14,9 +14,9 @@ const IdentityTokenLifetime = 15 * time.Minute
 // MaxAudience bounds the audience of an identity token, in bytes.
 const MaxAudience = 1 << 10
 
-// IdentityTokenRequest is the wish for an identity token.
+// IdentityTokenRequest is the request for an identity token.
 type IdentityTokenRequest struct {
-	Audience string `json:"aud,omitempty"` // who shall accept the token; empty: the address of the platform and, as its path, the organization
+	Audience string `json:"aud,omitempty"` // the intended recipient of the token; empty: the address of the platform and, as its path, the organization
 	// AWSPrincipalTags adds the tags by which policies of AWS tell Machines apart.
 	AWSPrincipalTags bool `json:"aws_principal_tags,omitempty"`
 }
@@ -89,10 +89,10 @@ func (c *IdentityClaims) Tags() *AWSTags {
 // IdentityService lets Machines prove who they are to others than the platform.
 type IdentityService interface {
 	// IssueIdentityToken returns a new JSON Web Token that says who a Machine is. The
-	// zero ref stands for the Machine that the caller is; see CallerMachine. Else only
-	// that Machine itself may ask, and who may do ActionControl to it, and so could ask
-	// from within. It answers CodeInvalid for a bad wish, and CodeFailedPrecondition
-	// with ReasonWrongState for a Machine that does not run.
+	// zero ref stands for the Machine that the caller is; see CallerMachine. Otherwise
+	// the caller must be that Machine itself, or be allowed ActionControl of it, and so
+	// could ask from within. It answers CodeInvalid for a bad request, and
+	// CodeFailedPrecondition with ReasonWrongState for a Machine that does not run.
 	IssueIdentityToken(ctx context.Context, ref MachineRef, in IdentityTokenRequest) (string, error)
 }
 
@@ -164,7 +164,7 @@ type SigningKeyService interface {
 	RotateSigningKey(ctx context.Context) ([]SigningKey, error)
 }
 
-// IdentityIssuer answers those who verify identity tokens. Everybody may ask; the
+// IdentityIssuer serves the verifiers of identity tokens, without authentication. Its
 // answers come from memory, also while the cluster state cannot be reached.
 type IdentityIssuer interface {
 	// IssuerMetadata is what OpenID Connect Discovery says of the issuer of an
@@ -176,7 +176,7 @@ type IdentityIssuer interface {
 	IssuerKeys(ctx context.Context, org OrgSlug) (IssuerDocument, error)
 }
 
-// IssuerDocument is a JSON document for everybody.
+// IssuerDocument is a public JSON document.
 type IssuerDocument struct {
 	Body   []byte // shared: must not be changed
 	MaxAge time.Duration

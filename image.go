@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ImageRef is an image as it was resolved: what ran, for ever nameable.
+// ImageRef is an image as it was resolved: a permanent name of what ran.
 type ImageRef struct {
 	Registry   string            `json:"registry"`   // e.g. "registry-1.docker.io"
 	Repository string            `json:"repository"` // e.g. "library/nginx"

@@ -65,7 +65,7 @@ type PushedRead struct {
 // PushedContent is a blob or manifest that is open for reading.
 type PushedContent interface {
 	io.ReadCloser
-	Size() int64 // bytes of the whole, whatever was left out
+	Size() int64 // bytes of the whole, including what was left out
 }
 
 // PushedReader reads what one host holds of the built-in registry.

@@ -144,7 +144,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	if _, err := hangar.PrincipalFrom(t.Context()); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
-		t.Errorf("a context of nobody gives %v", err)
+		t.Errorf("a context without a principal gives %v", err)
 	}
 }
 

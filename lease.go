@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Lease is the right to change one Machine while others may not. Its nonce is the
-// key: who shows it holds the lease. A lease ends when it is released, when its time
-// has passed, and with its Machine.
+// Lease is the right to change one Machine while others may not. Its nonce is the key:
+// a caller that shows it holds the lease. A lease ends when it is released, when its
+// time has passed, and with its Machine.
 type Lease struct {
 	Nonce       string    `json:"nonce"`      // see NewLeaseNonce; empty for a caller who may only look
 	ExpiresAt   time.Time `json:"expires_at"` // UTC, whole seconds
@@ -28,10 +28,10 @@ const (
 	MaxLeaseDescription = 255 // bytes
 )
 
-// LeaseAcquire is the wish for a lease.
+// LeaseAcquire is the request for a lease.
 type LeaseAcquire struct {
 	TTL         time.Duration // 0: DefaultLeaseTTL; a part of a second counts as a whole one
-	Description string        // empty: of a lease that is refreshed, what it was
+	Description string        // empty: a refresh keeps the old one
 }
 
 // Normalize fills in what is left open. It answers CodeInvalid, naming what is out
@@ -61,7 +61,7 @@ func checkLeaseTTL(name string, ttl time.Duration) error {
 	return nil
 }
 
-// NewLeaseNonce returns 12 lowercase hexadecimal characters that nobody can guess.
+// NewLeaseNonce returns 12 lowercase hexadecimal characters that cannot be guessed.
 func NewLeaseNonce() string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
@@ -71,9 +71,9 @@ func NewLeaseNonce() string {
 // Live reports whether there is a lease that has not expired.
 func (l *Lease) Live(now time.Time) bool { return l != nil && now.Before(l.ExpiresAt) }
 
-// Admits reports whether ctx may change the Machine: nobody holds a lease, or ctx
-// carries its nonce, or it is the platform that asks. Users and Machines are held off:
-// what the platform does by itself, such as to start a Machine for a request, goes on.
+// Admits reports whether ctx may change the Machine: there is no lease, or ctx carries
+// its nonce, or the caller is the platform. A lease holds off users and Machines, not
+// what the platform does by itself, such as starting a Machine for a request.
 func (l *Lease) Admits(ctx context.Context, now time.Time) bool {
 	source := EventSourceFrom(ctx)
 	return !l.Live(now) || l.Nonce == LeaseNonceFrom(ctx) || source != SourceUser && source != SourceMachine
@@ -122,7 +122,7 @@ func (l *Lease) Release(ctx context.Context, id MachineID, now time.Time) error 
 	}
 }
 
-// NotLeased is the error of who asks for a lease where there is none.
+// NotLeased is the error for a caller that asks for a lease where there is none.
 func NotLeased(id MachineID) error {
 	return Errorf(CodeNotFound, ReasonLeaseNotFound, "machine ID %s lease not found", id)
 }
@@ -147,10 +147,10 @@ func LeaseNonceFrom(ctx context.Context) string {
 // does not carry the nonce; see Lease.Admits. Everything else is open to all. The
 // nonce of a lease that has ended does no harm.
 type MachineLeaser interface {
-	// AcquireLease leases the Machine to the caller. With the nonce of its lease in
-	// ctx it begins anew the time of that lease, which keeps its nonce. It answers
-	// CodeConflict with ReasonLeaseHeld when another holds one, and CodeInvalid for
-	// a bad wish. Of several callers at once, one gets the lease.
+	// AcquireLease leases the Machine to the caller. With the nonce of a current lease
+	// in ctx it restarts the time of that lease, which keeps its nonce. It answers
+	// CodeConflict with ReasonLeaseHeld when another holds one, and CodeInvalid for a
+	// bad request. Of several concurrent callers, one gets the lease.
 	AcquireLease(ctx context.Context, ref MachineRef, in LeaseAcquire) (Lease, error)
 	// MachineLease returns the lease of the Machine, its nonce only to a caller who
 	// may change the Machine. It answers CodeNotFound with ReasonLeaseNotFound when

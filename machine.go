@@ -42,7 +42,7 @@ type MachineVersion struct {
 	Config  MachineConfig `json:"user_config"`
 }
 
-// MachineCreate is the wish for a new Machine.
+// MachineCreate is the request for a new Machine.
 type MachineCreate struct {
 	Name                    string // empty: a generated one
 	Region                  Region // empty: the server's
@@ -142,11 +142,11 @@ const (
 type MachineWait struct {
 	States    []MachineState // any of them; empty: MachineStarted; WaitSettled is allowed
 	Instance  InstanceID     // when set, that version or a newer one must have the state
-	FromEvent EventID        // when set, what counts is states reached after that event, also those that have passed
+	FromEvent EventID        // when set, states reached after that event count, also past ones
 	Timeout   time.Duration  // 0: DefaultWaitTimeout
 }
 
-// Validate answers CodeInvalid for a wish that makes no sense.
+// Validate answers CodeInvalid for a request that makes no sense.
 func (w *MachineWait) Validate() error {
 	for _, s := range w.States {
 		if !s.Valid() && s != WaitSettled {
@@ -211,14 +211,14 @@ type MachineOps interface {
 	CordonMachine(ctx context.Context, ref MachineRef) error
 	// UncordonMachine ends what CordonMachine began. It may be repeated.
 	UncordonMachine(ctx context.Context, ref MachineRef) error
-	// WaitMachine returns as soon as the Machine is as wished. It answers
-	// CodeTimeout with ReasonWaitTimeout when the time passed, CodeInvalid for a
-	// bad wish and CodeFailedPrecondition when the wish can no longer come true.
+	// WaitMachine returns as soon as the Machine has reached the wanted state. It
+	// answers CodeTimeout with ReasonWaitTimeout when the time passed, CodeInvalid for
+	// a bad request and CodeFailedPrecondition when the state can no longer be reached.
 	WaitMachine(ctx context.Context, ref MachineRef, in MachineWait) (MachineReached, error)
 }
 
-// MachineAwaiter is what MachineOps may offer beside WaitMachine: to wait without a
-// goroutine for each who waits.
+// MachineAwaiter is an optional interface of MachineOps: it waits without a goroutine
+// for each waiter.
 type MachineAwaiter interface {
 	// AwaitMachine calls told with what WaitMachine would answer, as soon as that is
 	// known, once, perhaps before it returns. Machines are held meanwhile: told returns at

@@ -1,6 +1,6 @@
 package hangar
 
-// MachineConfig is the wish for how a Machine looks and behaves, as its owner
+// MachineConfig is the wanted form of a Machine: how a Machine looks and behaves, as its owner
 // sent it. Unknown properties are kept and echoed; see ParseMachineConfig.
 type MachineConfig struct {
 	Image       string            `json:"image"` // a reference with a tag, a digest or both; see ImageName

@@ -61,7 +61,7 @@ func (m *Mount) validate(at string) error {
 // within reports whether a path is a directory or below it.
 func within(name, dir string) bool { return strings.HasPrefix(name+"/", dir+"/") }
 
-// validateSizes checks when a volume shall grow by itself.
+// validateSizes checks when and how far a volume grows by itself.
 func (m *Mount) validateSizes(at string) error {
 	for _, size := range []struct {
 		name string

@@ -139,7 +139,7 @@ func (c *MachineConfig) normal() bool { return c.Size == "" && c.Guest != nil &&
 
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
 func (c *MachineConfig) SetMetadata(metadata map[string]string) {
-	// MarshalJSON would find the difference, too, but anew for every reader.
+	// MarshalJSON would find the difference, too, but again for every reader.
 	before, sealed := *c, c.intact()
 	c.Metadata = metadata
 	if !sealed {

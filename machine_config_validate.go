@@ -54,8 +54,8 @@ const (
 
 var persistValues = []PersistRootfs{PersistNever, PersistRestart, PersistAlways}
 
-// unsupportedProperties are those that MachineConfig has no field for and that
-// change what a Machine is: to accept them would be to ignore them.
+// unsupportedProperties are properties without a field in MachineConfig that change
+// what a Machine is: accepting them would be ignoring them.
 var unsupportedProperties = []struct{ name, what string }{
 	{"volumes", "volumes of containers are not offered"},
 	{"cache_drive", "cache drives are not offered"},

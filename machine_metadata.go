@@ -10,8 +10,9 @@ import (
 
 // MachineTagger keeps the metadata of Machines: pairs by which people and programs
 // find them. A write touches nothing else of a Machine: it makes no version, no
-// event and no reboot, and a lease does not stand in its way. The pairs are part of
-// the config that a Machine shows; its versions keep what they were sent with.
+// event and no reboot, and a lease does not stand in its way. The pairs are part of the
+// config that a Machine shows; its versions keep the metadata that they were created
+// with.
 //
 // Every method answers CodeNotFound with ReasonMachineNotFound. Writes answer
 // CodeInvalid with ReasonBadConfig for what ValidateMetadata refuses, and
@@ -24,7 +25,7 @@ type MachineTagger interface {
 	SetMachineMetadata(ctx context.Context, ref MachineRef, in MetadataPair) error
 	// RemoveMachineMetadata removes a key, which need not be there.
 	RemoveMachineMetadata(ctx context.Context, ref MachineRef, key string) error
-	// ReplaceMachineMetadata makes in.Pairs all that there are. It answers
+	// ReplaceMachineMetadata replaces all pairs by in.Pairs. It answers
 	// CodeFailedPrecondition with ReasonStaleVersion; see MetadataWrite.Version.
 	ReplaceMachineMetadata(ctx context.Context, ref MachineRef, in MetadataWrite) error
 	// MergeMachineMetadata writes in.Pairs and leaves other keys alone. It answers
@@ -42,19 +43,18 @@ type MetadataPair struct {
 type MetadataWrite struct {
 	Pairs   map[string]string
 	Version InstanceID // when set, must be the Machine's
-	// UpdatedAt is when the writer decided; zero, or later than now: now. Of two
-	// writes to a key the later decision stays, in whatever order they arrive.
+	// UpdatedAt is when the writer decided; zero, or later than now: now. Of two writes
+	// to a key the later decision wins, in either order of arrival.
 	UpdatedAt time.Time
 }
 
-// MetadataTimes are when the pairs of a Machine were decided, those that were
-// removed included.
+// MetadataTimes are when the pairs of a Machine were decided, including removed ones.
 type MetadataTimes struct {
 	All  int64            `json:"all,omitempty"`  // of every key that is not in Keys; Unix milliseconds
 	Keys map[string]int64 `json:"keys,omitempty"` // later than All
 }
 
-// maxMetadataTimes bounds for how many keys a time is kept. Beyond it, those that
+// maxMetadataTimes bounds for how many keys a time is kept. Beyond it, the keys that
 // were removed longest ago are forgotten.
 const maxMetadataTimes = 2 * MaxMetadataKeys
 

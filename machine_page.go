@@ -27,12 +27,12 @@ func (q *MachinePageQuery) StartAt(id MachineID) {
 	}
 }
 
-// MachinePage is a part of a listing of Machines, sorted by id. As an id never
-// changes, no Machine is on two pages of a listing, and none that is there all the
-// time is on no page, whatever comes and goes meanwhile.
+// MachinePage is a part of a listing of Machines, sorted by id. As an id never changes,
+// no Machine is on two pages of a listing, and each Machine that exists throughout is
+// on one, even if others come and go meanwhile.
 type MachinePage struct {
-	// Machines come without events. Of their configs, nobody may rely on more than
-	// guest, image and metadata.
+	// Machines come without events. Of their configs, callers may rely only on guest,
+	// image and metadata.
 	Machines []*Machine
 	Next     string // the cursor of the next page; empty: there is none
 	// LastUpdated, of the last page, is MachineFilter.UpdatedAfter of a later listing
@@ -61,9 +61,9 @@ type cursor struct {
 	Newest       int64     `json:"n"`
 }
 
-// Listing returns the listing that q begins or goes on with. A page that is not the
-// first has the UpdatedAfter of the first, whatever q says. It answers CodeInvalid
-// for a cursor that no page had and for a limit that is out of bounds.
+// Listing returns the listing that q begins or continues. A page after the first has
+// the UpdatedAfter of the first, and that of q is ignored. It answers CodeInvalid for a
+// cursor that no page had and for a limit that is out of bounds.
 func (q *MachinePageQuery) Listing(now time.Time) (MachineListing, error) {
 	if q.Limit < 0 || q.Limit > MaxMachinePage {
 		return MachineListing{}, Errorf(CodeInvalid, "", "invalid limit: %d is not from 1 to %d", q.Limit, MaxMachinePage)

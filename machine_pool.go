@@ -117,8 +117,8 @@ func (p *MachinePool) read(c *MachineConfig, doc []byte) error {
 // without returns the typed fields of a document whose metadata is cut out between
 // head and tail.
 func (p *MachinePool) without(head, tail []byte) (*plainConfig, error) {
-	// Where the value is missing no other document has what this one has, so only
-	// those that differ in nothing else have the same key.
+	// A document without the value differs from every other with it, so only documents
+	// that differ in nothing else have the same key.
 	key := slices.Concat(head, tail)
 	if typed := p.known(key); typed != nil {
 		return typed, nil
@@ -156,7 +156,7 @@ func (p *MachinePool) add(key []byte, typed *plainConfig) {
 func findMetadata(doc []byte) (from, to int, ok bool) {
 	const name = "metadata"
 	from, to = len(doc), len(doc)
-	depth, key := 0, false // key: what comes next at depth 1 is the key of a member
+	depth, key := 0, false // key: the next token at depth 1 is the key of a member
 	inside := false        // the value of the member
 	for i := 0; i < len(doc); i++ {
 		switch c := doc[i]; c {

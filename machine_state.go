@@ -95,7 +95,7 @@ func (s MachineState) AtRest() bool { return s.Settled() && s != MachineStarted 
 // number of steps.
 func (s MachineState) CanReach(later MachineState) bool { return machineReach[s][later] }
 
-// Settled reports whether the Machine stays in s until somebody acts.
+// Settled reports whether the Machine stays in s until a user or the platform acts.
 func (s MachineState) Settled() bool {
 	switch s {
 	case MachineStarted, MachineStopped, MachineSuspended, MachineFailed, MachineDestroyed:

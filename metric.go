@@ -41,10 +41,10 @@ type MetricsEndpoint struct {
 type MetricsScope struct {
 	Org    OrgID
 	Number uint64    // of the organization: Org.NumericID
-	Apps   []AppName // the only ones, sorted; nil: all, those that are destroyed included
+	Apps   []AppName // the only ones, sorted; nil: all, including destroyed ones
 }
 
-// MetricsService says whose series a caller may query, who needs ActionMetrics for that.
+// MetricsService says whose series a caller may query, which needs ActionMetrics.
 type MetricsService interface {
 	// MetricsScope answers CodeNotFound with ReasonOrgNotFound for an organization in which the
 	// caller is allowed nothing, as for one that does not exist, and CodeForbidden where the

@@ -163,8 +163,8 @@ type OAuthService interface {
 	// OAuthCodeLifetime. It answers CodeForbidden with ReasonAccessDenied for an organization
 	// that the user is no member of.
 	Authorize(ctx context.Context, in OAuthAuthorization) (code Sensitive, err error)
-	// ExchangeCode answers CodeInvalid with ReasonInvalidGrant, also when something that is not of the client's
-	// making has ended the grant. A code that is used again ends what it was exchanged for.
+	// ExchangeCode answers CodeInvalid with ReasonInvalidGrant, also when the grant has ended for a reason
+	// outside of the client. Using a code again ends the grant that it was exchanged for.
 	ExchangeCode(ctx context.Context, in OAuthExchange) (*OAuthTokens, error)
 	// RefreshTokens replaces both tokens of a grant. It answers as ExchangeCode does. A refresh token that is
 	// used again ends the grant.
@@ -189,9 +189,9 @@ type Identity struct {
 type SessionService interface {
 	// OpenSession signs in as SignInService.SignIn does.
 	OpenSession(ctx context.Context, in SignIn) (*NewToken, error)
-	// OpenSessionAs signs in whom the operator's OpenID Connect provider has identified. The first time, that is the
-	// user of the verified e-mail address, or who has invitations to it, and becomes a user by them; from then
-	// on it is the same user, whatever the address. It answers CodeForbidden when there is neither, and
+	// OpenSessionAs signs in the person whom the operator's OpenID Connect provider has identified. The first time,
+	// that is the user of the verified e-mail address, or a new user if there are invitations to it; from then on it
+	// is the same user, even if the address changes. It answers CodeForbidden when there is neither, and
 	// CodeFailedPrecondition when that user has another identity.
 	OpenSessionAs(ctx context.Context, who Identity) (*NewToken, error)
 	// Session returns who has signed in, or CodeUnauthenticated. It answers from memory.

@@ -14,7 +14,7 @@ type Org struct {
 // Personal reports whether it is the organization that is always there.
 func (o Org) Personal() bool { return o.Slug == OrgPersonal }
 
-// OrgCreate is the wish for a new organization.
+// OrgCreate is the request for a new organization.
 type OrgCreate struct {
 	Slug OrgSlug // as the names of Apps: at most 63 characters of a-z, 0-9 and dash
 	Name string  // at most 100 characters; empty: the slug

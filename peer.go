@@ -52,15 +52,15 @@ type PeerStatus struct {
 	PeerTraffic
 }
 
-// PeerCreate is the wish for a peer.
+// PeerCreate is the request for a peer.
 type PeerCreate struct {
-	Name      string  // at most 63 characters of a-z, 0-9 and dash; empty: PeerInteractive and some letters
+	Name      string  // at most 63 letters, digits and dashes, unique whatever their case; empty: PeerInteractive and some letters
 	Network   string  // empty: DefaultNetwork
 	PublicKey PeerKey // that no other peer of the platform has
 }
 
-// PeerInteractive begins the names of peers that nobody has named. Such a peer is not
-// on lists of the name server.
+// PeerInteractive is the prefix of generated peer names. Such a peer is not on lists of
+// the name server.
 const PeerInteractive = "interactive-"
 
 // MaxPeers is how many peers an organization may have.
@@ -165,7 +165,7 @@ type PeerHost interface {
 	// CodeFailedPrecondition where it is switched off, and CodeUnavailable.
 	OpenGateway(ctx context.Context) (PeerGateway, error)
 	// AwaitPeer returns once the gateway lets a peer of that key and address in, or,
-	// without an address, nobody of that key.
+	// without an address, no peer of that key.
 	AwaitPeer(ctx context.Context, key PeerKey, address netip.Addr) error
 	// PeerTraffic is what the gateway has seen of each peer.
 	PeerTraffic() map[PeerKey]PeerTraffic

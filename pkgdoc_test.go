@@ -25,7 +25,7 @@ const (
 	architecturePage = "docs/architecture.md"
 	packagesHeading  = "\n## Packages\n"
 	packagesIntro    = "\nEach line is the first sentence of the package's own documentation, which a test\n" +
-		"compares. `go test . -run Package -update-docs` writes them anew.\n\n"
+		"compares. `go test . -run Package -update-docs` rewrites them.\n\n"
 )
 
 // TestEveryPackageSaysWhatItIs: each package has exactly one package comment, and

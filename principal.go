@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// Principal is who asks: the identity that a credential stands for, and what it is
-// allowed. A credential may be a list of tokens; whatever one of them allows, the
-// principal may do.
+// Principal is the caller: the identity that a credential stands for, and what it may
+// do. A credential may be a list of tokens; the principal may do all that any of them
+// allows.
 type Principal struct {
 	Subject string // for logs, leases and events, e.g. "admin" or "ci@example.com"
 	Admin   bool   // may do everything on this server
 	Grants  []Grant
 	Tokens  []TokenID // that the credential consists of
-	User    UserID    // whose token it is; empty: nobody's
+	User    UserID    // whose token it is; empty: no user's
 	// SignedIn says that the credential stands for all of the user, and not for a part of what the
 	// user may do. Memberships are the user's then.
 	SignedIn    bool
 	Memberships []Membership
-	// Client is the third party that acts for the user, who is not to learn what others are called
-	// outside of the platform. Empty: none.
+	// Client is the third party that acts for the user. It must not learn the e-mail addresses of
+	// others. Empty: none.
 	Client OAuthClientID
 }
 
@@ -95,7 +95,7 @@ func (p Principal) Join(other Principal) Principal {
 		p.Subject = other.Subject
 	}
 	if p.Client == "" {
-		p.Client = other.Client // who adds a token of another kind learns no more of the same organization
+		p.Client = other.Client // adding a token of another kind reveals no more of the same organization
 	}
 	p.Admin = p.Admin || other.Admin
 	p.Grants = slices.Concat(p.Grants, other.Grants)
@@ -105,13 +105,13 @@ func (p Principal) Join(other Principal) Principal {
 
 type principalKey struct{}
 
-// WithPrincipal returns a context that carries who asks. Every method of the
-// service interfaces reads it; without it they answer CodeUnauthenticated.
+// WithPrincipal returns a context that carries the caller. Every method of the service
+// interfaces reads it; without it they answer CodeUnauthenticated.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// PrincipalFrom returns who asks, or a CodeUnauthenticated error.
+// PrincipalFrom returns the caller, or a CodeUnauthenticated error.
 func PrincipalFrom(ctx context.Context) (Principal, error) {
 	if p, ok := ctx.Value(principalKey{}).(Principal); ok {
 		return p, nil

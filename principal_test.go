@@ -97,7 +97,7 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestCovers: whoever covers a grant may do all that it allows.
+// TestCovers: a principal that covers a grant may do all that it allows.
 func TestCovers(t *testing.T) {
 	grants := slices.DeleteFunc(everyGrant(), func(g hangar.Grant) bool {
 		return g.Org == "b" || g.Actions&(hangar.ActionWrite|hangar.ActionMetrics|hangar.ActionCreate) != 0

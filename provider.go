@@ -100,7 +100,7 @@ type Provider struct {
 	RotationEnds time.Time `json:"rotation_ends_at,omitzero"`
 }
 
-// ProviderCreate is the wish for a provider.
+// ProviderCreate is the request for a provider.
 type ProviderCreate struct {
 	Name ProviderName `json:"name" schema:"required"`
 	ProviderSettings
@@ -177,8 +177,8 @@ type ProviderRotate struct {
 	Overlap *Duration `json:"overlap,omitempty"`
 }
 
-// NewProvider is a provider with secrets that were just made: those that were not are zero. They
-// cannot be shown again. The keys of signatures are their bytes as they are shown.
+// NewProvider is a provider with its new secrets, which cannot be shown again; others are zero.
+// The keys of signatures are the bytes of the secrets as shown.
 type NewProvider struct {
 	Provider
 	ClientSecret, RequestSecret, WebhookSecret Sensitive

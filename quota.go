@@ -130,7 +130,7 @@ const quotaShare = 4
 func DefaultQuotas(s ServerSize) Quotas {
 	share := func(all, least, most int64) int64 {
 		if all <= 0 {
-			return QuotaUnlimited // of what there is none, so that the refusal says that
+			return QuotaUnlimited // of nothing, so that the refusal gives that reason
 		}
 		return min(max(all/quotaShare, min(all, least)), most)
 	}

@@ -44,7 +44,7 @@ func (q *PlacementQuery) Validate() error {
 }
 
 // anywhere reports whether the Machines may go to every region. A group of regions,
-// such as "eu", is told from a region by its length, as that of a code is three.
+// such as "eu", differs from a region in its length: a region's code has three letters.
 func (q *PlacementQuery) anywhere() bool {
 	return len(q.Regions) == 0 || slices.ContainsFunc(q.Regions, func(r Region) bool { return r == AnyRegion || !r.IsCode() })
 }
@@ -72,7 +72,7 @@ type HostRoom struct {
 	VolumesPromised int64
 }
 
-// holds is how many Machines of a size find memory that nobody has been promised.
+// holds is how many Machines of a size fit into the unreserved memory.
 func (h HostRoom) holds(g Guest) int {
 	return int(max(h.Free, 0) / (int64(max(g.MemoryMB, 1)) << 20))
 }

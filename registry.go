@@ -17,7 +17,7 @@ type RegistryCredential struct {
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// RegistryLogin is the wish for a credential.
+// RegistryLogin is the request for a credential.
 type RegistryLogin struct {
 	Username string
 	Password Sensitive // or a token

@@ -19,7 +19,7 @@ func NewReleaseID(app AppID, version int) ReleaseID {
 	return ReleaseID(string(app) + "-" + strconv.Itoa(version))
 }
 
-// Parts returns the App and the version of a release; false: the id is of none.
+// Parts returns the App and the version of a release; false: the id is not valid.
 func (id ReleaseID) Parts() (app AppID, version int, ok bool) {
 	before, after, found := strings.Cut(string(id), "-")
 	version, err := strconv.Atoi(after)
@@ -74,8 +74,8 @@ const (
 )
 
 // Release is what was deployed to an App, or is being deployed: a record that deployers make and keep
-// up. It changes no Machine. Who reads the App reads its definition, as the config of its Machines;
-// secrets of the App are in neither.
+// up. It changes no Machine. Readers of the App can read its definition, as the config of its
+// Machines; secrets of the App are in neither.
 type Release struct {
 	ID       ReleaseID       `json:"id"`
 	App      AppName         `json:"app_name"`
@@ -96,7 +96,7 @@ type Release struct {
 	UpdatedAt time.Time `json:"updated_at"` // UTC, whole seconds
 }
 
-// ReleaseCreate is the wish for a release.
+// ReleaseCreate is the request for a release.
 type ReleaseCreate struct {
 	Image       string          `json:"image,omitempty"`
 	Strategy    ReleaseStrategy `json:"strategy,omitempty"` // empty: StrategyRolling
@@ -108,7 +108,7 @@ type ReleaseCreate struct {
 	Rollback int `json:"rollback,omitempty"`
 }
 
-// Validate checks a wish. It answers CodeInvalid, naming the field.
+// Validate checks a request. It answers CodeInvalid, naming the field.
 func (in *ReleaseCreate) Validate() error {
 	bad := func(field, rule string, args ...any) error {
 		return Errorf(CodeInvalid, "", "invalid %s: %s", field, fmt.Sprintf(rule, args...))
@@ -129,13 +129,13 @@ func (in *ReleaseCreate) Validate() error {
 	return validateDocument("definition", in.Definition, MaxReleaseDefinition)
 }
 
-// ReleaseUpdate says how a release goes on.
+// ReleaseUpdate is a change of a release's progress.
 type ReleaseUpdate struct {
 	Status   ReleaseStatus   `json:"status" schema:"required"`
 	Metadata json.RawMessage `json:"metadata,omitempty"` // nil: it stays
 }
 
-// Validate checks a wish. It answers CodeInvalid, naming the field.
+// Validate checks a request. It answers CodeInvalid, naming the field.
 func (in *ReleaseUpdate) Validate() error {
 	if !slices.Contains(ReleaseStatuses(), in.Status) {
 		return Errorf(CodeInvalid, "", "invalid status: %.40q is none of %v", in.Status, ReleaseStatuses())

@@ -40,7 +40,7 @@ type RouteFeed interface {
 type RouteChange struct {
 	App    AppID
 	Route  *AppRoute
-	Synced bool // all that there were have been yielded
+	Synced bool // all existing routes have been yielded
 }
 
 // RouteHost is a server's edge as control sees it: whether it has followed a change.

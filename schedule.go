@@ -72,7 +72,7 @@ func (c *MachineConfig) validateSchedule() error {
 const maxStandbys = 64
 
 // StandsBy reports whether the Machine waits for the failure of another one's host:
-// the platform does not start it while it has no reason to; whoever owns it may.
+// the platform does not start it without that reason; its owner may.
 func (c *MachineConfig) StandsBy() bool { return len(c.Standbys) > 0 }
 
 func (c *MachineConfig) validateStandbys() error {

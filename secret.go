@@ -28,7 +28,7 @@ type Secrets struct {
 type SecretQuery struct {
 	// MinVersion is the least version that will do.
 	MinVersion int
-	// Show asks for values, which only somebody gets who may change them.
+	// Show asks for values, which need the right to change them.
 	Show bool
 }
 

@@ -24,7 +24,7 @@ const (
 	SecretKeyXAES256GCM SecretKeyType = "xaes256gcm"
 	// SecretKeyNaClAuth signs and verifies with HMAC-SHA-512-256.
 	SecretKeyNaClAuth SecretKeyType = "nacl_auth" //nolint:gosec // the name of an algorithm
-	// SecretKeyNaClBox decrypts what anybody can encrypt who has its public key.
+	// SecretKeyNaClBox decrypts what its public key encrypts.
 	SecretKeyNaClBox SecretKeyType = "nacl_box"
 	// SecretKeyNaClSecretBox encrypts and decrypts.
 	SecretKeyNaClSecretBox SecretKeyType = "nacl_secretbox"
@@ -55,8 +55,8 @@ func (t SecretKeyType) validate(field string) error {
 	return Errorf(CodeInvalid, "", "invalid %s: %.100q is none of %s", field, string(t), strings.Join(names, ", "))
 }
 
-// SecretKey is key material of an App that the platform keeps and uses, and shows to
-// nobody. Machines do not find it in their environment.
+// SecretKey is key material of an App that the platform keeps and uses, and never
+// shows. Machines do not find it in their environment.
 type SecretKey struct {
 	Name string        `json:"name"`
 	Type SecretKeyType `json:"type"`
@@ -73,7 +73,7 @@ type SecretKeyRef struct {
 	Name string
 }
 
-// SecretKeySet is key material that somebody brings along.
+// SecretKeySet is key material that the caller provides.
 type SecretKeySet struct {
 	Type SecretKeyType
 	// Value is the bytes of the key as they are, not text: of hs256, hs384 and hs512 at
@@ -87,7 +87,7 @@ type SecretKeySet struct {
 type SecretKeyQuery struct {
 	// MinVersion is the least version of the App's secrets that will do.
 	MinVersion int
-	// Types are those that are listed; none: all.
+	// Types are the listed types; none: all.
 	Types []SecretKeyType
 }
 
@@ -138,19 +138,19 @@ type SecretKeyService interface {
 	// or a value that is not allowed, and if secrets and keys would have more than
 	// MaxSecretsSize.
 	SetSecretKey(ctx context.Context, key SecretKeyRef, in SecretKeySet) (SecretKey, int, error)
-	// GenerateSecretKey is SetSecretKey with a value that nobody has ever seen. What only
-	// the value that it replaces decrypts is lost.
+	// GenerateSecretKey is SetSecretKey with a random value that is never shown. Data
+	// that only the replaced value decrypts is lost.
 	GenerateSecretKey(ctx context.Context, key SecretKeyRef, t SecretKeyType) (SecretKey, int, error)
 	// DeleteSecretKey returns the new version.
 	DeleteSecretKey(ctx context.Context, key SecretKeyRef) (version int, err error)
 	// EncryptWithKey returns a ciphertext that is another one every time. A type that binds
 	// no associated data answers CodeInvalid for some.
 	EncryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext, associated []byte) (ciphertext []byte, err error)
-	// DecryptWithKey is for who may change the key. It answers CodeInvalid with
+	// DecryptWithKey needs the right to change the key. It answers CodeInvalid with
 	// ReasonCiphertextMismatch for what was not encrypted with the key and the same
 	// associated data.
 	DecryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, ciphertext, associated []byte) (plaintext []byte, err error)
-	// SignWithKey is for who may change the key.
+	// SignWithKey needs the right to change the key.
 	SignWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext []byte) (signature []byte, err error)
 	// VerifyWithKey answers CodeInvalid with ReasonSignatureMismatch unless the signature
 	// is one of the plaintext with the key.

@@ -8,10 +8,10 @@ import (
 // redacted is what is shown in place of a Sensitive.
 const redacted = "[redacted]"
 
-// Sensitive is a text that nobody sees by accident, such as the value of a secret or
-// a password: printed, logged or encoded as JSON it is "[redacted]". Decoding JSON
-// reads the text itself, and Reveal returns it. The zero value is no text at all,
-// which is not the same as an empty one.
+// Sensitive is a text that is not shown by accident, such as the value of a secret or a
+// password: printed, logged or encoded as JSON it is "[redacted]". Decoding JSON reads
+// the text itself, and Reveal returns it. The zero value is no text at all, which is
+// not the same as an empty one.
 type Sensitive struct {
 	// text is a pointer, which fmt does not follow where it cannot call String.
 	text *string

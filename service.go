@@ -9,7 +9,7 @@ import (
 // service says nothing.
 const DefaultSoftLimit = 20
 
-// AutostopMode says what becomes of a Machine that is idle.
+// AutostopMode says what happens to an idle Machine.
 type AutostopMode string
 
 // The modes of autostop.

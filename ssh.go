@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// SSHCertificateCreate is the wish for a certificate by which its holder signs in to Machines.
+// SSHCertificateCreate is the request for a certificate by which its holder signs in to Machines.
 type SSHCertificateCreate struct {
 	Apps       []AppName // whose Machines; empty: all of the organization
 	Principals []string  // users of Machines as whom the holder may sign in; empty: DefaultSSHUser
@@ -30,7 +30,7 @@ const (
 // sshUser matches the name of a user of a Machine.
 var sshUser = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 
-// Complete fills in what a wish leaves out. It answers CodeInvalid, naming the field.
+// Complete fills in what a request leaves out. It answers CodeInvalid, naming the field.
 func (in *SSHCertificateCreate) Complete() error {
 	if len(in.Principals) == 0 {
 		in.Principals = []string{DefaultSSHUser}
@@ -99,20 +99,19 @@ type SSHAuthority struct {
 type SSHService interface {
 	// IssueSSHCertificate is for callers who may execute every command in the Machines: ActionControl
 	// in the Apps that are named or, without any, in the whole organization. A certificate of a caller
-	// who may not do so in the whole organization has no principals but those with an App. It answers
+	// who may not do so in the whole organization has only principals with an App. It answers
 	// CodeInvalid for a bad field, and for an App of another organization.
 	IssueSSHCertificate(ctx context.Context, org OrgSlug, in SSHCertificateCreate) (*SSHCertificate, error)
-	// SSHAuthorities returns the authority, if a certificate was ever issued, to who may read the
-	// organization.
+	// SSHAuthorities returns the authority, if a certificate was ever issued. It needs the right
+	// to read the organization.
 	SSHAuthorities(ctx context.Context, org OrgSlug) ([]SSHAuthority, error)
 }
 
 // MachineSSHPort is the TCP port of a Machine's private address at which its host signs in the holders
-// of certificates, whatever the image of the Machine has.
+// of certificates, independently of the Machine's image.
 const MachineSSHPort = 22
 
-// SSHProgram is the path in Machines of the program that serves files and connections to those who have
-// signed in.
+// SSHProgram is the path in Machines of the program that serves files and connections to SSH sessions.
 const SSHProgram = "/.hangar/guest"
 
 // SSHTrust says whose certificates Machines accept.

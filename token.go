@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TokenID identifies a token for ever. It is a part of the token's text and no
-// secret.
+// TokenID identifies a token and is never reused. It is a part of the token's text and
+// no secret.
 type TokenID string
 
 // TokenKind is a preset of what a token allows.
@@ -48,12 +48,12 @@ type Token struct {
 	Name string    `json:"name"`
 	Kind TokenKind `json:"kind"`
 	User string    `json:"user"` // whom it stands for: the subject of its principal
-	// UserID is the user whom it belongs to: it allows what the grant and the user's memberships
-	// both allow, and ends with the membership by which it was made. Empty: nobody.
+	// UserID is the user who owns it: it allows what the grant and the user's memberships both
+	// allow, and ends with the membership by which it was made. Empty: no user.
 	UserID    UserID    `json:"user_id,omitempty"`
 	Admin     bool      `json:"admin,omitempty"`
 	Grant     Grant     `json:"grant"`
-	CreatedBy string    `json:"created_by"` // the subject of whoever made it
+	CreatedBy string    `json:"created_by"` // the subject of its creator
 	CreatedAt time.Time `json:"created_at"`
 	LastUsed  time.Time `json:"last_used_at,omitzero"` // zero: not yet; lags by some minutes
 }
@@ -64,11 +64,11 @@ type NewToken struct {
 	Text string // the credential; it cannot be shown again
 }
 
-// TokenCreate is the wish for a new token.
+// TokenCreate is the request for a new token.
 type TokenCreate struct {
 	Kind     TokenKind     `json:"kind" schema:"required"`
 	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: made of the kind. Tokens may share one
-	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of who makes it; only who may write to the organization names others
+	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of the caller; naming others needs ActionWrite to the organization
 	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal
 	Apps     []AppName     `json:"apps,omitempty"`
 	Machines []MachineID   `json:"machines,omitempty"`
@@ -108,8 +108,8 @@ func ParseExpiry(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// GrantOf returns what the token that is wished for allows, or CodeInvalid, naming
-// the field that does not fit the kind.
+// GrantOf returns what the requested token allows, or CodeInvalid, naming the field
+// that does not fit the kind.
 func (in TokenCreate) GrantOf(now time.Time) (Grant, error) {
 	g := Grant{Org: in.Org, Apps: in.Apps, Machines: in.Machines, Actions: in.Actions, Commands: in.Commands}
 	bad := func(field, rule string) (Grant, error) {
@@ -156,7 +156,7 @@ func (in TokenCreate) GrantOf(now time.Time) (Grant, error) {
 // TokenFilter selects tokens. The zero value selects all that the caller may see.
 type TokenFilter struct {
 	Org OrgSlug
-	App AppName // only those that are for this App alone or with others; needs no Org
+	App AppName // only tokens for this App, alone or with others; needs no Org
 }
 
 // Matches reports whether the filter selects a token.
@@ -164,32 +164,32 @@ func (f TokenFilter) Matches(t *Token) bool {
 	return (f.Org == "" || f.Org == t.Grant.Org) && (f.App == "" || slices.Contains(t.Grant.Apps, f.App))
 }
 
-// TokenService makes, shows and revokes tokens. A token is made, seen and revoked by
-// whoever may do ActionWrite to all that it is for; administrators see all, and users who
-// have signed in their own. A token that a user makes belongs to that user.
+// TokenService makes, shows and revokes tokens. Making, seeing and revoking a token needs
+// ActionWrite to all that it is for; administrators see all, and users who have signed in
+// see their own. A token that a user makes belongs to that user.
 type TokenService interface {
 	// CreateToken answers CodeForbidden when the token would allow something that its
 	// maker may not do, or for longer; CodeNotFound for an organization or App that is
-	// not there, CodeInvalid for a wish that makes no sense. Each call makes another.
+	// not there, CodeInvalid for a request that makes no sense. Each call makes another.
 	CreateToken(ctx context.Context, in TokenCreate) (*NewToken, error)
-	// Tokens are sorted by the time of their creation. It answers CodeForbidden for
-	// who may see none, and CodeNotFound for an organization that is not there.
+	// Tokens are sorted by the time of their creation. It answers CodeForbidden for a
+	// caller that may see none, and CodeNotFound for a missing organization.
 	Tokens(ctx context.Context, filter TokenFilter) ([]*Token, error)
 	// RevokeToken ends a token, named by its id or, if only one has it, its name. Once
-	// it returns, the token is void on this server, and on the others of the cluster
-	// as soon as they hear of it. It answers CodeNotFound with ReasonTokenNotFound,
-	// and CodeConflict for a name that several tokens have.
+	// it returns, the token is void on this server, and on the others of the cluster as
+	// soon as they learn of it. It answers CodeNotFound with ReasonTokenNotFound, and
+	// CodeConflict for a name that several tokens have.
 	RevokeToken(ctx context.Context, idOrName string) error
 	// CurrentTokens are those with which the caller presented itself. Everybody may
 	// ask.
 	CurrentTokens(ctx context.Context) ([]*Token, error)
-	// AuthenticateTokens returns the valid tokens of somebody who has presented himself
-	// to the caller: everybody may ask about what they know. It answers CodeInvalid with
-	// ReasonTokenInvalid when there are none.
+	// AuthenticateTokens returns the valid tokens in a header that was presented to the
+	// caller. It needs no authentication: whoever knows a token may ask about it. It
+	// answers CodeInvalid with ReasonTokenInvalid when there are none.
 	AuthenticateTokens(ctx context.Context, header Authorization) ([]*Token, error)
-	// Authorize returns the access, with its organization, if the tokens of somebody who
-	// has presented himself to the caller allow it to a thing that is there. It answers
-	// CodeForbidden if they do not, in the same words for what is not there, and what
-	// Access.Validate and AuthenticateTokens answer.
+	// Authorize returns the access, with its organization, if the tokens in a header
+	// that was presented to the caller allow it and the target exists. It answers
+	// CodeForbidden if not, in the same words for a missing target, and otherwise the
+	// errors of Access.Validate and AuthenticateTokens.
 	Authorize(ctx context.Context, header Authorization, in Access) (Access, error)
 }

@@ -14,8 +14,8 @@ type MachineDialer interface {
 	// fails when the Machine stops, when the daemon ends and when the caller's
 	// credential does.
 	//
-	// It takes ActionControl: to reach a port that no service exposes is to do what the
-	// program behind it does for whoever reaches it, which may be anything.
+	// It takes ActionControl: a port that no service exposes may let its clients do
+	// anything.
 	//
 	// It answers CodeInvalid for a port that is none, CodeFailedPrecondition with
 	// ReasonWrongState for a Machine that is not started, CodeUnavailable with

@@ -106,7 +106,7 @@ type UserUpdate struct {
 	Admin *bool   `json:"admin,omitempty"` // for administrators of the platform
 }
 
-// UserInvite is the wish that a person becomes a user, or a member of an organization.
+// UserInvite is the request to make a person a user, or a member of an organization.
 type UserInvite struct {
 	Email string  `json:"email" schema:"required"`
 	Org   OrgSlug `json:"org_slug,omitempty"` // empty: none, which is for administrators of the platform
@@ -138,7 +138,7 @@ type Invitation struct {
 	Org       OrgSlug      `json:"org_slug,omitempty"` // empty: to the platform alone
 	Role      Role         `json:"role,omitempty"`
 	Admin     bool         `json:"admin,omitempty"`
-	InvitedBy string       `json:"invited_by"` // the subject of whoever made it
+	InvitedBy string       `json:"invited_by"` // the subject of its creator
 	CreatedAt time.Time    `json:"created_at"`
 	ExpiresAt time.Time    `json:"expires_at"`
 }
@@ -214,9 +214,9 @@ func UserNotFound(ref UserRef) *Error {
 // CodeNotFound as for one that does not exist.
 type UserService interface {
 	// InviteUser makes an invitation, in place of an earlier one of the address to the same
-	// organization. It answers CodeInvalid for a wish that makes no sense, and
-	// with ReasonNameTaken for who is a member, or a user, already; CodeExhausted
-	// with ReasonQuota when the organization has as many members and invitations as it may.
+	// organization. It answers CodeInvalid for a bad request, and with ReasonNameTaken for
+	// an address of an existing member, or user; CodeExhausted with ReasonQuota when the
+	// organization has as many members and invitations as it may.
 	InviteUser(ctx context.Context, in UserInvite) (*NewInvitation, error)
 	// Invitations are those to an organization, or those to the platform alone for an empty
 	// slug, sorted by address.
@@ -225,7 +225,7 @@ type UserService interface {
 	CancelInvitation(ctx context.Context, id InvitationID) error
 	// AcceptInvitation makes the user who has signed in what an invitation to the same e-mail
 	// address says. It answers CodeInvalid with ReasonCodeInvalid for a code that is unknown, used,
-	// expired or somebody else's.
+	// expired or another user's.
 	AcceptInvitation(ctx context.Context, code Sensitive) (*User, error)
 	// Users are sorted by e-mail address.
 	Users(ctx context.Context, filter UserFilter) ([]*User, error)
@@ -256,13 +256,13 @@ type UserService interface {
 	SignOut(ctx context.Context) error
 }
 
-// SignInService is for who has no token yet: unlike the others, it asks for no principal.
+// SignInService is for callers without a token: unlike the others, it requires no principal.
 type SignInService interface {
 	// SignIn makes a token that stands for a user. It answers CodeUnauthenticated, after the
 	// same work and in the same words, when there is no such user and when the password is wrong.
 	SignIn(ctx context.Context, in SignIn) (*NewToken, error)
-	// UseCode sets a password. The user of an invitation is made by that. It answers CodeInvalid
-	// with ReasonCodeInvalid for a code that is unknown, used or expired, and
-	// CodeFailedPrecondition for an invitation of who is a user already, and has to accept it.
+	// UseCode sets a password, and makes the user of an invitation. It answers CodeInvalid with
+	// ReasonCodeInvalid for a code that is unknown, used or expired, and CodeFailedPrecondition
+	// for an invitation of an existing user, who has to accept it.
 	UseCode(ctx context.Context, in CodeUse) (*User, error)
 }

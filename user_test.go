@@ -62,16 +62,16 @@ func TestCheckPassword(t *testing.T) {
 // makes nothing of it another.
 func TestMemberGrants(t *testing.T) {
 	for actions := hangar.Action(1); actions <= hangar.ActionAll; actions++ {
-		anybodys := hangar.Grant{Org: "a", OrgID: "o1", Actions: actions}
-		members := anybodys
+		unrestricted := hangar.Grant{Org: "a", OrgID: "o1", Actions: actions}
+		members := unrestricted
 		members.Role = hangar.RoleMember
-		admins := anybodys
+		admins := unrestricted
 		admins.Role = hangar.RoleAdmin
 		for a := hangar.Action(1); a <= hangar.ActionAll; a <<= 1 {
 			for _, target := range []hangar.Target{
 				{Org: "a", OrgID: "o1"}, {Org: "a", OrgID: "o1", App: "web", AppID: "a1"}, {Org: "a", OrgID: "o1", App: "web", AppID: "a1", Machine: m1},
 			} {
-				want := anybodys.May(a, target)
+				want := unrestricted.May(a, target)
 				if admins.May(a, target) != want {
 					t.Errorf("an admin with %s may %s %+v: %t", actions, a, target, !want)
 				}
@@ -85,7 +85,7 @@ func TestMemberGrants(t *testing.T) {
 		}
 		who := hangar.Principal{Grants: []hangar.Grant{members}}
 		more := actions&(hangar.ActionWrite|hangar.ActionDelete|hangar.ActionControl) != 0
-		if !who.Covers(members) || who.Covers(anybodys) == more || who.MayExec([]string{"ls"}, hangar.Target{Org: "a", OrgID: "o1"}) {
+		if !who.Covers(members) || who.Covers(unrestricted) == more || who.MayExec([]string{"ls"}, hangar.Target{Org: "a", OrgID: "o1"}) {
 			t.Errorf("what a member with %s passes on", actions)
 		}
 		if app := (hangar.Grant{Org: "a", OrgID: "o1", Apps: []hangar.AppName{"web"}, AppIDs: []hangar.AppID{"a1"}, Actions: actions}); !who.Covers(app) {

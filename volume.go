@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// VolumeID identifies a volume for ever: "vol_" and 16 characters of a-z and 0-9.
+// VolumeID identifies a volume and is never reused: "vol_" and 16 characters of a-z and 0-9.
 type VolumeID string
 
 const (
@@ -168,7 +168,7 @@ type VolumeUsage struct {
 	Blocks      int64  `json:"blocks"`
 	BlockSize   int64  `json:"block_size"` // bytes
 	BlocksFree  int64  `json:"blocks_free"`
-	BlocksAvail int64  `json:"blocks_avail"` // of BlocksFree, those that are not root's alone
+	BlocksAvail int64  `json:"blocks_avail"` // of BlocksFree, those not reserved for root
 }
 
 // Used are the bytes that are not free.
@@ -177,7 +177,7 @@ func (u VolumeUsage) Used() int64 { return (u.Blocks - u.BlocksFree) * u.BlockSi
 // Total are the bytes of the file system.
 func (u VolumeUsage) Total() int64 { return u.Blocks * u.BlockSize }
 
-// VolumeCreate is the wish for a new volume.
+// VolumeCreate is the request for a new volume.
 type VolumeCreate struct {
 	Name              string     `json:"name"`
 	Region            Region     `json:"region,omitempty"`              // empty: the server's

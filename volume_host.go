@@ -2,8 +2,8 @@ package hangar
 
 import "context"
 
-// VolumeSpec is a volume as control hands it to the host that shall own it: validated,
-// with its defaults, and placed.
+// VolumeSpec is a volume as control hands it to its host: validated, with its defaults,
+// and placed.
 type VolumeSpec struct {
 	ID                VolumeID
 	Name              string
@@ -23,8 +23,8 @@ type VolumeSpec struct {
 }
 
 // VolumeAgent is what a host does for volumes. Errors are those of VolumeService, but that
-// a host without the room answers ReasonInsufficientCapacity, as it does for Machines. What
-// it returns of a volume is a row, so that who asks may publish it at once.
+// a host without the room answers ReasonInsufficientCapacity, as it does for Machines. It
+// describes a volume as a row, so that the caller can publish it at once.
 type VolumeAgent interface {
 	// CreateVolume records the volume and begins to make it. Repeated with the same ID,
 	// it returns the volume that is there.
@@ -65,7 +65,7 @@ type VolumePublisher interface {
 	// ClaimVolume counts a volume as row says that it will be, before its host commits what
 	// makes it larger or gives it another snapshot. It answers CodeExhausted with ReasonQuota
 	// for growth beyond a quota of its organization. The claim holds until a row with a higher
-	// Seq is published, which says what became of it.
+	// Seq is published, which has the result.
 	ClaimVolume(ctx context.Context, row VolumeRow) error
 	// RetractVolume removes the row of a volume that is forgotten.
 	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error

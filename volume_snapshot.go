@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// SnapshotID identifies a snapshot of a volume for ever: "vs_" and 20 characters of
-// a-z and 0-9.
+// SnapshotID identifies a snapshot of a volume and is never reused: "vs_" and 20
+// characters of a-z and 0-9.
 type SnapshotID string
 
 const (
@@ -56,9 +56,9 @@ type Snapshot struct {
 	Size int64 `json:"size"`
 	// VolumeSize is the size of the volume at that moment, in bytes.
 	VolumeSize int64 `json:"volume_size"`
-	// Digest is "sha256:" and 64 hexadecimal characters: of the content, whatever
-	// stores it. Equal contents of equal size have equal digests. Empty until it is
-	// SnapshotCreated.
+	// Digest is "sha256:" and 64 hexadecimal characters: of the content, independently
+	// of where it is stored. Equal contents of equal size have equal digests. Empty
+	// until it is SnapshotCreated.
 	Digest        string    `json:"digest"`
 	CreatedAt     time.Time `json:"created_at"` // when it was asked for; UTC, whole seconds
 	FinishedAt    time.Time `json:"finished_at,omitzero"`
@@ -67,7 +67,7 @@ type Snapshot struct {
 	// Frozen is how long writes to the volume waited.
 	Frozen time.Duration `json:"frozen,omitempty"`
 	Fault  string        `json:"fault,omitempty"` // of SnapshotFailed
-	// Progress of SnapshotRunning; of one that others are told it is not kept up.
+	// Progress of SnapshotRunning. It is not kept up to date in published rows.
 	Progress Progress `json:"progress,omitzero"`
 }
 

@@ -51,8 +51,8 @@ func (in *VolumeCreate) Complete() error {
 	return nil
 }
 
-// CheckSource reports whether the volume that is wished for can be made from what has a
-// size and a type. It answers CodeInvalid, naming the field.
+// CheckSource reports whether the requested volume can be made from what has a size and
+// a type. It answers CodeInvalid, naming the field.
 func (in *VolumeCreate) CheckSource(bytes int64, fs FSType) error {
 	switch least := gib(bytes); {
 	case in.SizeGB != 0 && in.SizeGB < least:

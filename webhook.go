@@ -226,10 +226,10 @@ func ValidateWebhookEvents(events []EventType) error {
 	return nil
 }
 
-// WebhookService keeps the webhooks of organizations, and tells of their deliveries. All of it needs
+// WebhookService keeps the webhooks of organizations, and shows their deliveries. All methods need
 // ActionWrite in the organization, because URLs may hold credentials. An organization in which the
 // caller is allowed nothing is CodeNotFound with ReasonOrgNotFound, like one that does not exist; a
-// webhook that there is not is CodeNotFound with ReasonWebhookNotFound.
+// missing webhook is CodeNotFound with ReasonWebhookNotFound.
 type WebhookService interface {
 	// CreateWebhook makes a webhook that gets every event of the Machines of the organization
 	// that is recorded after it has returned. It answers CodeInvalid, and CodeExhausted with
@@ -246,8 +246,8 @@ type WebhookService interface {
 	RemoveWebhook(ctx context.Context, org OrgSlug, id WebhookID) error
 	// WebhookDeliveries lists deliveries, the newest first.
 	WebhookDeliveries(ctx context.Context, org OrgSlug, id WebhookID, q DeliveryQuery) ([]WebhookDelivery, error)
-	// ResendDelivery has an event sent once more, as the newest of those that wait. It answers
-	// CodeNotFound with ReasonDeliveryNotFound for a delivery that is not kept or still waits.
+	// ResendDelivery sends an event again, as the last in the queue. It answers CodeNotFound
+	// with ReasonDeliveryNotFound for a delivery that is not kept or still waits.
 	ResendDelivery(ctx context.Context, org OrgSlug, id WebhookID, delivery DeliveryID) (WebhookDelivery, error)
 	// PingWebhook sends a test event once, and says how that went.
 	PingWebhook(ctx context.Context, org OrgSlug, id WebhookID) (WebhookPing, error)
@@ -270,16 +270,16 @@ type MachineEventFeed interface {
 	// which that is everything. It waits for one. A number that no event can have had yet means
 	// the beginning, as after a host lost its records.
 	NextMachineEvents(ctx context.Context, after uint64, limit int) (events []MachineEvent, upTo uint64, err error)
-	// TookMachineEvents says that the events up to a number are not asked for any more. What
-	// nobody takes is kept up to a bound.
+	// TookMachineEvents acknowledges the events up to a number. Unacknowledged events are
+	// kept up to a bound.
 	TookMachineEvents(upTo uint64) error
 }
 
 // EventReceiver is who gets events of Machines: a webhook of an organization, or a provider of
 // extensions.
 type EventReceiver struct {
-	// ID is what the receiver is known by for ever, at most 128 bytes; those of one EventReceiverFeed
-	// begin alike, and unlike those of others.
+	// ID identifies the receiver permanently, in at most 128 bytes. All ids of one EventReceiverFeed
+	// share a prefix, which no other feed uses.
 	ID string
 	// Version grows with every change.
 	Version uint64
@@ -294,8 +294,8 @@ type EventReceiver struct {
 	// OriginalNames is that of Webhook.
 	OriginalNames bool
 
-	// What is sent: the events of all Machines of an organization, or with Apps of theirs only,
-	// which without AllOf may be anybody's; of these the types in Events, or all.
+	// What is sent: the events of all Machines of an organization, or with Apps only of these,
+	// which without AllOf may be of any organization; of these the types in Events, or all.
 	AllOf  OrgID
 	Apps   []AppID // nil: all; empty: none
 	Events []EventType

@@ -14,20 +14,20 @@ func (s *server) addressRoutes() {
 	const all = "/v1/apps/{app}/ip_assignments"
 	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime})
 	s.Handle("GET "+all, s.listAddresses, router.Operation{
-		ID: "listAddresses", Tag: "Addresses", Summary: "List the addresses of an App",
+		ID: "listAddresses", Tag: "Addresses", Summary: "List IP addresses",
 		Text:   "The shared one first, then by type and address. Those that begin with `fdaa:` are private.",
 		Answer: addressList{[]addressView{example}},
 	})
 	s.Handle("POST "+all, s.allocateAddress, router.Operation{
-		ID: "allocateAddress", Tag: "Addresses", Summary: "Give an App an address",
-		Text: "The App is served at the address when the answer comes. `shared_v4` is the same one for all Apps, which are told apart by " +
+		ID: "allocateAddress", Tag: "Addresses", Summary: "Allocate an IP address",
+		Text: "The App is served at the address when the answer comes. `shared_v4` is the same one for all Apps, which are distinguished by " +
 			"their names; it may be asked for again. `private_v6` is in a private network of the organization: `network`, or the App's own. " +
-			"There, `<app>.flycast` leads to it. What is empty is as if it were left out.",
-		Body:   addressWish{Kind: hangar.AddressV4},
+			"There, `<app>.flycast` leads to it. An empty property counts as left out.",
+		Body:   addressRequest{Kind: hangar.AddressV4},
 		Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+all+"/{ip}", s.releaseAddress, router.Operation{
-		ID: "releaseAddress", Tag: "Addresses", Summary: "Take an address from an App",
+		ID: "releaseAddress", Tag: "Addresses", Summary: "Release an IP address",
 		Text: "No new connection to it is taken. It is given to another App only after all others that are free.", Status: http.StatusNoContent,
 	})
 }
@@ -56,8 +56,8 @@ func viewAddress(a hangar.Address) addressView {
 	}
 }
 
-// addressWish is the body of allocate.
-type addressWish struct {
+// addressRequest is the body of allocate.
+type addressRequest struct {
 	Kind    hangar.AddressKind `json:"type" schema:"required"`
 	Region  hangar.Region      `json:"region"`
 	Org     hangar.OrgSlug     `json:"org_slug"`
@@ -78,7 +78,7 @@ func (s *server) listAddresses(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) allocateAddress(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[addressWish](r)
+	in, err := input.Decode[addressRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

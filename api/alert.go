@@ -76,19 +76,19 @@ func (s *server) alertRoutes() {
 	shown := config
 	shown.UpdatedAt = exampleTime
 	s.Handle("GET "+rules, s.getAlertConfig, router.Operation{
-		ID: "getAlertConfig", Tag: "Alerts", Summary: "Get the rules and receivers of alerts",
+		ID: "getAlertConfig", Tag: "Alerts", Summary: "Get alert rules and receivers",
 		Text:   "Without secrets. Needs the right to change the organization, as URLs may hold credentials.",
 		Answer: shown,
 	})
 	s.Handle("PUT "+rules, s.setAlerts, router.Operation{
-		ID: "setAlerts", Tag: "Alerts", Summary: "Set the rules and receivers of alerts",
+		ID: "setAlerts", Tag: "Alerts", Summary: "Set alert rules and receivers",
 		Text: "Replaces all of them. Alerts of rules with the same group, name and labels keep their state. Needs the rights to change the " +
 			"organization and to query its metrics.",
 		Body: config, Answer: shown,
 	})
 	s.Handle("DELETE "+rules, s.deleteAlerts, router.Operation{
-		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove the rules and receivers of alerts",
-		Text: "Nobody is notified of the end of alerts.", Status: http.StatusNoContent,
+		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove alert rules and receivers",
+		Text: "The end of alerts is not notified.", Status: http.StatusNoContent,
 	})
 	s.Handle("GET "+all, s.listAlerts, router.Operation{
 		ID: "listAlerts", Tag: "Alerts", Summary: "List alerts",
@@ -98,8 +98,8 @@ func (s *server) alertRoutes() {
 	tested := exampleAlerts()
 	tested.Receivers = []hangar.AlertReceiverStatus{}
 	s.Handle("POST "+all+"/test", s.testAlerts, router.Operation{
-		ID: "testAlerts", Tag: "Alerts", Summary: "Evaluate a rule file",
-		Text: "Once and now, within 25 seconds. Nothing is kept and nobody is notified. One test of an organization runs at a time.",
+		ID: "testAlerts", Tag: "Alerts", Summary: "Test a rule file",
+		Text: "Once and now, within 25 seconds. Nothing is kept and no notification is sent. One test of an organization runs at a time.",
 		Body: alertRules{Rules: config.Rules}, Answer: tested,
 	})
 }

@@ -69,7 +69,7 @@ type Config struct {
 	Series        hangar.SeriesQuerier
 	// Alerts keeps rules. Nil: there are no such routes.
 	Alerts hangar.AlertService
-	// Extensions are those of Apps, and who provides them. Zero: there are no such routes.
+	// Extensions are those of Apps, and their providers. Zero: there are no such routes.
 	Extensions extension.Services
 	// OAuth and Sessions are who users sign in at with a browser, and OAuthIssuer what it calls itself: see package
 	// signon. Nil: there is no such thing.
@@ -124,7 +124,7 @@ func newServer(config Config) *server {
 	s := &server{
 		Config: config,
 		Router: router.New(router.Config{
-			Auth: config.Auth, RateLimits: config.RateLimits, Region: config.Region, Params: pathParams, Log: config.Log,
+			Auth: config.Auth, RateLimits: config.RateLimits, Region: config.Region, Params: pathParams, Commands: commands, Log: config.Log,
 		}),
 		attempts: newAttempts(time.Now), waits: longpoll.New(router.EndTimeout, parkedResponse),
 	}
@@ -137,8 +137,8 @@ func newServer(config Config) *server {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.chain.ServeHTTP(w, r) }
 
-// Drain answers the waits whose connections the handler has taken over, of which
-// http.Server.Shutdown knows nothing, that the server is shutting down. It returns when they
+// Drain answers the waits whose connections the handler has taken over, which
+// http.Server.Shutdown does not know, that the server is shutting down. It returns when they
 // are answered and closed, or when ctx ends. No connection is taken over from then on.
 func (h *Handler) Drain(ctx context.Context) { h.server.waits.Drain(ctx) }
 

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // token is an administrator's.
 const token = "secret"
 
-// logins are tokens, and who has them.
+// logins are tokens and their principals.
 type logins map[string]hangar.Principal
 
 func (l logins) Authenticate(_ context.Context, credential string) (hangar.Principal, error) {
@@ -184,8 +184,8 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 	}
 }
 
-// TestCallerWhoLeft: a context that has ended is nobody's fault, and may be the end
-// of the server, where to write nothing would be to answer 200.
+// TestCallerWhoLeft: the end of a context is no fault of the server, and may be its
+// shutdown, where writing nothing would be an answer 200.
 func TestCallerWhoLeft(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,7 +13,7 @@ func (s *server) appRoutes() {
 		ID: "createApp", Tag: "Apps", Summary: "Create an App",
 		Text:   "One of `app_name` and `name` is required. A name that exists is refused with 422 and the reason `name_taken`.",
 		Query:  []router.Param{{Name: "wait", Example: true, Text: "Accepted; an App is always ready when this answers."}},
-		Body:   appWish{AppName: "web", Org: hangar.OrgPersonal},
+		Body:   appRequest{AppName: "web", Org: hangar.OrgPersonal},
 		Status: http.StatusCreated, Answer: exampleApp(), Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
 	s.Handle("GET /v1/apps", s.listApps, router.Operation{
@@ -30,7 +30,7 @@ func (s *server) appRoutes() {
 		Answer: exampleApp(),
 	})
 	s.Handle("DELETE /v1/apps/{app}", s.destroyApp, router.Operation{
-		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App and its Machines",
+		ID: "destroyApp", Tag: "Apps", Summary: "Destroy an App", Text: "Its Machines are destroyed with it.",
 		Query:  []router.Param{{Name: "force", Example: true, Text: "Also while a Machine runs. The default is true."}},
 		Status: http.StatusAccepted, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -61,9 +61,9 @@ func (s *server) viewApp(a *hangar.App) appView {
 
 func viewApp(a *hangar.App) appView { return appView{App: a, CreatedAt: a.CreatedAt.UnixMilli()} }
 
-// appWish is the body of create. Clients write the name under either of two
+// appRequest is the body of create. Clients write the name under either of two
 // properties.
-type appWish struct {
+type appRequest struct {
 	AppName hangar.AppName `json:"app_name"`
 	Name    hangar.AppName `json:"name"`
 	Org     hangar.OrgSlug `json:"org_slug"`
@@ -74,7 +74,7 @@ type appWish struct {
 }
 
 func (s *server) createApp(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[appWish](r)
+	in, err := input.Decode[appRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

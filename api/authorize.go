@@ -13,33 +13,33 @@ import (
 func (s *server) authorizeRoutes(example *hangar.Token, text string) {
 	header := hangar.Authorization("Bearer " + text)
 	s.Handle("POST /v1/tokens/authenticate", s.authenticateTokens, router.Operation{
-		ID: "authenticateTokens", Tag: "Tokens", Summary: "Get the tokens of another caller",
+		ID: "authenticateTokens", Tag: "Tokens", Summary: "Authenticate tokens",
 		Text: "For services that take tokens of this server: `header` is the `Authorization` header that a client of theirs has sent. " +
 			"The answer has the tokens in it that are valid; when there are none it is 400 with the reason `token_invalid`.",
-		Body: authenticateWish{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
+		Body: authenticateRequest{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
 	})
 	s.Handle("POST /v1/tokens/authorize", s.authorizeTokens, router.Operation{
-		ID: "authorizeTokens", Tag: "Tokens", Summary: "Ask what another caller may do",
+		ID: "authorizeTokens", Tag: "Tokens", Summary: "Authorize tokens",
 		Text: "Answers 200 with `access`, and the organization filled in, when a token in `header` allows it, and 403 when none does. " +
-			"403 is also the answer for what is not there. When no token is valid the answer is 400 with the reason `token_invalid`.",
-		Body:   authorizeWish{header, accessWish{Action: accessActions(hangar.ActionRead), App: "web", Machine: exampleID}},
+			"403 is also the answer for a missing target. When no token is valid the answer is 400 with the reason `token_invalid`.",
+		Body:   authorizeRequest{header, accessRequest{Action: accessActions(hangar.ActionRead), App: "web", Machine: exampleID}},
 		Answer: accessAnswer{accessView{Actions: hangar.ActionRead, Org: hangar.OrgPersonal, App: "web", Machine: exampleID}},
 	})
 }
 
-// authenticateWish is the body of authenticate.
-type authenticateWish struct {
+// authenticateRequest is the body of authenticate.
+type authenticateRequest struct {
 	Header hangar.Authorization `json:"header" schema:"required"`
 }
 
-// authorizeWish is the body of authorize.
-type authorizeWish struct {
+// authorizeRequest is the body of authorize.
+type authorizeRequest struct {
 	Header hangar.Authorization `json:"header" schema:"required"`
-	Access accessWish           `json:"access" schema:"required"`
+	Access accessRequest        `json:"access" schema:"required"`
 }
 
-// accessWish is an access as existing clients describe it.
-type accessWish struct {
+// accessRequest is an access as existing clients describe it.
+type accessRequest struct {
 	Action  accessActions    `json:"action"`
 	Org     hangar.OrgSlug   `json:"org_slug"`
 	App     hangar.AppName   `json:"app_name"`
@@ -117,8 +117,8 @@ func lettersOf(text string) (mask hangar.Action, ok bool) {
 	return mask, true
 }
 
-// access is the wish, if it is for something that this server has.
-func (in *accessWish) access() (hangar.Access, error) {
+// access is the requested access, if it is for something that this server has.
+func (in *accessRequest) access() (hangar.Access, error) {
 	for _, f := range []struct{ name, value string }{
 		{"app_feature", in.AppFeature},
 		{"machine_feature", in.MachineFeature},
@@ -141,7 +141,7 @@ func (in *accessWish) access() (hangar.Access, error) {
 }
 
 func (s *server) authenticateTokens(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[authenticateWish](r)
+	in, err := input.Decode[authenticateRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -156,7 +156,7 @@ func (s *server) authenticateTokens(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) authorizeTokens(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[authorizeWish](r)
+	in, err := input.Decode[authorizeRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

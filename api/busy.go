@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// busyWish says for how long a Machine is busy.
-type busyWish struct {
+// busyRequest says for how long a Machine is busy.
+type busyRequest struct {
 	TTL *busyTime `json:"ttl" schema:"required"`
 }
 
@@ -40,13 +40,13 @@ func (d *busyTime) UnmarshalJSON(b []byte) error {
 func (s *server) busyRoutes() {
 	const busy, state = machine + "/busy", http.StatusPreconditionFailed
 	s.Handle("POST "+busy, s.keepBusy, router.Operation{
-		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine from being stopped for being idle",
-		Text: "For a time from now, at most 24 hours, which replaces what was said before. A Machine that works while no request is open " +
-			"says so. Asks no lease, keeps nobody from stopping the Machine, and ends when it stops.",
-		Lenient: true, Body: busyWish{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
+		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine busy",
+		Text: "For a time from now, at most 24 hours, which replaces the time of an earlier call. For a Machine that works while no request is open. " +
+			"Needs no lease, does not keep users from stopping the Machine, and ends when it stops.",
+		Lenient: true, Body: busyRequest{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
 	})
 	s.Handle("DELETE "+busy, s.endBusy, router.Operation{
-		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "Let a Machine be stopped again when it is idle",
+		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "End the busy state of a Machine",
 		Text: "May be repeated. The time that it has to be idle begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
 	})
 }
@@ -56,7 +56,7 @@ func (s *server) keepBusy(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[busyWish](r)
+	in, err := input.Decode[busyRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -26,7 +26,7 @@ func (s *server) certificateRoutes() {
 	detail := viewCertificate(&example)
 	refused := []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity}
 	s.Handle("GET "+all, s.listCertificates, router.Operation{
-		ID: "listCertificates", Tag: tag, Summary: "List the custom hostnames of an App",
+		ID: "listCertificates", Tag: tag, Summary: "List custom hostnames",
 		Text: "Sorted by name, page by page.",
 		Query: []router.Param{
 			{Name: "filter", Example: "example", Text: "Only hostnames that contain this."},
@@ -36,32 +36,32 @@ func (s *server) certificateRoutes() {
 		Answer: certificateList{[]certificateView{detail}, "d3d3LmV4YW1wbGUuY29t", 120},
 	})
 	s.Handle("POST "+all+"/acme", s.requestCertificate, router.Operation{
-		ID: "requestCertificate", Tag: tag, Summary: "Have a certificate issued for a hostname",
+		ID: "requestCertificate", Tag: tag, Summary: "Request a certificate",
 		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
 			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
 			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
-		Body: hostnameWish{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+		Body: hostnameRequest{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("POST "+all+"/custom", s.uploadCertificate, router.Operation{
-		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate for a hostname",
+		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate",
 		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
 			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
-		Body: uploadWish{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
+		Body: uploadRequest{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("GET "+one, s.getCertificate, router.Operation{
-		ID: "getCertificate", Tag: tag, Summary: "See a hostname and its certificates", Answer: detail,
+		ID: "getCertificate", Tag: tag, Summary: "Get a hostname and its certificates", Answer: detail,
 	})
 	s.Handle("POST "+one+"/check", s.checkCertificate, router.Operation{
-		ID: "checkCertificate", Tag: tag, Summary: "Look a hostname up in the DNS",
+		ID: "checkCertificate", Tag: tag, Summary: "Check the DNS of a hostname",
 		Text:   "Takes the right to change the App: what is found may prove that the hostname is the App's, and a certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
 		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
 	})
 	s.Handle("DELETE "+one, s.removeHostname, router.Operation{
-		ID: "removeCertificate", Tag: tag, Summary: "Take a hostname away from an App", Text: "With all its certificates.", Status: http.StatusNoContent,
+		ID: "removeCertificate", Tag: tag, Summary: "Remove a hostname", Text: "With all its certificates.", Status: http.StatusNoContent,
 	})
 	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, which `warning` tells."
 	s.Handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), router.Operation{
-		ID: "removeIssuedCertificate", Tag: tag, Summary: "No longer have a certificate issued", Text: left, Answer: detail,
+		ID: "removeIssuedCertificate", Tag: tag, Summary: "Stop issuing a certificate", Text: left, Answer: detail,
 	})
 	s.Handle("DELETE "+one+"/custom", s.removeKind(hangar.CertificateCustom), router.Operation{
 		ID: "removeCustomCertificate", Tag: tag, Summary: "Remove an uploaded certificate", Text: left, Answer: detail,
@@ -107,8 +107,8 @@ type certificateList struct {
 	Total        int               `json:"total_count"`
 }
 
-// certificateView is a hostname as clients decode it, those that know a summary as well as
-// those that know details.
+// certificateView is a hostname as clients decode it: both those that expect a summary and
+// those that expect details.
 type certificateView struct {
 	Hostname         hangar.Hostname           `json:"hostname"`
 	Status           string                    `json:"status"`
@@ -258,13 +258,13 @@ func viewCertificateCheck(c *hangar.CertificateCheck) certificateCheckView {
 	return v
 }
 
-// hostnameWish is the body that requests a certificate.
-type hostnameWish struct {
+// hostnameRequest is the body that requests a certificate.
+type hostnameRequest struct {
 	Hostname hangar.Hostname `json:"hostname" schema:"required"`
 }
 
-// uploadWish is the body that uploads a certificate.
-type uploadWish struct {
+// uploadRequest is the body that uploads a certificate.
+type uploadRequest struct {
 	Hostname   hangar.Hostname `json:"hostname" schema:"required"`
 	Fullchain  string          `json:"fullchain" schema:"required"`
 	PrivateKey string          `json:"private_key" schema:"required"`
@@ -303,7 +303,7 @@ func (s *server) listCertificates(r *http.Request) (router.Answer, error) {
 	return router.OK(page)
 }
 
-// hostnameCursor reads after which hostname a listing goes on.
+// hostnameCursor reads the hostname after which a listing continues.
 func hostnameCursor(q *input.Query) hangar.Hostname {
 	text, err := base64.RawURLEncoding.DecodeString(q.Text("cursor"))
 	if err == nil && len(text) > 0 {
@@ -320,7 +320,7 @@ func (s *server) requestCertificate(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[hostnameWish](r)
+	in, err := input.Decode[hostnameRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -336,7 +336,7 @@ func (s *server) uploadCertificate(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[uploadWish](r)
+	in, err := input.Decode[uploadRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/hangar-platform/hangar/api/election"
 	"github.com/hangar-platform/hangar/api/host"
 	"github.com/hangar-platform/hangar/api/openapi"
+	"github.com/hangar-platform/hangar/api/openapi/reference"
 	"github.com/hangar-platform/hangar/api/router"
 	"github.com/hangar-platform/hangar/api/webhook"
 )
@@ -16,7 +17,7 @@ verifies identity tokens and for the health of the server carries a token: ` + "
 An error is a JSON object; its ` + "`code`" + ` and its ` + "`status`" + ` are stable, its text is for people.
 Every answer has the id of its request in a header, under which the log of the server has more.
 
-Properties are added over time: ignore those that you do not know.
+Properties are added over time: ignore unknown ones.
 The registry of images under ` + "`/v2/`" + ` is that of the OCI distribution specification and not described here.`
 
 // describe writes the document of every route.
@@ -33,33 +34,33 @@ func (s *server) describe() *openapi.Document {
 
 // tags are the groups of operations, in the order in which they are shown.
 var tags = []openapi.Tag{
-	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
-	{Name: "Tokens", Description: "A token says who asks, and what that one may do."},
-	{Name: "Users", Description: "People who use the platform, and their roles in organizations. A user signs in for a token; what it allows follows the memberships."},
 	{Name: "Apps", Description: "An App is a named group of Machines with one owner and one private network."},
 	{Name: "Machines", Description: "A Machine runs one image. Its config says how; every change of the config is a version."},
-	{Name: "Releases", Description: "What was deployed to an App, as deployers tell: a record, which changes no Machine."},
-	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
-	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one is closed to everybody outside of its private network."},
-	{Name: "Leases", Description: "A lease keeps everybody else from changing a Machine for a while."},
-	{Name: election.Tag, Description: "Records by which the Machines of an App agree who of them leads. Nodes of replicated databases elect their primary so."},
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
-	{Name: "Metadata", Description: "Texts by which users tell Machines apart. Changing them makes no new version."},
-	{Name: "Secrets", Description: "What the Machines of an App find in their environment, and nobody else sees."},
-	{Name: "Keys", Description: "Key material of an App that the platform keeps, works with and shows to nobody, Machines of the App included."},
+	{Name: "Leases", Description: "A lease keeps others from changing a Machine for a while."},
+	{Name: "Metadata", Description: "Texts by which users distinguish Machines. Changing them makes no new version."},
+	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
+	{Name: "Secrets", Description: "Environment variables of the Machines of an App that are never shown."},
+	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one cannot be reached from outside of its private network."},
+	{Name: "Certificates", Description: "Custom hostnames of an App, and the certificates with which the edge serves them."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Metrics", Description: "Series of Apps and Machines, and what they expose themselves, in the HTTP API of Prometheus and the language MetricsQL."},
 	{Name: "Alerts", Description: "Rules that watch the metrics of an organization, and receivers that are notified."},
-	{Name: webhook.Tag, Description: "Where an organization gets the events of its Machines, as CloudEvents, and how their delivery goes."},
-	{Name: "Extensions", Description: "Databases and other things that third parties offer, each made for an App by its provider, and those providers."},
+	{Name: "Releases", Description: "What was deployed to an App, as deployers tell: a record, which changes no Machine."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
+	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
+	{Name: "Tokens", Description: "A token identifies the caller and says what it may do."},
+	{Name: "Users", Description: "People who use the platform, and their roles in organizations. A user signs in for a token; what it allows follows the memberships."},
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
 	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
-	{Name: "Certificates", Description: "Hostnames of an App beside the one that the platform gives it, and the certificates that the edge answers them with."},
-	{Name: "GraphQL", Description: "What clients of the public platform ask beside the REST API."},
+	{Name: webhook.Tag, Description: "Where an organization gets the events of its Machines, as CloudEvents, and how their delivery goes."},
+	{Name: "Extensions", Description: "Databases and other things that third parties offer, each made for an App by its provider, and those providers."},
+	{Name: "Keys", Description: "Key material of an App that the platform keeps and works with, and never shows, not even to Machines of the App."},
+	{Name: election.Tag, Description: "Records by which the Machines of an App elect a leader. Nodes of replicated databases elect their primary with them."},
 	{Name: host.Tag, Description: "The servers of the platform, and how others join them."},
 	{Name: "Platform", Description: "The server itself."},
+	{Name: router.TagExisting, Description: "What the command line and the libraries of the public platform use beside the operations above. New clients need none of it."},
 }
 
 // pathParams says what stands in the braces of patterns.
@@ -97,5 +98,5 @@ func (s *server) getDocument(*http.Request) (router.Answer, error) { return rout
 // getReference answers with the document as a page for people.
 func (s *server) getReference(*http.Request) (router.Answer, error) {
 	html, err := s.reference()
-	return router.Answer{Page: html}, err
+	return router.Answer{Page: html, Policy: reference.Policy()}, err
 }

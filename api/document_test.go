@@ -3,7 +3,10 @@ package api
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"html"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -272,7 +275,7 @@ func TestReference(t *testing.T) {
 	page := w.Body.String()
 	ids := []string{"error-404", "schema-MachineConfig"}
 	for _, r := range s.Routes() {
-		ids = append(ids, r.ID, "tag-"+r.Tag)
+		ids = append(ids, r.ID, "tag-"+strings.ReplaceAll(r.Tag, " ", "-"))
 	}
 	for _, id := range ids {
 		if !strings.Contains(page, `id="`+id+`"`) {
@@ -284,7 +287,32 @@ func TestReference(t *testing.T) {
 			t.Errorf("a link leads to #%s, where nothing is", link[1])
 		}
 	}
-	if strings.Contains(page, "<script") || strings.Contains(page, "ZgotmplZ") {
-		t.Error("the page has a script, or what its template refuses")
+	if strings.Count(page, "<script") != 1 || strings.Contains(page, "ZgotmplZ") {
+		t.Error("the page has more than its own script, or what its template refuses")
+	}
+	script := regexp.MustCompile(`(?s)<script>(.*)</script>`).FindStringSubmatch(page)[1]
+	sum := sha256.Sum256([]byte(script))
+	if hash := base64.StdEncoding.EncodeToString(sum[:]); !strings.Contains(w.Header().Get("Content-Security-Policy"), "'sha256-"+hash+"'") {
+		t.Error("the policy of the page does not allow its script")
+	}
+	if tags[0].Name != "Apps" || tags[len(tags)-1].Name != router.TagExisting {
+		t.Error("the page begins with another group than Apps, or ends with another than that for existing clients")
+	}
+	for _, r := range s.Routes() {
+		if line := commands[r.ID]; !strings.Contains(page, html.EscapeString(line)) {
+			t.Errorf("%s: the page does not have %s", r.ID, line)
+		}
+	}
+}
+
+// TestFront opens the address of the API in a browser.
+func TestFront(t *testing.T) {
+	s := mounted()
+	w := httptest.NewRecorder()
+	s.serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://api.example.com/", nil))
+	for _, want := range []string{"hangar login http://api.example.com", `href="/docs"`, `href="/v1/openapi.json"`, `href="/healthz"`} {
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("answered %d, without %s", w.Code, want)
+		}
 	}
 }

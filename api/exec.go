@@ -44,13 +44,13 @@ const (
 
 func (s *server) execRoutes() {
 	s.Lasting("POST "+machine+"/exec", s.execMachine, router.Operation{
-		ID: "execMachine", Tag: "Execution", Summary: "Run a command to its end",
+		ID: "execMachine", Tag: "Execution", Summary: "Run a command in a Machine",
 		Text:    "Give the command as `command` or, as one line, as `cmd`. A command that fails is answered with 200 and its exit code.",
-		Lenient: true, Body: execWish{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
+		Lenient: true, Body: execRequest{Command: []string{"cat", "/etc/hostname"}, Timeout: 10},
 		Answer: execView{Stdout: "web\n"}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Stream("GET "+machine+"/exec", s.execStream, router.Operation{
-		ID: "execStream", Tag: "Execution", Summary: "Run a command with live streams",
+		ID: "execStream", Tag: "Execution", Summary: "Run a command with streams",
 		Text: textOfExec,
 		Query: []router.Param{
 			{Name: "command", Example: []string{"sh", "-c", "date"}, Text: "The command and its arguments, one each time."},
@@ -62,7 +62,7 @@ func (s *server) execRoutes() {
 		Status: http.StatusSwitchingProtocols, Errors: []int{http.StatusPreconditionFailed, http.StatusNotImplemented},
 	})
 	s.Handle("GET "+machine+"/ps", s.listProcesses, router.Operation{
-		ID: "listProcesses", Tag: "Execution", Summary: "List the processes inside a Machine",
+		ID: "listProcesses", Tag: "Execution", Summary: "List processes",
 		Query: []router.Param{
 			{Name: "sort_by", Example: "pid", Text: "Accepted, and of no effect."},
 			{Name: "order", Example: "asc", Text: "Accepted, and of no effect."},
@@ -74,8 +74,8 @@ func (s *server) execRoutes() {
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+machine+"/signal", s.signalMachine, router.Operation{
-		ID: "signalMachine", Tag: "Execution", Summary: "Send a signal to the main process",
-		Lenient: true, Body: signalWish{Signal: hangar.Signal(15)}, Answer: router.DoneAnswer{OK: true}, Errors: []int{http.StatusPreconditionFailed},
+		ID: "signalMachine", Tag: "Execution", Summary: "Signal a Machine",
+		Lenient: true, Body: signalRequest{Signal: hangar.Signal(15)}, Answer: router.DoneAnswer{OK: true}, Errors: []int{http.StatusPreconditionFailed},
 	})
 }
 
@@ -90,8 +90,8 @@ const textOfExec = `Upgrade to WebSocket. Every message is binary, and its first
 
 The command is killed when the connection is lost.`
 
-// execWish is the body of exec.
-type execWish struct {
+// execRequest is the body of exec.
+type execRequest struct {
 	Cmd       string   `json:"cmd"`     // a command line
 	Command   []string `json:"command"` // the same, split
 	Container string   `json:"container"`
@@ -114,7 +114,7 @@ func (s *server) execMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[execWish](r)
+	in, err := input.Decode[execRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -309,7 +309,7 @@ func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan
 
 // timedWriter sends to a stream of a client that must not be too slow.
 type timedWriter struct {
-	ctx    context.Context //nolint:containedctx // a writer has no other way to be told
+	ctx    context.Context //nolint:containedctx // a writer has no other way to learn of its end
 	conn   *wsmux.Conn
 	stream byte
 }

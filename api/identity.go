@@ -15,41 +15,41 @@ import (
 
 func (s *server) identityRoutes() {
 	const issuer = "/oidc/{org}/.well-known"
-	wish := identityWish{Audience: "sts.amazonaws.com"}
+	body := identityRequest{Audience: "sts.amazonaws.com"}
 	const text = "The answer is a JSON Web Token, signed with RS256, as plain text. It is valid for 15 minutes, and another one with every call. " +
 		"Its subject is `ORG:APP:MACHINE`, by their names. The body may be left out: then the audience is an address that ends with the organization. " +
 		"`aws_principal_tags` adds the tags by which policies of AWS tell Machines apart."
 	s.Handle("POST /v1/tokens/oidc", s.issueOwnToken, router.Operation{
-		ID: "issueIdentityToken", Self: true, Tag: "Identity", Summary: "Prove who you are, as a Machine",
+		ID: "issueIdentityToken", Self: true, Tag: "Identity", Summary: "Request an identity token, as a Machine",
 		Text: text + " For Machines, and for tokens that are for one Machine alone.",
-		Body: wish, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
+		Body: body, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusNotFound, http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+machine+"/oidc_token", s.issueToken, router.Operation{
-		ID: "issueMachineIdentityToken", Self: true, Tag: "Identity", Summary: "Get a token that says who a Machine is",
-		Text: text + " For those who could ask from within the Machine, because they may control it.",
-		Body: wish, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusPreconditionFailed},
+		ID: "issueMachineIdentityToken", Self: true, Tag: "Identity", Summary: "Create an identity token for a Machine",
+		Text: text + " For callers that may control the Machine, and so could ask from within it.",
+		Body: body, MayOmit: true, Answer: exampleJWT, Media: router.MediaText, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Public("GET "+issuer+"/openid-configuration", s.getIssuer, router.Operation{
-		ID: "getIssuer", Tag: "Identity", Summary: "See what verifies the tokens of an organization",
-		Text: "OpenID Connect Discovery, for everybody. The issuer may be at another address than this server.", Cached: true,
+		ID: "getIssuer", Tag: "Identity", Summary: "Get the OpenID configuration of an organization",
+		Text: "OpenID Connect Discovery, without authentication. The issuer may be at another address than this server.", Cached: true,
 		Answer: issuerView{
 			Issuer: exampleIssuer, KeysURL: exampleIssuer + "/.well-known/jwks", ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"},
 			Algorithms: []string{"RS256"}, Scopes: []string{"openid"}, Claims: []string{"aud", "exp", "iss", "sub"},
 		},
 	})
 	s.Public("GET "+issuer+"/jwks", s.getIssuerKeys, router.Operation{
-		ID: "getIssuerKeys", Tag: "Identity", Summary: "Get the keys that verify the tokens of an organization",
-		Text:   "A JSON Web Key Set, for everybody. It may be kept for as long as `Cache-Control` says: a key is in it for longer than that before it signs.",
+		ID: "getIssuerKeys", Tag: "Identity", Summary: "Get the key set of an organization",
+		Text:   "A JSON Web Key Set, without authentication. It may be cached for as long as `Cache-Control` says: a key is published for longer than that before it signs.",
 		Answer: keySetView{[]keyView{{Type: "RSA", ID: exampleKey, Use: "sig", Algorithm: "RS256", Modulus: "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78L…", Exponent: "AQAB"}}},
 		Cached: true,
 	})
 	keys := signingKeysAnswer{[]hangar.SigningKey{{ID: exampleKey, State: hangar.SigningKeyCurrent, CreatedAt: exampleTime, NotBefore: exampleTime}}}
 	s.Handle("GET /v1/oidc/keys", s.listSigningKeys, router.Operation{
-		ID: "listSigningKeys", Tag: "Identity", Summary: "List the keys that sign identity tokens",
+		ID: "listSigningKeys", Tag: "Identity", Summary: "List signing keys",
 		Text: "Sorted by the time from which they sign; the private keys are never shown. " + forAdmins, Answer: keys,
 	})
 	s.Handle("POST /v1/oidc/keys/rotate", s.rotateSigningKey, router.Operation{
-		ID: "rotateSigningKey", Tag: "Identity", Summary: "Replace the key that signs identity tokens",
+		ID: "rotateSigningKey", Tag: "Identity", Summary: "Rotate the signing key",
 		Text: "The next key becomes the current one: at once or, when it has not been shown for long enough, at the time that its `not_before` says. " +
 			"The one before it is shown until all that it has signed has expired. " + forAdmins,
 		Answer: keys,
@@ -62,8 +62,8 @@ const (
 	exampleKey    = "kq3v7x2mhd5t4rwbn6pzc7yeaj"
 )
 
-// identityWish is the body that asks for an identity token.
-type identityWish struct {
+// identityRequest is the body that asks for an identity token.
+type identityRequest struct {
 	Audience         string `json:"aud"`
 	AWSPrincipalTags bool   `json:"aws_principal_tags"`
 }
@@ -112,7 +112,7 @@ func (s *server) issueToken(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) issueIdentity(r *http.Request, ref hangar.MachineRef) (router.Answer, error) {
-	in, err := input.DecodeOptional[identityWish](r)
+	in, err := input.DecodeOptional[identityRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -12,11 +12,11 @@ import (
 
 func (s *server) imageRoutes() {
 	s.Handle("GET /v1/images", s.listImages, router.Operation{
-		ID: "listImages", Tag: "Images", Summary: "List the images that this server holds", Text: "Sorted by reference.",
+		ID: "listImages", Tag: "Images", Summary: "List images", Text: "Sorted by reference.",
 		Answer: []hangar.Image{{Ref: exampleImage, SizeBytes: 52 << 20, InUse: true, LastUsed: exampleTime}},
 	})
 	s.Handle("DELETE /v1/images/{digest}", s.removeImage, router.Operation{
-		ID: "removeImage", Tag: "Images", Summary: "Free an image", Text: "An image that a Machine uses is refused.",
+		ID: "removeImage", Tag: "Images", Summary: "Remove an image", Text: "An image that a Machine uses is refused.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 }

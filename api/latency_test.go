@@ -73,8 +73,8 @@ func (w slowReader) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// TestLatency: what an operation takes is told by route and class; what waits, and who reads
-// slowly, does not count as slow.
+// TestLatency: the latency of an operation is measured by route and class; waits and slow
+// readers do not count as slow.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := slowService{}
@@ -120,7 +120,7 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// TestCountsAreBounded: whatever clients ask for, there are no more series than routes and classes.
+// TestCountsAreBounded: no request of a client makes more series than routes and classes.
 func TestCountsAreBounded(t *testing.T) {
 	handler := newAPI()
 	ask := func(round int) {

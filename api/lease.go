@@ -26,25 +26,25 @@ func (s *server) leaseRoutes() {
 		Nonce: exampleNonce, ExpiresAt: exampleTime, Owner: "admin", Description: "a deployment", Version: exampleVersion,
 	})
 	s.Handle("POST "+lease, s.acquireLease, router.Operation{
-		ID: "acquireLease", Tag: "Leases", Summary: "Lease a Machine, or lease it for longer",
+		ID: "acquireLease", Tag: "Leases", Summary: "Acquire or renew a lease",
 		Text: "While a Machine is leased, only a request with the nonce of the lease may update, start, stop, suspend, restart, destroy, " +
-			"cordon or uncordon it. With the nonce of its lease, the time of that lease begins anew and the nonce stays the same.",
+			"cordon or uncordon it. With the nonce of its lease, the time of that lease restarts and the nonce stays the same.",
 		Query:   []router.Param{{Name: "ttl", Example: 30, Text: "For how many seconds, from 1 to 86400, instead of the `ttl` of the body. The default is 30."}},
-		Headers: leaseHeaders, Lenient: true, Body: leaseWish{Description: "a deployment", TTL: new(30)}, MayOmit: true,
+		Headers: leaseHeaders, Lenient: true, Body: leaseRequest{Description: "a deployment", TTL: new(30)}, MayOmit: true,
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
 	s.Handle("GET "+lease, s.getLease, router.Operation{
-		ID: "getLease", Tag: "Leases", Summary: "See who holds the lease of a Machine",
-		Text: "The nonce is answered to who may change the Machine.", Answer: example,
+		ID: "getLease", Tag: "Leases", Summary: "Get a lease",
+		Text: "The nonce is only for callers that may change the Machine.", Answer: example,
 	})
 	s.Handle("DELETE "+lease, s.releaseLease, router.Operation{
-		ID: "releaseLease", Tag: "Leases", Summary: "End a lease before its time",
+		ID: "releaseLease", Tag: "Leases", Summary: "Release a lease",
 		Headers: leaseHeaders, Answer: releasedAnswer{"success", router.DoneAnswer{OK: true}},
 	})
 }
 
-// leaseWish is the body of a request for a lease.
-type leaseWish struct {
+// leaseRequest is the body of a request for a lease.
+type leaseRequest struct {
 	Description string `json:"description"`
 	TTL         *int   `json:"ttl"` // seconds
 }
@@ -79,7 +79,7 @@ func (s *server) acquireLease(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.DecodeOptional[leaseWish](r)
+	in, err := input.DecodeOptional[leaseRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

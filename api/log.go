@@ -23,12 +23,12 @@ func (s *server) logRoutes() {
 		Time: exampleTime, Message: "listening on :8080", Level: "info", Provider: hangar.LogApp, Instance: exampleID, Region: "loc",
 	}
 	s.Handle("GET /api/v1/apps/{app}/logs", s.pollLogs, router.Operation{
-		ID: "pollLogs", Tag: "Logs", Summary: "Read a page of the log",
+		ID: "pollLogs", Tag: "Logs", Summary: "Get logs",
 		Text:  "Ask again with the token of the answer. A page without lines means that nothing is new: wait before you ask again.",
 		Query: query, Answer: logPage{[]logView{viewLog(entry, 0)}, logPageMeta{"1"}},
 	})
 	s.Stream("GET /v1/apps/{app}/logs", s.followLogs, router.Operation{
-		ID: "followLogs", Tag: "Logs", Summary: "Stream the log",
+		ID: "followLogs", Tag: "Logs", Summary: "Stream logs",
 		Text: "One JSON value per line. " + textOfStreams,
 		Query: append(query, router.Param{Name: "follow", Example: true, Text: "Go on with lines to come."},
 			router.Param{Name: "edge", Example: true, Text: "Instead of the log, what the edge does with requests from now on. Such lines are not kept: `follow` must be given."}),
@@ -157,7 +157,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 				break
 			}
 			if err := l.Send(e); err != nil {
-				return nil // nobody is left to read an error
+				return nil // there is no reader left for an error
 			}
 		}
 		return r.Context().Err()

@@ -14,8 +14,8 @@ import (
 
 const maxEvents = 50
 
-// machineWish is the body of create and update.
-type machineWish struct {
+// machineRequest is the body of create and update.
+type machineRequest struct {
 	Name                    string            `json:"name"`
 	Region                  hangar.Region     `json:"region"`
 	Config                  rawConfig         `json:"config" schema:"required"`
@@ -31,19 +31,19 @@ type machineWish struct {
 // rawConfig is a config as it was sent.
 type rawConfig struct{ json.RawMessage }
 
-// stopWish is the body of stop.
-type stopWish struct {
+// stopRequest is the body of stop.
+type stopRequest struct {
 	Signal  hangar.Signal `json:"signal"`
 	Timeout stopTimeout   `json:"timeout"`
 }
 
-// signalWish is the body of signal.
-type signalWish struct {
+// signalRequest is the body of signal.
+type signalRequest struct {
 	Signal hangar.Signal `json:"signal" schema:"required"`
 }
 
-func decodeWish(r *http.Request) (machineWish, hangar.MachineConfig, error) {
-	in, err := input.Decode[machineWish](r)
+func decodeRequest(r *http.Request) (machineRequest, hangar.MachineConfig, error) {
+	in, err := input.Decode[machineRequest](r)
 	if err != nil {
 		return in, hangar.MachineConfig{}, err
 	}
@@ -71,7 +71,7 @@ func (s *server) createMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, config, err := decodeWish(r)
+	in, config, err := decodeRequest(r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -90,7 +90,7 @@ func (s *server) updateMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, config, err := decodeWish(r)
+	in, config, err := decodeRequest(r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -203,7 +203,7 @@ func (s *server) stopMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.DecodeOptional[stopWish](r)
+	in, err := input.DecodeOptional[stopRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -248,7 +248,7 @@ func (s *server) signalMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[signalWish](r)
+	in, err := input.Decode[signalRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -385,9 +385,9 @@ func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar
 				}
 				step.Machine = &m
 			}
-			// The watcher is told by the end of its connection.
+			// The watcher learns of an error by the end of its connection.
 			if err := l.Send(step); err != nil {
-				return nil // nobody is left to read an error
+				return nil // there is no reader left for an error
 			}
 		}
 		// A watch that ends with its context was cut short, and must not look complete.

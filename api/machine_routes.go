@@ -15,20 +15,20 @@ const textOfStreams = "An empty line is a sign of life. A stream that fails ends
 func (s *server) machineRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	example := exampleMachine()
-	wish := machineWish{Name: "one", Region: "loc", Config: rawConfig{[]byte(
+	body := machineRequest{Name: "one", Region: "loc", Config: rawConfig{[]byte(
 		`{"image":"nginx:alpine","guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"metadata":{"role":"web"}}`,
 	)}}
 
 	s.Handle("POST "+machines, s.createMachine, router.Operation{
-		ID: "createMachine", Tag: "Machines", Summary: "Create and start a Machine",
+		ID: "createMachine", Tag: "Machines", Summary: "Create a Machine",
 		Text: "Answers as soon as the Machine is recorded; it boots by itself. Wait for `started` with the wait operation. " +
 			"Properties of the config that this server does not know are kept and answered, and have no effect.",
-		Lenient: true, Body: wish, Answer: example, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Answer: example, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine, s.updateMachine, router.Operation{
-		ID: "updateMachine", Tag: "Machines", Summary: "Give a Machine a new config",
+		ID: "updateMachine", Tag: "Machines", Summary: "Update a Machine",
 		Text:    "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
-		Lenient: true, Body: wish, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("DELETE "+machine, s.destroyMachine, router.Operation{
 		ID: "destroyMachine", Tag: "Machines", Summary: "Destroy a Machine",
@@ -39,22 +39,22 @@ func (s *server) machineRoutes() {
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/start", s.startMachine, router.Operation{
-		ID: "startMachine", Tag: "Machines", Summary: "Boot or resume a Machine", Text: "May be repeated.",
+		ID: "startMachine", Tag: "Machines", Summary: "Start a Machine", Text: "A suspended Machine resumes, any other boots. May be repeated.",
 		Answer: view.Start{StartResult: hangar.StartResult{PreviousState: hangar.MachineStopped}}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/stop", s.stopMachine, router.Operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
 		Text:    "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
-		Lenient: true, Body: stopWish{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
+		Lenient: true, Body: stopRequest{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/suspend", s.suspendMachine, router.Operation{
-		ID: "suspendMachine", Self: true, Tag: "Machines", Summary: "Put the memory of a Machine aside",
+		ID: "suspendMachine", Self: true, Tag: "Machines", Summary: "Suspend a Machine",
 		Text:   "A start resumes it where it was, open connections included. A Machine that cannot be suspended is refused, with the reason in the text.",
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/restart", s.restartMachine, router.Operation{
-		ID: "restartMachine", Tag: "Machines", Summary: "Stop a Machine, if need be, and start the same version",
+		ID: "restartMachine", Tag: "Machines", Summary: "Restart a Machine", Text: "A running Machine is stopped first. The version stays the same.",
 		Query: []router.Param{
 			{Name: "force_stop", Example: true, Text: "Send SIGKILL at once."},
 			{Name: "signal", Example: "SIGTERM", Text: "The name or the number of the signal to stop it with."},
@@ -63,11 +63,11 @@ func (s *server) machineRoutes() {
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/cordon", s.cordonMachine, router.Operation{
-		ID: "cordonMachine", Tag: "Machines", Summary: "Keep new connections away from a Machine",
-		Text: "What is open stays open, and the Machine goes on running. May be repeated.", Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
+		ID: "cordonMachine", Tag: "Machines", Summary: "Cordon a Machine",
+		Text: "The edge sends it no new connections. Open ones stay, and the Machine keeps running. May be repeated.", Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine+"/uncordon", s.uncordonMachine, router.Operation{
-		ID: "uncordonMachine", Tag: "Machines", Summary: "Let new connections reach a Machine again", Text: "May be repeated.",
+		ID: "uncordonMachine", Tag: "Machines", Summary: "Uncordon a Machine", Text: "The edge sends it connections again. May be repeated.",
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 }
@@ -76,7 +76,7 @@ func (s *server) machineRoutes() {
 func (s *server) readRoutes() {
 	example := exampleMachine()
 	s.Handle("GET "+machines, s.listMachines, router.Operation{
-		ID: "listMachines", Tag: "Machines", Summary: "List the Machines of an App", Text: "Sorted by id.",
+		ID: "listMachines", Tag: "Machines", Summary: "List Machines", Text: "Sorted by id.",
 		Query: []router.Param{
 			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed within a day, the newest 1,000."},
 			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},
@@ -90,8 +90,8 @@ func (s *server) readRoutes() {
 	})
 	page := view.OfMachinePage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
 	s.Handle("GET /v1/orgs/{org}/machines", s.listOrgMachines, router.Operation{
-		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization, page by page",
-		Text: "Sorted by id: whatever comes and goes meanwhile, no Machine is on two pages, and none that is there all the time is on none. " +
+		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization",
+		Text: "Sorted by id: even if Machines come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every Machine " +
 			"that changed after this listing began. `error_regions` have servers that cannot be reached; their Machines are listed as they were last known.",
 		Query: []router.Param{
@@ -111,8 +111,8 @@ func (s *server) readRoutes() {
 		Answer: example,
 	})
 	s.Stream("GET "+machine+"/wait", s.waitMachine, router.Operation{
-		ID: "waitMachine", Self: true, Tag: "Machines", Summary: "Wait for a state",
-		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the wish can no longer come true.",
+		ID: "waitMachine", Self: true, Tag: "Machines", Summary: "Wait for a Machine to reach a state",
+		Text: "Answers within milliseconds of the change, 408 when the time has passed, and 400 when the state can no longer be reached.",
 		Query: []router.Param{
 			{Name: "state", Example: []string{"started"}, Text: "Any of these; the default is started. `settled` is any of started, stopped, suspended, failed and destroyed."},
 			{Name: "instance_id", Example: exampleVersion, Text: "This version, or a newer one, must have the state."},
@@ -124,11 +124,11 @@ func (s *server) readRoutes() {
 		Errors: []int{http.StatusRequestTimeout},
 	})
 	s.Handle("GET "+machine+"/versions", s.listVersions, router.Operation{
-		ID: "listVersions", Self: true, Tag: "Machines", Summary: "List the configs that a Machine has had", Text: "Newest first.",
+		ID: "listVersions", Self: true, Tag: "Machines", Summary: "List the versions of a Machine", Text: "Newest first.",
 		Answer: []hangar.MachineVersion{{Version: exampleVersion, Config: example.Config}},
 	})
 	s.Stream("GET "+machine+"/events", s.listEvents, router.Operation{
-		ID: "listEvents", Self: true, Tag: "Machines", Summary: "List the newest events, or follow every change",
+		ID: "listEvents", Self: true, Tag: "Machines", Summary: "List events, or watch Machines",
 		Text: "With `follow`, one JSON value per line: the Machine as it is and then each change, until it is destroyed. " + textOfStreams,
 		Query: []router.Param{
 			{Name: "limit", Example: 20, Text: "At most so many, from 1 to 50. The default is 20."},

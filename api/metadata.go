@@ -10,15 +10,15 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// pairWish is the body of a write of one pair.
-type pairWish struct {
+// pairRequest is the body of a write of one pair.
+type pairRequest struct {
 	Value     *string  `json:"value" schema:"required"`
 	UpdatedAt *instant `json:"updated_at"`
 }
 
-// metadataWish is the body of a write of several pairs. A value that is null or
+// metadataRequest is the body of a write of several pairs. A value that is null or
 // empty removes its key.
-type metadataWish struct {
+type metadataRequest struct {
 	Metadata  map[string]*string `json:"metadata" schema:"required"`
 	Version   hangar.InstanceID  `json:"machine_version"`
 	UpdatedAt *instant           `json:"updated_at"`
@@ -29,32 +29,32 @@ func (s *server) metadataRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	const newer = "`updated_at` says when the writer decided; of two writes of a key, the newer one stays."
 	const text = " `machine_version` must be the Machine's, when it is given. " + newer
-	wish := metadataWish{Metadata: map[string]*string{"role": new("web"), "old": nil}}
+	body := metadataRequest{Metadata: map[string]*string{"role": new("web"), "old": nil}}
 
 	s.Handle("GET "+metadata, s.getMetadata, router.Operation{
-		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get the metadata of a Machine",
+		ID: "getMetadata", Self: true, Tag: "Metadata", Summary: "Get metadata",
 		Answer: map[string]string{"role": "web"},
 	})
 	s.Handle("PUT "+metadata, s.replaceMetadata, router.Operation{
-		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace the metadata of a Machine",
+		ID: "replaceMetadata", Self: true, Tag: "Metadata", Summary: "Replace metadata",
 		Text:    "Keys that are not named are removed." + text,
-		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("PATCH "+metadata, s.mergeMetadata, router.Operation{
-		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Change some keys of the metadata",
+		ID: "mergeMetadata", Self: true, Tag: "Metadata", Summary: "Update metadata",
 		Text:    "A value that is null or empty removes its key; keys that are not named stay." + text,
-		Lenient: true, Body: wish, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		Lenient: true, Body: body, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("GET "+key, s.getMetadataKey, router.Operation{
-		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a value of the metadata",
+		ID: "getMetadataKey", Self: true, Tag: "Metadata", Summary: "Get a metadata key",
 		Answer: view.MetadataValue{Value: "web"},
 	})
 	s.Handle("POST "+key, s.setMetadataKey, router.Operation{
-		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a value of the metadata", Text: newer,
-		Lenient: true, Body: pairWish{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
+		ID: "setMetadataKey", Self: true, Tag: "Metadata", Summary: "Set a metadata key", Text: newer,
+		Lenient: true, Body: pairRequest{Value: new("web")}, Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 	s.Handle("DELETE "+key, s.removeMetadataKey, router.Operation{
-		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Remove a key of the metadata", Text: "May be repeated.",
+		ID: "removeMetadataKey", Self: true, Tag: "Metadata", Summary: "Delete a metadata key", Text: "May be repeated.",
 		Status: http.StatusNoContent, Errors: []int{conflict, state},
 	})
 }
@@ -96,7 +96,7 @@ func (s *server) setMetadataKey(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[pairWish](r)
+	in, err := input.Decode[pairRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -137,7 +137,7 @@ func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, e
 	if err != nil {
 		return ref, hangar.MetadataWrite{}, err
 	}
-	in, err := input.Decode[metadataWish](r)
+	in, err := input.Decode[metadataRequest](r)
 	if err == nil && in.Metadata == nil {
 		err = input.Invalid("metadata", "is required: an object whose values are texts, or null to remove a key")
 	}

@@ -15,7 +15,7 @@ func (s *server) metricsRoutes() {
 		return
 	}
 	s.Handle("GET /metrics", s.readMetrics, router.Operation{
-		ID: "readMetrics", Tag: "Platform", Summary: "Read the counters of this server",
+		ID: "readMetrics", Tag: "Platform", Summary: "Get the metrics of this server",
 		Text:   "In the text format of Prometheus. " + forAdmins,
 		Answer: "# TYPE hangar_volume_snapshots_total counter\nhangar_volume_snapshots_total{result=\"created\"} 12\n", Media: router.MediaText,
 	})

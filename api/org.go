@@ -15,7 +15,7 @@ func (s *server) orgRoutes() {
 	s.Handle("POST /v1/orgs", s.createOrg, router.Operation{
 		ID: "createOrg", Tag: "Organizations", Summary: "Create an organization",
 		Text:   "For administrators. A slug that exists is refused with 422 and the reason `name_taken`.",
-		Body:   orgWish{Slug: "acme", Name: "Acme Corporation"},
+		Body:   orgRequest{Slug: "acme", Name: "Acme Corporation"},
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusUnprocessableEntity},
 	})
 	s.Handle("GET /v1/orgs", s.listOrgs, router.Operation{
@@ -38,18 +38,18 @@ func (s *server) orgRoutes() {
 		Answer: quotas,
 	})
 	s.Handle("PATCH "+org+"/quotas", s.setQuotas, router.Operation{
-		ID: "setQuotas", Tag: "Organizations", Summary: "Change the quotas of an organization",
-		Text: "For administrators. Those that are not named stay; `reset` names those that are to follow the server's defaults again.",
-		Body: quotaWish{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
+		ID: "setQuotas", Tag: "Organizations", Summary: "Update the quotas of an organization",
+		Text: "For administrators. Omitted ones stay; `reset` names those that follow the server's defaults again.",
+		Body: quotaRequest{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
 	})
 	const text = "In the shape that clients of the public platform's console decode."
 	s.Handle("GET /api/v1/organizations", s.viewOrgs, router.Operation{
-		ID: "viewOrgs", Tag: "Organizations", Summary: "List organizations, for existing clients", Text: text,
+		ID: "viewOrgs", Tag: router.TagExisting, Summary: "List organizations", Text: text,
 		Query:  []router.Param{{Name: "admin", Example: false, Text: "Accepted; the list is the same."}},
 		Answer: orgViews{[]orgView{viewOrg(&example)}},
 	})
 	s.Handle("GET /api/v1/organizations/{org}", s.viewOneOrg, router.Operation{
-		ID: "viewOrg", Tag: "Organizations", Summary: "Get an organization, for existing clients", Text: text,
+		ID: "viewOrg", Tag: router.TagExisting, Summary: "Get an organization", Text: text,
 		Answer: oneOrgView{viewOrg(&example)},
 	})
 }
@@ -68,8 +68,8 @@ type oneOrgView struct {
 	Org orgView `json:"organization"`
 }
 
-// orgWish is the body of create.
-type orgWish struct {
+// orgRequest is the body of create.
+type orgRequest struct {
 	Slug hangar.OrgSlug `json:"slug" schema:"required"`
 	Name string         `json:"name"`
 }
@@ -92,7 +92,7 @@ func viewOrg(o *hangar.Org) orgView {
 }
 
 func (s *server) createOrg(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[orgWish](r)
+	in, err := input.Decode[orgRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -123,8 +123,8 @@ type quotaList struct {
 	Quotas []hangar.QuotaStatus `json:"quotas"`
 }
 
-// quotaWish is the body of setQuotas.
-type quotaWish struct {
+// quotaRequest is the body of setQuotas.
+type quotaRequest struct {
 	Limits hangar.Quotas     `json:"limits"`
 	Reset  []hangar.QuotaKey `json:"reset,omitempty"`
 }
@@ -138,7 +138,7 @@ func (s *server) listQuotas(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) setQuotas(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[quotaWish](r)
+	in, err := input.Decode[quotaRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

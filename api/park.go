@@ -13,8 +13,8 @@ import (
 )
 
 // maxSeated is how many waits are served as any other request, which costs some 25 KiB
-// each. The connections of those that come on top are parked for a fraction of that,
-// and closed after their answer.
+// each. The connections of further waits are parked for a fraction of that, and closed
+// after their answer.
 const maxSeated = 500
 
 // park takes over the connection of a wait. When it reports false the request is none for

@@ -164,7 +164,7 @@ func TestParkedWaits(t *testing.T) {
 				return
 			}
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-				t.Errorf("the connection goes on: %v", err)
+				t.Errorf("the connection stays open: %v", err)
 			}
 			<-c.forgot
 		})

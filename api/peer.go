@@ -17,11 +17,11 @@ func (s *server) peerRoutes() {
 		Address: netip.MustParseAddr("fdaa:0:1:a7b:7d:a000:0:102"), PublicKey: examplePeerKey, Host: "0a7b007d", CreatedAt: exampleTime,
 	}
 	s.Handle("POST "+all, s.createPeer, router.Operation{
-		ID: "createPeer", Tag: "WireGuard", Summary: "Let a WireGuard peer in",
+		ID: "createPeer", Tag: "WireGuard", Summary: "Create a WireGuard peer",
 		Text: "The peer reaches one private network of the organization, at /48 of `peerip`, and its name server, at ::3 of that; nothing else. " +
 			"`peerip`/120 is its own. `pubkey` is the key of the gateway, which listens at UDP port `endpoint_port` of `endpointip`. " +
 			"The answer comes when the gateway lets the peer in.",
-		Body:   peerWish{Name: examplePeer, PublicKey: examplePeerKey},
+		Body:   peerRequest{Name: examplePeer, PublicKey: examplePeerKey},
 		Status: http.StatusCreated, Answer: hangar.NewPeer{Peer: peer, PeerGateway: hangar.PeerGateway{
 			EndpointIP: "203.0.113.7", EndpointPort: 51820, GatewayKey: "bmXOC+F1FxEMF9dyiK2H5/1SUtzH0JuVo51h2wPfgyo=",
 		}},
@@ -35,8 +35,8 @@ func (s *server) peerRoutes() {
 		}}},
 	})
 	s.Handle("DELETE "+all+"/{peer}", s.removePeer, router.Operation{
-		ID: "removePeer", Tag: "WireGuard", Summary: "Cut a WireGuard peer off",
-		Text: "At once and for good: its address is given to no other.", Status: http.StatusNoContent,
+		ID: "removePeer", Tag: "WireGuard", Summary: "Remove a WireGuard peer",
+		Text: "At once and permanently: its address is not given to another.", Status: http.StatusNoContent,
 	})
 }
 
@@ -50,15 +50,15 @@ type peerList struct {
 	Peers []hangar.PeerStatus `json:"wireguard_peers"`
 }
 
-// peerWish is the body of create.
-type peerWish struct {
+// peerRequest is the body of create.
+type peerRequest struct {
 	Name      string         `json:"name"`
 	Network   string         `json:"network"`
 	PublicKey hangar.PeerKey `json:"public_key" schema:"required"`
 }
 
 func (s *server) createPeer(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[peerWish](r)
+	in, err := input.Decode[peerRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
+	_ "embed"
+	"html/template"
 	"net/http"
 	"strings"
 
@@ -28,26 +31,46 @@ func (s *server) platformRoutes() {
 		Answer: regionList{[]regionView{{Code: "loc", Name: "loc", Capacity: 30}}, "loc"},
 	})
 	s.Handle("POST /v1/platform/placements", s.placeMachines, router.Operation{
-		ID: "placeMachines", Tag: "Platform", Summary: "Ask where new Machines would go",
+		ID: "placeMachines", Tag: "Platform", Summary: "Get placements",
 		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
 			"stands for all regions, and so does a list without any region of this server, as clients ask for the one that their user is near to. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
 			"With `volume_size_bytes` each gets a new volume of that size, which is made where it is found room for. The volume's name and weights have no effect.",
-		Lenient: true, Body: placementWish{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
+		Lenient: true, Body: placementRequest{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
 	s.Public("GET "+documentPath, s.getDocument, router.Operation{
-		ID: "getDocument", Tag: "Platform", Summary: "Get this document",
+		ID: "getDocument", Tag: "Platform", Summary: "Get the OpenAPI document",
 		Text: "An OpenAPI 3.1 document.", Answer: map[string]any{"openapi": openapi.Version},
 	})
 	s.Public("GET /docs", s.getReference, router.Operation{
-		ID: "getReference", Tag: "Platform", Summary: "Read this document as a page",
+		ID: "getReference", Tag: "Platform", Summary: "Read the API reference",
+		Answer: "<!DOCTYPE html>", Media: router.MediaHTML,
+	})
+	s.Public("GET /{$}", s.getFront, router.Operation{
+		ID: "getFront", Tag: "Platform", Summary: "Read the front page",
 		Answer: "<!DOCTYPE html>", Media: router.MediaHTML,
 	})
 	s.Public("GET /healthz", s.health, router.Operation{
-		ID: "getHealth", Tag: "Platform", Summary: "Ask whether the server answers",
+		ID: "getHealth", Tag: "Platform", Summary: "Get the health of the server",
 		Text:   "`registry` is the host that references to images of the built-in registry begin with, also those that were pushed to the address of the API.",
 		Answer: healthView{"ok", "loc", "v0.1.0", "registry.example.com"},
 	})
+}
+
+//go:embed front.html
+var frontSource string
+
+var frontPage = template.Must(template.New("front").Parse(frontSource))
+
+// getFront answers people who open the address of the API in a browser.
+func (s *server) getFront(r *http.Request) (router.Answer, error) {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	var b bytes.Buffer
+	err := frontPage.Execute(&b, map[string]any{"Version": s.Version, "Region": s.Region, "URL": scheme + "://" + r.Host})
+	return router.Answer{Page: b.Bytes()}, err
 }
 
 // healthView says what answers.
@@ -84,8 +107,8 @@ type regionList struct {
 	Nearest hangar.Region
 }
 
-// placementWish is the body of a question for placements.
-type placementWish struct {
+// placementRequest is the body of a question for placements.
+type placementRequest struct {
 	Compute         *hangar.Guest  `json:"compute"`
 	Region          string         `json:"region"`
 	Count           int            `json:"count"`
@@ -129,7 +152,7 @@ func (s *server) listRegions(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) placeMachines(r *http.Request) (router.Answer, error) {
-	in, err := input.DecodeOptional[placementWish](r)
+	in, err := input.DecodeOptional[placementRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -35,7 +35,7 @@ func describeProperties(s *openapi.Schemas) {
 		"created_at":        "RFC 3339, whole seconds.",
 		"updated_at":        "RFC 3339, whole seconds.",
 	})
-	openapi.Describe[machineWish](s, texts{
+	openapi.Describe[machineRequest](s, texts{
 		"name":                      "Of a new Machine: a generated one when it is left out. Of an update: must be the Machine's.",
 		"region":                    "This server's when it is left out. It may be `any`, a word for several or a list with commas, too.",
 		"current_version":           "For updates: refused with 412 unless it is the Machine's.",
@@ -46,8 +46,8 @@ func describeProperties(s *openapi.Schemas) {
 		"image":          "A reference with a tag, a digest or both. A tag is resolved once, when it is sent.",
 		"guest":          "How large the Machine is: `shared`, 1 CPU and 256 MB unless given.",
 		"size":           "A preset such as `shared-cpu-2x`, instead of `guest`.",
-		"metadata":       "Texts by which users tell Machines apart.",
-		"auto_destroy":   "Destroy the Machine when its main process has ended for good.",
+		"metadata":       "Texts by which users distinguish Machines.",
+		"auto_destroy":   "Destroy the Machine when its main process has ended and is not restarted.",
 		"restart":        "What follows when the main process ends: `on-failure`, ten times within five minutes, unless given.",
 		"stop_config":    "How it is asked to stop: SIGINT and five seconds before SIGKILL, unless given.",
 		"persist_rootfs": "An older place of `rootfs.persist`.",
@@ -65,7 +65,7 @@ func describeProperties(s *openapi.Schemas) {
 		"add_size_gb":              "By how much. Required with `extend_threshold_percent`.",
 		"size_gb_limit":            "Up to which size. 0: as far as volumes go.",
 	})
-	openapi.Describe[volumeWish](s, texts{
+	openapi.Describe[volumeRequest](s, texts{
 		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
 		"region":               "This server's when it is left out, or that of what the volume is made from. It may be `any`, a word for several or a list with commas, too.",
 		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
@@ -90,7 +90,7 @@ func describeProperties(s *openapi.Schemas) {
 		"updated_at":          "RFC 3339, milliseconds.",
 		"blocks":              "Of the file system; 0 until a Machine has mounted it.",
 		"block_size":          "Bytes.",
-		"blocks_avail":        "Of those that are free, what is not for root alone.",
+		"blocks_avail":        "Free blocks that are not reserved for root.",
 		"fstype":              "What is on it; empty until a Machine has mounted it.",
 		"wanted_fstype":       "What was asked for.",
 		"host_status":         "`ok` while the server that it is on can be reached.",
@@ -159,13 +159,13 @@ func describeProperties(s *openapi.Schemas) {
 		"exit_code":   "128 and the signal for a command that a signal ended.",
 		"exit_signal": "0 for none.",
 	})
-	openapi.Describe[execWish](s, texts{
+	openapi.Describe[execRequest](s, texts{
 		"cmd":     "A command line, split as a shell would; nothing in it is expanded.",
 		"command": "The command and its arguments, instead of `cmd`.",
 		"timeout": "Seconds; 30 unless given.",
 	})
 	openapi.Describe[execView](s, texts{"truncated": "A stream was longer than the 4 MiB that are kept of it."})
-	openapi.Describe[appWish](s, texts{
+	openapi.Describe[appRequest](s, texts{
 		"app_name": "At most 63 characters of a-z, 0-9 and dash.",
 		"name":     "The same, as some clients write it.",
 		"network":  "Apps of one organization and one network reach each other.",

@@ -13,29 +13,29 @@ func (s *server) registryRoutes() {
 	const one = "/v1/registries/{registry}"
 	example := hangar.RegistryCredential{Registry: exampleRegistry, Username: "me", CreatedAt: exampleTime, UpdatedAt: exampleTime}
 	s.Handle("GET /v1/registries", s.listRegistries, router.Operation{
-		ID: "listRegistries", Tag: "Registries", Summary: "List the credentials for registries",
+		ID: "listRegistries", Tag: "Registries", Summary: "List registry credentials",
 		Text: "Sorted by registry, without passwords. " + forAdmins, Answer: registriesAnswer{[]hangar.RegistryCredential{example}},
 	})
 	s.Handle("GET "+one, s.getRegistry, router.Operation{
-		ID: "getRegistry", Tag: "Registries", Summary: "See the credential for a registry",
+		ID: "getRegistry", Tag: "Registries", Summary: "Get a registry credential",
 		Text: "Without the password. " + forAdmins, Answer: example,
 	})
 	s.Handle("PUT "+one, s.setRegistry, router.Operation{
-		ID: "setRegistry", Tag: "Registries", Summary: "Sign in at a registry",
+		ID: "setRegistry", Tag: "Registries", Summary: "Set a registry credential",
 		Text:   "Makes or replaces the credential, which counts for the next pull. The password, or token, is kept encrypted and never shown. " + forAdmins,
-		Body:   loginWish{Username: "me", Password: hangar.NewSensitive("ghp_…")},
+		Body:   loginRequest{Username: "me", Password: hangar.NewSensitive("ghp_…")},
 		Answer: example,
 	})
 	s.Handle("DELETE "+one, s.deleteRegistry, router.Operation{
-		ID: "deleteRegistry", Tag: "Registries", Summary: "Forget the credential for a registry",
+		ID: "deleteRegistry", Tag: "Registries", Summary: "Delete a registry credential",
 		Text: forAdmins, Status: http.StatusNoContent,
 	})
 }
 
 func (s *server) encryptionRoutes() {
 	s.Handle("POST /v1/encryption/rotate", s.rotateEncryptionKey, router.Operation{
-		ID: "rotateEncryptionKey", Tag: "Platform", Summary: "Replace the key that secrets are encrypted with",
-		Text:   "Makes a new key, encrypts everything with it, and drops the old one. A rotation that was interrupted goes on. " + forAdmins,
+		ID: "rotateEncryptionKey", Tag: "Platform", Summary: "Rotate the encryption key",
+		Text:   "Makes a new key, encrypts everything with it, and drops the old one. An interrupted rotation is continued. " + forAdmins,
 		Answer: hangar.KeyRotation{Key: 1927250828, Resealed: 4, Dropped: 1},
 	})
 }
@@ -50,8 +50,8 @@ type registriesAnswer struct {
 	Registries []hangar.RegistryCredential `json:"registries"`
 }
 
-// loginWish is the body that sets a credential.
-type loginWish struct {
+// loginRequest is the body that sets a credential.
+type loginRequest struct {
 	Username string           `json:"username"`
 	Password hangar.Sensitive `json:"password"`
 }
@@ -73,7 +73,7 @@ func (s *server) getRegistry(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) setRegistry(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[loginWish](r)
+	in, err := input.Decode[loginRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

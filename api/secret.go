@@ -18,32 +18,32 @@ func (s *server) secretRoutes() {
 	query := []router.Param{
 		{Name: "min_version", Example: 3, Text: "The least version that will do: 412 answers while the secrets are at an older one."},
 		{Name: "version", Example: 3, Text: "Another name of min_version."},
-		{Name: "show_secrets", Example: false, Text: "Show values, to who may change them."},
+		{Name: "show_secrets", Example: false, Text: "Show values; needs the right to change them."},
 	}
 	s.Handle("GET "+all, s.listSecrets, router.Operation{
-		ID: "listSecrets", Tag: "Secrets", Summary: "List the secrets of an App",
+		ID: "listSecrets", Tag: "Secrets", Summary: "List secrets",
 		Text:  "Sorted by name. The digest of a value stays the same as long as the value does.",
 		Query: query, Answer: listed, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+all, s.setSecrets, router.Operation{
-		ID: "setSecrets", Tag: "Secrets", Summary: "Set and unset secrets",
+		ID: "setSecrets", Tag: "Secrets", Summary: "Update secrets",
 		Text: "All of them or none; null takes a secret away. What is so already is no change, and without any change the version stays. " +
 			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
-		Body: secretsWish{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
+		Body: secretsRequest{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("GET "+one, s.getSecret, router.Operation{
-		ID: "getSecret", Tag: "Secrets", Summary: "See a secret", Query: query, Answer: viewSecret(example),
+		ID: "getSecret", Tag: "Secrets", Summary: "Get a secret", Query: query, Answer: viewSecret(example),
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one, s.setSecret, router.Operation{
-		ID: "setSecret", Tag: "Secrets", Summary: "Set one secret",
-		Body: secretWish{hangar.NewSensitive("…")}, Status: http.StatusCreated,
+		ID: "setSecret", Tag: "Secrets", Summary: "Set a secret",
+		Body: secretRequest{hangar.NewSensitive("…")}, Status: http.StatusCreated,
 		Answer: madeSecretView{viewSecret(example), secretVersionView{3, 3}},
 		Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+one, s.deleteSecret, router.Operation{
-		ID: "deleteSecret", Tag: "Secrets", Summary: "Take a secret away", Answer: secretVersionView{4, 4},
+		ID: "deleteSecret", Tag: "Secrets", Summary: "Delete a secret", Answer: secretVersionView{4, 4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 }
@@ -94,24 +94,24 @@ type madeSecretView struct {
 	secretVersionView
 }
 
-// secretsWish is the body that sets secrets; null takes one away.
-type secretsWish struct {
+// secretsRequest is the body that sets secrets; null takes one away.
+type secretsRequest struct {
 	Values map[string]hangar.Sensitive `json:"values"`
 }
 
-// secretWish is the body that sets one secret.
-type secretWish struct {
+// secretRequest is the body that sets one secret.
+type secretRequest struct {
 	Value hangar.Sensitive `json:"value"`
 }
 
-// secretQuery reads what a listing shall be like. The least version has two names.
+// secretQuery reads the parameters of a listing. The least version has two names.
 func secretQuery(r *http.Request) (hangar.SecretQuery, error) {
 	q := input.QueryOf(r)
-	wish := hangar.SecretQuery{
+	query := hangar.SecretQuery{
 		MinVersion: max(q.Int("min_version", 0, math.MaxInt32), q.Int("version", 0, math.MaxInt32)),
 		Show:       q.Bool("show_secrets"),
 	}
-	return wish, q.Err
+	return query, q.Err
 }
 
 func (s *server) listSecrets(r *http.Request) (router.Answer, error) {
@@ -135,7 +135,7 @@ func (s *server) setSecrets(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[secretsWish](r)
+	in, err := input.Decode[secretsRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -170,7 +170,7 @@ func (s *server) setSecret(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[secretWish](r)
+	in, err := input.Decode[secretRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -21,52 +21,52 @@ func (s *server) secretKeyRoutes() {
 	least := []router.Param{{Name: "min_version", Example: 3, Text: "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
 	text, ciphertext, signature := exampleBytes(5), exampleBytes(45), exampleBytes(64)
 	s.Handle("GET "+all, s.listSecretKeys, router.Operation{
-		ID: "listSecretKeys", Tag: "Keys", Summary: "List the secret keys of an App", Text: "Sorted by name.",
+		ID: "listSecretKeys", Tag: "Keys", Summary: "List secret keys", Text: "Sorted by name.",
 		Query:  append(least, router.Param{Name: "types", Example: []string{string(hangar.SecretKeyNaClSign)}, Text: "Only keys of these types."}),
 		Answer: secretKeysView{[]secretKeyView{example}}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("GET "+one, s.getSecretKey, router.Operation{
-		ID: "getSecretKey", Tag: "Keys", Summary: "See a secret key", Query: least, Answer: example,
+		ID: "getSecretKey", Tag: "Keys", Summary: "Get a secret key", Query: least, Answer: example,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one, s.setSecretKey, router.Operation{
-		ID: "setSecretKey", Tag: "Keys", Summary: "Set or replace a secret key",
+		ID: "setSecretKey", Tag: "Keys", Summary: "Set a secret key",
 		Text: "With a value of one's own, whose form follows from the type. What is so already is no change and keeps the version, " +
 			"which is that of the App's secrets. Names and values count for the bytes that its secrets may have.",
-		Body: secretKeyWish{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
+		Body: secretKeyRequest{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/generate", s.generateSecretKey, router.Operation{
 		ID: "generateSecretKey", Tag: "Keys", Summary: "Generate a secret key",
-		Text: "Nobody ever sees its value. A key of the same name is replaced, and what only that one decrypts is lost.",
+		Text: "Its value is never shown. A key of the same name is replaced, and data that only that one decrypts is lost.",
 		Body: secretKeyKind{hangar.SecretKeyNaClSign}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+one, s.deleteSecretKey, router.Operation{
-		ID: "deleteSecretKey", Tag: "Keys", Summary: "Take a secret key away", Answer: secretKeyVersionView{4},
+		ID: "deleteSecretKey", Tag: "Keys", Summary: "Delete a secret key", Answer: secretKeyVersionView{4},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/encrypt", s.encryptWithKey, router.Operation{
 		ID: "encryptWithKey", Tag: "Keys", Summary: "Encrypt with a secret key",
 		Text:  "The ciphertext is another one every time. Only `xaes256gcm` takes associated data.",
-		Query: least, Body: plaintextWish{base64Of(text), base64Of(text)}, Answer: ciphertextView{ciphertext},
+		Query: least, Body: plaintextRequest{base64Of(text), base64Of(text)}, Answer: ciphertextView{ciphertext},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/decrypt", s.decryptWithKey, router.Operation{
 		ID: "decryptWithKey", Tag: "Keys", Summary: "Decrypt with a secret key",
 		Text: "For who may change the key. The reason is `ciphertext_mismatch` when the ciphertext was made with another key or other " +
 			"associated data, or changed since.",
-		Query: least, Body: ciphertextWish{base64Of(ciphertext), base64Of(text)}, Answer: plaintextView{text},
+		Query: least, Body: ciphertextRequest{base64Of(ciphertext), base64Of(text)}, Answer: plaintextView{text},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/sign", s.signWithKey, router.Operation{
 		ID: "signWithKey", Tag: "Keys", Summary: "Sign with a secret key", Text: "For who may change the key.",
-		Query: least, Body: messageWish{base64Of(text)}, Answer: signatureView{signature}, Errors: []int{http.StatusPreconditionFailed},
+		Query: least, Body: messageRequest{base64Of(text)}, Answer: signatureView{signature}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/verify", s.verifyWithKey, router.Operation{
 		ID: "verifyWithKey", Tag: "Keys", Summary: "Verify a signature with a secret key",
 		Text:  "The reason is `signature_mismatch` when it is not one of the plaintext with the key.",
-		Query: least, Body: signatureWish{base64Of(text), base64Of(signature)}, Status: http.StatusNoContent,
+		Query: least, Body: signatureRequest{base64Of(text), base64Of(signature)}, Status: http.StatusNoContent,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 }
@@ -109,8 +109,8 @@ type secretKeyVersionView struct {
 	Version int `json:"version"`
 }
 
-// secretKeyWish is the body that sets a secret key.
-type secretKeyWish struct {
+// secretKeyRequest is the body that sets a secret key.
+type secretKeyRequest struct {
 	Type  hangar.SecretKeyType `json:"type"`
 	Value *encoded             `json:"value"`
 }
@@ -143,26 +143,26 @@ func given(name string, e *encoded) ([]byte, error) {
 	return e.decode(name)
 }
 
-type plaintextWish struct {
+type plaintextRequest struct {
 	Plaintext      *encoded `json:"plaintext"`
 	AssociatedData *encoded `json:"associated_data"`
 }
 
-type ciphertextWish struct {
+type ciphertextRequest struct {
 	Ciphertext     *encoded `json:"ciphertext"`
 	AssociatedData *encoded `json:"associated_data"`
 }
 
-type messageWish struct {
+type messageRequest struct {
 	Plaintext *encoded `json:"plaintext"`
 }
 
-type signatureWish struct {
+type signatureRequest struct {
 	Plaintext *encoded `json:"plaintext"`
 	Signature *encoded `json:"signature"`
 }
 
-// associated decodes what comes with a text and may be left out.
+// associated decodes optional associated data.
 func associated(e *encoded) ([]byte, error) {
 	if e == nil {
 		return nil, nil
@@ -207,14 +207,14 @@ func (s *server) listSecretKeys(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
-	wish := hangar.SecretKeyQuery{MinVersion: q.Int("min_version", 0, math.MaxInt32)}
+	query := hangar.SecretKeyQuery{MinVersion: q.Int("min_version", 0, math.MaxInt32)}
 	for _, w := range q.Words("types") {
-		wish.Types = append(wish.Types, hangar.SecretKeyType(w))
+		query.Types = append(query.Types, hangar.SecretKeyType(w))
 	}
 	if q.Err != nil {
 		return router.Answer{}, q.Err
 	}
-	list, err := s.SecretKeys.SecretKeys(r.Context(), app, wish)
+	list, err := s.SecretKeys.SecretKeys(r.Context(), app, query)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -247,7 +247,7 @@ func (s *server) setSecretKey(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[secretKeyWish](r)
+	in, err := input.Decode[secretKeyRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -292,7 +292,7 @@ func (s *server) deleteSecretKey(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) encryptWithKey(r *http.Request) (router.Answer, error) {
-	ref, least, in, err := keyUse[plaintextWish](r)
+	ref, least, in, err := keyUse[plaintextRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -312,7 +312,7 @@ func (s *server) encryptWithKey(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) decryptWithKey(r *http.Request) (router.Answer, error) {
-	ref, least, in, err := keyUse[ciphertextWish](r)
+	ref, least, in, err := keyUse[ciphertextRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -332,7 +332,7 @@ func (s *server) decryptWithKey(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) signWithKey(r *http.Request) (router.Answer, error) {
-	ref, least, in, err := keyUse[messageWish](r)
+	ref, least, in, err := keyUse[messageRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -348,7 +348,7 @@ func (s *server) signWithKey(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) verifyWithKey(r *http.Request) (router.Answer, error) {
-	ref, least, in, err := keyUse[signatureWish](r)
+	ref, least, in, err := keyUse[signatureRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

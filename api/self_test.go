@@ -116,7 +116,8 @@ func (m me) EndElectionSession(ctx context.Context, app hangar.AppName, _ hangar
 	return nil
 }
 
-// TestSelf: what a Machine may ask over its local socket. Whatever it sends along, it is itself.
+// TestSelf: what a Machine may ask over its local socket. Credentials that it sends do not change
+// its identity.
 func TestSelf(t *testing.T) {
 	const mine, sibling, stranger = "d8912340000001", "d8912340000002", "d8912340000003"
 	const wish = `{"config":{"image":"nginx"}}`
@@ -209,7 +210,7 @@ func TestSelf(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d", c.method, c.path, w.Code, w.Body, c.status)
 		}
 	}
-	// Of others it hears what it hears of what is not there.
+	// Others look to it like missing ones.
 	for _, pair := range [][2]string{{"/v1/apps/other", "/v1/apps/none0"}, {"/v1/apps/mine/machines/" + sibling, "/v1/apps/mine/machines/00000000000000"}} {
 		var texts []string
 		for _, path := range pair {
@@ -219,7 +220,7 @@ func TestSelf(t *testing.T) {
 			texts = append(texts, text)
 		}
 		if texts[0] != texts[1] {
-			t.Errorf("%q and %q are told apart", texts[0], texts[1])
+			t.Errorf("%q and %q differ", texts[0], texts[1])
 		}
 	}
 }

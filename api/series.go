@@ -13,7 +13,7 @@ const seriesPrefix = "/prometheus/{org}"
 // series describes the operations of hangar.SeriesPaths.
 var series = map[string]router.Operation{
 	"/api/v1/query": {
-		ID: "queryMetrics", Summary: "Evaluate an expression at one time",
+		ID: "queryMetrics", Summary: "Query metrics",
 		Query: []router.Param{
 			{Name: "query", Example: "sum(rate(platform_edge_http_responses_count)) by (app)", Text: "In MetricsQL."},
 			seriesApp,
@@ -23,7 +23,7 @@ var series = map[string]router.Operation{
 		},
 	},
 	"/api/v1/query_range": {
-		ID: "queryMetricsRange", Summary: "Evaluate an expression over a range of time",
+		ID: "queryMetricsRange", Summary: "Query metrics over a range",
 		Query: []router.Param{
 			{Name: "query", Example: "platform_instance_load_average", Text: "In MetricsQL."},
 			seriesApp,
@@ -38,11 +38,11 @@ var series = map[string]router.Operation{
 		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Which; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/labels": {
-		ID: "listMetricsLabels", Summary: "List the names of labels",
+		ID: "listMetricsLabels", Summary: "List label names",
 		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/label/{label}/values": {
-		ID: "listMetricsLabelValues", Summary: "List the values of a label",
+		ID: "listMetricsLabelValues", Summary: "List label values",
 		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/status/tsdb": {
@@ -77,8 +77,8 @@ type seriesAnswer struct {
 	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
 }
 
-// seriesError is how the HTTP API of Prometheus has errors. Whose series may be asked for is told
-// by errors of the API.
+// seriesError is an error in the form of Prometheus's HTTP API. Errors of authorization have the
+// API's own form.
 type seriesError struct {
 	Status string `json:"status"`
 	Type   string `json:"errorType"`

@@ -71,7 +71,7 @@ func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	// All is said by now: what is not there does not come.
+	// All lines are sent by now: a missing one does not come.
 	lost := 0
 	for _, c := range conns {
 		r := bufio.NewReader(c)

@@ -15,9 +15,9 @@ import (
 // passwordPace is how often a password of one account may be tried.
 var passwordPace = ratelimit.Pace{PerSecond: 1.0 / 30, Burst: 10}
 
-// attempts bounds how often passwords are tried, for each client and for each account; whether there is
-// such an account makes no difference. An account that has been signed in to from a client has a pace of
-// its own there, so that who guesses elsewhere keeps nobody out.
+// attempts bounds how often passwords are tried, for each client and for each account, existing or not.
+// An account that was signed in to from a client has a pace of its own there, so that guesses from
+// elsewhere do not lock the user out.
 type attempts struct {
 	clients  *ratelimit.Limiter[string]
 	accounts *ratelimit.Limiter[attempt]
@@ -30,7 +30,7 @@ type attempt struct {
 	client  string // empty: any that is not known
 }
 
-// owner stands for the client of attempts of who is known by a token.
+// owner is the client of attempts that come with the user's token.
 const owner = "owner"
 
 // knownFor is for how long it is remembered that an account was signed in to from a client.
@@ -49,7 +49,7 @@ func (a *attempts) from(client string) time.Duration {
 	return a.clients.Take(client, router.SignInPace)
 }
 
-// of counts an attempt at an account that its owner makes, who is known by a token.
+// of counts an attempt at an account by its owner, who has sent a token.
 func (a *attempts) of(user hangar.UserID) time.Duration {
 	return a.accounts.Take(attempt{string(user), owner}, passwordPace)
 }
@@ -68,7 +68,7 @@ func (a *attempts) succeeded(account, client string) {
 	a.known.Take(attempt{account, client}, passwordPace)
 }
 
-// tooMany is the answer to who has to wait.
+// tooMany is the answer to a client that has to wait.
 func tooMany(wait time.Duration) (router.Answer, error) {
 	header := http.Header{"Retry-After": {router.RetryAfter(wait)}}
 	return router.Answer{Header: header}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "too many attempts with passwords: wait before the next")
@@ -107,8 +107,8 @@ func (s *server) signInRoutes() {
 	s.Public("POST /v1/sign-in", s.signInUser, router.Operation{
 		ID: "signIn", Tag: "Users", Summary: "Sign in",
 		Text: "The answer is the only one that holds the token, which stands for the user: it allows what the user may do, in all organizations, and ends after " +
-			"30 days. An address that is nobody's is answered as a wrong password is. Attempts are bounded for each client, and for each address.",
-		Body:   signInWish{exampleEmail, "correct horse battery staple"},
+			"30 days. An unknown address is answered like a wrong password. Attempts are bounded for each client, and for each address.",
+		Body:   signInRequest{exampleEmail, "correct horse battery staple"},
 		Status: http.StatusCreated, Answer: newTokenView{"hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM", token},
 		Errors: []int{http.StatusUnauthorized, http.StatusTooManyRequests},
 	})
@@ -116,8 +116,8 @@ func (s *server) signInRoutes() {
 	user.LastSignIn = time.Time{}
 	s.Public("POST /v1/sign-in/code", s.useCode, router.Operation{
 		ID: "useCode", Tag: "Users", Summary: "Set a password with a code",
-		Text: "Of an invitation, which makes its user, or of a password that is reset. Each works once. Who is a user already accepts an invitation by `acceptInvitation`.",
-		Body: codeWish{Code: exampleCode, Name: "Ann", Password: "correct horse battery staple"}, Answer: user,
+		Text: "Of an invitation, which makes its user, or of a password that is reset. Each works once. An existing user accepts an invitation by `acceptInvitation`.",
+		Body: codeRequest{Code: exampleCode, Name: "Ann", Password: "correct horse battery staple"}, Answer: user,
 		Errors: []int{http.StatusTooManyRequests, http.StatusPreconditionFailed, http.StatusNotFound},
 	})
 	s.Handle("DELETE /v1/sign-in", s.signOut, router.Operation{
@@ -126,19 +126,19 @@ func (s *server) signInRoutes() {
 	})
 }
 
-type signInWish struct {
+type signInRequest struct {
 	Email    string `json:"email" schema:"required"`
 	Password string `json:"password" schema:"required"`
 }
 
-type codeWish struct {
+type codeRequest struct {
 	Code     string `json:"code" schema:"required"`
 	Name     string `json:"name,omitempty"`
 	Password string `json:"password" schema:"required"`
 }
 
 func (s *server) signInUser(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[signInWish](r)
+	in, err := input.Decode[signInRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -155,7 +155,7 @@ func (s *server) signInUser(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) useCode(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[codeWish](r)
+	in, err := input.Decode[codeRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

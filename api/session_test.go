@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// TestAttemptsAreBounded: who guesses the password of one account, from however many places, is held up
-// there, and its owner is not, where he or she has signed in before.
+// TestAttemptsAreBounded: guesses at the password of one account are limited over all sources, and do
+// not hold up its owner at a client that has signed in before.
 func TestAttemptsAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	a := newAttempts(func() time.Time { return now })
@@ -67,7 +67,7 @@ func TestAttemptsAreForgotten(t *testing.T) {
 	}
 }
 
-// closed is a SignInService that lets nobody in, and counts.
+// closed is a SignInService that refuses and counts all attempts.
 type closed struct {
 	hangar.SignInService
 	asked int

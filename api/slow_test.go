@@ -116,8 +116,8 @@ func TestSlowClients(t *testing.T) {
 	}{
 		"headers that do not end": {"GET /v1/apps HTTP/1.1\r\nHost: x\r\n", 0, 15 * time.Second},
 		"a body that stops":       {"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusRequestTimeout, time.Minute},
-		"a body nobody wants":     {"POST /v1/nothing HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusNotFound, time.Minute},
-		"a body nobody wants, and a stream": {
+		"an unread body":          {"POST /v1/nothing HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{", http.StatusNotFound, time.Minute},
+		"an unread body, and a stream": {
 			"POST /v1/apps HTTP/1.1\r\n" + auth + "Content-Length: 14\r\n\r\n" + `{"name":"web"}` +
 				"GET /v1/apps/web/logs HTTP/1.1\r\n" + auth + "Content-Length: 100\r\n\r\n{",
 			http.StatusCreated, time.Minute,
@@ -136,8 +136,8 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestSteadyUpload sends a body for longer than one may take elsewhere: what goes to
-// the registry only has to keep coming.
+// TestSteadyUpload sends a body for longer than other routes allow: an upload to the
+// registry only has to keep coming.
 func TestSteadyUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
@@ -213,7 +213,7 @@ func TestLongWait(t *testing.T) {
 }
 
 // TestLostClientOfExec: a client that sent more than the command reads, and is then
-// gone, has the command killed, although nobody reads from its connection.
+// gone, has the command killed, although its connection is not read.
 func TestLostClientOfExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}

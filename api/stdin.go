@@ -20,7 +20,7 @@ type stdin struct {
 
 func newStdin(limit int) *stdin { return &stdin{limit: limit, moved: make(chan struct{})} }
 
-// changed wakes everybody who waits. The caller holds mu.
+// changed wakes all waiters. The caller holds mu.
 func (i *stdin) changed() {
 	close(i.moved)
 	i.moved = make(chan struct{})

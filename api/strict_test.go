@@ -18,17 +18,17 @@ import (
 )
 
 // lenientOperations take bodies with properties that this server does not know, because
-// clients of the public platform send them. None of them says what somebody is allowed.
+// clients of the public platform send them. None of them grants rights.
 var lenientOperations = []string{
 	"acquireLease", "beginBuild", "beginRelease", "createMachine", "createVolume", "execMachine", "extendVolume", "finishBuild", "followRelease", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
 	"receiveExtensionHook", "replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
 }
 
 // grantingTags are the groups of operations whose bodies say who may do, reach or read what.
-var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates", "Extensions", "Webhooks", "Hosts", "GraphQL"}
+var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates", "Extensions", "Webhooks", "Hosts"}
 
-// TestBodiesThatGrantRightsAreStrict walks all routes: those that have a body refuse unknown
-// properties in it, wherever they stand, but for those that are known to be lenient.
+// TestBodiesThatGrantRightsAreStrict walks all routes: those with a body refuse unknown
+// properties in it, at any depth, except the routes that are known to be lenient.
 func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
 	var found []string
 	for _, r := range mounted().Routes() {
@@ -121,7 +121,7 @@ func unknowns(t *testing.T, example []byte, body reflect.Type) []unknown {
 	})
 }
 
-// allow authenticates everybody as an administrator.
+// allow authenticates every caller as an administrator.
 type allow struct{ hangar.Authenticator }
 
 func (allow) Authenticate(context.Context, string) (hangar.Principal, error) {

@@ -36,7 +36,7 @@ func (s *server) tokenRoutes() {
 		Answer: tokenList{[]*hangar.Token{&example}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET /v1/tokens/current", s.currentTokens, router.Operation{
-		ID: "currentTokens", Tag: "Tokens", Summary: "Get the tokens of the request", Text: "Those that the `Authorization` header has and that are valid.",
+		ID: "currentTokens", Tag: "Tokens", Summary: "Get the current tokens", Text: "Those that the `Authorization` header has and that are valid.",
 		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
 	})
 	s.authorizeRoutes(&example, text)
@@ -46,7 +46,7 @@ func (s *server) tokenRoutes() {
 	})
 	s.Handle("POST /v1/apps/{app}/deploy_token", s.createDeployToken, router.Operation{
 		ID: "createDeployToken", Tag: "Tokens", Summary: "Create a deploy token of an App",
-		Body: deployTokenWish{Expiry: "720h"}, MayOmit: true, Answer: deployToken{text},
+		Body: deployTokenRequest{Expiry: "720h"}, MayOmit: true, Answer: deployToken{text},
 	})
 }
 
@@ -60,7 +60,7 @@ type currentTokenList struct {
 	Tokens []currentToken `json:"tokens"`
 }
 
-type deployTokenWish struct {
+type deployTokenRequest struct {
 	Expiry string `json:"expiry"`
 }
 
@@ -109,7 +109,7 @@ func (s *server) createDeployToken(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.DecodeOptional[deployTokenWish](r)
+	in, err := input.DecodeOptional[deployTokenRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

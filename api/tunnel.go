@@ -17,7 +17,7 @@ import (
 
 func (s *server) tunnelRoutes() {
 	s.Stream("GET "+machine+"/tunnel", s.tunnel, router.Operation{
-		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a TCP port of a Machine",
+		ID: "dialMachine", Tag: "Execution", Summary: "Connect to a port of a Machine",
 		Text:   textOfTunnel,
 		Query:  []router.Param{{Name: "port", Example: 5432, Text: "The port, from 1 to 65535. Required."}},
 		Status: http.StatusSwitchingProtocols,
@@ -32,7 +32,7 @@ connection; until then there are errors as everywhere: 412 when the Machine is n
 that no service exposes trusts every caller that reaches it.
 
 - A binary message carries bytes; where it begins and ends means nothing.
-- A binary message without any ends its direction, and the other goes on.
+- An empty binary message ends its direction; the other continues.
 - A text message is a sign of life from the server and carries nothing.
 - When both directions have ended, the client closes with status 1000.
 - Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it,

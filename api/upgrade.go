@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// errHungUp says that a connection was lost when it was to be upgraded. There is
-// nobody to be told.
+// errHungUp says that a connection was lost during its upgrade. It is not reported to
+// the client, which is gone.
 var errHungUp = errors.New("the connection was lost at the upgrade")
 
 // mayUpgrade refuses a request that does not ask for a WebSocket.

@@ -24,12 +24,12 @@ func describeUsers(s *openapi.Schemas) {
 		"role":     "In the organization: `member` when it is left out.",
 		"admin":    "To be an administrator of the platform. Without `org_slug` alone.",
 	})
-	openapi.Describe[codeWish](s, texts{ //nolint:gosec // texts about secrets
+	openapi.Describe[codeRequest](s, texts{ //nolint:gosec // texts about secrets
 		"code":     "Of an invitation, or of a password that is reset.",
 		"name":     "Of a new user. What is before the @ of the address when it is left out.",
 		"password": "12 to 256 bytes.",
 	})
-	openapi.Describe[passwordWish](s, texts{"new": "12 to 256 bytes."})
+	openapi.Describe[passwordRequest](s, texts{"new": "12 to 256 bytes."})
 }
 
 // What examples are about.
@@ -56,7 +56,7 @@ func (s *server) userRoutes() {
 	example := exampleUser()
 	s.Handle("GET /v1/users", s.listUsers, router.Operation{
 		ID: "listUsers", Tag: "Users", Summary: "List users",
-		Text: "The members of an organization, for who may read it; without `org_slug`, all users, for administrators of the platform.",
+		Text: "The members of an organization, for callers that may read it; without `org_slug`, all users, for administrators of the platform.",
 		Query: []router.Param{
 			{Name: "org_slug", Example: "acme", Text: "Only the members of this organization."},
 			{Name: "customer_address", Example: example.CustomerAddress, Text: "Only the user whose customer address this is. For administrators of the platform."},
@@ -64,25 +64,25 @@ func (s *server) userRoutes() {
 		Answer: userList{[]*hangar.User{&example}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET "+current, s.currentUser, router.Operation{
-		ID: "currentUser", Tag: "Users", Summary: "Get the user of the request",
-		Text: "Whom the token belongs to. Tokens of organizations belong to nobody.", Answer: example, Errors: []int{http.StatusNotFound},
+		ID: "currentUser", Tag: "Users", Summary: "Get the current user",
+		Text: "The user who owns the token. Tokens of organizations have no user.", Answer: example, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("PUT "+current+"/password", s.setPassword, router.Operation{
-		ID: "setPassword", Tag: "Users", Summary: "Change the password of the user of the request",
+		ID: "setPassword", Tag: "Users", Summary: "Change the current user's password",
 		Text:   "Ends all tokens of the user that come from signing in, that of the request, too. Needs such a token.",
-		Body:   passwordWish{Current: "correct horse battery staple", New: "a better password"},
+		Body:   passwordRequest{Current: "correct horse battery staple", New: "a better password"},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
 	})
 	s.Handle("POST "+current+"/invitations", s.acceptInvitation, router.Operation{
 		ID: "acceptInvitation", Tag: "Users", Summary: "Accept an invitation",
-		Text: "As who has signed in already. Who is no user yet becomes one by `useCode`.",
-		Body: acceptWish{exampleCode}, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusNotFound},
+		Text: "For a user who has signed in. A person who is no user yet becomes one by `useCode`.",
+		Body: acceptRequest{exampleCode}, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusNotFound},
 	})
 	s.Handle("GET "+user, s.getUser, router.Operation{
-		ID: "getUser", Tag: "Users", Summary: "Get a user", Text: "For the user, for who may read an organization of the user, and for administrators of the platform.", Answer: example,
+		ID: "getUser", Tag: "Users", Summary: "Get a user", Text: "For the user, for callers that may read an organization of the user, and for administrators of the platform.", Answer: example,
 	})
 	s.Handle("PATCH "+user, s.updateUser, router.Operation{
-		ID: "updateUser", Tag: "Users", Summary: "Change a user",
+		ID: "updateUser", Tag: "Users", Summary: "Update a user",
 		Text: "What is left out stays. Users change their name, and administrators of the platform everything.",
 		Body: hangar.UserUpdate{Name: &example.Name}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -91,7 +91,7 @@ func (s *server) userRoutes() {
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+user+"/password_reset", s.resetPassword, router.Operation{
-		ID: "resetPassword", Tag: "Users", Summary: "Make a code with which a user sets another password",
+		ID: "resetPassword", Tag: "Users", Summary: "Create a password reset code",
 		Text:   "The answer is the only one that holds it; `useCode` takes it once. For administrators of the platform.",
 		Answer: hangar.PasswordReset{Code: "hgp_" + exampleUserID + "_PB3XSL5QXOQM2V5BBR2TWYDGQD", ExpiresAt: exampleTime}, Status: http.StatusCreated,
 		Errors: []int{http.StatusPreconditionFailed},
@@ -99,11 +99,11 @@ func (s *server) userRoutes() {
 	s.Handle("PUT "+member, s.setMember, router.Operation{
 		ID: "setMember", Tag: "Users", Summary: "Set the role of a member",
 		Text: "For admins of the organization. Administrators of the platform may make any user a member so.",
-		Body: memberWish{hangar.RoleAdmin}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
+		Body: memberRequest{hangar.RoleAdmin}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+member, s.removeMember, router.Operation{
 		ID: "removeMember", Tag: "Users", Summary: "Remove a member",
-		Text:   "All tokens that the user has made by being a member are void at once, and for good. For admins of the organization, and for the user.",
+		Text:   "All tokens that the user has made as a member are void at once, and permanently. For admins of the organization, and for the user.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.invitationRoutes()
@@ -116,14 +116,14 @@ func (s *server) invitationRoutes() {
 		ExpiresAt: exampleTime.Add(hangar.InvitationLifetime),
 	}
 	s.Handle("POST /v1/invitations", s.inviteUser, router.Operation{
-		ID: "inviteUser", Tag: "Users", Summary: "Invite somebody",
+		ID: "inviteUser", Tag: "Users", Summary: "Invite a user",
 		Text: "For admins of the organization. The answer is the only one that holds the `code`, which is for the invited person and ends after a week; " +
 			"an earlier one of the same address to the same organization ends at once.",
 		Body:   hangar.UserInvite{Email: exampleEmail, Org: "acme", Role: hangar.RoleMember},
 		Status: http.StatusCreated, Answer: newInvitationView{exampleCode, invitation}, Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
 	s.Handle("GET /v1/invitations", s.listInvitations, router.Operation{
-		ID: "listInvitations", Tag: "Users", Summary: "List invitations that are not accepted yet",
+		ID: "listInvitations", Tag: "Users", Summary: "List open invitations",
 		Query:  []router.Param{{Name: "org_slug", Example: "acme", Text: "To this organization; without it, those to the platform alone, for its administrators."}},
 		Answer: invitationList{[]*hangar.Invitation{&invitation}}, Errors: []int{http.StatusNotFound},
 	})
@@ -148,16 +148,16 @@ type newInvitationView struct {
 	hangar.Invitation
 }
 
-type passwordWish struct {
+type passwordRequest struct {
 	Current string `json:"current" schema:"required"`
 	New     string `json:"new" schema:"required"`
 }
 
-type memberWish struct {
+type memberRequest struct {
 	Role hangar.Role `json:"role" schema:"required"`
 }
 
-type acceptWish struct {
+type acceptRequest struct {
 	Code string `json:"code" schema:"required"`
 }
 
@@ -197,7 +197,7 @@ func (s *server) removeUser(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) setPassword(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[passwordWish](r)
+	in, err := input.Decode[passwordRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -205,7 +205,7 @@ func (s *server) setPassword(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if wait := s.attempts.of(p.User); wait > 0 { // who has a token may not guess the password by it
+	if wait := s.attempts.of(p.User); wait > 0 { // a token does not allow guessing the password
 		return tooMany(wait)
 	}
 	return router.NoContent(s.Users.SetPassword(r.Context(), hangar.PasswordChange{Current: hangar.NewSensitive(in.Current), New: hangar.NewSensitive(in.New)}))
@@ -220,7 +220,7 @@ func (s *server) resetPassword(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) acceptInvitation(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[acceptWish](r)
+	in, err := input.Decode[acceptRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -228,7 +228,7 @@ func (s *server) acceptInvitation(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) setMember(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[memberWish](r)
+	in, err := input.Decode[memberRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

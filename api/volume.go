@@ -20,7 +20,7 @@ func (s *server) volumeRoutes() {
 	example := exampleVolume()
 	one := view.OfOneVolume(example)
 	s.Handle("GET "+volumes, s.listVolumes, router.Operation{
-		ID: "listVolumes", Tag: "Volumes", Summary: "List the volumes of an App",
+		ID: "listVolumes", Tag: "Volumes", Summary: "List volumes",
 		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
 			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
 		Query: []router.Param{{Name: "summary", Example: true, Text: "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
@@ -30,23 +30,23 @@ func (s *server) volumeRoutes() {
 		Text: "Empty, or filled from a snapshot or as a copy of another volume of the organization: then the state is `restoring` until it is `created`. " +
 			"null is the same as nothing. The file system is made when a Machine mounts the volume first. " +
 			"409 with the status `volume_placement_capacity` says that no server has the room.",
-		Lenient: true, Body: volumeWish{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
+		Lenient: true, Body: volumeRequest{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
 	})
 	s.Handle("GET "+volume, s.getVolume, router.Operation{
 		ID: "getVolume", Tag: "Volumes", Summary: "Get a volume",
 		Text: "A volume that was destroyed says so, and until when it can be undeleted, as long as it or a snapshot of it is kept.", Answer: one,
 	})
 	update := router.Operation{
-		ID: "updateVolume", Tag: "Volumes", Summary: "Change the settings of a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
+		ID: "updateVolume", Tag: "Volumes", Summary: "Update a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
 		Lenient: true, Body: hangar.VolumeUpdate{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
 	s.Handle("PUT "+volume, s.updateVolume, update)
 	update.ID, update.Summary = "postVolume", "Change the settings of a volume, as some clients do"
 	s.Handle("POST "+volume, s.updateVolume, update)
 	s.Handle("PUT "+volume+"/extend", s.extendVolume, router.Operation{
-		ID: "extendVolume", Tag: "Volumes", Summary: "Make a volume larger",
+		ID: "extendVolume", Tag: "Volumes", Summary: "Extend a volume",
 		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
-		Lenient: true, Body: extendWish{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
+		Lenient: true, Body: extendRequest{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
 	})
 	gone := *example
 	gone.State, gone.DestroyedAt = hangar.VolumePendingDestroy, exampleTime
@@ -56,32 +56,32 @@ func (s *server) volumeRoutes() {
 		Answer: view.OfOneVolume(&gone), Errors: []int{state},
 	})
 	s.Handle("POST "+volume+"/undelete", s.undeleteVolume, router.Operation{
-		ID: "undeleteVolume", Tag: "Volumes", Summary: "Have a destroyed volume back",
+		ID: "undeleteVolume", Tag: "Volumes", Summary: "Undelete a volume",
 		Text: "Within 24 hours, and with all that was on it, as long as there is room. When a volume is made or extended beyond the quota of its " +
 			"organization, or beyond the room of the server, destroyed volumes are removed for it, the oldest ones first: those of the same " +
 			"organization and then, for the room of the server, those of others.", Answer: one, Errors: []int{state},
 	})
 	s.Handle("GET "+volume+"/events", s.listVolumeEvents, router.Operation{
-		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List what happened to a volume", Text: "The newest 50, newest first.",
+		ID: "listVolumeEvents", Tag: "Volumes", Summary: "List the events of a volume", Text: "The newest 50, newest first.",
 		Answer: []hangar.VolumeEvent{{ID: exampleEvent, Type: hangar.VolumeEventCreate, Source: hangar.SourceUser, Timestamp: exampleTime.UnixMilli()}},
 	})
 	s.snapshotRoutes()
 	const destroyed = "/v1/orgs/{org}/destroyed_volumes"
 	s.Handle("GET "+destroyed, s.listDestroyedVolumes, router.Operation{
-		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List the destroyed volumes of an organization that still take room",
+		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List destroyed volumes",
 		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
 			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []view.Volume{view.OfVolume(&gone)},
 	})
 	purged := gone
 	purged.State = hangar.VolumeDestroyed
 	s.Handle("DELETE "+destroyed+"/{volume}", s.purgeVolume, router.Operation{
-		ID: "purgeVolume", Tag: "Volumes", Summary: "Remove a destroyed volume for good",
+		ID: "purgeVolume", Tag: "Volumes", Summary: "Remove a destroyed volume permanently",
 		Text:   "Its key and its data are gone, and its room is free. Its snapshots stay. Refused with 412 for a volume that is not destroyed, or while it is still being read.",
 		Answer: view.OfOneVolume(&purged), Errors: []int{state},
 	})
 	s.Handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, router.Operation{
-		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization, page by page",
-		Text: "Sorted by id: whatever comes and goes meanwhile, no volume is on two pages, and none that is there all the time is on none. " +
+		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization",
+		Text: "Sorted by id: even if volumes come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
 			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every volume " +
 			"that changed after this listing began.",
 		Query: []router.Param{
@@ -98,8 +98,8 @@ func (s *server) volumeRoutes() {
 	})
 }
 
-// volumeWish is the body of create. Existing clients send nearly all properties, as null.
-type volumeWish struct {
+// volumeRequest is the body of create. Existing clients send nearly all properties, as null.
+type volumeRequest struct {
 	Name              string            `json:"name" schema:"required"`
 	Region            hangar.Region     `json:"region"`
 	SizeGB            int               `json:"size_gb"`
@@ -112,13 +112,13 @@ type volumeWish struct {
 	UniqueZone        *bool             `json:"require_unique_zone"`
 	UniqueZoneAppWide bool              `json:"unique_zone_app_wide"`
 	Compute           *hangar.Guest     `json:"compute"`
-	// What follows is read and makes no difference.
+	// The following are accepted and ignored.
 	ComputeImage string `json:"compute_image"`
 	MachinesOnly bool   `json:"machines_only"`
 }
 
-// extendWish is the body of extend.
-type extendWish struct {
+// extendRequest is the body of extend.
+type extendRequest struct {
 	SizeGB int `json:"size_gb" schema:"required"`
 }
 
@@ -157,7 +157,7 @@ func (s *server) createVolume(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[volumeWish](r)
+	in, err := input.Decode[volumeRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -209,7 +209,7 @@ func (s *server) extendVolume(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	in, err := input.Decode[extendWish](r)
+	in, err := input.Decode[extendRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -32,7 +32,7 @@ func (l volumeListing) cursor() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// volumeListingOf reads where a listing goes on, or begins a new one.
+// volumeListingOf reads where a listing continues, or begins a new one.
 func volumeListingOf(q *input.Query, now time.Time) volumeListing {
 	if cursor := q.Text("cursor"); cursor != "" {
 		var l volumeListing

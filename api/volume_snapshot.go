@@ -15,7 +15,7 @@ func (s *server) snapshotRoutes() {
 		Digest: exampleImage.Digest, CreatedAt: exampleTime, FinishedAt: exampleTime, RetentionDays: hangar.DefaultSnapshotRetain,
 	}
 	s.Handle("GET "+volume+"/snapshots", s.listSnapshots, router.Operation{
-		ID: "listSnapshots", Tag: "Volumes", Summary: "List the snapshots of a volume",
+		ID: "listSnapshots", Tag: "Volumes", Summary: "List snapshots",
 		Text: "Newest first, also when the volume is destroyed. `size` is what a snapshot added to the store, in bytes.", Answer: []view.Snapshot{view.OfSnapshot(&example)},
 	})
 	waiting := hangar.Snapshot{
@@ -24,7 +24,7 @@ func (s *server) snapshotRoutes() {
 		RetentionDays: example.RetentionDays,
 	}
 	s.Handle("POST "+volume+"/snapshots", s.createSnapshot, router.Operation{
-		ID: "createSnapshot", Tag: "Volumes", Summary: "Take a snapshot of a volume",
+		ID: "createSnapshot", Tag: "Volumes", Summary: "Create a snapshot",
 		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
 			"listing has it as `created`.",
 		Answer: view.OfBackup(&waiting), Errors: []int{http.StatusPreconditionFailed},
@@ -34,12 +34,12 @@ func (s *server) snapshotRoutes() {
 	}
 	const drills = "/v1/apps/{app}/volume_drill"
 	s.Handle("GET "+drills, s.getVolumeDrill, router.Operation{
-		ID: "getVolumeDrill", Tag: "Volumes", Summary: "See how the latest trial restore went", Text: "While it is under way it has no `finished_at`, and may have `progress`.",
+		ID: "getVolumeDrill", Tag: "Volumes", Summary: "Get the latest restore drill", Text: "While it is under way it has no `finished_at`, and may have `progress`.",
 		Answer: drill,
 	})
 	begun := hangar.VolumeDrill{App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime}
 	s.Handle("POST "+drills, s.drillVolumes, router.Operation{
-		ID: "drillVolumes", Tag: "Volumes", Summary: "Restore a snapshot to try it out",
+		ID: "drillVolumes", Tag: "Volumes", Summary: "Run a restore drill",
 		Text:   "A random one of the App, to scratch. Its file system is checked, and its digest compared. Answers when that begins.",
 		Answer: begun, Errors: []int{http.StatusPreconditionFailed},
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// machineWish is the body of create and update.
-type machineWish struct {
+// machineRequest is the body of create and update.
+type machineRequest struct {
 	Name                    string               `json:"name,omitempty"`
 	Region                  hangar.Region        `json:"region,omitempty"`
 	Config                  hangar.MachineConfig `json:"config"`
@@ -25,7 +25,7 @@ type machineWish struct {
 
 // CreateMachine implements hangar.MachineService.
 func (c *Client) CreateMachine(ctx context.Context, app hangar.AppName, in hangar.MachineCreate) (*hangar.Machine, error) {
-	return c.machine(ctx, call{method: http.MethodPost, path: appPath(app, "machines"), in: machineWish{
+	return c.machine(ctx, call{method: http.MethodPost, path: appPath(app, "machines"), in: machineRequest{
 		Name: in.Name, Region: in.Region, Config: in.Config,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
 		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,
@@ -98,7 +98,7 @@ func (c *Client) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Ma
 
 // UpdateMachine implements hangar.MachineOps.
 func (c *Client) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	return c.machine(ctx, call{method: http.MethodPost, path: machinePath(ref), in: machineWish{
+	return c.machine(ctx, call{method: http.MethodPost, path: machinePath(ref), in: machineRequest{
 		Name: in.Name, Region: in.Region, Config: in.Config, CurrentVersion: in.CurrentVersion,
 		SkipLaunch: in.SkipLaunch, SkipServiceRegistration: in.SkipServiceRegistration, LeaseTTL: wholeSeconds(in.LeaseTTL),
 		SkipSecrets: in.SkipSecrets, MinSecretsVersion: in.MinSecretsVersion,

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// metadataWish is the body of a write of several pairs.
-type metadataWish struct {
+// metadataRequest is the body of a write of several pairs.
+type metadataRequest struct {
 	Metadata  map[string]*string `json:"metadata"`
 	Version   hangar.InstanceID  `json:"machine_version,omitempty"`
 	UpdatedAt time.Time          `json:"updated_at,omitzero"`
@@ -55,14 +55,14 @@ func (c *Client) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef
 	return c.do(ctx, call{method: http.MethodPatch, path: machinePath(ref, "metadata"), in: wishOf(in)}, nil)
 }
 
-func wishOf(in hangar.MetadataWrite) metadataWish {
-	wish := metadataWish{Metadata: make(map[string]*string, len(in.Pairs)), Version: in.Version, UpdatedAt: in.UpdatedAt}
+func wishOf(in hangar.MetadataWrite) metadataRequest {
+	body := metadataRequest{Metadata: make(map[string]*string, len(in.Pairs)), Version: in.Version, UpdatedAt: in.UpdatedAt}
 	for k, v := range in.Pairs {
-		if wish.Metadata[k] = nil; v != "" {
-			wish.Metadata[k] = &v
+		if body.Metadata[k] = nil; v != "" {
+			body.Metadata[k] = &v
 		}
 	}
-	return wish
+	return body
 }
 
 // isSegment reports whether a text can be a segment of a path; others disappear while

@@ -46,8 +46,8 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return h, err
 }
 
-// placementWish is the body of a question for placements.
-type placementWish struct {
+// placementRequest is the body of a question for placements.
+type placementRequest struct {
 	Compute hangar.Guest   `json:"compute"`
 	Region  string         `json:"region,omitempty"`
 	Count   int            `json:"count,omitempty"`
@@ -64,7 +64,7 @@ func (c *Client) Placements(ctx context.Context, q hangar.PlacementQuery) ([]han
 	var out struct {
 		Regions []hangar.Placement `json:"Regions"`
 	}
-	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/platform/placements", in: placementWish{
+	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/platform/placements", in: placementRequest{
 		Compute: q.Guest, Region: strings.Join(words, ","), Count: q.Count, Org: q.Org, Bytes: q.VolumeBytes,
 	}}, &out)
 	return out.Regions, err

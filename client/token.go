@@ -63,7 +63,7 @@ func (c *Client) AuthenticateTokens(ctx context.Context, header hangar.Authoriza
 	return c.presented(ctx, to)
 }
 
-// presented asks for the tokens that somebody has presented himself with.
+// presented asks the server for the tokens that a caller has presented.
 func (c *Client) presented(ctx context.Context, in call) ([]*hangar.Token, error) {
 	var out struct {
 		Tokens []struct {

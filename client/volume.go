@@ -21,7 +21,7 @@ type volumeAnswer struct {
 func (a volumeAnswer) volume() *hangar.Volume {
 	v := a.Volume
 	v.Usage, v.AttachedMachine = a.VolumeUsage, a.AttachedTo
-	if !a.UndeleteUntil.IsZero() { // what is told to clients who do not know the state
+	if !a.UndeleteUntil.IsZero() { // what clients that do not know the state receive
 		v.State = hangar.VolumePendingDestroy
 	}
 	return &v

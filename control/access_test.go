@@ -255,7 +255,7 @@ func (p *plane) plantMember(t *testing.T, name string) {
 	}
 }
 
-// header is what somebody presents who may do everything in an organization.
+// header is the credential of a caller that may do everything in an organization.
 func (p *plane) header(t *testing.T, org hangar.OrgSlug) hangar.Authorization {
 	t.Helper()
 	orgID := hangar.OrgID("none") // there may be no such organization
@@ -269,9 +269,9 @@ func (p *plane) header(t *testing.T, org hangar.OrgSlug) hangar.Authorization {
 	return hangar.Authorization("Bearer " + made.Text)
 }
 
-// TestEveryMethodIsGuarded calls every method of every service as nobody, as somebody
-// of another organization and with a token that allows nothing. A list may succeed as
-// long as nothing of the organization is on it.
+// TestEveryMethodIsGuarded calls every method of every service without a principal, as
+// a member of another organization and with a token that allows nothing. A list may
+// succeed as long as nothing of the organization is on it.
 func TestEveryMethodIsGuarded(t *testing.T) {
 	p, there := world(t)
 	stranger := hangar.Principal{Subject: "you", Grants: []hangar.Grant{{Org: "other", Actions: hangar.ActionAll}}}
@@ -298,7 +298,7 @@ func TestEveryMethodIsGuarded(t *testing.T) {
 					}
 					for _, secret := range []string{string(there.org), string(there.app), string(there.machine), string(there.volume), there.token, there.address.String()} {
 						if strings.Contains(string(raw), secret) {
-							t.Errorf("%s is told of %s: %s", who, secret, raw)
+							t.Errorf("%s learns of %s: %s", who, secret, raw)
 						}
 					}
 				default:
@@ -347,8 +347,8 @@ func TestStrangersLearnNothing(t *testing.T) {
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonNameTaken)
 }
 
-// TestArgumentsAreGood: the calls above are refused because of who makes them; made by
-// an administrator, they find what they are about.
+// TestArgumentsAreGood: the calls above are refused because of their caller; made by an
+// administrator, they find their targets.
 func TestArgumentsAreGood(t *testing.T) {
 	for _, m := range everyMethod(control.New(control.Config{})) {
 		if m.f.Type().Out(m.f.Type().NumOut() - 1).CanSeq2() {
@@ -366,7 +366,7 @@ func TestArgumentsAreGood(t *testing.T) {
 				}
 				switch err := errorOf(t, same.call(admin(t), there)); hangar.CodeOf(err) {
 				case hangar.CodeUnauthenticated, hangar.CodeForbidden, hangar.CodeNotFound:
-					if m.name != "Images.RemoveImage" && m.name != "Users.SignOut" { // no host has an image; nobody has signed in
+					if m.name != "Images.RemoveImage" && m.name != "Users.SignOut" { // no host has an image; there is no sign-in
 						t.Errorf("an administrator: %v", err)
 					}
 				default:

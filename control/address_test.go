@@ -179,7 +179,7 @@ func TestAddressesAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	if owners := p.records(t, "/address-owners/"); len(owners) != 6+8+8 {
-		t.Errorf("%d addresses are somebody's: %v", len(owners), owners)
+		t.Errorf("%d addresses have an owner: %v", len(owners), owners)
 	}
 }
 
@@ -260,7 +260,7 @@ func (e *fakeEdge) await(ctx context.Context, reached func(apps map[hangar.AppID
 	}
 }
 
-// AwaitRoute waits longer than its caller would, who answers without the edge in the end.
+// AwaitRoute waits longer than its caller does, which then answers without the edge.
 func (e *fakeEdge) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -351,7 +351,7 @@ func TestUnreadableRoutes(t *testing.T) {
 		}
 		if change.App != app.ID || change.Route == nil || len(change.Route.Addresses) != 1 {
 			if change.Route != nil {
-				t.Errorf("the edge is told %+v", change.Route)
+				t.Errorf("the edge receives %+v", change.Route)
 			}
 		}
 	}

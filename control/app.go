@@ -81,7 +81,7 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	}
 }
 
-// defaultOrg is the organization of a wish that names none: the only one that the
+// defaultOrg is the organization of a request that names none: the only one that the
 // caller has anything to do with, or else hangar.OrgPersonal.
 func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 	if orgs := p.Orgs(); len(orgs) == 1 && !p.Admin {
@@ -90,7 +90,7 @@ func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 	return hangar.OrgPersonal
 }
 
-// tryCreateApp returns state.ErrConflict when somebody else created something
+// tryCreateApp returns state.ErrConflict when another caller created something
 // meanwhile, or when the organization changed since it was read.
 func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar.OrgID, orgItem state.Item) (tenants.AppRecord, error) {
 	switch _, err := a.store.Get(ctx, state.AppKey(in.Name)); {
@@ -132,8 +132,8 @@ func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar
 	return rec, err
 }
 
-// App implements hangar.AppService. That an App of somebody else exists is told:
-// clients ask for it to find out whether a name is taken.
+// App implements hangar.AppService. It reveals that an App of another organization
+// exists, because clients use it to find out whether a name is taken.
 func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -222,7 +222,7 @@ func (a *Apps) allOrgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 	return orgs, nil
 }
 
-// machineCounts counts the names of Machines, which those that exist have.
+// machineCounts counts the names of Machines, which only existing ones have.
 func (a *Apps) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
 	items, _, err := state.All(ctx, a.store, state.NamesPrefix, true)
 	if err != nil {
@@ -236,7 +236,7 @@ func (a *Apps) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) 
 	return counts, nil
 }
 
-// countVolumes counts those that are not destroyed.
+// countVolumes counts the volumes that are not destroyed.
 func countVolumes(rows []hangar.VolumeRow) map[hangar.AppID]int {
 	counts := map[hangar.AppID]int{}
 	for _, row := range rows {

@@ -23,16 +23,15 @@ const (
 	deletesAtOnce  = state.MaxTxnOps - 2 // one compare is of the App, one of what its organization uses
 )
 
-// DestroyApp implements hangar.AppService. Leases of its Machines do not keep an App:
-// whoever may delete it may do so with all that is in it. Once it has marked the
-// App, the decision stands: what cannot be destroyed now is when it is called again, or by
-// Control.Run.
+// DestroyApp implements hangar.AppService. Leases of its Machines do not protect an App:
+// the right to delete it includes all that is in it. Once the App is marked, the decision
+// stands: what cannot be destroyed now is destroyed by the next call or by Control.Run.
 func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	marked, err := a.markDeleting(ctx, name, force)
 	if err != nil {
 		return err
 	}
-	// Half a destruction helps nobody, so it goes on when the caller goes away.
+	// It continues when the caller goes away: half a destruction is useless.
 	ctx, cancel := finish.Within(ctx, destroyTimeout)
 	defer cancel()
 	if err = a.finishDestroy(ctx, marked); err != nil {

@@ -92,14 +92,14 @@ func TestAppLife(t *testing.T) {
 			t.Errorf("created again: %+v, was %+v", again, web)
 		}
 		if _, err := p.Machines().Machine(ctx, m.Ref()); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
-			t.Errorf("the app of before: %v", err)
+			t.Errorf("the former app: %v", err)
 		}
 		if _, err := p.Machines().Machine(ctx, hangar.MachineRef{App: "web", ID: m.ID}); hangar.ReasonOf(err) != hangar.ReasonMachineNotFound {
-			t.Errorf("machine of the app of before: %v", err)
+			t.Errorf("machine of the former app: %v", err)
 		}
 		all, err := p.Machines().Machines(ctx, "web", hangar.MachineFilter{IncludeDestroyed: true})
 		if err != nil || len(all) != 0 {
-			t.Errorf("machines of the app of before are listed: %v, %v", all, err)
+			t.Errorf("machines of the former app are listed: %v, %v", all, err)
 		}
 	})
 }
@@ -385,7 +385,7 @@ func TestContract(t *testing.T) {
 	t.Run("apps", func(t *testing.T) { contract.AppService(t, h) })
 }
 
-// harness is the plane as a principal meets it.
+// harness is the plane as a principal sees it.
 func (p *plane) harness(who hangar.Principal) contract.Harness {
 	return contract.Harness{
 		Orgs: p.Orgs(), Tokens: p.Tokens(), Apps: p.Apps(), Machines: p.Machines(), Platform: p.Platform(), Volumes: p.Volumes(), Addresses: p.Addresses(), Image: "nginx:alpine", Sleep: []string{"sleep"},
@@ -397,7 +397,7 @@ func (p *plane) harness(who hangar.Principal) contract.Harness {
 			tb.Helper()
 			who, err := p.auth.Authenticate(tb.Context(), credential)
 			if err != nil {
-				return p.nobody()
+				return p.unauthenticated()
 			}
 			return p.harness(who)
 		},
@@ -405,8 +405,8 @@ func (p *plane) harness(who hangar.Principal) contract.Harness {
 	}
 }
 
-// nobody is the plane as a credential that is not valid meets it.
-func (p *plane) nobody() contract.Harness {
+// unauthenticated is the plane as a caller with an invalid credential sees it.
+func (p *plane) unauthenticated() contract.Harness {
 	h := p.harness(hangar.Principal{})
 	h.Context = func(tb testing.TB) context.Context {
 		tb.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/control/vault"
 )
 
-// Whoever asks first and however many ask at once: there is one password, which stays
-// the same when the key that encrypts it is replaced.
+// There is one password for all callers, also concurrent first ones, and it stays the
+// same when the key that encrypts it is replaced.
 func TestArchivePassword(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
@@ -51,7 +51,7 @@ func TestArchivePassword(t *testing.T) {
 	})
 }
 
-// A state that is away is told of as such.
+// An unreachable state is reported as such.
 func TestArchivePasswordAway(t *testing.T) {
 	keys := newKeys(t)
 	store := &statetest.Away{Store: state.NewMemory()}

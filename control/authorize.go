@@ -18,7 +18,7 @@ func (t *Tokens) AuthenticateTokens(ctx context.Context, header hangar.Authoriza
 	return t.records(p), nil
 }
 
-// presented is the principal of somebody who has presented himself to the caller.
+// presented is the principal of a header that was presented to the caller.
 func (t *Tokens) presented(ctx context.Context, header hangar.Authorization) (hangar.Principal, error) {
 	if _, err := tenants.Caller(ctx); err != nil {
 		return hangar.Principal{}, err

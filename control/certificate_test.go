@@ -56,7 +56,7 @@ type fakeResolver map[string][]string
 
 var errNoName = errors.New("no such host")
 
-// of returns what there is of a name, or of the wildcard above it.
+// of returns the records of a name, or of the wildcard above it.
 func (r fakeResolver) of(host string) []string {
 	if found, ok := r[host]; ok {
 		return found
@@ -228,8 +228,7 @@ func TestCertificatesFollow(t *testing.T) {
 		}
 	}
 	left := slices.Concat(p.records(t, "/hostnames/"), p.records(t, "/certificates/"))
-	// Nobody knows whose the one is that cannot be read; of the others it is known that they
-	// were given up.
+	// The owner of the unreadable one is unknown; the others are known to be given up.
 	if want := []string{"/hostnames/com.example.*", "/hostnames/com.example.a", "/hostnames/com.example.bad", "/hostnames/net.example.worse"}; !slices.Equal(left, want) {
 		t.Errorf("there remain %v", left)
 	}
@@ -290,7 +289,7 @@ func TestCheckCertificate(t *testing.T) {
 	}
 }
 
-// TestRequestWithoutACME: nothing is asked of a server that asks nobody.
+// TestRequestWithoutACME: a server without an ACME server refuses requests for certificates.
 func TestRequestWithoutACME(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.app(t, "web")

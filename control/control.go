@@ -1,25 +1,21 @@
-// Package control decides: who owns an App, what a Machine is called and which
-// host shall run it.
+// Package control makes the decisions of the platform: who owns an App, what a Machine is called and which host runs
+// it.
 //
-// Promises. Every decision is one transaction of the cluster state: a name is
-// given to one Machine, a number to one network, for ever. A Machine is reserved
-// in the state before a host is asked to make it and confirmed afterwards; an
-// answer is sent only when both are durable. What a crash leaves half done, a
-// reservation without a Machine or an App without all of its Machines, is found
-// and finished by Open, or when somebody stumbles on it. Every method of the
-// services requires a principal; what is for everybody is Issuer, SignIns, Sessions, OAuth and Hooks alone. What a caller may not see is not found, in the same
-// words and after the same work as what is not there; see package tenants.
+// Promises. Every decision is one transaction of the cluster state: a name belongs to one Machine at a time, and the
+// number of a network is never reused. A Machine is reserved in the state before a host is asked to make it and
+// confirmed afterwards; an answer is sent only when both are durable. Open finishes what a crash interrupted, such as
+// a reservation without a Machine or an App without all of its Machines, and so does a later call that finds it.
+// Every method of the services requires a principal, except those of Issuer, SignIns, Sessions, OAuth and Hooks. What
+// a caller may not see is not found, in the same words and after the same work as a missing thing; see package
+// tenants.
 //
-// Concurrency. All types are safe for concurrent use. The package keeps nothing in
-// memory but which creations are under way in this process, so that several
-// control planes may share one state; it starts no goroutine that outlives a call.
-// On a store that NewMirror made, reads come from memory and go on while the state
-// cannot be reached; what state.Mirror promises of them is enough, because every
-// decision compares the revisions of what it was made by.
+// Concurrency. All types are safe for concurrent use. The package keeps nothing in memory but the creations under way
+// in this process, so several control planes may share one state; it starts no goroutine that outlives a call. On a
+// store that NewMirror made, reads come from memory and work while the state cannot be reached; the promises of
+// state.Mirror are enough, because every decision compares the revisions of what it read.
 //
-// It does not own Machines and volumes: their config, state and events are their host's,
-// which is asked, and which publishes a row of each; see Rows. It is not on the path of
-// requests to Machines and speaks no HTTP.
+// It does not own Machines and volumes: their hosts keep their config, state and events, answer for them, and publish
+// a row of each; see Rows. It is not on the path of requests to Machines and speaks no HTTP.
 package control
 
 import (
@@ -236,10 +232,10 @@ func New(cfg Config) *Control {
 	}
 }
 
-// Open makes what every server has, the organization hangar.OrgPersonal and its
-// default network, and finishes what a crash left half done. For that it asks the
-// hosts, so the agent of this process must be open. Hosts that cannot be reached
-// do not keep it from succeeding, and what they have is for Run; a state that was encrypted with other keys does.
+// Open makes what every server has, the organization hangar.OrgPersonal and its default network, and finishes
+// what a crash interrupted. For that it asks the hosts, so the agent of this process must be open. It succeeds
+// without hosts that cannot be reached, and leaves theirs to Run; it fails for a state that was encrypted with
+// other keys.
 func (c *Control) Open(ctx context.Context) error {
 	if err := c.vault.Check(ctx); err != nil {
 		return fmt.Errorf("open control: %w", state.HangarError(err))
@@ -270,7 +266,7 @@ func (c *Control) Users() *users.Users { return c.users }
 // principal.
 func (c *Control) SignIns() hangar.SignInService { return c.users.Door() }
 
-// Sessions returns the sessions of browsers, which those ask for who have no token.
+// Sessions returns the service of browsers' sessions, for callers without a token.
 func (c *Control) Sessions() hangar.SessionService { return c.users.Door() }
 
 // OAuth returns the rules of single sign-on, which authenticates third parties by itself.
@@ -294,7 +290,7 @@ func (c *Control) Platform() *Platform { return c.platform }
 // Images returns the service of images.
 func (c *Control) Images() *Images { return c.images }
 
-// Repositories returns the service of who may use the built-in registry.
+// Repositories returns the service of access to the built-in registry.
 func (c *Control) Repositories() *Repositories { return c.repositories }
 
 // Releases returns the service of Apps' releases.
@@ -351,11 +347,11 @@ func (c *Control) Extensions() *extensions.Extensions { return c.extensions }
 // principal.
 func (c *Control) Hooks() *extensions.Hooks { return c.hooks }
 
-// Issuer returns what those who verify identity tokens ask. Unlike the services it
-// requires no principal.
+// Issuer serves the verifiers of identity tokens. Unlike the services it requires no
+// principal.
 func (c *Control) Issuer() hangar.IdentityIssuer { return c.issuer }
 
-// heal finishes what a crash left half done. It fails only if the state does.
+// heal finishes what a crash interrupted. It fails only if the state does.
 func (c *Control) heal(ctx context.Context) error {
 	if err := c.healTenants(ctx, func(state.Item) bool { return true }); err != nil {
 		return err

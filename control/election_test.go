@@ -161,8 +161,8 @@ func TestElectionsRace(t *testing.T) {
 	}
 }
 
-// TestElectionsOfOthers: a Machine reaches the elections of its App and no others, whatever it calls them; tokens need
-// to be allowed to control the App.
+// TestElectionsOfOthers: a Machine reaches the elections of its App and no others, by any name; tokens need
+// ActionControl of the App.
 func TestElectionsOfOthers(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	for _, name := range []string{"acme", "other"} {
@@ -250,7 +250,7 @@ func TestElectionBounds(t *testing.T) {
 		pause()
 		_, err := p.Elections().OpenElectionSession(ctx, "acme", "db", hangar.ElectionSessionOpen{TTL: minute})
 		exhausted("one more session", err)
-		// Requests that wait: others can wait all the same.
+		// Requests that wait do not keep others from waiting.
 		known := p.election(ctx, t, "acme", hangar.ElectionQuery{}).Version
 		waiting, stop := context.WithCancel(ctx)
 		var group sync.WaitGroup

@@ -374,7 +374,7 @@ func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, req h
 	return hangar.ExecResult{ExitCode: code}, err
 }
 
-// DialMachine connects to nobody.
+// DialMachine connects to no program.
 func (f *fakeHost) DialMachine(ctx context.Context, ref hangar.MachineRef, _ int) (net.Conn, error) {
 	if _, err := f.do(ctx, ref, hangar.VerbExec, false, ""); err != nil {
 		return nil, err

@@ -14,14 +14,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The pauses after which what is left half done is tried again, which double from the first to the
-// last.
+// The pauses between attempts to finish interrupted work, which double from the first to the last.
 const (
 	firstHealPause = time.Second
 	lastHealPause  = time.Minute
 )
 
-// unfinished is told when something is left half done, because a host was away.
+// unfinished is signalled when work is interrupted because a host was away.
 type unfinished chan struct{}
 
 func (u unfinished) tell() {
@@ -56,7 +55,7 @@ func (c *Control) Run(ctx context.Context) error {
 			return err
 		}
 		if err := c.healAgain(ctx, &seen); err != nil {
-			c.log.WarnContext(ctx, "what is left half done is finished later", keyError, err)
+			c.log.WarnContext(ctx, "interrupted work is finished later", keyError, err)
 			c.unfinished.tell()
 		}
 		if wait = min(2*wait, lastHealPause); len(c.unfinished) == 0 {
@@ -178,7 +177,7 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	return nil
 }
 
-// exists asks the host, and nobody else, whether it has recorded a Machine.
+// exists asks only the host whether it has recorded a Machine.
 func (s *reservations) exists(ctx context.Context, r *claim) (bool, error) {
 	agent, err := s.hosts.agent(r.Host)
 	if err != nil {
@@ -219,8 +218,8 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 }
 
 // adopt reserves what a Machine uses that exists and has no reservation, unless it
-// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has meanwhile stays
-// that one's.
+// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has taken
+// meanwhile stays with it.
 func (r *Rows) adopt(ctx context.Context, row hangar.MachineRow) error {
 	ref := row.Machine.Ref()
 	if gone(row.Machine.State) {

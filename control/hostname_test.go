@@ -146,7 +146,7 @@ func (h *contest) txt(t *testing.T, name hangar.Hostname, values ...string) {
 // ownership is the record of a name for an App.
 func (h *contest) ownership(t *testing.T, app hangar.AppName, name hangar.Hostname) hangar.HostnameOwnership {
 	t.Helper()
-	// Another name of the App tells its ids, however that one is proven.
+	// Another name of the App reveals its ids, however it is proven.
 	const probe = "probe.ownership-of-names.net"
 	c, err := h.Certificates().RequestCertificate(admin(t), app, probe)
 	if err != nil {
@@ -254,7 +254,7 @@ func TestHostnameProofs(t *testing.T) {
 		h.dns.set("*.bank.com", h.own["web"].String())
 		h.must(t, "web", "*.bank.com", hangar.ProofDNS)
 		h.dns.set("*.bank2.com", "198.51.100.1")
-		h.dns.set("hangar-check.bank2.com", h.own["bad"].String()) // one name that somebody has registered below it
+		h.dns.set("hangar-check.bank2.com", h.own["bad"].String()) // one name that is registered below it
 		h.must(t, "bad", "*.bank2.com", "")
 		h.has(t, "bad", "*.bank2.com", false, false)
 	})
@@ -284,7 +284,7 @@ func TestUnprovenHostnames(t *testing.T) {
 	h.must(t, "bad", bank, "")
 	c, err := h.Certificates().UploadCertificate(h.evil, "bad", bank, uploadOf(t, string(bank)))
 	if err != nil || c.Proof != "" || c.ClaimEndsAt.Sub(c.CreatedAt) != hangar.HostnameClaimLife {
-		t.Fatalf("an upload that nobody has signed: %+v, %v", c, err)
+		t.Fatalf("a self-signed upload: %+v, %v", c, err)
 	}
 	if !slices.ContainsFunc(c.Issued, func(i hangar.IssuedCertificate) bool { return i.Status == hangar.CertificateUnproven }) {
 		t.Errorf("its certificates are %+v", c.Issued)
@@ -362,7 +362,7 @@ func TestUploadThatProves(t *testing.T) {
 	h.refused(t, "bad", bank)
 }
 
-// TestSquatting: who claims a name first, without a proof, is in the way of none who has one.
+// TestSquatting: an earlier claim without a proof does not block a later one with a proof.
 func TestSquatting(t *testing.T) {
 	for what, prove := range map[string]func(t *testing.T, h *contest){
 		"txt":     func(t *testing.T, h *contest) { t.Helper(); h.txt(t, bank, h.ownership(t, "web", bank).OrgValue) },
@@ -384,7 +384,8 @@ func TestSquatting(t *testing.T) {
 		})
 	}
 	t.Run("contested", func(t *testing.T) {
-		// The owner lets the name lead here and comes second: nobody gets it for that alone.
+		// The owner lets the name lead here and comes second: that alone proves it for none of
+		// them.
 		h := newHostnames(t)
 		h.must(t, "bad", bank, "")
 		h.dns.set(string(bank), sharedIP)

@@ -47,7 +47,7 @@ func TestMachineAsksForItself(t *testing.T) {
 	}
 	_, err := p.Identity().IssueIdentityToken(self, other.Ref(), hangar.IdentityTokenRequest{})
 	wantError(t, err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
-	// Who it is follows what its host has, and who is stopped or gone is nobody.
+	// Its identity follows its host's record, and a stopped or missing Machine has none.
 	if err := p.hosts[0].change(t.Context(), m.Ref(), func(m *hangar.Machine) { m.InstanceID = "01KXWWKW9T0000000000000009" }); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,9 @@ func (m *Machines) AcquireLease(ctx context.Context, ref hangar.MachineRef, in h
 	})
 }
 
-// MachineLease implements hangar.MachineService. Whoever may only read learns who
-// holds the lease, and not the nonce; a third party that acts for a user learns neither.
+// MachineLease implements hangar.MachineService. A caller that may only read learns the
+// holder of the lease, and not the nonce; a third party that acts for a user learns
+// neither.
 func (m *Machines) MachineLease(ctx context.Context, ref hangar.MachineRef) (hangar.Lease, error) {
 	lease, err := ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (hangar.Lease, error) {
 		return a.MachineLease(ctx, ref)
@@ -40,8 +41,8 @@ func (m *Machines) ReleaseLease(ctx context.Context, ref hangar.MachineRef) erro
 	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.ReleaseLease(ctx, ref) })
 }
 
-// platform is ctx for what the platform does because of what somebody asked of
-// another thing: leases hold off users only.
+// platform is ctx for what the platform does as a consequence of a request to another
+// thing: leases hold off users only.
 func platform(ctx context.Context) context.Context {
 	return hangar.WithEventSource(ctx, hangar.SourceAgent)
 }

@@ -59,7 +59,7 @@ func TestLeases(t *testing.T) {
 	wantError(t, p.Machines().ReleaseLease(hangar.WithLeaseNonce(reader, lease.Nonce), m.Ref()), hangar.CodeForbidden, "")
 }
 
-// TestLeaseDoesNotKeepAnApp: who may destroy an App does so with all that is in it.
+// TestLeaseDoesNotKeepAnApp: the right to destroy an App includes all that is in it.
 func TestLeaseDoesNotKeepAnApp(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	ctx := admin(t)

@@ -137,8 +137,8 @@ func (l endless) FollowEdge(ctx context.Context, _ hangar.AppID) iter.Seq2[hanga
 	}
 }
 
-// TestFollowersEndWithTheApp: who follows an App is told when it is destroyed, also when its name
-// is another's by then, and never hears of that one.
+// TestFollowersEndWithTheApp: a follower of an App learns when it is destroyed, also when
+// another has its name by then, and receives nothing of that one.
 func TestFollowersEndWithTheApp(t *testing.T) {
 	for hosts := 1; hosts <= 2; hosts++ {
 		all := []*fakeHost{newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc")}

@@ -64,8 +64,8 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err != nil {
 		return nil, err
 	}
-	// When the caller goes away in the middle, nobody would know whether the host
-	// has the Machine; so the creation goes on.
+	// The creation continues when the caller goes away: otherwise it would be unknown
+	// whether the host has the Machine.
 	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
@@ -140,9 +140,8 @@ func (m *Machines) create(
 	return nil, market.Err()
 }
 
-// afterFailure finds out what a failed creation left. A host that refused has
-// nothing; of one that did not answer nobody knows, so it is asked. As long as it
-// does not say, the reservation stays.
+// afterFailure finds out what a failed creation left. A host that refused has nothing;
+// one that did not answer is asked. As long as it does not say, the reservation stays.
 func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *claim, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:

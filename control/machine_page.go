@@ -65,7 +65,7 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 
 func byID(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
-// readable are the Machines of an organization that somebody may read.
+// readable are the Machines of an organization that a caller may read.
 type readable struct {
 	p      hangar.Principal
 	apps   map[hangar.AppID]tenants.AppRecord // those that have such Machines

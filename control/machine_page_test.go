@@ -45,7 +45,7 @@ func TestPagesOverHosts(t *testing.T) {
 	}
 	slices.Sort(ids)
 	p.hosts[0].publish, p.hosts[1].publish = nil, nil
-	for n := range 250 { // that nobody has reserved
+	for n := range 250 { // without a reservation
 		spec := hangar.MachineSpec{ID: hangar.NewMachineID(), Name: fmt.Sprint(n), App: "web", Region: "loc", Config: wish("").Config}
 		if _, err := p.hosts[n%2].record(t.Context(), spec); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestPagesOverHosts(t *testing.T) {
 	}}})
 	page, err := p.Machines().OrgMachines(single, hangar.OrgPersonal, hangar.MachinePageQuery{Limit: 10})
 	if err != nil || len(page.Machines) != 1 || page.Machines[0].ID != one.ID {
-		t.Errorf("somebody who may read one machine: %d of them, %v", len(page.Machines), err)
+		t.Errorf("a caller that may read one machine: %d of them, %v", len(page.Machines), err)
 	}
 }
 
@@ -143,8 +143,8 @@ func TestRoomOfHosts(t *testing.T) {
 	wantError(t, err, hangar.CodeConflict, hangar.ReasonInsufficientCapacity)
 }
 
-// TestChangedSince: whoever asks for what changed since a listing misses nothing,
-// although times are in whole seconds and pages take time.
+// TestChangedSince: a listing of changes since another misses nothing, although times
+// are in whole seconds and pages take time.
 func TestChangedSince(t *testing.T) {
 	began := time.Date(2026, 8, 14, 9, 57, 35, 700e6, time.UTC)
 	old, now := began.Add(-time.Hour).Truncate(time.Second), began.Truncate(time.Second)
@@ -164,7 +164,7 @@ func TestChangedSince(t *testing.T) {
 		t.Fatal(err)
 	}
 	if listing.After != machines[0].ID || !q.UpdatedAfter.IsZero() || q.Limit != hangar.MaxMachinePage {
-		t.Errorf("second page goes on with %+v of %+v", listing, q)
+		t.Errorf("second page continues with %+v of %+v", listing, q)
 	}
 	page = listing.Page(machines[1:], q.Limit)
 	if page.Next != "" || !page.LastUpdated.Equal(now.Add(-time.Second)) {

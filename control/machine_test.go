@@ -100,7 +100,7 @@ func TestMachineLife(t *testing.T) {
 		}
 		all := hangar.MachineFilter{IncludeDestroyed: true}
 		if list, err := p.Machines().Machines(ctx, "web", all); err != nil || len(list) != 1 {
-			t.Errorf("listed with those that are destroyed: %+v, %v", list, err)
+			t.Errorf("listed with destroyed ones: %+v, %v", list, err)
 		}
 		if list, err := p.Machines().Machines(ctx, "web", hangar.MachineFilter{}); err != nil || len(list) != 0 {
 			t.Errorf("listed: %+v, %v", list, err)
@@ -157,7 +157,7 @@ func TestCreateMachineChecks(t *testing.T) {
 	p.check(t)
 }
 
-// TestMachineRegions: a wish for a region may be a word for several, or a list.
+// TestMachineRegions: a requested region may be a word for several, or a list.
 func TestMachineRegions(t *testing.T) {
 	p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "ams"), newFakeHost("cccccccc", "syd"))
 	p.app(t, "web")
@@ -321,7 +321,7 @@ func TestPlacement(t *testing.T) {
 	if err != nil || far.Host != "cccccccc" || far.Region != "far" {
 		t.Errorf("in region far: %+v, %v", far, err)
 	}
-	// Hosts without room, and those that are away, are passed over.
+	// Hosts without room, and unreachable ones, are skipped.
 	p.hosts[0].onCreate = func(hangar.MachineSpec) (error, error) { return errRoom, nil }
 	for range 4 {
 		if m := p.machine(t, "web", ""); m.Host != "bbbbbbbb" {
@@ -572,8 +572,7 @@ func TestMachinesOfHostsThatAreAway(t *testing.T) {
 	}
 }
 
-// TestStateThatIsAway: who reads, and who orders what only the host decides, does not
-// notice.
+// TestStateThatIsAway: reads, and orders that only the host decides, still work.
 func TestStateThatIsAway(t *testing.T) {
 	store := &brittle{Store: state.NewMemory()}
 	p := newPlane(t, mirror(t, store))
@@ -778,7 +777,7 @@ func crash(t *testing.T, operation func(context.Context, *plane, *hangar.Machine
 		}
 	}
 	p.check(t)
-	// Whatever was left over, the same wish can come true now, or has.
+	// After any interruption, the same request succeeds now, or has.
 	switch err := operation(admin(t), p, m); hangar.CodeOf(err) {
 	case "", hangar.CodeNotFound, hangar.CodeConflict, hangar.CodeInvalid:
 	default:

@@ -177,7 +177,7 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	ctx, cancel := finish.Within(ctx, undoTimeout) // the caller may have left
 	defer cancel()
 	if err := releaseName(ctx, m.store, ref, r.Name); err != nil {
-		// The Machine is as good as gone; whoever wants its name finds that out.
+		// The Machine is as good as gone; the next request for its name finds that out.
 		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
 	if err := m.rows.forget(ctx, ref); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// TestMetricsScope: who may query the series of which Apps, and what everybody else is told.
+// TestMetricsScope: who may query the series of which Apps, and the answers to all others.
 func TestMetricsScope(t *testing.T) {
 	store := state.NewMemory()
 	p := newPlane(t, store)
@@ -56,7 +56,7 @@ func TestMetricsScope(t *testing.T) {
 		}
 	}
 	if _, err := p.Metrics().MetricsScope(t.Context(), "acme"); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("without a principal: %v", err)
 	}
 	_, err = p.Metrics().MetricsScope(admin(t), "nowhere")
 	wantError(t, err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)

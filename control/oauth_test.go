@@ -83,8 +83,8 @@ func (p *plane) stands(t *testing.T, tokens *hangar.OAuthTokens) bool {
 	return err == nil
 }
 
-// TestGrantsEndWithWhatTheyDependOn: the membership, the password, the user; at once, on this server and on
-// one that starts, and for good.
+// TestGrantsEndWithWhatTheyDependOn: the membership, the password, the user; at once and permanently, on
+// this server and on one that starts.
 func TestGrantsEndWithWhatTheyDependOn(t *testing.T) {
 	client := party("logs")
 	for name, test := range map[string]struct {
@@ -304,7 +304,7 @@ func TestCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const verifier, at = "a verifier that nobody else knows, long enough", "http://127.0.0.1:4321/"
+	const verifier, at = "a secret verifier, random and long enough for PKCE", "http://127.0.0.1:4321/"
 	sum := sha256.Sum256([]byte(verifier))
 	challenge := base64.RawURLEncoding.EncodeToString(sum[:])
 	_, err = p.OAuth().Authorize(ctx, hangar.OAuthAuthorization{Client: client, RedirectURI: at})
@@ -349,8 +349,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestOnlyUsersAuthorize: a token for a part of what a user may do gives nothing away, and neither does one of
-// nobody; nor does a third party by what it was given.
+// TestOnlyUsersAuthorize: neither a token for a part of a user's rights, nor one without a user, nor a third
+// party's grant can authorize others.
 func TestOnlyUsersAuthorize(t *testing.T) {
 	p, client := newPlane(t, state.NewMemory()), party("logs")
 	acme, other := p.org(t, "acme"), p.org(t, "other")
@@ -397,8 +397,8 @@ func TestNoSecretIsKept(t *testing.T) {
 	}
 }
 
-// TestUsersSeeAndEndWhatTheyGave: sessions and grants are among the tokens of their user and of nobody else but
-// the admins of the organization; revoking one ends all of it, and no quota changes.
+// TestUsersSeeAndEndWhatTheyGave: sessions and grants are listed among the tokens of their user, and only to
+// the user and the admins of the organization; revoking one ends all of it, and no quota changes.
 func TestUsersSeeAndEndWhatTheyGave(t *testing.T) {
 	p, client := newPlane(t, state.NewMemory()), party("logs")
 	acme := p.org(t, "acme")
@@ -434,7 +434,8 @@ func TestUsersSeeAndEndWhatTheyGave(t *testing.T) {
 	}
 }
 
-// TestThirdPartiesSeeNoAddresses: neither of members nor of who holds a lease, also together with a token of their own.
+// TestThirdPartiesSeeNoAddresses: neither of members nor of the holder of a lease, also together with a token of
+// their own.
 func TestThirdPartiesSeeNoAddresses(t *testing.T) {
 	p, client := newPlane(t, state.NewMemory()), party("logs")
 	p.app(t, "web")

@@ -104,8 +104,8 @@ func (o *Orgs) ensureOrg(ctx context.Context, in hangar.OrgCreate) error {
 	return err
 }
 
-// Org implements hangar.OrgService. Whoever is allowed anything in an organization
-// may know what it is called.
+// Org implements hangar.OrgService. Any right in an organization includes reading its
+// name.
 func (o *Orgs) Org(ctx context.Context, slug hangar.OrgSlug) (*hangar.Org, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -166,7 +166,7 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 		case rec.Personal():
 			return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The organization %q is always there", slug)
 		}
-		// Before the mark, too, so that who creates something meets none that is taken back.
+		// Before the mark, too, so that a creator does not see a mark that is taken back.
 		if err := o.empty(ctx, rec.ID); err != nil {
 			return state.HangarError(err)
 		}
@@ -176,8 +176,8 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 	}
 }
 
-// removeOrg removes an organization unless it has an App. It returns
-// state.ErrConflict when somebody else did something to it.
+// removeOrg removes an organization unless it has an App. It returns state.ErrConflict
+// when another caller has changed it.
 func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.Item) error {
 	item, err := o.markOrg(ctx, rec, item, true)
 	if err != nil {

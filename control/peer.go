@@ -23,8 +23,8 @@ import (
 // decided stands whether or not it does in time.
 const peerPatience = 5 * time.Second
 
-// peerRecord is a peer as the state keeps it. That a key has but one owner is told by
-// a second record, peerKeyRecord, which comes and goes with it.
+// peerRecord is a peer in the state. A second record, peerKeyRecord, which is written
+// and removed with it, keeps its key unique.
 type peerRecord struct {
 	hangar.Peer
 	OrgID hangar.OrgID `json:"org_id"`
@@ -38,7 +38,12 @@ type peerKeyRecord struct {
 
 func peersOf(org hangar.OrgID) string { return state.PeersPrefix + string(org) + "/" }
 
-func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + name }
+// peerKey has names in lower case: peers are found by DNS, which knows no case.
+func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + strings.ToLower(name) }
+
+// peerNameFault says what is wrong with the name of a peer; empty: nothing. Existing clients make names of those of
+// their computers, which may have capitals.
+func peerNameFault(name string) string { return tenants.NameFault(strings.ToLower(name)) }
 
 func publicKeyKey(key hangar.PeerKey) string {
 	raw := key.Bytes()
@@ -58,7 +63,7 @@ type Peers struct {
 var _ hangar.PeerService = (*Peers)(nil)
 
 // CreatePeer implements hangar.PeerService. The gateway is opened first, so that one
-// which cannot listen leaves no peer that nobody lets in.
+// which cannot listen leaves no unusable peer.
 func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.PeerCreate) (*hangar.NewPeer, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -111,7 +116,7 @@ func (s *Peers) await(ctx context.Context, key hangar.PeerKey, peer *hangar.Peer
 
 func checkPeer(in hangar.PeerCreate) error {
 	if in.Name != "" {
-		if fault := tenants.NameFault(in.Name); fault != "" {
+		if fault := peerNameFault(in.Name); fault != "" {
 			return hangar.Errorf(hangar.CodeInvalid, "", "invalid name: %s", fault)
 		}
 	}
@@ -226,7 +231,7 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 		return err
 	}
 	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonPeerNotFound, "Could not find WireGuard peer %.80q of organization %q", name, org)
-	if tenants.NameFault(name) != "" {
+	if peerNameFault(name) != "" {
 		return missing
 	}
 	for {

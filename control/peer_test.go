@@ -80,8 +80,7 @@ func TestPeerService(t *testing.T) {
 	})
 }
 
-// A gateway that cannot listen gets no peer that nobody lets in, and a server without
-// one says so.
+// A gateway that cannot listen gets no peer, and a server without a gateway says so.
 func TestGatewayRefuses(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.gateway.refusal = &hangar.Error{Code: hangar.CodeUnavailable, Message: "UDP port 51820 is in use"}
@@ -106,6 +105,27 @@ func TestGatewayRefuses(t *testing.T) {
 
 // Of many who want the same name, or have the same key, one gets it; numbers are given
 // once.
+// TestPeerNames: names have capitals, as those of people's computers, and are found and unique without.
+func TestPeerNames(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store state.Store) {
+		p := newPlane(t, store)
+		p.app(t, "web")
+		p.peer(t, hangar.OrgPersonal, "Johns-MacBook-01", 1)
+		_, err := p.Peers().CreatePeer(admin(t), hangar.OrgPersonal, hangar.PeerCreate{Name: "johns-macbook-01", PublicKey: testKey(2)})
+		wantError(t, err, hangar.CodeInvalid, hangar.ReasonNameTaken)
+		_, err = p.Peers().CreatePeer(admin(t), hangar.OrgPersonal, hangar.PeerCreate{Name: "Johns_MacBook", PublicKey: testKey(2)})
+		wantError(t, err, hangar.CodeInvalid, "")
+		list, err := p.Peers().Peers(admin(t), hangar.OrgPersonal)
+		if err != nil || len(list) != 1 || list[0].Name != "Johns-MacBook-01" {
+			t.Errorf("%+v, %v", list, err)
+		}
+		if err := p.Peers().RemovePeer(admin(t), hangar.OrgPersonal, "JOHNS-macbook-01"); err != nil {
+			t.Error(err)
+		}
+		p.peer(t, hangar.OrgPersonal, "johns-macbook-01", 1)
+	})
+}
+
 func TestPeersAreUnique(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
@@ -136,8 +156,7 @@ func TestPeersAreUnique(t *testing.T) {
 	})
 }
 
-// Whoever follows the peers hears of each change, and is not kept from it by a record
-// that makes no sense.
+// A watcher of the peers receives each change, in spite of an unreadable record.
 func TestWatchPeers(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)

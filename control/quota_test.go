@@ -468,7 +468,7 @@ func TestDestroyedVolumeThatIsRead(t *testing.T) {
 }
 
 // TestClaimsOfHosts: what a host is about to do by itself is refused beyond a quota, and counts
-// as what became of it.
+// by its result.
 func TestClaimsOfHosts(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.orgWithApp(t, "acme")
@@ -516,7 +516,7 @@ func TestClaimsOfHosts(t *testing.T) {
 	}
 	counts(2)
 	p.limit(t, "acme", hangar.Quotas{hangar.QuotaVolumeGB: 2})
-	row.Seq, row.Volume.SizeGB = row.Seq+1, 3 // whatever the quota says
+	row.Seq, row.Volume.SizeGB = row.Seq+1, 3 // beyond the quota
 	if err := p.rows.PublishVolume(t.Context(), *row); err != nil {
 		t.Fatal(err)
 	}
@@ -594,8 +594,8 @@ func TestImageQuota(t *testing.T) {
 	}
 }
 
-// TestImagesWaitForTheQuotas: a pull of before the quotas are known, as when the server starts, is
-// neither refused nor admitted until they are.
+// TestImagesWaitForTheQuotas: a pull before the quotas are known, as when the server starts, waits
+// until they are.
 func TestImagesWaitForTheQuotas(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.org(t, "greedy")

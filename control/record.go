@@ -24,9 +24,9 @@ type reservation struct {
 	ID   hangar.MachineID `json:"id"`
 	Name string           `json:"name"`
 	Host hangar.HostID    `json:"host"`
-	// Confirmed is set once the host has recorded the Machine. A reservation
-	// without it may be all that a crash left; whoever releases such a one makes its
-	// creator, if that one is still alive, undo what it did.
+	// Confirmed is set once the host has recorded the Machine. A reservation without it
+	// may be all that a crash left; releasing such a one makes its creator, if it is
+	// still alive, undo what it did.
 	Confirmed bool      `json:"confirmed,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	// OrgID is the organization that Counts is counted for, until the Machine is destroyed.

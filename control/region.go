@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// regionFor is the first of some regions that is wished for, or else of codes that no server
-// has, the wish itself. A wish is the code of a region, a word for several, see
+// regionFor is the first of some regions that matches the request, or the request itself if no
+// server has its codes. A request is the code of a region, a word for several, see
 // hangar.Region.Covers, or a list of such with commas, the dearest first; empty: the first of all.
 func regionFor(wish hangar.Region, regions []hangar.Region) hangar.Region {
 	if wish == "" {

@@ -49,13 +49,13 @@ func TestCredentialsAreForAdministrators(t *testing.T) {
 func TestCredentialsAreEncrypted(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
-		p.login(t, "ghcr.io", "somebody", "plaintext")
+		p.login(t, "ghcr.io", "alice", "plaintext")
 		items, _, err := state.All(t.Context(), store, "/", false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range items {
-			if bytes.Contains(i.Value, []byte("plaintext")) || bytes.Contains(i.Value, []byte("somebody")) {
+			if bytes.Contains(i.Value, []byte("plaintext")) || bytes.Contains(i.Value, []byte("alice")) {
 				t.Errorf("%s holds it in clear: %s", i.Key, i.Value)
 			}
 		}

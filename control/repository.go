@@ -14,8 +14,8 @@ type Repositories struct{ tenants *tenants.Directory }
 
 var _ hangar.RepositoryService = (*Repositories)(nil)
 
-// Repository implements hangar.RepositoryService. Who is not allowed
-// the action learns no more of an organization that is there than of one that is not.
+// Repository implements hangar.RepositoryService. To a caller without the right, an
+// existing organization looks like a missing one.
 func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryName, action hangar.Action) (hangar.Repository, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {

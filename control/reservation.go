@@ -21,9 +21,9 @@ const createTimeout = 30 * time.Second
 // undoTimeout bounds how long it takes to undo a creation, also of one that took too long.
 const undoTimeout = 10 * time.Second
 
-// errLost says that somebody released a reservation while its creator, who seemed
+// errLost says that another caller released a reservation while its creator, who seemed
 // dead, was still at work.
-var errLost = errors.New("control: reservation was released by somebody else")
+var errLost = errors.New("control: reservation was released by another caller")
 
 // claim is a reservation that its creator holds.
 type claim struct {
@@ -144,7 +144,7 @@ func (s *reservations) rewrite(ctx context.Context, r *claim, change func(*reser
 	return nil
 }
 
-// release gives a reservation and its name back, unless somebody else did.
+// release gives a reservation and its name back, unless another caller did.
 func (s *reservations) release(ctx context.Context, r *claim) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
@@ -209,7 +209,7 @@ func (s *reservations) observe(ctx context.Context, ref hangar.MachineRef, r res
 	return s.ask(ctx, ref, r)
 }
 
-// ask is observe for a reservation that is nobody's work under way.
+// ask is observe for a reservation whose creator is not at work.
 func (s *reservations) ask(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
 	m, err := s.machineOrRow(ctx, ref, r.Host)
 	switch {

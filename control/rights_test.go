@@ -21,7 +21,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 // rightsFile says of each method of a service which action it asks for: "any" for every one
-// of them, "a|b" for one of these, "a+b" for both, "user" for everybody who has signed in, and "administrator" for what no token allows.
+// of them, "a|b" for one of these, "a+b" for both, "user" for all signed-in users, and "administrator" for what no
+// token allows.
 const rightsFile = "testdata/rights.txt"
 
 // TestRights calls every method of every service with tokens of each action. A change of the
@@ -61,7 +62,7 @@ type caller struct {
 	there names
 }
 
-// allowed reports whether somebody who may do actions in the whole organization is let in.
+// allowed reports whether a caller that may do actions in the whole organization is let in.
 func (c *caller) allowed(t *testing.T, actions hangar.Action) bool {
 	t.Helper()
 	if c.plane == nil {
@@ -86,7 +87,7 @@ func (c *caller) letsUser(t *testing.T) bool {
 	return c.lets(t, hangar.Principal{Subject: "me", SignedIn: true, User: p.user(t, c.there.user).ID, Tokens: []hangar.TokenID{token}})
 }
 
-// lets reports whether somebody is let in.
+// lets reports whether a principal is let in.
 func (c *caller) lets(t *testing.T, who hangar.Principal) bool {
 	t.Helper()
 	switch hangar.CodeOf(c.call(t, as(t, who))) {
@@ -164,8 +165,8 @@ func (r *countingResolver) LookupCNAME(context.Context, string) (string, error) 
 	return "", errNoName
 }
 
-// TestReadingHasNoEffect calls every method that somebody is let into who may but read, or
-// query metrics: afterwards everything is as it was, and no name was looked up.
+// TestReadingHasNoEffect calls every method that the right to read, or to query metrics,
+// allows: afterwards everything is as before, and no name was looked up.
 func TestReadingHasNoEffect(t *testing.T) {
 	called := 0
 	const looking = hangar.ActionRead | hangar.ActionMetrics

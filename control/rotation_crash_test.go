@@ -45,8 +45,8 @@ func step(left *int) {
 	}
 }
 
-// dyingResealer is a host that holds nothing: after the state was sealed anew, and
-// before the old key is dropped.
+// dyingResealer is a host that holds nothing: it dies after the state was re-encrypted,
+// and before the old key is dropped.
 type dyingResealer struct{ left *int }
 
 func (r dyingResealer) Reseal(context.Context) (int, error) {

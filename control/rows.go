@@ -44,8 +44,8 @@ func NewRows(store state.Store, log *slog.Logger) *Rows {
 func (r *Rows) SetQuotas(defaults ledger.Defaults) { r.ledger.SetDefaults(defaults) }
 
 // AdmitImages refuses more images of an organization that uses so many bytes of a host. It
-// answers CodeExhausted with ReasonQuota. It waits for SetQuotas: a host goes on with Machines that
-// were created before its server ended, and an image that cannot be had fails its Machine for good.
+// answers CodeExhausted with ReasonQuota. It waits for SetQuotas: a host resumes Machines that were
+// created before its server ended, and a refused image would fail its Machine for good.
 func (r *Rows) AdmitImages(ctx context.Context, org hangar.OrgID, used int64) error {
 	if err := r.ledger.Await(ctx); err != nil {
 		return err
@@ -210,11 +210,11 @@ func (r *Rows) WatchMachines(ctx context.Context) iter.Seq2[hangar.MachineRowCha
 type rowFeed struct {
 	rows    *Rows
 	yield   func(hangar.MachineRowChange, error) bool
-	known   map[string]state.Revision // the keys that the watcher was told, and which revision of them
+	known   map[string]state.Revision // the keys that the watcher has received, and their revisions
 	stopped bool
 }
 
-// list tells what is different from what the watcher knows.
+// list yields the differences from what the watcher has received.
 func (f *rowFeed) list(ctx context.Context) (next state.Revision, err error) {
 	items, revision, err := state.All(ctx, f.rows.store, state.HostsPrefix, false)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestConfigsInRows(t *testing.T) {
 	}
 }
 
-// view is what a watcher was told so far.
+// view is what a watcher has received so far.
 type view map[hangar.MachineID]uint64
 
 func TestFeed(t *testing.T) {
@@ -214,7 +214,7 @@ func TestFeedAfterCompaction(t *testing.T) {
 		t.Errorf("synced %d times, saw %v", synced, seen)
 	}
 	if told[machineID(0)] != 1 || told[machineID(3)] != 1 || told[machineID(2)] != 2 {
-		t.Errorf("told %v: what did not change is told once", told)
+		t.Errorf("received %v: an unchanged row is sent once", told)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestUnreadableRows(t *testing.T) {
 	if err != nil || len(published) != 6 || published[machineID(1)] != 1 || published[machineID(2)] != 0 {
 		t.Errorf("published %v, %v; what cannot be read is at 0", published, err)
 	}
-	publish(t, rows, row(machineID(2), 1, hangar.MachineStarted)) // the host mends its row
+	publish(t, rows, row(machineID(2), 1, hangar.MachineStarted)) // the host repairs its row
 	if published, _ = rows.PublishedMachines(t.Context(), hostA); published[machineID(2)] != 1 {
 		t.Errorf("an unreadable row was not replaced: %v", published)
 	}

@@ -32,8 +32,8 @@ func (p *plane) setKey(t *testing.T, app hangar.AppName, name, value string) han
 	return ref
 }
 
-// TestWhoUsesSecretKeys: who may read may encrypt and verify; who may change the App may
-// decrypt and sign, too; for others the App is not there.
+// TestWhoUsesSecretKeys: the right to read allows encrypting and verifying; the right to
+// change the App also decrypting and signing; to others the App looks missing.
 func TestWhoUsesSecretKeys(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.app(t, "web")

@@ -87,7 +87,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 			t.Errorf("%+v became %+v, %v", before, after, err)
 		}
 		if err := p.SecretKeys().VerifyWithKey(admin(t), key, 0, []byte("text"), signature); err != nil {
-			t.Errorf("a signature of before: %v", err)
+			t.Errorf("an earlier signature: %v", err)
 		}
 	})
 }
@@ -104,8 +104,8 @@ func TestDigestsTellNothing(t *testing.T) {
 	}
 }
 
-// TestMovedSecretsDoNotOpen puts the record of one App, and an older one, where
-// somebody with a hand in the state would.
+// TestMovedSecretsDoNotOpen moves the record of one App, and an older one, as an
+// attacker with access to the state would.
 func TestMovedSecretsDoNotOpen(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	web, api := p.app(t, "web"), p.app(t, "api")
@@ -166,7 +166,7 @@ func TestSecretService(t *testing.T) {
 	contract.SecretService(t, h)
 }
 
-// instant are Machines of a host that has done what it was asked when it answers.
+// instant are Machines of a host that has finished each request when it answers.
 type instant struct{ hangar.MachineService }
 
 func (instant) WaitMachine(context.Context, hangar.MachineRef, hangar.MachineWait) (hangar.MachineReached, error) {

@@ -80,7 +80,7 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 	}
 }
 
-// orgOf is the organization of a wish that names none: that of its first App.
+// orgOf is the organization of a request that names none: that of its first App.
 func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.AppName) (hangar.OrgSlug, error) {
 	if len(apps) == 0 {
 		return defaultOrg(p), nil
@@ -141,7 +141,7 @@ func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.G
 	return org, state.Unchanged(item), nil
 }
 
-// until says how long a caller's own tokens are valid, if not for ever.
+// until says how long a caller's own tokens are valid, if they expire.
 func until(p hangar.Principal) string {
 	for _, g := range p.Grants {
 		if !g.Until.IsZero() {

@@ -35,7 +35,7 @@ type person struct {
 	roles  map[hangar.OrgSlug]hangar.Role
 	times  map[hangar.OrgSlug]int // how often the user has become a member
 	tokens []madeToken
-	gone   []string // texts of what has ended for good
+	gone   []string // texts of tokens that have ended
 }
 
 // madeToken is a token that a person has made.
@@ -106,7 +106,7 @@ func (k madeToken) lasts(p *person) bool {
 	return p.roles[k.org] != "" && p.times[k.org] == k.time
 }
 
-// step does something to somebody.
+// step makes a random change of a random user.
 func (m *tokenModel) step() {
 	m.t.Helper()
 	i := m.rand.IntN(len(m.people))

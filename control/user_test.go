@@ -53,7 +53,7 @@ func (p *plane) signIn(t *testing.T, email, password string) *hangar.NewToken {
 	return made
 }
 
-// with is the context of who presents a credential, which must be valid.
+// with is the context of a caller with a credential, which must be valid.
 func (p *plane) with(t *testing.T, credential string) context.Context {
 	t.Helper()
 	who, err := p.auth.Authenticate(t.Context(), credential)
@@ -134,7 +134,7 @@ func TestInvitedUserSignsIn(t *testing.T) {
 	})
 }
 
-// TestSignInTellsNothing: the answer is the same, whatever was wrong.
+// TestSignInTellsNothing: the answer is the same for every cause.
 func TestSignInTellsNothing(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.join(t, hangar.UserInvite{Email: "ann@example.com"})
@@ -205,7 +205,7 @@ func TestInvitations(t *testing.T) {
 		if got := p.used(t, "acme", hangar.QuotaMembers); got != 0 {
 			t.Errorf("%d places are used", got)
 		}
-		// An organization that is deleted takes its invitations along, whatever is called so then.
+		// A deleted organization takes its invitations along, even if another gets its name.
 		fourth := p.invite(t, hangar.UserInvite{Email: "bob@example.com", Org: "acme"})
 		if err := p.Orgs().DeleteOrg(admin(t), "acme"); err != nil {
 			t.Fatal(err)
@@ -241,8 +241,8 @@ func TestOneAddressOneUser(t *testing.T) {
 	})
 }
 
-// TestAddressOfAnother: who has made himself the user of somebody else's address does not become a
-// member in that one's place: that needs the code, and the code needs the user.
+// TestAddressOfAnother: a user with another person's address does not become a member in that
+// person's place: that needs the code, and the code needs the user.
 func TestAddressOfAnother(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	p.org(t, "evil")
@@ -289,7 +289,7 @@ func TestWhoManagesMembers(t *testing.T) {
 		}
 		for _, u := range list {
 			if u.ID != ann && test.credential == member && (u.CustomerAddress != "" || !u.LastSignIn.IsZero()) {
-				t.Errorf("%s is told of %+v", who, u)
+				t.Errorf("%s sees %+v", who, u)
 			}
 		}
 		_, err = users.User(ctx, "ann@example.com")
@@ -325,7 +325,7 @@ func TestWhoManagesMembers(t *testing.T) {
 			wantError(t, err, hangar.CodeForbidden, "")
 		}
 	}
-	// A member of an organization that somebody manages is not thereby one that may be added to another.
+	// Managing the members of one organization does not include adding them to another.
 	_, err := users.SetMember(p.with(t, chief), "acme", "eve@example.com", hangar.RoleMember)
 	wantError(t, err, hangar.CodeNotFound, hangar.ReasonUserNotFound)
 	name := "Ann Other"
@@ -334,7 +334,7 @@ func TestWhoManagesMembers(t *testing.T) {
 	if u, err := users.UpdateUser(p.with(t, member), hangar.UserRef(ann), hangar.UserUpdate{Name: &name}); err != nil || u.Name != name {
 		t.Errorf("renamed to %+v, %v", u, err)
 	}
-	// What an organization's own tokens may: everything for ever, or nothing of this.
+	// An organization's own tokens may do this only if they allow everything without an end.
 	until := p.clock.Now().Add(time.Hour)
 	for _, test := range []struct {
 		grant hangar.Grant
@@ -352,7 +352,7 @@ func TestWhoManagesMembers(t *testing.T) {
 	}
 }
 
-// TestMembershipEnds: with it, all that it has brought ends, at once and for good.
+// TestMembershipEnds: with it, all that it has allowed ends, at once and permanently.
 func TestMembershipEnds(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)
@@ -394,14 +394,14 @@ func TestMembershipEnds(t *testing.T) {
 			t.Error("the token is still recorded")
 		}
 		wantError(t, p.Users().RemoveMember(admin(t), "acme", hangar.UserRef(ann)), hangar.CodeNotFound, hangar.ReasonUserNotFound)
-		// Who comes back begins anew.
+		// A returning member starts over.
 		if _, err := p.Users().SetMember(admin(t), "acme", hangar.UserRef(ann), hangar.RoleMember); err != nil {
 			t.Fatal(err)
 		}
 		if p.valid(t, made.Text) {
 			t.Error("a token comes back with its user")
 		}
-		// A role that changes counts at once, and everybody may leave.
+		// A changed role counts at once, and every member may leave.
 		if _, err := p.Users().SetMember(admin(t), "acme", hangar.UserRef(ann), hangar.RoleAdmin); err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +471,7 @@ func TestPasswords(t *testing.T) {
 		login = p.signIn(t, "ann@example.com", next).Text
 		reset, err := p.Users().ResetPassword(admin(t), hangar.UserRef(ann))
 		if err != nil || !p.valid(t, login) {
-			t.Fatalf("a reset that nobody used: %v", err)
+			t.Fatalf("an unused reset: %v", err)
 		}
 		use := hangar.CodeUse{Code: hangar.NewSensitive(reset.Code), Password: hangar.NewSensitive(goodPassword)}
 		if _, err := p.SignIns().UseCode(t.Context(), use); err != nil || p.valid(t, login) {
@@ -487,7 +487,7 @@ func TestPasswords(t *testing.T) {
 		p.clock.advance(hangar.PasswordResetLifetime)
 		_, err = p.SignIns().UseCode(t.Context(), hangar.CodeUse{Code: hangar.NewSensitive(reset.Code), Password: hangar.NewSensitive(goodPassword)})
 		wantError(t, err, hangar.CodeInvalid, hangar.ReasonCodeInvalid)
-		// One of weaker parameters is made anew by the next sign-in.
+		// The next sign-in replaces a digest of weaker parameters.
 		key := state.PasswordsPrefix + string(ann)
 		weak := "$argon2id$v=19$m=8,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$XdTJKPvVpEdCNu922dgwQXj+XfOITS04PpG3cDMn5sE"
 		if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(key, []byte(weak))}}); err != nil {
@@ -518,7 +518,7 @@ func TestSignInsAreBounded(t *testing.T) {
 	}
 	p.clock.advance(hangar.SignInLifetime)
 	p.signIn(t, "ann@example.com", goodPassword)
-	if left := p.records(t, "/tokens/"); len(left) != 2 { // that one, and the administrator's
+	if left := p.records(t, "/tokens/"); len(left) != 2 { // this one, and the administrator's
 		t.Errorf("records of tokens that have expired: %v", left)
 	}
 }
@@ -549,12 +549,12 @@ func TestUserAdmin(t *testing.T) {
 		} {
 			wantError(t, err, hangar.CodeFailedPrecondition, "")
 		}
-		// Tokens that it makes belong to nobody, as before there were users.
+		// Tokens that it makes belong to no user, as before there were users.
 		made, err := p.Tokens().CreateToken(admin(t), hangar.TokenCreate{Kind: hangar.TokenOrg, Org: "acme"})
 		if err != nil || made.UserID != "" {
 			t.Errorf("%+v, %v", made, err)
 		}
-		// Another administrator may do the same, as long as that one is one.
+		// Another administrator may do the same, while being one.
 		boss := p.join(t, hangar.UserInvite{Email: "boss@example.com", Admin: true})
 		login := p.signIn(t, "boss@example.com", goodPassword).Text
 		mine, err := p.Tokens().CreateToken(p.with(t, login), hangar.TokenCreate{Kind: hangar.TokenOrg, Org: "acme"})

@@ -17,8 +17,8 @@ import (
 )
 
 // Volumes implements hangar.VolumeService. A volume is found by the row that its host has
-// published; whatever is asked of it, the host answers. What a host answers is published at
-// once, so that who has asked meets it in what follows.
+// published; its host answers all requests about it. The host's answer is published at
+// once, so that the caller's next requests see it.
 //
 // Rows outlive their Apps, as their snapshots stay. They are kept by the App's id: another
 // App of the same name has nothing of them.
@@ -34,7 +34,7 @@ type Volumes struct {
 
 var _ hangar.VolumeService = (*Volumes)(nil)
 
-// find returns the row of a volume, to whoever may do action to its App.
+// find returns the row of a volume if the caller may do action to its App.
 func (v *Volumes) find(ctx context.Context, ref hangar.VolumeRef, action hangar.Action) (hangar.VolumeRow, error) {
 	rec, _, err := v.tenants.App(ctx, ref.App, action)
 	if err != nil {
@@ -65,7 +65,7 @@ func lastKnown(row hangar.VolumeRow) *hangar.Volume {
 	return &row.Volume
 }
 
-// order passes what shall be done with a volume on to its host.
+// order passes a change of a volume on to its host.
 func (v *Volumes) order(
 	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.VolumeAgent, hangar.VolumeRef) (*hangar.VolumeRow, error),
 ) (*hangar.Volume, error) {
@@ -85,7 +85,7 @@ func (v *Volumes) order(
 	return answered(done), nil
 }
 
-// volumeRoom tells of a host without room in the words for volumes.
+// volumeRoom words the error of a host without room for volumes.
 func volumeRoom(err error) error {
 	if hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// CreateVolume implements hangar.VolumeService. Nothing is reserved: a volume that nobody
-// has been told of is found by the row that its host publishes.
+// CreateVolume implements hangar.VolumeService. Nothing is reserved: a volume whose
+// answer was lost is found by the row that its host publishes.
 func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hangar.VolumeCreate) (*hangar.Volume, error) {
 	rec, item, err := v.tenants.App(ctx, app, hangar.ActionCreate)
 	if err != nil {
@@ -31,8 +31,8 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	if err != nil {
 		return nil, err
 	}
-	// When the caller goes away in the middle, nobody would know whether the host has the
-	// volume; so the creation goes on.
+	// The creation continues when the caller goes away: otherwise it would be unknown
+	// whether the host has the volume.
 	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	spec := hangar.VolumeSpec{
@@ -71,8 +71,9 @@ func (v *Volumes) unclaim(ctx context.Context, id hangar.VolumeID, failure error
 	}
 }
 
-// stillThere reports whether an App is there, and not about to be destroyed, after
-// something was made in it: who destroys it marks it first and then looks for that.
+// stillThere reports whether an App still exists, and is not about to be destroyed,
+// after something was made in it: a destroyer marks the App first and then looks for
+// its content.
 func (v *Volumes) stillThere(ctx context.Context, rec tenants.AppRecord, item state.Item) error {
 	for {
 		// A transaction asks the store itself, and not what was seen of it; it needs a write.
@@ -148,7 +149,7 @@ func badRegion(rule string, args ...any) error {
 	return hangar.Errorf(hangar.CodeInvalid, "", "invalid region: %s", fmt.Sprintf(rule, args...))
 }
 
-// createAt finds out, when it fails, whether the host has the volume all the same.
+// createAt finds out, when it fails, whether the host has the volume nevertheless.
 func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
 	row, err := agent.CreateVolume(ctx, spec)
 	if err == nil || !unreachable(err) {
@@ -163,8 +164,8 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec h
 	return row, nil
 }
 
-// volumeHosts returns the hosts that may make a volume, in the order in which they shall be
-// asked, and completes the wish by what the volume is made from.
+// volumeHosts returns the hosts that may make a volume, in the order in which to ask them,
+// and completes the request by what the volume is made from.
 func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
 	switch {
 	case in.Source != "":
@@ -264,9 +265,9 @@ func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {
 }
 
 // origin returns the row of the volume of an App's organization that a copy is to be made
-// of, as its host has it now unless that one is away; nil: none is wanted, or the caller
-// does not see it. A copy is a way to read all that is on the volume, so that the caller has
-// to be allowed what executing a command takes: hangar.ActionControl on the App of the source.
+// of, as its host has it now unless that host is away; nil: none is wanted, or the caller does
+// not see it. A copy is a way to read all that is on the volume, so that the caller has to be
+// allowed what executing a command takes: hangar.ActionControl on the App of the source.
 func (v *Volumes) origin(ctx context.Context, rec tenants.AppRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 // about to be given back by a Machine that is destroyed.
 const destroyPause = 100 * time.Millisecond
 
-// destroyAll destroys the volumes of an App that is being destroyed. They cannot be had
-// back, as no App is ever the one that they are of; who may read all of the organization can
-// restore their snapshots.
+// destroyAll destroys the volumes of an App that is being destroyed. They cannot be
+// restored, because App ids are never reused; a caller that may read all of the organization
+// can restore their snapshots.
 func (v *Volumes) destroyAll(ctx context.Context, rows []hangar.VolumeRow) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
@@ -51,8 +51,8 @@ func (v *Volumes) destroyVolume(ctx context.Context, row hangar.VolumeRow) error
 	}
 }
 
-// heal destroys volumes whose App is not there: their creators were interrupted
-// while somebody destroyed it.
+// heal destroys volumes whose App is missing: their creators were interrupted while it
+// was destroyed.
 func (v *Volumes) heal(ctx context.Context) error {
 	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
 	if err != nil {

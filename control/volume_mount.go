@@ -41,8 +41,7 @@ func (m *Machines) machineHosts(ctx context.Context, rec tenants.AppRecord, in *
 	return []hangar.Host{{ID: at.Host, Region: at.Region}}, nil
 }
 
-// pinned tells of a host without room for a Machine in the words for one that can be
-// nowhere else.
+// pinned words the error of a host without room for a Machine that can be nowhere else.
 func pinned(err error, mounts []hangar.Mount) error {
 	if len(mounts) == 0 || hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity {
 		return err

@@ -81,9 +81,9 @@ func (r *Rows) ClaimVolume(ctx context.Context, row hangar.VolumeRow) error {
 }
 
 // countVolume makes what is counted for a volume what its host says. With an organization
-// that is a claim of the host, whose growth is charged. Otherwise it is what became of the
-// volume, whatever the quota says; a row that is older than the last claim says nothing, and
-// one that no claim was made for, as after the state was restored from a backup, is counted.
+// that is a claim of the host, whose growth is charged. Otherwise it is the actual volume,
+// without regard to the quota; a row older than the last claim is ignored, and one without a
+// claim, as after the state was restored from a backup, is counted.
 func (r *Rows) countVolume(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord) error {
 	claim := claimOf(row)
 	key := volumeClaimKey(row.Volume.ID)

@@ -9,7 +9,7 @@ import (
 
 // TestCopyOfAVolumeTakesControl forks a volume and restores its snapshot with every kind of
 // token beside one that may create in the target: what is on a volume leaves it only for
-// those who could execute a command in its App.
+// callers that may execute a command in its App.
 func TestCopyOfAVolumeTakesControl(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	for _, name := range []hangar.AppName{"source", "target"} {

@@ -222,8 +222,8 @@ func TestWebhookRotation(t *testing.T) {
 	}
 }
 
-// TestWebhookFeed: who gets events follows the state, with secrets, over a rotation of the key, and ends
-// with the organization.
+// TestWebhookFeed: the receivers of events follow the state, with secrets, over a rotation of the key,
+// and end with the organization.
 func TestWebhookFeed(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store state.Store) {
 		p := newPlane(t, store)

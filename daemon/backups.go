@@ -47,7 +47,7 @@ func (d *opening) newBackups(store state.Store) *backups {
 	return b
 }
 
-// make makes a copy, and removes those that are too many.
+// make makes a copy, and removes the oldest beyond the limit.
 func (b *backups) make(ctx context.Context) (path string, size int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, backupLimit)
 	defer cancel()
@@ -163,8 +163,8 @@ func RestoreState(dir, file string, now time.Time, log *slog.Logger) (kept strin
 	return kept, aloneWithState(dir)
 }
 
-// RecoverState makes what a server has of the cluster state the whole of it, after the loss of most
-// of those that had it. The caller is in WhileStopped.
+// RecoverState turns this server's member of the cluster state into a cluster of one, after the
+// loss of most members. The caller is in WhileStopped.
 func RecoverState(ctx context.Context, dir string, log *slog.Logger) error {
 	if err := state.Recover(ctx, stateDir(dir), log); err != nil {
 		return err

@@ -82,9 +82,9 @@ func (d *opening) openState(ctx context.Context, p *peers) (state.Store, error) 
 	return store, nil
 }
 
-// openKeyset opens the keys of a data directory. It makes them only where nothing is
-// that other keys have encrypted, or where that shall be forgotten: with new ones, it
-// would be lost without a word.
+// openKeyset opens the keys of a data directory. It makes new ones only where other
+// keys have encrypted nothing, or where that is to be forgotten: otherwise it would be
+// lost silently.
 func (d *opening) openKeyset(ctx context.Context, store state.Store, records *journal.Journal) (*keyset.Keyset, error) {
 	path := filepath.Join(d.cfg.Dir, keyset.File)
 	keys, err := keyset.Open(path)

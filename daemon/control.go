@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// controlParts are what decides, and what knows who asks.
+// controlParts are the control plane and the authentication of callers.
 type controlParts struct {
 	issuer *oidc.Issuer
 	decide *control.Control
@@ -100,6 +100,6 @@ func (l *lateIdentity) IssueIdentityToken(ctx context.Context, ref hangar.Machin
 	case <-l.ready:
 		return l.issuer.IssueIdentityToken(ctx, ref, in)
 	case <-ctx.Done():
-		return "", hangar.Errorf(hangar.CodeUnavailable, "", "nobody issues identity tokens yet")
+		return "", hangar.Errorf(hangar.CodeUnavailable, "", "there is no issuer of identity tokens yet")
 	}
 }

@@ -58,7 +58,7 @@ type Around struct {
 	NoSync bool        // no fsync of the journal and of a cluster state of its own
 
 	Registries http.RoundTripper     // answers for every registry but the built-in one
-	Network    hostmachines.Networks // of the Machines of DriverFake, who are on none
+	Network    hostmachines.Networks // of the Machines of DriverFake, which are on none
 	Devices    volumes.Devices       // of volumes
 	Gateway    hangar.PeerHost       // lets WireGuard peers in
 	Resolver   hostnames.Resolver    // of hostnames that are claimed

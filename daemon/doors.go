@@ -89,7 +89,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, f *servers, c *cont
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
 		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), Elections: decide.Elections(), ImageResolver: decide.Images(), SSH: decide.SSH(),
 		Auth: f.tokens, Registry: m.images.Registry(registry.NewTokenAccess(f.tokens, decide.Repositories(), decide.Orgs())),
-		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.platformHost(hangar.PlatformRegistry, https),
+		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: string(hangar.PlatformRegistry.Hostname(hangar.Hostname(d.cfg.Domain))),
 		Hosts:      f.fleet,
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
 		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),
@@ -127,8 +127,8 @@ func tlsConfig(find findCertificate) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: find}
 }
 
-// publicCertificate finds the certificate of the API's public name, whatever name the client
-// calls it by, and for one that calls it by an address, and so sends no name, what find has.
+// publicCertificate finds the certificate of the API's public name for every name that a
+// client sends, and that of find for a client that calls an address, and so sends no name.
 func publicCertificate(name hangar.Hostname, find findCertificate) findCertificate {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if hello.ServerName == "" {

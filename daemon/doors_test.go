@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTLSBeyondThisServer: commands on the server reach the API as ever, and what comes from
-// elsewhere has to speak TLS.
+// TestTLSBeyondThisServer: commands on the server reach the API as before, and connections
+// from elsewhere have to speak TLS.
 func TestTLSBeyondThisServer(t *testing.T) {
 	t.Parallel()
 	pair := func(local, remote string) net.Conn {

@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/edge"
 	"github.com/hangar-platform/hangar/edge/listen"
+	"github.com/hangar-platform/hangar/host/wireguard/carrier"
 	"github.com/hangar-platform/hangar/internal/hint"
 )
 
@@ -20,15 +21,16 @@ const (
 )
 
 // openEdge opens the public edge. Connections wait until it runs.
-func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, hosts hangar.MachineGates) (*edge.Edge, error) {
+func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, n *private, hosts hangar.MachineGates) (*edge.Edge, error) {
 	cfg, domain := d.cfg, hangar.Hostname(d.cfg.Domain)
+	named, nameless := names.Handlers(ctx, domain, &d.late.api, carrier.New(n.gateway.ListensAt, carrier.Limits{}, d.log))
 	roots, err := cfg.acmeRoots()
 	if err != nil {
 		return nil, err
 	}
 	o := edge.Options{
 		Host: s.self.ID, Region: cfg.Region, Dir: filepath.Join(cfg.Dir, "edge"), HTTP: cfg.HTTP, HTTPS: cfg.HTTPS, HTTP3: cfg.HTTP3,
-		Shared: cfg.sharedIPv4(), Domain: domain, Platform: names.Handlers(ctx, domain, &d.late.api),
+		Shared: cfg.sharedIPv4(), Domain: domain, Platform: named, Nameless: nameless,
 		Machines: c.machines, Routes: c.routes, Certificates: hostnames.NewFeed(c.mirror, c.sealed, d.log),
 		Orders: hostnames.NewOrders(c.mirror, c.sealed, hostnames.DefaultLockTTL, d.log),
 		Gates:  hosts, Keeper: s.keeper, ACME: cfg.acmeDirectory(), ACMEEmail: cfg.ACMEEmail, ACMERoots: roots,

@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// adminName is what the admin token of a server is called among those of its cluster. Each has its
-// own, which is void once it is removed.
+// adminName is the name of a server's admin token in its cluster. Each server has its own, which
+// is void once the server is removed.
 func (p *peers) adminName(id hangar.HostID) string {
 	if p == nil || !p.rec.Joined {
 		return "" // as that of a server that is alone
@@ -40,7 +40,7 @@ type servers struct {
 }
 
 // openFleet records this server among the hosts of the platform, and finds the others. From then on
-// others can join by it and use its Machines, and those that it does not know are refused.
+// others can join by it and use its Machines, and unknown ones are refused.
 func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns) (*servers, error) {
 	f := &servers{
 		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log}),
@@ -54,7 +54,7 @@ func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *priva
 		return nil, explainRemoved(err)
 	}
 	if c.peers != nil {
-		d.letJoin(c.peers, f.fleet)
+		d.serveJoins(c.peers, f.fleet)
 	}
 	return f, d.findHosts(c.peers, m, in, f)
 }
@@ -86,13 +86,13 @@ func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fle
 	return cfg
 }
 
-// dutyHealing is to look at intervals for what is left half done.
+// dutyHealing is to look at intervals for interrupted work.
 const (
 	dutyHealing  = "healing"
 	healInterval = 5 * time.Minute
 )
 
-// heals returns what looks for what is left half done while that is this server's to do.
+// heals returns the loop that looks for interrupted work while that is this server's to do.
 func (f *servers) heals(c *cluster, decide *control.Control) func(context.Context) error {
 	if c.peers == nil {
 		return func(ctx context.Context) error { return decide.HealEvery(ctx, healInterval) }
@@ -103,8 +103,8 @@ func (f *servers) heals(c *cluster, decide *control.Control) func(context.Contex
 	}
 }
 
-// letJoin serves servers that join.
-func (d *opening) letJoin(p *peers, f *fleet.Fleet) {
+// serveJoins serves servers that join.
+func (d *opening) serveJoins(p *peers, f *fleet.Fleet) {
 	p.door.SetKnown(f.Knows)
 	p.door.HandleOpen(join.Path, join.NewHandler(join.Config{
 		Identity: p.identity, Registrar: f, Endpoints: p.endpoints, Members: p.rec.Members, Domain: d.cfg.Domain,

@@ -57,8 +57,8 @@ func ownNetwork(t *testing.T, addresses ...string) (enter func() error) {
 	}
 }
 
-// TestPrivateSourcesAreBounded: a Machine takes its share of the API's connections, whatever
-// address it listens on, and everybody else finds it as before.
+// TestPrivateSourcesAreBounded: a Machine takes only its share of the API's connections, at
+// each of its addresses, and other clients are not affected.
 func TestPrivateSourcesAreBounded(t *testing.T) {
 	t.Parallel()
 	const one, same, other, outside = "fdaa:0:1:0:1:0:7:2", "fdaa:0:1:0:1:0:7:3", "fdaa:0:1:0:1:0:8:2", "fd00::1"

@@ -39,7 +39,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/store"
 )
 
-// series are the time series of organizations: who measures, who keeps them, and who answers.
+// series are the parts for time series of organizations: those that measure, store and answer
+// queries.
 type series struct {
 	writer   *remote.Writer
 	sampler  *builtin.Sampler
@@ -198,8 +199,8 @@ func metricsGroup(cfg Config) string {
 	return "hangar-" + instance(cfg.Dir) + "-metrics"
 }
 
-// run measures and sends until ctx ends: first those that measure end, then the writer, which
-// keeps for the next daemon what it could not send.
+// run measures and sends until ctx ends: first the measuring parts end, then the writer,
+// which keeps for the next daemon what it could not send.
 func (s *series) run(ctx context.Context) error {
 	sending, sent := finish.Lifetime(ctx)
 	defer sent()

@@ -194,7 +194,7 @@ func (p *peers) run(ctx context.Context) error {
 	group.Go(func() error {
 		select {
 		case err := <-p.served:
-			p.served <- nil // for who closes it
+			p.served <- nil // for Close
 			return fmt.Errorf("--cluster: %w", err)
 		case <-ctx.Done():
 			return nil

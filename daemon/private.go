@@ -33,7 +33,7 @@ type private struct {
 }
 
 // openPrivate opens the name server of Machines, at the addresses that their network redirects
-// them to, and makes the gateway, which lets nobody in where there is no network.
+// them to, and makes the gateway, which lets no peer in where there is no network.
 func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*private, error) {
 	port, on, err := d.cfg.wireguardPort()
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *opening) openMesh(ctx context.Context, s *server, c *cluster) (*mesh.Me
 	return m, nil
 }
 
-// runMesh runs what there is between hosts.
+// runMesh runs the mesh between hosts.
 func (p *private) runMesh(hosts hangar.HostFeed) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if p.mesh == nil {

@@ -14,8 +14,8 @@ func (c Config) databaseProgram() (string, error) {
 	return ifThere(program.Locate(c.Dir))
 }
 
-// guestProgram returns the path of hangar-guest, which serves those who sign in to Machines, or "" where there
-// is none.
+// guestProgram returns the path of hangar-guest, which serves SSH sessions in Machines, or "" where there is
+// none.
 func (c Config) guestProgram() (string, error) {
 	return ifThere(guest.Locate(c.Dir))
 }

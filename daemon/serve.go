@@ -100,7 +100,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.servers, err = d.openFleet(ctx, p.server, p.cluster, p.private, p.machines, p.ssh); err != nil {
 		return err
 	}
-	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.servers.hosts); err != nil {
+	if p.edge, err = d.openEdge(ctx, p.server, p.cluster, p.private, p.servers.hosts); err != nil {
 		return err
 	}
 	if p.control, err = d.openControl(ctx, p.server, p.cluster, p.private, p.machines, p.servers, p.edge); err != nil {
@@ -144,14 +144,14 @@ func (d *opening) register(p *parts) error {
 
 // run runs the parts until ctx ends or one of them fails.
 func (d *opening) run(ctx context.Context, p *parts) error {
-	// Connections wait already: who is answered finds the address written.
+	// Connections wait already: a client that is answered finds the address written.
 	address := d.listener.Addr().String()
 	if err := writeAddress(filepath.Join(d.cfg.Dir, hangar.AddressFile), address); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	// What requests need that the edge has taken goes on until the last of them is answered:
-	// where Machines are, what they ask for names, tokens and the platform, the way of peers.
+	// What accepted requests of the edge need runs until the last of them is answered: routes
+	// to Machines, the Machines' name server, tokens and API, the gateway of peers.
 	lasting, answered := finish.Lifetime(ctx)
 	defer answered()
 	group.Go(func() error {

@@ -119,7 +119,7 @@ func newNetwork(cfg Config, id hangar.HostID, egress []netip.Prefix, log *slog.L
 	o := network.Options{
 		Instance: instance(cfg.Dir), Host: id, Log: log, RunDir: filepath.Join(runDir(cfg), "netns"), AllowEgress: egress,
 	}
-	if cfg.IPv6Pool == "" { // nobody else leads it here
+	if cfg.IPv6Pool == "" { // no operator routes it here
 		o.Own = ippool.UniqueLocal(instance(cfg.Dir))
 	}
 	return network.New(o)

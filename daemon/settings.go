@@ -60,7 +60,7 @@ func (c *Config) acmeDirectory() string {
 	return c.ACME
 }
 
-// acmeRoots are those who may sign the ACME server's own certificate; nil: the system's.
+// acmeRoots are the authorities of the ACME server's own certificate; nil: the system's.
 func (c *Config) acmeRoots() (*x509.CertPool, error) {
 	if c.ACMERoot == "" {
 		return nil, nil //nolint:nilnil // x509 takes it for the system's
@@ -113,16 +113,11 @@ func (c *Config) PublicAPI() string {
 	return c.platformURL(hangar.PlatformAPI, https)
 }
 
-// platformURL is where clients reach a name of the platform.
+// platformURL is where clients reach a name of the platform, with the port if they have to say it.
 func (c *Config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
-	return "https://" + c.platformHost(name, https)
-}
-
-// platformHost is the same without the scheme: a name, and a port if clients have to say it.
-func (c *Config) platformHost(name hangar.PlatformName, https netip.AddrPort) string {
 	host := string(name.Hostname(hangar.Hostname(c.Domain)))
 	if port := https.Port(); port != portHTTPS {
 		host = net.JoinHostPort(host, strconv.Itoa(int(port)))
 	}
-	return host
+	return "https://" + host
 }

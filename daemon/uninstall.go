@@ -30,7 +30,7 @@ const stopPatience = 20 * time.Second
 const releaseWithin = 2 * time.Minute
 
 // Uninstall ends the daemon of cfg, if one runs, stops its Machines, releases everything it made
-// on this server and removes its data directory. It goes on where an earlier one has failed.
+// on this server and removes its data directory. It continues where an earlier one has failed.
 func Uninstall(ctx context.Context, cfg Config, log *slog.Logger) error {
 	lock, err := takeOver(ctx, cfg.Dir)
 	if err != nil {
@@ -38,7 +38,7 @@ func Uninstall(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer lock.release()
 	if err := removeFromHost(ctx, cfg, log); err != nil {
-		return hint.With(err, "run `hangar down` again: it goes on where it stopped")
+		return hint.With(err, "run `hangar down` again: it continues where it stopped")
 	}
 	mounts, err := mountsBelow(cfg.Dir)
 	if err != nil {

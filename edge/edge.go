@@ -1,17 +1,17 @@
-// Package edge serves Apps to those outside of their private networks: it takes connections,
-// finds out whose they are, and joins them to Machines.
+// Package edge serves Apps to clients outside of their private networks: it accepts connections,
+// finds the App of each, and joins them to Machines.
 //
-// It is made of children that do not know one another. edge/catalog follows what there is:
-// Machines, Apps, addresses. edge/balance picks a Machine for a request, and has one
-// started. edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy
-// does HTTP; edge/certs has the certificates. Edge joins them.
+// It is made of children that do not know one another. edge/catalog follows the Machines, Apps
+// and addresses. edge/balance picks a Machine for a request, and starts one if needed.
+// edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy does HTTP;
+// edge/certs has the certificates. Edge joins them.
 //
-// The edge decides nothing for good: it is told by feeds, and the host of a Machine, behind
-// hangar.MachineGate, has the last word on who gets in. It keeps nothing but certificates and
-// the keys of TLS sessions, in its directory, so that it serves on while nobody feeds it.
+// The edge makes no lasting decision: feeds drive it, and the host of a Machine, behind
+// hangar.MachineGate, has the last word on which requests get in. Its directory holds only
+// certificates and the keys of TLS sessions, so that it can serve while its feeds are down.
 //
-// An orderly end loses no request: Run stops to accept, lets what is under way end, and
-// returns. The listening sockets are the keeper's, too, so that connections wait for the next
+// An orderly shutdown loses no request: Run stops accepting, waits for requests in flight, and
+// returns. The keeper also holds the listening sockets, so that connections wait for the next
 // daemon instead of being refused; see edge/listen.
 package edge
 
@@ -60,6 +60,9 @@ type Options struct {
 	// Platform is what answers at names directly below Domain that are the platform's own. No
 	// handler is called before Run, or after it.
 	Platform map[hangar.Hostname]http.Handler
+	// Nameless answers clients that send no server name by TLS to an address that Apps share, under
+	// the same conditions; nil: their handshakes are refused.
+	Nameless http.Handler
 
 	Machines     *catalog.Catalog // followed by its owner
 	Routes       *catalog.Routes  // followed by Run
@@ -113,8 +116,8 @@ func New(o Options) *Edge {
 	})
 	e.listeners = listen.New(listen.Options{
 		HTTP: o.HTTP, HTTPS: o.HTTPS, HTTP3: o.HTTP3, Shared: o.Shared, Host: o.Host, Domain: o.Domain,
-		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil },
-		Routes:   e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
+		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil }, Nameless: o.Nameless != nil,
+		Routes: e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
 		ServeConn: e.serveConn, ServeRequest: e.serveRequest, MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
 		Traffic: e.traffic, Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
 	})
@@ -174,15 +177,14 @@ func (e *Edge) Open(ctx context.Context) error {
 	e.proxy = proxy.New(proxy.Options{
 		Routes: e.routes, Catalog: e.o.Machines, Balancer: e.balancer, Gates: e.o.Gates, Host: e.o.Host, Region: e.o.Region,
 		Challenge: e.certs.Challenge, HTTPSPort: int(https.Port()), AltSvc: e.listeners.AltSvc(), Buckets: e.buckets,
-		Platform: e.o.Platform, Traffic: e.traffic, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
+		Platform: e.o.Platform, Nameless: e.o.Nameless, Traffic: e.traffic, Limits: proxy.Limits{SpoolBody: e.o.ReplayBody, Requests: e.listeners.MaxConns()}, Log: e.o.Log,
 	})
 	return nil
 }
 
-// Run serves until ctx ends, and then as long as what is under way takes, Options.Drain at
-// most.
+// Run serves until ctx ends, and then until requests in flight have ended, Options.Drain at most.
 func (e *Edge) Run(ctx context.Context) error {
-	// What requests need outlives the last of them.
+	// The resources of requests outlive the last of them.
 	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
@@ -195,7 +197,7 @@ func (e *Edge) Run(ctx context.Context) error {
 		<-ctx.Done()
 		bounded, cancel := context.WithTimeout(lasting, e.o.Drain)
 		defer cancel()
-		select { // who was accepted is answered
+		select { // accepted clients are answered
 		case <-e.listeners.Handed():
 		case <-bounded.Done():
 		}
@@ -212,7 +214,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	return errors.Join(err, ctx.Err())
 }
 
-// Close releases what Open took. The keeper has the sockets still.
+// Close releases what Open took. The keeper still has the sockets.
 func (e *Edge) Close() error { return errors.Join(e.listeners.Close(), e.certs.Close()) }
 
 // Addrs are where Apps are served under their names, once Open has returned.
@@ -255,9 +257,9 @@ func (e *Edge) CertificateState(name hangar.Hostname) hangar.CertificateState {
 	return e.certs.CertificateState(name)
 }
 
-// Certificate finds the certificate of a name that is served here, or, for a client that sends
-// none, one of the server's own authority for the address that it has called. The handshake
-// takes place elsewhere. It may be called once Open has returned.
+// Certificate finds the certificate of a name that is served here, or, for a client without a
+// server name, one of the server's own authority for the address that it has called. The
+// handshake takes place elsewhere. It may be called once Open has returned.
 func (e *Edge) Certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return e.certs.Get(hello, hello.ServerName == "")
 }

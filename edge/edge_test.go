@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/listen"
 )
 
-// patience is for how long the edge waits for those who are slow, which nobody is here.
+// patience is how long the edge waits for slow clients. There are none here.
 const patience = time.Minute
 
 // world is an App with a Machine, which is a web server of the test.
@@ -53,8 +53,8 @@ func shop() *edgetest.Feed {
 	return f
 }
 
-// Whoever was accepted is answered when the edge ends: who waits for an answer, and who is
-// about to ask.
+// An accepted client is answered when the edge ends, whether it waits for an answer or is about
+// to ask.
 func TestOrderlyEnd(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	program := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

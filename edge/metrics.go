@@ -2,7 +2,7 @@ package edge
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// What Collect measures, beside what the balancer does.
+// The metrics of Collect, besides the balancer's.
 var (
 	openDesc        = prometheus.NewDesc("hangar_edge_open", "What the edge has open for Apps: connections that are known to be for one, requests in flight, connections that switched protocols, sessions of datagrams", []string{"what"}, nil)
 	refusalsDesc    = prometheus.NewDesc("hangar_edge_refusals_total", "What the edge has refused because a client or an organization had too much open", []string{"what"}, nil)

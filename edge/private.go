@@ -24,8 +24,8 @@ type Ways interface {
 	Ingress(ctx context.Context, addresses []netip.Addr) error
 }
 
-// runWays follows the routes and the sockets of the edge until ctx ends. What a daemon before
-// this one has led here stays until it is known what there is.
+// runWays follows the routes and the sockets of the edge until ctx ends. Addresses that an
+// earlier daemon has led here stay until the first round.
 func (e *Edge) runWays(ctx context.Context) error {
 	if e.o.Ways == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// colour tells the counts of one run of the edge from those of the run before: a counter that
-// begins again is another series.
+// colour distinguishes the counts of one run of the edge from those of the run before: a counter
+// that begins again is another series.
 type colour string
 
 const (

@@ -1,8 +1,8 @@
 #!/bin/sh
 # The platform in a minute: a program becomes an image, the image a Machine that the
-# public edge serves by name, the Machine sleeps while nobody calls and a request wakes
-# it, with its memory, and what it writes to a volume is there after it was killed, and
-# in a snapshot. Needs root. Everything it makes goes away again, unless KEEP=1.
+# public edge serves by name, the Machine sleeps while there are no requests, and one
+# wakes it with its memory; what it writes to a volume survives a kill, and is in a
+# snapshot. Needs root. Everything it makes goes away again, unless KEEP=1.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -63,16 +63,16 @@ step 'a Machine, and the edge that serves it by name'
 run "$hangar" apps create hello
 run "$hangar" machine run hello "$image" --name counter --port 80:8080 --autostop suspend --autostop-after 1s
 name=hello.hangar.localhost
-edge=$(cat "$HANGAR_DIR/http.addr") # any port that is free, so that the demo is in nobody's way
+edge=$(cat "$HANGAR_DIR/http.addr") # any free port, so that the demo disturbs no other program
 visit() { ask --connect-to "$name:80:$edge" "http://$name/"; }
 visit
 visit
 visit
 
-step 'nobody calls: it is suspended, its memory is on disk and takes none'
+step 'without requests it is suspended: its memory is on disk and takes none'
 run "$hangar" machine wait hello counter --state suspended
 
-step 'somebody calls: it is resumed for the request, and goes on counting'
+step 'a request resumes it, and it continues to count'
 answer=$(visit)
 echo "$answer"
 case $answer in
@@ -80,13 +80,13 @@ case $answer in
 *) echo 'the counter was lost' >&2; exit 1 ;;
 esac
 
-step 'stopped, it is started for a request, and counts anew'
+step 'stopped, it is started for a request, and counts from the beginning'
 run "$hangar" machine stop hello counter
 answer=$(visit)
 echo "$answer"
 case $answer in
 *': request 1 since '*) ;;
-*) echo 'the machine was not started anew' >&2; exit 1 ;;
+*) echo 'the machine was not started again' >&2; exit 1 ;;
 esac
 
 step 'what happened to it'
@@ -133,7 +133,7 @@ else
 	cat <<'END'
 KEEP=1 make demo           # the same, and it stays
 bin/hangar doctor          # is this server ready for more?
-bin/hangar up              # the platform, for good
+bin/hangar up              # the platform, permanently
 bin/hangar machine run --help
 END
 fi

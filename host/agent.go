@@ -1,10 +1,10 @@
-// Package host is the agent of one server: it owns the Machines and volumes that are there and
-// does what control decided.
+// Package host is the agent of one server: it owns the server's Machines and volumes and carries
+// out the decisions of control.
 //
-// The parts are the children: package machines owns the Machines, package volumes the volumes,
-// and each keeps its records in the one journal. They are strangers, and meet here: the Agent
-// opens them in the order in which a start recovers, publishes what their journal has that the
-// other planes have not, keeps house, and implements the root's interfaces with them.
+// The parts are the children: package machines owns the Machines, package volumes the volumes, and
+// each keeps its records in the one journal. They do not know each other, and meet here: the Agent
+// opens them in the order in which a start recovers, publishes the changes in their journal to the
+// other planes, keeps house, and implements the root's interfaces with them.
 //
 // Running Machines do not notice when the daemon stops: that is not a stop of a Machine.
 //
@@ -48,8 +48,8 @@ type Images interface {
 	GC(ctx context.Context, policy image.Policy) (freed int64, err error)
 }
 
-// Options are what an agent is made of. All fields are required, but those of which is
-// said what their zero value means.
+// Options are the dependencies of an agent. All fields are required, except those with a
+// documented zero value.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
@@ -63,7 +63,7 @@ type Options struct {
 	Journal     *journal.Journal
 	Space       *diskspace.Space // of the disk of Dir; nil: its room is not looked at
 	Publisher   hangar.Publisher
-	View        hangar.MachineView // of the edge that serves the Machines; nil: nobody is waited for
+	View        hangar.MachineView // of the edge that serves the Machines; nil: there is no edge to wait for
 	Keys        *keyset.Keyset     // encrypts the secrets of Machines and the keys of volumes in the journal
 	Nameservers []string           // for the resolv.conf of Machines
 	// DatabaseProgram finds the host's hangar-db, which Machines may run; it answers "" where there is none.
@@ -109,7 +109,7 @@ var (
 	_ hangar.MetricSource = (*Agent)(nil)
 )
 
-// New returns an agent that has done nothing yet.
+// New returns an agent that Open makes usable.
 func New(o Options) *Agent {
 	mounted := &mounted{}
 	ms := machines.New(machines.Options{
@@ -143,9 +143,9 @@ func (m *mounted) Release(id hangar.MachineID, config *hangar.MachineConfig) mac
 	return m.Store.Release(id, config)
 }
 
-// Open takes up every Machine and volume that the journal knows, re-attaches to what still runs
-// and removes what no record claims. Only then do workers start: no step of theirs meets
-// leftovers of another Machine. Afterwards the agent serves, until Close.
+// Open takes up every Machine and volume that the journal knows, re-attaches to running ones and
+// removes what no record claims. Only then do workers start: no step of theirs meets leftovers of
+// another Machine. Afterwards the agent serves, until Close.
 func (a *Agent) Open(ctx context.Context) error {
 	a.work = background.New(ctx)
 	if err := a.recover(ctx); err != nil {
@@ -201,7 +201,7 @@ func (a *Agent) TryArchive(ctx context.Context) { a.volumes.TryArchive(ctx) }
 // Host returns the server's own description.
 func (a *Agent) Host() hangar.Host { return a.o.Host }
 
-// Room implements hangar.Agent. A host that cannot tell of its disk has no room for volumes.
+// Room implements hangar.Agent. A host that cannot read its disk usage has no room for volumes.
 func (a *Agent) Room(ctx context.Context) (hangar.HostRoom, error) {
 	room := hangar.HostRoom{Region: a.o.Host.Region}
 	room.Memory, room.Free = a.machines.Memory()

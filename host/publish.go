@@ -43,7 +43,7 @@ func (a *Agent) publish(ctx context.Context) {
 	}
 }
 
-// publishSome sends some of what waits of either kind, and returns how much that was.
+// publishSome publishes a batch of pending changes of either kind, and returns its size.
 func (a *Agent) publishSome(ctx context.Context) (int, error) {
 	sent, err := a.machines.PublishSome(ctx)
 	more, verr := a.volumes.PublishSome(ctx)

@@ -46,7 +46,7 @@ type Sample struct {
 const staleBits = 0x7ff0000000000002
 
 // Stale is the value of a sample that says that its series has ended. It does not equal
-// itself: IsStale tells it from other NaNs.
+// itself: IsStale distinguishes it from other NaNs.
 func Stale() float64 { return math.Float64frombits(staleBits) }
 
 // IsStale reports whether a value marks the end of a series.

@@ -102,7 +102,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	return io.ReadAll(r.Body)
 }
 
-// FuzzSign: what is signed is accepted once, and says what it said before.
+// FuzzSign: a signed request is accepted once, and its content is unchanged.
 func FuzzSign(f *testing.F) {
 	f.Add("POST", "/extensions", "", `{"name":"größe & <more>","config":{}}`)
 	f.Add("PATCH", "/extensions/1", "a=1", " {\n} ")

@@ -59,7 +59,7 @@ type Signer struct {
 // with these three members at its end. To a GET or DELETE, which must have no body, it adds three
 // parameters at the end of the query.
 //
-// A signed request is good for one attempt. To repeat it, build and sign it anew: Sign refuses a
+// A signed request is good for one attempt. To repeat it, build and sign it again: Sign refuses a
 // request that has one of the three parameters.
 func (s Signer) Sign(r *http.Request) error {
 	p, err := s.params(r.URL)

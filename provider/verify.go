@@ -216,8 +216,8 @@ func (v *Verifier) means(signed string, requested *url.URL, query string) bool {
 	return ok && rest == target("", requested, query)
 }
 
-// readBody returns the body if the signature covers one. Otherwise there must be none, as nobody
-// has signed it.
+// readBody returns the body if the signature covers one. Otherwise there must be none, because
+// it would be unsigned.
 func (v *Verifier) readBody(r *http.Request, inBody bool) ([]byte, *VerifyError) {
 	if r.Body == nil {
 		return nil, nil

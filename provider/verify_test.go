@@ -155,11 +155,11 @@ func TestVerifyRules(t *testing.T) {
 		"POST":   {r: post("", "")},
 		"PATCH":  {r: with(post("", ""), func(r *http.Request) { r.Method = "PATCH" })},
 
-		"PUT":                    {r: with(post("", ""), func(r *http.Request) { r.Method = "PUT" }), want: provider.RuleMethod},
-		"HEAD":                   {r: with(get("", ""), func(r *http.Request) { r.Method = "HEAD" }), want: provider.RuleMethod},
-		"large body":             {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat(" ", 1<<10+1))) }), want: provider.RuleSize},
-		"body cannot be read":    {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF)) }), want: provider.RuleBody},
-		"body that nobody signs": {r: with(get("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("x")) }), want: provider.RuleBody},
+		"PUT":                 {r: with(post("", ""), func(r *http.Request) { r.Method = "PUT" }), want: provider.RuleMethod},
+		"HEAD":                {r: with(get("", ""), func(r *http.Request) { r.Method = "HEAD" }), want: provider.RuleMethod},
+		"large body":          {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat(" ", 1<<10+1))) }), want: provider.RuleSize},
+		"body cannot be read": {r: with(post("", ""), func(r *http.Request) { r.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF)) }), want: provider.RuleBody},
+		"unsigned body":       {r: with(get("", ""), func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("x")) }), want: provider.RuleBody},
 
 		"uppercase":           {r: with(post("", ""), signature(strings.ToUpper(hex.EncodeToString(sum))))},
 		"prefix":              {r: with(post("", ""), signature("sha256="+hex.EncodeToString(sum)))},
@@ -342,7 +342,7 @@ func TestVerifyLink(t *testing.T) {
 		t.Errorf("the link breaks %q", got)
 	}
 	if got := verdict(t, v, open("GET", target)); got != provider.RuleNonce {
-		t.Errorf("the link, once more, breaks %q", got)
+		t.Errorf("the link, used again, breaks %q", got)
 	}
 }
 

@@ -57,7 +57,7 @@ func (e *Event) Validate() error {
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
-	maxPause   = 5 * time.Minute // of those that the platform asks for
+	maxPause   = 5 * time.Minute // that the platform may ask for
 )
 
 // DefaultAttempts is how often a WebhookClient tries, which takes about two minutes.
@@ -99,9 +99,9 @@ func (e *WebhookError) temporary() bool {
 
 // Send sends a webhook and returns nil when the platform has accepted it. After an answer of 429 or
 // 5xx, or none, it waits and tries again: 1 s, then twice as long each time up to 1 min, less up to a
-// half by chance, or as long as Retry-After says in seconds, up to 5 min. Each attempt is signed anew,
-// so the platform may see the event more than once. Other answers are a *WebhookError at once; the
-// error of the last attempt is returned when no more are allowed or ctx ends.
+// half by chance, or as long as Retry-After says in seconds, up to 5 min. Each attempt has a signature
+// of its own, so the platform may see the event more than once. Other answers are a *WebhookError at
+// once; the error of the last attempt is returned when no more are allowed or ctx ends.
 //
 // Send does not keep events: an event that must not be lost belongs in the provider's own database
 // until Send has succeeded.

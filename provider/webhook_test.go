@@ -39,8 +39,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// platform answers webhooks with the responses that it is given, one after another; the last one
-// for good.
+// platform answers webhooks with given responses, one after another, and then repeats the last.
 type platform struct {
 	t        *testing.T
 	verifier *provider.Verifier

@@ -24,7 +24,7 @@ func (n *Node) kept(db string, files int, size int64) {
 	n.aside.files += files
 	n.aside.bytes += size
 	n.aside.mu.Unlock()
-	n.c.Log.Warn("the database had what its primary has not: it was put aside", "db", db, "files", files, "bytes", size,
+	n.c.Log.Warn("the database had transactions that its primary lacks: they were put aside", "db", db, "files", files, "bytes", size,
 		"dir", filepath.Join(n.asideDir(), db))
 }
 
@@ -34,7 +34,7 @@ func (a *aside) now() (files int, size int64) {
 	return a.files, a.bytes
 }
 
-// count counts the files that are there.
+// count counts the existing files.
 func (a *aside) count(dir string) error { return a.remove(dir, time.Time{}) }
 
 // remove removes files that are older than a time, and counts those that are left.

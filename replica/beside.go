@@ -21,8 +21,8 @@ type beside struct {
 	sources []measure.Source
 }
 
-// tell wakes those who wait for a position or a role. It does not block.
-func (b *beside) tell() {
+// notify wakes the waiters for a position or a role. It does not block.
+func (b *beside) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.changed != nil {
@@ -62,7 +62,7 @@ func (b *beside) keep(db string) ltx.TXID {
 	return all
 }
 
-// KeepLog has the log keep transactions after that which needs returns, within Config.LogLimit.
+// KeepLog has the log keep the transactions after the one that needs returns, within Config.LogLimit.
 func (n *Node) KeepLog(needs func(db string) ltx.TXID) {
 	n.beside.mu.Lock()
 	defer n.beside.mu.Unlock()
@@ -121,8 +121,9 @@ func (n *Node) Committed(ctx context.Context, name string) (epoch uint64, id ltx
 	return epoch, id, err
 }
 
-// WaitMark waits until readers of a database on this node see a transaction that was committed in an epoch, or what a later
-// primary has instead of it: IDs above what that one had of a lost primary are given twice. Epoch 0 stands for any.
+// WaitMark waits until readers of a database on this node see a transaction that was committed in
+// an epoch, or the later primary's transaction in its place: a new primary reuses the IDs of
+// transactions that were lost. Epoch 0 stands for any.
 func (n *Node) WaitMark(ctx context.Context, name string, epoch uint64, id ltx.TXID) error {
 	wanted := lease.Mark{Epoch: epoch, TXID: uint64(id)}
 	return n.beside.until(ctx, func() bool {
@@ -152,10 +153,10 @@ func (n *Node) WaitTXID(ctx context.Context, db string, id ltx.TXID) error {
 	return n.beside.until(ctx, func() bool { return n.Position(db) >= id })
 }
 
-// WaitReplicas waits, on the primary, until a transaction of a database is on as many connected candidates. It
-// returns the cause of the end of ctx, or database.ErrFenced if this node is not, or no longer, the primary: then it
-// is not known whether others have the transaction. With Config.Replicas of them, it is also not returned before
-// the transaction is safe from an election.
+// WaitReplicas waits, on the primary, until as many connected candidates have a transaction of a
+// database. It returns the cause of the end of ctx, or database.ErrFenced if this node is not, or
+// no longer, the primary: then it is not known whether others have the transaction. With
+// Config.Replicas of them, it also waits until an election cannot lose the transaction.
 func (n *Node) WaitReplicas(ctx context.Context, name string, id ltx.TXID, replicas int) error {
 	for {
 		news := n.sender.News()

@@ -63,8 +63,9 @@ func TestPageSize(t *testing.T) {
 	whole(t, n, "app.db")
 }
 
-// TestLostLog loses the end of the log, as a loss of power does, and all of it. What is in the WAL is captured
-// again with the same numbers and checksums; otherwise the database is one transaction.
+// TestLostLog loses the end of the log, as a loss of power does, and all of it. Transactions in
+// the WAL are captured again with the same numbers and checksums; otherwise the database is one
+// transaction.
 func TestLostLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, segment string, size int64){
 		"end": func(t *testing.T, segment string, size int64) {

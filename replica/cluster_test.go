@@ -265,8 +265,8 @@ func (n *testNode) rows(db string) int {
 	return count
 }
 
-// TestFailover loses primaries: another node goes on with all that was replicated, under the programs that have the
-// database open, and the one that was lost follows it when it comes back.
+// TestFailover loses primaries: another node takes over with all that was replicated, under the programs that
+// have the database open, and the lost one follows it when it comes back.
 func TestFailover(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {

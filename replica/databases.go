@@ -154,8 +154,8 @@ func (n *Node) Primary() (string, bool) {
 	return r.Hostname, !r.IsPrimary && r.Hostname != ""
 }
 
-// Lag implements mount.Databases. It is 0 on the primary, and as large as can be on a replica that has
-// never had all of the primary's transactions.
+// Lag implements mount.Databases. It is 0 on the primary, and the largest number on a replica that
+// has never had all of the primary's transactions.
 func (n *Node) Lag() time.Duration {
 	if n.Writable() {
 		return 0
@@ -169,7 +169,7 @@ func (n *Node) Lag() time.Duration {
 }
 
 func (n *Node) setRole() {
-	defer n.beside.tell()
+	defer n.beside.notify()
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()

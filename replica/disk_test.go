@@ -72,7 +72,8 @@ func newDisk(t *testing.T) *disk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// What a program had open when its node ended is open still, and would keep the server.
+		// Files that a program had open when its node ended are open still, and would keep the
+		// server.
 		if err := unix.Unmount(d.dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
 			t.Errorf("the disk stays mounted: %v", err)
 		}
@@ -121,7 +122,8 @@ func (n *diskDir) Create(ctx context.Context, name string, _, _ uint32, _ *fuse.
 	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, diskOpenFlags(name), 0
 }
 
-// diskOpenFlags has each operation reach the disk at once, but for the index of a log, which programs map.
+// diskOpenFlags has each operation reach the disk at once, except for the index of a log, which
+// programs map.
 func diskOpenFlags(name string) uint32 {
 	if strings.HasSuffix(name, database.SHM.Suffix()) {
 		return fuse.FOPEN_KEEP_CACHE
@@ -248,7 +250,7 @@ func (op *diskOp) sectors() []diskOp {
 	return all
 }
 
-// platter is what a disk has after some operations: what is durable, and what is not.
+// platter is the state of a disk after some operations: the durable part, and the rest.
 type platter struct {
 	content map[int][]byte   // of files
 	pending map[int][]diskOp // of the content of files

@@ -27,8 +27,8 @@ type swapOut struct {
 	known bool // else it may have happened, now, later or never
 }
 
-// registerModel is a register with swaps. A swap of which nothing is known can be put at the end, where it is as if
-// it had not happened.
+// registerModel is a register with swaps. A swap with an unknown outcome may be put at the end, which is
+// equivalent to no swap.
 func registerModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return "" },

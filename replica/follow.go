@@ -152,7 +152,7 @@ func (f *follower) Join(cluster, hostname string, epoch uint64) error {
 // Current implements stream.Replica.
 func (f *follower) Current(epoch uint64) error {
 	if latest := f.epoch(); epoch < latest {
-		return fmt.Errorf("the primary has epoch %d, but there is %d", epoch, latest)
+		return fmt.Errorf("the primary has epoch %d, older than %d", epoch, latest)
 	}
 	return nil
 }
@@ -181,5 +181,5 @@ func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
 func (n *Node) published(c database.Change) {
 	n.hub.Publish(c)
 	n.sender.Changed(c.Name)
-	n.beside.tell()
+	n.beside.notify()
 }

@@ -126,7 +126,7 @@ func (n programs) unhalt(ctx context.Context, db string, f forward) {
 		return err
 	})
 	if err != nil {
-		n.c.Log.Warn("the halt lock was not given back", "db", db, "err", err)
+		n.c.Log.Warn("the halt lock was not released", "db", db, "err", err)
 	}
 }
 
@@ -150,7 +150,8 @@ func (n programs) send(ctx context.Context, db *database.DB, f forward) error {
 				url.Values{"name": {name}, "lockID": {f.id}, "epoch": {fmt.Sprint(f.epoch)}}, b)
 		}
 		if err != nil {
-			// What the primary does not have is put aside: a new connection finds out.
+			// Transactions that the primary does not have are put aside: a new connection finds
+			// out.
 			n.forwards.mu.Lock()
 			delete(n.forwards.held, name)
 			n.forwards.mu.Unlock()

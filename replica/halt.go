@@ -85,7 +85,7 @@ func (h *halts) holds(db, id string, epoch uint64) bool {
 type Halted struct {
 	ID      string    `json:"id"`
 	Epoch   uint64    `json:"epoch"` // in which the lock counts; POST /tx names it
-	Pos     HaltedPos `json:"pos"`   // from which the holder goes on
+	Pos     HaltedPos `json:"pos"`   // from which the holder continues
 	Expires time.Time `json:"expires"`
 }
 
@@ -95,7 +95,7 @@ type HaltedPos struct {
 	Checksum string `json:"postApplyChecksum"`
 }
 
-// ErrHalted is returned for a halt lock that another has.
+// ErrHalted is returned for a halt lock that another client has.
 var ErrHalted = errors.New("another has the halt lock of the database")
 
 // halt keeps the programs of this node from writing to a database, for the holder of a lock.

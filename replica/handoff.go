@@ -30,10 +30,10 @@ var (
 	ErrNoPrimary    = errors.New("no node is known to be primary")
 )
 
-// Handoff makes another node the primary, without loss: it lets no program begin to write, waits until those that
-// write are done and the other node has everything, and gives it the lease. to is its ID or hostname; empty: any
-// candidate. It returns the hostname. On an error this node goes on as primary: ErrNoCandidate, lease.ErrFixed, or
-// database.ErrFenced if it is none.
+// Handoff makes another node the primary, without loss: it lets no program begin to write, waits until current
+// writers are done and the other node has everything, and gives it the lease. to is its ID or hostname; empty:
+// any candidate. It returns the hostname. On an error this node stays primary: ErrNoCandidate, lease.ErrFixed,
+// or database.ErrFenced if it is none.
 func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, HandoffTimeout)
 	defer cancel()

@@ -21,9 +21,9 @@ const DefaultPort = 20202
 // endpoints answers requests.
 type endpoints struct{ *Node }
 
-// Handler serves what others ask a node: its events, what it is, copies of its databases, and the stream
-// that replicas follow. It asks for no credential but, with TLS, the certificate of another node: the network is
-// private.
+// Handler serves the requests of others to a node: its events, its state, copies of its
+// databases, and the stream that replicas follow. It asks for no credential except, with TLS, the
+// certificate of another node: the network is private.
 func (n *Node) Handler() http.Handler {
 	mux, e := http.NewServeMux(), endpoints{n}
 	mux.Handle("/events", n.hub.Handler(n.Find))
@@ -211,7 +211,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	// Writers of the database that never end must not keep the client for ever.
+	// Writers of the database that never end must not keep the client indefinitely.
 	change, err := db.Import(r.Context(), r.Body)
 	switch {
 	case errors.Is(err, database.ErrBadImport):

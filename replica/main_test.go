@@ -132,7 +132,7 @@ func (j workerJob) run() error {
 	rng := rand.New(rand.NewPCG(j.Seed, 1))
 	for range j.Ops {
 		changed, err := j.op(db, rng)
-		// Of a database in WAL mode a reader may be too old to write, whatever the timeout.
+		// In WAL mode a reader's snapshot may be too old to write, which no timeout helps.
 		if e := (sqlite3.Error{}); errors.As(err, &e) && (e.Code == sqlite3.ErrBusy || e.Code == sqlite3.ErrLocked) {
 			continue
 		}
@@ -482,7 +482,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("waited in vain: ", what)
+			t.Fatal("timed out: ", what)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (m member) Adopt(cluster string) error {
 	return fmt.Errorf("%w: %s, not %s", lease.ErrCluster, m.id.Cluster, cluster)
 }
 
-// Marks implements lease.Member. The node takes no part any more when it has the lock.
+// Marks implements lease.Member. The node takes no part any more while it has the lock.
 func (m member) Marks() map[string]lease.Mark {
 	m.part.Lock()
 	defer m.part.Unlock()

@@ -18,7 +18,7 @@ func (n *Node) measure(p *measure.Page) {
 	p.Counter(prefix+"event_subscribers_cut_total", "Subscribers that were cut off because they did not keep up.", float64(cut))
 	p.Gauge(prefix+"replicas", "Replicas that are connected to this node.", float64(n.sender.Count()))
 	p.Gauge(prefix+"epoch", "The highest epoch of a primary that this node has seen.", float64(n.epoch()))
-	p.Gauge(prefix+"aside_files", "Files of what this node had and its primary had not.", float64(files))
+	p.Gauge(prefix+"aside_files", "Files of transactions that this node had and its primary lacked.", float64(files))
 	p.Gauge(prefix+"aside_bytes", "Bytes of those files.", float64(size))
 	p.Counter(prefix+"unacknowledged_total", "Transactions that replicas did not acknowledge in time.", float64(n.unacknowledged()))
 	for _, db := range n.All() {
@@ -52,5 +52,5 @@ func (n endpoints) metrics(w http.ResponseWriter, _ *http.Request) {
 		s.Measure(&p)
 	}
 	w.Header().Set("Content-Type", measure.ContentType)
-	_, _ = p.WriteTo(w) // a client that is gone cannot be told
+	_, _ = p.WriteTo(w) // a client that is gone cannot get an error
 }

@@ -135,7 +135,7 @@ func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand
 	if err := <-steady.done; err != nil {
 		t.Fatal("steady writer: ", err)
 	}
-	// What the last one killed has left is settled by who comes next.
+	// The next program settles what the last killed one has left.
 	n.exec("app.db", journal, "INSERT INTO t(v) VALUES(1)")
 	return committed + steady.count() + 1, killed
 }

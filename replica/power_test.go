@@ -28,7 +28,7 @@ import (
 // moment is what was promised when so many operations had reached a disk.
 type moment struct {
 	ops    int
-	acked  int                          // rows of t that a program was told of
+	acked  int                          // rows of t that were acknowledged to a program
 	events map[ltx.TXID]events.Position // of transactions that were published
 }
 
@@ -90,8 +90,8 @@ func (p *promises) at(ops int) moment {
 	return m
 }
 
-// writeWithPower has programs write to a database of a node, with transactions of all sizes, and notes in p which rows they
-// were told of. With full each commit is synced by SQLite.
+// writeWithPower has programs write to a database of a node, with transactions of all sizes, and notes in p
+// which rows were acknowledged. With full each commit is synced by SQLite.
 func writeWithPower(t *testing.T, n *testNode, d *disk, p *promises, journal string, full bool) {
 	t.Helper()
 	db := "app.db" + (workerJob{Full: full}).query()
@@ -240,8 +240,8 @@ func (r *recovered) chain() map[ltx.TXID]ltx.Checksum {
 	}
 }
 
-// keeps checks what was promised: all rows that a program was told of are there, in order, and the chain has each event
-// with its checksum.
+// keeps checks the promises: all acknowledged rows are there, in order, and the chain has each event with its
+// checksum.
 func (r *recovered) keeps(m moment) {
 	r.t.Helper()
 	rows := r.rows()
@@ -308,9 +308,9 @@ func (d *disk) cut(t *testing.T, from int, check func(t *testing.T, ops int, roo
 	t.Logf("%d losses of power", tried)
 }
 
-// TestPowerLoss has the power of a primary fail after each write, sync and renaming that it and SQLite do, with all, some or none
-// of what was not synced on the disk. Commits are synced by SQLite, or else by the node. All that a program was told of is there,
-// and each event is of the chain.
+// TestPowerLoss has the power of a primary fail after each write, sync and rename of it and SQLite, with all,
+// some or none of the unsynced data on the disk. Commits are synced by SQLite, or else by the node. All
+// acknowledged rows are there, and each event is of the chain.
 func TestPowerLoss(t *testing.T) {
 	for _, journal := range []string{"wal", "delete", "truncate", "persist"} {
 		for _, durable := range []bool{false, true} {
@@ -330,7 +330,7 @@ func TestPowerLoss(t *testing.T) {
 					if err := r.db.Close(); err != nil {
 						t.Fatal(err)
 					}
-					// And once more, from what the first recovery has left.
+					// Again, from what the first recovery has left.
 					r = recoverFrom(t, root)
 					if _, err := r.db.Reconcile(); err != nil {
 						t.Fatal(err)
@@ -419,8 +419,8 @@ func TestReplicaPowerLoss(t *testing.T) {
 	}
 }
 
-// TestLogNotSynced has a sync of the log fail, before a commit in rollback mode can be: the program is told, no event says that it
-// was committed, and the next commit is the one that follows.
+// TestLogNotSynced has a sync of the log fail, before a commit in rollback mode can be: the program gets the
+// error, no event says that it was committed, and the next commit is the one that follows.
 func TestLogNotSynced(t *testing.T) {
 	d := newDisk(t)
 	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})

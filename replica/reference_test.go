@@ -57,7 +57,7 @@ func startReference(t *testing.T) *reference {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // Wait tells whether it has ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // Wait shows whether it has ended
 		select {
 		case <-ended:
 		case <-time.After(20 * time.Second):

@@ -1,10 +1,10 @@
-// Package replica is a node of replicated SQLite databases: it captures what the programs on its
-// machine commit, or follows another node that does, and tells who asks what happened.
+// Package replica is a node of replicated SQLite databases: it captures what the programs on its machine
+// commit, or follows another node that does, and reports the changes to its clients.
 //
-// A node is the primary, whose databases may be written, or a replica. Which one the lease says. The
-// databases are files of a directory: a mount that sees every commit, or a plain directory whose
-// write-ahead logs are read. Package database has what a database is at; this package joins it with
-// capture, lease, replication and HTTP.
+// A node is the primary, whose databases may be written, or a replica; the lease says which. The databases are
+// files of a directory: a mount that sees every commit, or a plain directory whose write-ahead logs are read.
+// Package database knows the position of a database; this package joins it with capture, lease, replication and
+// HTTP.
 package replica
 
 import (
@@ -56,9 +56,9 @@ const (
 	DefaultKeepAside    = 7 * 24 * time.Hour
 )
 
-// Config is what a node is made of.
+// Config has the settings of a node.
 type Config struct {
-	Data       string // directory of what the node keeps
+	Data       string // directory of the node's own data
 	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
 	Hostname   string
 	Lease      lease.Lease
@@ -166,7 +166,7 @@ func New(c Config) *Node {
 	return n
 }
 
-// Hub is where the events of the node come from.
+// Hub is the source of the node's events.
 func (n *Node) Hub() *events.Hub { return n.hub }
 
 // ID is the node's own.
@@ -179,7 +179,7 @@ func (n *Node) filesDir() string {
 	return n.c.Dir
 }
 
-// Open finds out which positions the databases are at, and begins to show them.
+// Open finds the positions of the databases, and begins to show them.
 func (n *Node) Open() error {
 	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log"), n.asideDir()} {
 		if err := durable.MkdirAll(dir, 0o755); err != nil {
@@ -189,7 +189,7 @@ func (n *Node) Open() error {
 	if err := (opening{n}).loadIdentity(); err != nil {
 		return err
 	}
-	// What a process that was killed has left.
+	// Files that a killed process has left.
 	for _, pattern := range []string{"export-*", "files/.probe-*", "log/*/spool-*"} {
 		left, err := filepath.Glob(filepath.Join(n.c.Data, pattern))
 		if err != nil {
@@ -237,7 +237,7 @@ func (n *Node) saveIdentity() error {
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
 }
 
-// opening finds out what there is, and begins to show it.
+// opening finds the databases, and begins to show them.
 type opening struct{ *Node }
 
 // choose begins to capture in the way that the configuration says or the machine has.
@@ -286,7 +286,7 @@ func (n opening) mount() error {
 		Dir: n.c.Dir, Files: n.filesDir(), AllowOther: n.c.AllowOther, NoPassthrough: n.c.NoPassthrough,
 		Databases: programs(n), Log: n.c.Log,
 	})
-	// The databases recover before anybody can open them.
+	// The databases recover before any program can open them.
 	if err := n.openAll(); err != nil {
 		return err
 	}

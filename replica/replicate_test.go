@@ -138,7 +138,7 @@ func TestCatchUp(t *testing.T) {
 		}
 	}).stop()
 	n := away(func() {
-		// As if the replica had been a primary that nobody followed.
+		// As if the replica had been a primary without followers.
 		lone := startNode(t, nodeConfig{root: root})
 		lone.ready()
 		lone.exec("app.db", "wal", "INSERT INTO t VALUES('orphan')", "CREATE TABLE u(v)")

@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// Run is primary or follows one, as the lease has it, until ctx ends.
+// Run is primary or follows one, as the lease says, until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
@@ -107,7 +107,7 @@ func (n *Node) epoch() uint64 {
 	return n.id.Epoch
 }
 
-// gatherTimeout bounds how long a node that becomes primary takes for what others have more.
+// gatherTimeout bounds how long a node that becomes primary fetches what others have more.
 const gatherTimeout = 30 * time.Second
 
 // gather gets from the nodes of the election what they have more than this one.
@@ -139,7 +139,7 @@ func (n part) gather(ctx context.Context, term lease.Term) error {
 	return errors.Join(errs...)
 }
 
-// resignTimeout bounds giving up a lease that is of no use.
+// resignTimeout bounds giving up a lease that cannot be used.
 const resignTimeout = 5 * time.Second
 
 // lead makes this node the primary.
@@ -176,7 +176,7 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 	n.leading.Store(term.Epoch)
 	for _, db := range n.All() {
 		if !n.strict {
-			continue // whoever reads the log of a database compares the two, while no one writes
+			continue // a reader of the log compares it with the database, while no one writes
 		}
 		differed, err := db.Reconcile()
 		if errors.Is(err, database.ErrFenced) {
@@ -187,7 +187,7 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 			return fmt.Errorf("database %s: %w", db.Name(), err)
 		}
 		if differed {
-			n.c.Log.Warn("a database differed from its log, which begins anew", "db", db.Name(), "pos", db.Pos().String())
+			n.c.Log.Warn("a database differed from its log, which restarts", "db", db.Name(), "pos", db.Pos().String())
 		}
 	}
 	n.setRole()

@@ -133,7 +133,7 @@ func (n programs) await(ctx context.Context, db string, id ltx.TXID, limit time.
 		news := n.sender.News()
 		_, changed := n.c.Lease.Term()
 		if n.stored(db, id) {
-			// What is acknowledged after the term may be missed by those who elect the next primary.
+			// Commits that are acknowledged after the term may be missed by the voters for the next primary.
 			if !n.Writable() {
 				return database.ErrFenced
 			}
@@ -202,7 +202,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 		return nil
 	}
 	n.setNext(&next) // from here on transactions are stored by both
-	// What was acknowledged before is on all nodes of the next quorum when they have what there is now.
+	// Earlier acknowledged commits are on all nodes of the next quorum once those have the current positions.
 	marks := map[string]ltx.TXID{}
 	for _, db := range n.All() {
 		marks[db.Name()] = db.Pos().TXID

@@ -21,8 +21,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// TestSync has commits wait for a replica. Without one they are not acknowledged: in rollback mode SQLite undoes the
-// transaction, in WAL mode no other is let begin. With the replica again, all goes on.
+// TestSync has commits wait for a replica. Without one they are not acknowledged: in rollback mode SQLite
+// undoes the transaction, in WAL mode no other can begin. Once the replica is back, both continue.
 func TestSync(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -78,8 +78,9 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestDiverged has a primary commit what no other node gets, be cut off, and come back: what it had is put aside, as
-// transactions and as pages, and leads from the new content to the old.
+// TestDiverged has a primary commit what no other node gets, be cut off, and come back: its
+// transactions are put aside, as transactions and as pages, and lead from the new content to the
+// old.
 func TestDiverged(t *testing.T) {
 	c := newCluster(t, 0, "a", "b")
 	name, primary := c.primary()
@@ -235,7 +236,7 @@ func TestCutWriter(t *testing.T) {
 	}
 }
 
-// TestRoles asks for changes of roles that are not to be had.
+// TestRoles asks for changes of roles that must be refused.
 func TestRoles(t *testing.T) {
 	fixed := startNode(t, nodeConfig{})
 	fixed.ready()

@@ -55,8 +55,9 @@ func TestTailMember(t *testing.T) {
 	eventually(t, "the database to be captured", func() bool { return n.Position("app.db") > before })
 }
 
-// TestTailReaders has programs open a replica's database, read it and close it, as some do for each request, while
-// transactions arrive: what was applied before a program opens the database is what it reads.
+// TestTailReaders has programs open a replica's database, read it and close it, as some do for
+// each request, while transactions arrive: a program reads what was applied before it opened the
+// database.
 func TestTailReaders(t *testing.T) {
 	primary := startNode(t, nodeConfig{capture: replica.Tail})
 	primary.ready()

@@ -1,4 +1,4 @@
-// Package election has the operations of the API by which the Machines of an App agree who of them leads.
+// Package election has the operations of the API with which the Machines of an App elect a leader.
 package election
 
 import (
@@ -47,7 +47,7 @@ func Describe(s *openapi.Schemas) {
 	openapi.Describe[hangar.ElectionSession](s, map[string]string{
 		"ttl": "For how long the session lasts from the request on. It may last longer, and never ends earlier.",
 	})
-	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionWish")
+	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionRequest")
 }
 
 // area has what the handlers need.
@@ -71,7 +71,7 @@ func Routes(rt *router.Router, service hangar.ElectionService) {
 	ttl := hangar.Duration(5 * time.Second)
 	begun := hangar.ElectionSession{ID: ExampleSession, TTL: ttl}
 	rt.Lasting("GET "+one, a.get, router.Operation{
-		ID: "getElection", Self: true, Tag: Tag, Summary: "Read an election, or wait for a change of it",
+		ID: "getElection", Self: true, Tag: Tag, Summary: "Get or watch an election",
 		Text: "All records that have not gone with their session. An election that no one has changed yet is empty.",
 		Query: []router.Param{
 			{Name: "after", Example: "12.3", Text: "Wait while the election has this version, for as long as `wait` says. The answer has another one, or the time has passed."},
@@ -80,25 +80,25 @@ func Routes(rt *router.Router, service hangar.ElectionService) {
 		Answer: example,
 	})
 	rt.Handle("POST "+one, a.change, router.Operation{
-		ID: "changeElection", Self: true, Tag: Tag, Summary: "Change records of an election",
+		ID: "changeElection", Self: true, Tag: Tag, Summary: "Update an election",
 		Text: "All of it, or nothing: when a condition does not hold, or a session has ended. Each change has a greater number than those before it." + who +
 			" An App has at most 4 elections, each with 64 records of 64 KiB together. They go with the App.",
 		Body: change, Answer: hangar.ElectionChanged{Changed: true, Revision: 12},
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
-		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. The numbers of another of its name begin anew.",
+		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. Another election of the same name numbers from the beginning.",
 		Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+sessions, a.open, router.Operation{
-		ID: "openElectionSession", Self: true, Tag: Tag, Summary: "Begin a session",
+		ID: "openElectionSession", Self: true, Tag: Tag, Summary: "Create an election session",
 		Text: "Records that are bound to it go when it ends: when it is not renewed in time." + who,
 		Body: hangar.ElectionSessionOpen{TTL: ttl}, Status: http.StatusCreated, Answer: begun,
 	})
 	rt.Handle("POST "+session+"/renew", a.renew, router.Operation{
-		ID: "renewElectionSession", Self: true, Tag: Tag, Summary: "Renew a session", Text: "404 says that it has ended." + who, Answer: begun,
+		ID: "renewElectionSession", Self: true, Tag: Tag, Summary: "Renew an election session", Text: "404 says that it has ended." + who, Answer: begun,
 	})
 	rt.Handle("DELETE "+session, a.end, router.Operation{
-		ID: "endElectionSession", Self: true, Tag: Tag, Summary: "End a session", Text: "Its records go." + who, Status: http.StatusNoContent,
+		ID: "endElectionSession", Self: true, Tag: Tag, Summary: "End an election session", Text: "Its records go." + who, Status: http.StatusNoContent,
 	})
 }
 

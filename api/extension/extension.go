@@ -1,7 +1,7 @@
 // Package extension has the operations of providers and of extensions, and receives webhooks.
 //
-// Promises. Secrets of a provider are in the answer that follows their making, and in no other. A
-// webhook is authenticated by its signature alone, over the bytes of its body.
+// Promises. Secrets of a provider are only in the answer that creates them. A webhook is
+// authenticated by its signature alone, over the bytes of its body.
 //
 // Concurrency. Handlers are safe for concurrent use.
 //
@@ -73,7 +73,7 @@ func providerName(r *http.Request) hangar.ProviderName {
 	return hangar.ProviderName(r.PathValue("provider"))
 }
 
-// DescribeTypes tells what the types of this area are.
+// DescribeTypes describes the types of this area.
 func DescribeTypes(s *openapi.Schemas) {
 	enum(s, hangar.ProviderSecrets()...)
 	s.Know(reflect.TypeFor[json.RawMessage](), openapi.Schema{Description: "Any JSON value."})

@@ -40,16 +40,16 @@ func exampleProvider() hangar.Provider {
 func (a area) providerRoutes(rt *router.Router) {
 	const provider = "/v1/providers/{provider}"
 	example := exampleProvider()
-	wish := hangar.ProviderCreate{Name: example.Name, ProviderSettings: example.ProviderSettings}
-	wish.Limits = hangar.ProviderLimits{}
+	settings := hangar.ProviderCreate{Name: example.Name, ProviderSettings: example.ProviderSettings}
+	settings.Limits = hangar.ProviderLimits{}
 	made := newProvider{ //nolint:gosec // the beginnings of secrets
 		ClientSecret: "hgpc_0f1e2d3c…", RequestSecret: "hgpr_5a6978ff…", WebhookSecret: "hgpw_77aa01bc…", Provider: example,
 	}
 	rt.Handle("POST /v1/providers", a.createProvider, router.Operation{
-		ID: "createProvider", Tag: "Extensions", Summary: "Register a provider of extensions",
+		ID: "createProvider", Tag: "Extensions", Summary: "Create a provider",
 		Text: "For administrators of the platform, like all about providers. The answer is the only one that holds the secrets. " +
 			"The keys of signatures are their bytes as they are shown.",
-		Body: wish, Status: http.StatusCreated, Answer: made, Errors: []int{http.StatusUnprocessableEntity},
+		Body: settings, Status: http.StatusCreated, Answer: made, Errors: []int{http.StatusUnprocessableEntity},
 	})
 	rt.Handle("GET /v1/providers", a.listProviders, router.Operation{
 		ID: "listProviders", Tag: "Extensions", Summary: "List providers", Answer: providerList{[]*hangar.Provider{&example}},
@@ -58,7 +58,7 @@ func (a area) providerRoutes(rt *router.Router) {
 		ID: "getProvider", Tag: "Extensions", Summary: "Get a provider", Answer: example,
 	})
 	rt.Handle("PATCH "+provider, a.updateProvider, router.Operation{
-		ID: "updateProvider", Tag: "Extensions", Summary: "Change a provider", Text: "What is left out stays. Empty `terms` are none.",
+		ID: "updateProvider", Tag: "Extensions", Summary: "Update a provider", Text: "What is left out stays. Empty `terms` are none.",
 		Body: hangar.ProviderUpdate{Plans: &example.Plans}, Answer: example,
 	})
 	rt.Handle("DELETE "+provider, a.removeProvider, router.Operation{
@@ -68,7 +68,7 @@ func (a area) providerRoutes(rt *router.Router) {
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("POST "+provider+"/rotate", a.rotateProvider, router.Operation{
-		ID: "rotateProvider", Tag: "Extensions", Summary: "Make new secrets for a provider",
+		ID: "rotateProvider", Tag: "Extensions", Summary: "Rotate the secrets of a provider",
 		Text: "Old ones stay valid for a while. The answer is the only one that holds the new ones.",
 		Body: hangar.ProviderRotate{Secrets: []hangar.ProviderSecret{hangar.SecretOfWebhooks}}, MayOmit: true,
 		Answer: newProvider{WebhookSecret: made.WebhookSecret, Provider: example}, Errors: []int{http.StatusPreconditionFailed},

@@ -15,7 +15,7 @@ type extensionList struct {
 	Extensions []*hangar.Extension `json:"extensions"`
 }
 
-// ended is what has come of the wish to destroy an extension.
+// ended is the result of a request to destroy an extension.
 type ended struct {
 	Name   string `json:"name"`
 	Status string `json:"status"`
@@ -41,7 +41,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 	rt.Handle("POST "+all, a.createExtension, router.Operation{
 		ID: "createExtension", Tag: "Extensions", Summary: "Create an extension",
 		Text: "The provider makes it, and what it answers becomes secrets of the App, all or none of it. The answer comes when that is done, or " +
-			"after five seconds with the status that there is then; the work goes on. Needs the token of a user. 412 with the status " +
+			"after five seconds with the status at that time; the work continues. Needs the token of a user. 412 with the status " +
 			"`terms_not_accepted` says where the terms are that the user has to accept.",
 		Body:   hangar.ExtensionCreate{Provider: example.Provider, Plan: example.Plan, PrimaryRegion: example.PrimaryRegion, AcceptTerms: "2026-01"},
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity},
@@ -59,7 +59,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 		ID: "getExtension", Tag: "Extensions", Summary: "Get an extension", Answer: example,
 	})
 	rt.Handle("PATCH "+one, a.updateExtension, router.Operation{
-		ID: "updateExtension", Tag: "Extensions", Summary: "Change an extension", Text: "What is left out stays.",
+		ID: "updateExtension", Tag: "Extensions", Summary: "Update an extension", Text: "What is left out stays.",
 		Body: hangar.ExtensionUpdate{Plan: &plan}, Answer: example, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("DELETE "+one, a.destroyExtension, router.Operation{
@@ -69,12 +69,12 @@ func (a area) extensionRoutes(rt *router.Router) {
 		Answer: ended{Name: example.Name, Status: destroyed},
 	})
 	rt.Handle("POST "+one+"/retry", a.retryExtension, router.Operation{
-		ID: "retryExtension", Tag: "Extensions", Summary: "Try again what has failed",
+		ID: "retryExtension", Tag: "Extensions", Summary: "Retry a failed extension",
 		Body: hangar.ExtensionRetry{Overwrite: true}, MayOmit: true, Answer: example, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("GET "+one+"/sso", a.linkExtension, router.Operation{
-		ID: "linkExtension", Tag: "Extensions", Summary: "Get a link that opens an extension at its provider",
-		Text:   "The provider asks whoever opens it to sign in.",
+		ID: "linkExtension", Tag: "Extensions", Summary: "Get the sign-on link of an extension",
+		Text:   "The provider asks the visitor to sign in.",
 		Answer: hangar.ExtensionLink{URL: "https://logs.example.com/extensions/7/sso?nonce=…&timestamp=…&url=…&signature=…"}, Errors: []int{http.StatusConflict},
 	})
 }

@@ -91,13 +91,13 @@ func allocateAddress(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.AddressCreate{
+	request := hangar.AddressCreate{
 		Kind: hangar.AddressKind(in.Text("type")), Region: hangar.Region(in.Text("region")), Service: in.Text("serviceName"), Network: in.Text("network"),
 	}
-	if wish.Org, err = slug(q, in.Text("organizationId")); err != nil {
+	if request.Org, err = slug(q, in.Text("organizationId")); err != nil {
 		return nil, err
 	}
-	made, err := called(q, func() (*hangar.Address, error) { return q.Services.Addresses.AllocateAddress(q, of.Name, wish) })
+	made, err := called(q, func() (*hangar.Address, error) { return q.Services.Addresses.AllocateAddress(q, of.Name, request) })
 	if err != nil {
 		return nil, err
 	}

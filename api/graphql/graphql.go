@@ -1,23 +1,22 @@
-// Package graphql serves what clients of the public platform ask by GraphQL: POST /graphql.
+// Package graphql serves the GraphQL requests of the public platform's clients: POST /graphql.
 //
 // # What it promises
 //
 // The operations are those that the command line of the public platform and its Go client use, with
 // the types that these decode. Each is answered by the service that answers the same in the REST
-// API, for the same principal: there is no second rule of who may do what, and a refusal has the same
-// code and reason. schema.graphql is the whole of it, and package execute has the bounds of a request.
+// API, for the same principal: there are no separate rules of access, and a refusal has the same code
+// and reason. schema.graphql is the whole of it, and package execute has the bounds of a request.
 //
 // An answer is 200 also when it has errors; only a request without a valid token, or one whose body
-// is not JSON, is refused as elsewhere in the API. Operations that the public platform has and this
-// server does not, say so and what to do instead.
+// is not JSON, is refused as elsewhere in the API. Operations that this server lacks answer with an
+// error that says what to do instead.
 //
 // # What is named how
 //
-// The id of an App is its name. That of an organization is its OrgID; where one is asked for, the
-// slug is as good. A cursor is the place in the list: pages are of lists that may change meanwhile,
-// as those of the public platform are.
+// The id of an App is its name. That of an organization is its OrgID; its slug is accepted, too. A
+// cursor is an index into a list, which may change between pages, as on the public platform.
 //
-// It is not a place for rules: those are the services'.
+// It is not a place for rules: those are in the services.
 package graphql
 
 import (
@@ -85,7 +84,7 @@ type (
 func Routes(rt *router.Router, s Services) {
 	a := &area{Services: s, Router: rt, schema: newSchema()}
 	rt.Handle("POST /graphql", a.answer, router.Operation{
-		ID: "queryGraphQL", Tag: "GraphQL", Summary: "Ask by GraphQL",
+		ID: "queryGraphQL", Tag: router.TagExisting, Summary: "Query by GraphQL",
 		Text: "What the command line and libraries of the public platform ask for. Fields that this server does not know are null; " +
 			"operations, arguments and properties of inputs that it does not know are errors. Errors are a part of the answer, whose status is 200: " +
 			"`extensions.code` is the code of the same error of the REST API, in capitals, and `extensions.status` its reason.",

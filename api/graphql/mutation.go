@@ -120,8 +120,8 @@ func createApp(q *query, in args) (payload, error) {
 	if in.Text("name") == "" {
 		return nil, input.Invalid("name", "is required")
 	}
-	wish := hangar.AppCreate{Name: hangar.AppName(in.Text("name")), Org: of, Network: in.Text("network")}
-	made, err := called(q, func() (*hangar.App, error) { return q.Services.Apps.CreateApp(q, wish) })
+	request := hangar.AppCreate{Name: hangar.AppName(in.Text("name")), Org: of, Network: in.Text("network")}
+	made, err := called(q, func() (*hangar.App, error) { return q.Services.Apps.CreateApp(q, request) })
 	return payload{"app": made}, err
 }
 
@@ -226,22 +226,22 @@ func createRelease(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.ReleaseCreate{Image: in.Text("image"), Strategy: hangar.ReleaseStrategy(strings.ToLower(in.Text("strategy")))}
-	if wish.Definition, err = document(in, "definition"); err != nil {
+	request := hangar.ReleaseCreate{Image: in.Text("image"), Strategy: hangar.ReleaseStrategy(strings.ToLower(in.Text("strategy")))}
+	if request.Definition, err = document(in, "definition"); err != nil {
 		return nil, err
 	}
-	made, err := called(q, func() (*hangar.Release, error) { return q.Services.Releases.CreateRelease(q, of.Name, wish) })
+	made, err := called(q, func() (*hangar.Release, error) { return q.Services.Releases.CreateRelease(q, of.Name, request) })
 	return payload{"release": made}, err
 }
 
 func updateRelease(q *query, in args) (payload, error) {
-	wish := hangar.ReleaseUpdate{Status: hangar.ReleaseStatus(strings.ToLower(in.Text("status")))}
+	request := hangar.ReleaseUpdate{Status: hangar.ReleaseStatus(strings.ToLower(in.Text("status")))}
 	var err error
-	if wish.Metadata, err = document(in, "metadata"); err != nil {
+	if request.Metadata, err = document(in, "metadata"); err != nil {
 		return nil, err
 	}
 	made, err := called(q, func() (*hangar.Release, error) {
-		return q.Services.Releases.UpdateRelease(q, hangar.ReleaseID(in.Text("releaseId")), wish)
+		return q.Services.Releases.UpdateRelease(q, hangar.ReleaseID(in.Text("releaseId")), request)
 	})
 	return payload{"release": made}, err
 }
@@ -260,14 +260,14 @@ func createVolume(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.VolumeCreate{
+	request := hangar.VolumeCreate{
 		Name: in.Text("name"), Region: hangar.Region(in.Text("region")), Encrypted: in.Bool("encrypted"),
 		Snapshot: hangar.SnapshotID(in.Text("snapshotId")), UniqueZone: in.Bool("requireUniqueZone"),
 	}
-	if wish.SizeGB, _, err = in.Int("sizeGb"); err != nil {
+	if request.SizeGB, _, err = in.Int("sizeGb"); err != nil {
 		return nil, err
 	}
-	made, err := called(q, func() (*hangar.Volume, error) { return q.Services.Volumes.CreateVolume(q, of.Name, wish) })
+	made, err := called(q, func() (*hangar.Volume, error) { return q.Services.Volumes.CreateVolume(q, of.Name, request) })
 	return ofVolume(q, made, false, err)
 }
 
@@ -326,10 +326,10 @@ func startMachine(q *query, in args) (payload, error) {
 }
 
 func stopMachine(q *query, in args) (payload, error) {
-	wish := hangar.MachineStop{}
+	request := hangar.MachineStop{}
 	if name := in.Text("signal"); name != "" {
 		var err error
-		if wish.Signal, err = hangar.ParseSignal(name); err != nil {
+		if request.Signal, err = hangar.ParseSignal(name); err != nil {
 			return nil, err
 		}
 	}
@@ -337,8 +337,8 @@ func stopMachine(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish.Timeout = time.Duration(seconds) * time.Second
-	return ofMachine(q, in, func(ref hangar.MachineRef) error { return q.Services.Machines.StopMachine(q, ref, wish) })
+	request.Timeout = time.Duration(seconds) * time.Second
+	return ofMachine(q, in, func(ref hangar.MachineRef) error { return q.Services.Machines.StopMachine(q, ref, request) })
 }
 
 func removeMachine(q *query, in args) (payload, error) {

@@ -18,7 +18,8 @@ func orgType(o *hangar.Org) orgKind {
 	return "SHARED"
 }
 
-// roleIn is what the caller is in an organization. Who may do everything there counts as its admin.
+// roleIn is the role of the caller in an organization. A caller that may do everything there counts
+// as an admin.
 func roleIn(q *query, o *hangar.Org) string {
 	who := q.Services.caller
 	if who.HasRole(hangar.RoleAdmin, o.ID) || who.May(hangar.ActionAll, hangar.Target{Org: o.Slug, OrgID: o.ID}) {

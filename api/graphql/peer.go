@@ -38,8 +38,8 @@ func addPeer(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.PeerCreate{Name: in.Text("name"), Network: in.Text("network"), PublicKey: hangar.PeerKey(in.Text("pubkey"))}
-	made, err := called(q, func() (*hangar.NewPeer, error) { return q.Services.Peers.CreatePeer(q, of, wish) })
+	request := hangar.PeerCreate{Name: in.Text("name"), Network: in.Text("network"), PublicKey: hangar.PeerKey(in.Text("pubkey"))}
+	made, err := called(q, func() (*hangar.NewPeer, error) { return q.Services.Peers.CreatePeer(q, of, request) })
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +100,14 @@ func issueCertificate(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.SSHCertificateCreate{Principals: in.Texts("principals"), PublicKey: in.Text("publicKey"), SourceAddress: in.Text("sourceAddress")}
+	request := hangar.SSHCertificateCreate{Principals: in.Texts("principals"), PublicKey: in.Text("publicKey"), SourceAddress: in.Text("sourceAddress")}
 	for _, name := range in.Texts("appNames") {
-		wish.Apps = append(wish.Apps, hangar.AppName(name))
+		request.Apps = append(request.Apps, hangar.AppName(name))
 	}
-	if wish.ValidHours, _, err = in.Int("validHours"); err != nil {
+	if request.ValidHours, _, err = in.Int("validHours"); err != nil {
 		return nil, err
 	}
-	made, err := called(q, func() (*hangar.SSHCertificate, error) { return q.Services.SSH.IssueSSHCertificate(q, of, wish) })
+	made, err := called(q, func() (*hangar.SSHCertificate, error) { return q.Services.SSH.IssueSSHCertificate(q, of, request) })
 	if err != nil {
 		return nil, err
 	}

@@ -214,7 +214,7 @@ func defineRoot(s *schema) {
 // macaroon is a token that stands for no user who has signed in.
 type macaroon struct{ subject string }
 
-// viewer is who asks.
+// viewer is the caller.
 func viewer(q *query, _ root, _ args) (any, error) {
 	who := q.Services.caller
 	if who.SignedIn || who.Admin {

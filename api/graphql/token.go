@@ -52,7 +52,7 @@ func createToken(q *query, in args) (payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	wish := hangar.TokenCreate{Name: in.Text("name"), Org: of, Expiry: in.Text("expiry")}
+	request := hangar.TokenCreate{Name: in.Text("name"), Org: of, Expiry: in.Text("expiry")}
 	params := in.Object("profileParams")
 	switch in.Text("profile") {
 	case profileDeploy:
@@ -64,16 +64,16 @@ func createToken(q *query, in args) (payload, error) {
 		if err != nil {
 			return nil, err
 		}
-		wish.Kind, wish.Apps = hangar.TokenDeploy, []hangar.AppName{found.Name}
+		request.Kind, request.Apps = hangar.TokenDeploy, []hangar.AppName{found.Name}
 	case profileOrg:
 		if len(params) > 0 {
 			return nil, input.Invalid("profileParams", "are not for the profile %s, which is for the whole organization", profileOrg)
 		}
-		wish.Kind = hangar.TokenOrg
+		request.Kind = hangar.TokenOrg
 	default:
 		return nil, input.Unsupported("profile", "is none of "+profileDeploy+" and "+profileOrg+"; tokens that allow less are made by POST /v1/tokens")
 	}
-	made, err := called(q, func() (*hangar.NewToken, error) { return q.Services.Tokens.CreateToken(q, wish) })
+	made, err := called(q, func() (*hangar.NewToken, error) { return q.Services.Tokens.CreateToken(q, request) })
 	if err != nil {
 		return nil, err
 	}

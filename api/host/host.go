@@ -34,7 +34,7 @@ func Describe(s *openapi.Schemas) {
 		"cordoned":       "It takes no new Machines.",
 		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
 	})
-	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: those that are left out go."})
+	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: missing ones are removed."})
 	openapi.Describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
 	openapi.Describe[hangar.JoinToken](s, map[string]string{
 		"reusable": "It lets in any number of servers until it expires; else one.",
@@ -77,7 +77,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getHost", Tag: Tag, Summary: "Get a host", Answer: example})
 	rt.Handle("PATCH "+one, a.update, router.Operation{
-		ID: "updateHost", Tag: Tag, Summary: "Change a host", Text: "What is left out stays.", Body: hangar.HostUpdate{Cordoned: &cordoned}, Answer: example,
+		ID: "updateHost", Tag: Tag, Summary: "Update a host", Text: "What is left out stays.", Body: hangar.HostUpdate{Cordoned: &cordoned}, Answer: example,
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
 		ID: "removeHost", Tag: Tag, Summary: "Remove a host",
@@ -85,19 +85,19 @@ func Routes(rt *router.Router, service hangar.HostService) {
 		Body: hangar.HostRemoval{Force: true}, MayOmit: true, Status: http.StatusNoContent, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("POST "+tokens, a.createToken, router.Operation{
-		ID: "createJoinToken", Tag: Tag, Summary: "Create a token for joining",
+		ID: "createJoinToken", Tag: Tag, Summary: "Create a join token",
 		Text: "With it, a server becomes a host of the platform. The answer is the only one that holds the `token`.",
 		Body: hangar.JoinTokenCreate{Note: token.Note}, MayOmit: true, Status: http.StatusCreated,
 		Answer: hangar.NewJoinToken{JoinToken: token, Token: "hgj_" + ExampleToken + "_…", URL: "https://10.0.0.1:4281"}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET "+tokens, a.listTokens, router.Operation{
-		ID: "listJoinTokens", Tag: Tag, Summary: "List tokens for joining", Text: "Those that have not expired.", Answer: joinTokenList{[]hangar.JoinToken{token}},
+		ID: "listJoinTokens", Tag: Tag, Summary: "List join tokens", Text: "Those that have not expired.", Answer: joinTokenList{[]hangar.JoinToken{token}},
 	})
 	rt.Handle("DELETE "+single, a.revokeToken, router.Operation{
-		ID: "revokeJoinToken", Tag: Tag, Summary: "Revoke a token for joining", Status: http.StatusNoContent,
+		ID: "revokeJoinToken", Tag: Tag, Summary: "Revoke a join token", Status: http.StatusNoContent,
 	})
 	rt.Handle("POST /v1/state/backup", a.backup, router.Operation{
-		ID: "backUpState", Tag: Tag, Summary: "Copy the cluster state",
+		ID: "backUpState", Tag: Tag, Summary: "Back up the cluster state",
 		Text:   "To a file on the disk of the server that answers, beside those that it makes every day. `hangar state restore` reads it.",
 		Answer: hangar.StateBackup{Host: ExampleID, Path: "/var/lib/hangar/backups/state-20260814T095735.000Z.snapshot", Size: 1 << 20, At: at},
 		Errors: []int{http.StatusPreconditionFailed},

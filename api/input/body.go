@@ -1,13 +1,13 @@
-// Package input reads what requests say: their bodies, which are JSON, and their queries.
+// Package input reads requests: their bodies, which are JSON, and their queries.
 //
-// Promises. Whatever is read is within the bounds that its caller names; what is not answers
-// CodeInvalid and names the parameter, or the property of the body. A body that says what
-// somebody may do has no property that is not known: nothing is ignored that could have been
-// meant to allow less. No text of a client comes back longer than MaxText.
+// Promises. Everything that is read is within the bounds that the caller gives; other input
+// answers CodeInvalid and names the parameter, or the property of the body. A body that
+// grants rights has no unknown property: nothing is ignored that could have been meant to
+// allow less. No text of a client comes back longer than MaxText.
 //
-// Concurrency. A Query is one request's, and for one goroutine.
+// Concurrency. A Query belongs to one request, and is for one goroutine.
 //
-// It knows no routes: what a parameter means, its caller says.
+// It knows no routes: the caller says what a parameter means.
 package input
 
 import (

@@ -13,20 +13,20 @@ import (
 
 // TestUnknownProperties: the path of one names it, and similar ones are not taken for it.
 func TestUnknownProperties(t *testing.T) {
-	type accessWish struct {
+	type accessRequest struct {
 		Action  hangar.Action    `json:"action"` // decodes itself
 		Org     hangar.OrgSlug   `json:"org_slug"`
 		Machine hangar.MachineID `json:"machine_id"`
 	}
 	type wish struct {
 		hangar.TokenCreate
-		Access  *accessWish               `json:"access"`
-		ByName  map[string]hangar.Grant   `json:"by_name"`
-		Hidden  string                    `json:"-"`
-		Pointer *[]hangar.CommandRule     `json:"pointer"`
-		Secret  hangar.Sensitive          `json:"secret"`
-		Actions hangar.Action             `json:"mask"`
-		Deep    []map[string][]accessWish `json:"deep"`
+		Access  *accessRequest               `json:"access"`
+		ByName  map[string]hangar.Grant      `json:"by_name"`
+		Hidden  string                       `json:"-"`
+		Pointer *[]hangar.CommandRule        `json:"pointer"`
+		Secret  hangar.Sensitive             `json:"secret"`
+		Actions hangar.Action                `json:"mask"`
+		Deep    []map[string][]accessRequest `json:"deep"`
 	}
 	for body, want := range map[string]string{
 		`{"kind":"deploy","apps":["a"]}`:                                "",

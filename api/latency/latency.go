@@ -1,12 +1,12 @@
 // Package latency measures how long the API takes to answer, for its operator.
 //
-// The latency of a request is what the platform takes: from its header to that of the answer, so
-// that a client that reads slowly is not seen in it. Operations that last as long as a client or a
-// Machine wants, such as waits, streams, commands and tunnels, would say nothing of the platform:
-// their requests are counted, and have no latency.
+// The latency of a request is the time from its header to that of the answer, so it does not
+// include a slow reader. Operations that last as long as a client or a Machine wants, such as
+// waits, streams, commands and tunnels, are counted without a latency, because it would say
+// nothing about the platform.
 //
-// There are as many series as there are operations and classes of status, whatever clients send: a
-// request is counted by the pattern that has served it.
+// The number of series is that of operations and classes of status, independently of what clients
+// send: a request is counted by the pattern that has served it.
 //
 // Counts is safe for concurrent use.
 package latency

@@ -1,13 +1,13 @@
 // Package longpoll holds the connections of requests that wait, without a goroutine for each.
 //
-// Promises. A connection costs a fraction of what a goroutine with its request does. It is
-// answered once, with what the wait has come to, and closed. A client that hangs up ends its wait.
-// After Drain no connection is held.
+// Promises. A connection costs a fraction of what a goroutine with its request does. It is answered
+// once, with the result of the wait, and closed. A client that hangs up ends its wait. After Drain
+// no connection is held.
 //
-// Concurrency. Waits is safe for concurrent use. A few goroutines answer, and end when nobody is
-// to be answered; a client that does not read holds up one of them for a bounded time.
+// Concurrency. Waits is safe for concurrent use. A few goroutines answer, and end when there is no
+// waiter to answer; a client that does not read holds up one of them for a bounded time.
 //
-// It knows no requests: whether one may be parked, and what its answer looks like, its caller says.
+// It knows no requests: the caller says whether one may be parked, and what its answer looks like.
 package longpoll
 
 import (
@@ -29,8 +29,8 @@ import (
 // maxWorkers bounds the goroutines that answer.
 const maxWorkers = 8
 
-// Respond makes the response to a request of an id: to what was reached, or to the error that
-// the wait has ended with. What it refuses to answer is closed without a word.
+// Respond makes the response to the request of an id, from what was reached or from the error
+// of the wait. If it fails, the connection is closed without an answer.
 type Respond func(id string, reached hangar.MachineReached, err error) (http.Response, error)
 
 // Waits holds the connections that wait.
@@ -188,8 +188,8 @@ func (w *Waits) call(p *wait) {
 	}
 }
 
-// serve answers whoever is in the queue. Connections are closed once nobody waits for
-// an answer.
+// serve answers the waiters in the queue, and closes their connections once the queue
+// is empty.
 func (w *Waits) serve() {
 	var answered []*wait
 	for {
@@ -225,7 +225,7 @@ func (w *Waits) next(done bool) *wait {
 	return p
 }
 
-// answer writes what the wait has come to. A client that is gone cannot be told.
+// answer writes the result of the wait. An error is of no use to a client that is gone.
 func (p *wait) answer() {
 	if errors.Is(p.err, errHungUp) {
 		return

@@ -98,7 +98,7 @@ func answer(t *testing.T, conn net.Conn) string {
 		t.Fatalf("read %q, %v, close %v", body, err, res.Close)
 	}
 	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
-		t.Errorf("the connection goes on: %v", err)
+		t.Errorf("the connection stays open: %v", err)
 	}
 	return string(body)
 }
@@ -130,7 +130,7 @@ func TestPark(t *testing.T) {
 				t.Errorf("answered %q, want %q", got, test.want)
 			}
 			<-r.forgot
-			told(started, nil) // once more, and nobody is there
+			told(started, nil) // again, without a waiter
 		})
 	}
 }

@@ -1,5 +1,5 @@
-// Package names serves the platform at names of its own: the handler of the API, which is behind
-// some of them in part.
+// Package names serves the platform at its own hostnames, some of which have only a part of the
+// API.
 package names
 
 import (
@@ -13,19 +13,22 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// platformGrace is how long a request at a name of the platform goes on when the daemon ends,
-// before its context does: enough for all but streams and waits, which never end by themselves.
+// platformGrace is how long a request at a name of the platform may continue when the daemon
+// ends, before its context ends: enough for all but streams and waits, which never end by
+// themselves.
 const platformGrace = time.Second
 
 // Handlers are what an edge serves at names of the platform itself, all by the handler
-// of the API, which is behind other names in part. What they serve ends soon after ctx.
-func Handlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map[hangar.Hostname]http.Handler {
+// of the API, which is behind other names in part, and what it serves for no name: WireGuard's
+// gateway, which is at the root of the name of the API, too, as clients call it by whichever host they have
+// called the API by. What they serve ends soon after ctx.
+func Handlers(ctx context.Context, domain hangar.Hostname, api, gateway http.Handler) (named map[hangar.Hostname]http.Handler, nameless http.Handler) {
 	handlers := map[hangar.Hostname]http.Handler{}
 	for _, row := range []struct {
 		name    hangar.PlatformName
 		handler http.Handler
 	}{
-		{hangar.PlatformAPI, api},
+		{hangar.PlatformAPI, withGateway(api, gateway)},
 		{hangar.PlatformRegistry, registryOnly(api)},
 		{hangar.PlatformOIDC, issuersOnly(api)},
 		{hangar.PlatformMetrics, seriesOnly(api)},
@@ -33,7 +36,18 @@ func Handlers(ctx context.Context, domain hangar.Hostname, api http.Handler) map
 	} {
 		handlers[row.name.Hostname(domain)] = endingWith(ctx, row.handler)
 	}
-	return handlers
+	return handlers, endingWith(ctx, gateway)
+}
+
+// withGateway serves the gateway at the root, by WebSocket.
+func withGateway(api, gateway http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+			gateway.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // registryOnly serves the OCI distribution API and nothing else.

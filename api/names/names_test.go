@@ -20,7 +20,8 @@ func TestHandlers(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "ok")
 	})
-	handlers := Handlers(t.Context(), "example.com", api)
+	gateway := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { path = "gateway of " + r.Host })
+	handlers, nameless := Handlers(t.Context(), "example.com", api, gateway)
 	if len(handlers) != 5 {
 		t.Errorf("there are %d names", len(handlers))
 	}
@@ -71,7 +72,25 @@ func TestHandlers(t *testing.T) {
 			t.Errorf("%s%s: the API is asked for %q, want %q; answered %d", c.host, c.target, path, c.want, w.Code)
 		}
 		if c.host == "oidc.example.com" && token != "" {
-			t.Errorf("%s%s: the token goes on", c.host, c.target)
+			t.Errorf("%s%s: the token is passed on", c.host, c.target)
+		}
+	}
+	for _, c := range []struct {
+		host, target string
+		handler      http.Handler
+		want         string
+	}{
+		{"api.example.com", "/", handlers["api.example.com"], "gateway of api.example.com"},
+		{"api.example.com", "/v1/apps", handlers["api.example.com"], "/v1/apps"},
+		{"oidc.example.com", "/", handlers["oidc.example.com"], ""},
+		{"203.0.113.7", "/", nameless, "gateway of 203.0.113.7"},
+	} {
+		path = ""
+		r := httptest.NewRequest(http.MethodGet, "https://"+c.host+c.target, nil)
+		r.RequestURI = c.target
+		r.Header.Set("Upgrade", "WebSocket")
+		if c.handler.ServeHTTP(httptest.NewRecorder(), r); path != c.want {
+			t.Errorf("a WebSocket to %s%s is asked for as %q, want %q", c.host, c.target, path, c.want)
 		}
 	}
 }

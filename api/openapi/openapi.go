@@ -1,13 +1,14 @@
 // Package openapi writes OpenAPI 3.1 documents and makes the schemas in them from
 // Go types.
 //
-// A schema says of a type what encoding/json does with it: the names of its
-// properties, which of them are always there, which may be null. So a schema cannot
-// lag behind the code that writes the JSON. What a type does in methods of its own
-// cannot be seen from outside; a Schemas is told, and refuses such a type otherwise.
+// A schema describes what encoding/json does with a type: the names of its properties,
+// which of them are always present, which may be null. So a schema cannot lag behind
+// the code that writes the JSON. What a type does in methods of its own cannot be seen
+// from outside: its schema has to be given to Schemas, which refuses the type
+// otherwise.
 //
-// It has just those parts of OpenAPI that hangar uses, and is no parser. A Schemas
-// may be used by one goroutine at a time; a Document that nobody changes by many.
+// It has just those parts of OpenAPI that hangar uses, and is no parser. A Schemas may
+// be used by one goroutine at a time; a Document that does not change, by many.
 package openapi
 
 // Version is the version of OpenAPI that a Document is written in.
@@ -62,6 +63,15 @@ type Operation struct {
 	RequestBody *RequestBody          `json:"requestBody,omitempty"`
 	Responses   map[string]*Response  `json:"responses"`          // by status code
 	Security    []map[string][]string `json:"security,omitempty"` // empty: the document's; an empty entry: none is needed
+	Samples     []Sample              `json:"x-codeSamples,omitempty"`
+}
+
+// Sample shows how to do the operation with a tool. Renderers of documents know the extension
+// "x-codeSamples" (https://redocly.com/docs/realm/content/api-docs/openapi-extensions/x-code-samples).
+type Sample struct {
+	Lang   string `json:"lang"`  // "Shell"
+	Label  string `json:"label"` // name of the tool
+	Source string `json:"source"`
 }
 
 // Parameter is a part of a path or a query, or a header.
@@ -112,7 +122,7 @@ type Components struct {
 	SecuritySchemes map[string]*SecurityScheme `json:"securitySchemes,omitempty"`
 }
 
-// SecurityScheme is a way to say who asks.
+// SecurityScheme is a way to authenticate the caller.
 type SecurityScheme struct {
 	Type        string `json:"type"`
 	Scheme      string `json:"scheme,omitempty"`

@@ -21,12 +21,12 @@ const (
 	// Sent values are read by encoding/json: no property has to be there but those
 	// with the tag `schema:"required"`, and null is as good as leaving out the others.
 	Sent
-	// echoed values are sent, kept and answered as they were sent, with the
-	// properties that nobody knows; see Echo.
+	// echoed values are sent, kept and answered as they were sent, with unknown
+	// properties; see Echo.
 	echoed
 )
 
-// Schemas makes schemas of Go types and collects those that have a name.
+// Schemas makes schemas of Go types and collects the named ones.
 type Schemas struct {
 	known   map[reflect.Type]Schema
 	echoes  map[reflect.Type]bool
@@ -59,8 +59,8 @@ func (s *Schemas) Know(t reflect.Type, schema Schema) { s.known[t] = schema }
 // KnowAs says that a type has the JSON of another.
 func (s *Schemas) KnowAs(t, as reflect.Type) { s.sameAs[t] = as }
 
-// Echo says that values of a type, and what is in them, are answered as they were
-// sent, with the properties that nobody knows.
+// Echo says that values of a type, and what is in them, are answered as they were sent,
+// with unknown properties.
 func (s *Schemas) Echo(t reflect.Type) { s.echoes[t] = true }
 
 // Name gives a type another name than it would have.
@@ -91,7 +91,7 @@ func (s *Schemas) Of(t reflect.Type, d Direction) *Schema {
 	if s.echoes[t] {
 		d = echoed
 	} else if writesItself(t) {
-		panic(fmt.Sprintf("openapi: %s reads or writes its JSON itself, and nobody has said how it looks", t))
+		panic(fmt.Sprintf("openapi: %s reads or writes its JSON itself, and has no schema", t))
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -155,9 +155,6 @@ func (s *Schemas) name(t typeIn) string {
 		name := []rune(strings.TrimSuffix(t.Name(), "View"))
 		name[0] = unicode.ToUpper(name[0])
 		n = string(name)
-		if wish, ok := strings.CutSuffix(n, "Wish"); ok {
-			n = wish + "Request"
-		}
 	}
 	other, taken := s.taken[n]
 	switch {

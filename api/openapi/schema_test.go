@@ -43,7 +43,7 @@ type roomView struct {
 	At time.Time `json:"at"`
 }
 
-type roomWish struct {
+type roomRequest struct {
 	At time.Time `json:"at"`
 }
 
@@ -115,7 +115,7 @@ func TestNames(t *testing.T) {
 		want      string
 	}{
 		{reflect.TypeFor[roomView](), openapi.Answered, "Room"},
-		{reflect.TypeFor[roomWish](), openapi.Sent, "RoomRequest"},
+		{reflect.TypeFor[roomRequest](), openapi.Sent, "RoomRequest"},
 		{reflect.TypeFor[inner](), openapi.Answered, "Inner"},
 		{reflect.TypeFor[inner](), openapi.Sent, "InnerInput"},
 		{reflect.TypeFor[inner](), openapi.Answered, "Inner"},

@@ -1,8 +1,8 @@
 // Package release serves the releases of Apps: what was deployed, by whom, and how far it has come.
 //
-// Below /v1 they are as elsewhere in the API; below /api/v1 as deployers of the public platform make
-// and read them, with the builds that they announce. Nothing is kept of a build: its id says when it
-// began.
+// Below /v1 they have the form of this API; below /api/v1 the form that deployers of the public
+// platform use, with the builds that they announce. Builds are not stored: the id of one says when
+// it began.
 package release
 
 import (
@@ -72,22 +72,22 @@ type deployedList struct {
 	Releases []deployedRelease `json:"releases"`
 }
 
-// releaseWish is a release as deployers ask for it. What else they send has no effect.
-type releaseWish struct {
+// releaseRequest is a release as deployers ask for it. What else they send has no effect.
+type releaseRequest struct {
 	App        hangar.AppName  `json:"app_name" schema:"required"`
 	Image      string          `json:"image"`
 	Definition json.RawMessage `json:"definition,omitempty"`
 	Strategy   string          `json:"strategy,omitempty"`
 }
 
-// releaseProgress is how a release goes on.
+// releaseProgress is a change of a release's progress.
 type releaseProgress struct {
 	Status   string          `json:"status" schema:"required"`
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// buildWish announces a build, or says that it has ended. What else clients send has no effect.
-type buildWish struct {
+// buildRequest announces a build, or says that it has ended. What else clients send has no effect.
+type buildRequest struct {
 	App     hangar.AppName `json:"app_name" schema:"required"`
 	BuildID int64          `json:"build_id,omitempty"`
 	Status  string         `json:"status,omitempty"`
@@ -121,38 +121,38 @@ func Routes(rt *router.Router, s Services) {
 		ID: "getCurrentRelease", Tag: tag, Summary: "Get the current release", Text: current, Answer: example,
 	})
 	rt.Handle("PATCH /v1/releases/{release}", a.update, router.Operation{
-		ID: "updateRelease", Tag: tag, Summary: "Say how a release goes on", Text: "One that has ended keeps its status.",
+		ID: "updateRelease", Tag: tag, Summary: "Report the progress of a release", Text: "One that has ended keeps its status.",
 		Body: hangar.ReleaseUpdate{Status: hangar.ReleaseComplete}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("POST /api/v1/releases", a.createDeployed, router.Operation{
-		ID: "beginRelease", Tag: tag, Summary: "Create a release, for existing clients", Text: existing, Lenient: true,
-		Body:   releaseWish{App: "web", Image: example.Image, Strategy: "ROLLING"},
+		ID: "beginRelease", Tag: router.TagExisting, Summary: "Create a release", Text: existing, Lenient: true,
+		Body:   releaseRequest{App: "web", Image: example.Image, Strategy: "ROLLING"},
 		Status: http.StatusCreated, Answer: oneRelease{view(&example)}, Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("PATCH /api/v1/releases/{release}", a.updateDeployed, router.Operation{
-		ID: "followRelease", Tag: tag, Summary: "Say how a release goes on, for existing clients", Text: existing, Lenient: true,
+		ID: "followRelease", Tag: router.TagExisting, Summary: "Report the progress of a release", Text: existing, Lenient: true,
 		Body: releaseProgress{Status: "complete"}, Answer: view(&example), Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases", a.listDeployed, router.Operation{
-		ID: "viewReleases", Tag: tag, Summary: "List releases, for existing clients", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
+		ID: "viewReleases", Tag: router.TagExisting, Summary: "List releases", Text: existing, Query: limit, Answer: deployedList{[]deployedRelease{view(&example)}},
 	})
 	rt.Handle("GET /api/v1/apps/{app}/releases/current", a.currentDeployed, router.Operation{
-		ID: "viewCurrentRelease", Tag: tag, Summary: "Get the current release, for existing clients",
+		ID: "viewCurrentRelease", Tag: router.TagExisting, Summary: "Get the current release",
 		Text: existing + " " + current, Answer: oneRelease{view(&example)},
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
-		ID: "viewCurrentReleases", Tag: tag, Summary: "Get the current releases of all Apps, for existing clients",
+		ID: "viewCurrentReleases", Tag: router.TagExisting, Summary: "Get the current releases of all Apps",
 		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]deployedRelease{"web": view(&example)},
 	})
 	text := existing + " Nothing is kept of a build."
 	began := buildView{ID: exampleTime().UnixMilli(), Status: "started"}
 	rt.Handle("POST /api/v1/builds", a.beginBuild, router.Operation{
-		ID: "beginBuild", Tag: tag, Summary: "Announce a build, for existing clients", Text: text, Lenient: true,
-		Body: buildWish{App: "web"}, Answer: began, Errors: []int{http.StatusNotFound},
+		ID: "beginBuild", Tag: router.TagExisting, Summary: "Announce a build", Text: text, Lenient: true,
+		Body: buildRequest{App: "web"}, Answer: began, Errors: []int{http.StatusNotFound},
 	})
 	rt.Handle("POST /api/v1/builds/finish", a.finishBuild, router.Operation{
-		ID: "finishBuild", Tag: tag, Summary: "Say that a build has ended, for existing clients", Text: text, Lenient: true,
-		Body:   buildWish{App: "web", BuildID: began.ID, Status: "completed"},
+		ID: "finishBuild", Tag: router.TagExisting, Summary: "Say that a build has ended", Text: text, Lenient: true,
+		Body:   buildRequest{App: "web", BuildID: began.ID, Status: "completed"},
 		Answer: buildView{ID: began.ID, Status: "completed", Wallclock: 2150}, Errors: []int{http.StatusNotFound},
 	})
 }
@@ -198,7 +198,7 @@ func (a area) current(r *http.Request) (router.Answer, error) {
 }
 
 func (a area) createDeployed(r *http.Request) (router.Answer, error) {
-	in, err := input.Decode[releaseWish](r)
+	in, err := input.Decode[releaseRequest](r)
 	if err != nil {
 		return router.Answer{}, err
 	}
@@ -267,8 +267,8 @@ func (a area) allCurrent(r *http.Request) (router.Answer, error) {
 	return router.OK(found)
 }
 
-func (a area) buildOf(r *http.Request) (buildWish, error) {
-	in, err := input.Decode[buildWish](r)
+func (a area) buildOf(r *http.Request) (buildRequest, error) {
+	in, err := input.Decode[buildRequest](r)
 	if err != nil {
 		return in, err
 	}

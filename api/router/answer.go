@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,6 +17,7 @@ type Answer struct {
 	Status int    // 0: 200
 	Body   any    // nil: none
 	Page   []byte // HTML instead of a body
+	Policy string // Content-Security-Policy of Page; empty: that of a page without scripts
 	Raw    []byte // instead of a body: what is sent as Media
 	Media  string
 	Header http.Header
@@ -34,7 +36,7 @@ func Done() (Answer, error) {
 	return OK(DoneAnswer{true})
 }
 
-// NoContent is the answer of what succeeds without a word.
+// NoContent is the answer without a body.
 func NoContent(err error) (Answer, error) { return Answer{Status: http.StatusNoContent}, err }
 
 // AnswerOf is the answer of a call that returns what is to be shown.
@@ -55,6 +57,9 @@ func Created[T any](v T, err error) (Answer, error) {
 // SecretHeader keeps an answer out of caches.
 func SecretHeader() http.Header { return http.Header{"Cache-Control": {"no-store"}} }
 
+// pagePolicy lets a page have its own style and load nothing.
+const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+
 // Write sends an answer.
 func (rt *Router) Write(w http.ResponseWriter, r *http.Request, a Answer) {
 	status := a.Status
@@ -63,8 +68,7 @@ func (rt *Router) Write(w http.ResponseWriter, r *http.Request, a Answer) {
 	}
 	switch {
 	case a.Page != nil:
-		// The page needs its own style and nothing from anywhere.
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'")
+		w.Header().Set("Content-Security-Policy", cmp.Or(a.Policy, pagePolicy))
 		rt.writeRaw(w, status, MediaHTML+"; charset=utf-8", a.Page)
 		return
 	case a.Raw != nil:
@@ -98,7 +102,7 @@ func (rt *Router) writeRaw(w http.ResponseWriter, status int, media string, raw 
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// A client that is gone cannot be told.
+	// An error is of no use to a client that is gone.
 	_, _ = w.Write(raw) //nolint:gosec // JSON or escaped HTML, and sent as nothing else
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// EndTimeout is how long a client may take to be told that what it asked for was ended
-// early. It is part of the time in which a token that is void has no effect any more.
+// EndTimeout is how long a client may take to read that its request was ended early. It
+// is part of the bound after which a void token has no effect any more.
 const EndTimeout = time.Second
 
 // ErrTokenEnded ends what has outlived a token of its request.

@@ -50,6 +50,9 @@ func (rt *Router) Document(d *openapi.Document, schemas *openapi.Schemas) *opena
 	for i := range rt.routes {
 		r := &rt.routes[i]
 		r.request(schemas, rt.Params, operations[i])
+		if line := rt.Commands[r.ID]; line != "" {
+			operations[i].Samples = []openapi.Sample{{Lang: "Shell", Label: "hangar", Source: line}}
+		}
 		if d.Paths[r.Path] == nil {
 			d.Paths[r.Path] = map[string]*openapi.Operation{}
 		}
@@ -127,7 +130,7 @@ func (r *Route) request(schemas *openapi.Schemas, params map[string]Param, op *o
 	}
 }
 
-// textOfStrict says what becomes of properties that are not described.
+// textOfStrict describes the treatment of unknown properties.
 const textOfStrict = "A property that is not described here is refused, at any depth."
 
 // prefixed ends the name of a parameter that stands for all that begin so.

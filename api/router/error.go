@@ -45,7 +45,7 @@ var exceptions = map[codeReason]int{
 	// Clients repeat a wait that failed with anything but 400 or 404.
 	{hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach}: http.StatusBadRequest,
 	{hangar.CodeInvalid, reasonMethodNotAllowed}:             http.StatusMethodNotAllowed,
-	// As the public platform answers. Clients repeat what 429 refuses, which is of no use here.
+	// As the public platform answers. Clients would repeat a request after a 429, to no avail.
 	{hangar.CodeExhausted, hangar.ReasonQuota}: http.StatusForbidden,
 }
 
@@ -179,7 +179,7 @@ func (rt *Router) unknownPath(r *http.Request) (Answer, error) {
 	return Answer{}, errUnknownPath
 }
 
-// methods are those that some path may have.
+// methods are the methods that the routes use.
 var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
 
 var errUnknownPath = hangar.Errorf(hangar.CodeNotFound, reasonUnknownPath, "there is nothing at this path")

@@ -36,7 +36,7 @@ func FuzzAuthorization(f *testing.F) {
 	})
 }
 
-// askedTokens knows no token and remembers those that it was asked about.
+// askedTokens knows no token and records those that it was asked about.
 type askedTokens struct{ tokens []string }
 
 // Authenticate implements hangar.Authenticator.

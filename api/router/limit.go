@@ -15,8 +15,7 @@ import (
 // multiple of what the public platform allows: one action per second (three at once),
 // five looks at a Machine per second (ten at once), 100 deletions of Apps per minute; and
 // 50 connections to a Machine per second (200 at once), 10 requests for elections of each kind (50 at once) and 5 GraphQL requests (20 at
-// once), which that one has no limit for.
-// Zero is no limit.
+// once), for which the public platform has no limit. Zero is no limit.
 type RateLimits float64
 
 // PublicRateLimits are those of the public platform.
@@ -109,7 +108,7 @@ func caller(r *http.Request) string {
 	}
 	var b strings.Builder
 	if len(p.Grants) == 0 {
-		b.WriteString(string(p.User)) // who is a member of nothing shares a pace with nobody
+		b.WriteString(string(p.User)) // a user without a membership has a pace of its own
 	}
 	for _, org := range p.Orgs() {
 		b.WriteString(string(org) + ",")

@@ -104,7 +104,7 @@ func (l *Lines) End(err error) error {
 	begun := l.begun
 	l.mu.Unlock()
 	if err != nil && begun {
-		// A client that is gone cannot be told.
+		// An error is of no use to a client that is gone.
 		_ = l.Send(Describe(EndedBy(l.ctx, err)))
 		return nil
 	}

@@ -23,9 +23,9 @@ type Operation struct {
 	Headers []Param
 	Body    any  // nil: none. Zero fields of a struct are left out of the example
 	MayOmit bool // the body
-	// Lenient has properties of the body ignored that this server does not know, as clients
-	// of the public platform send. It is not for a body that allows somebody something: one
-	// that lacks what a misspelt property was to say would allow more.
+	// Lenient ignores unknown properties of the body, such as clients of the public
+	// platform send. It is not for a body that grants rights: without its misspelt property
+	// one would grant more.
 	Lenient bool
 
 	Status  int    // 0: 200
@@ -33,13 +33,16 @@ type Operation struct {
 	Answers []any  // further shapes of the body, told by a parameter
 	Media   string // of the body; "": JSON
 	Stream  any    // a line of the answer when it is a stream of JSON values; nil: never one
-	Cached  bool   // who has the answer may ask whether it is still the same
+	Cached  bool   // a client that has the answer may revalidate it
 
 	Errors []int // status codes beyond those that errorsOf has
 	Error  any   // a further shape of errors; nil: there is only the API's
 
 	Self bool // a Machine may ask it of itself, without a token: see package router
 }
+
+// TagExisting is the group of the operations that only clients of the public platform ask for.
+const TagExisting = "Existing clients"
 
 // Param is a parameter of a query, or a header. Example gives its type, too: a list
 // may be repeated or hold commas.
@@ -97,7 +100,7 @@ func (rt *Router) Lasting(pattern string, h Handler, op Operation) {
 	rt.mount(pattern, rt.authenticate(rt.limit(rt.attended(rt.plain(h)))), Route{Operation: op, Lasting: true})
 }
 
-// Public mounts h for everybody.
+// Public mounts h without authentication.
 func (rt *Router) Public(pattern string, h Handler, op Operation) {
 	rt.mount(pattern, rt.plain(h), Route{Operation: op, Public: true})
 }
@@ -129,6 +132,7 @@ func (rt *Router) mount(pattern string, h http.Handler, as Route) {
 		h = rt.self(as.Operation, h)
 	}
 	as.Method, as.Path, _ = strings.Cut(pattern, " ")
+	as.Path = strings.TrimSuffix(as.Path, "{$}")
 	rt.routes = append(rt.routes, as)
 	rt.mux.Handle(pattern, h)
 }

@@ -23,9 +23,10 @@ const (
 // Config is what the operations of all areas share.
 type Config struct {
 	Auth       hangar.Authenticator
-	RateLimits RateLimits       // 0: none
-	Region     hangar.Region    // part of the ids of requests; empty: none
-	Params     map[string]Param // the parameters of paths, by name
+	RateLimits RateLimits        // 0: none
+	Region     hangar.Region     // part of the ids of requests; empty: none
+	Params     map[string]Param  // the parameters of paths, by name
+	Commands   map[string]string // lines of the CLI that do an operation, by its ID
 	Log        *slog.Logger
 }
 
@@ -71,7 +72,7 @@ func (rt *Router) Chain() (http.Handler, *latency.Counts) {
 	return rt.observe(rt.signIn(rt.exact(rt.mux))), rt.latency
 }
 
-// Handler answers one request: with what shall be written, or with an error.
+// Handler answers one request: with what to write, or with an error.
 type Handler func(r *http.Request) (Answer, error)
 
 // Streamer writes its answer itself. An error that it returns before it has

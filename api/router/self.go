@@ -7,9 +7,9 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// self bounds what a Machine may ask that called over its own socket: the operations
-// that are marked with Self, of itself. It is told of other Apps and Machines what
-// whoever may not see them is told. Tokens do not count: the socket says who calls.
+// self limits a Machine that calls over its own socket to the operations marked with
+// Self, about itself. About other Apps and Machines it receives the answers of a caller
+// that may not see them. Tokens do not count: the socket identifies the caller.
 func (rt *Router) self(op Operation, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ref, ok := hangar.SelfFrom(r.Context())

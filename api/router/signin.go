@@ -12,8 +12,7 @@ import (
 )
 
 // SignInPace is how often one source may present a token that is not valid. A valid one
-// passes however often that was, so that nobody is locked out by others behind the same
-// address.
+// always passes, so that no client is locked out by others behind the same address.
 var SignInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
 
 // Source is whose attempts a request counts among: those of a client as connlimit has

@@ -66,7 +66,7 @@ func (h *Handler) parseRequest(ctx context.Context, raw string) (*request, *refu
 	if f[paramRedirect] == "" || !client.RedirectsTo(f[paramRedirect]) {
 		return nil, &refusal{text: "The link that led here leads on to an address that is not registered for the application."}
 	}
-	// From here on the client is told.
+	// From here on errors go to the client.
 	no := func(code, text string) (*request, *refusal) {
 		return nil, &refusal{redirect: f[paramRedirect], state: f[paramState], code: code, text: text}
 	}
@@ -129,8 +129,8 @@ func (h *Handler) answerRefusal(w http.ResponseWriter, r *http.Request, no *refu
 	}
 }
 
-// sendBack redirects a browser to a redirect URI of a client, which has been compared with those that are
-// registered. iss says which server has answered (RFC 9207).
+// sendBack redirects a browser to a redirect URI of a client, which was checked against the registered
+// ones. iss identifies the server (RFC 9207).
 func (h *Handler) sendBack(w http.ResponseWriter, r *http.Request, redirect string, answer url.Values, state string) {
 	if state != "" {
 		answer.Set("state", state)
@@ -155,8 +155,8 @@ type asking struct {
 	choice  *hangar.OAuthChoice
 }
 
-// asking returns the authorization request in a query. What cannot be gone on with, it answers: a browser that is
-// not signed in gets the form for that, with a status and an alert.
+// asking returns the authorization request in a query, or answers: with an error, or, to a browser that is not
+// signed in, with the sign-in form, a status and an alert.
 func (h *Handler) asking(w http.ResponseWriter, r *http.Request, raw string, status int, alert string) (*asking, bool) {
 	request, no := h.parseRequest(r.Context(), raw)
 	if no != nil {

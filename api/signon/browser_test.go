@@ -191,7 +191,7 @@ func (p page) form() url.Values {
 	return f
 }
 
-// signIn fills in the form of a page and returns what comes next.
+// signIn submits the form of a page and returns the next page.
 func (b *browser) signIn(t *testing.T, p page, name string) page {
 	t.Helper()
 	f := p.form()

@@ -38,8 +38,8 @@ func setCookie(w http.ResponseWriter, r *http.Request, name, value string) {
 	http.SetCookie(w, cookie)
 }
 
-// cookie is the value of a cookie, or empty. One that is there twice is nobody's: which of them is the
-// browser's own cannot be told.
+// cookie is the value of a cookie, or empty. A duplicate counts as none: it is unknown which of the
+// two is the browser's own.
 func cookie(r *http.Request, name string) string {
 	list := r.CookiesNamed(cookieName(r, name))
 	if len(list) != 1 {
@@ -58,8 +58,8 @@ func (h *Handler) session(r *http.Request) (p hangar.Principal, text string, ok 
 	return p, text, err == nil
 }
 
-// derived is a value for one use of what a cookie has. Who sees it learns nothing of the cookie, or of the values for
-// other uses.
+// derived is a value for one use, derived from a cookie's secret. It reveals nothing of the cookie, or of the values
+// for other uses.
 func derived(secret, use string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(use))
@@ -69,8 +69,8 @@ func derived(secret, use string) string {
 // formToken is what a form carries to show that the page it is on is the browser's own.
 func formToken(bound string) string { return derived(bound, "form") }
 
-// visitToken returns the token of a form on a page for who has no session yet, and sets the cookie that it
-// is bound to.
+// visitToken returns the token of a form for a browser without a session, and sets the cookie that it is
+// bound to.
 func visitToken(w http.ResponseWriter, r *http.Request) string {
 	visit := cookie(r, visitCookie)
 	if len(visit) < len(rand.Text()) {

@@ -26,8 +26,8 @@ var (
 	errFormMedia    = errors.New("the body must be application/x-www-form-urlencoded")
 )
 
-// parseForm reads parameters. With errFormTwice it returns those that are there once, so that who has sent
-// them can be told.
+// parseForm reads parameters. With errFormTwice it returns those that occur once, so that the error can be
+// sent to the client.
 func parseForm(raw string, most int) (form, error) {
 	if len(raw) > most {
 		return nil, errFormTooLarge

@@ -78,7 +78,7 @@ func TestForeignForms(t *testing.T) {
 		t.Errorf("a browser without cookies: %d", p.status)
 	}
 
-	// A session that was there before is not the one that results, whoever has put it there.
+	// A session from before the sign-in is replaced, even one that an attacker has planted.
 	attacker.signIn(t, attacker.get(t, "/sign-in"), "ann")
 	fixed := attacker.cookie(t, "hangar-session").Value
 	for _, planted := range []string{"hgs_planted", fixed} {
@@ -91,7 +91,7 @@ func TestForeignForms(t *testing.T) {
 		}
 	}
 	if attacker.signedIn(t) {
-		t.Error("the session that was planted goes on")
+		t.Error("the planted session is still valid")
 	}
 
 	for _, path := range []string{edit(), "/sign-in"} {
@@ -150,7 +150,7 @@ func TestForeignForms(t *testing.T) {
 		}
 		b.setCookie(t, "hangar-session", session)
 		if b.signedIn(t) {
-			t.Error("the session goes on after its end")
+			t.Error("the session is valid after its end")
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// one is a service that knows one client, and nobody.
+// one is a service that knows one client and no users.
 type one struct{ hangar.OAuthService }
 
 func (one) OAuthClient(_ context.Context, id hangar.OAuthClientID) (*hangar.OAuthClient, error) {
@@ -22,8 +22,8 @@ func (one) OAuthClient(_ context.Context, id hangar.OAuthClientID) (*hangar.OAut
 	return &hangar.OAuthClient{ID: "logs", Name: "logs", RedirectURIs: []string{"https://provider.example.com/callback"}}, nil
 }
 
-// FuzzAuthorizationRequest: whatever comes, nobody is sent anywhere but to the client, and what is carried on is
-// the same request.
+// FuzzAuthorizationRequest: no input redirects a browser anywhere but to the client, and the request that is
+// carried on is the same.
 func FuzzAuthorizationRequest(f *testing.F) {
 	const right = "client_id=logs&redirect_uri=https%3A%2F%2Fprovider.example.com%2Fcallback&response_type=code"
 	for _, seed := range []string{

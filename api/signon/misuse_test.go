@@ -34,8 +34,8 @@ func edit(changes ...string) string {
 
 const challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM" // RFC 7636, appendix B
 
-// TestMisusedAuthorizationRequests: until client and redirect URI are right, nobody is redirected; what
-// else is wrong, the client is told, with its state.
+// TestMisusedAuthorizationRequests: until client and redirect URI are right, the browser is not
+// redirected; other errors go to the client, with its state.
 func TestMisusedAuthorizationRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -51,7 +51,7 @@ func TestMisusedAuthorizationRequests(t *testing.T) {
 		}, changes...)...)
 	}
 	tests := []struct {
-		name, path, want string // want is the error that the client is told; empty: a page
+		name, path, want string // want is the error that the client receives; empty: a page
 	}{
 		{"no client", edit("client_id", "-"), ""},
 		{"an unknown client", edit("client_id", "nobody"), ""},
@@ -330,7 +330,7 @@ func TestMisusedExchanges(t *testing.T) {
 	}
 }
 
-// TestReuseEndsTheGrant: a code and a refresh token are used once; whoever uses one again ends what came of it.
+// TestReuseEndsTheGrant: a code and a refresh token are used once; a second use ends what came of the first.
 func TestReuseEndsTheGrant(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -406,7 +406,7 @@ func TestReuseEndsTheGrant(t *testing.T) {
 			t.Errorf("revoked by another client: %d %s", status, reason)
 		}
 		if status, reason := revoke("client_id=logs&client_secret=x&" + encoded("token", of(token))); status != 401 || reason != "invalid_client" {
-			t.Errorf("revoked by nobody: %d %s", status, reason)
+			t.Errorf("revoked without a valid secret: %d %s", status, reason)
 		}
 		alive("after others have revoked it", token)
 		if status, _ := revoke(logs + encoded("token", of(token), "token_type_hint", "what")); status != http.StatusOK {

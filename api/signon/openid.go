@@ -111,7 +111,7 @@ func (h *Handler) backFromOpenID(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.begin(w, r, made.Text)
-	goOn(w, request)
+	resume(w, request)
 }
 
 // openIDFailed says why a sign-in by the provider came to nothing.

@@ -122,7 +122,6 @@ func (b *browser) atProvider(t *testing.T, shown page, name string) string {
 // TestOpenIDSignIn: an invitation makes the user who signs in at the provider, a user with a password is found by
 // the verified address, and from then on the identity decides.
 func TestOpenIDSignIn(t *testing.T) {
-	t.Parallel()
 	people := openIDUsers{
 		"1": {Username: "ann", FirstName: "Ann", LastName: "Ash", Email: "Ann@example.com", EmailVerified: true},
 		"2": {Username: "bob", FirstName: "Bob", Email: "bob@example.com", EmailVerified: true},
@@ -140,7 +139,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		}
 	}
 
-	// In the middle of an authorization request of a third party, which goes on.
+	// In the middle of an authorization request of a third party, which continues.
 	b := w.browser(t)
 	consent := b.get(t, b.atProvider(t, b.get(t, w.provider().AuthCodeURL("s")), "ann"))
 	if consent.status != http.StatusOK || !strings.Contains(consent.body, string(w.acme)) || !strings.Contains(consent.body, string(w.team)) {
@@ -211,9 +210,8 @@ func TestOpenIDSignIn(t *testing.T) {
 	}
 }
 
-// TestOpenIDMisuse: what comes back from elsewhere signs in no one.
+// TestOpenIDMisuse: a callback that did not start here signs in no one.
 func TestOpenIDMisuse(t *testing.T) {
-	t.Parallel()
 	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
 	w := newOpenIDWorld(t, p)
 	w.user(t, "ann")
@@ -246,7 +244,7 @@ func TestOpenIDMisuse(t *testing.T) {
 		}
 	}
 
-	// Each begins anew: a state counts once.
+	// Each starts a new sign-in: a state counts once.
 	for name, change := range map[string]url.Values{
 		"refused by the provider": {"code": {""}, "error": {"access_denied"}, "error_description": {"<script>evil"}},
 		"another code":            {"code": {"x"}},

@@ -32,7 +32,7 @@ var (
 // The fields of forms.
 const (
 	fieldToken    = "token"   // see formToken
-	fieldRequest  = "request" // the query of an authorization request that goes on
+	fieldRequest  = "request" // the query of a pending authorization request
 	fieldEmail    = "email"
 	fieldPassword = "password"
 	fieldOrg      = "organization"
@@ -48,8 +48,8 @@ type view struct {
 	Token   string // of its forms
 	SignIn  *signInView
 	Consent *consentView
-	User    *hangar.User // who has signed in; nil: nobody
-	Back    string       // the authorization request that signing out goes on with
+	User    *hangar.User // the signed-in user, or nil
+	Back    string       // the authorization request that follows signing out
 }
 
 type signInView struct {
@@ -99,7 +99,7 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, status int, v vie
 	w.Header().Set("Content-Type", router.MediaHTML+"; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // a client that is gone cannot be told
+	_, _ = w.Write(b.Bytes()) // an error is of no use to a client that is gone
 }
 
 // refuse shows a page with what is wrong with the request, and no way on.

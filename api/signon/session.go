@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// signInPage is for who has no session, and says who has one.
+// signInPage shows the form to a browser without a session, and the user to one with a session.
 func (h *Handler) signInPage(w http.ResponseWriter, r *http.Request) {
 	p, text, ok := h.session(r)
 	if !ok {
@@ -24,7 +24,7 @@ func (h *Handler) signInPage(w http.ResponseWriter, r *http.Request) {
 	h.show(w, r, http.StatusOK, view{Title: "You are signed in", Token: formToken(text), User: choice.User})
 }
 
-// askToSignIn shows the form, which goes on with an authorization request if there is one.
+// askToSignIn shows the form, which then continues a pending authorization request.
 func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int, request *request, v signInView, alert string) {
 	if request != nil {
 		v.Client, v.Request = request.client.Title(), request.raw
@@ -40,7 +40,7 @@ func (h *Handler) askToSignIn(w http.ResponseWriter, r *http.Request, status int
 	h.show(w, r, status, view{Title: "Sign in", Alert: alert, Token: visitToken(w, r), SignIn: &v})
 }
 
-// askToWait shows the form to who has tried too often.
+// askToWait shows the form after too many attempts.
 func (h *Handler) askToWait(w http.ResponseWriter, r *http.Request, wait time.Duration, request *request, v signInView) {
 	w.Header().Set("Retry-After", router.RetryAfter(wait))
 	h.askToSignIn(w, r, http.StatusTooManyRequests, request, v, "There were too many attempts. Wait a moment before the next.")
@@ -77,7 +77,7 @@ func (h *Handler) formRefused(w http.ResponseWriter, r *http.Request, err error)
 	h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
 }
 
-// signIn opens a session for whoever knows a password.
+// signIn opens a session for a user who knows the password.
 func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 	f, request, ok := h.form(w, r)
 	if !ok {
@@ -103,7 +103,7 @@ func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Attempts.Succeeded(f[fieldEmail], source(r))
 	h.begin(w, r, made.Text)
-	goOn(w, request)
+	resume(w, request)
 }
 
 // begin gives a browser its session. One that it had before may be planted, and ends.
@@ -117,8 +117,8 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request, session string) 
 	setCookie(w, r, visitCookie, "")
 }
 
-// goOn sends a browser to an authorization request, or to the page about the session.
-func goOn(w http.ResponseWriter, request *request) {
+// resume sends a browser to an authorization request, or to the page about the session.
+func resume(w http.ResponseWriter, request *request) {
 	to := signInPath
 	if request != nil {
 		to = authorizePath + "?" + request.raw
@@ -147,5 +147,5 @@ func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	setCookie(w, r, sessionCookie, "")
-	goOn(w, request)
+	resume(w, request)
 }

@@ -2,15 +2,15 @@
 // pages, and the HTTP of an OAuth 2.0 authorization server (RFC 6749, 6750, 7009, 7636, 8414 and 9207).
 //
 // Promises. The pages are plain HTML that works without a script; they load nothing, are kept out of frames and
-// caches, and tell no other server where a user comes from. What changes something is a POST with a token that is
-// bound to the session of the browser, from this origin. A session begins with an id that nobody had before
-// whoever signed in. Nobody is sent anywhere but to a path of this server or to a redirect URI that is
-// registered with the client: until the client and its redirect URI are known to be right, errors are a page.
-// A parameter that is there twice, is too long or is in the wrong place is refused, not chosen among.
+// caches, and send no referrer to other servers. Every change is a POST from this origin, with a token that is
+// bound to the session of the browser. A session begins with a new id at sign-in. A browser is redirected only to
+// a path of this server or to a redirect URI that is registered with the client: until the client and its
+// redirect URI are known to be right, errors are a page. A parameter that is duplicated, too long or in the wrong
+// place is refused.
 //
 // Concurrency. A Handler is safe for concurrent use. It keeps nothing but rate limits, in bounded memory.
 //
-// It decides nothing about users and grants: hangar.OAuthService and hangar.SessionService do.
+// Decisions about users and grants are those of hangar.OAuthService and hangar.SessionService.
 package signon
 
 import (

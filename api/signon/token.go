@@ -60,10 +60,10 @@ func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", router.MediaJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // a client that is gone cannot be told
+	_, _ = w.Write(raw) // an error is of no use to a client that is gone
 }
 
-// oauthError is an error that a client is told.
+// oauthError is an error that a client receives.
 type oauthError struct {
 	status int
 	errorAnswer
@@ -120,7 +120,7 @@ func (h *Handler) fromClient(w http.ResponseWriter, r *http.Request) (*hangar.OA
 		return nil, nil, false
 	}
 	wait := time.Duration(0)
-	if client.Public { // which everybody is
+	if client.Public { // it cannot authenticate, so everyone may claim its id
 		wait = h.failures.Take(source(r), router.SignInPace)
 	} else {
 		wait = h.requests.Take(client.ID, requestPace)

@@ -1,5 +1,5 @@
-// Package view is what the API answers with about Machines and volumes, in the shapes that clients
-// of the public platform decode, and how all answers become JSON.
+// Package view has the JSON forms of Machines and volumes that clients of the public platform
+// decode, and the encoding of all answers.
 package view
 
 import (

@@ -132,8 +132,8 @@ func OfSnapshot(s *hangar.Snapshot) Snapshot {
 // offsetTime writes a time as the public platform does for snapshots.
 func offsetTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05-07:00") }
 
-// SnapshotAnswer answers the wish for a snapshot, in the shape that clients know and as
-// the listing of snapshots will.
+// SnapshotAnswer answers the request for a snapshot, in the shape that clients know and
+// as the listing of snapshots will.
 type SnapshotAnswer struct {
 	Msg      backupMessage `json:"Msg"`
 	Snapshot Snapshot      `json:"snapshot"`
@@ -157,7 +157,7 @@ type Backup struct {
 	Snapshot   hangar.SnapshotID `json:"graph_id"`
 }
 
-// OfBackup is the answer to the wish for a snapshot, which is being made.
+// OfBackup is the answer to the request for a snapshot, which is being made.
 func OfBackup(s *hangar.Snapshot) SnapshotAnswer {
 	at := exactTime(s.CreatedAt)
 	return SnapshotAnswer{

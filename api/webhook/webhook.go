@@ -33,8 +33,8 @@ func Describe(s *openapi.Schemas) {
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
 	openapi.Describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
-		"events":            "The types of events that are sent. All, when it is not there.",
-		"apps":              "The Apps whose Machines' events are sent; those that were destroyed have left the list. All, when it is not there.",
+		"events":            "The types of events that are sent; all, when it is missing.",
+		"apps":              "The Apps whose Machines' events are sent; destroyed ones have left the list. All, when it is missing.",
 		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` and not with `" + hangar.MachineEventTypes.Neutral + "`.",
 		"secret_changes_at": "Until then requests are signed with the secret before the newest.",
 	})
@@ -125,25 +125,25 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getWebhook", Tag: Tag, Summary: "Get a webhook", Answer: example})
 	rt.Handle("PATCH "+one, a.update, router.Operation{
-		ID: "updateWebhook", Tag: Tag, Summary: "Change a webhook",
+		ID: "updateWebhook", Tag: Tag, Summary: "Update a webhook",
 		Text: "What is left out stays. Events that wait are sent to the new URL, and tried at once.", Body: hangar.WebhookUpdate{URL: &target}, Answer: example,
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
 		ID: "removeWebhook", Tag: Tag, Summary: "Remove a webhook", Text: "With all events that wait for it.", Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+one+"/rotate", a.rotate, router.Operation{
-		ID: "rotateWebhook", Tag: Tag, Summary: "Make another secret",
+		ID: "rotateWebhook", Tag: Tag, Summary: "Rotate the secret of a webhook",
 		Text: "The answer is the only one that holds it. Requests are signed with the secret before it during the overlap: have the receiver accept both by its end.",
 		Body: hangar.WebhookRotate{Overlap: &overlap}, MayOmit: true, Answer: secret,
 	})
 	rt.Handle("POST "+one+"/ping", a.ping, router.Operation{
-		ID: "pingWebhook", Tag: Tag, Summary: "Send a test event",
+		ID: "pingWebhook", Tag: Tag, Summary: "Ping a webhook",
 		Text:   "Once, of the type `io.platform.webhook.ping` and with an empty body but for what signs it. The answer says how that went.",
 		Answer: hangar.WebhookPing{Delivered: true, HTTPStatus: http.StatusNoContent, Took: hangar.Duration(31 * time.Millisecond)},
 	})
 	rt.Handle("GET "+deliveries, a.deliveries, router.Operation{
-		ID: "listWebhookDeliveries", Tag: Tag, Summary: "List deliveries",
-		Text: "The newest first: those that wait, those that were given up, and the last that succeeded.",
+		ID: "listWebhookDeliveries", Tag: Tag, Summary: "List the deliveries of a webhook",
+		Text: "The newest first: queued ones, failed ones, and the last that succeeded.",
 		Query: []router.Param{
 			{Name: "state", Example: string(hangar.DeliveryDead), Text: "Only those in this state: `waiting`, `delivered` or `dead`."},
 			{Name: "limit", Example: 100, Text: "At most so many, from 1 to 1000: 100 when it is left out."},
@@ -151,8 +151,8 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 		Answer: deliveryList{[]hangar.WebhookDelivery{delivery}},
 	})
 	rt.Handle("POST "+deliveries+"/{delivery}/resend", a.resend, router.Operation{
-		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Send an event again",
-		Text: "One that was given up, or was delivered not long ago. It is sent as the newest of those that wait.", Status: http.StatusAccepted, Answer: waiting,
+		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Resend an event",
+		Text: "One that has failed, or was delivered not long ago. It is sent as the last in the queue.", Status: http.StatusAccepted, Answer: waiting,
 	})
 }
 

@@ -63,9 +63,9 @@ func bare(ctx context.Context, waiters int) (took []time.Duration, err error) {
 	return collect(ctx, c.conns, began)
 }
 
-// serveBare is the bare program: a goroutine for each connection waits for one channel to
-// be closed, and then writes. It says where it listens, then that all are connected, and
-// is told to answer.
+// serveBare is the bare program: a goroutine for each connection waits for one channel to be
+// closed, and then writes. It says where it listens, then that all are connected, and waits for
+// the signal to answer.
 func serveBare(ctx context.Context, waiters int, told io.Reader, say io.Writer) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 const (
 	// livingBeside is how many Machines live while others come and go.
 	livingBeside = 50
-	// goalChurn is what memory and a get may be of what they were before.
+	// goalChurn is how much memory and the time of a get may grow, as a factor.
 	goalChurn = 1.2
 )
 

@@ -24,5 +24,5 @@ func restart(ctx context.Context, d *harness.Daemon) (time.Duration, error) {
 	return d.Up(ctx)
 }
 
-// pids returns what tells the processes of the daemon, which change with a restart.
+// pids returns the process of the daemon, which changes with a restart.
 func pids(d *harness.Daemon) func() []int { return func() []int { return []int{d.PID()} } }

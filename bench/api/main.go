@@ -7,9 +7,9 @@
 // run, the same clients ask Podman's API for a container and nginx for the same bytes
 // as a file, so that the ratios hold on any server.
 //
-// The results go into bench/RESULTS.md, next to the goals. All that it makes on the
-// server is removed at the end, also when it is interrupted. It is not a test: a goal
-// that is missed is reported, not an error.
+// The results go into bench/RESULTS.md, next to the goals. All that it makes on the server is
+// removed at the end, also after an interrupt. It is not a test: a missed goal is reported, not an
+// error.
 package main
 
 import (
@@ -39,7 +39,7 @@ type options struct {
 	bare     int // not to measure, but to be the bare program for so many; see bare
 }
 
-// What can be left out.
+// The parts that can be left out.
 const (
 	partPodman  = "podman"
 	partNginx   = "nginx"

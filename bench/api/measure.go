@@ -160,9 +160,8 @@ func (b *bench) grown(ctx context.Context, d *harness.Daemon, p *platform, machi
 	return ratios[turns/2], nil
 }
 
-// A daemon is left alone until it has done, in so long a time, less than a part of what
-// one processor does: what it put off, such as to publish Machines, is done. Then its
-// memory is read.
+// A daemon counts as settled when, in so long a time, it uses less than a part of one processor:
+// its deferred work, such as publishing Machines, is done. Then its memory is read.
 const (
 	settling   = 3 * time.Second
 	restless   = settling / 20
@@ -266,7 +265,7 @@ func cost(serve func() []int, do func() (*load, error)) (*row, error) {
 	return &row{load: l, cost: (after - before) / time.Duration(max(1, len(l.took)))}, nil
 }
 
-// settled returns the memory of a daemon that was left alone.
+// settled waits until a daemon is idle and returns its memory.
 func (b *bench) settled(ctx context.Context, d *harness.Daemon) (int64, error) {
 	for began := time.Now(); time.Since(began) < settleTime; {
 		before, err := harness.ProcessorTime(pids(d)())

@@ -23,7 +23,7 @@ type fanOut struct {
 	took    []time.Duration // from the request that caused it to each answer, sorted
 	bare    []time.Duration // the same of a program that does nothing but write the answers
 	cost    time.Duration   // processor time of the daemon, all of it
-	bytes   int64           // of memory for each one who waits
+	bytes   int64           // of memory for each waiter
 }
 
 // spread is how changes reached the one who waited for each, among many who waited for
@@ -33,7 +33,7 @@ type spread struct {
 	started []time.Duration // from the request to start a Machine to its answer, sorted
 	told    []time.Duration // from the same to the answer of the wait, sorted
 	after   []time.Duration // from the answer of the start to that of the wait, sorted
-	bytes   int64           // of memory for each one who waits
+	bytes   int64           // of memory for each waiter
 }
 
 const (

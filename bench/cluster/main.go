@@ -1,9 +1,10 @@
-// Command cluster measures what it costs that another server of a platform has a Machine than the one that is asked:
-// requests by its edge, creating, waking, being found after a start, and queries of metrics that another server keeps.
+// Command cluster measures the cost of a request to a server for a Machine on another one:
+// requests by its edge, creating, waking, being found after a start, and queries of metrics that another
+// server keeps.
 //
-// It runs the servers of examples/cluster.sh on this machine, with real Machines. What is near and what is far is
-// measured in turns, so that what else goes on meets both alike: compare the ratios. The servers share the processors
-// of this machine, and a network without delay.
+// It runs the servers of examples/cluster.sh on this machine, with real Machines. Near and far
+// are measured in turns, so that other work affects both alike: compare the ratios. The servers
+// share the processors of this machine, and a network without delay.
 //
 // The results go into bench/RESULTS.md. It is not a test: a goal that is missed is reported, not an error.
 package main

@@ -42,8 +42,8 @@ type options struct {
 	subscribers int
 }
 
-// What LiteFS is said to do: its commit a51e72d, on a server like the one of ADR 45, in transactions and
-// reads a second.
+// The rates of LiteFS: its commit a51e72d, on a server like the one of ADR 45, in transactions
+// and reads a second.
 const (
 	referenceWrites = 372
 	referenceReads  = 9300

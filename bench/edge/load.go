@@ -48,7 +48,7 @@ func dial(ctx context.Context, f *front, address string, secure bool, path strin
 	return &conn{Conn: c, in: bufio.NewReaderSize(c, 32<<10), request: []byte("GET " + path + " HTTP/1.1\r\nHost: " + f.hostHeader() + "\r\n\r\n")}, nil
 }
 
-// hostHeader is what the front serves: hangar tells Apps apart by it.
+// hostHeader is the Host that the front serves: hangar distinguishes Apps by it.
 func (f *front) hostHeader() string {
 	if f.name == nameHangar {
 		return host

@@ -28,7 +28,7 @@ import (
 type front struct {
 	name    string
 	version string
-	pids    func() []int // whose processor time it costs; nil: nobody's
+	pids    func() []int // whose processor time it costs; nil: none
 	http    string       // host:port
 	https   string       // empty: it has none
 	tcp     string       // passes bytes through to the Machine's port 9090; empty: it cannot

@@ -188,7 +188,7 @@ func (p *platform) byAPI(ctx context.Context, s sleeper) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // nothing tells from outside when a program listens
+		time.Sleep(time.Millisecond) // there is no event when a program starts to listen
 	}
 }
 

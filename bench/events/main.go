@@ -3,8 +3,8 @@
 // feed adds to a commit.
 //
 // It has a journal and a delivery.Dispatcher of its own, on the disk of the directory for temporary
-// files, and receivers in the same process on loopback. Plain posts and deliveries take turns, so the
-// ratio is what signing, queues on disk and order cost, on any server.
+// files, and receivers in the same process on loopback. Plain posts and deliveries take turns, so
+// the ratio is the cost of signing, queues on disk and ordering, on any server.
 //
 // The results go into bench/RESULTS.md. It is not a test: a goal that is missed is reported, not an
 // error.

@@ -31,7 +31,7 @@ const (
 	pace     = 5 * time.Millisecond
 )
 
-// What else happened while delays were measured.
+// The load while delays were measured.
 const (
 	alone   = "one receiver, 200 events a second"
 	several = "ten receivers, 200 events a second"

@@ -1,10 +1,8 @@
-// Command guest is the program that benchmarks run in Machines and in the sandboxes
-// they are compared with: a web server that counts its requests and fills as much
-// memory as it is told to.
+// Command guest is the program that benchmarks run in Machines and in the sandboxes they are
+// compared with: a web server that counts its requests and fills memory on request.
 //
-// It listens on port 8080 and answers every path with how often it was asked;
-// /touch?mb=N fills N MiB first. Called with any argument it ends at once: what
-// benchmarks of exec execute.
+// It listens on port 8080 and answers every path with the number of requests so far; /touch?mb=N
+// fills N MiB first. Called with any argument it ends at once: benchmarks of exec run it so.
 package main
 
 import (

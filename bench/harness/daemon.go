@@ -1,8 +1,8 @@
-// Package harness is what benchmarks of the platform share: a daemon of their own, the
-// removal of what they made, and how busy the server is.
+// Package harness is what benchmarks of the platform share: a daemon, its cleanup, and the load of
+// the server.
 //
-// What it makes is removed by Daemon.Down, which needs no context, so that it also works
-// when the measuring was interrupted. A Daemon is for one goroutine.
+// Daemon.Down removes all that a Daemon has made. It needs no context, so that it also works when
+// the measuring was interrupted. A Daemon is for one goroutine.
 package harness
 
 import (

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// settling is how long a daemon is left alone before its memory is read.
+	// settling is how long a daemon may idle before its memory is read.
 	settling = 10 * time.Second
 	// manyRunning and manyStopped are how many Machines a daemon has when its memory
 	// is compared with that of an idle one.
@@ -157,7 +157,7 @@ func (b *bench) crashes(ctx context.Context, d *harness.Daemon, p *platform, mac
 	return settled(ctx, d)
 }
 
-// settled returns the memory of a daemon that was left alone.
+// settled waits until a daemon is idle and returns its memory.
 func settled(ctx context.Context, d *harness.Daemon) (usage, error) {
 	if err := pause.For(ctx, settling); err != nil {
 		return usage{}, err

@@ -155,7 +155,7 @@ func (m *machine) Start(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, m.explain(ctx, err)
 	}
-	// What follows needs a Machine that knows that it runs.
+	// The next steps need a Machine that knows that it runs.
 	return replied, m.wait(ctx, hangar.MachineStarted)
 }
 

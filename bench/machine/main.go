@@ -6,10 +6,9 @@
 // unchanged runsc that hangar's engine is made of, and under Podman with crun; so
 // the ratios between them hold on any server, however fast and however busy.
 //
-// The results go into bench/RESULTS.md, next to the goals. What it makes on the
-// server (processes, network namespaces, mounts, files) is removed at the end, also
-// when it is interrupted. One goroutine measures; those of a crowd of instances are
-// started and awaited by it.
+// The results go into bench/RESULTS.md, next to the goals. What it makes on the server (processes,
+// network namespaces, mounts, files) is removed at the end, also after an interrupt. One goroutine
+// measures; it starts and awaits those of a crowd of instances.
 //
 // It is not a test: a goal that is missed is reported, not an error.
 package main

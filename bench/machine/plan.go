@@ -356,8 +356,8 @@ func touch(ctx context.Context, in instance, mb int) (int, error) {
 	return ask(ctx, in, "/touch?mb="+strconv.Itoa(mb))
 }
 
-// remembers complains if an instance has begun to count anew: then it was started,
-// and what was measured is no resume.
+// remembers fails if an instance has restarted its count: then it was started, and the measured
+// time is no resume.
 func remembers(ctx context.Context, in instance, before int) error {
 	now, err := ask(ctx, in, "/")
 	if err == nil && now <= before {

@@ -231,5 +231,5 @@ func (b *bench) writeJSON() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(b.options.json, append(raw, '\n'), 0o644) //nolint:gosec // for everybody to read
+	return os.WriteFile(b.options.json, append(raw, '\n'), 0o644) //nolint:gosec // world-readable
 }

@@ -47,7 +47,7 @@ type instance interface {
 	Exec(ctx context.Context) error
 	// Stop ends the program.
 	Stop(ctx context.Context) error
-	// Start runs it anew, and returns the time to the first reply.
+	// Start runs it again, and returns the time to the first reply.
 	Start(ctx context.Context) (time.Duration, error)
 	// Suspend returns when the memory is on disk and no process has it any more.
 	Suspend(ctx context.Context) error

@@ -41,7 +41,7 @@ func makeWires(ctx context.Context, n int) ([]*wire, error) {
 
 func (w *wire) path() string { return "/run/netns/" + w.netns }
 
-// The two ends know each other, so that nobody has to ask.
+// Both ends know each other, so that no address has to be resolved.
 const (
 	macHere   = "02:00:00:00:00:01"
 	macInside = "02:00:00:00:00:02"

@@ -17,7 +17,7 @@ import (
 const (
 	lightEvery   = 100 * time.Millisecond // a question of the organization that is looked at
 	heavyClients = 32                     // of the other one
-	// afterRefusal is how long a client of the other one waits that was told to come later.
+	// afterRefusal is how long a refused client of the other one waits before it tries again.
 	afterRefusal = 50 * time.Millisecond
 )
 

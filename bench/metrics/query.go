@@ -235,7 +235,7 @@ func (m *asking) measure(ctx context.Context, a *apps, round int, both [2]asker,
 	for i := 0; i < mostAsked && (i < fewestAsked || time.Since(began) < askedFor); i++ {
 		app := (round*mostAsked + i) % a.asked()
 		q, t := m.app(app), tenant(a.org(app))
-		// What only the first of both would have to find out is known before.
+		// Warm up what only the first of both would have to find out.
 		body, err := both[1].ask(ctx, t, q, end)
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ import (
 // Writer, and nothing else.
 const scraperCommand = "scraper"
 
-// What a scraper is asked.
+// The queries of a scraper.
 const (
 	lineScrape = "scrape" // to begin
 	lineCounts = "counts"

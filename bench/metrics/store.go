@@ -50,7 +50,7 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	return b, nil
 }
 
-// say tells who waits how far it is.
+// say reports progress on standard error.
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // newStore returns a place for a store that has no data yet.

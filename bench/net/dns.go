@@ -46,8 +46,8 @@ type dnsServer struct {
 	stdin   io.Closer
 }
 
-// dnsResult is what was measured of a server: of each thing the best of all rounds,
-// because what else goes on makes a round worse and never better.
+// dnsResult is the result of a server: for each measure the best of all rounds, because other
+// work makes a round worse and never better.
 type dnsResult struct {
 	*dnsServer
 	most  tally // clients ask again as soon as they have an answer

@@ -200,7 +200,7 @@ func pace(ctx context.Context, to netip.AddrPort, clients, rate int, span time.D
 // flood sends as much as one client can until stop is called, which returns how much
 // that was.
 func flood(ctx context.Context, to netip.AddrPort) (stop func() int) {
-	const flooder = 200 // a client that nobody else is
+	const flooder = 200 // a client of its own
 	ctx, cancel := context.WithCancel(ctx)
 	sent := make(chan int, 1)
 	go func() {

@@ -74,7 +74,7 @@ func runDNSServer(ctx context.Context) error {
 		go func() { ended <- run(ctx) }()
 	}
 	fmt.Println(server.Addrs()[0])
-	_, _ = io.Copy(io.Discard, os.Stdin) // whoever started it has ended
+	_, _ = io.Copy(io.Discard, os.Stdin) // its parent has ended
 	cancel()
 	for range cap(ended) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -1,5 +1,5 @@
-// Command net measures the private network of Machines: its rules and its name server,
-// next to what a user could set up in their place.
+// Package net measures the private network of Machines: its rules and its name server, next to what
+// a user could set up instead.
 //
 // Everything runs in the same run on the same server, so that the ratios hold on any. The
 // results go into bench/RESULTS.md, next to the goals. All that it makes on the server is

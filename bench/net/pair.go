@@ -54,7 +54,7 @@ func attachPair(ctx context.Context, wires *network.Network) (*pair, error) {
 			if err != nil {
 				return err
 			}
-			// What keeps the kernel from answering where a sandbox does.
+			// Remove the rules that keep the kernel from answering where a sandbox does.
 			c.DelTable(&nftables.Table{Name: "hangar", Family: nftables.TableFamilyNetdev})
 			if err := c.Flush(); err != nil || i == 0 {
 				return err

@@ -26,8 +26,8 @@ import (
 
 const (
 	partRules = "rules"
-	// rulesCommand marks the process that has network namespaces of its own, so that
-	// the server's firewall is left alone.
+	// rulesCommand marks the process that has network namespaces of its own, so that the server's
+	// firewall is untouched.
 	rulesCommand = "rules-in-own-host"
 
 	rulesHost     = hangar.HostID("0a7b7df0")
@@ -48,7 +48,7 @@ type added struct {
 	Machines int
 	Own      time.Duration
 	OwnRules int
-	// What a user would do with nft(8), with one rule per Machine against forged
+	// The rules that a user would write with nft(8), with one rule per Machine against forged
 	// addresses: a rule per Machine for its network, or one per pair.
 	PerMachine, PerPair           time.Duration
 	PerMachineRules, PerPairRules int

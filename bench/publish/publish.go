@@ -1,6 +1,5 @@
-// Package publish writes what a benchmark measured into the file of all results, and
-// says on what it was measured. Each benchmark owns one section of the file and
-// leaves the others alone.
+// Package publish writes the results of a benchmark into the common file, with a description of
+// the server. Each benchmark owns one section of the file and keeps the others.
 package publish
 
 import (
@@ -29,7 +28,7 @@ func Section(file, section string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(file, []byte(replace(string(old), section)), 0o644) //nolint:gosec // for everybody to read
+	return os.WriteFile(file, []byte(replace(string(old), section)), 0o644) //nolint:gosec // world-readable
 }
 
 func replace(document, section string) string {

@@ -1,9 +1,9 @@
 //go:build runsc
 
-// Command runsc is gVisor's own program, unchanged, of the version that hangar's
-// engine is made of: what Machines are measured against.
+// Command runsc is gVisor's own program, unchanged, of the version that hangar's engine is made of.
+// Machines are measured against it.
 //
-// Only its build tag makes it: nothing but the benchmark needs it.
+// It has a build tag, because only the benchmark needs it.
 package main
 
 import "gvisor.dev/gvisor/runsc/cli/maincli"

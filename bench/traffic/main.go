@@ -1,11 +1,10 @@
 // Command traffic measures what the private network costs: how much one Machine sends to
 // another, and how long a byte takes there and back.
 //
-// It runs a platform of its own with two Machines in one network. In the same run, in
-// turn, the same program runs in two sandboxes of the unchanged runsc that hangar's
-// engine is made of, whose namespaces a pair of virtual devices joins directly: no
-// routing, no rules, no connection tracking. So the ratio is what those cost, on any
-// server.
+// It runs a platform of its own with two Machines in one network. In the same run, in turn, the
+// same program runs in two sandboxes of the unchanged runsc that hangar's engine is made of, whose
+// namespaces are joined directly by a pair of virtual devices: no routing, no rules, no connection
+// tracking. So the ratio is the cost of those, on any server.
 //
 // The results go into bench/RESULTS.md. What it makes on the server is removed at the
 // end, also when it is interrupted. It is not a test: a goal that is missed is reported,

@@ -57,7 +57,7 @@ func (b *bench) onHost(dir string) func(context.Context, string, ...string) (str
 	}
 }
 
-// places prepares all that can be had on this server.
+// places prepares all that are available on this server.
 func (b *bench) places(ctx context.Context, undo *harness.Undo) ([]*place, error) {
 	hostDir := filepath.Join(b.dir, "host")
 	if err := os.Mkdir(hostDir, 0o700); err != nil {
@@ -100,8 +100,8 @@ func (b *bench) places(ctx context.Context, undo *harness.Undo) ([]*place, error
 	return all, nil
 }
 
-// forget starts the Machine anew, so that neither its kernel nor the process behind the
-// volume remembers anything.
+// forget restarts the Machine, so that neither its kernel nor the process behind the volume
+// remembers anything.
 func (m *machine) forget(ctx context.Context) error {
 	return errors.Join(m.stop(ctx), dropCaches(ctx), m.start(ctx))
 }

@@ -28,7 +28,7 @@ const (
 // peer makes a store for an image, which may use a directory.
 type peer func(image, dir string) *store
 
-// peers returns all that are there or can be had, and that are not left out.
+// peers returns all that are installed or can be, and that are not left out.
 func (b *bench) peers(ctx context.Context) ([]peer, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -2,16 +2,16 @@
 // hosts know each other.
 //
 // Promises. A certificate names one host, by the URI hangar://host/ID, and lasts CertificateLife.
-// The Identity of a host renews its own at half of that, in one file that is replaced as a whole.
-// A connection that an Identity makes has at its other end the host that was asked for; one that
-// it takes has a host of the cluster there, or no certificate at all, which the taker must tell
-// apart; see Peer. TLS 1.3 alone is spoken.
+// The Identity of a host renews its own at half of that, in one file that is replaced as a whole. A
+// connection that an Identity dials ends at the requested host. One that it accepts comes from a
+// host of the cluster or from a client without a certificate, and the caller must tell them apart;
+// see Peer. TLS 1.3 is the only version.
 //
-// Concurrency. All is safe for concurrent use.
+// Concurrency. Everything is safe for concurrent use.
 //
-// Every host has the key of the authority, as it has the keys of what is encrypted in the cluster
-// state: hosts trust each other wholly. The package does not know which hosts there are: one that
-// was removed keeps a valid certificate, which those that take connections must refuse by its id.
+// Every host has the key of the authority, as it has the keys of the encrypted values in the
+// cluster state: hosts trust each other wholly. The package does not know which hosts exist: a
+// removed one keeps a valid certificate, and servers must refuse it by its id.
 package authority
 
 import (
@@ -55,7 +55,7 @@ const (
 // Fingerprint is the SHA-256 of the certificate of an authority, in lowercase hexadecimal.
 type Fingerprint string
 
-// FingerprintOf is that of a certificate in DER.
+// FingerprintOf is the fingerprint of a certificate in DER.
 func FingerprintOf(der []byte) Fingerprint {
 	sum := sha256.Sum256(der)
 	return Fingerprint(hex.EncodeToString(sum[:]))
@@ -99,7 +99,7 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	return &Authority{pair.Leaf, private}, nil
 }
 
-// Certificate is that of the authority in PEM.
+// Certificate is the authority's certificate in PEM.
 func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: a.cert.Raw})
 }
@@ -107,7 +107,7 @@ func (a *Authority) Certificate() []byte {
 // Key is the private key of the authority in PEM.
 func (a *Authority) Key() ([]byte, error) { return encodeKey(a.key) }
 
-// Fingerprint is that of the authority's certificate.
+// Fingerprint is the fingerprint of the authority's certificate.
 func (a *Authority) Fingerprint() Fingerprint { return FingerprintOf(a.cert.Raw) }
 
 // Roots holds the authority alone.
@@ -118,7 +118,7 @@ func (a *Authority) Roots() *x509.CertPool {
 }
 
 // Sign returns a certificate for a host and the key of a request that ParseRequest has read: the
-// certificate and that of the authority, in PEM. Nothing else of the request is taken.
+// certificate and that of the authority, in PEM. The rest of the request is ignored.
 func (a *Authority) Sign(request *x509.CertificateRequest, host hangar.HostID, now time.Time) ([]byte, error) {
 	leaf, err := a.sign(request.PublicKey, host, now)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 // renewRetry is when a renewal that has failed is tried again.
 const renewRetry = time.Hour
 
-// Identity is what a host proves with who it is. Run renews it.
+// Identity is how a host proves which one it is. Run renews it.
 type Identity struct {
 	dir       string
 	host      hangar.HostID
@@ -43,8 +43,8 @@ type Identity struct {
 	pair      atomic.Pointer[tls.Certificate]
 }
 
-// Found makes an authority, and the Identity of the first host of its cluster in a directory. An
-// authority that a start which was cut short has made is used.
+// Found makes an authority, and the Identity of the first host of its cluster in a directory. It
+// continues with the authority of an interrupted start.
 func Found(dir string, host hangar.HostID, now time.Time) error {
 	a, err := readAuthority(dir)
 	if os.IsNotExist(err) {
@@ -70,7 +70,7 @@ func Store(dir string, pair []byte, a *Authority) error {
 	return durable.WriteFile(filepath.Join(dir, hostFile), pair, 0o600)
 }
 
-// save writes the key first: an authority is there when its certificate is.
+// save writes the key first: an authority exists once its certificate does.
 func (a *Authority) save(dir string) error {
 	key, err := a.Key()
 	if err != nil {
@@ -142,14 +142,15 @@ func (i *Identity) load() error {
 	return nil
 }
 
-// Host is whose Identity it is.
+// Host is the host of the Identity.
 func (i *Identity) Host() hangar.HostID { return i.host }
 
-// Authority is that of the cluster.
+// Authority is the authority of the cluster.
 func (i *Identity) Authority() *Authority { return i.authority }
 
 // Files are where the certificate of the host, its key and the certificate of the authority are,
-// in PEM, for what reads them by itself. The first two are one file, so that both change at once.
+// in PEM, for programs that read them themselves. The first two are one file, so that both change
+// at once.
 func (i *Identity) Files() (certificate, key, authority string) {
 	host := filepath.Join(i.dir, hostFile)
 	return host, host, filepath.Join(i.dir, authorityFile)
@@ -177,7 +178,7 @@ func (i *Identity) renew() error {
 	return nil
 }
 
-// Run renews the certificate until ctx ends. Connections that are open keep the one before.
+// Run renews the certificate until ctx ends. Open connections keep the one before.
 func (i *Identity) Run(ctx context.Context) error {
 	for {
 		wait := max(i.due(), 0)
@@ -209,8 +210,8 @@ func (i *Identity) ServerConfig() *tls.Config {
 	}
 }
 
-// ClientConfig makes connections to a host of the cluster, or to any if host is empty. By which name
-// or address the host is called does not matter.
+// ClientConfig makes connections to a host of the cluster, or to any if host is empty. The name or
+// address of the connection does not matter.
 func (i *Identity) ClientConfig(host hangar.HostID) *tls.Config {
 	roots := i.authority.Roots()
 	return &tls.Config{

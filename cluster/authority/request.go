@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// Request is a key for which a certificate is asked for. It is kept in a file until the host has
-// its certificate, so that one that asks again, because the answer was lost, is known by it.
+// Request is a key that needs a certificate. It is kept in a file until the host has its
+// certificate, so that a repeated request, after a lost answer, is recognized.
 type Request struct {
 	path string
 	key  *ecdsa.PrivateKey

@@ -44,7 +44,7 @@ func (t Token) String() string {
 	return strings.Join([]string{tokenPrefix, string(t.ID), t.Secret, string(t.Authority)}, "_")
 }
 
-// Digest is what is kept of a token: the SHA-256 of its text.
+// Digest is the stored form of a token: the SHA-256 of its text.
 func (t Token) Digest() []byte {
 	sum := sha256.Sum256([]byte(t.String()))
 	return sum[:]

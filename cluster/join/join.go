@@ -1,9 +1,10 @@
-// Package join lets a server into a cluster: what it sends to a host that is in, and what it gets.
+// Package join lets a server into a cluster: the server's request to a host of the cluster, and the
+// answer.
 //
-// Promises. The server sends its token only to a host of the cluster that the token names. A
-// token that is not valid is refused in the same words whatever is wrong with it, and attempts are
-// bounded for each address and in all. An attempt may be repeated with the same key, until the
-// server has had its answer.
+// Promises. The server sends its token only to a host of the cluster that the token names. An
+// invalid token is refused in the same words whatever is wrong with it, and attempts are bounded
+// for each address and in all. An attempt may be repeated with the same key, until the server has
+// had its answer.
 //
 // Concurrency. A Handler is safe for concurrent use.
 package join
@@ -33,7 +34,7 @@ import (
 // Path is where servers join, by POST.
 const Path = "/cluster/join"
 
-// The bounds of what is sent.
+// The bounds of messages.
 const (
 	maxRequest = 16 << 10
 	maxGrant   = 1 << 20
@@ -46,7 +47,7 @@ var (
 	paceOfAll     = ratelimit.Pace{PerSecond: 5, Burst: 50}
 )
 
-// Application is what a server sends, beside its token as a bearer token.
+// Application is a server's request, beside its token as a bearer token.
 type Application struct {
 	Host    hangar.HostID `json:"host"`
 	Name    string        `json:"name,omitempty"`
@@ -55,7 +56,7 @@ type Application struct {
 	Domain  string        `json:"domain"`  // below which Apps have their names
 }
 
-// Grant is what it gets.
+// Grant is the answer.
 type Grant struct {
 	Certificate  string   `json:"certificate"`       // of the host and of the authority, in PEM
 	AuthorityKey string   `json:"authority_key"`     // in PEM
@@ -210,7 +211,7 @@ func CheckAddress(address string) error {
 	return nil
 }
 
-// ErrRefused says that the cluster has refused, and that repeating the same helps nothing.
+// ErrRefused says that the cluster has refused, and that a repeated request would be refused, too.
 var ErrRefused = errors.New("the cluster does not let this server join")
 
 // Apply sends an application with a token to a host of the cluster, at its URL, and returns the

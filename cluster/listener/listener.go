@@ -1,9 +1,9 @@
 // Package listener is where a host takes connections of the other hosts of its cluster: one
 // address, HTTP/2 and HTTP/1.1, with mutual TLS.
 //
-// Promises. A handler that was added with Handle sees requests of hosts alone, whose certificate
-// the authority of the cluster has signed and whom the cluster knows. HandleOpen is for what
-// authenticates by itself. Connections are bounded, in all and for each client that is no host.
+// Promises. A handler that was added with Handle sees only requests of hosts whose certificate the
+// authority of the cluster has signed and that the cluster knows. HandleOpen is for handlers with
+// their own authentication. Connections are bounded, in all and for each client that is no host.
 //
 // Concurrency. Handlers may be added while it serves, once for each pattern.
 package listener
@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
-// DefaultAddress is where a host listens unless it is told otherwise.
+// DefaultAddress is where a host listens by default.
 const DefaultAddress = ":4281"
 
 // The bounds of connections.
@@ -51,8 +51,8 @@ func New(identity *authority.Identity, settings *http.HTTP2Config, log *slog.Log
 	return &Listener{identity: identity, http2: settings, log: log, mux: http.NewServeMux()}
 }
 
-// SetKnown has hosts refused that known does not report. Until then, each that has a certificate is
-// served: the hosts that there are can only be read once the state of the cluster is reached.
+// SetKnown has hosts refused that known does not report. Until then, each host with a certificate
+// is served, because the list of hosts can only be read once the state of the cluster is reached.
 func (l *Listener) SetKnown(known func(context.Context, hangar.HostID) bool) { l.known.Store(&known) }
 
 // Handle serves hosts of the cluster at a pattern of http.ServeMux; see hostcert.Peer.

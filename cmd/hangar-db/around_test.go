@@ -207,7 +207,7 @@ func TestProxyAndBackup(t *testing.T) {
 	if got, err := os.ReadFile(newest); err != nil || !bytes.Equal(got, want) {
 		t.Error("the newest state is another than the export: ", err)
 	}
-	// What it was becomes the content of another database, and of the same.
+	// Its former content becomes that of another database, and of the same.
 	for name, rows := range map[string]string{"old.db": "0000000000000001/", "app.db": ""} {
 		out := run(t, exe, "restore", "--from", store, "--db", "app.db", "--at", half.UTC().Format(time.RFC3339Nano), "--import", name, "--url", one.url)
 		if !strings.Contains(out, "Restored app.db as "+name+", which is at "+rows) {

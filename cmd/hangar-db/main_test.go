@@ -159,8 +159,8 @@ func (n *node) firstEvent() string {
 	return line
 }
 
-// TestProgram writes, kills the node with SIGKILL, sees that nobody can write then, and starts it again where
-// it was. The commands of the program work on it, and an orderly end leaves nothing mounted.
+// TestProgram writes, kills the node with SIGKILL, checks that writes fail then, and starts it again in
+// place. The commands of the program work on it, and an orderly end leaves nothing mounted.
 func TestProgram(t *testing.T) {
 	n := newNode(t)
 	n.start()
@@ -292,7 +292,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-deadline:
-			t.Fatal("waited in vain: ", what)
+			t.Fatal("timed out waiting for: ", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

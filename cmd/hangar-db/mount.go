@@ -145,7 +145,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		return err
 	}
 	log.Info("serving", "addr", listener.Addr().String())
-	// The node goes on when ctx has ended, until it has handed over.
+	// The node keeps running after the end of ctx, until it has handed over.
 	running, stop := finish.Lifetime(ctx)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)

@@ -56,7 +56,7 @@ func restoreCommand() *cobra.Command {
 	return cmd
 }
 
-// credentials are those that the environment has.
+// credentials are those of the environment.
 func credentials() backup.Credentials {
 	return backup.Credentials{
 		AccessKey: os.Getenv("AWS_ACCESS_KEY_ID"), SecretKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),

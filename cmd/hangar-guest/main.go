@@ -1,9 +1,9 @@
-// Command hangar-guest runs inside Machines for those who have signed in: it serves the files of the Machine, and
-// connects to what listens there.
+// Command hangar-guest runs inside Machines for SSH sessions: it serves the files of the Machine, and connects to
+// what listens there.
 //
 // hangar-guest sftp serves SFTP (draft-ietf-secsh-filexfer-02, version 3) on its standard streams.
-// hangar-guest connect NETWORK ADDRESS connects, writes a zero byte once it has, and joins its standard
-// streams to the connection. What it cannot connect to it says on standard output, without a zero byte.
+// hangar-guest connect NETWORK ADDRESS connects, writes a zero byte, and joins its standard streams to the
+// connection. A failure to connect is a message on standard output, without a zero byte.
 package main
 
 import (

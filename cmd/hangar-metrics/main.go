@@ -1,9 +1,9 @@
 // Command hangar-metrics is the store of metrics of one daemon: VictoriaMetrics behind a
-// listener that it inherits as descriptor 3. Package metrics/store starts it; it is of no use by
-// itself.
+// listener that it inherits as descriptor 3. Package metrics/store starts it; it is not meant to
+// be run by hand.
 //
 // It is a program of its own so that damaged data, which ends it, does not end the daemon, and so
-// that neither the daemon nor any other process of the platform pays for what it links.
+// that no other process of the platform pays for the packages that it links.
 package main
 
 import (
@@ -30,8 +30,8 @@ const listenFD = 3
 const stopGrace = 5 * time.Second
 
 func main() {
-	// Who reads what this process says may end before it: that must not keep it from writing what it
-	// has to the disk.
+	// The reader of this process's output may end first: that must not keep it from writing its data
+	// to the disk.
 	signal.Ignore(unix.SIGPIPE)
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "hangar-metrics:", err)
@@ -68,7 +68,7 @@ func run(args []string) error {
 	return errors.Join(serve(ctx, listener, store.Handler()), store.Close())
 }
 
-// serve answers requests until ctx ends, and then those that have begun.
+// serve answers requests until ctx ends, and then finishes those in flight.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	ended := make(chan error, 1)

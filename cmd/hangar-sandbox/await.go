@@ -23,7 +23,7 @@ func await() bool {
 	if err != nil || len(files) == 0 {
 		return false
 	}
-	// From here on nobody else is given the command.
+	// From here on no other process receives the command.
 	if err := unix.Sendto(bundle.AwaitFD, []byte{1}, unix.MSG_NOSIGNAL, nil); err != nil {
 		return false
 	}
@@ -54,7 +54,7 @@ func receive(fd int, text, control []byte) (n, controlLen, flags int, err error)
 	}
 }
 
-// descriptors returns those that a message carried, at most two.
+// descriptors returns the descriptors of a message, at most two.
 func descriptors(control []byte) ([]int, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil || len(messages) != 1 {

@@ -54,10 +54,10 @@ func openExitFile(path string) error {
 	return errors.Join(unix.Dup3(fd, ownFD, 0), unix.Close(fd))
 }
 
-// holdOutput opens the guest's output for reading and leaves it so: the guest then
-// never meets a broken pipe, however often who reads it goes away and comes back. The
-// guest itself gets it for writing alone, because gVisor empties every pipe that the
-// guest could read when it makes a snapshot, and what was said before would be lost.
+// holdOutput opens the guest's output for reading and leaves it open: the guest then
+// never gets a broken pipe when the reader is replaced. The guest itself gets it only
+// for writing, because gVisor empties every pipe that the guest could read when it
+// makes a snapshot, and earlier output would be lost.
 func holdOutput() {
 	const stdio = "--stdio-fds="
 	for _, arg := range os.Args {

@@ -17,16 +17,16 @@ const (
 	commandKeep = "keep"
 	// keepFD is the listener that `hangar-sandbox keep` serves.
 	keepFD = 3
-	// keepFiles is as many files as kernels allow unless they are told otherwise.
+	// keepFiles is the default limit of open files in the kernel.
 	keepFiles = 1 << 20
 )
 
-// keep holds FIFOs until it is of no use any more, and ends the process. Nobody reads
-// what it could say; its clients notice that it ends.
+// keep holds FIFOs until it is not needed any more, and ends the process. Its output
+// has no reader; its clients notice that it ends.
 func keep() {
 	runtime.GOMAXPROCS(1)
 	closeInherited()
-	// As root it may raise the hard limit; whoever is not keeps what the runtime got.
+	// Only root may raise the hard limit; otherwise the runtime's limit stays.
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: keepFiles, Max: keepFiles})
 	debug.FreeOSMemory() // what the packages of the sandbox made at their start
 	if err := serveKeeper(); err != nil {
@@ -49,9 +49,9 @@ func serveKeeper() error {
 	return keeper.Serve(listener)
 }
 
-// closeInherited closes what came from the daemon's own parents: a pipe that somebody
-// waits for the end of must not live as long as this process. Our own files are not
-// inherited by anybody, by which they are told apart.
+// closeInherited closes what came from the daemon's own parents: a pipe whose end a
+// process waits for must not live as long as this process. Our own files are recognized
+// by close-on-exec.
 func closeInherited() {
 	names, err := filepath.Glob("/proc/self/fd/*")
 	if err != nil {

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The keeper has the listener and nothing else of those who started it, holds what it
-// is given, and ends with its last client.
+// The keeper inherits only the listener, holds what it is given, and ends with its last
+// client.
 func TestKeep(t *testing.T) {
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "socket"), Net: "unixpacket"}
 	l, err := net.ListenUnix(addr.Net, addr)

@@ -2,21 +2,21 @@
 // with the commands that the driver needs, and nothing else.
 //
 // It promises what stock runsc does not: the sentry writes the exit status of the
-// guest's main process into the bundle, so that it is known even when nobody
-// waited; a snapshot is complete or absent, because the engine itself checks and
-// renames it; and a sandbox boots faster, because the seccomp program is compiled
-// ahead of time and the garbage collector rests during the boot.
+// guest's main process into the bundle, so that it is known even without a waiter; a
+// snapshot is complete or absent, because the engine itself checks and renames it; and
+// a sandbox boots faster, because the seccomp program is compiled ahead of time and the
+// garbage collector rests during the boot.
 //
-// The process is one of four, told apart by how runsc starts it again: the command
-// line tool, the sentry (runsc-sandbox), the gofer (runsc-gofer), a short-lived
-// child for umounting. Only the first is started by the driver.
+// The process is one of four, distinguished by how runsc starts it again: the command
+// line tool, the sentry (runsc-sandbox), the gofer (runsc-gofer), a short-lived child
+// for umounting. Only the first is started by the driver.
 //
-// Started as `runsc await`, the command line tool has its own start behind it when its
-// command comes; see package bundle.
+// Started as `runsc await`, the command line tool has initialized before its command
+// arrives; see package bundle.
 //
-// Called as `hangar-sandbox keep` it is no sandbox, but what holds the output of
-// sandboxes while the daemon is away: see package keeper. It does that because it is
-// the smallest program that is at hand, and in memory anyway.
+// `hangar-sandbox keep` is no sandbox: it holds the output of sandboxes while the
+// daemon is away, see package keeper. This program does that because it is small and in
+// memory anyway.
 //
 // It is not meant for people: the daemon is its only caller.
 package main

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		},
 		"settling-hangar": func() {
 			c := newInvocation()
-			c.Settling = time.Minute // a script that needs it to the end waits in vain
+			c.Settling = time.Minute // a script that needs all of it fails
 			os.Exit(run(context.Background(), c, os.Args[1:]))
 		},
 	})
@@ -129,8 +129,8 @@ func connectProxy(asked, address string) http.Handler {
 // platformKey is where a script has its platform.
 type platformKey struct{}
 
-// requestAtEdge asks the edge for paths of an App in turn, until the script ends, so that whatever
-// listens in the meantime hears of them: request APP PATH STATUS...
+// requestAtEdge asks the edge for paths of an App in turn, until the script ends, so that a
+// listener that starts meanwhile sees them: request APP PATH STATUS...
 func requestAtEdge(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args)%2 == 0 {
 		ts.Fatalf("usage: request APP PATH STATUS...")

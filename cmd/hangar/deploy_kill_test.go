@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-// deployFile is an App of three Machines whose release command and checks take a moment, so that a kill meets
-// a deploy in each of its parts.
+// deployFile is an App of three Machines whose release command and checks take a moment, so that a kill can
+// hit each part of a deploy.
 const deployFile = `app = "killed"
 [build]
 image = "nginx"

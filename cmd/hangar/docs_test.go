@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hangar-platform/hangar/api"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
@@ -62,6 +63,20 @@ func TestCommandsInDocs(t *testing.T) {
 	}
 	if blocks < 120 || inline < 300 {
 		t.Errorf("only %d lines and %d mentions were found", blocks, inline)
+	}
+}
+
+// TestSamples reads the commands that the reference of the API shows beside its requests.
+func TestSamples(t *testing.T) {
+	for id, line := range api.Commands() {
+		lines := shellLines(line)
+		if len(lines) != 1 {
+			t.Errorf("%s: %s is %d commands", id, line, len(lines))
+			continue
+		}
+		if err := understood(tree(), lines[0]); err != nil {
+			t.Errorf("%s: %s: %v", id, line, err)
+		}
 	}
 }
 

@@ -1,12 +1,12 @@
 // Command hangar is the platform and its command line in one binary: `hangar up`
 // runs the daemon, every other command speaks to one over its REST API.
 //
-// The package joins the commands to one tree. They are in the packages below, by what
-// they are about, and strangers to one another; what they share is in package cli.
-// What the platform does lives in the planes, which package daemon joins.
+// The package joins the commands to one tree. They are in the packages below, by
+// subject, which do not import one another; what they share is in package cli. The
+// platform itself is in the planes, which package daemon joins.
 //
-// It is not a library, and holds no rule of the platform: a check made here is a
-// courtesy, the server makes its own.
+// It is not a library, and has no rules of the platform: a check made here is a
+// convenience, the server makes its own.
 package main
 
 import (

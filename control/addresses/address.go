@@ -1,12 +1,12 @@
 // Package addresses gives Apps their public and private addresses.
 //
-// Promises. An address is given to one App; one that was released is not soon somebody else's.
-// What an App has counts against the quotas of its organization, in the transaction that makes
-// or removes it.
+// Promises. An address belongs to one App; a released one is not soon given to another. What
+// an App has counts against the quotas of its organization, in the transaction that makes or
+// removes it.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state.
 //
-// It does not route: the edge follows what is recorded here.
+// It does not route: the edge follows these records.
 package addresses
 
 import (
@@ -54,10 +54,10 @@ type Config struct {
 	Now     func() time.Time
 }
 
-// Records are the addresses of Apps in the state. An address is two records that come and go
-// together: one below its App, with all there is to know, and, unless it is the shared one,
-// one by the address itself, so that no other App can get it. Whoever asks of an App's Records
-// has let its caller in.
+// Records are the addresses of Apps in the state. An address is two records that are written
+// and removed together: one below its App, with everything about it, and, unless it is the
+// shared one, one by the address itself, so that no other App can get it. The caller has
+// checked access to the App.
 type Records struct {
 	store   state.Store
 	tenants *tenants.Directory
@@ -126,8 +126,8 @@ func (s *Addresses) Addresses(ctx context.Context, app hangar.AppName) ([]hangar
 	return s.records.List(ctx, rec.ID)
 }
 
-// List returns the addresses of an App, sorted, without those of extensions that it serves, which are
-// in networks of others, and those that cannot be read.
+// List returns the addresses of an App, sorted, without unreadable ones and those of extensions that
+// it serves, which are in networks of others.
 func (r *Records) List(ctx context.Context, app hangar.AppID) ([]hangar.Address, error) {
 	items, _, err := state.All(ctx, r.store, addressesOf(app), false)
 	if err != nil {
@@ -284,8 +284,8 @@ func (r *Records) choose(ctx context.Context, app tenants.AppRecord, network str
 // maxTries bounds how many addresses of a pool are looked at that are not free.
 const maxTries = 1 << 17
 
-// chooseFrom takes the first free address behind the one that was given last, so that one
-// that was released is not soon somebody else's.
+// chooseFrom takes the first free address after the one that was given last, so that a
+// released one is not soon given to another App.
 func (r *Records) chooseFrom(ctx context.Context, app hangar.AppID, pool ippool.Pool, what, flag string, made *hangar.Address) (state.Txn, error) {
 	size := pool.Size()
 	if size == 0 {
@@ -324,7 +324,7 @@ func (r *Records) cursor(ctx context.Context, key string) (uint64, state.Compare
 	}
 	n, fault := strconv.ParseUint(string(item.Value), 10, 64)
 	if err == nil && fault != nil {
-		r.log.Warn("counter of addresses begins anew", keyKey, key, keyError, fault)
+		r.log.Warn("counter of addresses restarts", keyKey, key, keyError, fault)
 	}
 	return n, state.Unchanged(item), err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// TestParse: a record that is not where it belongs is nobody's address.
+// TestParse: a record under the wrong key is no address.
 func TestParse(t *testing.T) {
 	for name, test := range map[string]struct {
 		key, kind, ip, app string

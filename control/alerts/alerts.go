@@ -1,8 +1,8 @@
 // Package alerts keeps the rules and receivers of organizations' alerts, encrypted, in the cluster
 // state.
 //
-// Alerts is the service; a hangar.AlertHost evaluates what it keeps, and hears of that by a Feed.
-// The package evaluates no rules and sends no notifications.
+// Alerts is the service; a hangar.AlertHost evaluates the rules, which it receives by a Feed. The
+// package evaluates no rules and sends no notifications.
 package alerts
 
 import (

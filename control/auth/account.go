@@ -80,8 +80,8 @@ func (a *Account) check(id hangar.UserID) error {
 	return nil
 }
 
-// principal is who a token stands for, given the account of the user whom it belongs to, if there
-// is one. It is the one place where what a token was made for meets what its user may do; false:
+// principal returns the principal of a token, given the account of its user, if it has one. It is
+// the one place where the grant of a token is intersected with the rights of its user; false:
 // nothing is left.
 func (r *Record) principal(a *Account) (hangar.Principal, bool) {
 	p := hangar.Principal{Subject: r.User, Tokens: []hangar.TokenID{r.ID}}
@@ -224,10 +224,10 @@ func (m *memory) Tie(user hangar.UserID, org hangar.OrgID) string {
 	return ""
 }
 
-// Fallen are the tokens that belong to users and allow nothing any more, because what they depend on
-// has ended. A user that a server has not heard of yet may be among the reasons: whoever removes the
-// tokens asks the state about the user first.
-func (m *memory) Fallen() []hangar.Token {
+// VoidTokens are the tokens that belong to users and allow nothing any more, because what they depend on
+// has ended. A reason may be a user that this server does not know yet: before removing the tokens,
+// the caller reads the user from the state.
+func (m *memory) VoidTokens() []hangar.Token {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var list []hangar.Token

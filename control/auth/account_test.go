@@ -87,7 +87,7 @@ func TestTokensOfAUser(t *testing.T) {
 		if valid(t, tokens, whole.Text) != test.whole || valid(t, tokens, part.Text) != test.part {
 			t.Errorf("%s: signed in %t, part %t", name, valid(t, tokens, whole.Text), valid(t, tokens, part.Text))
 		}
-		if got := len(tokens.Fallen()); got != 2-count(test.whole)-count(test.part) {
+		if got := len(tokens.VoidTokens()); got != 2-count(test.whole)-count(test.part) {
 			t.Errorf("%s: %d tokens have fallen", name, got)
 		}
 		if p, err := tokens.Authenticate(t.Context(), part.Text); err == nil && p.Admin {
@@ -137,9 +137,9 @@ func TestTokensOfUsersHaveATie(t *testing.T) {
 	stray.UserID = ""
 	bound := login()
 	bound.Grant.Org, bound.Grant.OrgID = "acme", "o-acme"
-	for name, token := range map[string]hangar.Token{"signed in": login(), "a part": ofUser(), "nobody's sign-in": stray, "a sign-in for an organization": bound} {
+	for name, token := range map[string]hangar.Token{"signed in": login(), "a part": ofUser(), "a sign-in without a user": stray, "a sign-in for an organization": bound} {
 		tie := ""
-		if name == "nobody's sign-in" || name == "a sign-in for an organization" {
+		if name == "a sign-in without a user" || name == "a sign-in for an organization" {
 			tie = "s1"
 		}
 		if _, err := tokens.IssueTied(t.Context(), token, tie); err == nil {
@@ -183,7 +183,7 @@ func TestUsersOfOtherServers(t *testing.T) {
 		if valid(t, here, whole.Text) || !over(here.Life(whole.ID)) {
 			t.Error("a user whom another server has removed")
 		}
-		// What this server has done stays, whatever news of before comes in.
+		// What this server has done stays, even if older events arrive later.
 		a := account(hangar.RoleAdmin)
 		here.Learn("u1", &a, 1)
 		if valid(t, here, whole.Text) {

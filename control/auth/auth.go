@@ -1,22 +1,22 @@
-// Package auth knows who may call the API: it makes tokens, and turns the tokens of a
-// request into a principal.
+// Package auth authenticates callers of the API: it makes tokens, and turns the tokens of a request
+// into a principal.
 //
-// Promises. A token is shown once; only its SHA-256 digest is kept, so that whoever
-// reads the state learns no token. Requests are verified from memory, which follows
-// the state: a valid token goes on working while the state cannot be reached, and one
-// that is revoked anywhere is void as soon as the news arrives, here at once. A record
-// that cannot be read opens nothing. A token that belongs to a user allows what it was made for and
-// what the user may do now, both; so it follows the records of users, too, and one that cannot be
-// read opens nothing either. The admin token is in the file before its digest
-// is in the state, so that a crash between the two is mended by the next start. To
-// replace the admin token, remove its file and start again: the old one is then void.
+// Promises. A token is shown once; only its SHA-256 digest is kept, so that a reader of the state
+// learns no token. Requests are verified from memory, which follows the state: a valid token keeps
+// working while the state cannot be reached, and a token revoked on another server is void as soon
+// as the change arrives, on this server at once. An unreadable record grants nothing. A token that
+// belongs to a user allows only what both it and the user's current memberships allow; so the
+// memory follows the records of users, too, and an unreadable one grants nothing either. The admin
+// token is in the file before its digest is in the state, so that the next start repairs a crash
+// between the two. To replace the admin token, remove its file and start again: the old one is then
+// void.
 //
 // Concurrency. Tokens is safe for concurrent use once Open has returned. Run follows
 // the state; without it, what other servers do goes unnoticed.
 //
-// What lasts longer than a request asks for the Life of its tokens, too, and so ends with
-// the first of them. It is not authorization: what a principal may do is decided by the
-// services, also who may make and revoke which token.
+// Work that outlasts a request follows the Life of its tokens, too, and so ends with the first of
+// them. The package does not authorize: the services decide what a principal may do, including
+// making and revoking tokens.
 package auth
 
 import (
@@ -107,7 +107,7 @@ func (r *Record) checkIDs() error {
 	whole := wholeUser(r.Kind)
 	switch g := r.Grant; {
 	case whole && (r.UserID == "" || g.Org != "" || g.OrgID != "" || len(g.Apps) > 0 || len(g.Machines) > 0):
-		return errors.New("token from signing in that is for a thing, or of nobody")
+		return errors.New("token from signing in that is limited to a target, or has no user")
 	case r.Kind == hangar.TokenOAuth && (r.UserID == "" || r.OAuth == nil || r.OAuth.SignIns == "" || len(r.OAuth.Refresh) != sha256.Size || len(r.OAuth.Family) != sha256.Size):
 		return errors.New("grant to a third party that is incomplete")
 	case !whole && (g.OrgID == "" || len(g.AppIDs) != len(g.Apps)):
@@ -219,8 +219,8 @@ func newText(id hangar.TokenID, kind hangar.TokenKind) string {
 	return prefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Issue makes a token of nobody that is valid when it returns, in one transaction with others;
-// state.ErrConflict says that a compare of those failed.
+// Issue makes a token without a user that is valid when it returns, in one transaction with
+// others; state.ErrConflict says that a compare of those failed.
 func (t *Tokens) Issue(ctx context.Context, token hangar.Token, with ...state.Txn) (*hangar.NewToken, error) {
 	return t.IssueTied(ctx, token, "", with...)
 }
@@ -289,8 +289,7 @@ func (t *Tokens) Revoke(ctx context.Context, id hangar.TokenID, with ...state.Tx
 }
 
 // Authenticate implements hangar.Authenticator. A credential may be a list of
-// tokens with commas between them, as existing clients send; those that are not
-// valid count for nothing.
+// tokens with commas between them, as existing clients send; invalid ones are ignored.
 func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Principal, error) {
 	var who hangar.Principal
 	valid, parts := false, 0
@@ -319,7 +318,7 @@ func (t *Tokens) Authenticate(_ context.Context, credential string) (hangar.Prin
 // that a clock that is set while the context lives has no effect on it.
 func (t *Tokens) Life(id hangar.TokenID) context.Context { return t.life(id, t.cfg.Now()) }
 
-// Lookup returns the record of one token, of whatever kind, and whom it stands for; false: it is not valid.
+// Lookup returns the record of one token, of any kind, and its principal; false: it is not valid.
 func (t *Tokens) Lookup(text string) (Record, hangar.Principal, bool) {
 	if len(text) > maxTokenText {
 		return Record{}, hangar.Principal{}, false

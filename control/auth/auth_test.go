@@ -159,7 +159,7 @@ func TestEmptyFileIsRefused(t *testing.T) {
 	}
 }
 
-// token is a wish for everything in an organization.
+// token is a request for all rights in an organization.
 func token(until time.Time) hangar.Token {
 	return hangar.Token{
 		Name: "ci", Kind: hangar.TokenOrg, User: "ci@example.com",
@@ -290,7 +290,7 @@ func TestOtherServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually("a revoked token", false, made.Text)
-		// And what was revoked here stays so, whatever news is still under way.
+		// And a token revoked here stays revoked, even if older events arrive later.
 		mine := issue(t, b, token(time.Time{}))
 		if err := b.Revoke(t.Context(), mine.ID); err != nil {
 			t.Fatal(err)

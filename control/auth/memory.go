@@ -18,7 +18,7 @@ import (
 // Entries never change, but for the time of use.
 type entry struct {
 	*Record
-	revision state.Revision // that said so
+	revision state.Revision // of that state
 	used     *atomic.Int64  // Unix seconds of the last use known; 0: none
 }
 
@@ -29,20 +29,20 @@ type bucket [8]byte
 
 // memory is the records of all tokens and the accounts of users, as requests are verified by.
 //
-// It learns of changes from two sides: from the feed of the state, in order but
-// late, and from what this process does itself, at once. The revisions tell which is
-// newer; a token that was revoked here leaves a mark until the feed has said so, too,
-// so that news of its creation that comes in between does not bring it back.
+// It receives changes from two sides: from the feed of the state, in order but late, and from
+// this process itself, at once. The revisions decide which is newer; a token that was revoked
+// here leaves a mark until the feed confirms it, so that a stale event of its creation does
+// not bring it back.
 type memory struct {
 	mu      sync.RWMutex // guards what follows
 	tokens  map[hangar.TokenID]entry
-	digests map[bucket][]entry // those that are not gone
+	digests map[bucket][]entry // of existing tokens
 	lives   map[hangar.TokenID]life
 	seen    state.Revision // up to which the feed was followed
 	users   accounts
 }
 
-// life is how long a record counts. It is made for those only that somebody asks for.
+// life is how long a record is valid. It is made only for records that a caller asks about.
 type life struct {
 	ctx context.Context //nolint:containedctx // it stands for the record, and for no call
 	end context.CancelFunc
@@ -74,7 +74,7 @@ func (m *memory) life(id hangar.TokenID, now time.Time) context.Context {
 	return l.ctx
 }
 
-// newLife lasts until a time; zero is for ever.
+// newLife lasts until a time; zero: without an end.
 func newLife(until, now time.Time) (l life) {
 	forever := context.Background() //nolint:forbidigo // a record lasts longer than any call
 	if until.IsZero() {

@@ -1,15 +1,14 @@
-// Package elections keeps the few records by which the Machines of an App agree who of them leads, in the cluster
-// state.
+// Package elections keeps the records with which the Machines of an App elect a leader, in the cluster state.
 //
-// Promises. A change is one transaction: it happens when all its conditions hold, and each has a greater number than the
-// one before, in its election. What is bound to a session is there only while the session is, which is a lease of the
-// state; a condition never holds by a record whose session has ended. What an App may keep, and how often it may change
-// it, is bounded. The elections of an App go with it, and no other App finds them.
+// Promises. A change is one transaction: it happens only if all its conditions hold, and the changes of an election
+// have increasing numbers. A record that is bound to a session, which is a lease of the state, ends with it; a
+// condition is never satisfied by a record whose session has ended. The records of an App and the rate of their
+// changes are bounded. The elections of an App are removed with it, and no other App sees them.
 //
-// Concurrency. All is safe for concurrent use. In memory is only how many requests wait and how often Apps changed
-// something.
+// Concurrency. All is safe for concurrent use. Memory holds only the number of waiting requests and the rates of
+// changes.
 //
-// It knows nothing of what the records say.
+// It does not interpret the records.
 package elections
 
 import (
@@ -123,7 +122,7 @@ func (e *Elections) find(ctx context.Context, name hangar.AppName, election hang
 	return &place{snapshot: now, app: app, appItem: item, name: election, keys: k}, nil
 }
 
-// paced refuses what comes too often.
+// paced refuses too frequent requests.
 func (e *Elections) paced(app hangar.AppID) error {
 	if e.changes.Take(app, changePace) > 0 {
 		return hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, "the elections of the app change too often")

@@ -69,8 +69,8 @@ func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hanga
 	if fault := tenants.NameFault(name); fault != "" {
 		return found{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadName, "Validation failed: Name %s", fault)
 	}
-	wanted := wishes{Plan: in.Plan, PrimaryRegion: string(in.PrimaryRegion), ReadRegions: texts(in.ReadRegions)}
-	if err := checkWishes(&by, wanted); err != nil {
+	wanted := choices{Plan: in.Plan, PrimaryRegion: string(in.PrimaryRegion), ReadRegions: texts(in.ReadRegions)}
+	if err := checkChoices(&by, wanted); err != nil {
 		return found{}, err
 	}
 	txn := state.Txn{If: []state.Compare{state.Unchanged(appItem), state.Unchanged(providerItem)}}
@@ -94,7 +94,7 @@ func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hanga
 		},
 	}
 	rec.Body.ID = string(rec.ID)
-	rec.wish(wanted)
+	rec.choose(wanted)
 	rec.enter(phaseCreate, now)
 	ip, reserve, err := e.Addresses.Reserve(ctx, owner, rec.ID)
 	if err != nil {
@@ -156,19 +156,19 @@ func (s *shared) roomFor(ctx context.Context, by *providers.Record, org hangar.O
 	}
 	if n >= limit {
 		return hangar.Errorf(hangar.CodeExhausted, hangar.ReasonQuota,
-			"The organization has %d extensions of provider %s, which is the most that one may have", n, by.Name)
+			"The organization has %d extensions of provider %s, which is the limit", n, by.Name)
 	}
 	return nil
 }
 
-// creator is the user who asks.
+// creator is the calling user.
 func (e *Extensions) creator(ctx context.Context, org hangar.OrgID) (*users.Person, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	noUser := hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonUserNotFound,
-		"The token belongs to no user; a provider has to be told which user creates an extension: sign in, or use a token that a user has made")
+		"The token belongs to no user, and a provider has to know which user creates an extension: sign in, or use a token that a user has made")
 	if p.User == "" {
 		return nil, noUser
 	}
@@ -179,8 +179,8 @@ func (e *Extensions) creator(ctx context.Context, org hangar.OrgID) (*users.Pers
 	return person, err
 }
 
-// checkWishes refuses what a provider does not offer.
-func checkWishes(by *providers.Record, w wishes) error {
+// checkChoices refuses what a provider does not offer.
+func checkChoices(by *providers.Record, w choices) error {
 	if len(w.Plan) > maxWord || !printable(w.Plan) {
 		return hangar.Errorf(hangar.CodeInvalid, "", "invalid plan: must have at most %d printable characters", maxWord)
 	}

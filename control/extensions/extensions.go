@@ -1,18 +1,18 @@
 // Package extensions has providers make, change and delete extensions of Apps.
 //
-// Promises. What is to be done is journaled in the record of an extension before a provider is asked,
-// and what has come of it afterwards, so that every step may run twice and a crash at any moment
-// leaves nothing behind on either side: an extension whose answer was lost is asked for again under
-// the same id, and one that is to go stays until the provider has confirmed that it has gone. What a
-// provider answers becomes secrets of the App in the transaction that makes the extension ready: all
-// or none. A name is one extension's on the whole platform.
+// Promises. Each step is journaled in the record of an extension before a provider is asked, and its
+// result afterwards, so that every step may run twice and a crash at any moment leaves nothing behind
+// on either side: an extension whose answer was lost is requested again under the same id, and the
+// record of a destroyed one stays until the provider has confirmed its deletion. What a provider
+// answers becomes secrets of the App in the transaction that makes the extension ready: all or none.
+// A name is unique on the whole platform.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state. The
-// Provisioner works for each provider by itself, so that one which hangs delays nobody else's, and
-// for its customers in turn.
+// Provisioner serves each provider separately, so that one which hangs delays no other, and the
+// customers of each in turn.
 //
-// It trusts no provider: what answers and webhooks may say is bounded in package call and here, and
-// an App serves the address of an extension only if it is the provider's own.
+// It trusts no provider: answers and webhooks are bounded in package call and here, and an App serves
+// the address of an extension only if it is the provider's own.
 package extensions
 
 import (
@@ -70,7 +70,7 @@ type Extensions struct {
 var _ hangar.ExtensionService = (*Extensions)(nil)
 
 // New returns the service of extensions, what does its work, and what receives webhooks. Until the
-// Provisioner runs, what is wished for is only journaled.
+// Provisioner runs, requested changes are only journaled.
 func New(cfg Config) (*Extensions, *Provisioner, *Hooks) {
 	s := &shared{cfg}
 	work := newProvisioner(s)
@@ -163,7 +163,7 @@ func (e *Extensions) Extension(ctx context.Context, app hangar.AppName, name str
 	return f.view(), nil
 }
 
-// find returns an extension of an App to whoever may do action to the App.
+// find returns an extension of an App if the caller may do action to the App.
 func (e *Extensions) find(ctx context.Context, app hangar.AppName, name string, action hangar.Action) (found, error) {
 	owner, _, err := e.Tenants.App(ctx, app, action)
 	if err != nil {
@@ -222,7 +222,7 @@ func (e *Extensions) UpdateExtension(ctx context.Context, app hangar.AppName, na
 		if r.Phase != phaseLive {
 			return wrongState(r)
 		}
-		before := r.wishes()
+		before := r.choices()
 		next := before
 		if in.Plan != nil {
 			next.Plan = *in.Plan
@@ -233,10 +233,10 @@ func (e *Extensions) UpdateExtension(ctx context.Context, app hangar.AppName, na
 		if in.ReadRegions != nil {
 			next.ReadRegions = texts(*in.ReadRegions)
 		}
-		if err := checkWishes(&by, next); err != nil {
+		if err := checkChoices(&by, next); err != nil {
 			return err
 		}
-		r.wish(next)
+		r.choose(next)
 		r.Before, r.Error = &before, ""
 		r.enter(phaseChange, now)
 		return nil
@@ -275,7 +275,7 @@ func (e *Extensions) DestroyExtension(ctx context.Context, app hangar.AppName, n
 			return nil, err
 		}
 		if f.Phase != phaseDestroy {
-			if err = e.condemn(ctx, f, ""); errors.Is(err, errStale) {
+			if err = e.beginDestroy(ctx, f, ""); errors.Is(err, errStale) {
 				continue
 			}
 			if err != nil {

@@ -38,9 +38,9 @@ func lost(_ http.ResponseWriter, _ *http.Request, serve func()) bool {
 
 const foreignText = "<script>secret of the provider</script>"
 
-// TestFaultsOfCreation: whatever a provider does, the extension is in a state of which the reason is
-// known, no word of the provider is in it, no secret is set, and its end leaves nothing on either
-// side once the provider behaves again.
+// TestFaultsOfCreation: for every fault of a provider, the state of the extension has a reason
+// without any text of the provider, no secret is set, and its end leaves nothing on either side once
+// the provider behaves again.
 func TestFaultsOfCreation(t *testing.T) {
 	big := `{"id":"1","config":{},"x":"` + strings.Repeat("x", 10<<20) + `"}`
 	for name, c := range map[string]struct {

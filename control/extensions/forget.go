@@ -14,8 +14,8 @@ func (p *Provisioner) EndApp(ctx context.Context, org hangar.OrgID, app hangar.A
 	return p.end(ctx, org, func(r *record) bool { return r.App == app })
 }
 
-// EndOrg has all extensions of an organization that is marked destroyed, also those that providers
-// have made by themselves.
+// EndOrg marks all extensions of an organization destroyed, also those that providers have made by
+// themselves.
 func (p *Provisioner) EndOrg(ctx context.Context, org hangar.OrgID) error {
 	return p.end(ctx, org, func(*record) bool { return true })
 }
@@ -27,7 +27,7 @@ func (p *Provisioner) end(ctx context.Context, org hangar.OrgID, which func(*rec
 	}
 	for _, f := range all {
 		for which(&f.record) && f.Phase != phaseDestroy {
-			err := p.condemn(ctx, f, "")
+			err := p.beginDestroy(ctx, f, "")
 			if err == nil {
 				break
 			}

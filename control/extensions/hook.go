@@ -194,7 +194,7 @@ func (h *Hooks) tryApply(ctx context.Context, by *providers.Record, event provid
 		return h.endSecrets(ctx, f, &rec, state.Txn{})
 	}
 	rec.learn(event.Resource, h.Now())
-	rec.CheckedAt = f.CheckedAt // it goes on being asked, as events may be lost
+	rec.CheckedAt = f.CheckedAt // polling continues, as events may be lost
 	rec.UpdatedAt = h.Now().UTC().Truncate(time.Second)
 	return h.put(ctx, f, rec)
 }
@@ -245,10 +245,10 @@ func (h *Hooks) unknown(ctx context.Context, by *providers.Record, event provide
 
 // owner is the organization of a resource, of which its user has to be a member.
 func (h *Hooks) owner(ctx context.Context, of *provider.Resource) (tenants.OrgRecord, state.Item, error) {
-	nobody := hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUserNotFound, "user_id is no user of this platform who is a member of organization_id")
+	noMember := hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUserNotFound, "user_id is no user of this platform who is a member of organization_id")
 	person, err := h.Users.Person(ctx, hangar.UserID(of.UserID))
 	if hangar.CodeOf(err) == hangar.CodeNotFound {
-		err = nobody
+		err = noMember
 	}
 	if err != nil {
 		return tenants.OrgRecord{}, state.Item{}, err
@@ -268,7 +268,7 @@ func (h *Hooks) owner(ctx context.Context, of *provider.Resource) (tenants.OrgRe
 	}
 	org, item, err := h.Tenants.AnyOrg(ctx, slug)
 	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && org.ID != id {
-		err = nobody
+		err = noMember
 	}
 	return org, item, err
 }

@@ -64,7 +64,7 @@ func TestHookAuthentication(t *testing.T) {
 		t.Fatalf("%d extensions are there", n)
 	}
 	wantReason(t, "a right one", send(func(*http.Request) {}), "")
-	wantReason(t, "the same once more", send(func(*http.Request) {}), "webhook_nonce")
+	wantReason(t, "the same again", send(func(*http.Request) {}), "webhook_nonce")
 	if n := len(w.refs()); n != 1 {
 		t.Fatalf("%d extensions are there", n)
 	}
@@ -132,7 +132,7 @@ func TestHookOfForeignResource(t *testing.T) {
 	wantPaths(t, server, "DELETE /extensions/f/1")
 }
 
-// TestHookOfExtension: the provider tells of changes, and of the end.
+// TestHookOfExtension: the provider reports changes, and the end.
 func TestHookOfExtension(t *testing.T) {
 	w, server := newWorld(t), extensionstest.New(t)
 	secret := w.provider("logs", server, nil).WebhookSecret.Reveal()
@@ -152,7 +152,7 @@ func TestHookOfExtension(t *testing.T) {
 	if got := w.secrets(acme, "web"); len(got) != 0 {
 		t.Errorf("secrets are left: %q", got)
 	}
-	w.steps() // asks the provider once more
+	w.steps() // asks the provider again
 	w.nothingLeft()
 	again := fmt.Sprintf(`{"id":"r/1","status":"ready","organization_id":%q,"user_id":%q}`, acme, ann)
 	wantReason(t, "a creation that the end has overtaken", w.hook(secret, "resource.created", again, time.Second), "")
@@ -162,11 +162,11 @@ func TestHookOfExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	if items, _, _ := state.All(t.Context(), w.store, state.ResourcesPrefix, true); len(items) != 0 {
-		t.Errorf("%d ids are remembered for ever", len(items))
+		t.Errorf("%d ids are never forgotten", len(items))
 	}
 }
 
-// TestHookBeforeAnswer: a provider tells of an extension before it has answered its creation.
+// TestHookBeforeAnswer: a provider reports an extension before it has answered its creation.
 func TestHookBeforeAnswer(t *testing.T) {
 	w, server := newWorld(t), extensionstest.New(t)
 	secret := w.provider("logs", server, nil).WebhookSecret.Reveal()

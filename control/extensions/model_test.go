@@ -55,7 +55,7 @@ func (m *mortal) Txn(ctx context.Context, txn state.Txn) (state.Revision, error)
 	wasDead := m.left == 0
 	if m.dies() {
 		if !wasDead && m.chance.IntN(2) == 0 {
-			_, _ = m.Store.Txn(ctx, txn) // it has happened, and nobody has heard of it
+			_, _ = m.Store.Txn(ctx, txn) // committed, but the caller does not learn of it
 		}
 		return 0, errDead
 	}

@@ -146,7 +146,7 @@ func (p *Provisioner) apply(c state.Change) {
 	p.schedule.set(&rec, c.Item, p.Now())
 }
 
-// sweep removes what nobody needs any more.
+// sweep removes expired records.
 func (p *Provisioner) sweep(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := p.removeTombstones(ctx); err != nil && ctx.Err() == nil {

@@ -30,7 +30,7 @@ const (
 	phaseAwait   phase = "await"   // the provider has made it, under an id: GET it until it is ready, then set secrets
 	phaseLive    phase = "live"    // GET it once a day
 	phaseChange  phase = "change"  // PATCH it
-	phaseFailed  phase = "failed"  // nothing, until somebody wants it retried or destroyed
+	phaseFailed  phase = "failed"  // nothing, until a user retries or destroys it
 	phaseDestroy phase = "destroy" // DELETE it until the provider confirms that
 )
 
@@ -53,10 +53,10 @@ type record struct {
 	// Sent says that the provider may have got a POST. It is journaled before the first one.
 	Sent bool `json:"sent,omitempty"`
 	// Remote is the provider's id. It is empty until an answer has had one.
-	Remote    string  `json:"remote,omitempty"`
-	Pending   bool    `json:"pending,omitempty"` // the provider has only accepted the POST
-	Overwrite bool    `json:"overwrite,omitempty"`
-	Before    *wishes `json:"before,omitempty"` // what a change replaces
+	Remote    string   `json:"remote,omitempty"`
+	Pending   bool     `json:"pending,omitempty"` // the provider has only accepted the POST
+	Overwrite bool     `json:"overwrite,omitempty"`
+	Before    *choices `json:"before,omitempty"` // what a change replaces
 
 	Secrets     []string                   `json:"secrets,omitempty"` // names
 	PlatformApp hangar.AppName             `json:"platform_app_name,omitempty"`
@@ -70,18 +70,18 @@ type record struct {
 	UpdatedAt   time.Time                  `json:"updated_at"`
 }
 
-// wishes are what the customer has chosen, and may change.
-type wishes struct {
+// choices are the settings that the customer chooses and may change.
+type choices struct {
 	Plan          string   `json:"plan,omitempty"`
 	PrimaryRegion string   `json:"primary_region,omitempty"`
 	ReadRegions   []string `json:"read_regions,omitempty"`
 }
 
-func (r *record) wishes() wishes {
-	return wishes{Plan: r.Body.Plan, PrimaryRegion: r.Body.PrimaryRegion, ReadRegions: r.Body.ReadRegions}
+func (r *record) choices() choices {
+	return choices{Plan: r.Body.Plan, PrimaryRegion: r.Body.PrimaryRegion, ReadRegions: r.Body.ReadRegions}
 }
 
-func (r *record) wish(w wishes) {
+func (r *record) choose(w choices) {
 	r.Body.Plan, r.Body.PrimaryRegion, r.Body.ReadRegions = w.Plan, w.PrimaryRegion, w.ReadRegions
 }
 
@@ -122,8 +122,8 @@ func refOf(key string) (ref, bool) {
 // resource says whose an id of a provider is.
 type resource struct {
 	ref
-	// Gone is when the provider has deleted it, and Until when nobody needs to know that any more: by
-	// then a webhook that is older is too old for everybody.
+	// Gone is when the provider has deleted it, and Until when the record may be forgotten: by then
+	// every webhook from before is refused as too old.
 	Gone  provider.Timestamp `json:"gone,omitempty"`
 	Until time.Time          `json:"until,omitzero"`
 }
@@ -158,7 +158,7 @@ func (s *shared) ofOrg(ctx context.Context, org hangar.OrgID) ([]found, error) {
 	return list, nil
 }
 
-// errStale says that a record is not what it was any more.
+// errStale says that a record has changed since it was read.
 var errStale = errors.New("the extension was changed meanwhile")
 
 // put journals what a step makes of a record.

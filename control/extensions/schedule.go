@@ -23,7 +23,7 @@ const (
 type schedule struct {
 	mu      sync.Mutex // guards what follows
 	entries map[ref]*entry
-	due     *pqueue.Queue[*entry] // those that wait for their time
+	due     *pqueue.Queue[*entry] // waiting for their time
 	lines   map[hangar.ProviderName]*line
 }
 
@@ -164,7 +164,7 @@ func (s *schedule) lineOf(name hangar.ProviderName) *line {
 	return l
 }
 
-// add puts an extension at the end of those of its organization.
+// add appends an extension to the queue of its organization.
 func (l *line) add(e *entry) {
 	e.waiting = true
 	if len(l.waiting[e.Org]) == 0 {
@@ -173,7 +173,7 @@ func (l *line) add(e *entry) {
 	l.waiting[e.Org] = append(l.waiting[e.Org], e)
 }
 
-// take returns the extension whose turn it is, or nil.
+// take returns the next extension in turn, or nil.
 func (l *line) take() *entry {
 	if l.running >= stepsPerProvider {
 		return nil

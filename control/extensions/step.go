@@ -65,7 +65,7 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, erro
 	}
 	to, err := s.target(ctx, f.Provider)
 	if hangar.ReasonOf(err) == hangar.ReasonProviderNotFound {
-		return then(s.drop(ctx, f)) // nobody is left to be asked
+		return then(s.drop(ctx, f)) // there is no provider left to ask
 	}
 	if err != nil {
 		return again{failed: true}, err
@@ -162,7 +162,7 @@ func (s *shared) later(ctx context.Context, f found, why error) (again, error) {
 	return a, err
 }
 
-// fail gives an extension up until somebody wants it retried or destroyed.
+// fail gives an extension up until a user retries or destroys it.
 func (s *shared) fail(ctx context.Context, f found, why string) error {
 	rec := f.record
 	rec.Error = why
@@ -353,7 +353,7 @@ func (s *shared) complete(ctx context.Context, f found, rec record) error {
 	}
 	app, item, err := s.Tenants.AnyApp(ctx, rec.AppName)
 	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && (app.ID != rec.App || app.Deleting) {
-		return s.condemn(ctx, f, "") // its App goes, and it with it
+		return s.beginDestroy(ctx, f, "") // its App goes, and it with it
 	}
 	if err != nil {
 		return err
@@ -406,7 +406,7 @@ func (s *shared) patch(ctx context.Context, to target, f found) (again, error) {
 	case call.KindOf(err) == call.Unusable: // it has made the change
 		rec.Error = text(err)
 	default:
-		rec.wish(*f.Before)
+		rec.choose(*f.Before)
 		rec.Error = "the change was not made: " + text(err)
 	}
 	rec.Before = nil
@@ -438,8 +438,8 @@ func (s *shared) check(ctx context.Context, to target, f found) (again, error) {
 func (s *shared) destroy(ctx context.Context, to target, f found) (again, error) {
 	remote := f.Remote
 	if remote == "" && f.Sent {
-		// The provider may have it under an id that was lost with the answer: asked once more, it
-		// says which.
+		// The provider may have it under an id that was lost with the answer: the same request
+		// again returns it.
 		var answer provider.Provisioned
 		var err error
 		f, answer, _, err = s.provision(ctx, to, f)
@@ -464,8 +464,8 @@ func (s *shared) destroy(ctx context.Context, to target, f found) (again, error)
 	return then(s.drop(ctx, f))
 }
 
-// condemn journals that an extension is to be destroyed, and removes the secrets that it has set.
-func (s *shared) condemn(ctx context.Context, f found, why string) error {
+// beginDestroy journals that an extension is to be destroyed, and removes the secrets that it has set.
+func (s *shared) beginDestroy(ctx context.Context, f found, why string) error {
 	rec := f.record
 	rec.Secrets, rec.Error, rec.Before = nil, why, nil
 	rec.enter(phaseDestroy, s.Now())
@@ -473,7 +473,7 @@ func (s *shared) condemn(ctx context.Context, f found, why string) error {
 }
 
 // endSecrets makes a transaction in which the record becomes next, or goes, and in which the secrets
-// that the extension has set, and nobody has changed since, go, too.
+// that the extension has set and that are unchanged since go, too.
 func (s *shared) endSecrets(ctx context.Context, f found, next *record, txn state.Txn) error {
 	op, err := operation(f, next)
 	if err != nil {
@@ -519,7 +519,7 @@ func (s *shared) endSecrets(ctx context.Context, f found, next *record, txn stat
 // before that moment is not accepted any more then.
 const tombstoneLife = 3 * provider.Window
 
-// drop forgets an extension that the provider has deleted, or that nobody can delete any more.
+// drop removes the record of an extension that the provider has deleted, or whose provider is gone.
 func (s *shared) drop(ctx context.Context, f found) error {
 	var txn state.Txn
 	if own, item, err := state.Read[ref](ctx, s.Store, nameKey(f.Body.Name)); err == nil && own == f.ref() {

@@ -124,7 +124,7 @@ func (w *world) write(records map[string]any) {
 	}
 }
 
-// open makes everything anew over a store, as after a crash.
+// open makes everything again over a store, as after a crash.
 func (w *world) open(store state.Store) {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))

@@ -19,9 +19,9 @@ const (
 	dutyTakenAgain = "this host takes a duty for all hosts"
 )
 
-// Duty is something that one host does for all, and that leaves something on that host which is worth
-// keeping. So it stays with its host as long as that is not dead or removed, and goes back to one that
-// has had it for longer than the host that stood in.
+// Duty is work that one host does for all, and that leaves valuable data on that host. So it stays
+// with its host until that is dead or removed, and returns to a host that has had it for longer than
+// its substitute.
 type Duty struct {
 	f      *Fleet
 	name   string

@@ -90,7 +90,7 @@ func (c *crew) end() {
 	}
 }
 
-// is checks that one host does the duty, and that all know.
+// is checks that one host has the duty, and that all know which.
 func (c *crew) is(when string, id hangar.HostID) {
 	c.t.Helper()
 	synctest.Wait()

@@ -1,12 +1,11 @@
 // Package fleet keeps which hosts the platform has, whether they live, and the tokens with which
 // servers join it.
 //
-// Promises. A host has one record, which it writes itself, but for what administrators say of it:
-// whether it is cordoned, and its labels. A host is alive as long as it holds its lease; suspect
-// from then on, and dead once it has been that for Config.DeadAfter. Every host watches all others,
-// so the death of one needs no other to be noticed. An id is given to one server: a second that has
-// it is refused. A token is kept as its digest, and one that is not reusable lets one server in,
-// whatever is sent at the same moment.
+// Promises. A host has one record, which it writes itself, except for its cordon and its labels,
+// which administrators set. A host is alive as long as it holds its lease, then suspect, and dead
+// after Config.DeadAfter without one. Every host watches all others, so no particular one is needed
+// to notice a death. An id belongs to one server: a second one with it is refused. A token is kept
+// as its digest, and one that is not reusable lets one server in, also of concurrent requests.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state.
 //

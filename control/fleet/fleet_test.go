@@ -109,7 +109,7 @@ func (w *world) token(t *testing.T, f *fleet.Fleet, in hangar.JoinTokenCreate) h
 }
 
 // TestLifeAndDeath: a host is alive while it holds its lease, suspect and then dead without it, and
-// what the feed yields is what there is at each time.
+// the feed yields the current state at each time.
 func TestLifeAndDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -222,8 +222,8 @@ func TestAdministratorsAlone(t *testing.T) {
 	}
 }
 
-// TestTokens: a token lets in one server, and that one again; unless it is reusable, has expired or
-// was revoked. An id is one server's, and an address one host's.
+// TestTokens: a token admits one server, also repeatedly; a reusable one admits several, and an
+// expired or revoked one none. An id belongs to one server, and an address to one host.
 func TestTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -133,8 +133,8 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// RemoveHost implements hangar.HostService. What a step has removed, the next call does not find:
-// it goes on where one that failed has stopped.
+// RemoveHost implements hangar.HostService. A step that has succeeded is not repeated: a call
+// continues where a failed one has stopped.
 func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.HostRemoval) error {
 	if err := administrator(ctx); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (f *Fleet) retract(ctx context.Context, id hangar.HostID, force bool) error
 	return nil
 }
 
-// tokens reads those that have not expired. Those that have are removed.
+// tokens reads the valid tokens, and removes expired ones.
 func (f *Fleet) tokens(ctx context.Context) ([]token, error) {
 	items, _, err := state.All(ctx, f.cfg.Store, tokensPrefix, false)
 	if err != nil {

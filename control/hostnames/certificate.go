@@ -45,23 +45,25 @@ type hostnameRecord struct {
 	item state.Item // that the record was read from; set by of
 }
 
-// customRecord is what is encrypted of an uploaded certificate. It comes, changes and goes
-// together with the hostnameRecord, so that who watches that one misses nothing.
+// customRecord is the encrypted part of an uploaded certificate. It is written and removed
+// together with the hostnameRecord, so that a watcher of that one misses nothing.
 type customRecord struct {
 	Fullchain  string `json:"fullchain"`
 	PrivateKey string `json:"private_key"`
 }
 
 // hostnameKey begins with the key of the domain that the Hostname is below.
-func hostnameKey(name hangar.Hostname) string { return state.HostnamesPrefix + turned(string(name)) }
+func hostnameKey(name hangar.Hostname) string {
+	return state.HostnamesPrefix + reverseLabels(string(name))
+}
 
 // Name is the Hostname whose record is at a key below state.HostnamesPrefix.
 func Name(key string) hangar.Hostname {
-	return hangar.Hostname(turned(strings.TrimPrefix(key, state.HostnamesPrefix)))
+	return hangar.Hostname(reverseLabels(strings.TrimPrefix(key, state.HostnamesPrefix)))
 }
 
-// turned has the labels of a name the other way round.
-func turned(name string) string {
+// reverseLabels has the labels of a name the other way round.
+func reverseLabels(name string) string {
 	labels := strings.Split(name, ".")
 	slices.Reverse(labels)
 	return strings.Join(labels, ".")
@@ -132,7 +134,7 @@ func (s *Certificates) Certificate(ctx context.Context, app hangar.AppName, name
 // find returns the record of a Hostname of an App, whose ASCII form it returns, too.
 func (h *Hostnames) find(ctx context.Context, app tenants.AppRecord, text hangar.Hostname) (hangar.Hostname, hostnameRecord, state.Item, error) {
 	name, err := hangar.ParseHostname(string(text))
-	if err != nil { // nobody has such a one
+	if err != nil { // no App has such a one
 		return text, hostnameRecord{}, state.Item{}, certificateNotFound(app.Name, text)
 	}
 	rec, item, err := state.Read[hostnameRecord](ctx, h.store, hostnameKey(name))
@@ -145,7 +147,7 @@ func (h *Hostnames) find(ctx context.Context, app tenants.AppRecord, text hangar
 // leads is where the Hostnames of an App have to lead.
 type leads struct {
 	shared  []netip.Addr // those of a that it has in common with other Apps
-	own     []netip.Addr // those that it has to itself
+	own     []netip.Addr // those of the App alone
 	a, aaaa []netip.Addr
 	cname   hangar.Hostname
 }
@@ -181,7 +183,7 @@ func (h *Hostnames) show(ctx context.Context, app tenants.AppRecord, name hangar
 	return h.view(name, rec, who), nil
 }
 
-// view is a Hostname as its owner sees it. Of certificates that are no longer wished, or not
+// view is a Hostname as its owner sees it. Of certificates that are no longer wanted, or not
 // yet known to the edge, the edge's answer says too much or nothing.
 func (h *Hostnames) view(name hangar.Hostname, rec hostnameRecord, who *claimant) *hangar.Certificate {
 	v := &hangar.Certificate{

@@ -55,7 +55,8 @@ const (
 	claimDue     claimEvent = "due"     // its time has passed
 )
 
-// claimTransitions says what becomes of a claim. What is not in it changes nothing.
+// claimTransitions is the state machine of claims. An event that is missing for a state changes
+// nothing.
 func claimTransitions() map[claimState]map[claimEvent]claimState {
 	return map[claimState]map[claimEvent]claimState{
 		claimNone:     {claimMade: claimPending},
@@ -113,7 +114,7 @@ func (r *hostnameRecord) prove(e claimEvent, proof hangar.HostnameProof, now tim
 
 // evidence is what speaks for an App that wants a Hostname.
 type evidence struct {
-	vouched  bool // an administrator wants it, or the operator trusts everybody
+	vouched  bool // by an administrator, or the operator trusts all
 	trusted  bool // by the certificate that is uploaded
 	observed observation
 }
@@ -187,7 +188,7 @@ func (h *Hostnames) claimant(ctx context.Context, app tenants.AppRecord) (*claim
 }
 
 // trustedUpload reports whether an authority that the server trusts has signed a certificate.
-// Who has its key had to prove the Hostname to that authority.
+// The owner of its key had to prove the Hostname to that authority.
 func (h *Hostnames) trustedUpload(up *customRecord, name hangar.Hostname) bool {
 	if up == nil {
 		return false
@@ -219,8 +220,7 @@ func (h *Hostnames) trustedUpload(up *customRecord, name hangar.Hostname) bool {
 	return err == nil
 }
 
-// observe looks a Hostname up. Of a wildcard it looks up a name below it that nobody can have
-// known before.
+// observe looks a Hostname up. For a wildcard it looks up an unpredictable name below it.
 func (h *Hostnames) observe(ctx context.Context, name hangar.Hostname) observation {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

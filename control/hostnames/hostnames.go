@@ -2,14 +2,13 @@
 // it.
 //
 // Promises. A Hostname is one App's, and is served only once something proves that the App may
-// have it (docs/adr/0033-hostname-proof.md). New claims and proofs come one after the other, so
-// that none overlooks another. What is uploaded is encrypted.
+// have it (docs/adr/0033-hostname-proof.md). New claims and proofs are serialized, so that none
+// overlooks another. Uploads are encrypted.
 //
-// Concurrency. All is safe for concurrent use, also by several processes that share a state. What
-// an organization has looked up in the DNS is bounded for it, and for all. Run tends what is not
-// proven yet.
+// Concurrency. All is safe for concurrent use, also by several processes that share a state. DNS
+// lookups are bounded for each organization, and for all. Run rechecks unproven claims.
 //
-// It issues no certificates: the edge does, which learns from a Feed what to have.
+// It issues no certificates: the edge does, which receives the wanted ones by a Feed.
 package hostnames
 
 import (
@@ -50,8 +49,8 @@ type Config struct {
 	Now       func() time.Time
 }
 
-// Hostnames are the custom Hostnames of Apps in the state. Whoever asks of an App's has let its
-// caller in.
+// Hostnames are the custom Hostnames of Apps in the state. The caller has checked access to the
+// App.
 type Hostnames struct {
 	store     state.Store
 	tenants   *tenants.Directory

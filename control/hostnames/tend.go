@@ -164,7 +164,7 @@ func (h *Hostnames) reconsider(ctx context.Context, name hangar.Hostname) error 
 	if err != nil {
 		return state.HangarError(err)
 	}
-	// Young claims are looked at often: somebody is just about to change the DNS.
+	// Young claims are checked often: their owner is probably just changing the DNS.
 	pause := min(max(h.now().Sub(rec.CreatedAt)/10, firstRecheck), slowestRecheck)
 	h.tended.set(name, h.now().Add(pause))
 	observed, ok := h.lookUp(ctx, rec.OrgID, name)

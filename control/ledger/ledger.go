@@ -1,14 +1,14 @@
 // Package ledger counts what organizations use against their quotas.
 //
 // Promises. The usage of an organization is a record of the state, which is changed in the
-// transaction that makes or removes what counts: so the two never differ, whatever crashes, and
-// however many daemons share the state, no two transactions take the last of a quota
-// (docs/adr/0032-quotas.md). Nothing is ever summed up.
+// transaction that makes or removes what counts: so the two never differ, even after a crash, and
+// no two transactions take the last of a quota, even of several daemons (docs/adr/0032-quotas.md).
+// Nothing is ever summed up.
 //
-// Concurrency. A Ledger is safe for concurrent use. What organizations have waiting is kept for
-// each by itself, so that none waits for another's; what waits at once is made as one transaction.
+// Concurrency. A Ledger is safe for concurrent use. Each organization has its own queue, so that
+// none waits for another; what is in a queue is committed as one transaction.
 //
-// It does not know what is counted: its callers say what a thing counts.
+// It does not know what is counted: its callers give the amounts.
 package ledger
 
 import (
@@ -97,7 +97,7 @@ func (l *Ledger) Charge(ctx context.Context, org *tenants.OrgRecord, change hang
 	return l.book(ctx, org.ID, org, change, txn)
 }
 
-// Credit is Charge for what is there, or was, whatever the limits say.
+// Credit is Charge for what exists or existed, without regard to limits.
 func (l *Ledger) Credit(ctx context.Context, org hangar.OrgID, change hangar.Quotas, txn *state.Txn) error {
 	return l.book(ctx, org, nil, change, txn)
 }
@@ -137,7 +137,7 @@ func (l *Ledger) changed(used hangar.Quotas, org *tenants.OrgRecord, change hang
 	return next, nil
 }
 
-// record adds to a transaction that what an organization uses changes from what it was.
+// record adds the change of an organization's usage to a transaction.
 func record(txn *state.Txn, org hangar.OrgID, used hangar.Quotas, unchanged state.Compare, next hangar.Quotas) error {
 	if maps.Equal(next, used) {
 		return nil

@@ -102,7 +102,7 @@ func (l *Ledger) queued(owner hangar.OrgID, waiting []*spending) []*spending {
 	return waiting
 }
 
-// commit makes as many transactions as can be made together, and returns those that still wait.
+// commit commits as many transactions as fit together, and returns the rest.
 func (l *Ledger) commit(ctx context.Context, owner hangar.OrgID, waiting []*spending, most int) (rest []*spending) {
 	ctx, cancel := finish.Within(ctx, commitPatience)
 	defer cancel()

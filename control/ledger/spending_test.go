@@ -128,8 +128,8 @@ func (l *Ledger) used(t *testing.T) hangar.Quotas {
 	return used
 }
 
-// TestSpendIsWithdrawn: who gives up while waiting has spent nothing, and who gives up during the
-// transaction delays and fails none of the others.
+// TestSpendIsWithdrawn: a caller that gives up while waiting has spent nothing, and one that
+// gives up during the transaction delays and fails none of the others.
 func TestSpendIsWithdrawn(t *testing.T) {
 	l, store, org := newSpending(t, nil)
 	one := hangar.Quotas{hangar.QuotaApps: 1}

@@ -57,7 +57,7 @@ func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.
 		return nil, err
 	}
 	if !s.mayExchange(&f.account, &c, in) {
-		// Whoever has the code and not what belongs to it does not get to guess.
+		// A caller with the code alone does not get to guess the rest.
 		if _, err := s.Store.Txn(ctx, txn); err != nil {
 			return nil, err
 		}
@@ -93,7 +93,7 @@ func (s *Server) mayExchange(a *auth.Account, c *code, in hangar.OAuthExchange) 
 	case c.SignIns != a.SignIns, c.Tie != m.Tie:
 		return false
 	case c.Challenge == "":
-		return verifier == "" // a verifier says that the client has sent a challenge, which somebody took away
+		return verifier == "" // a verifier says that the client has sent a challenge, which was stripped on the way
 	default:
 		return proves(verifier, c.Challenge)
 	}
@@ -132,8 +132,8 @@ func (s *Server) issue(ctx context.Context, token hangar.Token, tie string, clie
 	}, nil
 }
 
-// makeRoom ends those grants of a user that nobody can use any more, and the oldest beyond what a user
-// may have, in all and to one client.
+// makeRoom ends the unusable grants of a user, and the oldest beyond the limits for a user, in all and
+// to one client.
 func (s *Server) makeRoom(ctx context.Context, user hangar.UserID, client hangar.OAuthClientID) error {
 	grants := s.Tokens.OfUser(user, hangar.TokenOAuth)
 	now, all, same := s.Now(), len(grants)-(hangar.MaxOAuthGrants-1), 1-hangar.MaxClientGrants

@@ -1,5 +1,5 @@
 // Package oauth lets third parties learn who a user of the platform is, and see an organization of
-// the user's: it is the rules of an OAuth 2.0 authorization server (RFC 6749, RFC 7009, RFC 7636, and what
+// the user's: it has the rules of an OAuth 2.0 authorization server (RFC 6749, RFC 7009, RFC 7636, and what
 // RFC 9700 recommends), without its HTTP.
 //
 // Promises. Of codes and tokens only digests are kept. A code is exchanged once: exchanging it deletes
@@ -7,14 +7,14 @@
 // one record of package auth under the id of its code. So a refresh replaces both at once, revoking
 // one ends both, and a code or refresh token that is used again, even long after, finds the grant
 // that it belongs to and ends it. A grant depends on two ties of the user's record (see auth.Account): that
-// of the membership and that of signing in. When either ends, the grant allows nothing, whatever a crash
-// has left.
+// of the membership and that of signing in. When either ends, the grant allows nothing, even if a crash has
+// left its record.
 //
-// Concurrency. Server is safe for concurrent use. It keeps nothing in memory: what requests with access
-// tokens are verified by, package auth has there.
+// Concurrency. Server is safe for concurrent use. It keeps nothing in memory: package auth verifies
+// requests with access tokens from its own.
 //
-// It knows no clients: whoever registers them does (hangar.OAuthClients), but for the one that the
-// command line is. It decides what a grant is; what its token allows, package auth decides.
+// It keeps no clients: their registry does (hangar.OAuthClients), but for the built-in one of the command
+// line. It decides what a grant is; package auth decides what its token allows.
 package oauth
 
 import (

@@ -47,7 +47,7 @@ func parseCode(text string) (user hangar.UserID, id hangar.TokenID, ok bool) {
 }
 
 // refreshText is a new refresh token of a grant. The first part of its secret is in all of the
-// grant's: so one that does not count any more is told from one that never did.
+// grant's: so a former token differs from one that never was.
 func refreshText(id hangar.TokenID, family []byte) string {
 	return refreshPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(append(family[:familyBytes:familyBytes], random(secretBytes)...))
 }

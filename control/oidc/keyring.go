@@ -37,7 +37,7 @@ type record struct {
 type key struct {
 	ID        string    `json:"kid"`
 	CreatedAt time.Time `json:"created_at"`
-	Ready     time.Time `json:"ready"`      // whoever verifies has been shown it by then
+	Ready     time.Time `json:"ready"`      // all verifiers have seen it by then
 	NotBefore time.Time `json:"not_before"` // it signs from then on
 	Private   []byte    `json:"private"`    // PKCS #8
 }

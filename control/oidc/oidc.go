@@ -1,20 +1,21 @@
-// Package oidc issues the identity tokens of Machines, and has the keys that sign them.
+// Package oidc issues the identity tokens of Machines, and keeps the keys that sign
+// them.
 //
 // Promises. There is one set of keys for all servers that share a state: one record,
 // encrypted, and replaced by compare-and-swap, so that after a kill at any moment there
-// is the set before a change or the one after it. A key signs only after it was shown
-// for Policy.Lead, and is shown until everything that it has signed has expired. So
-// whoever verifies with a set of keys that is not older than Policy.MaxAge knows the
-// key of every token that was not signed before that. Signing needs neither the
-// network nor the state: on a store that answers from memory, keys go on signing while
-// the state cannot be reached, and the next one takes over in its time.
+// is the set before a change or the one after it. A key signs only after it was
+// published for Policy.Lead, and stays published until everything that it has signed
+// has expired. So a verifier whose set of keys is not older than Policy.MaxAge knows
+// the key of every token that was signed since. Signing needs neither the network nor
+// the state: on a store that answers from memory, keys keep signing while the state
+// cannot be reached, and the next one takes over on time.
 //
 // Concurrency. An Issuer is safe for concurrent use once Open has returned. Run makes
-// and drops keys when it is time to; without it, the last key signs for ever. Whichever
-// server is first does it, the others notice.
+// and drops keys on time; without it, the last key stays in use. The first server does
+// it for all; the others follow.
 //
-// It does not decide who may have a token, nor what a Machine is: it signs what it is
-// told. It speaks no HTTP.
+// It does not decide who may have a token, nor what a Machine is: it signs what the
+// caller gives it. It speaks no HTTP.
 package oidc
 
 import (
@@ -147,8 +148,8 @@ func (i *Issuer) Rotate(ctx context.Context) ([]hangar.SigningKey, error) {
 
 func (i *Issuer) issuer(org hangar.OrgSlug) string { return i.cfg.Issuer + "/" + string(org) }
 
-// metadata is the document of OpenID Connect Discovery. Nobody signs in here, so there
-// are no endpoints but the one of the keys.
+// metadata is the document of OpenID Connect Discovery. There is no sign-in, so its
+// only endpoint is that of the keys.
 type metadata struct {
 	Issuer        string   `json:"issuer"`
 	KeysURL       string   `json:"jwks_uri"`

@@ -101,7 +101,7 @@ type server struct {
 	cutAt time.Time
 }
 
-// sight is a set of keys that somebody was shown, or the key of a token.
+// sight is a set of keys that a verifier has seen, or the key of a token.
 type sight struct {
 	at   time.Time
 	keys []string
@@ -238,7 +238,7 @@ func (m *model) check(*rapid.T) {
 
 // TestKeysAreAlwaysKnown: several servers that make, replace and drop keys, are killed,
 // cut off from the state and fail in the middle, always sign with keys that are in
-// every set that anybody may still go by.
+// every set that a verifier may still have cached.
 func TestKeysAreAlwaysKnown(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{t: rt, ctx: t.Context(), policy: DefaultPolicy(), now: time.Unix(1_700_000_000, 0), store: state.NewMemory()}
@@ -251,7 +251,7 @@ func TestKeysAreAlwaysKnown(t *testing.T) {
 				s.store.late, s.cutAt = rapid.Bool().Draw(rt, "late"), m.now
 				continue // starts when it is first needed
 			}
-			// The first set is made by whoever comes to it.
+			// The first server makes the first set.
 			m.faults(s)
 			if err := s.Open(m.ctx); err != nil {
 				m.start(s)
@@ -263,8 +263,8 @@ func TestKeysAreAlwaysKnown(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"": m.check, "tend": m.tend, "rotate": m.rotate, "kill": m.kill, "cut": m.cut, "delay": m.delay, "heal": m.heal, "pass": m.pass,
 		})
-		// In the end, when all clocks agree on what was, there is one next key, and none
-		// that is of no more use.
+		// In the end, when all clocks agree, there is one next key, and no superfluous
+		// one.
 		m.now = m.now.Add(2 * maxSkew)
 		s := m.servers[0]
 		s.store.heal()
@@ -303,7 +303,7 @@ func pair(t *testing.T, policy Policy) []*Issuer {
 	return issuers
 }
 
-// keySet is a set of keys as somebody fetched it.
+// keySet is a set of keys as a verifier fetched it.
 type keySet struct {
 	at time.Time
 	jose.JSONWebKeySet
@@ -338,9 +338,8 @@ func (s keySet) verifies(token string) error {
 }
 
 // TestRotationUnderLoad has two servers sign a token every other millisecond while keys come
-// and go several times a second, by themselves and because somebody wants it. Every token is
-// good with every set of keys that was fetched from either server not longer than MaxAge
-// before.
+// and go several times a second, by themselves and on request. Every token is good with
+// every set of keys that was fetched from either server not longer than MaxAge before.
 func TestRotationUnderLoad(t *testing.T) { synctest.Test(t, rotateUnderLoad) }
 
 func rotateUnderLoad(t *testing.T) {
@@ -457,7 +456,7 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
-// TestWithoutTheState: who knows the keys goes on signing and showing them.
+// TestWithoutTheState: a server that knows the keys keeps signing and publishing them.
 func TestWithoutTheState(t *testing.T) {
 	var log strings.Builder
 	store := &faulty{Store: state.NewMemory()}
@@ -512,7 +511,7 @@ func TestWithoutTheState(t *testing.T) {
 }
 
 // BenchmarkIssue makes tokens and, in turn, signatures alone with the same key, so that
-// both suffer alike from whatever else the computer does.
+// both suffer alike from other load.
 func BenchmarkIssue(b *testing.B) {
 	i, private := benchmarked(b)
 	claims := hangar.IdentityOf(&hangar.App{Name: "shop", Org: hangar.Org{Slug: "acme"}}, &hangar.Machine{Name: "web-1"})

@@ -22,7 +22,7 @@ const MinPeriod = time.Hour
 // Policy says when keys come and go.
 type Policy struct {
 	Period time.Duration // for how long a key signs
-	// MaxAge is for how long those who verify may go by what they were shown.
+	// MaxAge is how long verifiers may cache the keys.
 	MaxAge time.Duration
 	// Lead is for how long a key is shown before it signs. What it is longer than
 	// MaxAge is how long it may take until all servers show it, and how far their
@@ -33,7 +33,7 @@ type Policy struct {
 	Linger time.Duration
 }
 
-// DefaultPolicy is how it is unless somebody wants something else.
+// DefaultPolicy is the Policy unless the operator sets another.
 func DefaultPolicy() Policy {
 	return Policy{Period: DefaultPeriod, MaxAge: 5 * time.Minute, Lead: 15 * time.Minute, Linger: 10 * time.Minute}
 }
@@ -48,7 +48,7 @@ func (p Policy) shown(r record, now time.Time) int {
 	return first
 }
 
-// dropAt is when a key that is not the last one is of no more use.
+// dropAt is when a key that is not the last one is no longer needed.
 func (p Policy) dropAt(r record, at int) time.Time {
 	return r.until(at).Add(hangar.IdentityTokenLifetime + p.Linger)
 }
@@ -57,8 +57,8 @@ func (p Policy) dropAt(r record, at int) time.Time {
 // anything. There is always one key after the current one.
 func (p Policy) advance(r *record, now time.Time, fresh NewKey) (bool, error) {
 	if len(r.Keys) == 0 {
-		// Nobody has been shown anything yet, so that nobody has to be shown these two
-		// ahead of their time.
+		// No verifier has cached a set yet, so these two need not be published ahead of
+		// their time.
 		if err := r.add(fresh, now, now, now); err != nil {
 			return false, err
 		}
@@ -124,7 +124,7 @@ func later(a, b time.Time) time.Time {
 const (
 	commitTimeout = 30 * time.Second // of a change, after which a key counts as shown late
 	minPause      = 10 * time.Millisecond
-	maxPause      = time.Hour // so that what another server has begun is ended, also if that one is gone
+	maxPause      = time.Hour // so that the work of another server is finished if it is gone
 	minRetry      = time.Second
 	maxRetry      = time.Minute
 )

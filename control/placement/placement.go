@@ -7,8 +7,8 @@
 // the host that is chosen takes the Machine or refuses it, and then the next is tried. Nothing waits
 // for room.
 //
-// Of many hosts a sample is asked, of which large hosts are more often a part than small ones; when
-// none of it takes the Machine, another one twice as large is asked, until all were.
+// Of many hosts a random sample is asked, weighted by size; when none of it takes the Machine,
+// another sample, twice as large, is asked, until all were.
 //
 // The package keeps nothing and starts no goroutine that outlives a call.
 package placement
@@ -126,8 +126,8 @@ type offer struct {
 	at   int   // in the order of asking
 }
 
-// Hosts yields hosts in the order in which the Machine is to be offered to them. Those that bid that
-// they would refuse it are not among them, nor those that did not bid.
+// Hosts yields hosts in the order in which the Machine is to be offered to them. Hosts that would
+// refuse it, or did not bid, are left out.
 func (m *Market) Hosts(ctx context.Context) iter.Seq[hangar.Host] {
 	return func(yield func(hangar.Host) bool) {
 		for size := sample; len(m.hosts) > 0; size *= 2 {

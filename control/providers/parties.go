@@ -69,8 +69,8 @@ func (r *Registry) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.E
 	return state.Snapshots(ctx, r.Store, state.ProvidersPrefix, r.receivers)
 }
 
-// receivers are those who get events as of a revision. While the secrets of one cannot be read, what
-// waits for it stays.
+// receivers are the receivers of events as of a revision. While the secrets of one cannot be read,
+// its queued events stay.
 func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _ state.Revision, _ error) {
 	items, revision, err := state.All(ctx, r.Store, state.ProvidersPrefix, false)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _
 	return all, revision, nil
 }
 
-// receiver is a provider as who gets events: of no App if there is none for it.
+// receiver is a provider as a receiver of events: of no App if there is none for it.
 func (r *Registry) receiver(ctx context.Context, rec *Record, revision state.Revision) (hangar.EventReceiver, error) {
 	one := hangar.EventReceiver{
 		// Names of providers change hands, their ids as clients do not.

@@ -1,15 +1,15 @@
-// Package providers keeps the registry of those who offer extensions: where their servers are, what
-// they may, and the secrets that they share with the platform.
+// Package providers keeps the registry of providers of extensions: the addresses of their servers,
+// their rights, and the secrets that they share with the platform.
 //
 // Promises. Of the OAuth secret only a digest is kept; the two secrets of signatures are encrypted.
-// During a rotation an old secret stays valid until its time has come, and no third one exists. A
-// provider and its client id come and go in one transaction. Apps are kept by id: one that is made
+// During a rotation an old secret stays valid for a fixed time, and no third one exists. A provider
+// and its client id are added and removed in one transaction. Apps are kept by id: one that is made
 // again under the same name is another one.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state. Nothing
 // is kept in memory.
 //
-// It calls no providers and knows no extensions but how many there are.
+// It calls no providers, and of extensions it knows only their number.
 package providers
 
 import (
@@ -219,7 +219,7 @@ func NewProviders(r *Registry, forget func(ctx context.Context, name hangar.Prov
 	return &Providers{registry: r, forget: forget}
 }
 
-// administrator refuses everybody who is no administrator of the platform.
+// administrator refuses all but administrators of the platform.
 func administrator(ctx context.Context) error {
 	p, err := tenants.Caller(ctx)
 	if err == nil && !p.Admin {

@@ -35,12 +35,12 @@ type secret struct {
 	Until time.Time `json:"until,omitzero"` // zero: without end
 }
 
-// valid are those that have not expired.
+// valid are the secrets that have not expired.
 func valid(secrets []secret, now time.Time) []secret {
 	return slices.DeleteFunc(slices.Clone(secrets), func(s secret) bool { return !s.Until.IsZero() && !s.Until.After(now) })
 }
 
-// madeSecrets are new secrets; those that were not asked for are empty.
+// madeSecrets are new secrets; the ones not requested are empty.
 type madeSecrets struct{ client, request, webhook string }
 
 func (p *Providers) newSecrets(which []hangar.ProviderSecret) (m madeSecrets) {
@@ -146,7 +146,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// rotation completes the wish for a rotation.
+// rotation completes the request for a rotation.
 func rotation(in hangar.ProviderRotate) (which []hangar.ProviderSecret, overlap time.Duration, err error) {
 	for _, one := range in.Secrets {
 		if !slices.Contains(hangar.ProviderSecrets(), one) {

@@ -1,18 +1,17 @@
 // Package pushed keeps in the cluster state which manifests and tags the repositories of the built-in
 // registry have, and which hosts hold them.
 //
-// Promises. The last push to a tag is what it stands for, on all hosts, and what is deleted on one is
-// deleted on all, also on one that was away. Reads see every write of any host that has returned, as
-// long as the state answers; else they see what this host has learned last, also when the state can
-// be reached by none. Writes need the state. A tag never stands for a manifest that is not there: a
-// manifest that is pushed, tagged or deleted is written in the same transaction as its tags.
+// Promises. A tag names the manifest of its last push on all hosts, and a deletion applies to all, also to a host
+// that was away. Reads see every completed write of any host as long as the state answers, and otherwise what this
+// host has learned last. Writes need the state. A tag never names a missing manifest: a manifest is pushed, tagged
+// or deleted in the same transaction as its tags.
 //
 // Bounds. The repositories of an organization, and those of the server, have hangar.MaxPushed manifests and tags in
 // all; pushes at the same time may exceed that by as many.
 //
 // Concurrency. A Catalog is safe for concurrent use.
 //
-// It has no content: that is with the hosts. Who may use a repository it does not ask.
+// It has no content: the hosts keep that. It does not check access to repositories.
 package pushed
 
 import (

@@ -148,8 +148,8 @@ func TestRelease(t *testing.T) {
 	release(b, seen, true)
 }
 
-// TestPushBesideDelete: whatever is pushed and deleted at the same time, a tag stands for a manifest
-// that is there.
+// TestPushBesideDelete: during concurrent pushes and deletions, a tag always names an existing
+// manifest.
 func TestPushBesideDelete(t *testing.T) {
 	_, hosts := world(t, "a", "b")
 	var work sync.WaitGroup

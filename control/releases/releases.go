@@ -1,13 +1,12 @@
 // Package releases keeps what was deployed to Apps, in the cluster state.
 //
-// Promises. A version is given once in an App. Of an App, hangar.MaxReleases are kept and
-// hangar.MaxReleaseDocuments of their definitions, the newest; the current release stays with its
-// definition, however old it is. What an organization may keep is bounded by that and its Apps. The
-// releases of an App go with it.
+// Promises. A version is unique in its App. Of an App, the newest hangar.MaxReleases are kept, and
+// hangar.MaxReleaseDocuments of their definitions; the current release stays with its definition at
+// any age. The number of Apps bounds the rest. The releases of an App are removed with it.
 //
 // Concurrency. All is safe for concurrent use; nothing is kept in memory.
 //
-// It changes no Machine, and adds nothing to what a deployer says of a release.
+// It changes no Machine, and adds nothing to a deployer's report.
 package releases
 
 import (

@@ -40,7 +40,7 @@ func world(t *testing.T) (state.Store, *releases.Releases) {
 	return store, releases.New(store, tenants.NewDirectory(store), slog.New(slog.DiscardHandler), now)
 }
 
-// as is a context of who may do actions in an organization.
+// as is the context of a caller that may do actions in an organization.
 func as(t *testing.T, org hangar.OrgSlug, actions hangar.Action) context.Context {
 	t.Helper()
 	return hangar.WithPrincipal(t.Context(), hangar.Principal{

@@ -3,12 +3,12 @@
 // Promises. Each organization has an authority of its own, an Ed25519 key that is made with its
 // first certificate, kept encrypted in the cluster state, and gone with the organization. A certificate is
 // for users, of no host, and lasts hangar.MaxSSHHours at most. It allows no more than the caller may do:
-// see hangar.SSHService. Private keys that are made for callers are kept nowhere.
+// see hangar.SSHService. Private keys that are made for callers are not kept.
 //
 // Concurrency. All is safe for concurrent use; nothing is kept in memory.
 //
-// It knows no SSH connections: the host of a Machine lets in who has a certificate, and so does an sshd of
-// the Machine's own that is configured to trust the authority.
+// It does not see SSH connections: the host of a Machine admits holders of a certificate, and so does an
+// sshd in the Machine that is configured to trust the authority.
 package sshca
 
 import (
@@ -211,7 +211,7 @@ func (a *Authority) IssueSSHCertificate(ctx context.Context, slug hangar.OrgSlug
 	return &hangar.SSHCertificate{Certificate: authorized(certificate), PrivateKey: private, ExpiresAt: ends.Truncate(time.Second)}, nil
 }
 
-// keyOf reads the public key of a wish or, for none, makes a pair.
+// keyOf reads the public key of a request or, for none, makes a pair.
 func keyOf(text string) (ssh.PublicKey, hangar.Sensitive, error) {
 	if text == "" {
 		public, private, err := ed25519.GenerateKey(rand.Reader)

@@ -62,8 +62,8 @@ type EtcdConfig struct {
 	// History is how many revisions the embedded member keeps at least, and at most twice as
 	// many, of which a start reads every one; 0: DefaultHistory.
 	History int64
-	// Space is the disk that Dir is on: writes are refused before the embedded member, which
-	// does not survive a full disk, meets one. nil: its room is not looked at.
+	// Space is the disk that Dir is on: writes are refused before it is full, because the
+	// embedded member does not survive that. nil: its room is not checked.
 	Space *diskspace.Space
 	// NoSync leaves out every fsync of the embedded member. Only for tests.
 	NoSync bool
@@ -170,8 +170,8 @@ func (s *Etcd) makeRoom(ctx context.Context) {
 	}
 }
 
-// memberConfig is a cluster of one that nobody can reach from outside: its URLs
-// are names that etcd records for itself, and it listens on none.
+// memberConfig is a cluster of one that cannot be reached from outside: its URLs are
+// names that etcd records for itself, and it listens on none.
 func memberConfig(cfg EtcdConfig) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "hangar"
@@ -190,8 +190,8 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 	return c
 }
 
-// lockDir keeps a second process from waiting for ever for etcd's own lock. The
-// kernel drops the lock when the process dies.
+// lockDir keeps a second process from blocking on etcd's own lock. The kernel drops the
+// lock when the process dies.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -312,7 +312,7 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 }
 
 // watchContext is that of every watch. Those of one context with the same metadata
-// share a stream, to which progress is told.
+// share a stream, which receives progress notifications.
 func (s *Etcd) watchContext(ctx context.Context) context.Context {
 	if s.member == nil {
 		return clientv3.WithRequireLeader(ctx) // a member that lost its cluster says so instead of staying silent

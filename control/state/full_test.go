@@ -19,7 +19,11 @@ import (
 // byte. Writes are durable or refused with the reason; the process survives, and starts on
 // the full disk; reads go on.
 func TestFullDisk(t *testing.T) {
-	for _, kind := range disktest.Kinds() {
+	kinds, writes := disktest.Kinds(), 2000
+	if testing.Short() {
+		kinds, writes = kinds[:1], 1200
+	}
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			dir := disktest.Mount(t, kind, 1<<30)
 			open := func() (*state.Etcd, *diskspace.Space) {
@@ -90,7 +94,7 @@ func TestFullDisk(t *testing.T) {
 					t.Fatal("there is room, and writes are refused still")
 				}
 			}
-			if refused := write(s, 2000); refused > 0 { // over several files of the log
+			if refused := write(s, writes); refused > 0 { // over several files of the log
 				t.Errorf("%d writes were refused on an empty disk", refused)
 			}
 			check(s)

@@ -5,7 +5,7 @@ import "github.com/hangar-platform/hangar"
 // The keys of the state, but for those of packages auth and oidc. Names and ids cannot hold a
 // slash, so that a prefix that ends with one selects exactly the things of one App,
 // organization or host. What an App or organization has is found by its id: the next one of
-// the same name meets nothing of it.
+// the same name finds nothing of it.
 const (
 	OrgsPrefix         = "/orgs/"            // <org>
 	NetworksPrefix     = "/networks/"        // <id of the org>/<network>
@@ -42,7 +42,7 @@ const (
 	MembersPrefix      = "/members/"         // <id of the org>/<id of the user>
 	FleetPrefix        = "/fleet/"           // hosts/<host>, alive/<host> as long as it lives, join-tokens/<id>
 	InvitationsPrefix  = "/invitations/"     // <id of the invitation>, which begins with that of the org
-	// Extensions and who provides them.
+	// Extensions and their providers.
 	ProvidersPrefix       = "/providers/"           // <provider>
 	ProviderSecretsPrefix = "/provider-secrets/"    // <provider>, encrypted
 	ProviderCountsPrefix  = "/provider-counts/"     // <provider>, how many extensions there are

@@ -34,7 +34,7 @@ import (
 // MemberConfig is what a member of a cluster is started with. It listens nowhere: what it serves is
 // Paths.
 type MemberConfig struct {
-	Dir  string // that of EtcdConfig: a member that was alone goes on as one of a cluster
+	Dir  string // that of EtcdConfig: a single member becomes one of a cluster
 	Name string // of the host
 	URL  string // where others reach it, e.g. "https://10.0.0.1:4281"
 	// Certificate and Authority are files in PEM: what members prove with to each other who they
@@ -54,7 +54,7 @@ const DefaultHeartbeat = 100 * time.Millisecond
 
 const (
 	maxLearners     = 4    // so that all of five members but the first can wait for the others
-	keptForFollower = 5000 // writes, of which a member that was away needs those that it missed
+	keptForFollower = 5000 // writes, for members that were away
 	tendEvery       = 2 * time.Second
 )
 

@@ -45,15 +45,14 @@ const (
 // any read of the same Mirror before it. It sees every write that was made through
 // the same Mirror and has returned; and after a Txn that ended with ErrConflict,
 // the write that it conflicted with. So with one Mirror per Store, as with embedded
-// etcd, reads are linearizable. Writes of other processes are seen as soon as the
-// watch tells, usually within milliseconds; but a Get that finds nothing asks the Store
-// first how far it is, so that what another process has made, and acknowledged, is never
-// denied. While the Store cannot be reached, reads answer with what was last known. Transactions are the
-// Store's, compare with what it really holds, and stay linearizable throughout:
-// who decides by what a read has said compares its revision, and on ErrConflict
-// reads again. What is excepted is read from the Store itself, and may be ahead of
-// what is kept by writes that have not returned yet. An etcd cluster that is restored
-// from a backup needs its daemons restarted.
+// etcd, reads are linearizable. Writes of other processes are seen as soon as the watch delivers them,
+// usually within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
+// what another process has made, and acknowledged, is never reported missing. While the Store cannot be
+// reached, reads answer with what was last known. Transactions go to the Store, compare with what it
+// really holds, and stay linearizable throughout: a caller that decides by a read compares its revision,
+// and on ErrConflict reads again. Excepted keys are read from the Store itself, and may be ahead of the
+// mirror by writes that have not returned yet. An etcd cluster that is restored from a backup needs its
+// daemons restarted.
 //
 // Until Open has returned, every call is the Store's.
 type Mirror struct {
@@ -179,7 +178,7 @@ func (m *Mirror) load(ctx context.Context) (*image, error) {
 	}
 }
 
-// show makes an image what reads see, and wakes those who wait for it.
+// show makes an image visible to reads, and wakes its waiters.
 func (m *Mirror) show(next *image) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

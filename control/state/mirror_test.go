@@ -147,7 +147,8 @@ func TestMirrorsOfOneStore(t *testing.T) {
 	}
 }
 
-// TestMirrorConflictIsFresh: who loses to another process sees at once to what.
+// TestMirrorConflictIsFresh: after losing to another process, a caller sees the winning write at
+// once.
 func TestMirrorConflictIsFresh(t *testing.T) {
 	s := newSlow()
 	m := mirror(t, s)

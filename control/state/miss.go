@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	missPatience = time.Second // until a Store that is asked how far it is must have said so, and the watch be there
-	missPause    = time.Second // after it has not, misses are answered from memory
+	missPatience = time.Second // for the Store to answer its revision and the watch to reach it
+	missPause    = time.Second // how long misses are answered from memory after a timeout
 )
 
 // current is a Store that can be asked what its newest revision is.
@@ -19,9 +19,8 @@ type current interface {
 	current(ctx context.Context) (Revision, error)
 }
 
-// misses bring a Mirror up to date for those who look for what it does not have. All who look while a
-// question is under way share the next one, so however many there are, the Store is asked one question
-// at a time.
+// misses bring a Mirror up to date for readers of missing keys. All readers that arrive during a
+// request to the Store share the next one, so there is one request at a time for any number of them.
 type misses struct {
 	work   *background.Group
 	store  current // nil: it cannot be asked
@@ -90,7 +89,7 @@ func (q *misses) ask(asked *question) {
 	q.asking <- struct{}{}
 	defer func() { <-q.asking }()
 	q.mu.Lock()
-	q.next = nil // who comes from now on may look for what is written from now on
+	q.next = nil // later callers may look for later writes
 	q.mu.Unlock()
 	ctx, cancel := context.WithTimeout(q.work.Context, missPatience)
 	defer cancel()

@@ -67,7 +67,7 @@ func TestMissFindsWhatAnotherHasMade(t *testing.T) {
 	}
 }
 
-// However many look for what is not there, the Store has one question at a time.
+// For any number of readers of missing keys, the Store has one request at a time.
 func TestMissesShareAQuestion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestMissWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
-// A caller that gives up is told so, and not that there is nothing.
+// A caller that gives up receives that error, and not that the key is missing.
 func TestMissIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ func TestRecords(t *testing.T) {
 	}
 	store := state.NewMemory()
 	if _, _, err := state.Read[thing](t.Context(), store, "/things/a"); !errors.Is(err, state.ErrNotFound) {
-		t.Errorf("what is not there is read with %v", err)
+		t.Errorf("a missing record is read with %v", err)
 	}
 	put, err := state.Write("/things/a", thing{Size: 7})
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 const (
 	seatsEvery   = 10 * time.Second // a host looks whether it has to take a seat
 	askOthers    = 3 * time.Second
-	seatTTL      = 10 // seconds, of the lock of who changes the members
+	seatTTL      = 10 // seconds, of the lock for changes of the members
 	addPause     = 500 * time.Millisecond
 	addAttempts  = 30
 	promotePause = 200 * time.Millisecond
@@ -64,9 +64,9 @@ type SeatsConfig struct {
 // learner, which has all of the state and no vote, until there is another; the two are then
 // promoted together. So two hosts have one member that votes.
 //
-// Changes of the members wait for each other, by a lock in the state; etcd refuses those that
-// would lose the quorum, from whichever host they come. What a crash leaves half done, a member that was added
-// and did not start, or a learner, the next Take finishes.
+// Changes of the members wait for each other, by a lock in the state; etcd refuses those that would lose the
+// quorum. The next Take finishes what a crash interrupted: a member that was added and did not start, or a
+// learner.
 //
 // All methods may be called from many goroutines.
 type Seats struct {
@@ -123,10 +123,10 @@ func (s *Seats) dial(endpoints []string) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// compareWith asks each of the other members for what has changed while this host was away: one that
-// the cluster has removed begins anew, and one that moved tells where it is. A cluster that was
-// recovered from the loss of most members is one of these members alone, and does not have this
-// host's. If none answers, the member starts as it was: all may be starting.
+// compareWith asks each of the other members for what has changed while this host was away: a member
+// that the cluster has removed starts over, and one that moved updates its address. A cluster that
+// was recovered from the loss of most members consists of one of these members, and does not have
+// this host's. If none answers, the member starts unchanged: all may be starting.
 func (s *Seats) compareWith(ctx context.Context, others []string) error {
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
@@ -151,7 +151,7 @@ func (s *Seats) compareWith(ctx context.Context, others []string) error {
 	case errors.Is(found, ErrRemoved):
 		return ErrRemoved
 	case found != nil:
-		s.cfg.Log.Warn("the cluster has removed the member of this host, which begins anew", "dir", s.cfg.Member.Dir)
+		s.cfg.Log.Warn("the cluster has removed the member of this host, which starts over", "dir", s.cfg.Member.Dir)
 		return s.forget()
 	case !answered:
 		s.cfg.Log.Info("no other member of the cluster state answers yet")
@@ -271,7 +271,7 @@ func (s *Seats) Take(ctx context.Context) error {
 		return err
 	}
 	return s.locked(ctx, func() error {
-		if err := s.sit(ctx); err != nil {
+		if err := s.takeSeat(ctx); err != nil {
 			return err
 		}
 		return s.promote(ctx)
@@ -332,8 +332,8 @@ func (s *Seats) locked(ctx context.Context, change func() error) error {
 	return change()
 }
 
-// sit makes this host a member if there is a free seat, or if it was to be one already.
-func (s *Seats) sit(ctx context.Context) error {
+// takeSeat makes this host a member if there is a free seat, or if it was to be one already.
+func (s *Seats) takeSeat(ctx context.Context) error {
 	list, err := s.client.MemberList(ctx)
 	if err != nil {
 		return err
@@ -393,7 +393,7 @@ func (s *Seats) sit(ctx context.Context) error {
 // leave ends the member of a cluster that there is no longer: the state was restored, or recovered, and the member of this
 // host has started as it was, because no other answered in time.
 func (s *Seats) leave(m *member) error {
-	s.cfg.Log.Warn("the member of this host is of another cluster, and begins anew", "dir", s.cfg.Member.Dir)
+	s.cfg.Log.Warn("the member of this host is of another cluster, and starts over", "dir", s.cfg.Member.Dir)
 	s.set(nil)
 	return errors.Join(m.close(), s.forget())
 }
@@ -409,7 +409,8 @@ func (s *Seats) add(ctx context.Context) (*clientv3.MemberAddResponse, error) {
 	}
 }
 
-// announce tells where the member of this host is: one that was alone has said nothing of use.
+// announce publishes the address of this host's member: a single member has announced no usable
+// one.
 func (s *Seats) announce(ctx context.Context, members []*etcdserverpb.Member, m *member) error {
 	for _, p := range members {
 		if p.ID == m.id() && !slices.Equal(p.PeerURLs, []string{s.cfg.Member.URL}) {
@@ -503,7 +504,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	}
 }
 
-// lost goes on without a member that has ended: one that the cluster has removed begins anew.
+// lost continues without a member that has ended: one that the cluster has removed starts over.
 func (s *Seats) lost(ctx context.Context) error {
 	m := s.running()
 	id := m.id()

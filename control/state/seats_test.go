@@ -179,7 +179,7 @@ func (s *server) has(key string) bool {
 	}
 }
 
-// members are the names of the members, those that vote and those that learn.
+// members are the names of the voting members and the learners.
 func (s *server) members() (voters, learners []string) {
 	s.hosts.t.Helper()
 	identity, err := authority.Open(s.dir, s.id, slog.New(slog.DiscardHandler), time.Now)
@@ -359,8 +359,8 @@ func TestHalfDoneJoinIsFinished(t *testing.T) {
 	}
 }
 
-// TestRecoverAfterTheLossOfMost: what is left of three members becomes a cluster with all that it
-// had, which the others join again. A backup of before restores what it had.
+// TestRecoverAfterTheLossOfMost: the remaining one of three members becomes a cluster with all of
+// its data, which the others join again. An earlier backup restores its own.
 func TestRecoverAfterTheLossOfMost(t *testing.T) {
 	h := newHosts(t, 0)
 	first := h.server(1)

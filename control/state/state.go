@@ -5,16 +5,14 @@
 // death of the process. Reads, writes and transactions are linearizable. Every
 // write gets a Revision that is greater than all before; a List is of one
 // Revision, and a Watch that starts at the next one misses nothing and repeats
-// nothing. What a Watch yields is in order, and the changes of one transaction
-// are never torn apart.
+// nothing. A Watch yields changes in order, and those of one transaction together.
 //
 // Concurrency. A Store is safe for concurrent use. A Watch runs on its caller's
-// goroutine; a watcher that is slow delays nobody.
+// goroutine; a slow watcher delays no other.
 //
-// It is not a place for blobs, logs or metrics: values end at MaxTxnBytes and
-// the whole store at a few gigabytes. It offers no locks. Whoever needs
-// exclusion compares revisions, so that one who was declared dead and comes back
-// changes nothing.
+// It is not a place for blobs, logs or metrics: values are bounded by MaxTxnBytes and
+// the whole store by a few gigabytes. It offers no locks. For exclusion, compare
+// revisions, so that a writer that was declared dead and comes back changes nothing.
 //
 // OpenEtcd keeps the state in an etcd member inside this process or in an
 // external etcd cluster; NewMemory is the same without durability. NewMirror

@@ -51,8 +51,7 @@ func TestEtcd(t *testing.T) {
 	statetest.Run(t, func(t *testing.T) statetest.Store { return openEtcd(t, t.TempDir()) })
 }
 
-// TestExternalEtcd runs the suite over gRPC, as with a cluster that somebody
-// else operates.
+// TestExternalEtcd runs the suite over gRPC, as with an external cluster.
 func TestExternalEtcd(t *testing.T) {
 	statetest.Run(t, func(t *testing.T) statetest.Store {
 		s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{
@@ -159,7 +158,7 @@ func TestEtcdRecoversFromItsQuota(t *testing.T) {
 	if err := s.Compact(t.Context(), revision); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second start finds nothing to mend
+	for range 2 { // the second start finds nothing to repair
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +296,7 @@ func TestEtcdSurvivesKill(t *testing.T) {
 				t.Fatalf("child says %q", lines.Text())
 			}
 			if n == stop {
-				_ = child.Process.Kill() // and read on what it had said before it died
+				_ = child.Process.Kill() // and read the rest of its output
 			}
 		}
 		_ = child.Wait()

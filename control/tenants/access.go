@@ -9,8 +9,8 @@ import (
 // Permission decides whether a caller may do something to a target.
 type Permission func(p hangar.Principal, t hangar.Target) bool
 
-// Caller returns who asks. One that is allowed nothing anywhere is refused before
-// anything is looked at, unless it is a user who has signed in.
+// Caller returns the caller's principal. One without any right is refused before
+// anything is read, unless it is a user who has signed in.
 func Caller(ctx context.Context) (hangar.Principal, error) {
 	p, err := hangar.PrincipalFrom(ctx)
 	if err == nil && !p.Admin && !p.SignedIn && len(p.Orgs()) == 0 {
@@ -25,8 +25,8 @@ func Administrator(ctx context.Context) bool {
 	return err == nil && p.Admin
 }
 
-// Denied is the answer to a caller who may not do what it wants. Of what it cannot
-// see, it learns no more than of what is not there.
+// Denied is the answer to a caller who may not do what it wants. What it cannot see
+// looks to it like a missing thing.
 func Denied(p hangar.Principal, t hangar.Target) error {
 	switch {
 	case !p.Sees(hangar.Target{Org: t.Org, OrgID: t.OrgID, App: t.App, AppID: t.AppID}) && t.App != "":

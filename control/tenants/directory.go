@@ -1,9 +1,9 @@
-// Package tenants knows which organizations and Apps there are, and finds them for those who
-// may do something to them.
+// Package tenants finds organizations and Apps, and checks that the caller may do something
+// to them.
 //
 // Promises. What a caller may not see is not found, in the same words and after the same work
-// as what is not there; see Denied. A record is returned with the item that it was read from,
-// so that whoever changes something because of it compares that it has stayed what it was.
+// as a missing thing; see Denied. A record is returned with the item that it was read from,
+// so that a change that depends on it can compare that it is still current.
 //
 // Concurrency. All is safe for concurrent use; nothing is kept in memory.
 //
@@ -25,18 +25,18 @@ type Directory struct{ store state.Store }
 // NewDirectory returns the Directory of a state.
 func NewDirectory(store state.Store) *Directory { return &Directory{store: store} }
 
-// App returns an App to whoever may do action to it.
+// App returns an App if the caller may do action to it.
 func (d *Directory) App(ctx context.Context, name hangar.AppName, action hangar.Action) (AppRecord, state.Item, error) {
 	return d.AppFor(ctx, action, hangar.MachineRef{App: name})
 }
 
-// AppFor returns the App of ref to whoever may do action to what ref names: the App
+// AppFor returns the App of ref if the caller may do action to what ref names: the App
 // itself, or one of its Machines.
 func (d *Directory) AppFor(ctx context.Context, action hangar.Action, ref hangar.MachineRef) (AppRecord, state.Item, error) {
 	return d.AppIf(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
 }
 
-// AnyApp returns an App, whoever asks.
+// AnyApp returns an App, without a check of access.
 func (d *Directory) AnyApp(ctx context.Context, name hangar.AppName) (AppRecord, state.Item, error) {
 	if NameFault(string(name)) != "" {
 		return AppRecord{}, state.Item{}, hangar.AppNotFound()
@@ -68,7 +68,7 @@ func (d *Directory) AppIf(ctx context.Context, ref hangar.MachineRef, may Permis
 	return rec, item, nil
 }
 
-// Org returns an organization to whoever may do action to it.
+// Org returns an organization if the caller may do action to it.
 func (d *Directory) Org(ctx context.Context, p hangar.Principal, slug hangar.OrgSlug, action hangar.Action) (hangar.Org, state.Item, error) {
 	rec, item, err := d.AnyOrg(ctx, slug)
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *Directory) Org(ctx context.Context, p hangar.Principal, slug hangar.Org
 	return rec.Org, item, nil
 }
 
-// AnyOrg returns an organization, whoever asks.
+// AnyOrg returns an organization, without a check of access.
 func (d *Directory) AnyOrg(ctx context.Context, slug hangar.OrgSlug) (OrgRecord, state.Item, error) {
 	if NameFault(string(slug)) != "" {
 		return OrgRecord{}, state.Item{}, OrgNotFound(slug)
@@ -92,7 +92,7 @@ func (d *Directory) AnyOrg(ctx context.Context, slug hangar.OrgSlug) (OrgRecord,
 	return rec, item, state.HangarError(err)
 }
 
-// OrgReader returns who asks, if that one may read something in an organization.
+// OrgReader returns the caller, if it may read something in an organization.
 func (d *Directory) OrgReader(ctx context.Context, slug hangar.OrgSlug) (hangar.Principal, hangar.Org, error) {
 	p, err := Caller(ctx)
 	if err != nil {
@@ -140,8 +140,8 @@ func (d *Directory) Network(ctx context.Context, org hangar.OrgID, name string) 
 	return id, state.Txn{If: []state.Compare{state.Absent(key), unclaimed}, Then: []state.Op{bind, claim}}, err
 }
 
-// OrgsByID returns all organizations of a state, those that are being deleted included. A record
-// that cannot be read is left out; skipped is called for it.
+// OrgsByID returns all organizations of a state, including those that are being deleted. An
+// unreadable record is left out; skipped is called for it.
 func OrgsByID(ctx context.Context, store state.Store, skipped func(item state.Item, err error)) (map[hangar.OrgID]OrgRecord, error) {
 	items, _, err := state.All(ctx, store, state.OrgsPrefix, false)
 	if err != nil {

@@ -36,7 +36,7 @@ func as(t *testing.T, grants ...hangar.Grant) context.Context {
 	return hangar.WithPrincipal(t.Context(), hangar.Principal{Subject: "me", Grants: grants})
 }
 
-// TestStrangersFindNothing: what another organization has is answered as what nobody has.
+// TestStrangersFindNothing: things of another organization look like missing ones.
 func TestStrangersFindNothing(t *testing.T) {
 	dir := directory(t)
 	stranger := as(t, hangar.Grant{Org: "other", OrgID: "o3", Actions: hangar.ActionAll})
@@ -62,7 +62,7 @@ func TestMembersFindWhatTheyMay(t *testing.T) {
 	if _, _, err := dir.App(reader, "web", hangar.ActionDelete); hangar.CodeOf(err) != hangar.CodeForbidden {
 		t.Errorf("who may read may delete: %v", err)
 	}
-	// An App that was made again is another one, whatever its name.
+	// An App that was made again is another one, in spite of its name.
 	if _, _, err := dir.AppFor(reader, hangar.ActionRead, hangar.MachineRef{App: "web", AppID: "a0"}); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
 		t.Errorf("found by another id: %v", err)
 	}
@@ -70,7 +70,7 @@ func TestMembersFindWhatTheyMay(t *testing.T) {
 		t.Errorf("who is allowed nothing passes: %v", err)
 	}
 	if _, err := tenants.Caller(t.Context()); hangar.CodeOf(err) != hangar.CodeUnauthenticated {
-		t.Errorf("nobody passes: %v", err)
+		t.Errorf("a caller without a principal passes: %v", err)
 	}
 }
 

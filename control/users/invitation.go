@@ -70,7 +70,7 @@ func (u *Users) valid(code hangar.Sensitive, want []byte, expires time.Time) boo
 }
 
 func codeInvalid() error {
-	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonCodeInvalid, "invalid code: it is unknown, used or expired, or for somebody else")
+	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonCodeInvalid, "invalid code: it is unknown, used or expired, or for another user")
 }
 
 func invitationNotFound(id hangar.InvitationID) error {
@@ -260,7 +260,7 @@ func (u *Users) sweep(ctx context.Context, org hangar.OrgID) error {
 		if u.Now().Before(inv.ExpiresAt) {
 			continue
 		}
-		if err := u.discard(ctx, &inv, item); err != nil && !errors.Is(err, state.ErrConflict) { // else somebody has made it anew
+		if err := u.discard(ctx, &inv, item); err != nil && !errors.Is(err, state.ErrConflict) { // else it was replaced meanwhile
 			return err
 		}
 	}

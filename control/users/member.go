@@ -14,8 +14,8 @@ import (
 
 type membership = auth.Membership
 
-// join makes a user a member in a transaction, which lasts only if the organization is not going.
-// It answers CodeFailedPrecondition for who has too many memberships.
+// join makes a user a member in a transaction, which fails if the organization is being deleted.
+// It answers CodeFailedPrecondition for a user with too many memberships.
 func (rec *record) join(org hangar.Org, item state.Item, role hangar.Role, txn *state.Txn) error {
 	if len(rec.Memberships) >= hangar.MaxMemberships {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, "", "A user is a member of %d organizations at most", hangar.MaxMemberships)

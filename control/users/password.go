@@ -36,7 +36,7 @@ const (
 	saltBytes   = 16
 	digestBytes = 32
 
-	// The bounds of parameters that are read, so that no record makes a server work for ever.
+	// The bounds of parameters that are read, so that no record costs a server unbounded work.
 	maxMemory = 1 << 20 // KiB
 	maxPasses = 16
 )

@@ -113,7 +113,7 @@ func TestHashesTakeTurns(t *testing.T) {
 			synctest.Wait()
 		}
 		if !in(second) || !in(third) {
-			t.Error("whoever waited does not get a turn")
+			t.Error("a waiter does not get a turn")
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// Door implements hangar.SignInService and hangar.SessionService: what is for those who have no token yet.
+// Door implements hangar.SignInService and hangar.SessionService, for callers without a token.
 type Door struct{ users *Users }
 
 var (
@@ -31,7 +31,7 @@ func (d Door) SignIn(ctx context.Context, in hangar.SignIn) (*hangar.NewToken, e
 	return d.users.signIn(ctx, in, hangar.TokenLogin)
 }
 
-// signIn makes a token of a kind for whoever knows a password.
+// signIn makes a token of a kind for a user who knows the password.
 func (u *Users) signIn(ctx context.Context, in hangar.SignIn, kind hangar.TokenKind) (*hangar.NewToken, error) {
 	for {
 		made, err := u.trySignIn(ctx, in, kind)
@@ -55,7 +55,7 @@ func (u *Users) trySignIn(ctx context.Context, in hangar.SignIn, kind hangar.Tok
 	}
 	password := in.Password
 	if len(password.Reveal()) > hangar.MaxPassword {
-		password = hangar.Sensitive{} // which is nobody's, and takes as long
+		password = hangar.Sensitive{} // which is wrong for every user, and takes as long
 	}
 	right, err := u.matches(ctx, in.Source, password, h)
 	if err != nil {

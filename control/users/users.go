@@ -1,18 +1,17 @@
 // Package users keeps the users of the platform: their memberships, passwords and invitations.
 //
-// Promises. Every change is one transaction that compares what it was decided by, so that two at a
-// time never make a member of an organization that goes, or two users of one e-mail address. What
-// a membership has brought ends with its record: tokens name its tie (see auth.Account), which no
-// other membership gets; their own records are removed afterwards, and by Open if a crash came
-// between. Of passwords and codes only digests are kept. Signing in takes the same work and has the
-// same answer whether there is such a user or not, and at most hashesAtOnce passwords are computed at
-// a time, shared fairly between clients.
+// Promises. Every change is one transaction that compares what it read, so that two concurrent ones
+// never make a member of a deleted organization, or two users of one e-mail address. What a
+// membership has allowed ends with its record: tokens name its tie (see auth.Account), which is
+// unique to it; their own records are removed afterwards, or by Open after a crash. Of passwords and
+// codes only digests are kept. Signing in takes the same work and has the same answer whether there
+// is such a user or not, and at most hashesAtOnce passwords are computed at a time, shared fairly
+// between clients.
 //
 // Concurrency. Users is safe for concurrent use. The package keeps nothing in memory.
 //
-// It decides who manages users; what a user's token allows elsewhere, package auth decides. It
-// sends no mail: codes are given to whoever asked for them. How often somebody may try, its caller
-// bounds.
+// It decides who manages users; package auth decides what a user's token allows elsewhere. It sends
+// no mail: codes go to the caller that asked for them. The caller also limits the rate of attempts.
 package users
 
 import (
@@ -108,7 +107,7 @@ type Upkeep struct{ users *Users }
 // Upkeep returns the part of Users that asks for no principal.
 func (u *Users) Upkeep() Upkeep { return Upkeep{u} }
 
-// Open makes the user that is always there, and finishes what a crash left half done.
+// Open makes the built-in user, and finishes what a crash interrupted.
 func (k Upkeep) Open(ctx context.Context) error {
 	u := k.users
 	if err := u.ensureAdmin(ctx); err != nil {
@@ -165,7 +164,7 @@ func (u *Users) create(ctx context.Context, rec record, txn state.Txn) (*record,
 }
 
 // change changes a user by what edit makes of the record and adds to the transaction. It repeats
-// that until nobody else has changed the user meanwhile.
+// that when the user was changed meanwhile.
 func (u *Users) change(ctx context.Context, id hangar.UserID, edit func(rec *record, txn *state.Txn) error) (*record, error) {
 	for {
 		was, err := u.read(ctx, id)
@@ -221,7 +220,7 @@ func (u *Users) lookup(ctx context.Context, key string, name hangar.UserRef) (fo
 	return f, err
 }
 
-// anyUser returns a user by id or e-mail address, whoever asks.
+// anyUser returns a user by id or e-mail address, without a check of access.
 func (u *Users) anyUser(ctx context.Context, ref hangar.UserRef) (found, error) {
 	switch {
 	case !strings.Contains(string(ref), "@"):
@@ -236,12 +235,12 @@ func (u *Users) anyUser(ctx context.Context, ref hangar.UserRef) (found, error) 
 // revokeFallen removes the tokens of a user, or of all, that allow nothing any more. They are void
 // already: what cannot be removed now, a later call or Open will.
 func (u *Users) revokeFallen(ctx context.Context, user hangar.UserID) {
-	for _, token := range u.Tokens.Fallen() {
+	for _, token := range u.Tokens.VoidTokens() {
 		if user != "" && token.UserID != user {
 			continue
 		}
-		fallen, err := u.fallen(ctx, token.ID)
-		if err == nil && fallen {
+		void, err := u.isVoid(ctx, token.ID)
+		if err == nil && void {
 			err = u.Revoke(ctx, &token)
 		}
 		if err != nil {
@@ -250,9 +249,9 @@ func (u *Users) revokeFallen(ctx context.Context, user hangar.UserID) {
 	}
 }
 
-// fallen asks the state whether a token allows nothing any more: this server may not have heard
+// isVoid asks the state whether a token allows nothing any more: this server may not have heard
 // of what it depends on.
-func (u *Users) fallen(ctx context.Context, id hangar.TokenID) (bool, error) {
+func (u *Users) isVoid(ctx context.Context, id hangar.TokenID) (bool, error) {
 	token, _, err := state.Read[auth.Record](ctx, u.Store, auth.Prefix+string(id))
 	if errors.Is(err, state.ErrNotFound) {
 		return false, nil
@@ -269,7 +268,7 @@ func (u *Users) fallen(ctx context.Context, id hangar.TokenID) (bool, error) {
 	}
 	var account auth.Account
 	if err := json.Unmarshal(item.Value, &account); err != nil {
-		return false, err // what cannot be read may be mended
+		return false, err // an unreadable record may be repaired
 	}
 	return !account.Backs(&token), nil
 }

@@ -18,7 +18,7 @@ func maySee(p hangar.Principal, org hangar.Org) bool {
 }
 
 // mayManage reports whether a caller manages the members of an organization. A token that is not of
-// an admin must allow everything for ever, because what a member may do has no end.
+// an admin must allow everything and not expire, because a membership does not expire.
 func mayManage(p hangar.Principal, org hangar.Org) bool {
 	return p.HasRole(hangar.RoleAdmin, org.ID) || p.Covers(hangar.Grant{Org: org.Slug, OrgID: org.ID, Actions: hangar.ActionAll})
 }
@@ -38,8 +38,8 @@ func (u *Users) orgFor(ctx context.Context, p hangar.Principal, slug hangar.OrgS
 	return org, item, nil
 }
 
-// administrator returns who asks, if that is an administrator of the platform. what is what only
-// they may do.
+// administrator returns the caller, if it is an administrator of the platform. what names what
+// only they may do.
 func administrator(ctx context.Context, what string) (hangar.Principal, error) {
 	p, err := tenants.Caller(ctx)
 	if err == nil && !p.Admin {
@@ -250,7 +250,7 @@ type Person struct {
 }
 
 // Role returns what the person is in an organization: administrators of the platform are admins
-// of every one. It is empty for who is no member.
+// of every one. It is empty for a user who is no member.
 func (p *Person) Role(org hangar.OrgID) hangar.Role {
 	if p.Admin || p.ID == hangar.UserAdmin {
 		return hangar.RoleAdmin

@@ -15,9 +15,9 @@ const archivePasswordKey = state.ArchivePrefix + "password"
 // archivePasswordSize is in bytes.
 const archivePasswordSize = 32
 
-// ArchivePassword has the password of the archive of snapshots. All servers that share
-// a state share it. It is made once and encrypted like a secret: without the keyset of
-// the servers nobody reads a snapshot.
+// ArchivePassword is the password of the archive of snapshots. All servers that share a
+// state share it. It is made once and encrypted like a secret: snapshots cannot be read
+// without the keyset of the servers.
 type ArchivePassword struct{ vault *Vault }
 
 // NewArchivePassword returns the password of the archive that belongs to the state of a Vault.
@@ -25,8 +25,8 @@ func NewArchivePassword(v *Vault) *ArchivePassword {
 	return &ArchivePassword{v}
 }
 
-// Password returns the password, and makes it the first time that anybody asks. It
-// answers CodeUnavailable while the state cannot be reached.
+// Password returns the password, and makes it on the first call. It answers
+// CodeUnavailable while the state cannot be reached.
 func (a *ArchivePassword) Password(ctx context.Context) ([]byte, error) {
 	for {
 		var password []byte
@@ -40,7 +40,7 @@ func (a *ArchivePassword) Password(ctx context.Context) ([]byte, error) {
 			put, err := Sealed(keys, archivePasswordKey, fresh)
 			return state.Txn{If: []state.Compare{state.Absent(archivePasswordKey)}, Then: []state.Op{put}}, err
 		})
-		// Whoever was first, the one that is there now is everybody's.
+		// The first password that was stored is the one for all.
 		if err != nil && !errors.Is(err, state.ErrConflict) {
 			return nil, &hangar.Error{Code: hangar.CodeOf(state.HangarError(err)), Message: "The password of the archive of snapshots cannot be stored", Err: err}
 		}

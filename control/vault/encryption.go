@@ -22,7 +22,7 @@ func NewEncryption(v *Vault, sole func(context.Context) error) *Encryption {
 	return &Encryption{v, sole}
 }
 
-// rotateTimeout bounds a rotation, which writes every secret of the platform anew.
+// rotateTimeout bounds a rotation, which rewrites every secret of the platform.
 const rotateTimeout = 30 * time.Minute
 
 // RotateEncryptionKey implements hangar.EncryptionService.
@@ -39,7 +39,7 @@ func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotatio
 			return hangar.KeyRotation{}, err
 		}
 	}
-	// Half a rotation helps nobody, so it goes on when the caller goes away.
+	// It continues when the caller goes away: half a rotation is useless.
 	ctx, cancel := finish.Within(ctx, rotateTimeout)
 	defer cancel()
 	return e.vault.rotate(ctx)

@@ -40,7 +40,7 @@ func NewRegistries(v *Vault, now func() time.Time) *Registries {
 	return &Registries{store: v.store, vault: v, now: now, log: v.log}
 }
 
-// admin lets nobody else pass: what hosts pull with is everybody's.
+// admin refuses all but administrators: hosts pull with these credentials for everyone.
 func (r *Registries) admin(ctx context.Context) error {
 	p, err := hangar.PrincipalFrom(ctx)
 	if err == nil && !p.Admin {
@@ -112,7 +112,7 @@ func (r *Registries) SetRegistryCredential(ctx context.Context, registry string,
 		if err == nil {
 			cond = state.Unchanged(item)
 			var before loginRecord
-			// One that cannot be read any more is replaced: that is how it is mended.
+			// An unreadable one is replaced, which repairs it.
 			if err := r.vault.Get(ctx, key, &before); err == nil {
 				next.CreatedAt = before.CreatedAt
 			}

@@ -58,7 +58,7 @@ type secretRecord struct {
 	Value     string    `json:"value"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
-	// Of is the extension that has set the value. It is empty again once somebody else sets another.
+	// Of is the extension that has set the value. It is empty once another caller sets a value.
 	Of hangar.ExtensionID `json:"of,omitempty"`
 }
 
@@ -125,7 +125,7 @@ func (a *AppSecrets) read(ctx context.Context, app tenants.AppRecord) (rec secre
 	return rec, unchanged, state.HangarError(err)
 }
 
-// query reads the secrets of an App for somebody.
+// query reads the secrets of an App for a caller.
 func (s *Secrets) query(ctx context.Context, app hangar.AppName, q hangar.SecretQuery) (secretsRecord, error) {
 	action := hangar.ActionRead
 	if q.Show {
@@ -134,8 +134,8 @@ func (s *Secrets) query(ctx context.Context, app hangar.AppName, q hangar.Secret
 	return s.secrets.of(ctx, app, action, q.MinVersion)
 }
 
-// of reads the secrets of an App, of a version at least, for somebody who may do
-// action to it.
+// of reads the secrets of an App, of a version at least, if the caller may do action to
+// it.
 func (a *AppSecrets) of(ctx context.Context, app hangar.AppName, action hangar.Action, least int) (secretsRecord, error) {
 	owner, _, err := a.tenants.App(ctx, app, action)
 	if err != nil {
@@ -148,7 +148,8 @@ func (a *AppSecrets) of(ctx context.Context, app hangar.AppName, action hangar.A
 	return rec, err
 }
 
-// atLeast answers an error while the version is too old for whoever has named a field.
+// atLeast returns an error while the version is older than the one that a field of the request
+// names.
 func (r *secretsRecord) atLeast(app hangar.AppName, field string, version int) error {
 	if r.Version >= version {
 		return nil

@@ -26,9 +26,9 @@ type Edit struct {
 }
 
 // EditSecrets returns the Edit that sets values in the name of an extension and removes all others
-// that the same extension has set and that nobody else has changed since; nil values remove all. It
-// also returns the names, sorted, that are in use by something else: those are set by the Edit, too, so
-// a caller who must not overwrite them drops it.
+// that the same extension has set and that are unchanged since; nil values remove all. It also returns
+// the names, sorted, that are in use otherwise: the Edit sets those, too, so a caller that must not
+// overwrite them drops it.
 func (a *AppSecrets) EditSecrets(
 	ctx context.Context, app tenants.AppRecord, item state.Item, by hangar.ExtensionID, values map[string]string,
 ) (*Edit, []string, error) {

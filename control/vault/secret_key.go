@@ -82,7 +82,7 @@ func (s *SecretKeys) SecretKey(ctx context.Context, ref hangar.SecretKeyRef, min
 	return key.view(ref.Name), err
 }
 
-// find returns a key to somebody who may do action to the App.
+// find returns a key if the caller may do action to the App.
 func (s *SecretKeys) find(ctx context.Context, ref hangar.SecretKeyRef, action hangar.Action, minVersion int) (secretKeyRecord, error) {
 	rec, err := s.secrets.of(ctx, ref.App, action, minVersion)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *SecretKeys) find(ctx context.Context, ref hangar.SecretKeyRef, action h
 	return rec.key(ref)
 }
 
-// use returns a key ready for use to somebody who may do action to the App.
+// use returns a key ready for use if the caller may do action to the App.
 func (s *SecretKeys) use(ctx context.Context, ref hangar.SecretKeyRef, action hangar.Action, minVersion int) (secretkey.Key, error) {
 	key, err := s.find(ctx, ref, action, minVersion)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package vault keeps in the state what only the keys of these servers open, and offers what is
-// there: the secrets and secret keys of Apps, credentials for registries, the password of the
-// archive of snapshots.
+// Package vault keeps encrypted values in the state, which only the keys of these servers
+// decrypt: the secrets and secret keys of Apps, credentials for registries, and the password of
+// the archive of snapshots.
 //
 // Promises. What is stored is encrypted and bound to its key in the state. Nothing that was
 // encrypted with an old key is stored after the key was rotated; see Vault. The secrets of an
@@ -9,7 +9,7 @@
 // Concurrency. All is safe for concurrent use, also by several processes that share a state and
 // the keys.
 //
-// It does not hand secrets to Machines: control does, which asks AppSecrets.
+// It does not hand secrets to Machines: control does, with AppSecrets.
 package vault
 
 import (
@@ -30,9 +30,9 @@ import (
 // Vault keeps records in the state that only the keys of this server open.
 //
 // One of them, the seal, is written before any other and says which keys those are.
-// Every write compares it, and a rotation of the key rewrites it first: so nothing
-// that was encrypted with an old key is stored after everything else was encrypted
-// anew, however long it was on its way.
+// Every write compares it, and a rotation of the key rewrites it first: so nothing that
+// was encrypted with an old key is stored after everything else was re-encrypted, even
+// if it was delayed.
 type Vault struct {
 	store  state.Store
 	keys   *keyset.Keyset
@@ -42,8 +42,8 @@ type Vault struct {
 
 var _ oidc.Vault = (*Vault)(nil)
 
-// New returns the Vault of a state. others hold what else keys have encrypted: a rotation
-// encrypts that anew, too.
+// New returns the Vault of a state. others hold what else the keys have encrypted: a
+// rotation re-encrypts that, too.
 func New(store state.Store, keys *keyset.Keyset, log *slog.Logger, others ...hangar.Resealer) *Vault {
 	return &Vault{store: store, keys: keys, others: others, log: log}
 }
@@ -76,7 +76,7 @@ func HasSealed(ctx context.Context, store state.Store) (bool, error) {
 }
 
 // ForgetSealed removes everything encrypted from a state, for a server whose keys are
-// lost for ever. The seal goes last, so that it may be repeated.
+// permanently lost. The seal goes last, so that it may be repeated.
 func ForgetSealed(ctx context.Context, store state.Store) error {
 	for _, prefix := range append(sealedPrefixes(), state.SealKey) {
 		items, _, err := state.All(ctx, store, prefix, true)
@@ -253,7 +253,7 @@ func (v *Vault) Reseal(ctx context.Context) (int, error) {
 	return resealed, nil
 }
 
-// resealItem encrypts one record anew, as it is when nobody changes it meanwhile.
+// resealItem re-encrypts one record, unless it is changed meanwhile.
 func (v *Vault) resealItem(ctx context.Context, item state.Item) (n int, err error) {
 	for {
 		err := v.keys.Use(func(keys keyset.Keys) error {
@@ -328,8 +328,8 @@ type opened[T any] struct {
 	made     T
 }
 
-// All returns what open makes of items, and forgets others. It opens those that have changed, and
-// again those that open does not want to be kept.
+// All returns what open makes of items, and forgets others. It opens changed items, and again
+// those whose result open does not keep.
 func (o Opened[T]) All(items []state.Item, open func(item state.Item) (made T, keep bool)) []T {
 	there := make(map[string]bool, len(items))
 	all := make([]T, 0, len(items))

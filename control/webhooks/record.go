@@ -58,7 +58,7 @@ func receiverID(org hangar.OrgID, id hangar.WebhookID) string {
 	return "webhooks/" + string(org) + "/" + string(id)
 }
 
-// receiver is the webhook as who delivers knows it.
+// receiver is the webhook in the form for delivery.
 func (w *webhook) receiver(org hangar.OrgID) hangar.EventReceiver {
 	r := hangar.EventReceiver{
 		ID: receiverID(org, w.ID), Version: w.Version, Org: org, URL: w.URL, Secret: hangar.NewSensitive(w.Secret), NextAt: w.NextAt,

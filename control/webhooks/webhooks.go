@@ -1,6 +1,6 @@
 // Package webhooks keeps the webhooks of organizations, encrypted, in the cluster state.
 //
-// Webhooks is the service. A hangar.EventDelivery delivers to what it keeps, and hears of that by a
+// Webhooks is the service. A hangar.EventDelivery delivers to the webhooks, which it receives by a
 // Feed. The package sends nothing.
 package webhooks
 

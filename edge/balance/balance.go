@@ -17,7 +17,7 @@ const (
 	DefaultWakeWait   = 30 * time.Second
 )
 
-// Options are what a Balancer works with.
+// Options are the dependencies of a Balancer.
 type Options struct {
 	Catalog *catalog.Catalog
 	Gates   hangar.MachineGates

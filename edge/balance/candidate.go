@@ -2,7 +2,7 @@ package balance
 
 import "github.com/hangar-platform/hangar"
 
-// candidate is one service of one Machine: what a request may be sent to. Times are those of
+// candidate is one service of one Machine, which may get a request. Times are those of
 // Balancer.now; 0: none.
 type candidate struct {
 	// Every request reads these fields; they share cache lines.

@@ -52,5 +52,5 @@
 // locked first. Wakes and probes belong to Run, and go on when the request that caused them gives
 // up.
 //
-// The package reads no request, and opens no connection but for Permit.Dial and probes.
+// The package reads no request, and opens no connection except for Permit.Dial and probes.
 package balance

@@ -20,8 +20,8 @@ func (e exit) covers(row *hangar.MachineRow) bool {
 	return row.Seq < e.until && (row.Machine.State == hangar.MachineStarted || row.Seq < e.since)
 }
 
-// observeProgram updates what is known of the Machine's program, before the Machine has the row,
-// and returns its exit if the row shows one. A program that is asked to stop may still answer.
+// observeProgram updates the state of the Machine's program, before the Machine has the row, and
+// returns its exit if the row shows one. A program that is asked to stop may still answer.
 func (m *machine) observeProgram(row *hangar.MachineRow) (e exit, ended bool) {
 	was := m.runningSince
 	e = exit{since: m.runningSince, until: math.MaxUint64}
@@ -94,9 +94,9 @@ func (p *Permit) Crashed() (crashed, known bool) {
 	}
 }
 
-// OnExit calls f, in a goroutine of its own, when the program that the permit is for exits, or at
-// once if it has. A suspend is no exit: connections survive it. After an exit they are stale,
-// but may stay silent instead of failing. Another call replaces f; stop and Release remove it.
+// OnExit calls f, in a goroutine of its own, when the permit's program exits, or at once if it
+// has. A suspend is no exit: connections survive it. After an exit they are stale, but may stay
+// silent instead of failing. Another call replaces f; stop and Release remove it.
 func (p *Permit) OnExit(f func()) (stop func()) {
 	a, m := p.app, p.candidate.machine
 	a.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// gate is the gate of a host with Machines in memory. It is the authority on who may enter:
-// what it knows may be ahead of the rows that the edge has.
+// gate is the gate of a host with Machines in memory. It decides which requests may enter: its
+// state may be ahead of the rows that the edge has.
 type gate struct {
 	mu       sync.Mutex
 	machines map[hangar.MachineID]*guest
@@ -31,7 +31,7 @@ type guest struct {
 	draining bool
 	hard     int
 	in       int
-	lost     bool // the edge has forgotten who is in it
+	lost     bool // the edge has lost its counts
 	others   int  // in, by other edges
 	most     int  // in, at most
 
@@ -133,7 +133,7 @@ func (g *gate) WakeMachine(ctx context.Context, ref hangar.MachineRef, _ int) er
 	return m.wakeErr
 }
 
-// begin starts a guest; the start goes on without a waiter.
+// begin starts a guest. The start continues when there is no waiter left.
 func (g *gate) begin(m *guest) {
 	from, done := m.state, make(chan struct{})
 	m.waking = done

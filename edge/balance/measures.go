@@ -13,8 +13,8 @@ const (
 	wakeFailed = "failed"
 )
 
-// measures are what a Balancer tells its operator. A request that finds a Machine at once counts
-// nothing.
+// measures are the Prometheus metrics of a Balancer. A request that finds a Machine at once
+// counts nothing.
 type measures struct {
 	wakes   *prometheus.HistogramVec
 	waited  prometheus.Histogram
@@ -28,7 +28,7 @@ func newMeasures() *measures {
 			Buckets: []float64{.025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"result"}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "hangar_edge_wait_duration_seconds", Help: "How long requests and connections waited for a Machine that had to be started or was busy, also in vain. Those that had not to wait are not among them",
+			Name: "hangar_edge_wait_duration_seconds", Help: "How long requests and connections waited for a Machine that had to be started or was busy, including those that gave up or failed. Requests that did not have to wait are not counted",
 			Buckets: []float64{.005, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
 	}
@@ -46,7 +46,7 @@ func (c *measures) woke(began time.Time, err error) {
 	c.wakes.WithLabelValues(result).Observe(time.Since(began).Seconds())
 }
 
-// waitingDesc is what Collect measures.
+// waitingDesc is the metric of Collect.
 var waitingDesc = prometheus.NewDesc("hangar_edge_waiting_requests", "Requests and connections that wait for a Machine, in the queues of all Apps", nil, nil)
 
 // Describe implements prometheus.Collector.

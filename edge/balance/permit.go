@@ -38,7 +38,7 @@ type Permit struct {
 	// Woken is how long the request waited for the Machine to start; 0: it was running.
 	Woken           time.Duration
 	PreferredMissed bool // Selector.Prefer was not available
-	// Traffic is where what is passed on to the Machine is counted.
+	// Traffic has the counts of the traffic to the Machine.
 	Traffic *traffic.Machine
 
 	app          *app

@@ -364,7 +364,7 @@ func TestBlame(t *testing.T) {
 		}
 		first.Release()
 		if second.Alone() {
-			t.Error("who was there is forgotten")
+			t.Error("the earlier request is forgotten")
 		}
 		third := w.acquire()
 		second.Release()

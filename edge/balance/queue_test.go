@@ -118,7 +118,7 @@ func TestQueueEnds(t *testing.T) {
 	})
 }
 
-// TestQueueTCP: what is not HTTP has another code.
+// TestQueueTCP: a connection without HTTP gets another code.
 func TestQueueTCP(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, services(web(hangar.ServicePort{Port: 80})), state(hangar.MachineStopped), autostart(false))

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
-// MachineTraffic is what passes between this edge and a Machine.
+// MachineTraffic is the traffic between this edge and a Machine.
 type MachineTraffic struct {
 	Machine  hangar.MachineRef
 	Host     hangar.HostID

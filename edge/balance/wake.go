@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// StartGrace is how long after the start of a Machine load above the soft limits starts no
-// other.
+// StartGrace is how long after the start of a Machine load above the soft limits does not start
+// another.
 const StartGrace = 20 * time.Second
 
 // Bounds of the backoff after a failed wake. It doubles with each failure in a row.
@@ -253,7 +253,7 @@ func wakeError(row *hangar.MachineRow, err error) *hangar.EdgeError {
 	case reason == hangar.ReasonWrongState:
 		code, text = hangar.EdgeNotStartable, "cannot be started out of its state"
 	case reason == hangar.ReasonStartFailed:
-		code, text = hangar.EdgeStateChange, "was started in vain"
+		code, text = hangar.EdgeStateChange, "failed to start"
 	case hangar.CodeOf(err) == hangar.CodeNotFound:
 		code, text = hangar.EdgeNoMachine, "is gone"
 	case hangar.CodeOf(err) == hangar.CodeUnavailable:

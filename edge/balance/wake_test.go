@@ -50,8 +50,8 @@ func TestWakeFromZero(t *testing.T) {
 	}
 }
 
-// TestWakesAreMeasured: how long a wake took and how it ended, who waits and for how long; who does
-// not wait costs nothing.
+// TestWakesAreMeasured: how long a wake took, how it ended, and how many waiters there are.
+// Requests that do not wait are not measured.
 func TestWakesAreMeasured(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		registry := prometheus.NewPedanticRegistry()
@@ -132,7 +132,7 @@ func TestWakeCodes(t *testing.T) {
 		{"leased", hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"), hangar.EdgeWake},
 		{"no room", hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "full"), hangar.EdgeWake},
 		{"state", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "no"), hangar.EdgeNotStartable},
-		{"in vain", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonStartFailed, "no"), hangar.EdgeStateChange},
+		{"start failed", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonStartFailed, "no"), hangar.EdgeStateChange},
 		{"timeout", hangar.Errorf(hangar.CodeTimeout, "", "late"), hangar.EdgeWakeTimeout},
 		{"away", hangar.Errorf(hangar.CodeUnavailable, "", "away"), hangar.EdgeHostUnreachable},
 		{"odd", hangar.Errorf(hangar.CodeInternal, "", "odd"), hangar.EdgeWakeInternal},
@@ -170,7 +170,8 @@ func TestWakeAnother(t *testing.T) {
 	})
 }
 
-// TestWakeTimeout: a request waits WakeWait for a start that hangs, and the start goes on.
+// TestWakeTimeout: a request waits at most WakeWait for a start that hangs, and the start
+// continues.
 func TestWakeTimeout(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
@@ -187,7 +188,7 @@ func TestWakeTimeout(t *testing.T) {
 	})
 }
 
-// TestWakeGivenUp: a start goes on when its waiters give up.
+// TestWakeGivenUp: a start continues after its waiters have given up.
 func TestWakeGivenUp(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped))
@@ -306,7 +307,7 @@ func TestWakeAfterStopping(t *testing.T) {
 	})
 }
 
-// TestWakeNot: what a request may not start.
+// TestWakeNot: Machines that a request may not start.
 func TestWakeNot(t *testing.T) {
 	for name, options := range map[string][]option{
 		"autostart is off": {state(stopped), autostart(false)},
@@ -364,7 +365,7 @@ func TestWakeEnded(t *testing.T) {
 		w.slow(1, time.Hour, nil)
 		o := w.ask(balance.Selector{})
 		stop()
-		<-o.done // the start goes on
+		<-o.done // the start continues
 		wantCode(t, o.err, hangar.EdgeWakeTimeout, 503)
 		_, err := w.tryAcquire(balance.Selector{Instance: id(2)})
 		wantCode(t, err, hangar.EdgeStartCancelled, 503)

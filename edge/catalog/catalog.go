@@ -1,22 +1,19 @@
-// Package catalog is the live view of every Machine of the cluster, in memory,
-// from which the edge answers without asking anybody.
+// Package catalog is the live view of every Machine of the cluster, in memory, from which the
+// edge answers without a call to another process.
 //
-// Catalog has the Machines; Routes has the Apps, with their addresses and names, in the
-// same way. Catalog follows a hangar.MachineFeed. Once Synced is closed, every row that there was
-// is in view, and each change follows within the delay of the feed. When the feed
-// breaks, the last view stays: stale rows route better than none, and a host that
-// answers differently is believed over its row. The feed is taken up again with
-// back-off, and rows that vanished meanwhile go when the new feed has yielded all
-// there is. An older version of a row never replaces a newer one, and no row is
-// ever seen half.
+// Catalog has the Machines; Routes has the Apps, with their addresses and names, in the same way.
+// Catalog follows a hangar.MachineFeed. Once Synced is closed, every earlier row is visible, and
+// each change follows within the delay of the feed. When the feed breaks, the last view stays:
+// stale rows route better than none, and the answer of a host takes precedence over its row. The
+// catalog reconnects with backoff, and removes vanished rows once the new feed has yielded all
+// rows. An older version of a row never replaces a newer one, and no reader sees a partial row.
 //
 // Run is the only writer. Lookups come from any goroutine, take a read lock for
 // the time of a map access, and return rows that never change: a new version is a
 // new row. Neither rows nor the slices returned may be modified.
 //
-// A row that makes no sense is skipped, logged and counted; it harms the App whose
-// row it is and no other. The catalog chooses nothing: which Machine gets a
-// request is decided by who reads it.
+// A row that makes no sense is skipped, logged and counted; it harms only its own App. The
+// catalog chooses nothing: its readers pick the Machine for a request.
 package catalog
 
 import (
@@ -35,8 +32,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Bounds of the pause before a broken feed is taken up again. It doubles with each
-// failure in a row.
+// Bounds of the pause before a broken feed is followed again. It doubles with each failure in a
+// row.
 const (
 	MinRetryDelay = 100 * time.Millisecond
 	MaxRetryDelay = 10 * time.Second
@@ -50,7 +47,7 @@ type Catalog struct {
 	once    sync.Once     // closes synced
 	skipped atomic.Uint64
 
-	// settling is held while a change is installed and observers are told. Taken before mu.
+	// settling is held while a change is installed and observers are notified. Taken before mu.
 	settling sync.Mutex
 
 	mu        sync.RWMutex // guards what follows
@@ -79,8 +76,8 @@ func New(feed hangar.MachineFeed, log *slog.Logger) *Catalog {
 	}
 }
 
-// Synced is closed when every row that there was at the start is in view. It stays
-// closed when the feed breaks.
+// Synced is closed when every row from before the start is visible. It stays closed when the feed
+// breaks.
 func (c *Catalog) Synced() <-chan struct{} { return c.synced }
 
 // Skipped counts the rows that made no sense.
@@ -119,8 +116,8 @@ type View struct {
 	Version uint64
 }
 
-// Network returns the rows of the Machines on a network that are of an App of a name; of all
-// of them if app is empty. It is for who asks by names, as DNS does.
+// Network returns the rows of the Machines on a network that belong to the App of a name, or all
+// of them if app is empty. It serves lookups by name, such as DNS.
 func (c *Catalog) Network(id hangar.NetworkID, app hangar.AppName) View {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -162,8 +159,8 @@ func (c *Catalog) Run(ctx context.Context) error {
 	return again(ctx, c.log, "machines", c.follow)
 }
 
-// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it
-// got to where all that there was is in view.
+// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it has seen
+// all earlier rows.
 func again(ctx context.Context, log *slog.Logger, feed string, follow func(context.Context) (synced bool, err error)) error {
 	delay := MinRetryDelay
 	for {
@@ -211,7 +208,7 @@ func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
 	return synced, errFeedEnded
 }
 
-// put takes a row over.
+// put takes a row.
 func (c *Catalog) put(id hangar.MachineID, row *hangar.MachineRow) {
 	if err := c.replace(id, row); err != nil {
 		c.skipped.Add(1)
@@ -236,15 +233,15 @@ func (c *Catalog) replace(id hangar.MachineID, row *hangar.MachineRow) error {
 	return nil
 }
 
-// install is false for a row that is not newer than the one in view, old.
+// install returns false for a row that is not newer than the visible one, old.
 func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *hangar.MachineRow, changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old = c.rows[id]
 	if old != nil {
 		if old.Machine.AppID != row.Machine.AppID || old.Machine.App != row.Machine.App || old.Network != row.Network {
-			// Neither changes in a Machine's life: whoever wrote this row speaks
-			// of something that is not its own.
+			// Neither changes during a Machine's life, so the writer of this row does not own the
+			// Machine.
 			return old, false, fmt.Errorf("it belongs to app %s and network %d", old.Machine.AppID, old.Network)
 		}
 		if old.Machine.Host == row.Machine.Host && row.Seq <= old.Seq {
@@ -265,7 +262,7 @@ func (c *Catalog) install(id hangar.MachineID, row *hangar.MachineRow) (old *han
 	return old, true, nil
 }
 
-// check says what is wrong with a row by itself.
+// check returns the faults of a row by itself.
 func check(id hangar.MachineID, row *hangar.MachineRow) error {
 	m := &row.Machine
 	switch {
@@ -303,7 +300,7 @@ func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
 	return row
 }
 
-// forgetAddress forgets whose the address of a row is, unless it is another one's.
+// forgetAddress forgets the owner of a row's address, unless it is another one's.
 func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
 	if ip := row.Machine.PrivateIP; c.addresses[ip] == row.Machine.ID {
 		delete(c.addresses, ip)

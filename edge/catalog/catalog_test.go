@@ -149,8 +149,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// TestVersions: a version tells whether rows are the same, also after all have gone and
-// some come back.
+// TestVersions: equal versions mean equal rows, also after all have gone and some come back.
 func TestVersions(t *testing.T) {
 	within(t, func(in bubble) {
 		t, c := in.t, in.cat
@@ -444,7 +443,7 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
-// TestAwaitMachine: who waits for a row goes on when observers have been told of it.
+// TestAwaitMachine: a waiter for a row is woken after observers have been notified of it.
 func TestAwaitMachine(t *testing.T) {
 	within(t, func(in bubble) {
 		var told atomic.Uint64
@@ -461,7 +460,7 @@ func TestAwaitMachine(t *testing.T) {
 			go func() { done <- in.cat.AwaitMachine(in.t.Context(), ref, seq) }()
 			s <- row("a", 1, seq)
 			if err := <-done; err != nil || told.Load() < seq {
-				in.t.Fatalf("waited for %d, was told of %d: %v", seq, told.Load(), err)
+				in.t.Fatalf("waited for row %d, observers have seen %d: %v", seq, told.Load(), err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(in.t.Context(), time.Second)
@@ -574,7 +573,7 @@ func BenchmarkLookup(b *testing.B) {
 	<-done
 }
 
-// TestObserve: observers are told of every change, in order, when it is in view.
+// TestObserve: observers are notified of every change, in order, once it is visible.
 func TestObserve(t *testing.T) {
 	within(t, func(in bubble) {
 		var told []string
@@ -584,7 +583,7 @@ func TestObserve(t *testing.T) {
 					return "none"
 				}
 				if seen, _ := in.cat.Machine(r.Machine.ID); seen != row {
-					in.t.Error("a change is told and not in view")
+					in.t.Error("observers were notified of a change that is not visible")
 				}
 				return ids([]*hangar.MachineRow{r})
 			}

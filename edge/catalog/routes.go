@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Routes is the live view of every App: its addresses and its names. It follows a
-// hangar.RouteFeed as Catalog follows rows, and believes whatever the feed said last. A
-// lookup waits for a writer as long as one App takes, however many there are. Use NewRoutes.
+// Routes is the live view of every App's addresses and names. It follows a hangar.RouteFeed as
+// Catalog follows rows; the last change of the feed wins. A lookup waits for a writer at most as
+// long as one App takes, however many there are. Use NewRoutes.
 type Routes struct {
 	feed    hangar.RouteFeed
 	domain  string // below which Apps have their names, with a dot before it
@@ -32,7 +32,7 @@ type Routes struct {
 	addresses map[netip.Addr]addressOwner
 	hostnames map[hangar.Hostname]*hangar.AppRoute // wildcards without their asterisk
 	sorted    []*hangar.AppRoute                   // apps; nil after a change
-	changed   chan struct{}                        // closed at the next change; nil until somebody asks
+	changed   chan struct{}                        // closed at the next change; nil until a caller waits
 }
 
 type addressOwner struct {
@@ -54,8 +54,8 @@ func NewRoutes(feed hangar.RouteFeed, domain hangar.Hostname, log *slog.Logger) 
 	}
 }
 
-// Synced is closed when every App that there was at the start is in view. It stays closed
-// when the feed breaks.
+// Synced is closed when every App from before the start is visible. It stays closed when the feed
+// breaks.
 func (r *Routes) Synced() <-chan struct{} { return r.synced }
 
 // Skipped counts the routes that made no sense.
@@ -80,8 +80,8 @@ func (r *Routes) ByName(name hangar.AppName) (*hangar.AppRoute, bool) {
 	return route, ok
 }
 
-// ByAddress returns the App that has an address to itself, in public or in a private
-// network. Nobody has the shared one.
+// ByAddress returns the App that owns an address, public or in a private network. The shared
+// address has no owner.
 func (r *Routes) ByAddress(ip netip.Addr) (*hangar.AppRoute, *hangar.Address, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -209,7 +209,7 @@ func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
 	return synced, errFeedEnded
 }
 
-// routeFault says what is wrong with a route by itself.
+// routeFault returns the faults of a route by itself.
 func routeFault(app hangar.AppID, route *hangar.AppRoute) error {
 	switch {
 	case app == "" || route.App == "":
@@ -225,7 +225,7 @@ func routeFault(app hangar.AppID, route *hangar.AppRoute) error {
 	return nil
 }
 
-// replace puts a route in the place of the App's, or, if it is nil, nothing.
+// replace replaces the route of an App or, if it is nil, removes it.
 func (r *Routes) replace(app hangar.AppID, route *hangar.AppRoute) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +262,7 @@ func (r *Routes) installLocked(route *hangar.AppRoute) {
 	}
 }
 
-// forgetLocked leaves what another App has taken over meanwhile.
+// forgetLocked keeps what another App has taken over meanwhile.
 func (r *Routes) forgetLocked(route *hangar.AppRoute) {
 	delete(r.apps, route.ID)
 	if r.names[route.App] == route {

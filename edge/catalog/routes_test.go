@@ -107,7 +107,7 @@ func TestRoutesByAddress(t *testing.T) {
 		if got := fmt.Sprint(r.Private()); got != "[fdaa:0:1:0:1::1]" {
 			t.Errorf("private addresses are %s", got)
 		}
-		// An address that changes hands is its new owner's, whichever is told first.
+		// An address that changes hands belongs to its new owner, whichever change comes first.
 		s <- hangar.RouteChange{App: "api", Route: route("api", 2, "v4 127.7.7.1")}
 		s <- hangar.RouteChange{App: "web", Route: route("web", 2, "v6 fd00::1")}
 		expect("127.7.7.1", "api")

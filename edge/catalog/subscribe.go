@@ -8,17 +8,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Subscribe returns a channel that receives a value after rows of app changed; an
-// empty app means any. Changes that nobody took notice of yet become one signal:
-// subscribe, then read the rows, then wait. The channel is never closed. cancel
-// ends the subscription and may be repeated.
+// Subscribe returns a channel that receives a value after rows of app changed; an empty app means
+// any. Changes that the subscriber has not received yet become one signal: subscribe, then read
+// the rows, then wait. The channel is never closed. cancel ends the subscription and may be
+// repeated.
 func (c *Catalog) Subscribe(app hangar.AppID) (changed <-chan struct{}, cancel func()) {
 	ch := make(chan struct{}, 1)
 	c.subs.add(app, ch)
 	return ch, func() { c.subs.remove(app, ch) }
 }
 
-// AwaitMachine implements hangar.MachineView: observers have been told of the row, too.
+// AwaitMachine implements hangar.MachineView: observers have been notified of the row, too.
 func (c *Catalog) AwaitMachine(ctx context.Context, ref hangar.MachineRef, seq uint64) error {
 	changed, cancel := c.Subscribe(ref.AppID)
 	defer cancel()
@@ -39,13 +39,13 @@ func (c *Catalog) AwaitMachine(ctx context.Context, ref hangar.MachineRef, seq u
 	}
 }
 
-// Observer is told of every change of a row, in order and one at a time, right after it came
-// into view: old is nil for a new one, row for one that is gone. It is called by Run, which
-// goes on when it returns.
+// Observer is called for every change of a row, in order and one at a time, right after the
+// change became visible: old is nil for a new row, row for one that is gone. Run calls it and
+// continues when it returns.
 type Observer func(old, row *hangar.MachineRow)
 
-// Observe adds an Observer for as long as the Catalog lives. What changed before is not told
-// again.
+// Observe adds an Observer for as long as the Catalog lives. It is not notified of earlier
+// changes.
 func (c *Catalog) Observe(o Observer) {
 	c.subs.mu.Lock()
 	defer c.subs.mu.Unlock()

@@ -23,7 +23,7 @@ type Pace struct {
 	Refused time.Duration // after it has refused
 	Most    time.Duration // of both
 	Limited time.Duration // after a rate limit that does not say until when
-	Again   time.Duration // at least, also when somebody asks
+	Again   time.Duration // at least, even for a retry on request
 }
 
 // DefaultPace stays below what well-known servers allow: five failed validations of a name in
@@ -39,7 +39,7 @@ const (
 	maxDoubling = 20
 )
 
-// attempt is how asking for the certificate of a name went. It never changes.
+// attempt is the result of the last order for a name's certificate. It never changes.
 type attempt struct {
 	Org          hangar.OrgID              `json:"org_id,omitempty"` // for which it was asked
 	Failures     int                       `json:"failures"`
@@ -56,7 +56,7 @@ type attempts struct {
 	of   map[hangar.Hostname]*attempt
 }
 
-// restore reads them from the disk. Those that cannot be read are forgotten.
+// restore reads them from the disk. Unreadable ones are dropped.
 func (a *attempts) restore() error {
 	a.of = map[hangar.Hostname]*attempt{}
 	return each(a.disk.attempts(), attemptExt, func(name hangar.Hostname, data []byte, err error) {
@@ -73,7 +73,7 @@ func (a *attempts) get(name hangar.Hostname) *attempt {
 	return a.of[name]
 }
 
-// next is when a name may be asked for.
+// next is when a name may be ordered again.
 func (a *attempts) next(name hangar.Hostname, now time.Time) time.Time {
 	if last := a.get(name); last != nil && last.Next.After(now) {
 		return last.Next
@@ -103,8 +103,8 @@ func (a *attempts) forget(name hangar.Hostname) error {
 	return remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
 }
 
-// after is the attempt that has failed after another one, which may be nil. told is when the
-// server wants to be asked again, if it has said so.
+// after is the attempt that has failed after another one, which may be nil. told is when the server
+// wants to be asked again, if it said so.
 func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
 	if last == nil {
 		last = &attempt{}
@@ -121,7 +121,7 @@ func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
 	if wait <= 0 {
 		wait = p.Most
 	}
-	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // nobody gains by guessing it
+	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // there is nothing to gain by guessing it
 	next.Next = now.Add(wait).UTC()
 	if shown.Code == typeOf(acme.ProblemTypeRateLimited) || told.After(now) {
 		next.LimitedUntil = cmp.Or(told, limitIn(shown.Message), now.Add(p.Limited)).UTC()
@@ -136,7 +136,7 @@ func typeOf(problem string) string {
 	return strings.TrimPrefix(problem, acme.ProblemTypeNamespace)
 }
 
-// describe says to the owner of a name what went wrong.
+// describe explains a failure to the owner of a name.
 func describe(err error, now time.Time) hangar.CertificateError {
 	shown := hangar.CertificateError{
 		Code: codeOther, Message: "The ACME server could not be asked, or has failed",
@@ -149,7 +149,7 @@ func describe(err error, now time.Time) hangar.CertificateError {
 	if problem.Type == acme.ProblemTypeCompound && len(problem.Subproblems) > 0 {
 		problem = problem.Subproblems[0].Problem
 	}
-	shown.Code, shown.Message, shown.Remediation = codeOther, problem.Detail, "Let the name lead straight to the App's addresses. It is asked for again later."
+	shown.Code, shown.Message, shown.Remediation = codeOther, problem.Detail, "Point the name straight at the App's addresses. It is asked for again later."
 	if code, ok := strings.CutPrefix(problem.Type, acme.ProblemTypeNamespace); ok {
 		shown.Code = code
 	}
@@ -163,16 +163,16 @@ func describe(err error, now time.Time) hangar.CertificateError {
 // remediations say what the owner of a name can do about an error.
 var remediations = map[string]string{
 	acme.ProblemTypeCAA:                "Allow the certificate authority in the CAA records of the name, or remove them.",
-	acme.ProblemTypeDNS:                "Give the name A, AAAA or CNAME records that lead to the App, and let them spread.",
-	acme.ProblemTypeConnection:         "Let the name lead to the App's addresses, and nothing block ports 80 and 443 on the way.",
-	acme.ProblemTypeTLS:                "Let the name lead straight to the App's addresses: something in between answers TLS on port 443.",
-	acme.ProblemTypeUnauthorized:       "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
-	acme.ProblemTypeIncorrectResponse:  "Let the name lead to the App's addresses, and to nothing else: another server has answered.",
+	acme.ProblemTypeDNS:                "Give the name A, AAAA or CNAME records that point to the App, and wait until they have spread.",
+	acme.ProblemTypeConnection:         "Point the name at the App's addresses, and let nothing block ports 80 and 443 on the way.",
+	acme.ProblemTypeTLS:                "Point the name straight at the App's addresses: something in between answers TLS on port 443.",
+	acme.ProblemTypeUnauthorized:       "Point the name at the App's addresses only: another server has answered.",
+	acme.ProblemTypeIncorrectResponse:  "Point the name at the App's addresses only: another server has answered.",
 	acme.ProblemTypeRateLimited:        "Wait: the certificate authority issues no more for a while.",
 	acme.ProblemTypeRejectedIdentifier: "The certificate authority does not issue certificates for this name. Upload one of another authority.",
 }
 
-// limitTime is how the best-known server tells in a text until when a limit lasts.
+// limitTime is how the best-known server says in a text until when a limit lasts.
 var limitTime = regexp.MustCompile(`retry after (\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}) ?(?:UTC|Z)`)
 
 // limitIn finds a time in the text of an error; zero: there is none.

@@ -41,8 +41,7 @@ const (
 	leavesPerShard = 256
 )
 
-// authority issues certificates for whatever name it is asked, and keeps those that were
-// asked for last.
+// authority issues a certificate for any name and keeps the most recently used ones.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

@@ -11,20 +11,20 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Limit is so many at once, which come back evenly within a time.
+// Limit is a number at once, which refills evenly within a time.
 type Limit struct {
 	N   int
 	Per time.Duration
 }
 
-// Limits bound what tenants have asked of the ACME server, whose account they share. Names of the
+// Limits bound the orders of tenants at the ACME server, whose account they share. Names of the
 // platform's own are not counted.
 type Limits struct {
 	Account Limit // orders of all organizations
 	Org     Limit // orders of one organization
 	Domain  Limit // first certificates that one organization was issued for names of one registered domain
 	Own     Limit // the same for its Apps' own names
-	Name    Limit // orders for one name, whoever has it
+	Name    Limit // orders for one name, across all its owners
 }
 
 // DefaultLimits stay below those of Let's Encrypt (letsencrypt.org/docs/rate-limits): 300 new orders
@@ -62,7 +62,7 @@ type wait struct {
 	shown hangar.CertificateError
 }
 
-// fewBuckets are not worth being looked through.
+// fewBuckets are not worth a sweep.
 const fewBuckets = 4096
 
 func newBudget(l Limits) *budget {
@@ -95,8 +95,8 @@ func (b *budget) shares(w wish) []share {
 	return shares
 }
 
-// take counts an order, or returns how long it has to wait, having counted nothing. Orders that are
-// under way at the same time may exceed what counts when it is issued, by as many as these are.
+// take counts an order, or returns how long it has to wait, having counted nothing. Orders in
+// flight may exceed the limit on issued certificates, by as many as they are.
 func (b *budget) take(w wish, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -130,7 +130,7 @@ func TestTenantThatOrdersMany(t *testing.T) {
 	}
 	state := c.CertificateState(names[0])
 	if e := state.Errors[0]; e.Code != "rateLimited" || !strings.Contains(e.Message, "20 certificates for the organization") || e.Remediation == "" || !state.RateLimitedUntil.After(time.Now()) {
-		t.Errorf("who has to wait is told %+v", state)
+		t.Errorf("the state of an order that has to wait: %+v", state)
 	}
 }
 

@@ -1,19 +1,18 @@
 // Package certs has the certificates with which the edge answers TLS: those that Apps have
 // uploaded, those that an ACME server issues, and those of the server's own authority.
 //
-// Promises. What it needs is on its disk: certificates are served without the cluster state, also
-// right after a start. What an ACME server issues is ordered by one edge of a platform, and then is on all
-// of them (Options.Shared); it is ordered, and renewed, while the cluster state can be reached. Get reads a map that never changes and takes no
-// lock but where a certificate is made for a name; it waits for an ACME server at most
-// Options.DemandWait, and only for the first handshakes of an App's own name. A certificate
-// that is there goes before one that is better but is not: an uploaded one of the name, one
-// that was issued for it, an uploaded one of the wildcard above it. ACME is asked again after
-// every failure, later each time, and never before a rate limit that it told has passed, also
-// across restarts.
+// Promises. Everything needed is on its disk: certificates are served without the cluster state, also
+// right after a start. One edge of a platform orders each certificate of an ACME server, and all have it then
+// (Options.Shared); orders and renewals need the cluster state. Get reads a map that never changes and takes a
+// lock only where a certificate is made for a name; it waits for an ACME server at most Options.DemandWait,
+// and only for the first handshakes of an App's own name. An existing certificate goes before a
+// better one that is missing. The order is: an uploaded one of the name, one that was issued for
+// it, an uploaded one of the wildcard above it. ACME is asked again after every failure, later each
+// time, and never before the server's rate limit has passed, also across restarts.
 //
-// Concurrency. Get, Challenge and the methods of hangar.CertificateHost may be called by
-// everybody at any time after Open. Run owns the goroutines that follow the feed and ask the
-// ACME server; all have ended when it returns.
+// Concurrency. Get, Challenge and the methods of hangar.CertificateHost are safe for concurrent
+// use at any time after Open. Run owns the goroutines that follow the feed and ask the ACME
+// server; all have ended when it returns.
 //
 // It does not listen: the edge passes connections of the protocol acme-tls/1 to Get, and
 // requests of plain HTTP to Challenge. It does not decide which names an App may have.
@@ -57,14 +56,14 @@ const (
 // maxDemanded is how many names may wait for their first certificate at once.
 const maxDemanded = 256
 
-// Options say what a Certs is to have. All but Dir may be left out.
+// Options configure a Certs. All but Dir are optional.
 type Options struct {
 	// Dir is where everything is kept. It belongs to one process at a time.
 	Dir string
 	// Domain is the one below which Apps have names.
 	Domain hangar.Hostname
-	// Platform are names directly below Domain that are the platform's own. They have no
-	// uploaded certificates, and theirs are issued before anybody asks.
+	// Platform are names directly below Domain that are the platform's own. They have no uploaded
+	// certificates, and theirs are issued before the first request.
 	Platform []hangar.Hostname
 	// Feed tells which certificates Apps want. Nil: none.
 	Feed hangar.CertificateFeed
@@ -87,14 +86,14 @@ type Options struct {
 	Owner func(hangar.Hostname) (hangar.OrgID, bool)
 	// DemandWait bounds how long a handshake waits for an ACME server. 0: DefaultDemandWait.
 	DemandWait time.Duration
-	// AtOnce is how many certificates are asked for at the same time. 0: DefaultAtOnce.
+	// AtOnce is how many certificates are ordered at the same time. 0: DefaultAtOnce.
 	AtOnce int
 	// RenewalRatio is the part of a certificate's life that is left when it is renewed. 0: a
 	// third.
 	RenewalRatio float64
 	// Pace says how long to wait after failures. Zero: DefaultPace.
 	Pace Pace
-	// Limits bound what each organization has asked for. Zero: DefaultLimits.
+	// Limits bound the orders of each organization. Zero: DefaultLimits.
 	Limits Limits
 	Log    *slog.Logger // nil: slog.DiscardHandler
 }
@@ -113,7 +112,7 @@ type Certs struct {
 	change     sync.Mutex // held while a new table is made
 	adopting   sync.Mutex // held while a shared certificate is written to the disk
 
-	// What asks the ACME server; nil when it is switched off.
+	// issuer asks the ACME server; nil when it is switched off.
 	issuer *issuer
 	shared *shared
 	cache  *certmagic.Cache
@@ -122,7 +121,7 @@ type Certs struct {
 
 var _ hangar.CertificateHost = (*Certs)(nil)
 
-// New returns a Certs that has read nothing yet.
+// New returns a Certs that Open makes usable.
 func New(o Options) *Certs {
 	o.DemandWait = cmp.Or(o.DemandWait, DefaultDemandWait)
 	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
@@ -141,8 +140,8 @@ func New(o Options) *Certs {
 	return c
 }
 
-// Open reads the disk, and makes the server's own authority if there is none. What cannot be
-// read of a single certificate is logged; it will be asked for again, or come by the feed.
+// Open reads the disk, and makes the server's own authority if there is none. An unreadable
+// certificate is logged; it will be requested again, or come by the feed.
 func (c *Certs) Open(context.Context) error {
 	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
 		return fmt.Errorf("open certificates: %w", err)
@@ -306,8 +305,8 @@ func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.C
 	return nil, noCertificate(name, errPending)
 }
 
-// serverName returns the name that a client wants, as maps have it. It is false for none and
-// for what can be no name.
+// serverName returns the name that a client wants, as maps have it. It is false for a missing or
+// impossible name.
 func serverName(text string) (hangar.Hostname, bool) {
 	text = strings.TrimSuffix(text, ".")
 	if text == "" || len(text) > 253 {

@@ -147,7 +147,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("not so after %s: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond) // nobody tells of a certificate
+		time.Sleep(5 * time.Millisecond) // there is no notification for a certificate
 	}
 }
 
@@ -202,8 +202,8 @@ func TestIssued(t *testing.T) {
 	}
 }
 
-// TestPlatformNames: certificates of the platform's names are issued before anybody asks, and
-// nothing that an App has uploaded stands in for them.
+// TestPlatformNames: certificates of the platform's names are issued before the first request,
+// and nothing that an App has uploaded stands in for them.
 func TestPlatformNames(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	own := []hangar.Hostname{"api.example.com", "oidc.example.com"}
@@ -265,7 +265,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestRestart: what was issued and uploaded is served, and renewed, without the feed; and
+// TestRestart: issued and uploaded certificates are served, and renewed, without the feed; and
 // served without the ACME server.
 func TestRestart(t *testing.T) {
 	a := startAuthority(t, time.Hour)
@@ -280,7 +280,7 @@ func TestRestart(t *testing.T) {
 
 	a.stopped.Store(true)
 	o.Feed = &feed{broken: true}
-	for _, ratio := range []float64{0.3, 0.9999} { // of which the second renews at once, in vain
+	for _, ratio := range []float64{0.3, 0.9999} { // the second renews at once, and fails
 		o.RenewalRatio = ratio
 		c, stop = run(t, o)
 		for _, name := range []string{"www.example.com", "a.up.example.com"} {
@@ -319,7 +319,7 @@ func TestRefused(t *testing.T) {
 	slow.Refused, slow.Most = time.Hour, time.Hour
 	names := []hangar.Hostname{"a.nowhere.example.com", acmetest.Blocked, "unanswered.example.com"}
 	c, _ := run(t, certs.Options{Directory: a.url, Roots: a.roots, Pace: slow, Challenges: []string{"http-01"}, Feed: newFeed(wants(names...))})
-	// Nobody answers the challenges.
+	// The challenges are not answered.
 	for name, code := range map[hangar.Hostname]string{names[0]: "connection", names[1]: "rejectedIdentifier", names[2]: "connection"} {
 		eventually(t, "the error of "+string(name), func() bool { return len(c.CertificateState(name).Errors) > 0 })
 		e := c.CertificateState(name).Errors[0]
@@ -331,15 +331,15 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	a.edge(t, c)
-	eventually(t, "it is issued when somebody asks again", func() bool {
+	eventually(t, "it is issued after a retry", func() bool {
 		c.RetryCertificate(names[2])
 		_, err := c.Get(hello(string(names[2])), false)
 		return err == nil
 	})
 }
 
-// TestRateLimited: nothing is asked before the limit has passed, also after a restart and when
-// somebody wants it.
+// TestRateLimited: no order is sent before the limit has passed, not even after a restart or on
+// request.
 func TestRateLimited(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	limit := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -509,7 +509,7 @@ func TestOwnAuthority(t *testing.T) {
 	}
 }
 
-// TestExpired: what has expired is refused, also on the disk.
+// TestExpired: an expired certificate is refused, also on the disk.
 func TestExpired(t *testing.T) {
 	chain, key := acmetest.SelfSigned(t, "www.example.com", time.Now().Add(-time.Hour), time.Now().Add(-time.Minute))
 	f := newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{{Hostname: "www.example.com", Fullchain: chain, PrivateKey: key}, {Hostname: "bad.example.com", Fullchain: []byte("x"), PrivateKey: key}}})

@@ -108,8 +108,8 @@ func (d disk) writeWanted(wanted map[hangar.Hostname]hangar.OrgID) error {
 	return write(d.dir, filepath.Base(d.wanted()), b)
 }
 
-// storage is certmagic's, with locks in memory: its own are files that somebody keeps fresh,
-// for directories that processes share.
+// storage is certmagic's, with locks in memory. Its own locks are files that are refreshed all
+// the time, for directories shared by several processes.
 type storage struct {
 	certmagic.FileStorage
 

@@ -56,9 +56,9 @@ func newIssuer(o *Options, s *storage, ch *challenges) *issuer {
 			delete(solvers, kind)
 		}
 	}
-	// The operator names the ACME server, also one within his own network, and the proxy by which
-	// servers of his reach the internet, in the environment of the daemon. No tenant has a say in
-	// either.
+	// The operator names the ACME server, which may be within a private network, and the proxy by
+	// which servers there reach the internet, in the environment of the daemon. Tenants have no
+	// influence on either.
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: askTimeout}).DialContext,
@@ -80,7 +80,7 @@ func (i *issuer) IssuerKey() string {
 	return strings.Trim(u.Host+strings.ReplaceAll(u.Path, "/", "-"), "-")
 }
 
-// renewedKey is the key of a context that holds the certificate which is to be replaced.
+// renewedKey is the key of a context that holds the certificate to be replaced.
 type renewedKey struct{}
 
 // Issue implements certmagic.Issuer.
@@ -131,8 +131,7 @@ type storedAccount struct {
 
 func (i *issuer) accountKey() string { return path.Join("acme", i.IssuerKey(), "account.json") }
 
-// register returns the account of this server, and makes it if there is none but the one that
-// has been lost.
+// register returns the account of this server, and makes one if there is none or only the lost one.
 func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.Account) (*acme.Account, error) {
 	account, unread, err := i.registerOnce(ctx, client, lost)
 	if unread != nil {
@@ -141,7 +140,8 @@ func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.
 	return account, err
 }
 
-// registerOnce is register for one at a time. unread is why the account on the disk is of no use.
+// registerOnce is register for one at a time. unread is why the account on the disk cannot be
+// used.
 func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *acme.Account) (registered *acme.Account, unread, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -258,7 +258,7 @@ func (i *issuer) keepAccount(ctx context.Context, stored *storedAccount) error {
 // asked again. The library does not hand the header out.
 type toldKey struct{}
 
-// retryAfter notes what refusals say of when to ask again.
+// retryAfter records when refusals say to ask again.
 type retryAfter struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

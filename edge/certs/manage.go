@@ -20,7 +20,7 @@ import (
 const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
-	expiredKept  = 30 * 24 * time.Hour // on the disk, when nobody wants the certificate
+	expiredKept  = 30 * 24 * time.Hour // on the disk, when no App wants the certificate
 	feedPause    = time.Second         // after the feed has failed, doubled up to feedPauseMost
 	feedMost     = 30 * time.Second
 )
@@ -65,8 +65,7 @@ func (c *Certs) restore() error {
 	return nil
 }
 
-// restoreIssued reads the certificates that were issued, and forgets those that nobody has
-// wanted for long.
+// restoreIssued reads the issued certificates and forgets those that no App has wanted for long.
 func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsPrefix(c.issuer.IssuerKey()))
 	found, err := os.ReadDir(dir)
@@ -93,7 +92,7 @@ func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	return nil
 }
 
-// dueAt is when something is to be done for a name.
+// dueAt is when a name is due.
 func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	if e := t.issued[name]; e != nil {
 		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
@@ -136,7 +135,7 @@ func (c *Certs) follow(ctx context.Context) {
 	}
 }
 
-// apply makes what the feed says what handshakes meet, and then what the disk has.
+// apply installs the feed's content, first for handshakes, and then on the disk.
 func (c *Certs) apply(set hangar.CertificateSet) {
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
@@ -182,7 +181,7 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 	}
 }
 
-// replace makes a table the one that handshakes meet, with what was issued and is wanted still.
+// replace installs the table that handshakes use, with issued certificates that are still wanted.
 func (c *Certs) replace(next *table) {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -218,8 +217,7 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	return err
 }
 
-// fulfil has a certificate issued or renewed if it is time to, and returns when something is
-// to be done for the name again.
+// fulfil has a certificate issued or renewed if it is due, and returns when the name is due again.
 func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
 	c.budget.drop(name) // it may have to wait again
 	t, now := c.table.Load(), time.Now()
@@ -317,8 +315,8 @@ func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time
 	return time.Now().Add(c.options.Pace.Away)
 }
 
-// recall reads a certificate that was issued for a name when it was wanted before. What
-// cannot be read is removed, for it would keep certmagic from having another one issued.
+// recall reads a certificate that was issued for a name when it was wanted before. An unreadable
+// one is removed, for it would keep certmagic from having another one issued.
 func (c *Certs) recall(name hangar.Hostname) *entry {
 	e, err := c.readIssued(name)
 	if err == nil {
@@ -334,7 +332,7 @@ func (c *Certs) recall(name hangar.Hostname) *entry {
 	return nil
 }
 
-// ask has a certificate issued, in the place of one that there may be.
+// ask has a certificate issued, replacing an existing one.
 func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -352,12 +350,13 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	}
 	issued, err := c.readIssued(name)
 	if err != nil {
-		return nil, fmt.Errorf("read what was issued: %w", err)
+		return nil, fmt.Errorf("read issued certificates: %w", err)
 	}
 	return issued, nil
 }
 
-// install lets handshakes meet an issued certificate, and returns when it is to be renewed.
+// install makes an issued certificate available to handshakes, and returns when it is to be
+// renewed.
 func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	c.change.Lock()
 	defer c.change.Unlock()

@@ -16,11 +16,11 @@ var (
 	errStopped = errors.New("the daemon ends")
 )
 
-// never is when an order is due that waits for somebody to ask.
+// never is when an order is due that waits for a request.
 const never = 100 * 365 * 24 * time.Hour
 
-// orders has things done for names, each at its time, some of them at once and never two for
-// one name. What a handshake waits for goes first.
+// orders has things done for names, each at its time, some of them at once and never two for one
+// name. Names that a handshake waits for go first.
 type orders struct {
 	atOnce int
 	fulfil func(ctx context.Context, name hangar.Hostname) (next time.Time, done bool)
@@ -34,16 +34,16 @@ type orders struct {
 	stopped  bool
 }
 
-// order is what is to be done for a name. It is guarded by the mu of orders.
+// order is the work due for a name. It is guarded by the mu of orders.
 type order struct {
 	name     hangar.Hostname
 	at       time.Time
 	demanded bool
-	again    bool          // it was asked for once more while it was worked on
+	again    bool          // it was requested again while in progress
 	dropped  bool          // likewise, or it was forgotten
 	working  bool          // and not in the queue
 	place    pqueue.Place  // in the queue
-	finished chan struct{} // closed when the next or current work ends; nil: nobody waits
+	finished chan struct{} // closed when the next or current work ends; nil: no waiters
 }
 
 func newOrders(atOnce int, fulfil func(context.Context, hangar.Hostname) (time.Time, bool)) *orders {
@@ -60,14 +60,14 @@ func (o *orders) poke() {
 	}
 }
 
-// set has a name worked on at a time, earlier or later than it was to be.
+// set schedules a name, earlier or later than before.
 func (o *orders) set(name hangar.Hostname, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.put(name, at)
 }
 
-// put is set for who holds mu.
+// put is set for a caller that holds mu.
 func (o *orders) put(name hangar.Hostname, at time.Time) *order {
 	w, ok := o.all[name]
 	switch {
@@ -103,7 +103,7 @@ func (o *orders) drop(name hangar.Hostname) {
 	o.settle(w)
 }
 
-// hurry has a name worked on at a time, if that is earlier than it was to be.
+// hurry schedules a name, if that is earlier than before.
 func (o *orders) hurry(name hangar.Hostname, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *orders) hurry(name hangar.Hostname, at time.Time) {
 	}
 }
 
-// demand has a name worked on before all others, and returns what is closed afterwards. It
-// refuses while the name is to be left alone, and when too many are waited for.
+// demand puts a name first in the queue and returns a channel that is closed when it is done. It
+// refuses while the name is in backoff, and when there are too many waiters.
 func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +140,7 @@ func (o *orders) demand(name hangar.Hostname, most int) (<-chan struct{}, error)
 	return w.finished, nil
 }
 
-// settle tells those who wait for an order that left the queue, or was worked on.
+// settle wakes the waiters of an order that left the queue or was worked on.
 func (o *orders) settle(w *order) {
 	if w.demanded && !w.working {
 		w.demanded = false
@@ -172,7 +172,7 @@ func (o *orders) run(ctx context.Context) {
 	}
 }
 
-// start begins what is due, and returns when the next will be.
+// start begins the due work, and returns when the next is due.
 func (o *orders) start(ctx context.Context, workers *sync.WaitGroup) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -217,7 +217,7 @@ func (o *orders) work(ctx context.Context, w *order) {
 	o.due.Put(w)
 }
 
-// stop lets nobody wait for what nobody will do.
+// stop wakes all waiters, because no order will be worked on any more.
 func (o *orders) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

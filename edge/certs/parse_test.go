@@ -95,8 +95,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestOrders: what a handshake waits for goes first, one name is worked on once at a time, and
-// nobody waits for a stopped one.
+// TestOrders: names that a handshake waits for go first, a name is worked on by one worker at a
+// time, and a stopped queue has no waiters.
 func TestOrders(t *testing.T) {
 	var seen []hangar.Hostname
 	begin, release := make(chan hangar.Hostname), make(chan struct{})
@@ -140,7 +140,7 @@ func TestOrders(t *testing.T) {
 	o.drop("b") // while it is worked on
 	release <- struct{}{}
 	step()
-	o.set("once", time.Now()) // likewise: once more
+	o.set("once", time.Now()) // likewise, a second time
 	release <- struct{}{}
 	step()
 	release <- struct{}{}

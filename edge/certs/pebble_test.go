@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
-// authority is a real ACME server, behind a proxy that can be told to refuse. Names below
+// authority is a real ACME server, behind a proxy that can be made to refuse. Names below
 // "nowhere.example.com" do not exist; all others lead to this computer.
 type authority struct {
 	url     string // of its directory

@@ -55,7 +55,7 @@ func TestIssuedCertificatesAreCounted(t *testing.T) {
 	}
 }
 
-// TestBucketsAreForgotten: what is full again takes no memory.
+// TestBucketsAreForgotten: a full bucket takes no memory.
 func TestBucketsAreForgotten(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	b := newBudget(DefaultLimits())

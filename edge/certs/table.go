@@ -16,7 +16,7 @@ type entry struct {
 	pair      *tls.Certificate
 	notBefore time.Time
 	notAfter  time.Time
-	sum       [sha256.Size]byte // of what it was made of
+	sum       [sha256.Size]byte // of the certificate and its key
 }
 
 // newEntry parses a chain and its key, in PEM.
@@ -44,7 +44,7 @@ func (e *entry) renewAt(ratio float64) time.Time {
 	return e.notAfter.Add(-time.Duration(float64(life) * ratio))
 }
 
-// view is what the owner of the name sees of the certificate.
+// view is the certificate as the owner of the name sees it.
 func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCertificate {
 	v := hangar.IssuedCertificate{
 		Kind: kind, Status: hangar.CertificateActive, KeyType: "rsa", Issuer: e.pair.Leaf.Issuer.CommonName,
@@ -59,18 +59,18 @@ func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCe
 	return v
 }
 
-// table is what handshakes look at. It never changes.
+// table is what handshakes read. It never changes.
 type table struct {
 	custom map[hangar.Hostname]*entry       // that were uploaded, by name or wildcard
 	issued map[hangar.Hostname]*entry       // that an ACME server has issued
-	wanted map[hangar.Hostname]hangar.OrgID // names that are to have an issued one, and whose they are; of the platform: nobody's
+	wanted map[hangar.Hostname]hangar.OrgID // names that need an issued certificate, and their owners; zero for the platform's own
 }
 
 func emptyTable() *table {
 	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]hangar.OrgID{}}
 }
 
-// best returns the first certificate that is valid, and else the first that there is.
+// best returns the first valid certificate, and else the first one.
 func best(now time.Time, candidates ...*entry) (found, expired *entry) {
 	for _, e := range candidates {
 		if e == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// cache keeps the answers of resolvers, the ones used last, within bounds. An answer
-// stays for MaxStale after its time, for when no resolver answers.
+// cache keeps the last used answers of resolvers, within bounds. An answer stays for MaxStale after
+// its expiry, for when no resolver answers.
 type cache struct {
 	bytes int // at most
 
@@ -29,7 +29,7 @@ func newCache(replies, bytes int) *cache {
 	return c
 }
 
-// overhead is what a reply takes beside its bytes.
+// overhead is the memory of a reply beside its bytes.
 const overhead = 300
 
 func (r *reply) size() int { return len(r.key) + len(r.wire) + overhead }

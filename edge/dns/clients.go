@@ -8,10 +8,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// How often one client may ask. While the server keeps up, a client is held to MaxRate
-// alone. When questions queue up, each that asks more often than FairRate is held to
-// that until it has asked less for a while, so that those of all others are answered as
-// if it were not there: what is dropped costs little more than to be read.
+// The rate of one client. While the server keeps up, a client is held to MaxRate alone. When
+// questions queue up, each client above FairRate is held to that until it has asked less for a
+// while, so that all others are answered as if it were not there: dropping a question costs
+// little more than reading it.
 const (
 	MaxRate  = 50_000 // a second
 	FairRate = 2_000  // a second
@@ -23,7 +23,7 @@ const (
 	MaxAsking = 64
 )
 
-// maxClients bounds the memory for clients that are known.
+// maxClients bounds the memory for known clients.
 const maxClients = 1 << 16
 
 // clients keeps how much each client asks.
@@ -40,14 +40,13 @@ type client struct {
 	seen               time.Time
 }
 
-// bucket holds what may be had at once, and fills up with time.
+// bucket holds tokens, and fills up with time.
 type bucket struct {
 	level float64
 	at    time.Time
 }
 
-// take takes one, if there is one. A bucket is full at first, and holds what comes in
-// a second.
+// take takes a token, if there is one. A bucket is full at first, and holds the tokens of a second.
 func (b *bucket) take(now time.Time, rate float64) bool {
 	if b.at.IsZero() {
 		b.level = rate
@@ -79,8 +78,8 @@ func (c *clients) of(a netip.Addr, now time.Time) *client {
 	return known
 }
 
-// allow reports whether a question of a client shall be answered. queued says that
-// questions wait faster than they are answered.
+// allow reports whether to answer a client's question. queued says that questions arrive faster
+// than they are answered.
 func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +110,7 @@ func (c *clients) asked(a netip.Addr, now time.Time) {
 	c.of(a, now).asking--
 }
 
-// sweep forgets those who have not asked for a while.
+// sweep forgets clients that have not asked for a while.
 func (c *clients) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

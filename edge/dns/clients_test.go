@@ -16,8 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestRates: a client gets what it asks as long as nobody waits, and its share when
-// others do.
+// TestRates: a client gets all its answers while no other one waits, and its share otherwise.
 func TestRates(t *testing.T) {
 	one, same, other := netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:2"), netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:9"), netip.MustParseAddr("172.16.0.9")
 	var c clients
@@ -37,7 +36,7 @@ func TestRates(t *testing.T) {
 		t.Errorf("%d below the share", got)
 	}
 	if got := ask(one, 20*FairRate, false); got != 20*FairRate {
-		t.Errorf("%d of %d although nobody waits", got, 20*FairRate)
+		t.Errorf("%d of %d although no other client waits", got, 20*FairRate)
 	}
 	if got := ask(one, 20*FairRate, true); got > 2*FairRate {
 		t.Errorf("%d although others wait", got)
@@ -57,7 +56,7 @@ func TestRates(t *testing.T) {
 	}
 	ask(one, 2*MaxRate, false)
 	if got := ask(one, 2*MaxRate, false); got > MaxRate+1 {
-		t.Errorf("%d is more than anybody may", got)
+		t.Errorf("%d is more than any client may", got)
 	}
 
 	c = clients{}
@@ -85,11 +84,11 @@ func TestRates(t *testing.T) {
 	}
 	c.sweep(now.Add(time.Hour))
 	if len(c.all) != 0 {
-		t.Error("who asks no more is remembered")
+		t.Error("an idle client is remembered")
 	}
 }
 
-// TestCacheIsBounded: what was used last stays.
+// TestCacheIsBounded: the last used entries stay.
 func TestCacheIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	put := func(c *cache, key string, size int) {
@@ -141,8 +140,8 @@ func TestKeptNodesAreBounded(t *testing.T) {
 	}
 }
 
-// TestFlood: one who floods loses its own questions, and nobody else's. The times are
-// measured by a benchmark.
+// TestFlood: a client that floods loses its own questions and no other client's. A benchmark
+// measures the times.
 func TestFlood(t *testing.T) {
 	s := serverOf(t, rowsOf("web", 1, 4))
 	s.config.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
@@ -214,7 +213,7 @@ func TestFlood(t *testing.T) {
 	t.Logf("half within %s, p99 %s", took[questions/2], took[questions*99/100])
 }
 
-// Whoever is on no network cannot ask more by asking under many addresses.
+// Clients on no network cannot get more by using many addresses.
 func TestStrangersAreOneClient(t *testing.T) {
 	s := serverOf(t, rowsOf("web", 1, 1))
 	now := time.Now()

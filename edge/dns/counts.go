@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// result is what has become of a message of a client.
+// result is how a client's message was handled.
 type result int
 
 const (
 	resultLocal    result = iota // answered from the names of private networks
-	resultCached                 // answered from memory with what a resolver has said
-	resultResolved               // answered with what a resolver says
+	resultCached                 // answered from the cache of resolvers' answers
+	resultResolved               // answered by a resolver
 	resultFailed                 // answered that no resolver has an answer
 	resultRefused                // answered that it is none of the asker's business
 	resultLimited                // dropped: the client asks too much
@@ -25,10 +25,10 @@ func (r result) String() string {
 	return [results]string{"local", "cached", "resolved", "failed", "refused", "limited", "invalid"}[r]
 }
 
-// counts are what a Server tells its operator. A message costs one addition.
+// counts are the Prometheus metrics of a Server. A message costs one addition.
 type counts [results]atomic.Uint64
 
-// What Collect measures.
+// The metrics of Collect.
 var (
 	queriesDesc = prometheus.NewDesc("hangar_dns_queries_total",
 		"Messages to the name server of Machines: answered as local, cached or resolved; failed, as no resolver has answered; refused, for whom or what is not served; dropped as limited, where a client asks too much, or invalid", []string{"result"}, nil)

@@ -35,7 +35,7 @@ func TestCounts(t *testing.T) {
 	}{
 		{one, "udp", "web.internal", "local"},
 		{one, "tcp", "none.internal", "local"},
-		{nobody, "udp", "example.com", "refused"},
+		{stranger, "udp", "example.com", "refused"},
 		{one, "udp", "example.com", "resolved"},
 		{one, "tcp", "example.com", "cached"},
 		{one, "udp", "bad.example.com", "failed"},

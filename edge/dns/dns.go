@@ -1,21 +1,19 @@
-// Package dns is the name server of Machines: it answers the names of their private
-// network from memory, and passes what else they ask on to the resolvers of the host.
+// Package dns is the name server of Machines: it answers the names of their private network from
+// memory, and forwards other questions to the resolvers of the host.
 //
-// Who asks is known by the source address, which the network lets nobody forge: an
-// asker gets the names of its own network and learns nothing of any other, not even
-// that there is one. Whoever is on no network is refused. Names follow the catalog: an
-// answer is made of the rows that are in view when the question is read. Names of the
-// private network, addresses of private networks and the other names that mean
-// something here alone never leave the host.
+// A client is known by its source address, which the network does not let it forge. It gets the
+// names of its own network and learns nothing of any other, not even that there is one. A client
+// on no network is refused. Names follow the catalog: an answer is made from the rows that are
+// visible when the question is read. Names of the private network, addresses of private networks
+// and the other names that have a meaning only here never leave the host.
 //
-// Answers of resolvers are kept for their time, within bounds of memory; when no
-// resolver answers, for a day longer. One lookup serves all who ask the same at once.
-// A client that asks too much loses its own questions: over UDP they are dropped before
-// any work, over TCP its connection is closed.
+// Answers of resolvers are cached for their time to live, within bounds of memory; when no resolver
+// answers, for a day longer. Identical questions in flight share one lookup. A client that asks too
+// much loses its own questions: over UDP they are dropped before any work, over TCP its connection
+// is closed.
 //
-// Each socket has readers of its own, which answer from memory; what needs a resolver is
-// awaited in a goroutine per question, of which there are a bounded number. Run returns
-// when all have ended.
+// Each socket has readers of its own, which answer from memory; a question for a resolver waits in
+// a goroutine of its own, of which there are a bounded number. Run returns when all have ended.
 //
 // It validates no signatures and transfers no zones.
 package dns
@@ -51,7 +49,7 @@ type Peer struct {
 	Addr netip.Addr
 }
 
-// Config says what a Server is made of.
+// Config has the dependencies of a Server.
 type Config struct {
 	// Listen is where to serve, over UDP and TCP. Port 0 picks one that both have.
 	Listen  []netip.AddrPort
@@ -61,7 +59,7 @@ type Config struct {
 	// Owner returns the Machine that an IPv4 address belongs to, and its network. nil:
 	// none does.
 	Owner func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool)
-	// Peers are those of a network; nil: there are none.
+	// Peers returns the peers of a network; nil: there are none.
 	Peers func(hangar.NetworkID) []Peer
 	// Resolvers are asked for all other names, the first first. It is called for each
 	// lookup. nil: there are none.
@@ -155,7 +153,7 @@ func ignoreClosed(err error) error {
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer s.resolver.lookups.Wait()
-	// What is asked right after a start is answered when the names are known.
+	// Questions right after a start are answered when the names are known.
 	wait := time.NewTimer(syncPatience)
 	defer wait.Stop()
 	select {
@@ -175,7 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep forgets clients that have gone.
+// sweep drops clients that have gone.
 func (s *Server) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -189,13 +187,13 @@ func (s *Server) sweep(ctx context.Context) error {
 	}
 }
 
-// asker is who asks.
+// asker is the client that asked a question.
 type asker struct {
 	addr    netip.Addr
 	network hangar.NetworkID // 0: it is on none
 }
 
-// asker returns who asks from an address.
+// asker returns the client at an address.
 func (s *Server) asker(addr netip.Addr) asker {
 	id := networkOf(addr)
 	if id == 0 && s.config.Owner != nil {
@@ -206,8 +204,8 @@ func (s *Server) asker(addr netip.Addr) asker {
 	return asker{addr, id}
 }
 
-// client returns whom the questions of an asker count for. All who are on no network are
-// one, so that nobody has more by asking under addresses that are made up.
+// client returns the client that an asker's questions count for. All those on no network are one,
+// so that made-up addresses gain nothing.
 func (a asker) client() netip.Addr {
 	if a.network == 0 {
 		return netip.Addr{}
@@ -215,7 +213,7 @@ func (a asker) client() netip.Addr {
 	return a.addr
 }
 
-// verdict says what becomes of a message.
+// verdict says how to handle a message.
 type verdict int
 
 const (
@@ -266,7 +264,7 @@ func (q *query) limit(stream bool) int {
 	return int(q.size)
 }
 
-// servedType is false for what is no question for data.
+// servedType is false for types that are no questions for data.
 func servedType(t uint16) bool {
 	switch t {
 	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeMAILA, dns.TypeMAILB, dns.TypeTKEY, dns.TypeTSIG, dns.TypeOPT, dns.TypeNone:

@@ -30,10 +30,10 @@ const (
 )
 
 var (
-	one     = netip.MustParseAddr("127.0.7.1")
-	another = netip.MustParseAddr("127.0.7.11") // of the same network
-	two     = netip.MustParseAddr("127.0.7.2")
-	nobody  = netip.MustParseAddr("127.0.7.9")
+	one      = netip.MustParseAddr("127.0.7.1")
+	another  = netip.MustParseAddr("127.0.7.11") // of the same network
+	two      = netip.MustParseAddr("127.0.7.2")
+	stranger = netip.MustParseAddr("127.0.7.9")
 )
 
 func owner(a netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) {

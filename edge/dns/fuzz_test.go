@@ -60,9 +60,8 @@ func packed(tb testing.TB, name string, qtype uint16, change func(m *dns.Msg)) [
 	return b
 }
 
-// FuzzHandle: whatever comes, an answer is a message that anybody can read, as long as
-// the asker takes, and to the question that was asked; nothing private goes on to a
-// resolver.
+// FuzzHandle: any input gets a well-formed answer that is no longer than the asker accepts and
+// matches the question; nothing private is forwarded to a resolver.
 func FuzzHandle(f *testing.F) {
 	for _, name := range []string{
 		"web.internal", "_apps.internal", "all._instances.internal", "vms.web.internal", "top2.nearest.of.web.internal", "internal",
@@ -99,7 +98,7 @@ func FuzzHandle(f *testing.F) {
 		case done:
 		}
 		if limit := q.limit(stream); len(out) > limit {
-			t.Fatalf("%d bytes for one who takes %d", len(out), limit)
+			t.Fatalf("%d bytes for a client that takes %d", len(out), limit)
 		}
 		var m dns.Msg
 		if err := m.Unpack(out); err != nil {
@@ -122,8 +121,7 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// FuzzReply: what a resolver sends is taken over or refused, and can be given to any
-// asker.
+// FuzzReply: a resolver's reply is refused, or can be sent to any asker.
 func FuzzReply(f *testing.F) {
 	for _, line := range []string{"a.example. 60 IN AAAA ::1", "a.example. 60 IN CNAME b.example.", "a.example. 9 IN TXT x"} {
 		rr, err := dns.NewRR(line)

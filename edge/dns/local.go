@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// local answers what is asked about local zones.
+// local answers questions about local zones.
 type local struct {
 	catalog *catalog.Catalog
 	routes  *catalog.Routes // nil: there are none
@@ -21,8 +21,8 @@ type local struct {
 	kept    nodes
 }
 
-// answer answers a question of one who is on a network. It is in a zone; before labels
-// of it are not the zone's name.
+// answer answers a question of a client on a network. The question is in a zone; before is how
+// many of its labels precede the zone's name.
 func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *zone, before int) answer {
 	none := answer{rcode: dns.RcodeNameError, zone: z, labels: before}
 	var n *node
@@ -31,7 +31,7 @@ func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *
 		select {
 		case <-l.catalog.Synced():
 		default:
-			// What is not in view yet may exist.
+			// A row that is not visible yet may exist.
 			return answer{rcode: dns.RcodeServerFailure}
 		}
 		n = l.node(q, asker, network, before)
@@ -132,7 +132,7 @@ func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
 	return &node{addresses: addressRecords(list, true)}
 }
 
-// reverse returns the node of an address: its name, for those who are on its network.
+// reverse returns the node of an address: its name, for clients on its network.
 func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 	const nibbles, zoneNibbles = 32, 4
 	if before > nibbles-zoneNibbles {
@@ -177,8 +177,8 @@ func networkOf(a netip.Addr) hangar.NetworkID {
 // maxKept bounds the nodes that are kept, in bytes.
 const maxKept = 32 << 20
 
-// nodes keeps what names have, by network and name. What is kept may be outdated: the
-// reader compares versions. When there is no room for more, all are forgotten.
+// nodes caches the records of names, by network and name. An entry may be stale: the reader
+// compares versions. When there is no room for more, all are dropped.
 type nodes struct {
 	mu    sync.RWMutex // guards what follows
 	all   map[string]*node

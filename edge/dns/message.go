@@ -40,7 +40,7 @@ type query struct {
 	flags  uint16
 	qtype  uint16
 	qclass uint16
-	asked  []byte // the name as it was asked, in wire format; part of the message
+	asked  []byte // the name in the question, in wire format; part of the message
 	// known says that the question could be read, and an answer repeats it.
 	known bool
 
@@ -54,8 +54,8 @@ type query struct {
 	labels int
 }
 
-// parse reads a message. It returns false for what no answer is due to, and the code
-// of the answer: success if the question may be answered.
+// parse reads a message. It returns false for one that gets no answer, and the code of the
+// answer: success if the question may be answered.
 func (q *query) parse(msg []byte) (rcode int, ok bool) {
 	q.known, q.edns, q.do, q.size, q.labels = false, false, false, plainUDP, 0
 	if len(msg) < headerBytes {
@@ -114,7 +114,7 @@ func lower(c byte) byte {
 	return c
 }
 
-// parseAdditional looks for what EDNS says.
+// parseAdditional reads the EDNS record.
 func (q *query) parseAdditional(msg []byte, at, count int) (rcode int) {
 	for range count {
 		owner := at
@@ -184,24 +184,24 @@ func (q *query) from(i int) []byte {
 type records struct {
 	wire  []byte
 	count int
-	each  int  // bytes of each, when they are of one size and a part of them is of use
+	each  int  // bytes of each, when they are of one size and a part of them is useful
 	fixed bool // the order matters
 }
 
-// answer is what the question gets.
+// answer is the answer to a question.
 type answer struct {
 	rcode   int
 	records records
-	// zone is the one whose SOA tells how long a name without records stays so;
-	// labels is how many of the question's come before it. nil: none.
+	// zone is the one whose SOA says how long a name without records stays so; labels is how many
+	// of the question's come before it. nil: none.
 	zone   *zone
 	labels int
 	// foreign answers are not of the platform's own names.
 	foreign bool
 }
 
-// write appends the answer to out, in at most limit bytes. What does not fit is left
-// out, and the answer says so if the asker can come again over TCP.
+// write appends the answer to out, in at most limit bytes. Records that do not fit are left out,
+// and the answer says so if the asker can come again over TCP.
 func (q *query) write(out []byte, a *answer, limit int) []byte {
 	base := len(out)
 	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(a.rcode&0xf)
@@ -224,7 +224,7 @@ func (q *query) write(out []byte, a *answer, limit int) []byte {
 
 	wire, count := a.records.wire, a.records.count
 	if len(wire) > room {
-		// Every client gets along with some addresses, also one that knows no TCP.
+		// Every client can use a subset of the addresses, even one without TCP.
 		count = 0
 		if a.records.each > 0 {
 			count = room / a.records.each

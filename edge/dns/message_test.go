@@ -60,8 +60,8 @@ func pack(t *testing.T, change func(m *mdns.Msg)) []byte {
 	return b
 }
 
-// TestOddMessages: what is no proper question gets the code that says why, and what may
-// be an answer gets nothing.
+// TestOddMessages: an improper question gets the code that says why, and a message that may be an
+// answer gets nothing.
 func TestOddMessages(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
@@ -112,8 +112,7 @@ func TestOddMessages(t *testing.T) {
 	}
 }
 
-// TestHeader: the question comes back as it was asked, and the bits are those of the
-// asker.
+// TestHeader: the answer repeats the question and the asker's bits.
 func TestHeader(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
@@ -165,7 +164,7 @@ func TestLongAnswers(t *testing.T) {
 		if !got.Truncated || got.Len() > c.most || got.Len() < c.most-60 {
 			t.Errorf("size %d: an answer of %d bytes with %d records, cut: %t", c.size, got.Len(), len(got.Answer), got.Truncated)
 		}
-		// What takes no part of is left out whole.
+		// A record that cannot be cut is left out whole.
 		m.Question[0] = query("vms.web.internal", mdns.TypeTXT).Question[0]
 		if got := ask(t, "udp", one, addr, m); !got.Truncated || len(got.Answer) != 0 {
 			t.Errorf("size %d: %v", c.size, got)
@@ -190,7 +189,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestLongestAnswers: what is more than a message holds is left out, whole.
+// TestLongestAnswers: records that do not fit a message are left out, whole.
 func TestLongestAnswers(t *testing.T) {
 	w := newWorld(t)
 	const machines = 4000

@@ -14,25 +14,24 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// node is what a name of the private network has. A node without either exists, and
-// has no records.
+// node has the records of a name of the private network. A node without any exists, and has no
+// records.
 type node struct {
 	addresses records // AAAA
 	text      records // TXT
 	pointer   records // PTR
 
-	// What it was made of: it is valid while the rows of app on its network, or of
-	// the whole network, have version; if it is of one machine, while its row is that
-	// of host with version.
+	// What it was built from. It is valid while the rows of app on its network, or of the whole
+	// network, have version; for a single machine, while its row is host's at version.
 	app     hangar.AppName
 	machine hangar.MachineID
 	host    hangar.HostID
 	version uint64
-	// changeable nodes are made of something else, and never kept.
+	// changeable nodes are built from other sources, and never cached.
 	changeable bool
 }
 
-// valid is whether n still has what it was made of.
+// valid reports whether the rows that n was built from are unchanged.
 func (n *node) valid(c *catalog.Catalog, network hangar.NetworkID) bool {
 	if n.machine != "" {
 		row, ok := c.Machine(n.machine)
@@ -43,7 +42,7 @@ func (n *node) valid(c *catalog.Catalog, network hangar.NetworkID) bool {
 
 func (n *node) bytes() int { return len(n.addresses.wire) + len(n.text.wire) }
 
-// names answers what is asked of one network.
+// names answers questions about one network.
 type names struct {
 	network hangar.NetworkID
 	asker   netip.Addr
@@ -93,8 +92,8 @@ func (n *names) app(name hangar.AppName, labels []string) *node {
 	return found
 }
 
-// machine is the node of one Machine. It is found without a look at others, so that it
-// does not matter how many there are and how often they change.
+// machine is the node of one Machine. It is found without looking at others, so their number and
+// changes do not matter.
 func (n *names) machine(app hangar.AppName, id hangar.MachineID) *node {
 	row, ok := n.catalog.Machine(id)
 	if !ok || row.Network != n.network || row.Machine.App != app {

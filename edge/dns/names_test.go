@@ -58,7 +58,7 @@ func populate(w *world) {
 	w.put(netOne, "console", 8, unregistered)
 	w.put(netOne, "gone", 9, state(hangar.MachineDestroyed))
 	w.put(netTwo, "other", 10)
-	// A row with an address of another network is of use to nobody.
+	// A row with an address of another network is ignored.
 	w.put(netTwo, "other", 11, func(m *hangar.Machine) { m.PrivateIP = address(netOne, 11) })
 }
 
@@ -209,7 +209,7 @@ func TestNames(t *testing.T) {
 		{one, "idle.flycast", mdns.TypeAAAA, "NXDOMAIN"},
 		{one, "none.flycast", mdns.TypeAAAA, "NXDOMAIN"},
 		{one, "flycast", mdns.TypeAAAA, "NODATA"},
-		{nobody, "web.flycast", mdns.TypeAAAA, "REFUSED"},
+		{stranger, "web.flycast", mdns.TypeAAAA, "REFUSED"},
 		{one, "host.localhost", mdns.TypeAAAA, "::1"},
 		{one, "localhost", mdns.TypeA, "127.0.0.1"},
 
@@ -220,8 +220,8 @@ func TestNames(t *testing.T) {
 		{two, "vms.web.internal", mdns.TypeTXT, "NXDOMAIN"},
 		{two, "_apps.internal", mdns.TypeTXT, "other"},
 		{one, "other.internal", mdns.TypeAAAA, "NXDOMAIN"},
-		{nobody, "web.internal", mdns.TypeAAAA, "REFUSED"},
-		{nobody, "example.com", mdns.TypeAAAA, "REFUSED"},
+		{stranger, "web.internal", mdns.TypeAAAA, "REFUSED"},
+		{stranger, "example.com", mdns.TypeAAAA, "REFUSED"},
 
 		// Addresses.
 		{one, reversed(address(netOne, 1)), mdns.TypePTR, id(1) + ".vm.web.internal."},

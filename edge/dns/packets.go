@@ -24,7 +24,7 @@ const (
 	batch = 32
 	// backlog is how many full batches in a row mean that questions queue up.
 	backlog = 8
-	// queueBytes is what the kernel keeps of messages that wait, as it counts.
+	// queueBytes is how much of pending messages the kernel keeps, as it counts.
 	queueBytes = 4 << 20
 	// maxReaders bounds those of one socket.
 	maxReaders = 4
@@ -164,7 +164,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// answer answers a message, or sees to it that it is answered later.
+// answer answers a message, now or later.
 func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now time.Time) []byte {
 	to := from.(*net.UDPAddr).AddrPort()
 	s := r.server
@@ -188,7 +188,7 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 			defer func() { s.clients.asked(client, time.Now()) }()
 			answer := s.resolve(ctx, nil, q, false)
 			if ctx.Err() == nil {
-				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // who does not get it asks again
+				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // a client that does not get it asks again
 			}
 		})
 	case drop:
@@ -204,7 +204,7 @@ func (q *query) clone() *query {
 	return &c
 }
 
-// send sends the answers. One that the kernel refuses is passed over.
+// send sends the answers. One that the kernel refuses is skipped.
 func (r *reader) send() {
 	for rest := r.out; len(rest) > 0; {
 		n, _ := r.batches.WriteBatch(rest, 0)

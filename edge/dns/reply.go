@@ -12,13 +12,13 @@ import (
 const (
 	MaxTTL         = 24 * time.Hour
 	MaxNegativeTTL = 15 * time.Minute // RFC 2308 suggests up to three hours
-	// MaxStale is how long after its time an answer is still given when no resolver
-	// answers, and staleTTL what such an answer says of itself: RFC 8767.
+	// MaxStale is how long after its expiry an answer is still given when no resolver answers, and
+	// staleTTL the time to live in such an answer: RFC 8767.
 	MaxStale = 24 * time.Hour
 	staleTTL = 30 // seconds
 )
 
-// reply is what a resolver answered. It never changes.
+// reply is the answer of a resolver. It never changes.
 type reply struct {
 	key     string
 	wire    []byte // without EDNS
@@ -38,7 +38,7 @@ func newReply(key string, m *dns.Msg, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A record without data is read, and written as one that nobody can read.
+	// The library reads a record without data but writes it as one that cannot be read.
 	if new(dns.Msg).Unpack(wire) != nil {
 		return nil, errBadReply
 	}

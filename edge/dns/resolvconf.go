@@ -20,7 +20,7 @@ type ResolvConf struct {
 	checked time.Time
 }
 
-// checkInterval is how often the file is looked at, at most.
+// checkInterval is how often the file is checked, at most.
 const checkInterval = time.Second
 
 // NewResolvConf returns those of the file at path, which may not be there.
@@ -47,7 +47,7 @@ func (r *ResolvConf) List() []netip.AddrPort {
 	return r.all
 }
 
-// ReadNameservers returns what a file in the format of resolv.conf names.
+// ReadNameservers returns the resolvers in a file in the format of resolv.conf.
 func ReadNameservers(path string) []netip.Addr {
 	f, err := os.Open(path)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestResolversFollowTheirFile: what is written there counts a moment later.
+// TestResolversFollowTheirFile: changes of the file count a moment later.
 func TestResolversFollowTheirFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	r := NewResolvConf(path)

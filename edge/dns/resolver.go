@@ -21,11 +21,11 @@ const (
 	minAttempts     = 3
 	// lookupPatience bounds a lookup.
 	lookupPatience = 4500 * time.Millisecond // less than clients wait
-	// stalePatience is how long a client waits that could have an old answer.
+	// stalePatience is how long a client waits that could have a stale answer.
 	stalePatience = 500 * time.Millisecond
-	// failureTime is for how long no resolver is asked again what none could answer.
+	// failureTime is for how long a question without an answer is not sent to resolvers again.
 	failureTime = time.Second
-	// maxLookups bounds those at a time.
+	// maxLookups bounds the lookups in flight.
 	maxLookups = 1024
 )
 
@@ -58,8 +58,8 @@ var (
 	errBusy       = errors.New("too many lookups")
 )
 
-// given is a reply for one who asks.
-type given struct {
+// servedReply is a reply for one client.
+type servedReply struct {
 	reply *reply
 	left  uint32 // seconds it may be kept
 }
@@ -80,18 +80,18 @@ func appendKey(out []byte, q *query) []byte {
 
 // cached returns a reply from memory: one that is not too old, or one that no resolver
 // could renew a moment ago.
-func (r *resolver) cached(q *query, now time.Time) (given, bool) {
+func (r *resolver) cached(q *query, now time.Time) (servedReply, bool) {
 	var buf [3 + maxNameBytes]byte
 	got := r.cache.get(appendKey(buf[:0], q), now)
 	switch {
 	case got == nil:
-		return given{}, false
+		return servedReply{}, false
 	case got.fresh(now):
-		return given{got, got.left(now)}, true
+		return servedReply{got, got.left(now)}, true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return given{got, staleTTL}, r.failedLately(got.key, now)
+	return servedReply{got, staleTTL}, r.failedLately(got.key, now)
 }
 
 // failedLately must be called with the lock held.
@@ -101,15 +101,15 @@ func (r *resolver) failedLately(key string, now time.Time) bool {
 }
 
 // resolve returns the reply to a question, or an old one if no resolver answers in
-// time. ctx is the server's: a lookup outlives who asked first.
-func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
+// time. ctx is the server's: a lookup outlives its first caller.
+func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
 	key := string(appendKey(nil, q))
 	now := r.now()
 	kept := r.cache.get([]byte(key), now)
 	if kept != nil && kept.fresh(now) {
-		return given{kept, kept.left(now)}, nil
+		return servedReply{kept, kept.left(now)}, nil
 	}
-	f, err := r.fly(ctx, key, q, now)
+	f, err := r.join(ctx, key, q, now)
 	if err == nil {
 		var patience <-chan time.Time
 		if kept != nil {
@@ -120,22 +120,22 @@ func (r *resolver) resolve(ctx context.Context, q *query) (given, error) {
 		select {
 		case <-f.done:
 			if f.err == nil {
-				return given{f.reply, f.reply.left(r.now())}, nil
+				return servedReply{f.reply, f.reply.left(r.now())}, nil
 			}
 			err = f.err
 		case <-patience:
 		case <-ctx.Done():
-			return given{}, ctx.Err()
+			return servedReply{}, ctx.Err()
 		}
 	}
 	if kept != nil {
-		return given{kept, staleTTL}, nil
+		return servedReply{kept, staleTTL}, nil
 	}
-	return given{}, err
+	return servedReply{}, err
 }
 
-// fly returns the lookup of a key, which may have been begun by somebody else.
-func (r *resolver) fly(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
+// join returns the lookup of a key, which another question may have started.
+func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -150,12 +150,12 @@ func (r *resolver) fly(ctx context.Context, key string, q *query, now time.Time)
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	m := question(q)
-	r.lookups.Go(func() { r.land(ctx, key, f, m) })
+	r.lookups.Go(func() { r.lookUp(ctx, key, f, m) })
 	return f, nil
 }
 
-// land looks up and tells those who wait.
-func (r *resolver) land(ctx context.Context, key string, f *flight, m *dns.Msg) {
+// lookUp asks the resolvers and wakes the waiters.
+func (r *resolver) lookUp(ctx context.Context, key string, f *flight, m *dns.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
 	defer close(f.done)

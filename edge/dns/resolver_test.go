@@ -15,7 +15,8 @@ import (
 
 const zone = "example.com. 60 IN SOA ns.example.com. root.example.com. 1 2 3 4 30"
 
-// TestOtherNames: what is not local comes from a resolver, and from memory for its time.
+// TestOtherNames: names that are not local come from a resolver, and from the cache for their
+// time.
 func TestOtherNames(t *testing.T) {
 	w := newWorld(t)
 	u := newUpstream(t, func(w mdns.ResponseWriter, m *mdns.Msg) {
@@ -66,8 +67,8 @@ func TestOtherNames(t *testing.T) {
 	}
 }
 
-// TestLongOtherNames: an answer that a resolver cuts is fetched over TCP, and cut again
-// for those who ask over UDP.
+// TestLongOtherNames: an answer that a resolver truncates is fetched over TCP, and truncated
+// again for clients over UDP.
 func TestLongOtherNames(t *testing.T) {
 	w := newWorld(t)
 	var lines []string
@@ -213,7 +214,7 @@ func TestStaleAnswers(t *testing.T) {
 	})
 }
 
-// TestOneLookupForAll: those who ask the same at once share a lookup.
+// TestOneLookupForAll: identical questions in flight share a lookup.
 func TestOneLookupForAll(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})

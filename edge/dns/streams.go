@@ -16,14 +16,12 @@ import (
 )
 
 const (
-	// streamPatience is how long a connection may be silent, and an answer may take to
-	// be taken.
+	// streamPatience is how long a connection may be silent, and an answer may take to be accepted.
 	streamPatience = 10 * time.Second
-	// Connections at a time, of all clients and of one. A new one takes the place of
-	// nobody.
+	// Connections at a time, of all clients and of one. A new one never evicts another.
 	maxStreams       = 2048
 	maxClientStreams = 64
-	// retryPause is after what keeps a socket from being read.
+	// retryPause follows an error that keeps a socket from being read.
 	retryPause = 50 * time.Millisecond
 )
 
@@ -71,7 +69,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr
 	in := bufio.NewReader(conn)
 	var msg, out []byte
 	for {
-		// In this order: whoever ends ctx moves the deadline afterwards.
+		// In this order, because the one that ends ctx moves the deadline afterwards.
 		if conn.SetDeadline(time.Now().Add(streamPatience)) != nil || ctx.Err() != nil {
 			return
 		}

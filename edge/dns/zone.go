@@ -7,16 +7,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TTL is how long an answer about the private network may be kept, in seconds, and
-// NegativeTTL how long it may be remembered that there is none: shorter, because what
-// is asked for too early appears within milliseconds.
+// TTL is how long an answer about the private network may be kept, in seconds, and NegativeTTL how
+// long a missing name may be cached: shorter, because a name that is requested too early appears
+// within milliseconds.
 const (
 	TTL         = 5
 	NegativeTTL = 1
 )
 
-// zone is a part of the name space that is answered here and never asked of anybody
-// else. Its labels are counted from the right.
+// zone is a part of the name space that is answered here and never forwarded. Its labels are
+// counted from the right.
 type zone struct {
 	kind zoneKind
 	soa  []byte // what follows the owner of its SOA record
@@ -47,7 +47,7 @@ func localZones() map[string]*zone {
 		reverseZone: zoneReverse,
 		"localhost": zoneLocalhost,
 		"flycast":   zoneFlycast,
-		// Nobody has these: RFC 6761, RFC 7686.
+		// No registry delegates these: RFC 6761, RFC 7686.
 		"invalid": zoneEmpty, "onion": zoneEmpty,
 	}
 	// Addresses that mean nothing outside: RFC 6303.

@@ -1,4 +1,4 @@
-// Package edgetest stands for what tells the edge of Apps and Machines, in tests.
+// Package edgetest has the feeds of Apps and Machines that drive the edge in tests.
 package edgetest
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Feed is a hangar.MachineFeed and a hangar.RouteFeed, of which tests say what comes. Whoever
-// watches gets what came before, Synced, and every later change in order. Use NewFeed. A Feed is
-// safe for concurrent use.
+// Feed is a hangar.MachineFeed and a hangar.RouteFeed whose contents tests set. A watcher gets
+// what came before, Synced, and every later change in order. Use NewFeed. A Feed is safe for
+// concurrent use.
 type Feed struct {
 	machines changes[hangar.MachineRowChange]
 	routes   changes[hangar.RouteChange]
@@ -57,7 +57,7 @@ func (f *Feed) Remove(id hangar.MachineID) {
 	f.machines.add(hangar.MachineRowChange{ID: id})
 }
 
-// Row is what was put last of a Machine.
+// Row is the last row that was put for a Machine.
 func (f *Feed) Row(id hangar.MachineID) (hangar.MachineRow, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,7 +67,7 @@ func (f *Feed) Row(id hangar.MachineID) (hangar.MachineRow, bool) {
 	return hangar.MachineRow{}, false
 }
 
-// Machines are the ids of those that there are.
+// Machines are the ids of the Machines.
 func (f *Feed) Machines() []hangar.MachineID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +92,7 @@ func (f *Feed) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, er
 type changes[C any] struct {
 	mu    sync.Mutex // guards what follows
 	all   []C
-	added chan struct{} // closed by the next one; nil: nobody waits
+	added chan struct{} // closed by the next one; nil: no waiters
 }
 
 func (c *changes[C]) add(change C) {

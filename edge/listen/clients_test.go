@@ -135,12 +135,12 @@ http {
 	dial(t, "tcp", at("127.0.0.1", backend))
 	dial(t, "tcp", at(dedicated, port))
 	if got, want := output(t, "", curl, "-sS", "http://"+at(dedicated, port)), fmt.Sprintf("127.0.0.1 %s %d", dedicated, port); got != want {
-		t.Errorf("nginx was told %q, want %q", got, want)
+		t.Errorf("nginx received %q, want %q", got, want)
 	}
 	public := v2.Ports[0].Port
 	got := output(t, "", curl, "-sS", "--cacert", w.authority(t), "--connect-to", fmt.Sprintf("shop.apps.test:%d:%s:%d", public, dedicated, public), fmt.Sprintf("https://shop.apps.test:%d", public))
 	if want := fmt.Sprintf("127.0.0.1 %s %d", dedicated, public); got != want {
-		t.Errorf("nginx was told %q, want %q", got, want)
+		t.Errorf("nginx received %q, want %q", got, want)
 	}
 }
 

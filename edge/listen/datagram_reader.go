@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// datagramReader reads datagrams with a buffer that it has only while there are some, so
-// that a thousand clients who say nothing cost little.
+// datagramReader reads datagrams with a buffer that it has only while there are some, so that a
+// thousand silent clients cost little.
 type datagramReader struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil: conn is not the kernel's own
@@ -19,8 +19,8 @@ type datagramReader struct {
 // datagramBuffers are shared by all readers.
 var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// awaitDatagram returns when there is something to be read, so that nobody needs a buffer
-// before. Its error is that the socket is closed.
+// awaitDatagram returns when there is something to read, so that no buffer is needed before. It
+// fails only when the socket is closed.
 func awaitDatagram(raw syscall.RawConn) error {
 	return raw.Read(func(fd uintptr) bool {
 		for {

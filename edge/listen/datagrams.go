@@ -19,9 +19,9 @@ import (
 const (
 	// sessionIdle is after how long without a datagram in either direction a session ends.
 	sessionIdle = 60 * time.Second
-	// maxPending is how many datagrams of a client wait until its Machine is there.
+	// maxPending is how many datagrams of a client wait for its Machine.
 	maxPending = 8
-	// maxPendingBytes is how many bytes wait so in all sessions together. Those of one
+	// maxPendingBytes is how many bytes may wait in all sessions together. Those of one
 	// organization are never more than what is left.
 	maxPendingBytes = 64 << 20
 	// sessionShare of the connections that there may be is how many sessions there may be.
@@ -43,7 +43,7 @@ type datagrams struct {
 	clients  map[netip.Addr]int // sessions
 }
 
-// session is what a client and a Machine have with one another.
+// session is the exchange of datagrams between a client and a Machine.
 type session struct {
 	remote netip.AddrPort
 	org    hangar.OrgID // for which it counts
@@ -64,7 +64,7 @@ func newDatagrams(l *Listeners, conn *net.UDPConn, local netip.AddrPort) *datagr
 	}
 }
 
-// run passes on what clients send until the socket is closed. Sessions end then, too.
+// run passes on the datagrams of clients until the socket is closed. Sessions end then, too.
 func (d *datagrams) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -91,12 +91,12 @@ func (d *datagrams) receive(ctx context.Context) {
 	}
 }
 
-// session returns that of a client, which may be a new one. It is nil if there are too many.
+// session returns the client's session, which may be a new one. It is nil if there are too many.
 func (d *datagrams) session(ctx context.Context, remote netip.AddrPort) *session {
 	s, refused := d.admit(ctx, remote)
 	if refused != nil {
 		d.l.refused.sessions.Add(1)
-		d.tell(remote, refused)
+		d.logFailure(remote, refused)
 	}
 	return s
 }
@@ -159,7 +159,7 @@ func (l *Listeners) send(s *session, b []byte) {
 	}
 }
 
-// forgetPending gives up what waits for the Machine. s.mu is held.
+// forgetPending drops the datagrams that wait for the Machine. s.mu is held.
 func (l *Listeners) forgetPending(s *session) {
 	for _, b := range s.pending {
 		l.pending.LeaveN(s.org, len(b))
@@ -167,13 +167,12 @@ func (l *Listeners) forgetPending(s *session) {
 	s.pending = nil
 }
 
-// exchange finds a Machine for a session and returns what it answers until there is nothing
-// to be said any more.
+// exchange finds a Machine for a session and passes on its answers until both sides are silent.
 func (d *datagrams) exchange(ctx context.Context, s *session) {
 	permit, machine, err := d.connect(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.tell(s.remote, err)
+			d.logFailure(s.remote, err)
 		}
 		return
 	}
@@ -186,8 +185,8 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 	d.answer(s, machine)
 }
 
-// tell tells the App.
-func (d *datagrams) tell(remote netip.AddrPort, err error) {
+// logFailure writes a line to the App's log.
+func (d *datagrams) logFailure(remote netip.AddrPort, err error) {
 	if route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr()); ok {
 		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, "", remote, err)
 	}
@@ -216,7 +215,7 @@ func (l *Listeners) dialDatagrams(p *balance.Permit, ctx context.Context) (net.C
 	return gate.DialDatagrams(ctx, p.Row.Machine.Ref(), p.Port)
 }
 
-// begin sends what has waited for the Machine.
+// begin sends the pending datagrams.
 func (l *Listeners) begin(s *session, machine net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +226,8 @@ func (l *Listeners) begin(s *session, machine net.Conn) {
 	l.forgetPending(s)
 }
 
-// answer passes on what a Machine sends, until neither side has said anything for
-// sessionIdle, or the Machine takes nothing.
+// answer passes on a Machine's datagrams, until neither side has sent anything for sessionIdle, or
+// the Machine takes nothing.
 func (d *datagrams) answer(s *session, machine net.Conn) {
 	in, err := newDatagramReader(machine)
 	if err != nil {

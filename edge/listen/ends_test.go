@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// A Machine that is killed says nothing to those who are connected to it. Their connections
-// end nevertheless, and outlast a suspend.
+// A killed Machine says nothing to its clients. Their connections end nevertheless, and outlast a
+// suspend.
 func TestMachineIsKilled(t *testing.T) {
 	w := newWorld()
 	tcp, udp := freePort(t), freePort(t)
@@ -65,7 +65,7 @@ func (r *rig) arrive(t *testing.T) net.Conn {
 	return conn
 }
 
-// A client that was accepted and has not said anything when Run is told to end may still say it.
+// A client that was accepted and is still silent when Run is stopped may still send its request.
 func TestLastWords(t *testing.T) {
 	w := newWorld()
 	w.app("shop", []string{"shared_v4 127.0.0.1"}, service("tcp", 1, 80, "http"))
@@ -97,7 +97,7 @@ func (r *rig) stopping(t *testing.T) <-chan struct{} {
 	return stopped
 }
 
-// A client that stays silent after Run was told to end holds nothing up.
+// A client that stays silent after Run was stopped delays nothing.
 func TestSilenceAtTheEnd(t *testing.T) {
 	w := newWorld()
 	w.app("shop", []string{"shared_v4 127.0.0.1"}, service("tcp", 1, 80, "http"))
@@ -145,7 +145,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// What a daemon with other addresses has left is in nobody's way.
+// Sockets left by a daemon with other addresses do not block a later daemon.
 func TestAddressOfAnAppBecomesFree(t *testing.T) {
 	w := newWorld()
 	port := freePort(t)
@@ -172,8 +172,8 @@ func TestAddressOfAnAppBecomesFree(t *testing.T) {
 	}
 }
 
-// TestPendingDatagramsAreBounded: datagrams that wait for Machines do not fill the memory, whoever
-// says that he sent them, and those of one organization leave room for another's.
+// TestPendingDatagramsAreBounded: datagrams that wait for Machines do not fill the memory,
+// whatever their source address, and those of one organization leave room for another's.
 func TestPendingDatagramsAreBounded(t *testing.T) {
 	const length = 1400
 	l := New(Options{})

@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// retryEvery is how often sockets are tried again that could not be opened.
+	// retryEvery is how often sockets that could not be opened are tried again.
 	retryEvery = 30 * time.Second
-	// retryFirst is when they are tried for the second time after the start, and then after pauses
-	// that double: a keeper soon lets go of what an earlier daemon with other addresses has left.
+	// retryFirst is when they are tried for the second time after the start, and then after
+	// pauses that double: a keeper soon releases the sockets of an earlier daemon with other
+	// addresses.
 	retryFirst = time.Second
-	// A round of looking what Apps need is followed by a pause of minPause, or of
-	// pauseFactor times what it took.
+	// A round is followed by a pause of minPause, or of pauseFactor times its duration.
 	minPause    = 20 * time.Millisecond
 	pauseFactor = 10
-	// acceptPause is waited after an accept that failed, for instance because too many
-	// files are open.
+	// acceptPause follows a failed accept, for instance because too many files are open.
 	acceptPause = 20 * time.Millisecond
 )
 
@@ -36,11 +35,11 @@ const socketShare = 2
 // follower opens and closes sockets as Apps need them. All is of the goroutine of follow.
 type follower struct {
 	*Listeners
-	connections context.Context //nolint:containedctx // ends with the drain, not with what follow was called for
+	connections context.Context //nolint:containedctx // ends with the drain, not with the context of follow
 	shared      netip.Addr
 	bound       map[key]io.Closer
-	owners      map[key]hangar.OrgID // of what is bound: whose App needed it first
-	failed      map[key]string       // why; told once
+	owners      map[key]hangar.OrgID // of bound sockets: whose App needed it first
+	failed      map[key]string       // why; logged once
 	cut         map[hangar.AppID]int
 }
 
@@ -52,8 +51,8 @@ func newFollower(connections context.Context, l *Listeners) *follower {
 	return f
 }
 
-// follow accepts what there is and follows what Apps need until ctx ends, and then closes
-// all sockets.
+// follow accepts connections on the HTTP sockets and follows what Apps need until ctx ends, and
+// then closes all sockets.
 func (f *follower) follow(ctx context.Context) {
 	for _, s := range []*socket{f.http, f.https} {
 		if s != nil {
@@ -225,7 +224,7 @@ func (f *follower) close(k key, c io.Closer) {
 	}
 }
 
-// cause is the error of the system in one of package net, which says the address once more.
+// cause returns the system's error inside one of package net, which repeats the address.
 func cause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

@@ -20,10 +20,10 @@ const streamsPerConnection = 100
 // errTooMany refuses a QUIC connection.
 var errTooMany = errors.New("too many connections")
 
-// serveQUIC serves HTTP/3 if there is a socket for it. A datagram does not tell for which of
-// the server's addresses it came, so that connections have to say whose they are. What it
-// returns ends that: no new connection is taken, and the socket is closed when the others
-// have ended, or ctx did.
+// serveQUIC serves HTTP/3 if there is a socket for it. A datagram does not tell for which of the
+// server's addresses it came, so that connections have to say whose they are. The returned function
+// ends that: no new connection is accepted, and the socket is closed when the others have ended, or
+// ctx did.
 func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
 	if l.quic == nil {
 		return func() {}
@@ -55,8 +55,8 @@ func (l *Listeners) serveQUIC(ctx context.Context) (end func()) {
 	}
 }
 
-// toProve has every client prove that it is at its address before anything is counted for that,
-// or it could use up what others may have. A client that was here within a day has a token.
+// toProve has every client prove its address before anything is counted for that: otherwise it
+// could use up the share of others. A client that was here within a day has a token.
 func toProve(net.Addr) bool { return true }
 
 // arriveQUIC counts a connection until it ends.
@@ -77,7 +77,7 @@ func (l *Listeners) arriveQUIC(ctx context.Context, info *quic.ClientInfo) (cont
 	return context.WithValue(ctx, handshakeKey{}, a), nil
 }
 
-// connectedByQUIC notes the connection of an arrival, before its first request.
+// connectedByQUIC sets the connection of an arrival, before its first request.
 func connectedByQUIC(ctx context.Context, conn *quic.Conn) context.Context {
 	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
 		a.quic.Store(conn)

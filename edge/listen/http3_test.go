@@ -19,8 +19,7 @@ func patient() *quic.Config {
 	return &quic.Config{HandshakeIdleTimeout: patience, MaxIdleTimeout: patience}
 }
 
-// deaf is a socket as somebody has it who sends in the name of another address: what comes back
-// goes to that one.
+// deaf is the socket of a client that forges its source address: replies go to that address.
 type deaf struct {
 	net.PacketConn
 	answered func()
@@ -35,8 +34,8 @@ func (d *deaf) ReadFrom(p []byte) (int, net.Addr, error) {
 	}
 }
 
-// TestForgedAddressesOverHTTP3: what is sent in the name of an address that has not proven that it
-// is there costs that address nothing, and no name anything.
+// TestForgedAddressesOverHTTP3: packets from an unproven address cost that address nothing, and
+// no name anything.
 func TestForgedAddressesOverHTTP3(t *testing.T) {
 	const victim = "127.66.6.6"
 	w := newWorld()

@@ -23,8 +23,8 @@ const (
 	attemptPause = 100 * time.Millisecond
 )
 
-// join connects a client with a Machine until both have ended, or one has failed; the Machine
-// gets first what was read already. After an error the client's connection is still open.
+// join connects a client with a Machine until both have ended, or one has failed; the Machine first
+// gets the bytes that were read already. After an error the client's connection is still open.
 func (l *Listeners) join(ctx context.Context, a *arrival, client net.Conn, read []byte) error {
 	a.hand(&l.arrivals)
 	permit, machine, err := l.connect(ctx, a.endpoint, dialStream)
@@ -62,8 +62,8 @@ func dialStream(p *balance.Permit, ctx context.Context) (net.Conn, error) { //no
 	return conn, err
 }
 
-// connect acquires a permit for a Machine and connects to it. While nothing was sent another
-// Machine is as good.
+// connect acquires a permit for a Machine and connects to it. While nothing was sent, another
+// Machine will do.
 func (l *Listeners) connect(ctx context.Context, e *balance.Endpoint, dial func(*balance.Permit, context.Context) (net.Conn, error)) (*balance.Permit, net.Conn, error) {
 	var sel balance.Selector
 	var latest *hangar.EdgeError // of a Machine
@@ -114,7 +114,7 @@ func dialError(err error, p *balance.Permit) *hangar.EdgeError {
 	return e
 }
 
-// introduce tells a Machine who the client is.
+// introduce sends a Machine the client's address.
 func introduce(machine net.Conn, a *arrival, options *hangar.ServicePort) error {
 	version := byte(1)
 	if options != nil && options.ProxyProto != nil && options.ProxyProto.Version == "v2" {

@@ -25,10 +25,10 @@ type Limits struct {
 
 	FirstByte time.Duration // how long a client may say nothing of whose it is
 	Handshake time.Duration // how long a TLS handshake may take
-	LastWords time.Duration // how long those accepted last may say nothing of whose they are, after Run was told to end
+	LastWords time.Duration // how long the last accepted connections may stay unidentified after Run was stopped
 }
 
-// DefaultLimits are those of a Limits that says nothing.
+// DefaultLimits are the values of zero fields of Limits.
 func DefaultLimits() Limits {
 	return Limits{
 		Conns: 100_000, ClientConns: 4096, Handshakes: 4096, ClientHandshakes: 256, ClientRate: 200, NameRate: 2000,
@@ -95,10 +95,10 @@ type rates[K comparable] struct {
 
 	mu    sync.Mutex
 	due   map[K]time.Time // when the latest event would have been, if all had kept the interval
-	sweep int             // how many keys there may be until those are forgotten that are of no use
+	sweep int             // how many keys there may be until useless ones are dropped
 }
 
-// minSweep is how many keys are kept without a thought.
+// minSweep is how many keys are kept without a sweep.
 const minSweep = 1024
 
 // newRates allows a number of events a second.
@@ -132,8 +132,8 @@ func (r *rates[K]) allow(key K, now time.Time) bool {
 	return true
 }
 
-// shares bounds how often something happens, by key, in a way that no client shuts a key for
-// others: in each period of burst seconds, a client that has got some may have one more only as
+// shares bounds how often something happens, by key, in a way that no client can use up a key for
+// others: in each period of burst seconds, a client that has had some may have one more only as
 // long as that leaves as much as it would have had then.
 type shares[K, C comparable] struct {
 	most int // events of a key in a period

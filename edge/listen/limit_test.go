@@ -254,12 +254,12 @@ func TestHandshakesOfAbusers(t *testing.T) {
 		}
 	}
 	if got == 3*3*15 {
-		t.Error("nobody was bounded")
+		t.Error("no client was limited")
 	}
 }
 
-// A join goes on while nothing new is taken. It is ended after a drain that takes too long, and
-// Run returns.
+// An established connection continues while no new one is accepted. It is ended after a drain
+// that takes too long, and Run returns.
 func TestDrain(t *testing.T) {
 	w := newWorld()
 	port := freePort(t)

@@ -11,33 +11,33 @@ import (
 )
 
 const (
-	// linesEvery is how often an App is told of the same kind of failure.
+	// linesEvery is how often an App's log gets a line about the same kind of failure.
 	linesEvery = 10 * time.Second
 	// maxLines is how many kinds of failures of how many Apps are remembered.
 	maxLines = 10_000
 )
 
-// lines writes to the logs of Apps, and not too often.
+// lines writes to the logs of Apps, at a limited rate.
 type lines struct {
 	gates hangar.MachineGates
 	host  hangar.HostID
 
 	mu     sync.Mutex
-	latest map[line]*told
+	latest map[line]*lineState
 }
 
-// line is what is said again only after linesEvery.
+// line is a line that is repeated only after linesEvery.
 type line struct {
 	app  hangar.AppID
 	code hangar.EdgeCode
 }
 
-type told struct {
+type lineState struct {
 	at     time.Time
 	missed int // how often it was not said since
 }
 
-// failure tells an App of a connection that could not be served. ref is of the App, or of
+// failure logs a connection that could not be served in the App's log. ref is of the App, or of
 // the Machine that is to blame, which is then on the host.
 func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.AddrPort, err error) {
 	e, ok := errors.AsType[*hangar.EdgeError](err)
@@ -58,7 +58,7 @@ func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.
 	l.say(ref, host, "error", text)
 }
 
-// due reports whether to say something, and how often it was not said.
+// due reports whether to write a line, and how often it was suppressed.
 func (l *lines) due(key line, now time.Time) (missed int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,9 +68,9 @@ func (l *lines) due(key line, now time.Time) (missed int, due bool) {
 		return 0, false
 	}
 	if l.latest == nil || len(l.latest) >= maxLines {
-		l.latest = make(map[line]*told)
+		l.latest = make(map[line]*lineState)
 	}
-	l.latest[key] = &told{at: now}
+	l.latest[key] = &lineState{at: now}
 	if t != nil {
 		missed = t.missed
 	}

@@ -1,24 +1,23 @@
-// Package listen has the sockets of the edge: it accepts connections and datagrams, finds
-// out whose they are, terminates TLS, and joins what is not HTTP with Machines.
+// Package listen has the sockets of the edge: it accepts connections and datagrams, finds the App
+// of each, terminates TLS, and joins all but HTTP with Machines.
 //
-// Promises. A connection whose local address is of one App belongs to that App, whatever
-// else it says; any other says whose it is by its TLS server name, or is HTTP. Nothing is
-// read of a connection before it is known what is done with it, so that bytes which are only
-// passed on never leave the kernel. What no App has asked for is closed. One client, and the
-// Apps of one organization, however many clients they have, cannot have more than their share
-// of connections, handshakes, datagrams and sockets: as much as they have is left for others.
+// Promises. A connection whose local address belongs to one App belongs to that App, whatever
+// else it says; any other names its App by its TLS server name, or is HTTP. Nothing is read from
+// a connection before its handling is decided, so that bytes which are only passed on never leave
+// the kernel. A connection for a port that no App declares is closed. One client, and the Apps of
+// one organization, however many clients they have, cannot have more than their share of
+// connections, handshakes, datagrams and sockets: as much as they have is left for others.
 //
-// The sockets outlive the process: each is also held by a keeper, from which the next
-// Listeners take it back. Connections that come in between wait in its backlog. When Run is
-// told to end it accepts nothing more, at once, and lets what it has accepted go on for
-// Options.Drain.
+// The sockets outlive the process: each is also held by a keeper, from which the next Listeners
+// take it back. Connections that come in between wait in its backlog. When Run is stopped it
+// accepts nothing more, at once, and lets accepted connections continue for Options.Drain.
 //
-// Concurrency. Open opens what has a fixed address. Run owns every other socket, and one
-// goroutine for each, and for each connection; it ends when all of them have. Sockets follow
-// Routes and Balancer: they come and go with the addresses and ports of Apps, and a
-// connection that was accepted does not end with its socket.
+// Concurrency. Open opens the sockets with a fixed address. Run owns every other socket, and one
+// goroutine for each, and for each connection; it ends when all of them have. Sockets follow Routes
+// and Balancer: they come and go with the addresses and ports of Apps, and an accepted connection
+// does not end with its socket.
 //
-// The package does not know HTTP: that is served by whom Options name.
+// The package does not know HTTP: Options name its server.
 package listen
 
 import (
@@ -46,9 +45,9 @@ import (
 
 // Options of Listeners. Routes, Balancer, Gates, Certificate, ServeConn and Log are needed.
 type Options struct {
-	// HTTP and HTTPS are the addresses on which every App is served on its ports 80 and
-	// 443, whatever number they have here. No host is every address of the server. Empty:
-	// not listened on.
+	// HTTP and HTTPS are the addresses on which every App is served on its ports 80 and 443,
+	// whatever their numbers are here. Without a host they are every address of the server.
+	// Empty: not listened on.
 	HTTP, HTTPS string
 	// Shared is the address that Apps share. On it Apps are served on the other ports which
 	// they have for TLS or HTTP, unless HTTP names an address, which is it then.
@@ -59,11 +58,14 @@ type Options struct {
 	// Platform reports whether a name is one of the platform itself, which is served by TLS on
 	// HTTPS alone. nil: none is.
 	Platform func(name hangar.Hostname) bool
+	// Nameless has clients served by the platform that send no server name to HTTPS at a shared
+	// address; otherwise their handshake is refused.
+	Nameless bool
 	Routes   *catalog.Routes
 	Balancer *balance.Balancer
 	Gates    hangar.MachineGates
-	// Certificate finds one for a client. Its ServerName is the App's own where the client
-	// sent none. An error may be a *hangar.EdgeError, whose code is told.
+	// Certificate finds one for a client. Its ServerName is the App's own where the client sent
+	// none. An error may be a *hangar.EdgeError, whose code the client receives.
 	Certificate func(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error)
 	// ServeConn serves HTTP on a connection until that ends, and closes it. TLS is done.
 	ServeConn func(ctx context.Context, conn net.Conn, e Info)
@@ -73,14 +75,14 @@ type Options struct {
 	MaxHeaderBytes int
 	Keeper         *keeper.Client // nil: sockets end with the process
 	Tickets        string         // the file of the keys of TLS sessions; empty: they end with the process
-	Drain          time.Duration  // how long connections go on after Run was told to end
+	Drain          time.Duration  // how long connections may continue after Run was stopped
 	Limits         Limits
 	Traffic        *traffic.Table                  // counts what passes; nil: it is not counted
 	Ready          func(ctx context.Context) error // waited for before anything is accepted; nil: for nothing but Routes
 	Log            *slog.Logger
 }
 
-// Info is what is known of a connection for HTTP.
+// Info describes a connection for HTTP.
 type Info struct {
 	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
 	Private       bool             // it came by a private network
@@ -177,11 +179,11 @@ func (l *Listeners) Open(ctx context.Context) (err error) {
 	return err
 }
 
-// MaxConns is how many connections there may be: as Limits say, or fewer if the process may
-// not have the descriptors.
+// MaxConns is the largest number of connections: as Limits say, or fewer if the process may not
+// have the descriptors.
 func (l *Listeners) MaxConns() int { return l.o.Limits.Conns }
 
-// Stats are counts of now and since the start.
+// Stats are counts, current ones and those since the start.
 type Stats struct {
 	Taken           uint64 // connections that were accepted and not too many
 	Conns           int    // of which it is known whose App they are for
@@ -191,7 +193,7 @@ type Stats struct {
 	RefusedSessions uint64 // likewise, or because the port or the client has
 }
 
-// refusals are connections and sessions that were too many.
+// refusals count connections and sessions above the limits.
 type refusals struct{ clients, conns, sessions atomic.Uint64 }
 
 // Stats returns the counts.
@@ -221,9 +223,9 @@ func (l *Listeners) AltSvc() string {
 	return fmt.Sprintf(`h3=":%d"; ma=86400`, l.https.local.Port())
 }
 
-// Run accepts connections, and opens and closes the sockets of Apps, until ctx ends. Then
-// it accepts nothing more, leaves the sockets to the keeper, and returns when the last
-// connection has ended, which it sees to after Options.Drain.
+// Run accepts connections, and opens and closes the sockets of Apps, until ctx ends. Then it
+// accepts nothing more, leaves the sockets to the keeper, and returns when the last connection
+// has ended; after Options.Drain it ends the rest.
 func (l *Listeners) Run(ctx context.Context) error {
 	if l.ready(ctx) != nil {
 		close(l.arrivals.handed)
@@ -252,10 +254,10 @@ func (l *Listeners) Run(ctx context.Context) error {
 	return nil
 }
 
-// errDrained is why connections end that go on for too long.
+// errDrained is the error of connections that outlast the drain.
 var errDrained = errors.New("the server is restarted")
 
-// ready waits until it is known whose connections are.
+// ready waits until the owners of connections are known.
 func (l *Listeners) ready(ctx context.Context) error {
 	select {
 	case <-l.o.Routes.Synced():
@@ -268,7 +270,7 @@ func (l *Listeners) ready(ctx context.Context) error {
 	return l.o.Ready(ctx)
 }
 
-// Close closes what Open has opened, and leaves it to the keeper if there is one.
+// Close closes the sockets of Open, and leaves them to the keeper if there is one.
 func (l *Listeners) Close() error {
 	var errs []error
 	for _, s := range []*socket{l.http, l.https} {

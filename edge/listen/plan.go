@@ -27,7 +27,7 @@ func ofApps(name string) bool {
 	return strings.HasPrefix(name, "tcp ") || strings.HasPrefix(name, "udp ")
 }
 
-// plan is which sockets Apps need.
+// plan is the set of sockets that Apps need.
 type plan struct {
 	shared netip.Addr // zero: none
 	most   int        // sockets of one App
@@ -35,7 +35,7 @@ type plan struct {
 	// held are those of organizations that are open or planned: one may have another only as
 	// long as more are free than it has.
 	held map[hangar.OrgID]int
-	// covered tells of a TCP socket that another takes the connections of.
+	// covered reports whether another socket takes the connections of this TCP address.
 	covered func(netip.AddrPort) bool
 	ports   func(*hangar.AppRoute) []balance.PortRange
 	open    func(key) bool // which are open
@@ -44,8 +44,8 @@ type plan struct {
 	cut  map[hangar.AppID]int     // how many sockets Apps would have beyond most, or what is free
 }
 
-// add plans for an App. Datagrams say nothing of whose they are, so that they go to public
-// addresses of one App alone.
+// add plans for an App. Datagrams do not name their App, so that they go only to public addresses
+// of one App.
 func (p *plan) add(route *hangar.AppRoute) {
 	if len(route.Addresses) == 0 {
 		return

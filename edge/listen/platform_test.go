@@ -20,8 +20,8 @@ func ownNames(o *Options) {
 	}
 }
 
-// TestPlatformNames: TLS for a name of the platform is served at the one address for it, and
-// by no App's, whatever the App is called.
+// TestPlatformNames: TLS for a name of the platform is served at the platform's address, and
+// never by an App, whatever the App is called.
 func TestPlatformNames(t *testing.T) {
 	w := newWorld()
 	own, shared := freePort(t), freePort(t)
@@ -53,6 +53,55 @@ func TestPlatformNames(t *testing.T) {
 			if err := c.HandshakeContext(t.Context()); err == nil {
 				t.Errorf("%s is served at %s", name, what)
 			}
+		}
+	}
+}
+
+// TestNameless: who sends no server name is served by the platform on the port of HTTPS at an address that Apps share,
+// and by no App there; nowhere else, and not at all unless the platform wants it.
+func TestNameless(t *testing.T) {
+	for _, wanted := range []bool{true, false} {
+		w := newWorld()
+		own, shared := freePort(t), freePort(t)
+		w.app("shop", []string{"shared_v4 127.0.0.1", "v4 " + dedicated}, service("tcp", 1, 443, "tls", "http"), service("tcp", 1, own, "tls", "http"), service("tcp", 1, shared, "tls"))
+		r := newRig(t, w, func(o *Options) {
+			ownNames(o)
+			o.Nameless, o.Shared = wanted, netip.MustParseAddr("127.0.0.1")
+			certificate := o.Certificate
+			o.Certificate = func(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error) {
+				if hello.ServerName != "" {
+					return certificate(hello, selfSigned)
+				}
+				if !selfSigned {
+					t.Error("a certificate of an authority is asked for, without a name")
+				}
+				named := *hello
+				named.ServerName = "api.apps.test"
+				return certificate(&named, false)
+			}
+		})
+		_, https := r.Addrs()
+		handshake := func(address string) (*tls.Conn, error) {
+			c := tls.Client(dial(t, "tcp", address), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+			return c, c.HandshakeContext(t.Context())
+		}
+		c, err := handshake(https.String())
+		switch {
+		case (err == nil) != wanted:
+			t.Errorf("served: %v, wanted: %t", err, wanted)
+		case wanted:
+			want := seen{TLS: true, ALPN: "http/1.1", Port: 443, Local: https, Host: "shop.apps.test"}
+			if got := ask(t, c, "shop.apps.test"); got != want {
+				t.Errorf("%+v", got)
+			}
+		}
+		if _, err := handshake(at("127.0.0.1", shared)); err == nil {
+			t.Error("a port of apps is served without a name")
+		}
+		c, err = handshake(at(dedicated, own))
+		must(err)
+		if got := ask(t, c, "shop.apps.test"); got.App != "shop" {
+			t.Errorf("at the address of an app: %+v", got)
 		}
 	}
 }
@@ -92,7 +141,8 @@ func (o oneSession) Get(string) (*tls.ClientSessionState, bool) { return o.Clien
 
 func (o oneSession) Put(_ string, s *tls.ClientSessionState) { o.ClientSessionCache.Put("", s) }
 
-// TestPlatformNamesOverHTTP3: they are not served, and clients are told to come by another way.
+// TestPlatformNamesOverHTTP3: they are not served over HTTP/3, and clients are told to use
+// another protocol.
 func TestPlatformNamesOverHTTP3(t *testing.T) {
 	w := newWorld()
 	r := newRig(t, w, func(o *Options) {

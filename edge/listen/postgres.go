@@ -13,9 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
-// What a PostgreSQL client begins with, see "Message Formats" in PostgreSQL's manual: a
-// length, which counts itself, and a number. The number is a version of the protocol, or
-// one of these.
+// A PostgreSQL client begins with a length, which counts itself, and a number; see "Message
+// Formats" in PostgreSQL's manual. The number is a version of the protocol, or one of these.
 const (
 	pgCancel = 1234<<16 | 5678
 	pgTLS    = 1234<<16 | 5679
@@ -31,11 +30,11 @@ const (
 	maxPgRequests = 2
 )
 
-// pgWish is what a client begins with.
-type pgWish int
+// pgIntent is what a client begins with.
+type pgIntent int
 
 const (
-	pgWantsTLS pgWish = iota
+	pgWantsTLS pgIntent = iota
 	pgWantsGSS
 	pgWantsCancel
 	pgWantsPlain // it has begun a session
@@ -45,7 +44,7 @@ var errNotPostgres = errors.New("this is not the PostgreSQL protocol")
 
 // parsePg reads the header of a client's first message: what it wants, and how many bytes
 // of the message are still to come.
-func parsePg(b [pgHeader]byte) (wish pgWish, rest int, err error) {
+func parsePg(b [pgHeader]byte) (wish pgIntent, rest int, err error) {
 	length, number := binary.BigEndian.Uint32(b[:4]), binary.BigEndian.Uint32(b[4:])
 	switch {
 	case number == pgTLS && length == pgHeader:
@@ -71,9 +70,9 @@ func pgRefusal(code, message string) []byte {
 	return b
 }
 
-// servePostgres terminates TLS as a PostgreSQL server does: when the client asks for it, or
-// at once for those of version 17 and later who know that it is offered. Who asks for
-// nothing is refused.
+// servePostgres terminates TLS as a PostgreSQL server does: when the client asks for it, or at
+// once for clients of version 17 and later that know it is offered. A client that asks for
+// neither is refused.
 func (l *Listeners) servePostgres(ctx context.Context, a *arrival) error {
 	first, err := l.peek(a.conn)
 	if err != nil {
@@ -116,8 +115,8 @@ func (l *Listeners) servePostgres(ctx context.Context, a *arrival) error {
 	return &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: "the client asks for encryption again and again"}
 }
 
-// servePostgresTLS terminates TLS. Who did not ask for it in PostgreSQL's way has to say in
-// TLS's that it is for that.
+// servePostgresTLS terminates TLS. A client that did not ask for it in PostgreSQL's way has to name
+// the protocol in TLS's (ALPN).
 func (l *Listeners) servePostgresTLS(ctx context.Context, a *arrival, direct bool) error {
 	conn, err := l.handshake(ctx, a)
 	if err != nil {
@@ -129,7 +128,7 @@ func (l *Listeners) servePostgresTLS(ctx context.Context, a *arrival, direct boo
 	return l.join(ctx, a, conn, nil)
 }
 
-// refusePlain tells a client that its session has to be encrypted.
+// refusePlain answers a client that its session has to be encrypted.
 func refusePlain(conn *traffic.Conn) error {
 	const invalidAuthorization = "28000"
 	if _, err := conn.Write(pgRefusal(invalidAuthorization, "the connection has to be encrypted: use sslmode=require")); err != nil {
@@ -139,8 +138,8 @@ func refusePlain(conn *traffic.Conn) error {
 	return nil
 }
 
-// lingerTime is for how long a client may still send after it was refused. What nobody reads
-// would reset the connection before the client has read why.
+// lingerTime is for how long a refused client may still send. Unread bytes would reset the
+// connection before the client has read the reason.
 const lingerTime = time.Second
 
 // linger ends a connection after the client has, or lingerTime.
@@ -152,8 +151,8 @@ func linger(conn *traffic.Conn) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
 }
 
-// cancelQuery passes on a request to cancel a query, which few clients encrypt. It can mean
-// nothing to any Machine but the one that gave out its key.
+// cancelQuery passes on a request to cancel a query, which few clients encrypt. It means nothing to
+// any Machine but the one that gave out its key.
 func (l *Listeners) cancelQuery(ctx context.Context, a *arrival, header [pgHeader]byte, rest int) error {
 	request := slices.Grow(header[:], rest)[:pgHeader+rest]
 	if _, err := io.ReadFull(a.conn, request[pgHeader:]); err != nil {

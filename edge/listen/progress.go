@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Socket is one on which clients are listened to. Its address may stand for all addresses of
-// the server.
+// Socket is one that clients connect to. Its address may stand for all addresses of the server.
 type Socket struct {
 	UDP bool
 	At  netip.AddrPort
 }
 
-// progress is what others see of how the sockets follow the Apps.
+// progress shows others how the sockets follow the Apps.
 type progress struct {
 	poke chan struct{} // has a value when a round is wished for
 
@@ -38,7 +37,7 @@ func (p *progress) begin() {
 	p.begun++
 }
 
-// end tells of a round that ended, and of the sockets that are open since.
+// end records the end of a round, and the sockets that are open since.
 func (p *progress) end(open []Socket) {
 	slices.SortFunc(open, func(a, b Socket) int {
 		switch {
@@ -99,15 +98,15 @@ func (l *Listeners) Await(ctx context.Context) error { return l.progress.await(c
 
 // arrivals are connections that were accepted and not handed on yet.
 type arrivals struct {
-	sync.WaitGroup               // of them, and of what accepts them
+	sync.WaitGroup               // of them, and of the listeners
 	handed         chan struct{} // closed when there will be none any more
 
 	mu     sync.Mutex // guards what follows
 	silent map[*net.TCPConn]struct{}
-	over   bool // who is silent is not waited for
+	over   bool // silent ones are not waited for
 }
 
-// listen notes that a connection is waited for to say something, until done is called.
+// listen counts a silent connection, until done is called.
 func (a *arrivals) listen(conn *net.TCPConn) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +121,7 @@ func (a *arrivals) listen(conn *net.TCPConn) (done func()) {
 	}
 }
 
-// finish waits for those that are left, for so long at most. Nothing may be accepted any more.
+// finish waits for the remaining ones, up to a limit. Nothing may be accepted any more.
 func (a *arrivals) finish(patience time.Duration) {
 	defer close(a.handed)
 	none := make(chan struct{})
@@ -144,6 +143,6 @@ func (a *arrivals) finish(patience time.Duration) {
 	}
 }
 
-// Handed is closed after Run was told to end, when all connections of HTTP that it has
-// accepted were taken by ServeConn, or have ended, or say nothing.
+// Handed is closed after Run was stopped, when every accepted HTTP connection was taken by
+// ServeConn, has ended, or stays silent.
 func (l *Listeners) Handed() <-chan struct{} { return l.arrivals.handed }

@@ -126,7 +126,7 @@ func say(t *testing.T, c net.Conn, text string) string {
 	t.Helper()
 	b := make([]byte, maxDatagram)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		_, _ = io.WriteString(c, text) // nobody may be listening yet
+		_, _ = io.WriteString(c, text) // there may be no listener yet
 		must(c.SetReadDeadline(time.Now().Add(100 * time.Millisecond)))
 		if n, err := c.Read(b); err == nil {
 			return string(b[:n])

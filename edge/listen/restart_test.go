@@ -166,8 +166,8 @@ func echoed(address string) error {
 	return err
 }
 
-// Daemons end and are killed while clients connect to a port of every App and to one of a
-// single App. Nobody is ever refused, and those that end in order lose nothing.
+// Daemons end and are killed while clients connect to a port of every App and to one of a single
+// App. No client is ever refused, and daemons that end in order lose nothing.
 func TestRestarts(t *testing.T) {
 	w := newWorld()
 	w.echo(t, 1, "")
@@ -196,7 +196,7 @@ func TestRestarts(t *testing.T) {
 			must(running.Signal(tt.signal))
 			_, err := running.Wait()
 			must(err)
-			time.Sleep(50 * time.Millisecond) // nobody is there
+			time.Sleep(50 * time.Millisecond) // no daemon runs
 			running = startDaemon(t, role)
 		}
 		time.Sleep(100 * time.Millisecond)

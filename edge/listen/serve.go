@@ -60,7 +60,7 @@ func (l *Listeners) charge(a *arrival) *hangar.EdgeError {
 	return nil
 }
 
-// discharge takes back what charge has counted, when the connection has ended.
+// discharge undoes charge, when the connection has ended.
 func (l *Listeners) discharge(a *arrival) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *Listeners) discharge(a *arrival) {
 	}
 }
 
-// hand notes, once, that a connection is handed on, or has ended.
+// hand records, once, that a connection is handed on, or has ended.
 func (a *arrival) hand(all *arrivals) {
 	if !a.handed {
 		a.handed = true
@@ -87,7 +87,7 @@ func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e 
 // tlsRecord is the first byte of every TLS handshake, and of no request.
 const tlsRecord = 0x16
 
-// errMoved is that an address was taken away from its App a moment ago.
+// errMoved says that an address was taken away from its App a moment ago.
 var errMoved = errors.New("the address is of no app")
 
 // serve serves a connection until it ends.
@@ -105,7 +105,7 @@ func (l *Listeners) serve(ctx context.Context, a *arrival) {
 	}
 }
 
-// dispatch finds out whose a connection is and serves it. After an error it is still open.
+// dispatch finds the App of a connection and serves it. After an error it is still open.
 func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	a.port = int(a.local.Port())
 	route, address, dedicated := l.o.Routes.ByAddress(a.local.Addr())
@@ -134,7 +134,7 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	switch h := endpoint.Handling; {
 	case h.PgTLS:
 		return l.servePostgres(ctx, a)
-	case h.TLS && h.HTTP: // who speaks HTTP without TLS is told so
+	case h.TLS && h.HTTP: // a client that speaks HTTP without TLS gets an error that says so
 		return l.serveWeb(ctx, a)
 	case h.TLS:
 		return l.serveTLS(ctx, a)
@@ -146,7 +146,7 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	}
 }
 
-// serveWeb serves a connection of which only its first byte tells whether it is TLS.
+// serveWeb serves a connection whose first byte decides whether it is TLS.
 func (l *Listeners) serveWeb(ctx context.Context, a *arrival) error {
 	first, err := l.peek(a.conn)
 	if err != nil {
@@ -159,7 +159,7 @@ func (l *Listeners) serveWeb(ctx context.Context, a *arrival) error {
 	return nil
 }
 
-// serveTLS terminates TLS and serves what is in it.
+// serveTLS terminates TLS and serves its content.
 func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	conn, err := l.handshake(ctx, a)
 	if err != nil {
@@ -179,8 +179,8 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	}
 }
 
-// info is what HTTP has to know. On a shared address one connection may have requests for
-// many Apps, or for another than TLS was established for.
+// info is the description of a connection for HTTP. On a shared address one connection may have
+// requests for many Apps, or for another than TLS was established for.
 func (a *arrival) info() Info {
 	i := Info{Flow: a.flow, Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
 	if a.dedicated {

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// keepAlive is after which silence of a client the kernel looks whether it is still there.
+// keepAlive is after how long a silence of a client the kernel probes the connection.
 const keepAlive = 30 * time.Second
 
 // socket is one that connections come from.
@@ -23,7 +23,7 @@ type socket struct {
 	*net.TCPListener
 	name  string // by which the keeper knows it
 	local netip.AddrPort
-	port  int  // what it stands for, whatever number it has; 0: its number
+	port  int  // the public port, which may differ from the socket's; 0: the same
 	own   bool // it has an address of one App
 }
 
@@ -53,11 +53,11 @@ func (l *Listeners) listen(ctx context.Context, name, address string, port int) 
 	return s, nil
 }
 
-// inheritedPatience is for how long the keeper may take to let go of a socket.
+// inheritedPatience is for how long the keeper may take to release a socket.
 const inheritedPatience = 20 * time.Second
 
-// listenFixed opens a socket, or takes it back. If what was left by a daemon with other
-// addresses is in the way, all of that is given up.
+// listenFixed opens a socket, or takes it back. If sockets of a daemon with other addresses are in
+// the way, all of those are given up.
 func (l *Listeners) listenFixed(ctx context.Context, name, address string, port int) (*socket, error) {
 	s, err := l.listen(ctx, name, address, port)
 	if !errors.Is(err, unix.EADDRINUSE) || len(l.inherited.sockets) == 0 {
@@ -135,7 +135,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// inheritance is what an earlier process has left.
+// inheritance is the sockets of an earlier process.
 type inheritance struct {
 	keeper  *keeper.Client
 	sockets map[string]*os.File
@@ -147,14 +147,14 @@ func (i *inheritance) take(k *keeper.Client) {
 	}
 }
 
-// get returns what was left under a name, or nil. It is the caller's then.
+// get returns the socket of a name, or nil. It is the caller's then.
 func (i *inheritance) get(name string) *os.File {
 	f := i.sockets[name]
 	delete(i.sockets, name)
 	return f
 }
 
-// renounce gives up what nobody has asked for, of what has certain names.
+// renounce closes the inherited sockets with certain names that no listener has claimed.
 func (i *inheritance) renounce(which func(name string) bool) {
 	for name, f := range i.sockets {
 		if which(name) {

@@ -19,8 +19,8 @@ import (
 const (
 	// keyRotation is for how long a key is the one of new tickets.
 	keyRotation = 24 * time.Hour
-	// keysKept is how many keys tickets are accepted of, so that a session can be resumed
-	// for two days at least.
+	// keysKept is how many keys are accepted, so that a session can be resumed for two days at
+	// least.
 	keysKept = 3
 )
 
@@ -39,7 +39,7 @@ type ticketKey struct {
 	Key     []byte    `json:"key"`
 }
 
-// open reads the file, if there is one. What cannot be read is replaced.
+// open reads the file, if there is one. An unreadable file is replaced.
 func (k *ticketKeys) open(now time.Time) error {
 	if k.path != "" {
 		data, err := os.ReadFile(k.path)
@@ -71,8 +71,8 @@ func (k *ticketKeys) rotate(now time.Time, log *slog.Logger, changed func()) {
 	}
 }
 
-// renew adds a key if it is time, forgets those that are too old, and returns what is to be
-// stored then; nil: nothing is.
+// renew adds a key if it is due, drops those that are too old, and returns what to store then; nil:
+// nothing.
 func (k *ticketKeys) renew(now time.Time) []ticketKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,7 +114,7 @@ func (k *ticketKeys) of(owner string) [][32]byte {
 	return keys
 }
 
-// derive returns a key for something else that may be forgotten as soon.
+// derive returns a key for another purpose that may be forgotten as soon.
 func (k *ticketKeys) derive(purpose string) [sha256.Size]byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()

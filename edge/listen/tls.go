@@ -37,8 +37,8 @@ func suites() []uint16 {
 // handshakeKey is under which the context of a handshake has its *arrival.
 type handshakeKey struct{}
 
-// handshake terminates TLS. Whose the connection is and by which endpoint it is served is
-// known afterwards, also if the server name had to tell. An error is a *hangar.EdgeError.
+// handshake terminates TLS. The App and the endpoint of the connection are known afterwards, even
+// if they depend on the server name. An error is a *hangar.EdgeError.
 func (l *Listeners) handshake(ctx context.Context, a *arrival) (*tlsConn, error) {
 	if !l.byIP.allow(a.client, time.Now()) || !l.shakes.Take(a.client) {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeTLSLimit, Message: "the client begins TLS too often"}
@@ -86,7 +86,7 @@ func configuredName(route *hangar.AppRoute, name, domain hangar.Hostname) hangar
 	return ""
 }
 
-// isSilent reports whether a client just went away, as those do who look for open ports.
+// isSilent reports whether a client just went away, as port scanners do.
 func isSilent(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -108,7 +108,7 @@ func (l *Listeners) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return config, nil
 }
 
-// unrecognized reports whether there is no certificate for what the client named.
+// unrecognized reports whether there is no certificate for the client's server name.
 func unrecognized(e *hangar.EdgeError) bool {
 	return e.Code == hangar.EdgeNoCertificate || e.Code == hangar.EdgeNoName
 }
@@ -118,7 +118,7 @@ func unrecognized(e *hangar.EdgeError) bool {
 //nolint:gochecknoglobals // it never changes
 var nameless = &tls.Config{MinVersion: tls.VersionTLS12}
 
-// choose finds the App and its endpoint, and how TLS is to be.
+// choose finds the App and its endpoint, and the settings of TLS.
 func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config, *hangar.EdgeError) {
 	a.name, a.greeted = hangar.Canonical(hello.ServerName), true
 	if a.name != "" && !l.byName.allow(a.name, a.client, time.Now()) {
@@ -131,6 +131,11 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 		return l.choosePlatform(a)
 	}
 	if a.route == nil {
+		if a.name == "" && l.o.Nameless && a.port == portHTTPS {
+			a.platform = true
+			k := configKey{nameless: true, alpn: protoHTTP1, min: tls.VersionTLS12, max: tls.VersionTLS13}
+			return l.configs.get(k, l.newConfig), nil
+		}
 		if a.name == "" {
 			return nil, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "the client sent no server name, and the address is shared"}
 		}
@@ -140,7 +145,7 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 		}
 		a.route = route
 	} else if other, ok := l.o.Routes.ByHostname(a.name); ok && other.ID != a.route.ID {
-		// An App must not get what clients say to another because somebody led them here.
+		// An App must not get what clients say to another because a client was misled here.
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is the name of another app", a.name)}
 	}
 	if a.endpoint == nil {
@@ -157,7 +162,7 @@ func (l *Listeners) choose(hello *tls.ClientHelloInfo, a *arrival) (*tls.Config,
 }
 
 // choosePlatform is choose for a name of the platform. No App gets what clients say to the
-// platform, whichever of its addresses and ports they were led to.
+// platform, whichever of its addresses and ports they reached.
 func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) {
 	if a.route != nil || a.port != portHTTPS {
 		return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("%s is a name of the platform, which is not served here", a.name)}
@@ -167,10 +172,10 @@ func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) 
 	return l.configs.get(k, l.newConfig), nil
 }
 
-// portHTTPS is the public port of names of the platform, whatever number HTTPS has.
+// portHTTPS is the public port of names of the platform, whatever the port of HTTPS is here.
 const portHTTPS = 443
 
-// challenge is for an ACME server that looks whether a name is served here.
+// challenge is for an ACME server that checks whether a name is served here.
 func (l *Listeners) challenge() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{protoACME}, SessionTicketsDisabled: true,
@@ -178,11 +183,12 @@ func (l *Listeners) challenge() *tls.Config {
 	}
 }
 
-// configKey is all by which a configuration differs from others.
+// configKey is everything in which configurations differ.
 type configKey struct {
 	app        hangar.AppID
 	name       hangar.AppName  // of app
 	platform   hangar.Hostname // instead of an App
+	nameless   bool            // instead of both
 	alpn       string          // separated by spaces
 	min, max   uint16
 	selfSigned bool
@@ -216,9 +222,12 @@ func newConfigKey(e *balance.Endpoint) configKey {
 	return k
 }
 
-// owner is what no other configuration shares a TLS session with.
+// owner is what a TLS session is never shared beyond.
 func (k *configKey) owner() string {
-	if k.platform != "" {
+	switch {
+	case k.nameless:
+		return "nameless"
+	case k.platform != "":
 		return "platform " + string(k.platform)
 	}
 	return "app " + string(k.app)
@@ -236,16 +245,16 @@ func (l *Listeners) newConfig(k configKey) *tls.Config {
 	return config
 }
 
-// certificate finds the certificate for a client, for which the name of the App will do if
-// it sent none.
+// certificate finds the certificate for a client; without a server name, that for the name of the
+// App.
 func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.Certificate, error) {
 	ctx := hello.Context()
-	if hello.ServerName == "" {
+	if hello.ServerName == "" && !k.nameless {
 		named := *hello
 		named.ServerName = string(k.name.Hostname(l.o.Domain))
 		hello = &named
 	}
-	found, err := l.o.Certificate(hello, k.selfSigned)
+	found, err := l.o.Certificate(hello, k.selfSigned || k.nameless)
 	if err == nil {
 		return found, nil
 	}
@@ -256,7 +265,7 @@ func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.C
 	if a, ok := ctx.Value(handshakeKey{}).(*arrival); ok {
 		a.refused = refused
 		if unrecognized(refused) {
-			return nil, nil //nolint:nilnil // none, which the alert unrecognized_name tells
+			return nil, nil //nolint:nilnil // none, which becomes the alert unrecognized_name
 		}
 	}
 	return nil, refused
@@ -284,7 +293,7 @@ func (c *configs) get(k configKey, build func(configKey) *tls.Config) *tls.Confi
 		c.made = map[configKey]*tls.Config{}
 	}
 	if c.made[k] == nil {
-		c.made[k] = build(k) // under the lock, lest it have keys that were replaced meanwhile
+		c.made[k] = build(k) // under the lock, so that its keys are not replaced meanwhile
 	}
 	return c.made[k]
 }

@@ -117,8 +117,8 @@ func TestDatagramsAreCounted(t *testing.T) {
 	counted(t, r, map[string]float64{"shop edge_data_in": 4, "shop edge_data_out": 8})
 }
 
-// Handshakes count for the App that the client has named, and what a client makes up counts for
-// nobody by its name.
+// Handshakes count for the App that the client has named. A name that the client made up counts
+// for no App, and is not shown.
 func TestHandshakesAreCounted(t *testing.T) {
 	w := newWorld()
 	w.app("shop", []string{"shared_v4 127.0.0.1", "v4 " + dedicated}, service("tcp", 1, 443, "tls", "http"))
@@ -128,7 +128,7 @@ func TestHandshakesAreCounted(t *testing.T) {
 		t.Helper()
 		config := &tls.Config{RootCAs: w.roots, ServerName: name}
 		if !roots {
-			config.RootCAs = nil // it trusts nobody, and says so
+			config.RootCAs = nil // it trusts no authority, and says so
 		}
 		c := tls.Client(dial(t, "tcp", address), config)
 		if err := c.Handshake(); (err == nil) != roots {
@@ -145,7 +145,7 @@ func TestHandshakesAreCounted(t *testing.T) {
 	})
 	c := tls.Client(dial(t, "tcp", secure.String()), &tls.Config{RootCAs: w.roots, ServerName: "nobody.apps.test"})
 	if c.Handshake() == nil {
-		t.Error("TLS for a name that nobody has")
+		t.Error("TLS for a name that no App has")
 	}
 	for name := range counts(r) {
 		if strings.Contains(name, "nobody") {

@@ -41,8 +41,8 @@ func must(err error) {
 	}
 }
 
-// world is what the edge is told of, and the host that it meets. Machines are programs that
-// listen on loopback: backends has where, by internal port.
+// world is what the edge gets from its feeds, and the host that it meets. Machines are programs
+// that listen on loopback: backends has their addresses, by internal port.
 type world struct {
 	domain hangar.Hostname
 	org    hangar.OrgID // of the Apps that are added
@@ -52,7 +52,7 @@ type world struct {
 	mu       sync.Mutex
 	backends map[int]string
 	lines    []string
-	inside   int // who is in a Machine
+	inside   int // requests in a Machine
 	roots    *x509.CertPool
 	issued   map[string]*tls.Certificate
 	ca       *x509.Certificate
@@ -212,7 +212,7 @@ func (w *world) certificate(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.C
 	return w.issued[name], nil
 }
 
-// seen is what ServeConn was told, as its clients get it.
+// seen is what ServeConn received, as its clients get it.
 type seen struct {
 	App     hangar.AppName
 	Private bool
@@ -235,7 +235,7 @@ func seenOf(e Info, host string) seen {
 	return s
 }
 
-// serveConn is an HTTP server that answers what it was told. It ends when ctx does.
+// serveConn is an HTTP server that answers with what it received. It ends when ctx does.
 func serveConn(ctx context.Context, conn net.Conn, e Info) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -382,7 +382,7 @@ func (r *rig) uncounted(t *testing.T) {
 	}
 }
 
-// freePort is one that nobody listens on at the addresses that tests give to Apps.
+// freePort returns a port without a listener at the addresses that tests give to Apps.
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	port, err := freeport.Port(tb.Context())
@@ -403,7 +403,7 @@ func exchange(t *testing.T, conn net.Conn, text string) string {
 	return string(b)
 }
 
-// ask sends a request and returns what the server was told.
+// ask sends a request and returns what the server received.
 func ask(t *testing.T, conn net.Conn, host string) (got seen) {
 	t.Helper()
 	_, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host)

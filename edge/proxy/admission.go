@@ -6,8 +6,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// admission is the time of a request in a Machine. The connections to a Machine that was killed
-// may stay silent, so the end of its program cancels what waits for them.
+// admission is the time of a request in a Machine. The connections to a killed Machine may stay
+// silent, so the end of its program cancels the waits for them.
 type admission struct {
 	permit *balance.Permit // nil: none is held
 	cancel func()          // ends what waits for the Machine; nil: nothing waits

@@ -6,13 +6,13 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// orgShare is which part of the room for bodies one organization can take: the bodies that
-// it has kept leave room for those of others.
+// orgShare is which part of the room for bodies one organization can take: its kept bodies leave
+// room for those of others.
 const orgShare = 4
 
-// bodyRoom accounts the bytes of bodies that are kept, for each organization and for all.
-// An organization is in it only while it has bodies, so that it is no larger than the number
-// of requests in flight.
+// bodyRoom accounts for the bytes of kept bodies, for each organization and for all. An
+// organization is in it only while it has bodies, so that it is no larger than the number of
+// requests in flight.
 type bodyRoom struct {
 	most bodyBytes // of all organizations
 
@@ -34,7 +34,7 @@ func newBodyRoom(most bodyBytes) *bodyRoom {
 	return &bodyRoom{most: most, of: map[hangar.OrgID]bodyBytes{}}
 }
 
-// take accounts more bytes of an organization, or reports that there is no room for them.
+// take accounts for more bytes of an organization, or reports that there is no room for them.
 func (r *bodyRoom) take(org hangar.OrgID, more bodyBytes) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

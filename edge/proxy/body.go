@@ -18,11 +18,11 @@ var (
 	errBodyTooBig = errors.New("the body is larger than the edge passes on")
 )
 
-// body is that of a client's request. It keeps what has been read of it, so that it can be
-// sent again, as long as that is no more than may be kept: then it forgets all of it.
+// body is that of a client's request. It keeps the bytes read so far, so that it can be sent
+// again, up to a limit, after which it drops all of them.
 //
-// One attempt reads at a time. When the next begins, one that is not over yet gets no more
-// of it; what that one is just waiting for is kept for the next.
+// One attempt reads at a time. When the next begins, an attempt in progress gets no more bytes; a
+// read that it waits for is kept for the next.
 type body struct {
 	src    io.ReadCloser
 	of     *http.Request // has the trailers, when src has ended
@@ -41,7 +41,7 @@ type body struct {
 	reader atomic.Pointer[attemptBody]
 }
 
-// bodyLimits say how much of bodies is kept.
+// bodyLimits bound the kept bytes of bodies.
 type bodyLimits struct {
 	memory int64     // bytes of one body in memory
 	spool  int64     // bytes of one body altogether, if more than memory: in a file
@@ -56,8 +56,8 @@ func (b *body) attempt() (*attemptBody, bool) {
 	return a, b.repeatable()
 }
 
-// repeatable reports whether the whole body can be read again from its beginning. It waits
-// for a read of the client that goes on.
+// repeatable reports whether the whole body can be read again from its beginning. It waits for a
+// client read in progress.
 func (b *body) repeatable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +84,7 @@ func (b *body) failure() error {
 	return b.err
 }
 
-// close forgets what was kept. No attempt gets more.
+// close drops the kept bytes. No attempt gets more.
 func (b *body) close() {
 	b.reader.Store(nil)
 	if b.mu.TryLock() {
@@ -92,14 +92,14 @@ func (b *body) close() {
 		b.mu.Unlock()
 		return
 	}
-	go func() { // the server ends the read that goes on, with the request
+	go func() { // the server ends a read in progress with the request
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.forget()
 	}()
 }
 
-// forget gives back what the body takes. b.mu is held.
+// forget frees the memory of the body. b.mu is held.
 func (b *body) forget() {
 	b.lost = b.lost || b.read > 0
 	b.memory = nil
@@ -111,13 +111,13 @@ func (b *body) forget() {
 	b.taken = bodyBytes{}
 }
 
-// lose forgets a body that can be kept no longer. b.mu is held.
+// lose drops a body that can no longer be kept. b.mu is held.
 func (b *body) lose(noRoom bool) {
 	b.forget()
 	b.lost, b.noRoom = true, noRoom
 }
 
-// take accounts more bytes of the body. b.mu is held.
+// take accounts for more bytes of the body. b.mu is held.
 func (b *body) take(more bodyBytes) bool {
 	if !b.limits.room.take(b.org, more) {
 		return false
@@ -126,7 +126,7 @@ func (b *body) take(more bodyBytes) bool {
 	return true
 }
 
-// keep remembers bytes that follow those it has. b.mu is held.
+// keep appends bytes to those that it has. b.mu is held.
 func (b *body) keep(p []byte) {
 	if b.lost || len(p) == 0 {
 		return
@@ -163,7 +163,7 @@ func (b *body) keep(p []byte) {
 	}
 }
 
-// readAt reads from an offset, at most that of what has been read so far.
+// readAt reads from an offset, at most to the end of the bytes read so far.
 func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

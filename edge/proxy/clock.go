@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// headerClock is a client's connection over HTTP/2 on which the header of a request may take a
-// time only, from its first byte to its last. What it says of a frame is all that it reads of it.
+// headerClock is a client's connection over HTTP/2 on which the header of a request has a time
+// limit, from its first byte to its last. It reads only the headers of frames.
 type headerClock struct {
 	net.Conn
 	within time.Duration
@@ -19,7 +19,7 @@ type headerClock struct {
 	frame   [9]byte // what is known of the latest frame: its length, type and flags
 	known   int     // bytes of it
 	left    int     // bytes of its payload, still to come
-	open    bool    // the header goes on in the next frame
+	open    bool    // the header continues in the next frame
 	timed   bool    // a deadline is set
 }
 
@@ -54,7 +54,7 @@ func (c *headerClock) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begun reports whether a part of a header has come, or of what may turn out to be one.
+// begun reports whether a part of a header has come, or a part of a frame that may be one.
 func (c *headerClock) begun() bool {
 	return c.open || c.known > 0 && c.known < len(c.frame) || c.left > 0 && c.isHeader()
 }

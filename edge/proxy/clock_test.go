@@ -59,8 +59,8 @@ func speak(t *testing.T, c net.Conn, until http2.FrameType, send func(*http2.Fra
 // theEnd is no type of a frame.
 const theEnd http2.FrameType = 0xff
 
-// TestTimeoutsOfAServiceOverHTTP2: they hold from the beginning where TLS is for the App's name, or
-// the address is the App's own. Who waits for an answer is not hurried.
+// TestTimeoutsOfAServiceOverHTTP2: they hold from the beginning where TLS is for the App's name,
+// or the address is the App's own. A client that waits for an answer is not hurried.
 func TestTimeoutsOfAServiceOverHTTP2(t *testing.T) {
 	one := uint32(1)
 	w := newWorld(t)

@@ -82,7 +82,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainWithTunnel: a WebSocket goes on while the proxy drains, for as long as that may take, and
+// TestDrainWithTunnel: a WebSocket continues while the proxy drains, until the drain's limit, and
 // is cut then.
 func TestDrainWithTunnel(t *testing.T) {
 	for _, secure := range []bool{false, true} {
@@ -139,7 +139,7 @@ func TestDrainWithTunnel(t *testing.T) {
 				} else {
 					cancel()
 					if _, err := br.ReadByte(); err == nil {
-						t.Error("the tunnel goes on")
+						t.Error("the tunnel is still open")
 					}
 				}
 				select {
@@ -152,7 +152,7 @@ func TestDrainWithTunnel(t *testing.T) {
 	}
 }
 
-// What a Machine does to a connection has its code.
+// Each thing that a Machine does to a connection has its code.
 func TestFailureCodes(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -191,7 +191,7 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
-// Connections to a Machine that has been started anew are not used again.
+// Connections to a Machine that has been restarted are not used again.
 func TestGone(t *testing.T) {
 	w := newWorld(t)
 	addr := w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "ok") })

@@ -30,8 +30,7 @@ func (w *world) silent(first string) (addr string, asked chan struct{}) {
 	return addr, asked
 }
 
-// TestMachineKilled: nobody waits for a Machine that is dead, also when its connections stay
-// open.
+// TestMachineKilled: no request waits for a dead Machine, even when its connections stay open.
 func TestMachineKilled(t *testing.T) {
 	during := func(t *testing.T, w *world, asked chan struct{}, after hangar.MachineState, r *http.Request) (*http.Response, error) {
 		t.Helper()
@@ -143,7 +142,7 @@ func TestTunnelOfAKilledMachine(t *testing.T) {
 	become(hangar.MachineStopped)
 	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := br.ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("the tunnel goes on: %v", err)
+		t.Errorf("the tunnel is still open: %v", err)
 	}
 	if !eventually(func() bool { return w.gate.inside() == 0 }) {
 		t.Error("the tunnel still counts")

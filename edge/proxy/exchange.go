@@ -43,13 +43,13 @@ type exchange struct {
 	took           time.Duration     // until that was known
 	unanswered     bool              // the client has not waited for the answer
 	bytes          int64             // of its body that were taken over from the Machine, or from a file
-	code           hangar.EdgeCode   // of what the edge answered by itself
+	code           hangar.EdgeCode   // of the edge's own answer
 
 	values [12]string // that headers consist of; see value
 	used   int
 }
 
-// value is a header's value of one line. It saves a piece of memory for each.
+// value is a header's value of one line. It saves an allocation for each.
 func (x *exchange) value(s string) []string {
 	if x.used == len(x.values) {
 		return []string{s}
@@ -87,7 +87,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *clientConn) {
 	x.forward()
 }
 
-// finish ends an exchange, however it went.
+// finish ends an exchange, successful or not.
 func (x *exchange) finish() {
 	x.admission.abort()
 	if x.body != nil {
@@ -101,11 +101,10 @@ func (x *exchange) finish() {
 	x.p.stats.inFlight.Add(-1)
 }
 
-// answered notes the status of the answer, whose header is about to be written.
+// answered records the status of the answer, whose header is about to be written.
 func (x *exchange) answered(status int) { x.status, x.took = status, time.Since(x.start) }
 
-// count counts the answer for the App that the client has asked. A client that has not waited for
-// one got none.
+// count counts the answer for the App that the client has asked. A client that has gone got none.
 func (x *exchange) count() {
 	route := x.route
 	if x.home.route != nil {
@@ -228,8 +227,8 @@ func (p *Proxy) routeOf(v *clientConn, r *http.Request) (*hangar.AppRoute, *hang
 	return route, nil
 }
 
-// forward brings the request to a Machine, and to others if that one wants it, and the
-// answer to the client.
+// forward brings the request to a Machine, and to others if that one replays it, and the answer to
+// the client.
 func (x *exchange) forward() {
 	ctx := x.sent.Context()
 	for {
@@ -349,7 +348,8 @@ func (x *exchange) mayRetry(first time.Time, attempt int) bool {
 	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
 }
 
-// reportPreference tells the Machine if the client preferred another that was not available.
+// reportPreference adds a header for the Machine if the client preferred another that was not
+// available.
 func (x *exchange) reportPreference(permit *balance.Permit) {
 	if permit.PreferredMissed {
 		preferredUnavailable.set(x.r.Header, []string{string(x.selector.Prefer)})

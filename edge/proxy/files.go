@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
 )
 
-// shelves remember which static files Apps have, as long as no row of theirs changes.
+// shelves cache which static files Apps have, as long as no row of theirs changes.
 type shelves struct{ all sync.Map } // of hangar.AppID to *shelf
 
 type shelf struct {
@@ -94,7 +94,8 @@ func (x *exchange) statics() bool {
 	return true
 }
 
-// machineFile answers with a file of a Machine, in which the request is meanwhile.
+// machineFile answers with a file of a Machine, for which the request counts as in flight
+// meanwhile.
 func (x *exchange) machineFile(w http.ResponseWriter) error {
 	ctx := x.sent.Context()
 	permit, err := x.p.balancer.Acquire(ctx, x.ep, x.clientSelector)

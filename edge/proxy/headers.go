@@ -115,8 +115,8 @@ func unusual(r rune) bool {
 // forged reports whether a header of a client's is not passed on.
 func forged(key string) bool { return hopByHop(key) || edgeOnly[key] || spoofed(key) }
 
-// dropForged takes out of trailers what would be taken for a header of the edge's own by a
-// program that puts them together with the headers.
+// dropForged removes from trailers the fields that a program which merges them into the headers
+// would take for the edge's own.
 func dropForged(trailers http.Header) {
 	for key := range trailers {
 		if forged(key) || strings.HasPrefix(key, "X-Forwarded-") || key == "Via" {

@@ -100,7 +100,7 @@ func (r *recorder) serve(_ int, c net.Conn) {
 		case coding == "chunked":
 			b, err := io.ReadAll(httputil.NewChunkedReader(br))
 			if err != nil {
-				return // given up in the middle: whoever sent it knows
+				return // given up in the middle, as the sender knows
 			}
 			if trailers, err = r.lines(br); err != nil {
 				return
@@ -311,7 +311,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// check compares what has come with what may come. Who gets nothing has an answer that says so,
+// check compares what has come with what may come. A refused client has an answer that says so,
 // or none.
 func (r *recorder) check(t *testing.T, answer, want string) {
 	t.Helper()

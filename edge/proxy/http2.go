@@ -121,7 +121,7 @@ func (m *multiplexed) hold() {
 	}
 }
 
-// leave says that a request is over. A connection that is idle for long is closed.
+// leave records the end of a request. A connection that is idle for long is closed.
 func (m *multiplexed) leave() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,7 +304,7 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop()
 		return nil, &failure{err: e, final: true}
 	}
-	// A round trip that is cut short does not wait for what writes the request.
+	// A round trip that is cut short does not wait for the writer of the request.
 	unsent := ctx.Err() == nil && !wrote.Load()
 	f := &failure{err: exchangeError(ctx, err), unsent: unsent || refusedStream(err), answers: read.Load()}
 	a.stop()

@@ -39,7 +39,8 @@ func h2Backend(p *hangar.ServicePort) {
 	p.HTTP = &hangar.HTTPOptions{H2Backend: &yes}
 }
 
-// echo is a stream that sends back what it gets, and ends with what it is told.
+// echo is a stream that sends back what it gets, and ends with the status that the client asks
+// for.
 func echo(_ any, s grpc.ServerStream) error {
 	md, _ := metadata.FromIncomingContext(s.Context())
 	s.SetTrailer(metadata.Pairs("x-trailer", "the end", "x-client", strings.Join(md.Get("fly-client-ip"), ",")))
@@ -244,15 +245,15 @@ func h2spec(t *testing.T, tool, port, seconds string) (failures string, unknown 
 	return failures, unknown
 }
 
-// What the server of golang.org/x/net/http2 does otherwise than h2spec wants, and why that
-// is no harm.
+// deviations are where the server of golang.org/x/net/http2 differs from h2spec, and why that is
+// harmless.
 var deviations = map[string]string{
 	`Sends multiple values of SETTINGS_INITIAL_WINDOW_SIZE`:                                        "it hangs up on a client that gives a setting twice in a frame",
 	`Sends a HEADERS frame that contains the connection-specific header field`:                     "it answers 400, as RFC 9113, section 8.1.1, allows",
 	`Sends a HEADERS frame that contains the TE header field with any value other than "trailers"`: "it answers 400, as RFC 9113, section 8.1.1, allows",
 }
 
-// HTTP/2 can carry what is no request of HTTP/1: it is refused, and nobody is asked twice.
+// HTTP/2 can carry what is no request of HTTP/1: it is refused, and no Machine is asked twice.
 func TestNotForHTTP1(t *testing.T) {
 	w := newWorld(t)
 	w.machine("a1", "app", w.backend(func(http.ResponseWriter, *http.Request) { t.Error("it was passed on") }), nil)

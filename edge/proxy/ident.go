@@ -23,13 +23,13 @@ func requestID(now time.Time, region hangar.Region) string {
 	return string(append(b[:ulid.EncodedSize+1], region...))
 }
 
-// random is fit for what has to be unique and not secret.
+// random is for values that have to be unique and not secret.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // see there
 
 const lowerHex = "0123456789abcdef"
 
-// traceparent returns what a Machine gets in HeaderTraceparent: the caller's trace goes on
-// in a new span, or a new trace begins. continued tells whether there was one.
+// traceparent returns the HeaderTraceparent for a Machine: the caller's trace continues in a new
+// span, or a new trace begins. continued reports which.
 func traceparent(sent string) (value string, continued bool) {
 	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	var b [length]byte

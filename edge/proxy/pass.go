@@ -146,7 +146,7 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 		case left == 0:
 			continue // nothing but the end is to come
 		case n == len(buf):
-			continue // more is there
+			continue // there is more
 		}
 		if more, ok := a.Body.(interface{ Ready() bool }); ok && more.Ready() {
 			continue
@@ -160,7 +160,7 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 	}
 }
 
-// touch says that an answer over HTTP/2 goes on.
+// touch records that an answer over HTTP/2 makes progress.
 func (a *answer) touch() {
 	if a.stallTimer != nil {
 		a.stallTimer.Reset(a.stallTimeout)

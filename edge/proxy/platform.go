@@ -6,12 +6,16 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// platformOf returns what answers a request for a name of the platform; nil: it is for an App.
+// platformOf returns the handler of a request for a name of the platform; nil: it is for an App.
 //
-// A request for such a name never reaches an App, and one on a connection whose TLS is for such
-// a name is never answered as another: what came by an address or a port of an App's own, or
-// with TLS for another name, is misdirected (RFC 9110, section 15.5.20).
+// A request for such a name never reaches an App, and one on a connection whose TLS is for such a
+// name is never answered as another: a request that came by an address or a port of an App's own,
+// or with TLS for another name, is misdirected (RFC 9110, section 15.5.20). A request with TLS for no name, to
+// an address that Apps share, is for the platform, whatever its Host is.
 func (p *Proxy) platformOf(v *clientConn, r *http.Request) (http.Handler, *hangar.EdgeError) {
+	if v.TLS != nil && v.Route == nil && v.ServerName == "" {
+		return p.options.Nameless, nil
+	}
 	if len(p.options.Platform) == 0 {
 		return nil, nil //nolint:nilnil // it is for an App
 	}

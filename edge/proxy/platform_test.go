@@ -137,7 +137,7 @@ func TestPlatformNames(t *testing.T) {
 	}
 }
 
-// TestPlatformWithoutTLS: what is harmless is redirected, and a token is refused with a word.
+// TestPlatformWithoutTLS: a harmless request is redirected, and a token is refused with a word.
 func TestPlatformWithoutTLS(t *testing.T) {
 	w, api, _ := newPlatform(t, func(o *proxy.Options) { o.HTTPSPort = 8443 })
 	for _, client := range []*http.Client{w.client(), w.clientOf(true)} {
@@ -158,7 +158,7 @@ func TestPlatformWithoutTLS(t *testing.T) {
 	}
 }
 
-// TestPlatformSeesClients: what limits who may sign in has to know who calls.
+// TestPlatformSeesClients: the platform needs a client's address for its limit of sign-ins.
 func TestPlatformSeesClients(t *testing.T) {
 	w, _, _ := newPlatform(t, nil)
 	for _, client := range []*http.Client{w.client(), w.clientOf(true)} {

@@ -40,8 +40,8 @@ type upstream struct {
 	closed  atomic.Bool
 }
 
-// Close closes the connection, and counts that once. What was detached of it is closed by whoever
-// has it.
+// Close closes the connection, and counts that once. The owner of a detached part closes that
+// part.
 func (u *upstream) Close() error {
 	if !u.closed.Swap(true) {
 		u.traffic.Disconnected()

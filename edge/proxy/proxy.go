@@ -1,20 +1,20 @@
-// Package proxy is the HTTP side of the edge: it takes requests of clients off connections,
-// brings each to a Machine, and the answer back.
+// Package proxy is the HTTP side of the edge: it reads requests from connections of clients, brings
+// each to a Machine, and the answer back.
 //
-// A request is never lost that can be repeated and never repeated that cannot: as long as
-// no byte of an answer was passed on, one of which nothing was written goes to another Machine,
-// and one that was written too, if its method is idempotent and its body still at hand. What a
-// Machine is told about the client was found out by the edge; a client cannot say it.
-// Memory is bounded: what is kept of bodies, idle connections, lines of logs.
+// A request that can be repeated is never lost, and one that cannot is never repeated: as long as
+// no byte of an answer was passed on, a request of which nothing was written goes to another
+// Machine, and so does one that was written, if its method is idempotent and its body still at
+// hand. What a Machine learns about the client was found out by the edge; a client cannot set it.
+// Memory is bounded: for bodies, idle connections and lines of logs.
 //
 // Everything streams, in both directions at once. A request counts in its Machine (see
 // package balance) from before the connection to it until the end of the answer, a connection
 // that switched protocols until both sides have ended.
 //
-// One goroutine has a request, that of the connection with HTTP/1 and one for each request
-// with HTTP/2 and HTTP/3; a body that has to be waited for and a tunnel take another one.
-// All methods of Proxy may be called from any goroutine. Run sweeps; everything works
-// without it, and grows.
+// One goroutine has a request, that of the connection with HTTP/1 and one for each request with
+// HTTP/2 and HTTP/3; a tunnel, and a body that has to be waited for, take another one. All methods
+// of Proxy may be called from any goroutine. Run sweeps; without it everything works, but memory
+// grows.
 //
 // The package listens on nothing, has no certificates and chooses no Machine.
 package proxy
@@ -44,7 +44,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// Entry is how a connection of a client came in.
+// Entry is how a client's connection came in.
 type Entry struct {
 	Route      *hangar.AppRoute // whose it is; nil: the requests tell by their Host
 	Private    bool             // from a private network
@@ -58,7 +58,7 @@ type Entry struct {
 	Taken      func()          // called, maybe more than once, when Drain waits for the connection; may be nil
 }
 
-// Limits bound what one client or one request may take. What is 0 has its default.
+// Limits bound the resources of one client or one request. A limit of 0 has its default.
 type Limits struct {
 	HeaderTimeout  time.Duration // for the header of a request
 	IdleTimeout    time.Duration // between the requests of a connection
@@ -128,7 +128,7 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// set fills in what is missing.
+// set sets a default.
 func set[T comparable](v *T, usual T) {
 	var zero T
 	if *v == zero {
@@ -151,6 +151,7 @@ type Options struct {
 	HTTPSPort int    // where clients reach the edge by https under the names of Apps; 0: 443
 	Buckets   *statics.Buckets
 	Platform  map[hangar.Hostname]http.Handler // what answers at names of the platform itself; see servePlatform
+	Nameless  http.Handler                     // what answers over TLS for no name at an address that Apps share; nil: such connections do not come
 	Limits    Limits
 	Traffic   *traffic.Table // counts requests; nil: they are not counted
 	Log       *slog.Logger
@@ -187,7 +188,7 @@ type Proxy struct {
 	streamServers map[time.Duration]*streamServer // of connections over HTTP/2, by how long they may be idle
 }
 
-// New returns a Proxy that serves what it is given.
+// New returns a Proxy; ServeConn serves connections.
 func New(o Options) *Proxy {
 	if o.Traffic == nil {
 		o.Traffic = traffic.NewTable()
@@ -219,10 +220,10 @@ func (p *Proxy) dropStale(id hangar.MachineID) {
 	p.streams.drop(id)
 }
 
-// Access is what passes lines about requests on to those who follow an App.
+// Access passes lines about requests to the followers of an App.
 func (p *Proxy) Access() *access.Log { return p.access }
 
-// Run sweeps what the proxy keeps until ctx ends.
+// Run sweeps caches and idle connections until ctx ends.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.streams.drop("")
 	defer p.pool.sweep(time.Now().Add(time.Hour))
@@ -259,8 +260,8 @@ func (p *Proxy) Drain(ctx context.Context) {
 	ending.Wait()
 }
 
-// goAwayEvery is how often connections over HTTP/2 are told that the server ends: one that has
-// just entered may not be known yet to what tells them.
+// goAwayEvery is how often connections over HTTP/2 are told that the server is shutting down: a
+// connection that has just arrived may have missed the last round.
 const goAwayEvery = 100 * time.Millisecond
 
 func (p *Proxy) drainHTTP2(ctx context.Context) {
@@ -288,7 +289,7 @@ func (p *Proxy) drainHTTP2(ctx context.Context) {
 	}
 }
 
-// sever ends a connection without a word, for which TLS would wait for a client that takes nothing.
+// sever resets a connection, because a TLS close would wait for a client that reads nothing.
 func sever(conn net.Conn) {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secure.NetConn()
@@ -315,7 +316,7 @@ func (p *Proxy) leave(conn net.Conn) {
 	}
 }
 
-// Stats are counts since the start, and of now.
+// Stats are counts, current ones and those since the start.
 type Stats struct {
 	Requests uint64
 	Failures uint64 // answers of the edge's own, and those that a Machine did not complete

@@ -261,7 +261,7 @@ func TestAdmission(t *testing.T) {
 		w.entry = func(e *proxy.Entry) { e.Route, e.Local = route, netip.MustParseAddrPort("127.9.9.9:80") }
 		w.mu.Unlock()
 		defer func() { w.mu.Lock(); w.entry = nil; w.mu.Unlock() }()
-		if got := w.get("http://whatever.example/"); got.body != "the app" {
+		if got := w.get("http://unclaimed.example/"); got.body != "the app" {
 			t.Errorf("got %d %q", got.StatusCode, got.body)
 		}
 	})

@@ -123,7 +123,7 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// Whoever gets requests by memory can have that forgotten.
+// A target of remembered replays can invalidate them.
 func TestReplayCacheIsInvalidatedByTheTarget(t *testing.T) {
 	w := newWorld(t)
 	said := make(chan string, 8)
@@ -239,8 +239,8 @@ func TestAccessLog(t *testing.T) {
 	<-done
 }
 
-// TestRememberedReplayIsNotRepeated: a request that was sent by memory to a Machine that may
-// have done it is not done once more where it would have gone otherwise.
+// TestRememberedReplayIsNotRepeated: a request that was sent by memory to a Machine that may have
+// done it is not repeated where it would have gone otherwise.
 func TestRememberedReplayIsNotRepeated(t *testing.T) {
 	w := newWorld(t)
 	var posts atomic.Int32

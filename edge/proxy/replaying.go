@@ -33,7 +33,7 @@ type origin struct {
 // the timeout.
 func (s *replays) withTimeout(ctx context.Context) (bounded context.Context, stop, answered func()) {
 	if s.last == nil || s.last.Timeout == 0 || s.fellBack {
-		return ctx, nothing, nothing
+		return ctx, noop, noop
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(s.last.Timeout, func() { cancel(errTimeout) })

@@ -89,7 +89,7 @@ func (p *Proxy) logEdge(host hangar.HostID, ref hangar.MachineRef, level, text s
 	gate.LogEdge(ref, level, text)
 }
 
-// record writes a line about a request for those who follow the App's.
+// record writes a line about a request for the followers of its App.
 func (x *exchange) record() {
 	if x.route == nil || !x.p.access.Wanted(x.route.ID) {
 		return
@@ -153,7 +153,7 @@ func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
 	return more, true
 }
 
-// sweep forgets what is over, and returns how many lines were left out.
+// sweep drops expired entries, and returns how many lines were left out.
 func (l *lines) sweep(now time.Time) map[line]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,7 +39,7 @@ func readRequest(br *bufio.Reader) *http.Request {
 
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// What a dying Machine does with a connection.
+// deaths are what a dying Machine does with a connection.
 var deaths = []struct {
 	name   string
 	do     func(c net.Conn)

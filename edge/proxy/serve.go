@@ -164,7 +164,7 @@ func ambiguous(r *http.Request) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the request is malformed: " + why}
 }
 
-// challenged answers an ACME server that wants to know whether a name leads here.
+// challenged answers an ACME server that checks whether a name leads here.
 func (p *Proxy) challenged(w http.ResponseWriter, r *http.Request) bool {
 	const where = "/.well-known/acme-challenge/"
 	return p.options.Challenge != nil && len(r.URL.Path) > len(where) && r.URL.Path[:len(where)] == where && p.options.Challenge(w, r)

@@ -67,7 +67,7 @@ func TestStreamsThatStall(t *testing.T) {
 					ended++
 				case *http2.HeadersFrame:
 					if method == "POST" {
-						ended++ // it is told that it is too slow
+						ended++ // it gets the error for being too slow
 					}
 				}
 			}

@@ -223,7 +223,7 @@ func TestClientGone(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(30 * time.Second):
-				t.Fatalf("%s: the Machine goes on", path)
+				t.Fatalf("%s: the Machine still sends", path)
 			}
 			if !eventually(func() bool { return w.gate.inside() == 0 && w.proxy.Stats().InFlight == 0 }) {
 				t.Errorf("%s: the request still counts", path)
@@ -283,8 +283,9 @@ func TestSlowHeader(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfAService: what a service says of the client's connection holds when the service
-// is known: without TLS, from the first request on an address of the App's own, else from the second.
+// TestTimeoutsOfAService: a service's limits for the client's connection hold once the service is
+// known: without TLS, from the first request on an address of the App's own, else from the
+// second.
 func TestTimeoutsOfAService(t *testing.T) {
 	one := uint32(1)
 	w := newWorld(t)

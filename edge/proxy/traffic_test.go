@@ -56,7 +56,7 @@ func (w *world) counted(table *traffic.Table, want map[string]float64) {
 }
 
 // Answers are counted for the App that the client has asked, and for each Machine that has given
-// one, whatever the protocol.
+// one, over every protocol.
 func TestAnswersAreCounted(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

@@ -49,7 +49,7 @@ func (x *exchange) tunnel(a *answer) {
 	machine, early := a.conn.Detach()
 	defer machine.Close()
 	x.admission.onExit(func() { _ = machine.Close() })
-	// What one side was quick to send is behind its request or answer, in a buffer.
+	// Early bytes of one side are behind its request or answer, in a buffer.
 	if _, err := client.Write(early); err != nil {
 		return
 	}

@@ -122,10 +122,10 @@ func (w *world) upgraded(secure bool) (net.Conn, *bufio.Reader) {
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
 
-// What peers say after the switch is theirs: the frames that Autobahn's cases are about
-// (fragments, control frames between them, reserved bits and opcodes, invalid UTF-8, lengths
-// that are not the shortest, a close without or with an invalid code) pass unchanged,
-// however they are cut.
+// After the switch, the proxy passes all bytes on unchanged, however they are cut: the frames
+// that Autobahn's cases are about (fragments, control frames between them, reserved bits and
+// opcodes, invalid UTF-8, lengths that are not the shortest, a close without or with an invalid
+// code).
 func TestTunnelIsTransparent(t *testing.T) {
 	w := newWorld(t)
 	addr := w.scripted(func(_ int, c net.Conn) {

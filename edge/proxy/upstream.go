@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// answer is what a Machine answers, with the way to give back what it came by.
+// answer is a Machine's answer, with the function that returns its connection.
 type answer struct {
 	*http.Response
 	admission *admission
@@ -144,7 +144,7 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	}
 	res, err := u.RoundTrip(ctx, out, http1.RoundTripOptions{Informational: x.informational, IdleTimeout: x.idleTimeout()}) //nolint:bodyclose // answer.done or answer.drop does
 	if err == nil {
-		return &answer{Response: res, conn: u, stop: nothing}, nil
+		return &answer{Response: res, conn: u, stop: noop}, nil
 	}
 	if e := x.bodyFailure(); e != nil {
 		return nil, &failure{err: e, final: true}
@@ -196,8 +196,8 @@ func (x *exchange) blamedForCrash(ctx context.Context, permit *balance.Permit) b
 	}
 }
 
-// idempotent reports whether a request does the same if it is done twice, as RFC 9110,
-// section 9.2.2 says of methods and Idempotency-Key of others.
+// idempotent reports whether a request may be repeated without another effect, by its method (RFC
+// 9110, section 9.2.2) or its Idempotency-Key.
 func idempotent(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete, http.MethodTrace:
@@ -220,7 +220,7 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
 	return out, ok
 }
 
-func nothing() {}
+func noop() {}
 
 // bodyFailure is what the client did wrong with its body, or nil.
 func (x *exchange) bodyFailure() *hangar.EdgeError {
@@ -240,7 +240,7 @@ func (x *exchange) bodyFailure() *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the body of the request is malformed or incomplete", Err: err}
 }
 
-// bodyLost is why a request cannot be sent once more.
+// bodyLost is why a request cannot be repeated.
 func bodyLost(b *body) *hangar.EdgeError {
 	if b.full() {
 		return &hangar.EdgeError{
@@ -255,7 +255,7 @@ func bodyLost(b *body) *hangar.EdgeError {
 }
 
 var (
-	errTimeout = errors.New("the Machine has not answered in time")
+	errTimeout = errors.New("the Machine did not answer in time")
 	errExited  = errors.New("the Machine has ended")
 )
 
@@ -267,7 +267,7 @@ func dialError(err error) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 }
 
-// exchangeError says why a Machine that is connected has not answered.
+// exchangeError says why a connected Machine did not answer.
 func exchangeError(ctx context.Context, err error) *hangar.EdgeError {
 	e := &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 	var network net.Error

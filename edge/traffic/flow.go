@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Flow is a client's connection as far as it is counted. It counts for one App at a time, which
-// gets what has passed since the connection began or its App changed.
+// Flow counts a client's connection. It counts for one App at a time, which gets the bytes since
+// the connection began or its App changed.
 type Flow struct {
 	table   *Table
 	measure func() (in, out uint64, ok bool) // bytes since the beginning
@@ -99,7 +99,7 @@ func (f *Flow) accountLocked() {
 	if !ok {
 		return
 	}
-	// What the kernel says may go back by some bytes when it sends some again.
+	// The kernel's count may go back by some bytes when it sends some again.
 	if in > f.in {
 		a.in.Add(in - f.in)
 		f.in = in
@@ -124,10 +124,10 @@ func (t *Table) Count(conn *net.TCPConn) *Conn {
 	return c
 }
 
-// Flow is what the connection counts.
+// Flow is the count of the connection.
 func (c *Conn) Flow() *Flow { return &c.flow }
 
-// TCP returns the connection itself, for what the kernel does with it. It must not be closed.
+// TCP returns the connection itself, for splicing. It must not be closed.
 func (c *Conn) TCP() *net.TCPConn { return c.TCPConn }
 
 // Close implements net.Conn.

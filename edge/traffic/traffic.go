@@ -1,12 +1,12 @@
-// Package traffic counts what the edge passes on, for each App and each Machine.
+// Package traffic counts the traffic of the edge, for each App and each Machine.
 //
-// Counting costs a request a few atomic additions and no lock: who counts holds an *App or a
+// Counting costs a request a few atomic additions and no lock: a caller holds an *App or a
 // *Machine, which is looked up once for each connection of a client and once for each permit.
-// Bytes are not counted as they pass, but asked of the kernel, when a connection ends and when
+// Bytes are not counted as they pass, but read from the kernel when a connection ends and when
 // counts are read: see Flow.
 //
 // What is kept is bounded. An App has as many entries as there are registered statuses of HTTP
-// and MaxServerNames; a Table has an entry for each App that somebody has connected to until Sweep,
+// and MaxServerNames; a Table has an entry for each App with a connection since the last Sweep,
 // and a Flow for each connection. The maker of the counts of a Machine keeps them.
 //
 // All methods may be called from many goroutines.
@@ -79,7 +79,7 @@ func (t *Table) App(id hangar.AppID) *App {
 	return a
 }
 
-// Apps returns the counts of all Apps, sorted by id, with what open connections have passed
+// Apps returns the counts of all Apps, sorted by id, including the traffic of open connections
 // until now.
 func (t *Table) Apps() []*App {
 	t.mu.RLock()
@@ -115,7 +115,7 @@ func (t *Table) Sweep(known func(hangar.AppID) bool) {
 // others are counted without a name.
 const MaxServerNames = 256
 
-// App is what the edge counts of an App.
+// App has the counts of an App.
 type App struct {
 	id        hangar.AppID
 	responses responses
@@ -151,8 +151,8 @@ func (a *App) Handshake(version uint16, took time.Duration) {
 	}
 }
 
-// HandshakeFailed counts a TLS handshake that failed. The name must be one that is configured
-// for the App, or empty, lest clients make up series.
+// HandshakeFailed counts a TLS handshake that failed. The name must be one that is configured for
+// the App, or empty, so that clients cannot make up series.
 func (a *App) HandshakeFailed(name hangar.Hostname) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,7 +165,7 @@ func (a *App) HandshakeFailed(name hangar.Hostname) {
 	a.tlsErrors[name]++
 }
 
-// Machine is what the edge counts of a Machine. The zero value is ready.
+// Machine has the counts of a Machine. The zero value is ready.
 type Machine struct {
 	responses             responses
 	connect               histogram

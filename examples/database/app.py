@@ -1,6 +1,6 @@
 """Notes in a SQLite database: GET / lists them, POST / adds the body as one.
 
-It knows nothing of replicas: it opens a file. hangar-db runs beside it, and its proxy before it.
+It does not know about replicas: it opens a file. hangar-db runs beside it, with its proxy in front.
 """
 
 import os

@@ -1,5 +1,5 @@
 // Command hello is the smallest thing worth hosting: a web server that counts its
-// requests in memory, so that one can see whether its memory survives.
+// requests in memory, to show whether its memory survives.
 //
 // It listens on port 8080, or on PORT, and answers every path with one line. With DATA,
 // a directory on a volume, /notes keeps what is posted to it, a line each: when it has

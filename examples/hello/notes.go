@@ -38,7 +38,7 @@ func (n *notes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write(all) // whoever asked may be gone
+	_, _ = w.Write(all) // the client may be gone
 }
 
 // add appends a line that is on the disk when it returns.

@@ -95,7 +95,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // a client that is gone cannot be told
+	_, _ = w.Write(raw) // there is no way to report an error to a client that is gone
 }
 
 func (v *server) failed(w http.ResponseWriter, r *http.Request, err error) {

@@ -32,7 +32,7 @@ var page = template.Must(template.New("").Parse(`<!DOCTYPE html>
 </html>
 `))
 
-// owner finds the extension of a page, and the session of who may see it.
+// owner finds the extension of a page, and a session that may see it.
 func (v *server) owner(w http.ResponseWriter, r *http.Request) (e extension, keys int, s session, ok bool) {
 	s, known := v.sessions.of(r)
 	e, keys, err := v.store.get(r.PathValue("id"))
@@ -63,7 +63,7 @@ func (v *server) dashboard(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change does what an admin wants by the form of the page. The platform is told.
+// change applies what an admin submits with the form of the page, and notifies the platform.
 func (v *server) change(w http.ResponseWriter, r *http.Request) {
 	e, _, s, ok := v.owner(w, r)
 	if !ok {

@@ -34,8 +34,7 @@ type session struct {
 	form     string            // what the forms of its pages carry
 }
 
-// sessions are kept in memory: who was signed in before a restart signs in again, which takes a
-// redirect.
+// sessions are kept in memory: after a restart users sign in again, which takes a redirect.
 type sessions struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -84,7 +83,7 @@ func (v *server) oauth() *oauth2.Config {
 }
 
 // signOn leads a browser to its extension, by way of the platform if it is not signed in. The link is
-// signed, but says nothing of who opens it.
+// signed, but does not identify the visitor.
 func (v *server) signOn(w http.ResponseWriter, r *http.Request) {
 	e, _, err := v.store.get(r.PathValue("id"))
 	if err != nil {
@@ -100,7 +99,7 @@ func (v *server) signOn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, v.oauth().AuthCodeURL(s.state, oauth2.S256ChallengeOption(s.verifier), oauth2.SetAuthURLParam("organization_id", e.OrganizationID)), http.StatusFound)
 }
 
-// tokenInfo is what the platform says of who has signed in.
+// tokenInfo is what the platform says of the signed-in user.
 type tokenInfo struct {
 	UserID        string `json:"user_id"`
 	UserName      string `json:"user_name"`

@@ -128,7 +128,7 @@ func count(tx *bbolt.Tx, id string) (n int) {
 	return n
 }
 
-// update changes an extension; when tell is not empty, the platform is told.
+// update changes an extension, and notifies the platform when tell is not empty.
 func (s *store) update(id string, tell provider.Action, change func(e *extension)) (e extension, keys int, err error) {
 	err = s.Update(func(tx *bbolt.Tx) error {
 		if e, err = read(tx, id); err != nil {

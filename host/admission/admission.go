@@ -1,9 +1,9 @@
 // Package admission decides which Machines a host has memory and processors for.
 //
-// A Ledger knows how much each Machine is promised that is not at rest. The sum never
-// grows beyond the capacity, however many ask at once: looking and taking are one step under
-// one lock. A promise that shrinks, or that is found when the daemon starts, is always
-// taken. Asking costs the same with one Machine as with ten thousand.
+// A Ledger knows the promise to each Machine that is not at rest. The sum never grows beyond the
+// capacity, however many callers there are: checking and taking are one step under one lock. A
+// promise that shrinks, or that is found when the daemon starts, is always taken. The cost of a
+// call does not grow with the number of Machines.
 //
 // Nothing is durable: a promise follows from the record of its Machine.
 package admission
@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Load is what a Machine is promised, or what all of them may be.
+// Load is the promise to one Machine, or the sum of all.
 type Load struct {
 	Memory int64 // bytes
 	CPUs   int64
@@ -23,7 +23,7 @@ type Load struct {
 // covers reports whether l has at least as much of everything as o.
 func (l Load) covers(o Load) bool { return l.Memory >= o.Memory && l.CPUs >= o.CPUs }
 
-// Max is the larger of two loads, by each of their parts.
+// Max is the larger of two loads, in each of their parts.
 func Max(a, b Load) Load { return Load{Memory: max(a.Memory, b.Memory), CPUs: max(a.CPUs, b.CPUs)} }
 
 // Ledger keeps the promises of a host. It is safe for concurrent use.
@@ -35,13 +35,13 @@ type Ledger struct {
 	byID     map[hangar.MachineID]Load // guarded by mu
 }
 
-// NewLedger returns a Ledger without promises, whose sum is to stay within capacity.
+// NewLedger returns a Ledger without promises, whose sum stays within capacity.
 func NewLedger(capacity Load) *Ledger {
 	return &Ledger{capacity: capacity, byID: make(map[hangar.MachineID]Load)}
 }
 
-// Admit promises a Machine at least as much as load, and returns what it was promised
-// before. It answers CodeConflict with ReasonInsufficientCapacity when that does not fit.
+// Admit promises a Machine at least as much as load, and returns its promise before. It answers
+// CodeConflict with ReasonInsufficientCapacity when that does not fit.
 func (l *Ledger) Admit(id hangar.MachineID, load Load) (before Load, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func full(format string, args ...any) error {
 	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "could not reserve resource for machine: "+format, args...)
 }
 
-// Set makes load what a Machine is promised, whether or not that fits.
+// Set makes load the promise to a Machine, whether or not it fits.
 func (l *Ledger) Set(id hangar.MachineID, load Load) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *Ledger) set(id hangar.MachineID, load Load) {
 	l.byID[id] = load
 }
 
-// Left is what is not promised. It is negative where promises were found that exceed the
+// Left is the capacity without promises. It is negative where promises were found that exceed the
 // capacity.
 func (l *Ledger) Left() Load {
 	l.mu.Lock()
@@ -120,5 +120,5 @@ func (l *Ledger) Left() Load {
 	return Load{Memory: l.capacity.Memory - l.promised.Memory, CPUs: l.capacity.CPUs - l.promised.CPUs}
 }
 
-// Capacity is what may be promised in all.
+// Capacity is the largest sum of promises.
 func (l *Ledger) Capacity() Load { return l.capacity }

@@ -210,7 +210,7 @@ func refusals(t *testing.T, f fixture) {
 	wantError(t, "create without an image", err, hangar.CodeInvalid, hangar.ReasonImageNotFound)
 	m := f.start(t)
 	_, err = f.Agent.WaitMachine(t.Context(), m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}, Timeout: time.Millisecond})
-	wantError(t, "wait in vain", err, hangar.CodeTimeout, hangar.ReasonWaitTimeout)
+	wantError(t, "wait for a state that does not come", err, hangar.CodeTimeout, hangar.ReasonWaitTimeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = f.Agent.WaitMachine(ctx, m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}})

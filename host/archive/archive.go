@@ -1,30 +1,26 @@
 // Package archive keeps snapshots of volumes in a content-addressed, compressed and
 // encrypted store, on a disk of the server or in an S3 bucket.
 //
-// A snapshot is cut into segments of 64 KiB, and each different segment is stored once,
-// whichever volume it is of. What was never written, or is zero, takes no room. A
-// snapshot that builds on an earlier one of the same volume reads only what has changed
-// since, and shares the rest with it; none depends on another one, and any may be
-// removed. The store is a kopia repository: with the password, `kopia snapshot restore`
-// gets a volume back without hangar, as the file "volume".
+// A snapshot is cut into segments of 64 KiB, and each different segment is stored once, for all
+// volumes. Unwritten and zero parts take no room. A snapshot that builds on an earlier one of the
+// same volume reads only what has changed since, and shares the rest with it; none depends on
+// another one, and any may be removed. The store is a kopia repository: with the password, `kopia
+// snapshot restore` restores a volume without hangar, as the file "volume".
 //
-// A snapshot that Write has returned is complete and durable, also when the power is
-// lost. One that was cut short, by a cancelled context, an error or kill -9, does not
-// exist; Collect gets back what it had stored. Read checks every segment by its SHA-256
-// before it writes it, and the whole by the snapshot's digest, which says nothing of the
-// store and can be computed from a device alone: see Digest. What is in the store is never
-// changed in place, so that Collect may be killed anywhere.
+// A snapshot that Write has returned is complete and durable, even after a power loss. One that was
+// cut short, by a cancelled context, an error or kill -9, does not exist; Collect frees what it had
+// stored. Read checks every segment by its SHA-256 before it writes it, and the whole by the
+// snapshot's digest, which does not depend on the store and can be computed from a device alone:
+// see Digest. Stored objects are never changed in place, so that Collect may be killed anywhere.
 //
-// All methods may be called from any goroutine, between Open and Close. A directory
-// belongs to one process at a time, which holds a lock on it; a bucket may be shared by
-// any number of daemons that have the same password. Collect never removes what a
-// snapshot needs, be it one that is being written in another process. In a directory it
-// gets the room of removed snapshots back at once. In a bucket, where others cannot be
-// asked what they are doing, it waits as long as kopia considers safe: called every hour,
-// it takes half a day, and what is younger than a day is left alone.
+// All methods may be called from any goroutine, between Open and Close. A directory belongs to
+// one process at a time, which holds a lock on it; a bucket may be shared by any number of
+// daemons that have the same password. Collect never removes what a snapshot needs, even one that
+// another process is writing. In a directory it frees the room of removed snapshots at once. In a
+// bucket, where other daemons cannot be asked what they are doing, it waits as long as kopia
+// considers safe: called every hour, it takes half a day, and content younger than a day is kept.
 //
-// The archive knows no volumes, devices, retention or schedules. It starts no work by
-// itself.
+// The archive knows no volumes, devices, retention or schedules. It starts no work by itself.
 package archive
 
 import (
@@ -67,7 +63,7 @@ var (
 	ErrCorrupt = errors.New("snapshot is damaged")
 	// ErrPassword: the archive was made with another password.
 	ErrPassword = errors.New("wrong password for the archive")
-	// ErrForeign: what is there is not an archive, or one of a newer format.
+	// ErrForeign: the store is not an archive, or one of a newer format.
 	ErrForeign = errors.New("not an archive of snapshots")
 	// ErrUnreachable: the server does not answer, or refuses.
 	ErrUnreachable = errors.New("the archive cannot be reached")
@@ -96,11 +92,11 @@ type Archive struct {
 	opts   Options
 	store  *store
 	rep    repo.DirectRepository
-	end    context.CancelFunc // of what rep runs with
+	end    context.CancelFunc // of the context that rep runs with
 	shared bool               // other processes may have it open
 
-	// gate is held shared by what makes a snapshot last, and alone by Collect while it
-	// decides what is garbage, so that one of the two sees what the other did.
+	// gate is held shared while a snapshot is committed, and alone by Collect while it decides
+	// what is garbage, so that one of the two sees what the other did.
 	gate *semaphore.Weighted // of gateAlone
 
 	mu       sync.Mutex
@@ -123,10 +119,9 @@ func New(opts Options) *Archive {
 	return &Archive{opts: opts, sessions: map[*session]time.Time{}, collecting: make(chan struct{}, 1), gate: semaphore.NewWeighted(gateAlone)}
 }
 
-// Open opens the archive, and makes it when there is none: in an empty or missing
-// directory, or under an unused prefix of a bucket that exists. It answers ErrPassword,
-// ErrForeign, ErrUnreachable and ErrLocked; what is wrong with the URL is named with
-// its parameter.
+// Open opens the archive, and makes it when there is none: in an empty or missing directory, or
+// under an unused prefix of a bucket that exists. It answers ErrPassword, ErrForeign,
+// ErrUnreachable and ErrLocked; an error in the URL names the parameter.
 func (a *Archive) Open(ctx context.Context) (err error) {
 	ctx = a.logged(ctx)
 	place, err := parse(a.opts.URL)
@@ -205,8 +200,8 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	return a.store.synced()
 }
 
-// connect opens the repository that is there. The library takes its settings from a
-// file; there is no secret in it, as the store itself travels in the context.
+// connect opens the existing repository. The library takes its settings from a file; there is no
+// secret in it, as the store itself travels in the context.
 func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	cache, err := filepath.Abs(a.opts.Cache)
 	if err != nil {
@@ -217,7 +212,7 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	}
 	settings, err := json.Marshal(repo.LocalConfig{
 		Storage: &blob.ConnectionInfo{Type: storageType, Config: struct{}{}},
-		// Nothing is cached on disk: a restore shall read what is in the store. The index is
+		// Nothing is cached on disk: a restore must read the store itself. The index is
 		// in memory, some 35 bytes for each segment: 570 MB per TB that is stored.
 		Caching: new(content.CachingOptions),
 		ClientOptions: repo.ClientOptions{
@@ -285,7 +280,7 @@ func (a *Archive) adopt(ctx context.Context) error {
 	return s.w.Flush(ctx)
 }
 
-// Close ends the use of the archive. Nothing else may be under way.
+// Close closes the archive. No other call may be in progress.
 func (a *Archive) Close() error {
 	if a.rep == nil {
 		return nil
@@ -306,7 +301,7 @@ type session struct {
 	release  func()
 }
 
-// begin begins a session, which must end. What was written and not flushed is lost.
+// begin begins a session, which must end. Unflushed writes are lost.
 func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 	s := &session{a: a}
 	_, w, err := a.rep.NewDirectWriter(ctx, repo.WriteSessionOptions{

@@ -299,7 +299,7 @@ func (f failing) ReadAt(p []byte, off int64) (int, error) {
 	return f.device.ReadAt(p, off)
 }
 
-// What a snapshot stored that came to nothing does not stay.
+// A failed snapshot leaves nothing in the store.
 func TestFailedWriteLeavesNothing(t *testing.T) {
 	p := inDirectory(t)
 	a := p.open(t)
@@ -351,7 +351,8 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, freed := p.size(t), int64(0)
-	// What was decided after the second in which a collection began is left for the next one.
+	// Contents that became garbage after the second in which a collection began are left for the
+	// next one.
 	for begun := time.Now(); p.size(t) > 85*mib && time.Since(begun) < time.Minute; <-time.After(500 * time.Millisecond) {
 		n, err := a.Collect(t.Context())
 		if err != nil {
@@ -517,7 +518,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// isDamage: what is said of the snapshot must be true. Some of the other files have
+// isDamage checks that what an error says of the snapshot is true. Some of the other files have
 // nothing of it.
 func isDamage(t *testing.T, what string, id hangar.SnapshotID, err error, must bool) {
 	t.Helper()
@@ -607,7 +608,7 @@ func TestUnreachable(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "y")
 	opts := archive.Options{URL: "s3://b/p?tls=off&endpoint=127.0.0.1:1", Cache: t.TempDir(), Password: password}
 	if err := archive.New(opts).Open(t.Context()); !errors.Is(err, archive.ErrUnreachable) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("without a listener: %v", err)
 	}
 	p := inBucket(t)
 	opts.URL = strings.Replace(p.url, "bucket", "nosuch", 1)

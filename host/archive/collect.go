@@ -16,13 +16,13 @@ import (
 	"github.com/kopia/kopia/snapshot/snapshotgc"
 )
 
-// Collect gets back the room of what no snapshot needs, and returns how many bytes that
-// were. It may run beside anything, be interrupted anywhere and be repeated; of two at
-// once in one process the second waits. In a bucket one daemon collects at a time: while
-// another one does, it frees nothing and answers no error.
+// Collect frees the room that no snapshot needs, and returns how many bytes that were. It may run
+// beside anything, be interrupted anywhere and be repeated; of two at once in one process the
+// second waits. In a bucket one daemon collects at a time: while another one does, it frees
+// nothing and answers no error.
 //
-// Room comes back in files of some 10 MiB. One that is still needed in part is rewritten
-// once less than three quarters of 10 MiB of it are.
+// Room is freed in files of some 10 MiB. A file that is still needed in part is rewritten once
+// less than three quarters of 10 MiB of it are.
 func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
 	ctx = a.logged(ctx)
 	select {
@@ -89,17 +89,17 @@ func (a *Archive) safety() maintenance.SafetyParameters {
 	return maintenance.SafetyNone
 }
 
-// mark decides what is garbage: durably, and so that later decisions can take it back.
-// It returns the second in which that was. What is stored again is of that second or
-// younger, and then goes before the decision; what was decided of something that was
-// stored in the same second has a later time, and stays until the next Collect.
+// mark decides what is garbage, durably, and so that later decisions can take it back. It returns
+// the second of the decision. Content that is stored again is of that second or younger, and wins
+// over the decision; a decision on content that was stored in the same second has a later time,
+// and waits for the next Collect.
 func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.SafetyParameters) (time.Time, error) {
 	if err := a.gate.Acquire(ctx, gateAlone); err != nil {
 		return time.Time{}, err
 	}
 	defer a.gate.Release(gateAlone)
 	if !a.shared {
-		// What a session stores that is under way is not garbage.
+		// The contents of an open session are not garbage.
 		safety.MinContentAgeSubjectToGC = time.Since(a.oldest(s))
 	}
 	if err := s.w.Refresh(ctx); err != nil {
@@ -126,9 +126,8 @@ func (a *Archive) oldest(s *session) time.Time {
 	return oldest
 }
 
-// settled is the time until which everything that was decided is final, because a later
-// decision, after all that could be under way then had become visible, has confirmed it.
-// Zero: there is none.
+// settled is the time until which all decisions are final, because a later one has confirmed them,
+// after everything that could be in progress then had become visible. Zero: there is none.
 func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters) time.Time {
 	runs := slices.DeleteFunc(slices.Clone(schedule.Runs[maintenance.TaskSnapshotGarbageCollection]),
 		func(r maintenance.RunInfo) bool { return !r.Success })
@@ -144,8 +143,8 @@ func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters
 	return time.Time{}
 }
 
-// packSize is how many bytes the library collects in memory before it writes a file, and
-// shortPack how many of a file must be needed lest it be rewritten.
+// packSize is how many bytes the library collects in memory before it writes a file. A file is
+// rewritten once less than shortPack of it is needed.
 const (
 	packSize  = 10 << 20 // the least that the library allows
 	shortPack = packSize / 4 * 3
@@ -158,7 +157,7 @@ func (a *Archive) sweep(ctx context.Context, s *session, safety maintenance.Safe
 		return 0, err
 	}
 	before := s.uploaded.Load()
-	// Who has an old index reads from the old files, so that in a bucket those stay until
+	// A process with an old index reads from the old files, so that in a bucket those stay until
 	// all have read the new one. Meanwhile no more are rewritten.
 	rewritten, removed := last(schedule, maintenance.TaskRewriteContentsFull), last(schedule, maintenance.TaskDeleteOrphanedBlobsFull)
 	var damage error
@@ -248,9 +247,8 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 	})
 }
 
-// copyContents stores contents once more, but for those that are damaged. The library's own
-// function takes those that leave the index meanwhile, because they were garbage, for a failure,
-// and ends there.
+// copyContents stores contents again, except for damaged ones. The library's own function fails
+// on contents that leave the index meanwhile because they were garbage.
 func copyContents(ctx context.Context, to *content.WriteManager, contents []content.Info) (*maintenancestats.RewriteContentsStats, error) {
 	var stats maintenancestats.RewriteContentsStats
 	var failed []error

@@ -27,7 +27,7 @@ const (
 	envCache = "ARCHIVE_TEST_CACHE"
 )
 
-// child writes, removes and collects for ever, and says what it has done. Its volumes
+// child writes, removes and collects until it is killed, and reports each step. Its volumes
 // have few different contents, so that snapshots share a lot.
 func child(url string) {
 	ctx := context.Background()
@@ -128,7 +128,7 @@ func TestKill(t *testing.T) {
 			}
 			// The child died before it could report it.
 			if extra--; extra < 0 {
-				t.Fatalf("round %d: there is %s, which nobody wrote", round, e.ID)
+				t.Fatalf("round %d: there is %s, which no child wrote", round, e.ID)
 			}
 			if got := restore(t, a, e); plainDigest(got) != e.Digest {
 				t.Fatalf("round %d: %s came back otherwise", round, e.ID)

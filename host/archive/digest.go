@@ -248,7 +248,7 @@ func table(b []byte) []sum {
 // reportEvery is how often progress is reported, at most.
 const reportEvery = 100 * time.Millisecond
 
-// reporter tells how far some work is.
+// reporter reports the progress of some work.
 type reporter struct {
 	mu     sync.Mutex
 	report func(hangar.Progress) // may be nil

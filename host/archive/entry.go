@@ -122,8 +122,8 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	return e, found[0].ID, nil
 }
 
-// Entries returns the snapshots of a volume, or of all if it is empty, the newest first.
-// What in the repository is not a snapshot of hangar is left out.
+// Entries returns the snapshots of a volume, or of all if it is empty, the newest first. Other
+// entries of the repository are left out.
 func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, error) {
 	ctx = a.logged(ctx)
 	if err := a.refresh(ctx); err != nil {
@@ -155,8 +155,8 @@ func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, err
 	return slices.CompactFunc(entries, func(x, y Entry) bool { return x.ID == y.ID }), nil
 }
 
-// Remove forgets snapshots, durably and all at once. Those that are not there are no
-// error. Their room comes back with Collect.
+// Remove forgets snapshots, durably and all at once. A missing snapshot is not an error. Collect
+// frees their room.
 func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
 	ctx = a.logged(ctx)
 	if err := a.refresh(ctx); err != nil {

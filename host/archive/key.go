@@ -2,6 +2,6 @@
 
 package archive
 
-// keyDerivation makes a key of the password. Not scrypt, which takes 64 MiB for what a random password does
-// not need.
+// keyDerivation makes a key of the password. Not scrypt, which takes 64 MiB that a random
+// password does not need.
 const keyDerivation = "pbkdf2-sha256-600000"

@@ -49,7 +49,7 @@ type group struct {
 	sum   sum       // of the table
 }
 
-// tree is a snapshot as it is stored, but for what is in its groups.
+// tree is a snapshot as it is stored, except for the content of its groups.
 type tree struct {
 	Entry
 	volume
@@ -65,7 +65,7 @@ type index struct {
 
 const indexStream = "kopia:indirect"
 
-// put stores an object. What is larger than a segment becomes an index of segments.
+// put stores an object. One larger than a segment becomes an index of segments.
 func put(ctx context.Context, w repo.RepositoryWriter, prefix string, b []byte) (object.ID, error) {
 	o := w.NewObjectWriter(ctx, object.WriterOptions{
 		Splitter: splitter, Compressor: compression, MetadataCompressor: compression,
@@ -284,7 +284,7 @@ func (t *tree) getGroup(ctx context.Context, rep repo.DirectRepository, g int) (
 	return parts, sums, nil
 }
 
-// CorruptError says what of a snapshot is damaged. It is an ErrCorrupt.
+// CorruptError names the damaged part of a snapshot. It is an ErrCorrupt.
 type CorruptError struct {
 	ID     hangar.SnapshotID
 	Offset int64 // in the volume, from which on something is damaged; 0 as well if all is
@@ -299,8 +299,8 @@ func (e *CorruptError) Error() string {
 // Unwrap makes the error an ErrCorrupt.
 func (e *CorruptError) Unwrap() []error { return []error{ErrCorrupt, e.Err} }
 
-// damaged tells damage from what says nothing of the snapshot: the end of the context, a
-// network that is down, and that the snapshot was removed meanwhile.
+// damaged separates damage from errors that say nothing of the snapshot: the end of the context,
+// a network that is down, and that the snapshot was removed meanwhile.
 func (a *Archive) damaged(ctx context.Context, id hangar.SnapshotID, offset int64, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -18,9 +18,9 @@ const (
 	// leaseBlob says which daemon collects the garbage of a bucket.
 	leaseBlob blob.ID = "hangar.collector"
 	leaseFor          = 15 * time.Minute
-	// leaseSettles is how long who takes the lease waits whether somebody else does, too.
-	// If both believe to have it, because a request took longer, they hinder one another
-	// and do no harm: the ages by which the library judges are much longer.
+	// leaseSettles is how long a process that takes the lease waits for a competitor. If two
+	// believe they have it, because a request took longer, they slow one another down and do no
+	// harm: the ages by which the library judges are much longer.
 	leaseSettles = time.Second
 )
 
@@ -73,7 +73,7 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 		<-done
 		if held, err := a.holder(ctx); err == nil && held.Holder == me {
 			if err := a.store.DeleteBlob(ctx, leaseBlob); err != nil {
-				a.opts.Log.WarnContext(ctx, "The right to collect the garbage of the archive was not given back and expires.", "error", err)
+				a.opts.Log.WarnContext(ctx, "The lease of the archive's garbage collection was not released and expires.", "error", err)
 			}
 		}
 	}, nil
@@ -88,7 +88,7 @@ func (a *Archive) holder(ctx context.Context) (held leaseRecord, err error) {
 		return leaseRecord{}, err
 	}
 	if err := json.Unmarshal(b.Bytes(), &held); err != nil {
-		a.opts.Log.WarnContext(ctx, "Who collects the garbage of the archive is not understood, and replaced.", "error", err)
+		a.opts.Log.WarnContext(ctx, "The lease of the archive's garbage collection is unreadable, replacing it", "error", err)
 		held = leaseRecord{}
 	}
 	return held, nil

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// loggers passes on what the library logs. What it considers worth telling its users is
-// a detail to ours; its errors are returned as well.
+// loggers passes on the library's log. Messages for its users are details to ours; its errors are
+// returned as well.
 func loggers(log *slog.Logger) logging.LoggerFactory {
 	return func(module string) logging.Logger {
 		return zap.New(&bridge{log: log.With("library", module)}).Sugar()
@@ -27,7 +27,7 @@ func level(l zapcore.Level) slog.Level {
 	return slog.LevelDebug
 }
 
-// Enabled reports whether anybody wants messages of a level.
+// Enabled reports whether messages of a level are logged.
 func (b *bridge) Enabled(l zapcore.Level) bool {
 	return b.log.Enabled(context.Background(), level(l)) //nolint:forbidigo // the library passes none
 }
@@ -37,7 +37,7 @@ func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
 	return &bridge{log: b.log.With(attrs(fields)...)}
 }
 
-// Check asks for the message to be written, if anybody wants it.
+// Check adds the message if its level is logged.
 func (b *bridge) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if b.Enabled(e.Level) {
 		return to.AddCore(e, b)

@@ -18,7 +18,7 @@ type place struct{ storeurl.Place }
 
 func (p place) shared() bool { return p.Dir == "" }
 
-// CheckURL says what is wrong with Options.URL, as far as that shows without looking.
+// CheckURL returns the errors of Options.URL that can be found without access to the store.
 func CheckURL(raw string) error {
 	_, err := parse(raw)
 	return err
@@ -33,7 +33,7 @@ func parse(raw string) (place, error) {
 	return place{p}, nil
 }
 
-// open opens the store that is there. A directory is made if it is missing.
+// open opens the existing store. A missing directory is created.
 func (p place) open(ctx context.Context) (*store, error) {
 	if p.Dir != "" {
 		return openDirectory(ctx, p.Dir)

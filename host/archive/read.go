@@ -12,13 +12,13 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Read writes the content of a snapshot to dst, and returns what it is. All that was ever
-// written of the volume is written, zeros as well, and nothing else: what was not, nobody
-// has seen. WriteAt is called by several goroutines at once. progress is called as by
-// Write; of its total, what is zero is done sooner than the rest.
+// Read writes the content of a snapshot to dst, and returns its entry. It writes all that was
+// ever written to the volume, zeros as well, and nothing else: no program has seen the rest.
+// WriteAt is called by several goroutines at once. progress is called as by Write; of its total,
+// zeros are done sooner than the rest.
 //
-// Each segment is checked before it is written. When it answers ErrCorrupt, with a
-// *CorruptError, or ErrNotFound or anything else, what is in dst is of no use.
+// Each segment is checked before it is written. After ErrCorrupt, with a *CorruptError,
+// ErrNotFound or any other error, the content of dst cannot be used.
 func (a *Archive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (Entry, error) {
 	ctx = a.logged(ctx)
 	t, err := a.getTree(ctx, id)
@@ -72,7 +72,7 @@ func (a *Archive) readRun(ctx context.Context, t *tree, g, first int, parts []ob
 		}
 		b, err := get(ctx, a.rep, part)
 		if err == nil && sha256.Sum256(b) != sums[i] {
-			err = errors.New("it has another SHA-256 than it had")
+			err = errors.New("its SHA-256 has changed")
 		}
 		if err != nil {
 			return nil, a.damaged(ctx, t.ID, where.Offset, err)

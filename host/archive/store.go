@@ -20,15 +20,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// store is where the library puts its blobs: its own storage, with what it lacks.
+// store is where the library puts its blobs: its own storage, with additions.
 type store struct {
 	blob.Storage
 	remote bool
 	dir    *directory // nil: remote
 }
 
-// GetBlob marks errors that say nothing of the blob, so that nobody takes a snapshot
-// for damaged because the network is down.
+// GetBlob marks errors that say nothing about the blob, so that a network that is down does not
+// make a snapshot look damaged.
 func (s *store) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
 	err := s.Storage.GetBlob(ctx, id, offset, length, to)
 	if err == nil || !s.remote || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
@@ -66,7 +66,7 @@ func (s *store) PutBlob(ctx context.Context, id blob.ID, data blob.Bytes, opts b
 	return nil
 }
 
-// Close closes the storage and lets go of the lock on it.
+// Close closes the storage and releases its lock.
 func (s *store) Close(ctx context.Context) error {
 	err := s.Storage.Close(ctx)
 	if s.dir != nil {
@@ -99,8 +99,8 @@ func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	return made, err
 }
 
-// blank is a store in which the library finds nothing of what it writes when it makes an archive:
-// it takes one of its two blobs without the other for damage.
+// blank hides the blobs that the library writes when it makes an archive: it takes one of its two
+// blobs without the other for damage.
 type blank struct{ blob.Storage }
 
 // GetBlob implements blob.Storage.
@@ -197,7 +197,7 @@ func (d *directory) vacant() error {
 	return nil
 }
 
-// put writes a file so that it is there whole or not at all.
+// put writes a file atomically.
 func (d *directory) put(dir, file string, data blob.Bytes) error {
 	if err := d.mkdir(dir); err != nil {
 		return err
@@ -243,7 +243,7 @@ func withStore(ctx context.Context, s *store) context.Context {
 	return context.WithValue(ctx, storeKey{}, s)
 }
 
-// registerStorage tells the library, whose registry is global, where a store comes from.
+// registerStorage registers the type of store in the library, whose registry is global.
 var registerStorage = sync.OnceFunc(func() {
 	blob.AddSupportedStorage(storageType, struct{}{}, func(ctx context.Context, _ *struct{}, _ bool) (blob.Storage, error) {
 		s, ok := ctx.Value(storeKey{}).(*store)

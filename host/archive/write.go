@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// Base is an earlier snapshot of the same volume, and what has changed since then: what
-// lies outside Changed is what it was. What the volume has grown by counts as changed.
+// Base is an earlier snapshot of the same volume, and what has changed since then: bytes outside
+// Changed are unchanged. What the volume has grown by counts as changed.
 type Base struct {
 	ID      hangar.SnapshotID
 	Changed extent.List
@@ -105,8 +105,8 @@ type writing struct {
 // index on disk yet, some 500 bytes for each.
 const maxPending = 16 << 10
 
-// flushSome puts what was stored into the index on disk if it is much. Until there is a
-// snapshot of it, it is kept because the session goes on.
+// flushSome writes the index to disk if much was stored. Until there is a snapshot of it, the
+// open session keeps it.
 func (w *writing) flushSome(ctx context.Context) error {
 	if n := w.pending.Load(); n < maxPending || !w.pending.CompareAndSwap(n, 0) {
 		return nil
@@ -148,8 +148,8 @@ func (w *writing) plan() marks {
 	return w.present.both(w.changed)
 }
 
-// writeGroup stores a group: what has changed since the base, if there is one, from the
-// source, and the rest by pointing to what the base has.
+// writeGroup stores a group: parts that have changed since the base, if there is one, from the
+// source, and references to the base for the rest.
 func (w *writing) writeGroup(ctx context.Context, g int, base *tree, buf []byte) (group, error) {
 	n := w.segments(g)
 	changed := func(int) bool { return true }
@@ -230,8 +230,8 @@ func (w *writing) writeZeros(ctx context.Context, length int64) (id object.ID, o
 	return id, of, err
 }
 
-// finish makes a snapshot of what is stored. Meanwhile nothing is taken for garbage by
-// this process; what has been before, by any, is stored again.
+// finish makes a snapshot of the stored groups. Meanwhile this process takes nothing for garbage;
+// what any process took for garbage before is stored again.
 func (w *writing) finish(ctx context.Context) error {
 	if err := w.a.gate.Acquire(ctx, 1); err != nil {
 		return err
@@ -280,11 +280,10 @@ func (w *writing) finish(ctx context.Context) error {
 
 // errLost: the library orders what it knows of a piece by time, so that after the clock
 // was set back something that is stored again can stay garbage.
-var errLost = errors.New("what was stored is not there: was the clock set back?")
+var errLost = errors.New("stored content is missing: was the clock set back?")
 
-// heal stores again whatever of the groups is garbage by now, and reports whether
-// anything was: something that another snapshot had stored, and that was removed while
-// this one was being written.
+// heal stores again those of the groups that are garbage by now, and reports whether there were
+// any: another snapshot had stored them, and was removed while this one was being written.
 func (w *writing) heal(ctx context.Context) (healed bool, err error) {
 	clear(w.zeros)
 	var mu sync.Mutex

@@ -14,9 +14,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// What was never written to a volume and what is zero on it are told apart: on an
-// encrypted volume, what was never written is noise to whoever reads it. A snapshot has a
-// list of what was written, so that its zeros are written, too, when it is restored.
+// Unwritten parts of a volume and zeros on it are told apart: on an encrypted volume, unwritten
+// parts read as noise. A snapshot has a list of what was written, so that its zeros are written,
+// too, when it is restored.
 const fileWritten = "written"
 
 // blankSource is a source that reads as zeros wherever nothing was ever written.
@@ -54,8 +54,8 @@ func within(list extent.List, where extent.Extent) extent.List {
 	return list[from:to].Intersect(extent.List{where})
 }
 
-// maxWritten bounds the list of a snapshot, in bytes, so that it is one segment. One that
-// would be longer has less detail: zeros in place of what nobody has seen do no harm.
+// maxWritten bounds the list of a snapshot, in bytes, so that it is one segment. A longer list
+// loses detail: zeros in place of unwritten parts do no harm.
 const maxWritten = 512 << 10
 
 // putWritten stores a list of a volume of some size: for each extent how far it is from

@@ -1,21 +1,18 @@
-// Package check probes the health of Machines and says when what is known of one
-// changes.
+// Package check probes the health of Machines and reports changes.
 //
-// A Machine is watched from the moment it is started until it is not. Each of its
-// checks runs at its interval; right after a boot, once the grace period is over,
-// it runs much more often until it passes or two intervals have gone by, so that a
-// Machine is known to be healthy as soon as it is. One run decides: what failed is
-// critical, what succeeded passes. A run that is slow does not delay the next one of
-// another check, and a check never runs twice at once. Nothing here acts on a
-// Machine.
+// A Machine is watched from its start to its stop. Each of its checks runs at its interval; right
+// after a boot, once the grace period is over, it runs much more often until it passes or two
+// intervals have gone by, so that a healthy Machine is known to be so early. One run decides: a
+// failure is critical, a success passes. A slow run does not delay the next one of another check,
+// and a check never runs twice at once. Nothing here acts on a Machine.
 //
 // One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long
 // as it takes. How many runs there are at once is bounded, and how many of one
 // Machine, so that a Machine that does not answer cannot hold up the others.
 // Methods may be called from any goroutine.
 //
-// The package keeps nothing on disk; what must outlive the daemon is for who is told
-// of changes.
+// The package keeps nothing on disk; the observer of changes records what must outlive the
+// daemon.
 package check
 
 import (
@@ -56,14 +53,14 @@ type Change struct {
 	Check  hangar.NamedCheck
 	Before hangar.CheckStatus
 	After  hangar.MachineCheck
-	Tell   bool // people want to know: it is not just the first failure of a Machine that boots
+	Tell   bool // it is worth logging: not just the first failure of a Machine that boots
 }
 
 // Options of a Checker. AtOnce and PerMachine may be zero for the defaults.
 type Options struct {
 	Dialer Dialer
 	Now    func() time.Time // stamps results
-	// Changed is told of every change, one after the other. It must not call the
+	// Changed is called for every change, one after the other. It must not call the
 	// Checker, and should be quick.
 	Changed    func(id hangar.MachineID, change Change)
 	AtOnce     int
@@ -78,8 +75,7 @@ type Target struct {
 	// Booted is when the Machine booted: grace periods are counted from then. Zero
 	// for one that has no need of them, as after a resume.
 	Booted time.Time
-	// Known is what a daemon before this one has found out, in the order of Checks;
-	// nil if nothing is known.
+	// Known has the results of an earlier daemon, in the order of Checks; nil if nothing is known.
 	Known []hangar.MachineCheck
 }
 
@@ -133,7 +129,7 @@ func New(o Options) *Checker {
 	}
 }
 
-// Watch begins to watch a Machine, as if it had not been watched before.
+// Watch begins to watch a Machine, from the start even if it is watched.
 func (c *Checker) Watch(t Target) {
 	now := time.Now()
 	m := &machine{id: t.Machine, addr: t.Addr}
@@ -141,8 +137,7 @@ func (c *Checker) Watch(t Target) {
 	for i, spec := range t.Checks {
 		p := &probe{machine: m, spec: spec, due: now, eager: minEager}
 		if len(t.Known) == len(t.Checks) && t.Known[i].Name == spec.Name {
-			// It has been going for a while; whatever else has been going, too,
-			// shall not all be run at the start of a daemon.
+			// It is an old check. Not all old checks may run at once when a daemon starts.
 			p.result = t.Known[i]
 			if p.result.Status == hangar.CheckPassing {
 				p.eager, p.calm = 0, true
@@ -172,8 +167,8 @@ func (c *Checker) Watch(t Target) {
 	c.signal()
 }
 
-// share is a part of d that is the probe's own, so that checks which began at the
-// same moment do not run at the same moment for ever.
+// share is a part of d that is the probe's own, so that checks which began at the same moment do
+// not keep running at the same moment.
 func (p *probe) share(d time.Duration) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(p.machine.id)) // never fails
@@ -181,8 +176,8 @@ func (p *probe) share(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * float64(h.Sum32()) / (1 << 32))
 }
 
-// Forget ends the watch of a Machine. Runs under way are cut off and their results
-// dropped: after Forget, Changed is not told of the Machine.
+// Forget ends the watch of a Machine. Runs in progress are cut off and their results dropped:
+// after Forget, Changed is not called for the Machine.
 func (c *Checker) Forget(id hangar.MachineID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +199,8 @@ func (c *Checker) forget(id hangar.MachineID) {
 	m.behind = nil
 }
 
-// Results returns what is known of a Machine's checks, in their order; nil of a
-// Machine that is not watched.
+// Results returns the last results of a Machine's checks, in their order; nil for a Machine that
+// is not watched.
 func (c *Checker) Results(id hangar.MachineID) []hangar.MachineCheck {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,8 +278,8 @@ func (c *Checker) begin(ctx context.Context, p *probe) {
 	})
 }
 
-// claim notes how to cut off a run. It reports false for a Machine that has been
-// forgotten meanwhile.
+// claim registers how to cut off a run. It reports false for a Machine that has been forgotten
+// meanwhile.
 func (c *Checker) claim(p *probe, cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +287,7 @@ func (c *Checker) claim(p *probe, cancel context.CancelFunc) bool {
 	return c.machines[p.machine.id] == p.machine
 }
 
-// end takes over what a run found out, and plans the next.
+// end takes the result of a run, and plans the next.
 func (c *Checker) end(p *probe, output string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +337,7 @@ func (p *probe) pause(now time.Time, passed bool) time.Duration {
 	return p.spec.Interval
 }
 
-// signal makes Run look at the queue. c.mu is held.
+// signal makes Run check the queue. c.mu is held.
 func (c *Checker) signal() {
 	select {
 	case c.wake <- struct{}{}:

@@ -181,7 +181,7 @@ func TestGracePeriods(t *testing.T) {
 	checks := []hangar.NamedCheck{tcp("c", 1, 5*time.Second, time.Second, 30*time.Second)}
 	passing := []hangar.MachineCheck{{Name: "c", Status: hangar.CheckPassing, Output: "Success", UpdatedAt: time.Unix(1, 0)}}
 	for name, test := range map[string]struct {
-		booted time.Duration // ago; negative: nobody knows
+		booted time.Duration // ago; negative: unknown
 		known  []hangar.MachineCheck
 		first  func(time.Duration) bool
 	}{
@@ -289,7 +289,7 @@ func TestRunsAtOnceAreBounded(t *testing.T) {
 				if _, most := b.under(); most != test.most {
 					t.Errorf("%d runs at once, want %d", most, test.most)
 				}
-				for port := range test.checks { // everybody has a turn
+				for port := range test.checks { // each has a turn
 					if got := len(b.times(port)); got < 5*test.machines {
 						t.Errorf("port %d was tried %d times", port, got)
 					}

@@ -18,8 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// run probes a Machine once. It returns what the Machine said, or why it counts as
-// failed.
+// run probes a Machine once. It returns the Machine's answer, or why it counts as failed.
 func run(ctx context.Context, d Dialer, m *machine, spec *hangar.NamedCheck) (string, error) {
 	var output string
 	var err error
@@ -43,7 +42,7 @@ func runTCP(ctx context.Context, d Dialer, m *machine, spec *hangar.NamedCheck) 
 	return "Success", nil
 }
 
-// maxHeaderBytes bounds what a Machine may answer before its body.
+// maxHeaderBytes bounds a Machine's answer before its body.
 const maxHeaderBytes = 64 << 10
 
 // bufferBytes is enough for most requests and answers.
@@ -73,7 +72,7 @@ func runHTTP(ctx context.Context, d Dialer, m *machine, spec *hangar.NamedCheck)
 		return "", err
 	}
 	defer func() { _ = response.Body.Close() }() // it is not read to its end
-	// The status has decided; of the body there is what comes in time.
+	// The status has decided; the part of the body that comes in time is kept.
 	body, _ := io.ReadAll(io.LimitReader(response.Body, hangar.MaxCheckOutput))
 	text := strings.TrimSpace(string(body))
 	if response.StatusCode/100 != 2 {

@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
-// address dials the same server, whatever is asked for.
+// address dials the same server for every address.
 type address string
 
 func (a address) Dial(ctx context.Context, _ hangar.MachineID, _ int) (net.Conn, error) {
@@ -165,8 +165,8 @@ func TestTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: free}
-	if got := result(t, nobody, hangar.NamedCheck{Type: "tcp"}); got.Status != hangar.CheckCritical || !strings.HasSuffix(got.Output, "connect: connection refused") {
+	closed := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: free}
+	if got := result(t, closed, hangar.NamedCheck{Type: "tcp"}); got.Status != hangar.CheckCritical || !strings.HasSuffix(got.Output, "connect: connection refused") {
 		t.Errorf("a port that does not: %+v", got)
 	}
 }

@@ -1,11 +1,10 @@
-// Package driver is the contract of how a Machine runs on its host: what turns a
-// root file system and a command into an isolated, running system and back.
+// Package driver is the contract of how a Machine runs on its host: from a root file system and a
+// command to an isolated, running system and back.
 //
-// A driver keeps no durable state. Start returns a Handle, which the agent
-// journals; after a restart of the daemon, Recover takes the same Handle back.
-// What a driver starts outlives the daemon, and its exit is reported exactly even
-// when nobody was watching. Package drivertest is the suite that every driver
-// passes.
+// A driver keeps no durable state. Start returns a Handle, which the agent journals; after a
+// restart of the daemon, Recover takes the same Handle back. What a driver starts outlives the
+// daemon, and its exit is reported exactly even when no daemon was running. Package drivertest is
+// the suite that every driver passes.
 //
 // Methods may be called from many goroutines, for different Machines at once; for
 // one Machine the agent calls one of Start, Resume, Suspend, Stop and Destroy at a
@@ -37,8 +36,8 @@ var (
 // Driver runs Machines.
 type Driver interface {
 	Capabilities() Capabilities
-	// Start boots spec and returns once its main process runs. On an error nothing
-	// is left behind but spec.Dir. ErrCommandNotFound when the command is not there.
+	// Start boots spec and returns once its main process runs. On an error only spec.Dir is left
+	// behind. ErrCommandNotFound when the command is missing.
 	Start(ctx context.Context, spec Spec) (Handle, error)
 	// Recover takes back what a Handle stands for, after the daemon was restarted.
 	// It answers ErrNotFound when nothing is known of it; a sandbox that ended
@@ -67,10 +66,9 @@ type Driver interface {
 
 // Suspender is a driver that can write the memory of a Machine to disk.
 type Suspender interface {
-	// Suspend writes the snapshot atomically to dir, which must not exist, and
-	// ends the sandbox: no process of it remains. What else remains on the host is
-	// what Resume goes on with; Destroy releases it. On an error there is no dir, and
-	// the sandbox either still runs or Wait returns its exit.
+	// Suspend writes the snapshot atomically to dir, which must not exist, and ends the sandbox:
+	// no process of it remains. Other state stays on the host for Resume; Destroy releases it. On
+	// an error there is no dir, and the sandbox either still runs or Wait returns its exit.
 	Suspend(ctx context.Context, h Handle, dir string) error
 	// Resume continues from the snapshot in dir, with the writable layer as it was
 	// left. It answers ErrSnapshotUnusable, leaving nothing behind but spec.Dir. It
@@ -78,8 +76,8 @@ type Suspender interface {
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 
-// Adopter is a driver that finds again what it started for somebody who died before
-// the Handle was journaled.
+// Adopter is a driver that finds what it started for a daemon that died before the Handle was
+// journaled.
 type Adopter interface {
 	// Adopt returns the Handle that the last Start or Resume of the Machine returned,
 	// or would have returned, waiting for it if it is not over yet. It answers
@@ -158,7 +156,7 @@ type Root struct {
 	Writable string   // directory of this Machine, in which all that it writes is; the driver makes it
 }
 
-// Command is what to execute.
+// Command is a command to execute.
 type Command struct {
 	Args []string // Args[0] is looked up in the PATH of Env
 	Env  []string // "NAME=value"
@@ -204,14 +202,14 @@ type Stats struct {
 	Processes   int
 }
 
-// NotKnown is what Usage has in place of what a driver cannot tell.
+// NotKnown is Usage's value for a number that a driver does not know.
 const NotKnown = -1
 
 // Usage is what a Machine uses and has used. Times begin at 0 with every Start and Resume, and
 // do not go back until the sandbox ends.
 type Usage struct {
 	User, System time.Duration // processor time, of the sandbox included
-	Throttled    time.Duration // for which it was kept from running by what it may use; or NotKnown
+	Throttled    time.Duration // for which its limit kept it from running; or NotKnown
 	Memory       MemoryUsage
 }
 

@@ -1,21 +1,20 @@
-// Package gate counts who is in the Machines of a host, and finds those that nobody needs.
+// Package gate counts the visits to the Machines of a host, and finds idle Machines.
 //
-// Every Machine has a Gate, through which requests and connections enter and leave. The
-// counts are exact, and the hard limits of services are never exceeded, however many enter
-// at once. That nobody is in and that the gate closes is one step: whoever has been let in
-// is never in a Machine that is being stopped for being idle, and whoever comes later is
-// refused at once and goes elsewhere.
+// Every Machine has a Gate, through which requests and connections enter and leave. The counts
+// are exact, and the hard limits of services are never exceeded, however many enter at once. One
+// step both finds a Machine empty and closes its gate: a visit that was let in is never in a
+// Machine that is being stopped for being idle, and a later one is refused at once and goes
+// elsewhere.
 //
-// A Machine is idle while nobody is in and it has not said that it is busy. A Keeper has
-// those stopped that have been idle for as long as their services say. Of several Machines
-// that serve the same ports of an App in the same region it also has one stopped that the
-// others can do without: the gate of that one closes, those who are in end what they do,
-// and if they do not within a while it opens again. What is asked to run in the primary
-// region at least is never stopped.
+// A Machine is idle while it has no visits and has not said that it is busy. A Keeper has
+// Machines stopped that have been idle for as long as their services say. Of several Machines
+// that serve the same ports of an App in the same region it also has one stopped that the others
+// can do without: the gate of that one closes, its visits end, and if they do not within a while
+// it opens again. A Machine that must run in the primary region is never stopped.
 //
-// Entering and leaving take no lock and do not wait. All else is decided by whoever runs
-// Keeper.Run, when a time has come or somebody has left: nothing is looked at in between.
-// Nothing is durable: with the process, idle time begins anew.
+// Entering and leaving take no lock and do not wait. The goroutine of Keeper.Run decides all
+// else, when a timer fires or a visit has ended: nothing is polled in between. Nothing is
+// durable: idle time restarts with the process.
 //
 // The package does not start or stop anything by itself, and does not pick Machines.
 package gate
@@ -26,16 +25,16 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The word of a Gate is how many are in, with these bits.
+// The word of a Gate counts the visits, with these bits.
 const (
 	shut     = 1 << 62 // the Machine is not one that serves
 	draining = 1 << 61 // it is about to be stopped for being idle
 	inside   = draining - 1
 )
 
-// What Enter answers with. They are made once: refusals have to be quick.
+// The errors of Enter. They are made once: refusals have to be quick.
 //
-//nolint:gochecknoglobals // see above; nobody changes them
+//nolint:gochecknoglobals // see above; they never change
 var (
 	ErrShut = &hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonWrongState, Message: "the machine takes no requests: it is not started, cordoned or about to stop"}
 	ErrFull = &hangar.Error{Code: hangar.CodeExhausted, Reason: hangar.ReasonAtLimit, Message: "the machine has as many requests or connections as its hard limit allows"}
@@ -48,11 +47,11 @@ type Gate struct {
 	ref    hangar.MachineRef
 
 	word  atomic.Int64
-	since atomic.Int64           // when the last one left, if nobody is in
-	armed atomic.Bool            // the keeper will look at it by itself
+	since atomic.Int64           // when the last one left, if the Machine is empty
+	armed atomic.Bool            // the keeper's timer is set
 	doors atomic.Pointer[[]door] // replaced as a whole
 
-	// What follows is guarded by keeper.mu.
+	// The fields below are guarded by keeper.mu.
 
 	timer   timer
 	terms   Terms
@@ -67,7 +66,7 @@ type door struct {
 	*count
 }
 
-// count is who is in by one door. It outlives the terms that it came with.
+// count is the number of visits by one door. It outlives the terms that it came with.
 type count struct {
 	hard atomic.Int64 // 0: any number
 	soft atomic.Int64
@@ -75,8 +74,8 @@ type count struct {
 	peak atomic.Int64 // since it was last asked for
 }
 
-// Enter counts somebody in until leave is called, which may be repeated. port is that of a
-// service, or 0 for what is no service's. It answers ErrShut, ErrFull or ErrPort.
+// Enter counts a visit until leave is called, which may be repeated. port is that of a service,
+// or 0 for none. It answers ErrShut, ErrFull or ErrPort.
 func (g *Gate) Enter(port int) (leave func(), err error) {
 	var c *count
 	if port != 0 {
@@ -137,7 +136,7 @@ func (c *count) enter() bool {
 	}
 }
 
-// visit is somebody who is in.
+// visit is one request or connection that is in.
 type visit struct {
 	gate  *Gate
 	count *count // nil: by no service
@@ -156,7 +155,7 @@ func (v *visit) leave() {
 	}
 }
 
-// emptied is told by whoever left last.
+// emptied is called by the last visit that leaves.
 func (g *Gate) emptied(now int64) {
 	g.since.Store(g.keeper.now())
 	if now&shut != 0 {
@@ -171,7 +170,8 @@ func (g *Gate) emptied(now int64) {
 	}
 }
 
-// Load returns how many are in, and by the service on a port, which is 0 if there is none.
+// Load returns the number of visits, and of those by the service on a port, which is 0 if there
+// is none.
 func (g *Gate) Load(port int) (all, service int) {
 	if c := g.at(port); c != nil {
 		service = int(c.in.Load())
@@ -179,7 +179,7 @@ func (g *Gate) Load(port int) (all, service int) {
 	return int(g.word.Load() & inside), service
 }
 
-// Open reports whether somebody would be let in, were it not for the limits.
+// Open reports whether a visit would be let in, apart from the limits.
 func (g *Gate) Open() bool { return g.word.Load() < draining }
 
 // set sets or clears a bit of the word.

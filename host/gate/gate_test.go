@@ -135,7 +135,7 @@ func (w *world) add(alter ...func(s *hangar.Service)) *machine {
 	return m
 }
 
-// enter lets somebody in, who must get in.
+// enter lets a visit in, which must succeed.
 func (w *world) enter(m *machine) func() {
 	w.Helper()
 	leave, err := m.Enter(8080)
@@ -311,7 +311,7 @@ func (w *world) runs(after time.Duration, want int) {
 // TestExcess has Machines stopped that others can do without, although they have some load.
 func TestExcess(t *testing.T) {
 	for name, test := range map[string]func(w *world, a, b *machine){
-		"once who is in has left": func(w *world, a, b *machine) {
+		"once the visits have ended": func(w *world, a, b *machine) {
 			leaveA, leaveB := w.enter(a), w.enter(b)
 			time.Sleep(11 * time.Second)
 			synctest.Wait()
@@ -343,7 +343,7 @@ func TestExcess(t *testing.T) {
 			}
 			w.runs(0, 1)
 		},
-		"or is let be if nobody leaves": func(w *world, a, b *machine) {
+		"or stays if no visit ends": func(w *world, a, b *machine) {
 			defer w.enter(a)()
 			defer w.enter(b)()
 			time.Sleep(45 * time.Second)
@@ -356,7 +356,7 @@ func TestExcess(t *testing.T) {
 			synctest.Wait()
 			for _, m := range []*machine{a, b} {
 				if open, _ := m.Reopen(); !open {
-					w.Error("a machine that drains cannot be had back")
+					w.Error("a machine that drains cannot be reopened")
 				}
 			}
 			leaveA()
@@ -413,7 +413,7 @@ func TestManyIdle(t *testing.T) {
 	})
 }
 
-// TestRace lets many in and out while the gate is closed whenever nobody is in.
+// TestRace lets many in and out while the gate is closed whenever it is empty.
 func TestRace(t *testing.T) {
 	w := newWorld(t, gate.Options{})
 	m := w.add(limits(1, 3), func(s *hangar.Service) { s.AutostopAfter = new(hangar.Duration(50 * time.Microsecond)) })

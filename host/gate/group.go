@@ -19,7 +19,7 @@ type group struct {
 	drains  bool          // one of them is being drained that the others can do without
 }
 
-// regroup puts a Gate where its terms say; opens says that its Machine has just come to
+// regroup moves a Gate to the group of its terms; opens says that its Machine has just come to
 // serve. k.mu is held.
 func (k *Keeper) regroup(g *Gate, opens bool) {
 	var key groupKey
@@ -60,8 +60,8 @@ func (k *Keeper) leave(g *Gate, from *group) {
 	}
 }
 
-// grow counts one more that runs. What was kept running instead is looked at again, and
-// what is too many is told after a while. k.mu is held.
+// grow counts one more running Machine. Those kept running so far are judged again, and surplus
+// ones are found after a while. k.mu is held.
 func (k *Keeper) grow(to *group) {
 	to.running++
 	for g := range to.spare {
@@ -75,10 +75,9 @@ func (k *Keeper) grow(to *group) {
 	}
 }
 
-// lookAtGroup drains the Machine with the least load, if the others of the group could
-// have done without it ever since the last look: so many are below their soft limits that
-// more than one is left over, and what the others may take is more than all had at most.
-// k.mu is held.
+// lookAtGroup drains the Machine with the least load, if the others of the group could have done
+// without it since the last check: more than one of them is below its soft limits, and their soft
+// limits together exceed the highest load of all. k.mu is held.
 func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group, now int64) {
 	if len(x.gates) < 2 {
 		return // grow lets the timer run again
@@ -95,7 +94,7 @@ func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group
 			least, lowest = g, peak
 		}
 	}
-	if lowest == 0 || x.drains || // one that nobody was in has a timer of its own
+	if lowest == 0 || x.drains || // an empty one has a timer of its own
 		x.running-(over+1) < 1 || x.running-1 < least.terms.least() || load > x.room(least) {
 		return
 	}
@@ -112,7 +111,7 @@ func (k *Keeper) sparable(g *Gate, now int64) bool {
 		(g.terms.Busy.IsZero() || now >= int64(g.terms.Busy.Sub(k.began)))
 }
 
-// room is what all but one may have before they are at their soft limits.
+// room is the sum of the soft limits of all Machines but one.
 func (x *group) room(without *Gate) int {
 	room := 0
 	for g := range x.gates {
@@ -130,8 +129,8 @@ func (x *group) room(without *Gate) int {
 	return room
 }
 
-// peak returns how many were in at most by any service since it was last asked, and whether
-// a service was at its soft limit.
+// peak returns the most visits at once by any service since the last call, and whether a service
+// was at its soft limit.
 func (g *Gate) peak() (most int, full bool) {
 	doors := g.doors.Load()
 	if doors == nil {
@@ -146,7 +145,7 @@ func (g *Gate) peak() (most int, full bool) {
 	return most, full
 }
 
-// drainSpare waits until nobody is in the Machine any more and has it stopped, or gives up.
+// drainSpare waits until the Machine is empty and has it stopped, or gives up.
 func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
 	patience := time.NewTimer(k.o.Drain)
 	defer patience.Stop()
@@ -165,10 +164,10 @@ func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
 	defer k.mu.Unlock()
 	x.drains = false
 	switch {
-	case g.drain != d: // it was needed, or somebody else has stopped it
+	case g.drain != d: // it was needed, or was stopped otherwise
 	case g.word.Load()&inside > 0 || ctx.Err() != nil || g.group.running < max(g.terms.least(), 1):
 		k.cancel(g)
-	default: // nobody has got in since: the gate is closed
+	default: // no visit has entered since: the gate is closed
 		d.stopping = true
 		k.stop(ctx, g, d)
 	}

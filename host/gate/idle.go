@@ -11,7 +11,7 @@ import (
 // maxNap is how long Run sleeps at most.
 const maxNap = time.Hour
 
-// Run has Machines stopped until ctx ends, and returns when nothing of that is under way.
+// Run has idle Machines stopped until ctx ends, and returns when all stops have ended.
 func (k *Keeper) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -28,7 +28,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// look deals with all that is due, and returns how long until something is.
+// look handles everything that is due, and returns how long until the next is.
 func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -52,8 +52,8 @@ func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	}
 }
 
-// lookAt reports whether a Machine is to be stopped for being idle. If not, the timer runs
-// on, or whoever leaves last lets it run. k.mu is held.
+// lookAt reports whether a Machine is to be stopped for being idle. If not, the timer is set
+// again, here or by the last visit that leaves. k.mu is held.
 func (k *Keeper) lookAt(g *Gate, now int64) bool {
 	if g.terms.Mode() == hangar.AutostopOff {
 		return false // until Set
@@ -74,7 +74,7 @@ func (k *Keeper) lookAt(g *Gate, now int64) bool {
 	return true
 }
 
-// arm lets the timer of a Gate run that nobody is in.
+// arm sets the timer of an empty Gate.
 func (k *Keeper) arm(g *Gate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +83,7 @@ func (k *Keeper) arm(g *Gate) {
 	}
 }
 
-// queue is Machines that are to be stopped, of which so many are at once.
+// queue is Machines that are to be stopped, of which a limited number are at once.
 type queue struct {
 	most    int
 	workers int
@@ -140,20 +140,20 @@ func (k *Keeper) closeIdle(g *Gate) *drain {
 		return nil
 	}
 	if !g.word.CompareAndSwap(0, draining) {
-		return nil // whoever is in will leave
+		return nil // the visits that are in will leave
 	}
 	return k.begin(g, true)
 }
 
-// begin notes that a gate was closed. k.mu is held.
+// begin records that a gate was closed. k.mu is held.
 func (k *Keeper) begin(g *Gate, stopping bool) *drain {
 	g.drain = &drain{empty: make(chan struct{}, 1), over: make(chan struct{}), stopping: stopping, running: g.group.running}
 	g.group.running--
 	return g.drain
 }
 
-// stop has a Machine stopped whose gate is closed and in which nobody is. k.mu is held,
-// and let go meanwhile.
+// stop has a Machine stopped whose gate is closed and empty. k.mu is held, and released
+// meanwhile.
 func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
 	s := Stopping{
 		Ref: g.ref, Suspend: g.terms.Mode() == hangar.AutostopSuspend, Left: d.running - 1, Running: d.running,
@@ -172,7 +172,7 @@ func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
 	}
 }
 
-// endDrain forgets why a gate was closed. The keeper's mu is held.
+// endDrain drops the record of a closed gate. The keeper's mu is held.
 func (g *Gate) endDrain() {
 	if g.drain != nil {
 		close(g.drain.over)
@@ -184,14 +184,14 @@ func (g *Gate) endDrain() {
 func (k *Keeper) cancel(g *Gate) {
 	g.endDrain()
 	g.set(draining, false)
-	g.tell()
+	g.wakeWaiters()
 	k.grow(g.group)
 	if !g.armed.Swap(true) {
 		k.push(&g.timer, g.due())
 	}
 }
 
-// drained is told by whoever left a gate last that drains.
+// drained is called by the last visit that leaves a draining gate.
 func (k *Keeper) drained(g *Gate) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

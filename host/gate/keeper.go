@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
-// What the zero Options mean.
+// The defaults of Options.
 const (
 	DefaultDrain    = 30 * time.Second
 	DefaultSettling = time.Minute
@@ -18,21 +18,20 @@ const (
 	DefaultSuspends = 8
 )
 
-// Options are what a Keeper is made of.
+// Options are the dependencies of a Keeper.
 type Options struct {
-	// After is for how long Machines have to be idle whose services do not say; 0:
+	// After is for how long Machines have to be idle when their services do not say; 0:
 	// hangar.DefaultAutostopAfter.
 	After time.Duration
-	// Drain is how long a Machine that the others can do without is given until those have
-	// left who are in; 0: DefaultDrain.
+	// Drain is how long a surplus Machine may take until its visits have ended; 0: DefaultDrain.
 	Drain time.Duration
-	// Ready reports whether the checks of a Machine let requests in. One whose checks have
-	// not is not stopped for Settling after it was started; 0: DefaultSettling.
+	// Ready reports whether the checks of a Machine let requests in. A Machine whose checks do not
+	// is not stopped for Settling after its start; 0: DefaultSettling.
 	Ready    func(ref hangar.MachineRef) bool
 	Settling time.Duration
-	// Stop stops or suspends a Machine whose gate has closed, as long as still says that it
-	// is this closing that is meant, and returns when that is done or was refused. It is
-	// called for so many Machines at once; 0: DefaultStops and DefaultSuspends.
+	// Stop stops or suspends a Machine whose gate has closed, as long as still reports that the
+	// gate is closed for this stop, and returns when that is done or was refused. It is called for
+	// a limited number of Machines at once; 0: DefaultStops and DefaultSuspends.
 	Stop     func(ctx context.Context, s Stopping)
 	Stops    int
 	Suspends int
@@ -43,7 +42,7 @@ type Options struct {
 type Stopping struct {
 	Ref     hangar.MachineRef
 	Suspend bool
-	Still   func() bool // the gate is closed for this, and not opened anew since
+	Still   func() bool // the gate is closed for this, and was not opened again since
 	Left    int         // how many of its group run on
 	Running int         // how many did
 }
@@ -70,11 +69,11 @@ type shard struct {
 
 // NewKeeper returns a Keeper without Machines. It stops nothing before Run.
 func NewKeeper(o Options) *Keeper {
-	orElse(&o.After, hangar.DefaultAutostopAfter)
-	orElse(&o.Drain, DefaultDrain)
-	orElse(&o.Settling, DefaultSettling)
-	orElse(&o.Stops, DefaultStops)
-	orElse(&o.Suspends, DefaultSuspends)
+	setDefault(&o.After, hangar.DefaultAutostopAfter)
+	setDefault(&o.Drain, DefaultDrain)
+	setDefault(&o.Settling, DefaultSettling)
+	setDefault(&o.Stops, DefaultStops)
+	setDefault(&o.Suspends, DefaultSuspends)
 	k := &Keeper{
 		o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1),
 		timers: newTimers(), groups: make(map[groupKey]*group),
@@ -86,7 +85,7 @@ func NewKeeper(o Options) *Keeper {
 	return k
 }
 
-func orElse[T comparable](v *T, usual T) {
+func setDefault[T comparable](v *T, usual T) {
 	var zero T
 	if *v == zero {
 		*v = usual
@@ -135,13 +134,13 @@ func (k *Keeper) Remove(g *Gate) {
 	}
 }
 
-// Shut closes a Gate until the next Set, for a Machine that somebody is about to stop.
+// Shut closes a Gate until the next Set, for a Machine that is about to be stopped.
 func (g *Gate) Shut() { g.set(shut, true) }
 
-// Set tells a Gate of its Machine. One that opens is idle from then on, if nobody enters,
-// and one that was closed to stop a Machine which by now is busy, or is not to be stopped, is
-// opened again. Calls for one Gate come one after the other, and none while Options.Stop
-// decides what becomes of the Machine.
+// Set gives a Gate the terms of its Machine. One that opens is idle from then on, until a visit.
+// One that was closed to stop a Machine which by now is busy, or is not to be stopped, is opened
+// again. Calls for one Gate come one after the other, and none while Options.Stop decides what
+// becomes of the Machine.
 func (g *Gate) Set(t Terms) {
 	k := g.keeper
 	k.mu.Lock()
@@ -153,7 +152,7 @@ func (g *Gate) Set(t Terms) {
 	if !t.Open {
 		g.set(shut, true)
 		g.endDrain()
-		g.tell()
+		g.wakeWaiters()
 		k.timers.Remove(&g.timer)
 		g.armed.Store(false)
 		return
@@ -169,7 +168,7 @@ func (g *Gate) Set(t Terms) {
 	switch {
 	case g.drain == nil:
 		g.set(draining, false)
-		g.tell()
+		g.wakeWaiters()
 	case t.Mode() == hangar.AutostopOff || t.Busy.After(k.o.Now()):
 		k.cancel(g)
 	}
@@ -177,17 +176,17 @@ func (g *Gate) Set(t Terms) {
 	k.push(&g.timer, g.due())
 }
 
-// tell wakes those who wait for the gate. k.mu is held.
-func (g *Gate) tell() {
+// wakeWaiters wakes the waiters for the gate. k.mu is held.
+func (g *Gate) wakeWaiters() {
 	if g.changed != nil {
 		close(g.changed)
 		g.changed = nil
 	}
 }
 
-// Reopen opens a gate that drains, because the Machine is needed after all, and reports
-// whether the gate is open. If it is not, the channel closes when that may have changed;
-// it is nil when the Machine is not one that serves, as Terms say.
+// Reopen opens a draining gate, because the Machine is needed after all, and reports whether the
+// gate is open. If it is not, the channel closes when that may have changed; it is nil when the
+// Machine does not serve, as Terms say.
 func (g *Gate) Reopen() (bool, <-chan struct{}) {
 	k := g.keeper
 	k.mu.Lock()
@@ -207,11 +206,11 @@ func (g *Gate) Reopen() (bool, <-chan struct{}) {
 	return false, g.changed
 }
 
-// Hold keeps a Machine from being stopped for being idle, for somebody who is about to
-// enter, until release is called.
+// Hold keeps a Machine from being stopped for being idle, for a caller that is about to enter,
+// until release is called.
 func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
 
-// Look makes the Keeper look at a Machine again, because its checks have changed.
+// Look makes the Keeper judge a Machine again, because its checks have changed.
 func (k *Keeper) Look(ref hangar.MachineRef) {
 	g := k.Find(ref)
 	if g == nil {
@@ -224,7 +223,7 @@ func (k *Keeper) Look(ref hangar.MachineRef) {
 	}
 }
 
-// due is when the Machine has been idle for long enough if nobody enters. k.mu is held.
+// due is when the Machine has been idle for long enough without a visit. k.mu is held.
 func (g *Gate) due() int64 {
 	since := g.since.Load()
 	if !g.terms.Busy.IsZero() {

@@ -17,7 +17,7 @@ import (
 // step is one that the model takes.
 type step struct {
 	what string
-	at   int // of a Machine, or of who is in
+	at   int // of a Machine, or of a visit
 	n    int // seconds
 }
 
@@ -30,9 +30,9 @@ func steps() *rapid.Generator[[]step] {
 	}), 1, 80)
 }
 
-// TestModel takes steps at random. Nobody is ever in a Machine that is stopped for being
-// idle, or in one beyond its hard limit; the first Machines keep one of them running;
-// whoever wakes a Machine that is not cordoned gets in; and all that are left alone stop.
+// TestModel takes steps at random. No visit is ever in a Machine that is stopped for being idle,
+// or in one beyond its hard limit; the first Machines keep one of them running; a visit that
+// wakes a Machine that is not cordoned gets in; and all idle Machines stop.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := steps().Draw(rt, "steps")
@@ -69,7 +69,7 @@ func play(t *testing.T, plan []step, hard int) string {
 				}
 			case err == nil:
 				if !w.serves(m) || hard > 0 && before >= int64(hard) {
-					w.wrong("somebody got in, the machine serves: %t, %d are in of %d", w.serves(m), before, hard)
+					w.wrong("a visit got in, the machine serves: %t, %d are in of %d", w.serves(m), before, hard)
 				}
 				m.in.Add(1)
 				inside = append(inside, func() { m.in.Add(-1); leave() })
@@ -113,12 +113,12 @@ func play(t *testing.T, plan []step, hard int) string {
 	for i, m := range w.machines {
 		switch {
 		case w.serves(m) && i == 3:
-			w.wrong("a machine that nobody needs runs on")
+			w.wrong("an idle machine still runs")
 		case w.serves(m):
 			left++
 		}
 		if all, service := m.Load(8080); all != 0 || service != 0 {
-			w.wrong("%d are said to be in, %d by the service, and nobody is", all, service)
+			w.wrong("%d are counted in, %d by the service, and the machine is empty", all, service)
 		}
 	}
 	if left != min(served, 1) {
@@ -150,7 +150,7 @@ func (w *world) wake(m *machine) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			w.wrong("somebody who has woken a machine has not got in")
+			w.wrong("a visit that has woken a machine has not got in")
 			return
 		}
 	}

@@ -15,13 +15,13 @@ type Terms struct {
 	Services []hangar.Service // not changed afterwards
 	Region   hangar.Region
 	Primary  hangar.Region // of the App; empty: Region
-	// Kept: it is not stopped for being idle, whatever its services say.
+	// Kept: it is not stopped for being idle, although its services may say so.
 	Kept bool
 	Busy time.Time // until when it has said that it is busy; zero: it has not
 }
 
-// Mode is what becomes of the Machine when it is idle: that of its services which leaves
-// most of it, and AutostopOff if one of them says so.
+// Mode is what happens to the Machine when it is idle: the mildest mode of its services, and
+// AutostopOff if one of them says so.
 func (t *Terms) Mode() hangar.AutostopMode {
 	mode := hangar.AutostopOff
 	if t.Kept {
@@ -90,7 +90,7 @@ func (t *Terms) groupKey(app hangar.AppID) groupKey {
 	return groupKey{app, t.Region, strings.Join(ports, " ")}
 }
 
-// doors are those of the services, with the counts of before where a port stays.
+// doors are those of the services, with the earlier counts where a port stays.
 func (g *Gate) newDoors(services []hangar.Service) *[]door {
 	doors := make([]door, 0, len(services))
 	for i := range services {

@@ -2,8 +2,7 @@ package gate
 
 import "github.com/hangar-platform/hangar/internal/pqueue"
 
-// timer is when something is to be looked at: a Gate, or a group. It runs while it is in
-// timers.
+// timer is when a Gate or a group is to be checked. It runs while it is in timers.
 type timer struct {
 	at    int64 // as Keeper.now
 	began int64 // of a Gate: when it opened

@@ -21,9 +21,8 @@ type File struct {
 // defaultFileMode is that of files whose config says none.
 const defaultFileMode = 0o644
 
-// Files returns what the config has written into the Machine, the later over the
-// earlier. It answers CodeInvalid with ReasonBadConfig when a secret is unknown or not
-// base64.
+// Files returns the files of the config, where later ones replace earlier ones. It answers
+// CodeInvalid with ReasonBadConfig when a secret is unknown or not base64.
 func Files(m *hangar.Machine, secrets map[string]string) ([]File, error) {
 	var out []File
 	for _, f := range m.Config.WrittenFiles() {
@@ -62,10 +61,9 @@ func EtcHostname(m *hangar.Machine) string { return Hostname(m) + "\n" }
 // maxHosts bounds what is read of an image's /etc/hosts, in bytes.
 const maxHosts = 16 << 20
 
-// EtcHosts is the Machine's /etc/hosts: what the image has there, what every system has
-// there unless the image does, and the Machine's own addresses, of which ipv4 may be
-// none. Its own names come first on their line, so that a program that asks for the name
-// of its own address finds the full one.
+// EtcHosts is the Machine's /etc/hosts: the lines of the image, the usual ones that the image
+// lacks, and the Machine's own addresses, of which ipv4 may be none. Its own names come first on
+// their line, so that a program that asks for the name of its own address finds the full one.
 func EtcHosts(img Image, m *hangar.Machine, ipv4 netip.Addr) (string, error) {
 	own, err := readFile(img.Layers, "etc/hosts", maxHosts)
 	if err != nil {
@@ -83,7 +81,7 @@ func EtcHosts(img Image, m *hangar.Machine, ipv4 netip.Addr) (string, error) {
 	if !named6 {
 		b.WriteString("::1\tlocalhost ip6-localhost ip6-loopback\n")
 	}
-	// What services over UDP bind to. Where the Machine has no address, any will do.
+	// The address that services over UDP bind to. Where the Machine has no address, any will do.
 	if !ipv4.IsValid() {
 		ipv4 = netip.IPv4Unspecified()
 	}

@@ -1,12 +1,10 @@
-// Package guest works out what a Machine's processes look like from inside: which
-// command, with which environment, as whom, and which files of /etc it
-// finds.
+// Package guest works out the processes of a Machine: which command, with which environment, as
+// which user, and with which files of /etc.
 //
-// An image says one thing and the Machine's config may say another; the rules by
-// which they combine are those of the public platform, so that its images run
-// unmodified. User and group names are looked up in the image's own /etc/passwd
-// and /etc/group, read from the unpacked layers without following anything out of
-// them.
+// An image says one thing and the Machine's config may say another; they combine by the rules of
+// the public platform, so that its images run unmodified. User and group names are looked up in the
+// image's own /etc/passwd and /etc/group, read from the unpacked layers without following anything
+// out of them.
 //
 // The package starts nothing and holds no state; its functions may be called from
 // any goroutine. Running the command is the driver's part.
@@ -25,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Image is what an image says of its process.
+// Image is an image's own config of its process.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string
@@ -45,11 +43,11 @@ type Process struct {
 	Groups []uint32
 }
 
-// Resolve combines an image with a Machine's config, and returns its processes, the
-// main one first. secrets are those of the app; nil: none. public is the address from
-// which the Machine reaches the internet over IPv6; the zero Addr: none. It answers
-// CodeInvalid with ReasonBadConfig when there is nothing to run, what there is is too long to be
-// executed, or a user or a secret is unknown.
+// Resolve combines an image with a Machine's config, and returns its processes, the main one
+// first. secrets are those of the app; nil: none. public is the address from which the Machine
+// reaches the internet over IPv6; the zero Addr: none. It answers CodeInvalid with
+// ReasonBadConfig when there is nothing to run, when the command or its variables are too long,
+// or when a user or a secret is unknown.
 func Resolve(img Image, m *hangar.Machine, secrets map[string]string, public netip.Addr) ([]Process, error) {
 	commands := m.Config.Commands()
 	out := make([]Process, 0, len(commands))
@@ -126,9 +124,8 @@ func executable(args, env []string) error {
 	return nil
 }
 
-// overlaid lays what a process says of its command over what the Machine says. As in
-// init itself, exec replaces everything; a process that says only a part of the command
-// has no use for an exec of the Machine.
+// overlaid merges a process's own command with the Machine's. As in init itself, exec replaces
+// everything; a process with only a part of the command does not use an exec of the Machine.
 func overlaid(init hangar.Init, c hangar.ProcessConfig) hangar.Init {
 	if len(c.Exec)+len(c.Entrypoint)+len(c.Cmd) == 0 {
 		return init
@@ -194,7 +191,7 @@ func variables(img Image, m *hangar.Machine, c hangar.ProcessConfig, secrets map
 	return vars, nil
 }
 
-// setDefault sets a variable that nobody has set.
+// setDefault sets a variable unless it is set.
 func setDefault(vars map[string]string, name, value string) {
 	if _, ok := vars[name]; !ok {
 		vars[name] = value

@@ -123,7 +123,8 @@ func TestEnvironmentPrecedence(t *testing.T) {
 	}
 }
 
-// TestTooLongToExecute: what a kernel would refuse is refused before, wherever it comes from.
+// TestTooLongToExecute: arguments that a kernel would refuse are refused before, wherever they
+// come from.
 func TestTooLongToExecute(t *testing.T) {
 	longest := strings.Repeat("x", hangar.MaxExecString)
 	value := longest[len("V="):]

@@ -24,8 +24,8 @@ const (
 // maxRoleSession is how many characters the name of a session at AWS may have.
 const maxRoleSession = 64
 
-// assume adds to the variables of a process that shall assume a role what it needs for
-// that, unless that is set.
+// assume adds to the variables of a process that assumes a role what it needs for that, unless it
+// is set.
 func assume(vars map[string]string, m *hangar.Machine) {
 	if vars[envRole] == "" {
 		return

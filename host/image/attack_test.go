@@ -49,7 +49,7 @@ func isBlob(tb testing.TB, r *http.Request, l v1.Layer) bool {
 }
 
 // TestRegistryThatDrips: a registry of one organization that sends next to nothing ends that
-// organization's pull, and holds up nobody who pulls the same layer from elsewhere.
+// organization's pull, and delays no pull of the same layer from elsewhere.
 func TestRegistryThatDrips(t *testing.T) {
 	shared := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	slow, good := serve(t), serve(t)
@@ -112,8 +112,8 @@ func TestRegistryThatNeverEnds(t *testing.T) {
 	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "registry "+u.host+" does not answer in time")
 }
 
-// TestRegistryThatLies: junk in place of a blob fails the pull of who asked for it, while
-// another organization gets the layer, and neither is told of the other's registry.
+// TestRegistryThatLies: junk in place of a blob fails its own pull, while another organization
+// gets the layer, and neither error reveals the other's registry.
 func TestRegistryThatLies(t *testing.T) {
 	shared := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	lying, good := serve(t), serve(t)
@@ -173,8 +173,8 @@ func claims(t *testing.T, manifest, config []byte, mediaType string, blobs map[s
 	return strings.TrimPrefix(s.URL, "http://") + "/claim:v1"
 }
 
-// TestLayersOfOthers: what an organization has unpacked is given to nobody who knows its
-// digests alone, whatever manifests and configs claim.
+// TestLayersOfOthers: the layers that an organization has unpacked are not given to another that
+// only knows their digests, whatever its manifests and configs claim.
 func TestLayersOfOthers(t *testing.T) {
 	secret := files(t, map[string]string{"secret": strings.Repeat("the victim's", 100)})
 	img := imageOf(t, secret)
@@ -211,7 +211,7 @@ func TestLayersOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := claims(t, tt.manifest, config, oci, tt.blobs)
 			for _, ref := range []string{at, at + "@" + sum(tt.manifest)} {
-				// What the reference stands for can be known; the Machine that has it gets nothing.
+				// The digest of a reference is no secret; the attacker's Machine gets nothing.
 				if named, err := s.Resolve(t.Context(), attacker, ref); err != nil || named.Digest != sum(tt.manifest) {
 					t.Errorf("resolved to %+v, %v", named, err)
 				}
@@ -235,7 +235,7 @@ func TestLayersOfOthers(t *testing.T) {
 	if _, err := s.Pull(t.Context(), victim, ref+"@"+digest(t, img), nil); err != nil {
 		t.Errorf("the victim: %v", err)
 	}
-	// Who has the blob shares the layer.
+	// An organization that has the blob shares the layer.
 	at := claims(t, manifest, config, oci, map[string][]byte{digest(t, secret): raw(t, secret)})
 	got, err := s.Pull(t.Context(), image.Puller{Org: "orgfriend", Slug: "friend"}, at, nil)
 	if err != nil || len(got.Layers) != 1 {
@@ -279,7 +279,7 @@ func TestAddressesThatAreNotPublic(t *testing.T) {
 		}
 		for _, word := range []string{secret, "fdaa:0", "169.254", port} {
 			if strings.Contains(fmt.Sprint(err), word) && !strings.Contains(ref, word) {
-				t.Errorf("%s: the error tells of %s: %v", ref, word, err)
+				t.Errorf("%s: the error reveals %s: %v", ref, word, err)
 			}
 		}
 	}
@@ -330,8 +330,8 @@ func TestForeignLayersAreNotFetched(t *testing.T) {
 	}
 }
 
-// TestErrorsHoldNothingForeign: whatever a registry or its token service answers, none of it is
-// in the error.
+// TestErrorsHoldNothingForeign: no part of a registry's or token service's answer is in the
+// error.
 func TestErrorsHoldNothingForeign(t *testing.T) {
 	const secret = "SECRET-body"
 	var answer atomic.Pointer[http.HandlerFunc]
@@ -391,8 +391,8 @@ func TestErrorsHoldNothingForeign(t *testing.T) {
 	})
 }
 
-// TestAdministratorsRegistry: an administrator may name a registry on the server; what came of
-// it is given to no tenant of another organization.
+// TestAdministratorsRegistry: an administrator may name a registry on the server; its images are
+// given to no tenant of another organization.
 func TestAdministratorsRegistry(t *testing.T) {
 	u := serve(t)
 	img := imageOf(t, files(t, map[string]string{"a": "1"}))
@@ -413,8 +413,8 @@ func TestAdministratorsRegistry(t *testing.T) {
 	}
 }
 
-// TestOrganizationThatIsRemoved: what was pushed and pulled for an organization goes with it,
-// and one that gets its slug finds nothing, whether the daemon was killed in between or not.
+// TestOrganizationThatIsRemoved: images that were pushed and pulled for an organization go with
+// it, and one that gets its slug finds nothing, whether the daemon was killed in between or not.
 func TestOrganizationThatIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	const registryName = "registry.hangar.localhost"

@@ -65,7 +65,8 @@ func (h *atHost) want(tb testing.TB, status int, says, method, path string) {
 	}
 }
 
-// TestPushedToAnother: what was pushed to one host runs on all, and clients of each see the same.
+// TestPushedToAnother: an image that was pushed to one host runs on all, and clients of each see
+// the same.
 func TestPushedToAnother(t *testing.T) {
 	_, hosts := cluster(t, aa, bb, cc)
 	a, b, c := hosts[aa], hosts[bb], hosts[cc]
@@ -142,7 +143,7 @@ func TestPushOfWhatAnotherHas(t *testing.T) {
 	if got := pull(t, c.Store, builtIn+"/personal/app:v2"); got.Ref.Digest != digest(t, next) {
 		t.Errorf("pulled %v", got.Ref)
 	}
-	// What it alone had is lost with it: the error names the image, and no address.
+	// Blobs that it alone had are lost with it: the error names the image, and no address.
 	_, err := c.Pull(t.Context(), tenant, builtIn+"/personal/app:v1", nil)
 	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it is away")
 	if strings.Contains(fmt.Sprint(err), "127.0.0.1") {
@@ -267,8 +268,8 @@ func (h *atHost) put(tb testing.TB, path string, manifest []byte) int {
 	return resp.StatusCode
 }
 
-// TestHostsThatMisbehave: a transfer that breaks goes on, at the same host or another. What is not
-// what its digest says is not taken.
+// TestHostsThatMisbehave: a broken transfer continues, at the same host or another. Content that
+// does not match its digest is refused.
 func TestHostsThatMisbehave(t *testing.T) {
 	t.Parallel()
 	type wrap = func(context.Context, hangar.PushedRead, hangar.PushedContent) hangar.PushedContent
@@ -339,7 +340,7 @@ func (u until) Read([]byte) (int, error) {
 	return 0, errBroken
 }
 
-// TestHostThatIsKilled: a transfer goes on at another host, or says what is away.
+// TestHostThatIsKilled: a transfer continues at another host, or says what is unavailable.
 func TestHostThatIsKilled(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		t.Run(fmt.Sprintf("another has it: %v", others), func(t *testing.T) {
@@ -422,7 +423,8 @@ func TestFloodOfReads(t *testing.T) {
 	clients.Wait()
 }
 
-// TestDeletedWithinAPull: what a manifest names stays for a host that has just read the manifest.
+// TestDeletedWithinAPull: the blobs of a manifest stay for a host that has just read the
+// manifest.
 func TestDeletedWithinAPull(t *testing.T) {
 	_, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -452,8 +454,8 @@ func TestDeletedWithinAPull(t *testing.T) {
 	}
 }
 
-// TestPublish: what a host had before there was a catalog is published once, and what was deleted
-// since is not published again.
+// TestPublish: what a host had before there was a catalog is published once, and deleted images
+// are not published again.
 func TestPublish(t *testing.T) {
 	dir := t.TempDir()
 	img := imageOf(t, noise(t, 64<<10))

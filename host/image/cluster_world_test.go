@@ -173,7 +173,7 @@ type agentStub struct {
 
 func (a agentStub) Host() hangar.Host { return hangar.Host{ID: a.id} }
 
-// hostFeed tells of hosts that stay.
+// hostFeed is a feed of hosts that never changes.
 type hostFeed []hangar.Host
 
 func (f hostFeed) WatchHosts(ctx context.Context) iter.Seq2[hangar.HostChange, error] {

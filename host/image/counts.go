@@ -19,7 +19,7 @@ const (
 	layerTransferred = "transferred"
 )
 
-// counts are what a Store tells its operator.
+// counts are the Prometheus metrics of a Store.
 type counts struct {
 	pulls    *prometheus.CounterVec
 	layers   *prometheus.CounterVec
@@ -61,7 +61,7 @@ func (c *counts) collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.pulls, c.layers, c.bytes, c.duration}
 }
 
-// What Collect measures.
+// The metrics of Collect.
 var (
 	imagesDesc  = prometheus.NewDesc("hangar_image_images", "Images that the server has unpacked", nil, nil)
 	openDesc    = prometheus.NewDesc("hangar_image_open_pulls", "Pulls that are under way", nil, nil)

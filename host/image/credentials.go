@@ -17,9 +17,8 @@ import (
 // maxDockerConfig bounds how much of a config.json is read, in bytes.
 const maxDockerConfig = 1 << 20
 
-// authenticator returns the credentials for a registry: the platform's own, then
-// those of the Docker client, else none. They are read anew for each pull, so that
-// a login counts at once.
+// authenticator returns the credentials for a registry: the platform's own, then those of the
+// Docker client, else none. They are read for each pull, so that a login counts at once.
 func (s *Store) authenticator(ctx context.Context, registry string) authn.Authenticator {
 	if s.opts.Credentials != nil {
 		if user, password, ok := s.opts.Credentials(ctx, registry); ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// flights share work between those who ask for the same thing at the same time. P
-// is what the work reports while it goes on. The zero value is ready to use.
+// flights share work between concurrent callers for the same key. P is what the work reports
+// while it runs. The zero value is ready to use.
 type flights[V, P any] struct {
 	mu     sync.Mutex
 	byKey  map[string]*flight[V, P]
@@ -31,10 +31,10 @@ type flight[V, P any] struct {
 	last      *P
 }
 
-// do returns what run returns, running it once for all that ask for key meanwhile.
-// A caller whose ctx ends stops waiting; run's context ends when nobody waits.
-// listen may be nil. It is called by one goroutine at a time, must not block, and is
-// not called after do has returned.
+// do returns what run returns, running it once for all concurrent callers with key. A caller
+// whose ctx ends stops waiting; run's context ends when there are no waiters left. listen may be
+// nil. It is called by one goroutine at a time, must not block, and is not called after do has
+// returned.
 func (f *flights[V, P]) do(ctx context.Context, key string, listen func(P), run func(context.Context, func(P)) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()
@@ -87,7 +87,7 @@ func (f *flights[V, P]) start(ctx context.Context, key string, run func(context.
 	return c
 }
 
-// forget makes the next caller start anew; the caller holds mu.
+// forget makes the next caller start again; the caller holds mu.
 func (f *flights[V, P]) forget(key string, c *flight[V, P]) {
 	if f.byKey[key] == c {
 		delete(f.byKey, key)
@@ -105,7 +105,7 @@ func (f *flights[V, P]) close() {
 	f.wg.Wait()
 }
 
-// attach makes listen hear what is reported, beginning with the last report.
+// attach passes reports to listen, beginning with the last one.
 func (c *flight[V, P]) attach(listen func(P)) (detach func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

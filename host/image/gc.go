@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// grace is how long an image that was used is safe from lack of space: whoever was
-// given it may be about to say that it is in use.
+// grace is how long an image that was used is safe from lack of space: its caller may be about to
+// mark it as in use.
 const grace = 5 * time.Minute
 
 // pressedUploadAge is how long an upload may rest while there is too little space.
@@ -36,10 +36,9 @@ type Policy struct {
 	UntaggedAge time.Duration
 }
 
-// GC frees what the policy allows and answers how many bytes of files it freed. It
-// also takes layers without an image, and uploads and blobs of the built-in
-// registry that were abandoned. It never takes what InUse names or what a pull at
-// hand counts on.
+// GC frees what the policy allows and answers how many bytes of files it freed. It also removes
+// layers without an image, and abandoned uploads and blobs of the built-in registry. It never
+// removes what InUse names or what a pull in progress relies on.
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
 	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}
@@ -107,9 +106,9 @@ func (s *Store) leastRecentlyUsed() []candidate {
 	return list
 }
 
-// evict drops an image unless it is in use or was used since the caller looked.
-// InUse is asked anew and before the lock is taken: a Machine is in it before it
-// asks for its image, and asking changes the time of use.
+// evict drops an image unless it is in use or was used since the caller looked. InUse is asked
+// again, before the lock is taken: a Machine is in it before it asks for its image, and asking
+// changes the time of use.
 func (s *Store) evict(c candidate) (bool, error) {
 	used := s.inUse()
 	s.mu.Lock()
@@ -125,8 +124,8 @@ func (s *Store) evict(c candidate) (bool, error) {
 	return true, nil
 }
 
-// sweep removes layers that no image has and no pull counts on. They are moved out
-// of sight under the lock, so that a pull finds them whole or not at all.
+// sweep removes layers that no image has and no pull relies on. They are moved out of sight under
+// the lock, so that a pull finds them whole or not at all.
 func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
 	dead, err := s.hide()
 	for _, d := range dead {

@@ -2,28 +2,26 @@
 // they name from OCI registries, and unpacks every layer once into a directory
 // that overlayfs takes as a lower directory.
 //
-// An image is known by the digest that its reference resolves to. Images and
-// layers become visible when they are complete and on disk; what a crash leaves
-// half-made is removed by Open. Every manifest, config and layer is checked
-// against its digest, and what is hostile or damaged is refused with
-// hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled
-// for the same organization from that repository before, needs no network. The built-in
-// registry shares the directory: what is pushed to it is unpacked from its blobs without
-// a second copy over the network, and what was pushed to another host is streamed from there.
+// An image is known by the digest that its reference resolves to. Images and layers become visible
+// when they are complete and on disk; Open removes partial ones of a crash. Every manifest, config
+// and layer is checked against its digest, and a hostile or damaged one is refused with
+// hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled for the same
+// organization from that repository before, needs no network. The built-in registry shares the
+// directory: an image pushed to it is unpacked from its blobs without a second copy over the
+// network, and one pushed to another host is streamed from there.
 //
-// Tenants share what is unpacked, and nothing else. An organization gets a layer that is
-// held once the place it pulls from has shown the whole blob that unpacks to it, or had
-// shown it before; that a config names a layer is no proof. Pulls in progress, their
-// errors and the slots that bound them belong to one organization. Registries are reached
-// through a publicdial.Dialer, at a least rate and until a deadline, and no word of what
-// they answer gets into an error.
+// Tenants share unpacked layers, and nothing else. An organization gets a layer that is held once
+// the place it pulls from has shown the whole blob that unpacks to it, or had shown it before; that
+// a config names a layer is no proof. Pulls in progress, their errors and the slots that bound them
+// belong to one organization. Registries are reached through a publicdial.Dialer, at a least rate
+// and until a deadline, and no word of their answers gets into an error.
 //
-// Methods may be called from many goroutines. Callers of one organization that want the
-// same image or layer at the same time share one pull, which ends when none of them waits
-// any more. The collector takes nothing that is being pulled or that InUse names.
+// Methods may be called from many goroutines. Concurrent callers of one organization for the same
+// image or layer share one pull, which ends when there are no waiters left. The collector takes
+// nothing that is being pulled or that InUse names.
 //
-// The package runs nothing and mounts nothing. Which repositories of the built-in registry
-// a puller has, follows from its organization.
+// The package runs nothing and mounts nothing. The repositories of the built-in registry that a
+// puller has follow from its organization.
 package image
 
 import (
@@ -53,7 +51,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// What New takes where Limits are silent.
+// The defaults of Limits.
 const (
 	DefaultUnpackedBytes = 32 << 30
 	DefaultFiles         = 1 << 20
@@ -75,8 +73,7 @@ const (
 // ErrNotFound means that the host does not hold the image.
 var ErrNotFound = errors.New("image not found")
 
-// Limits bound what one image, one transfer and one organization may take. Zero means the
-// default.
+// Limits bound the size of one image, one transfer and one organization. Zero means the default.
 type Limits struct {
 	UnpackedBytes int64 // of all layers
 	Files         int   // of all layers
@@ -129,8 +126,8 @@ type Options struct {
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
 	InUse func() map[string]bool
-	// Quota refuses more of what an organization has used bytes of, see Usage; nil: nothing is
-	// refused.
+	// Quota refuses more for an organization that has used so many bytes, see Usage; nil: nothing
+	// is refused.
 	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
 	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
@@ -171,7 +168,7 @@ type Store struct {
 	pins    map[string]int            // layers, by name, that pulls at hand count on
 }
 
-// New returns a Store that does nothing before Open.
+// New returns a Store that Open makes usable.
 func New(opts Options) *Store {
 	if opts.Platform.OS == "" {
 		opts.Platform.OS = "linux"
@@ -216,8 +213,8 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Open makes the directory, removes what a crash left half-made and reads what is
-// held. An image whose record or layers are damaged is dropped and logged.
+// Open makes the directory, removes the partial files of a crash and reads the held images. An
+// image whose record or layers are damaged is dropped and logged.
 func (s *Store) Open(ctx context.Context) error {
 	if err := os.RemoveAll(s.path("tmp")); err != nil {
 		return err
@@ -252,7 +249,7 @@ func (s *Store) Open(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close ends the pulls at hand and returns when nothing of the store runs any more.
+// Close ends the pulls in progress and returns when no goroutine of the store runs any more.
 func (s *Store) Close() error {
 	s.images.close()
 	s.layers.close()
@@ -270,7 +267,7 @@ func (s *Store) Registry(access registry.Access) http.Handler {
 func (s *Store) Pushed() *registry.Registry { return s.registry }
 
 // Get returns an image that is held, by its digest, or ErrNotFound. It is for Machines whose
-// image was pulled for them: a digest alone gives nobody an image.
+// image was pulled for them: a digest alone gives no access to an image.
 func (s *Store) Get(digest string) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -353,7 +354,7 @@ func TestLayersAreSharedAndSurviveARestart(t *testing.T) {
 	if n, _ := left(t, dir); n != 2 {
 		t.Errorf("%d layers are left, want those of the other image", n)
 	}
-	// What a crash left half-made is gone after the start; the rest is there.
+	// Partial files of a crash are gone after the start; the rest is there.
 	for _, p := range []string{"tmp/layer-x/fs/deep", "tmp/write-y"} {
 		if err := os.MkdirAll(filepath.Join(dir, p), 0o700); err != nil {
 			t.Fatal(err)
@@ -435,7 +436,7 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	if n := len(arrived); n > 3 {
 		t.Errorf("layers were asked for %d times more than once each", n-1)
 	}
-	// When all leave, nothing goes on and nothing is left.
+	// When all leave, no work continues and nothing is left.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -489,7 +490,7 @@ func TestTransfersThatBreakAreRepeated(t *testing.T) {
 	}
 }
 
-// rawLayer is a layer of given bytes, whatever they are.
+// rawLayer is a layer of arbitrary bytes.
 func rawLayer(data []byte) v1.Layer { return static.NewLayer(data, types.DockerLayer) }
 
 func gzipped(tb testing.TB, data []byte) []byte {
@@ -743,7 +744,7 @@ func TestBuiltInRegistry(t *testing.T) {
 	}
 	_, err := s.Resolve(t.Context(), tenant, "registry.hangar.localhost/personal/none:v1")
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")
-	// The collector keeps what was pushed, whatever becomes of the unpacked copy.
+	// The collector keeps what was pushed, even without the unpacked copy.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -751,6 +752,44 @@ func TestBuiltInRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	pull(t, s, "registry.hangar.localhost/personal/app:v1")
+}
+
+// TestShortNames looks for names without a registry in the repositories of the organization, then of the server, and
+// only then at Docker Hub.
+func TestShortNames(t *testing.T) {
+	offline := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("offline") }}
+	s := open(t, image.Options{Local: []string{"registry.hangar.localhost"}, Dialer: publicdial.New(publicdial.Options{Resolver: offline})})
+	server := httptest.NewServer(s.Registry(access{"personal": tenant.Org, "other": "o-other"}))
+	defer server.Close()
+	at := strings.TrimPrefix(server.URL, "http://")
+	own, shared, others := imageOf(t, files(t, map[string]string{"a": "own"})), imageOf(t, files(t, map[string]string{"a": "shared"})), imageOf(t, files(t, map[string]string{"a": "others"}))
+	push(t, at+"/personal/app:latest", own, token)
+	push(t, at+"/personal/team/app:latest", own, token)
+	push(t, at+"/app:latest", shared, token)
+	push(t, at+"/base:latest", shared, token)
+	push(t, at+"/other/private:latest", others, token)
+	for ref, want := range map[string]string{
+		"app": "registry.hangar.localhost/personal/app", "app:latest": "registry.hangar.localhost/personal/app",
+		"app@" + digest(t, own): "registry.hangar.localhost/personal/app", "app@" + digest(t, shared): "registry.hangar.localhost/app",
+		"personal/app": "registry.hangar.localhost/personal/app", "personal/team/app": "registry.hangar.localhost/personal/team/app",
+		"base": "registry.hangar.localhost/base",
+	} {
+		got := pull(t, s, ref)
+		if source := got.Ref.Registry + "/" + got.Ref.Repository; source != want {
+			t.Errorf("%s is pulled from %s, want %s", ref, source, want)
+		}
+		resolved, err := s.Resolve(t.Context(), tenant, ref)
+		if source := resolved.Registry + "/" + resolved.Repository; err != nil || source != want {
+			t.Errorf("%s is resolved to %s, want %s: %v", ref, source, want, err)
+		}
+	}
+	// Docker Hub has no address here.
+	for _, ref := range []string{"app:v2", "private", "other/private", "team/app", "docker.io/app", "index.docker.io/app", "docker.io/personal/app"} {
+		resolved, err := s.Resolve(t.Context(), tenant, ref)
+		if err == nil || resolved.Registry == "registry.hangar.localhost" {
+			t.Errorf("%s is resolved to %s: %v", ref, resolved, err)
+		}
+	}
 }
 
 func TestGC(t *testing.T) {
@@ -810,8 +849,8 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestGCBesidePulls: whatever is collected, an image that Pull returned and that is
-// in use is whole.
+// TestGCBesidePulls: an image that Pull returned and that is in use stays whole during any
+// collection.
 func TestGCBesidePulls(t *testing.T) {
 	u := serve(t)
 	base := files(t, map[string]string{"base": "1"})
@@ -872,7 +911,7 @@ func TestPlainHTTPStaysOnThisHost(t *testing.T) {
 	s := open(t, image.Options{Log: slog.New(slog.DiscardHandler), Dialer: dialer(t, "0.0.0.0/8")})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	// 192.0.2.0/24 and 10/8 are nobody here: what matters is that it is not asked.
+	// No server has 192.0.2.0/24 and 10/8 here: what matters is that it is not asked.
 	for _, host := range []string{"0.0.0.0:1", "0.0.0.0"} {
 		_, err := s.Resolve(ctx, tenant, host+"/app:v1")
 		if hangar.CodeOf(err) != hangar.CodeUnavailable {

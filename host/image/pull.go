@@ -33,10 +33,10 @@ const (
 	progressInterval = 100 * time.Millisecond
 )
 
-// Pull makes an image be held and returns it. progress may be nil; it is called by
-// one goroutine at a time, at most ten times a second and once at the end with the
-// exact sum of the bytes, and must not block. Callers for the same organization share the
-// work: one whose ctx ends does not disturb the others. Errors are those of Resolve.
+// Pull makes the store hold an image and returns it. progress may be nil; it is called by one
+// goroutine at a time, at most ten times a second and once at the end with the exact sum of the
+// bytes, and must not block. Callers for the same organization share the work: one whose ctx ends
+// does not disturb the others. Errors are those of Resolve.
 func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (*Image, error) {
 	img, result, err := s.findOrPull(ctx, who, ref, progress)
 	switch {
@@ -52,6 +52,9 @@ func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(
 func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (img *Image, result string, err error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
+		return nil, "", err
+	}
+	if parsed, err = s.locate(ctx, who, parsed); err != nil {
 		return nil, "", err
 	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
@@ -187,8 +190,8 @@ func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), 
 	return r, unpin, nil
 }
 
-// topmost drops all but the highest of equal layers: overlayfs takes none twice,
-// and the highest hides whatever the others hold.
+// topmost drops all but the highest of equal layers: overlayfs takes none twice, and the highest
+// hides the content of the others.
 func topmost(names []string) []string {
 	seen := map[string]bool{}
 	var kept []string
@@ -219,7 +222,7 @@ type shownBlob struct {
 	Origin string `json:"origin"` // see Store.origin
 }
 
-// maxShown bounds what is noted of a layer. What is forgotten is transferred again.
+// maxShown bounds the blobs noted for a layer. A forgotten one is transferred again.
 const maxShown = 256
 
 // layerName is the directory of a layer: short, because the paths of all layers
@@ -339,7 +342,7 @@ func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report fun
 	if errors.Is(err, layer.ErrTooLarge) {
 		return err // the rest need not come
 	}
-	// A transfer that went wrong is told apart from a layer that is wrong.
+	// A failed transfer is told apart from a bad layer.
 	if err := cmp.Or(in.finish(ctx, l.digest), err); err != nil {
 		return err
 	}
@@ -393,7 +396,7 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the root of an image is for all its users
 		return layerRecord{}, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the same, whatever the umask is
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the same, despite the umask
 		return layerRecord{}, err
 	}
 	r, err := fill(dir)
@@ -411,7 +414,7 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 		return layerRecord{}, err
 	}
 	if err := durable.Rename(tmp, s.path("layers", layerName(id))); err != nil {
-		if held, found, _ := s.readLayer(id); found { // somebody else was first
+		if held, found, _ := s.readLayer(id); found { // another pull was first
 			return held, nil
 		}
 		return layerRecord{}, err

@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -9,9 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/registry"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
@@ -26,7 +29,7 @@ type Puller struct {
 	AnyRegistry bool
 }
 
-// context is a context for what is dialled for the puller.
+// context is a context for the puller's connections.
 func (p Puller) context(ctx context.Context) context.Context {
 	if p.AnyRegistry {
 		return publicdial.WithAdministrator(ctx)
@@ -34,7 +37,7 @@ func (p Puller) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// key keeps what pullers share, which is what goes on for their organization, apart.
+// key separates what pullers share, which is the work in flight for their organization.
 func (p Puller) key(elem ...string) string {
 	kind := "tenant"
 	if p.AnyRegistry {
@@ -46,25 +49,58 @@ func (p Puller) key(elem ...string) string {
 // repository is the name under which the built-in registry keeps the repository of a
 // reference, if it belongs to the organization of the puller or to the server.
 func (p Puller) repository(ref reference) (string, bool) {
-	name := hangar.RepositoryName(ref.repository.RepositoryStr())
-	org := name.Target().Org
+	repository := hangar.RepositoryName(ref.repository.RepositoryStr())
+	org := repository.Target().Org
 	if org == "" {
-		return hangar.Repository{Name: name.Name()}.Path(), true
+		return hangar.Repository{Name: repository.Name()}.Path(), true
 	}
-	return hangar.Repository{Org: p.Org, Name: name.Name()}.Path(), p.Org != "" && org == p.Slug
+	return hangar.Repository{Org: p.Org, Name: repository.Name()}.Path(), p.Org != "" && org == p.Slug
 }
 
-func (s *Store) builtIn(ref reference) bool {
-	return named(ref.repository.RegistryStr(), s.opts.Local)
+// locate returns the reference that a short name stands for. NAME and SLUG/NAME mean the repository of the
+// puller's organization in the built-in registry, and NAME also that of the server, if that has the tag or the digest.
+// Otherwise they mean Docker Hub, as every other reference without a registry does. A lookup that fails is an
+// error: an image of the organization must not be replaced by a stranger's of the same name.
+func (s *Store) locate(ctx context.Context, who Puller, ref reference) (reference, error) {
+	if ref.short == "" || len(s.opts.Local) == 0 {
+		return ref, nil
+	}
+	slug, path, qualified := strings.Cut(ref.short, "/")
+	var candidates []string
+	switch {
+	case !qualified:
+		candidates = []string{string(who.Slug) + "/" + ref.short, ref.short}
+	case slug == string(who.Slug) && path != "":
+		candidates = []string{ref.short}
+	}
+	for _, path := range candidates {
+		repository, err := name.NewRepository(s.opts.Local[0] + "/" + path)
+		if err != nil {
+			continue // no organization: the puller is the server
+		}
+		found := ref
+		found.repository = repository
+		kept, ok := who.repository(found)
+		if !ok {
+			continue
+		}
+		switch _, err := s.registry.Lookup(ctx, kept, ref.identifier()); {
+		case err == nil:
+			return found, nil
+		case !errors.Is(err, registry.ErrNotFound):
+			return ref, about("failed to get manifest", ref, err)
+		}
+	}
+	return ref, nil
 }
 
 // builtInOrigin is before the names of repositories of the built-in registry, which is no
 // name of another one.
 const builtInOrigin = "built-in/"
 
-// origin names the place that answers for what it serves: a repository of a registry.
+// origin names the place that a reference is pulled from: a repository of a registry.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
-	if !s.builtIn(ref) {
+	if !named(ref.repository.RegistryStr(), s.opts.Local) {
 		return ref.source(), true
 	}
 	repository, ok := who.repository(ref)
@@ -97,9 +133,9 @@ func withSource(sources []string, org hangar.OrgID, source string) []string {
 	return append(kept, source)
 }
 
-// RemoveOrg removes what is kept of an organization: its repositories in the built-in
-// registry, and the images that were pulled for it alone and that no Machine uses. It may be
-// repeated. Nothing can be pushed for the organization any more.
+// RemoveOrg removes all content of an organization: its repositories in the built-in registry,
+// and the images that were pulled for it alone and that no Machine uses. It may be repeated.
+// Nothing can be pushed for the organization any more.
 func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if err := s.registry.RemoveOrg(ctx, org); err != nil {
 		return err
@@ -111,7 +147,7 @@ func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	return err
 }
 
-// Usage says what an organization takes: what it has in the built-in registry, and the images
+// Usage returns the room that an organization uses: in the built-in registry, and for the images
 // that were pulled for it.
 func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
 	kept, err := s.registry.Usage(ctx, org)
@@ -135,9 +171,9 @@ type measured struct {
 	at    time.Time
 }
 
-// withinQuota refuses to keep more for an organization that has as much as it may. What it uses
-// is measured at most once in Limits.UsageAge; pushes and pulls that have begun before are
-// finished, within their own bounds.
+// withinQuota refuses to keep more for an organization at its quota. Its usage is measured at
+// most once in Limits.UsageAge; pushes and pulls that have begun before are finished, within
+// their own bounds.
 func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	if s.opts.Quota == nil || org == "" {
 		return nil
@@ -198,8 +234,8 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 	return nil
 }
 
-// slots bound what goes on for each organization at a time. There is no bound for all of
-// them, which one could use up: organizations are made by administrators.
+// slots bound the work in flight for each organization. There is no bound for all of them, which
+// one could use up: organizations are made by administrators.
 type slots struct {
 	each int64
 

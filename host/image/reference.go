@@ -26,6 +26,7 @@ type reference struct {
 	repository name.Repository
 	tag        string // "latest" if neither tag nor digest was given; else may be empty
 	digest     string // empty if not pinned
+	short      string // the repository as it was given, if no registry was
 }
 
 // The parts of a reference become parts of a URL, so that nothing but what the
@@ -71,8 +72,9 @@ func parseReference(text string) (reference, error) {
 	} else if !pinned {
 		ref.tag = name.DefaultTag
 	}
+	short := rest
 	if host, path, ok := strings.Cut(rest, "/"); ok && (host == hubForPeople || host == hubRegistry) {
-		rest = path
+		rest, short = path, ""
 	}
 	repository, err := name.NewRepository(rest)
 	if err != nil || !repositoryPattern.MatchString(repository.RepositoryStr()) || !registryPattern.MatchString(repository.RegistryStr()) {
@@ -82,6 +84,9 @@ func parseReference(text string) (reference, error) {
 		return invalid(fmt.Sprintf("the repository, at Docker Hub with library/ before it, must not be longer than %d bytes", maxRepository))
 	}
 	ref.repository = repository
+	if repository.RegistryStr() == hubForSettings && !strings.HasPrefix(rest, hubForSettings+"/") {
+		ref.short = short
+	}
 	return ref, nil
 }
 

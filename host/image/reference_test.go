@@ -56,7 +56,7 @@ func FuzzParseReference(f *testing.F) {
 			}
 			return
 		}
-		// What was understood is written and read back as the same.
+		// A parsed reference is written and read back as the same.
 		again, err := parseReference(r.resolved(r.digest, nil).String())
 		if err != nil {
 			t.Fatalf("%q became %q: %v", text, r.resolved(r.digest, nil), err)

@@ -14,11 +14,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Resolve answers what a reference stands for at present, without transferring layers. A
-// reference pinned to an image that is held, and was pulled for the same organization from
-// that repository, is answered from memory. Errors are hangar.CodeInvalid with
-// ReasonBadConfig, ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, or
-// hangar.CodeUnavailable, which comes with what the reference says by itself.
+// Resolve answers the image that a reference names at present, without transferring layers. A
+// reference pinned to an image that is held, and was pulled for the same organization from that
+// repository, is answered from memory. Errors are hangar.CodeInvalid with ReasonBadConfig,
+// ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, or hangar.CodeUnavailable,
+// which comes with the parts that the reference itself names.
 func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.ImageRef, error) {
 	found, err := s.resolve(ctx, who, ref)
 	return found.Ref, err
@@ -38,6 +38,9 @@ func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.Res
 	if err != nil {
 		return hangar.ResolvedImage{}, err
 	}
+	if parsed, err = s.locate(ctx, who, parsed); err != nil {
+		return hangar.ResolvedImage{Ref: parsed.resolved("", nil)}, err
+	}
 	if img := s.held(who, parsed, parsed.digest); img != nil {
 		return hangar.ResolvedImage{Ref: img.Ref, Size: img.Size}, nil
 	}
@@ -55,9 +58,8 @@ func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.Res
 	return found, nil
 }
 
-// held returns an image of that digest, if it is held and was pulled for the same
-// organization from the repository of ref: knowing a digest gives nobody what only a login
-// or a transfer gives.
+// held returns an image of that digest, if it is held and was pulled for the same organization
+// from the repository of ref: knowing a digest does not replace a login or a transfer.
 func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	if digest == "" {
 		return nil
@@ -88,9 +90,9 @@ type plan struct {
 }
 
 type plannedLayer struct {
-	digest string // of what is transferred
-	diffID string // of what is unpacked
-	size   int64  // of what is transferred
+	digest string // of the compressed blob
+	diffID string // of the unpacked layer
+	size   int64  // of the compressed blob
 }
 
 // plan asks the registry. It answers the image instead if that is held.

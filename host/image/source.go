@@ -30,13 +30,13 @@ type source interface {
 	// blob answers a stream that is not yet checked.
 	blob(ctx context.Context, digest string) (io.ReadCloser, error)
 	// has reports whether a blob that a manifest of the repository has just named, and that
-	// was there once, may be taken to be there.
+	// existed once, may be assumed to exist.
 	has(digest string) bool
 }
 
 // open returns the source of a reference, for a puller who may use it.
 func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, error) {
-	if s.builtIn(ref) {
+	if named(ref.repository.RegistryStr(), s.opts.Local) {
 		repository, ok := who.repository(ref)
 		if !ok {
 			return nil, errNotFound()
@@ -92,7 +92,8 @@ func (p *pushedSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return b, nil
 }
 
-// has implements source. What a manifest names, its host has: it was refused otherwise.
+// has implements source. The host has all blobs of a manifest: otherwise it would have refused
+// it.
 func (p *pushedSource) has(digest string) bool {
 	return p.remote.Load() || p.registry.Has(p.repository, digest)
 }
@@ -112,12 +113,12 @@ func errNotFound() error {
 type remoteSource struct {
 	client   *http.Client
 	registry string // as the reference names it
-	as       string // who is signed in, for messages
+	as       string // the user that is signed in, for messages
 	base     string // URL of the repository, with a slash at the end
 }
 
-// manifestTypes are what a registry may answer with. Schema 1 is asked for by
-// nobody; a registry that has nothing else says that it has nothing.
+// manifestTypes are what a registry may answer with. Schema 1 is never requested; a registry
+// without another form answers that it has none.
 const manifestTypes = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -133,7 +134,7 @@ func (r *remoteSource) request(ctx context.Context, method, path string) (*http.
 	if strings.HasPrefix(path, "manifests/") {
 		req.Header.Set("Accept", manifestTypes)
 	} else {
-		req.Header.Set("Accept-Encoding", "identity") // the digest is of what is stored
+		req.Header.Set("Accept-Encoding", "identity") // the digest is of the stored bytes
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
@@ -184,7 +185,7 @@ func (r *remoteSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return &blobBody{ctx: ctx, cancel: cancel, rc: resp.Body, source: r}, nil
 }
 
-// has implements source: what the manifest is made of, its registry answers for.
+// has implements source: the registry answers for the parts of its manifests.
 func (r *remoteSource) has(string) bool { return true }
 
 // blobBody is the transfer of a blob, in the words of its source.
@@ -208,8 +209,8 @@ func (b *blobBody) Close() error {
 	return b.rc.Close()
 }
 
-// remoteError gives what a registry, or the way to it, answers a code and words
-// of our own: what a registry says may come from anywhere.
+// remoteError gives the failure of a registry, or of the way to it, a code and words of our own:
+// a registry's words may come from anywhere.
 func remoteError(ctx context.Context, err error, host, as string) error {
 	var answer *transport.Error
 	var unreached *publicdial.Error
@@ -233,7 +234,7 @@ func remoteError(ctx context.Context, err error, host, as string) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "request failed: not found, or access denied %s", as)
 	case http.StatusTooManyRequests:
-		return hangar.Errorf(hangar.CodeUnavailable, "registry_rate_limited", "registry %s answers that there were too many requests", host)
+		return hangar.Errorf(hangar.CodeUnavailable, "registry_rate_limited", "registry %s refuses for now: too many requests", host)
 	default:
 		return hangar.Errorf(hangar.CodeUnavailable, reasonUnreachable, "registry %s answers with status %d", host, answer.StatusCode)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/minrate"
 )
 
-// bounded is a way to registries whose answers have a least rate and, but for blobs that are
-// streamed, a largest size. It is below all that talks to registries, also for tokens.
+// bounded is a transport to registries whose answers have a least rate and, except for blobs that
+// are streamed, a largest size. It is below all requests to registries, also for tokens.
 type bounded struct {
 	next   http.RoundTripper
 	limits Limits
@@ -25,7 +25,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	// Redirects are told by the request that was sent.
+	// A redirect is recognized by the request that was sent.
 	resp.Request = req
 	body := minrate.New(ctx, cancel, resp.Body, b.limits.MinRate, b.limits.RateWindow)
 	resp.Body = body

@@ -40,8 +40,8 @@ func (j *Journal) take() (batch []*call, acked []outboxKey, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	batch, j.queue = j.queue, nil
-	// Forgetting what was published is not urgent: it rides with the next commit
-	// and has one of its own only when much has gathered, or at the end.
+	// Forgetting published entries is not urgent: it is part of the next commit and has one of its
+	// own only when many have gathered, or at the end.
 	if len(batch) > 0 || len(j.acked) >= maxAcked || j.closed {
 		for k := range j.acked {
 			acked = append(acked, k)
@@ -160,11 +160,10 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	j.settle(batch, nil)
 }
 
-// afterFailure finds out what a failed commit left behind. A full disk is noticed
-// before the root of the tree is switched: the old state stands and the journal
-// goes on. When the new state is already visible, its flush failed, and whether it
-// is on disk cannot be known any more: asking again would lie, because the kernel
-// reports a failed write-back once.
+// afterFailure finds out what a failed commit left behind. A full disk is noticed before the root
+// of the tree is switched: the old state stands and the journal continues. When the new state is
+// already visible, its flush failed, and whether it is on disk cannot be known any more: asking
+// again would lie, because the kernel reports a failed write-back once.
 func (j *Journal) afterFailure(number uint64, cause error) error {
 	var seen uint64
 	err := j.view(func(tx *bolt.Tx) error {

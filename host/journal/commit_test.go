@@ -393,7 +393,7 @@ func TestBrokenJournalRefusesUntilReopened(t *testing.T) {
 	select {
 	case <-j.Broken():
 	default:
-		t.Error("nobody is told that the journal is broken")
+		t.Error("there is no notice that the journal is broken")
 	}
 	if got := all(t, j); len(got) != 1 {
 		t.Errorf("it cannot be read any more: %v", got)

@@ -23,9 +23,9 @@ const (
 	childWriters = 8
 )
 
-// writeForEver is what the child process does: each writer counts its Machine up,
+// writeUntilKilled is what the child process does: each writer counts its Machine up,
 // and says so on stdout when the journal has acknowledged it.
-func writeForEver(dir string) {
+func writeUntilKilled(dir string) {
 	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -66,8 +66,8 @@ func writeForEver(dir string) {
 	wg.Wait()
 }
 
-// TestKill kills a process that writes, again and again: what it was told is
-// durable is there, whole, and nothing is numbered twice.
+// TestKill kills a process that writes, again and again: acknowledged commits are there, whole,
+// and no number is used twice.
 func TestKill(t *testing.T) {
 	rounds := 25
 	if testing.Short() {

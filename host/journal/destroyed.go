@@ -13,9 +13,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// What the keys of the index of destroyed Machines begin with. Each Machine has one of
-// every kind, which ends with its id: all of them and those of an App are sorted by time, those
-// of an organization by id.
+// The prefixes of keys of the index of destroyed Machines. Each Machine has one key of every
+// kind, which ends with its id: all of them and those of an App are sorted by time, those of an
+// organization by id.
 const (
 	byTime byte = 't'
 	byApp  byte = 'a'
@@ -42,9 +42,9 @@ func destroyedKeys(r *Record) [][]byte {
 	return keys
 }
 
-// PutDestroyed writes the record of a Machine that is destroyed, with its events and versions,
-// to where Machines does not find it, and sets r.Seq to the number of this commit. Its lease,
-// health, busy time and secrets go. It marks a retraction unpublished.
+// PutDestroyed moves the record of a destroyed Machine, with its events and versions, out of the
+// list of Machines, and sets r.Seq to the number of this commit. Its lease, health, busy time and
+// secrets are removed. It marks a retraction unpublished.
 func (t *Tx) PutDestroyed(r *Record) error {
 	if _, err := t.unindex(r.Machine.ID); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (t *Tx) ForgetDestroyed(id hangar.MachineID) error {
 	return nil
 }
 
-// unindex removes a Machine from the index, and reports whether it was there.
+// unindex removes a Machine from the index, and reports whether it was in it.
 func (t *Tx) unindex(id hangar.MachineID) (bool, error) {
 	if t.tx == nil {
 		return false, errTxEnded
@@ -152,7 +152,7 @@ func (j *Journal) DestroyedOfApp(app hangar.AppID, limit int) ([]*Record, error)
 
 // DestroyedOfOrg yields the Machines of an organization that are destroyed, sorted by id, those
 // after an id, until there is an error. A record that does not parse is logged, counted and
-// skipped. The Journal may be used meanwhile; what is written meanwhile may or may not be seen.
+// skipped. The Journal may be used meanwhile; later writes may or may not be seen.
 func (j *Journal) DestroyedOfOrg(org hangar.OrgID, after hangar.MachineID) iter.Seq2[*Record, error] {
 	owner := ownerKey(byOrg, string(org))
 	return func(yield func(*Record, error) bool) {

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// MaxFeed is how many events the feed keeps that nobody has taken. The oldest go first.
+// MaxFeed is how many untaken events the feed keeps. The oldest are dropped first.
 const MaxFeed = 100_000
 
 // maxTrim bounds how many events one commit takes off the feed.
@@ -68,8 +68,8 @@ func (t *Tx) trimFeed(upTo uint64) error {
 	return nil
 }
 
-// Fed receives a value after events were added to the feed. Signals that nobody took yet become
-// one. It is meant for a single receiver and is never closed.
+// Fed receives a value after events were added to the feed. Pending signals become one. It is
+// meant for a single receiver and is never closed.
 func (j *Journal) Fed() <-chan struct{} { return j.fed }
 
 // FeedAfter returns the events of all Machines after a number, in the order of their commits, and
@@ -98,7 +98,7 @@ func (j *Journal) FeedAfter(number uint64, limit int) (events []hangar.MachineEv
 	return events, last, err
 }
 
-// FeedTaken takes the events up to a number off the feed, as many as are fit for one commit.
+// FeedTaken takes the events up to a number off the feed, as many as fit one commit.
 func (j *Journal) FeedTaken(upTo uint64) error {
 	return j.Commit(func(tx *Tx) error {
 		if _, err := tx.begin(); err != nil {

@@ -63,7 +63,7 @@ func TestFeed(t *testing.T) {
 	select {
 	case <-j.Fed():
 	default:
-		t.Error("nobody is told of events")
+		t.Error("there is no signal for new events")
 	}
 	err = j.Commit(func(tx *journal.Tx) error {
 		return errors.Join(tx.AppendEvents(record(machineID(3), "m"), []hangar.Event{{ID: "x"}}), errors.New("refused"))
@@ -89,8 +89,8 @@ func TestFeed(t *testing.T) {
 	if none, last := feedAfter(t, j, 4, 2); len(none) != 0 || last != 4 {
 		t.Errorf("after the last: %v up to %d", none, last)
 	}
-	if anew, last := feedAfter(t, j, 99, 10); len(anew) != 4 || last != 4 {
-		t.Errorf("after a number of another journal: %v up to %d", anew, last)
+	if again, last := feedAfter(t, j, 99, 10); len(again) != 4 || last != 4 {
+		t.Errorf("after a number of another journal: %v up to %d", again, last)
 	}
 	if err := j.FeedTaken(3); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestFeedIsBounded: what nobody takes goes, the oldest first, and numbers go on.
+// TestFeedIsBounded: untaken events are dropped, the oldest first, and numbers continue.
 func TestFeedIsBounded(t *testing.T) {
 	t.Parallel()
 	j := open(t, journal.Options{NoSync: true})

@@ -14,8 +14,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// format is the version of what the buckets hold. A journal of an older format is
-// converted by Open, one of a newer is refused.
+// format is the version of the buckets' content. A journal of an older format is converted by
+// Open, one of a newer is refused.
 const format = 1
 
 // The buckets of the file.
@@ -91,7 +91,7 @@ func addBuckets(db *bolt.DB) error {
 	})
 }
 
-// writeFormat makes an empty database a journal.
+// writeFormat makes a journal of an empty database.
 func writeFormat(tx *bolt.Tx) error {
 	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -122,8 +122,8 @@ func checkFormat(tx *bolt.Tx) error {
 	return nil
 }
 
-// stamp numbers the transaction, by which a failed commit is told from one that
-// got through; see afterFailure.
+// stamp numbers the transaction, which distinguishes a failed commit from one that got through;
+// see afterFailure.
 func stamp(tx *bolt.Tx) (uint64, error) { return tx.Bucket(bucketTransactions).NextSequence() }
 
 // Where bbolt keeps what checkFile needs: a file starts with two copies of a meta

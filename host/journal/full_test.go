@@ -14,8 +14,8 @@ import (
 )
 
 // TestFullDisk commits on a disk that others have filled to the last byte: for a while that
-// goes on, in room that the journal has taken before; then commits are refused, which breaks
-// nothing, and are possible again when there is room. What was committed is there throughout.
+// works, in room that the journal has reserved; then commits are refused, which breaks nothing,
+// and work again when there is room. Committed records are there throughout.
 func TestFullDisk(t *testing.T) {
 	racetest.Skip(t)
 	for _, kind := range disktest.Kinds() {

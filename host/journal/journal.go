@@ -1,20 +1,18 @@
-// Package journal is the durable memory of one host: every Machine that it owns,
-// with the Machine's versions, events and lease, every volume, and what the rest of the
-// cluster has not been told of them yet.
+// Package journal is the durable memory of one host: every Machine that it owns, with the Machine's
+// versions, events and lease, every volume, and the changes that are not published to the cluster
+// yet.
 //
-// A commit is on disk when Commit returns nil, survives the loss of power, and is
-// applied wholly or not at all. Every commit has a number that grows for ever;
-// PutMachine and PutVolume stamp it on the record, so that two versions of a record can always
-// be told apart. What changes is remembered as unpublished in the same commit
-// (the outbox), so that a crash between a change and its publication repeats the
-// publication instead of losing it.
+// A commit is on disk when Commit returns nil, survives the loss of power, and is applied wholly
+// or not at all. Every commit has a number that only grows; PutMachine and PutVolume stamp it on
+// the record, so that two versions of a record always differ. Each change is marked as
+// unpublished in the same commit (the outbox), so that a crash between a change and its
+// publication repeats the publication instead of losing it.
 //
-// All methods may be called from any goroutine. Writes are carried out by one
-// goroutine that Open starts and Close ends: it takes every function that waits
-// into one transaction and pays for one fsync, so that a hundred writers at once
-// cost little more than one, and one alone never waits for company. Reads never
-// wait for writes. Nothing is kept in memory per Machine, only what Machines have
-// in common.
+// All methods may be called from any goroutine. One goroutine, which Open starts and Close ends,
+// does all writes: it takes every waiting function into one transaction and pays for one fsync, so
+// that a hundred concurrent writers cost little more than one, and a single one never waits for
+// others. Reads never wait for writes. Memory does not grow with the number of Machines, only with
+// what they have in common.
 //
 // The journal decides nothing: it does not know which states may follow one
 // another, which records belong together, or when one may be forgotten. It is not
@@ -42,13 +40,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// Bounds of what is kept per Machine. The oldest go first.
+// Bounds of the records kept per Machine. The oldest go first.
 const (
 	MaxEvents   = 200
 	MaxVersions = 20
 )
 
-// DefaultLockTimeout is how long Open waits for another process to let go.
+// DefaultLockTimeout is how long Open waits for another process to release the lock.
 const DefaultLockTimeout = 2 * time.Second
 
 // The errors of the journal, wrapped.
@@ -61,9 +59,8 @@ var (
 	ErrLocked = errors.New("journal is in use by another process")
 	// ErrFormat: the file is not a journal, or a damaged one, or one of a newer hangar.
 	ErrFormat = errors.New("not a usable journal")
-	// ErrBroken: the disk failed while a commit was being made durable, so that
-	// nobody can say whether it will be there after a crash. Every later commit
-	// is refused until the journal is opened again.
+	// ErrBroken: the disk failed while a commit was being made durable, so that its state after a
+	// crash is unknown. Every later commit is refused until the journal is opened again.
 	ErrBroken = errors.New("journal is in an unknown state after a disk error")
 )
 
@@ -178,8 +175,8 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// Close waits for the commits that were taken, refuses those that were not, and
-// releases the file. It may be repeated.
+// Close waits for accepted commits, refuses the others, and releases the file. It may be
+// repeated.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	first := !j.closed
@@ -207,8 +204,8 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
-// create makes an empty journal under another name first: a crash in the middle
-// must not leave half a file where the next Open would find it damaged.
+// create makes an empty journal under another name first: a crash in the middle must not leave a
+// partial file, which the next Open would find damaged.
 func create(path string, o Options) error {
 	fresh := path + freshSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -240,7 +237,7 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 		if p := recover(); p != nil {
 			db, err = nil, fmt.Errorf("%w: %v", ErrFormat, p)
 			if file != nil {
-				_ = file.Close() // only to let go of the lock
+				_ = file.Close() // only to release the lock
 			}
 		}
 	}()
@@ -267,16 +264,16 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 	return db, err
 }
 
-// headroom is how much of the disk the file takes before it needs it, in bytes: what
-// bbolt makes it larger by, and more.
+// headroom is how much of the disk the file takes in advance, in bytes: more than bbolt grows it
+// by.
 const headroom = 32 << 20
 
-// roomEvery is after how many transactions the headroom is looked at.
+// roomEvery is after how many transactions the headroom is checked.
 const roomEvery = 64
 
-// takeRoom takes the headroom from the disk, so that commits go on when others have filled
-// it. If there is none it is tried again, and what is left of an earlier one serves until
-// then; a commit that finds nothing is refused and harms nothing.
+// takeRoom takes the headroom from the disk, so that commits continue when others have filled it.
+// If there is none it is tried again, and the rest of an earlier one serves until then; a commit
+// without room is refused and harms nothing.
 func (j *Journal) takeRoom() {
 	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
 	if err != nil {
@@ -293,16 +290,15 @@ func (j *Journal) takeRoom() {
 	}
 }
 
-// Commit runs fn and makes what it wrote durable; it is on disk when Commit
-// returns nil. On any error nothing of it was applied, save for ErrBroken, after
-// which only the next Open can tell. An error of fn is returned as it is.
+// Commit runs fn and makes its writes durable; they are on disk when Commit returns nil. On any
+// error none of them is applied, except for ErrBroken, after which only the next Open can tell.
+// An error of fn is returned as it is.
 //
-// fn may run more than once, because a neighbour in the same transaction failed:
-// it must touch nothing but tx and the values that it hands to it, and give the
-// same answer each time. It must not call the Journal. A panic in fn reaches the
-// caller of Commit.
+// fn may run more than once, because another commit in the same transaction failed: it must touch
+// nothing but tx and the values that it passes to it, and give the same answer each time. It must
+// not call the Journal. A panic in fn reaches the caller of Commit.
 //
-// It takes no context, because nothing cuts it short: an answer is never ambiguous, and fn never
+// It takes no context, because nothing interrupts it: an answer is never ambiguous, and fn never
 // runs after Commit returned.
 func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	began := time.Now()
@@ -320,20 +316,20 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	return c.err
 }
 
-// Pool is by which the Machines of records share what they have in common: of those
-// that are read, and of those whose config its user seals with it.
+// Pool holds what the records of several Machines share: of records that are read, and of those
+// whose config its user seals with it.
 func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
 
-// Changed receives a value after something became unpublished, and once at the
-// start when something already was. Signals that nobody took yet become one. It is
-// meant for a single receiver and is never closed.
+// Changed receives a value after something became unpublished, and once at the start when
+// something already was. Pending signals become one. It is meant for a single receiver and is
+// never closed.
 func (j *Journal) Changed() <-chan struct{} { return j.changed }
 
-// Broken is closed when the journal has met ErrBroken: nothing is recorded any more
-// until it is opened again, so its user had better do that.
+// Broken is closed when the journal has met ErrBroken: nothing is recorded any more until it is
+// opened again, so its user should do that.
 func (j *Journal) Broken() <-chan struct{} { return j.fault }
 
-// signal leaves a note in a channel of capacity 1 unless one is there already.
+// signal puts a value in a channel of capacity 1 unless there is one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

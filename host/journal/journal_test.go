@@ -486,7 +486,7 @@ func TestOutbox(t *testing.T) {
 	if err := j.Published(left); err != nil {
 		t.Fatal(err)
 	}
-	put(t, j, record(machineID(2), "once more"))
+	put(t, j, record(machineID(2), "again"))
 	if again := unpublished(t, j, 0); len(again) != 1 || again[0].Seq <= left[0].Seq {
 		t.Errorf("a change after Published: %+v", again)
 	}
@@ -509,7 +509,7 @@ func TestPublishedManyIsFlushed(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); j.Stats().Transactions == before; {
 		if time.Now().After(deadline) {
-			t.Fatal("a thousand published entries wait for ever")
+			t.Fatal("a thousand published entries are never removed")
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -698,8 +698,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestDamagedPages overwrites pages that the header still points to: whatever is
-// hit, it is an error and not the end of the process.
+// TestDamagedPages overwrites pages that the header still points to: each damage is an error and
+// not the end of the process.
 func TestDamagedPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := reopen(t, path, journal.Options{NoSync: true})

@@ -10,7 +10,7 @@ func newLatency() prometheus.Histogram {
 	})
 }
 
-// What Collect measures.
+// The metrics of Collect.
 var (
 	transactionsDesc = prometheus.NewDesc("hangar_journal_transactions_total", "Transactions of the journal, each of which has flushed the disk; commits that come together share one", nil, nil)
 	failuresDesc     = prometheus.NewDesc("hangar_journal_failures_total", "Commits that the disk has not taken", nil, nil)

@@ -24,7 +24,7 @@ type PendingVolume struct {
 	Deleted bool   // its row is to be retracted
 }
 
-// kind is of what an entry of the outbox is. Each has buckets of its own.
+// kind is the kind of an entry of the outbox. Each has buckets of its own.
 type kind byte
 
 const (
@@ -54,14 +54,13 @@ func (k outboxKey) bytes() []byte {
 	return append(binary.BigEndian.AppendUint64(nil, k.seq), k.id...)
 }
 
-// maxAcked is how many published entries may wait for a commit that forgets them.
-// After a crash that many rows at most are published once more, which is harmless:
-// their seq is not new.
+// maxAcked is how many published entries may wait for a commit that forgets them. After a crash
+// at most that many rows are published again, which is harmless: their seq is not new.
 const maxAcked = 256
 
-// unpublished puts a thing at the end of the outbox. It has one entry, its latest:
-// whoever publishes reads the record as it is then. What whoever retracts needs, when
-// there is no record any more, is in more.
+// unpublished puts a record at the end of the outbox, with one entry, its latest: the publisher
+// reads the record as it is then. more is what the publisher needs to retract a record that is
+// gone.
 func (t *Tx) unpublished(of kind, id string, seq uint64, deleted bool, more string) error {
 	entries, latest := of.outbox(t.tx)
 	if old := latest.Get([]byte(id)); old != nil {
@@ -136,10 +135,9 @@ func (j *Journal) UnpublishedVolumes(limit int) ([]PendingVolume, error) {
 // waiting yields the oldest entries of a kind.
 func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bool, more string)) error {
 	return j.view(func(tx *bolt.Tx) error {
-		// The acked set is read after the transaction began: an entry that leaves
-		// the set leaves it only once its removal is committed, so one that this
-		// transaction still shows and that is gone from the set was removed
-		// later, and being named once more does no harm.
+		// The acked set is read after the transaction began: an entry leaves the set only once
+		// its removal is committed. So one that this transaction still shows and that is gone
+		// from the set was removed later, and naming it again does no harm.
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		entries, _ := of.outbox(tx)
@@ -159,9 +157,9 @@ func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bo
 	})
 }
 
-// Published takes items off the outbox, save those that changed again since. It
-// costs no flush of its own: the removal becomes durable with a later commit or
-// with Close, and until then a crash brings items back.
+// Published takes items off the outbox, except those that changed again since. It costs no flush
+// of its own: the removal becomes durable with a later commit or with Close, and until then a
+// crash brings items back.
 func (j *Journal) Published(items []Pending) error {
 	keys := make([]outboxKey, 0, len(items))
 	for _, p := range items {
@@ -194,7 +192,7 @@ func (j *Journal) ack(keys []outboxKey) error {
 	return nil
 }
 
-// dropAcked forgets what a commit has made durable.
+// dropAcked forgets entries whose removal a commit has made durable.
 func (j *Journal) dropAcked(keys []outboxKey) {
 	if len(keys) == 0 {
 		return

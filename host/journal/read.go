@@ -172,8 +172,8 @@ func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *hangar.MachinePool) (
 	return r, nil
 }
 
-// Lease returns what PutLease wrote last for a Machine, be it over or not, or nil. One
-// that does not parse is logged, counted and as good as none: it is over soon.
+// Lease returns the last lease that PutLease wrote for a Machine, even an expired one, or nil. A
+// lease that does not parse is logged, counted and ignored: it expires soon.
 func (j *Journal) Lease(id hangar.MachineID) (*hangar.Lease, error) {
 	var lease *hangar.Lease
 	err := j.view(func(tx *bolt.Tx) error {
@@ -192,8 +192,8 @@ func (j *Journal) Lease(id hangar.MachineID) (*hangar.Lease, error) {
 	return lease, err
 }
 
-// Busy returns what PutBusy wrote last for a Machine, be it over or not. What does not
-// parse is logged, counted and as good as nothing.
+// Busy returns the last time that PutBusy wrote for a Machine, even a past one. A value that does
+// not parse is logged, counted and ignored.
 func (j *Journal) Busy(id hangar.MachineID) (time.Time, error) {
 	var until time.Time
 	err := j.view(func(tx *bolt.Tx) error {
@@ -212,8 +212,8 @@ func (j *Journal) Busy(id hangar.MachineID) (time.Time, error) {
 	return until, err
 }
 
-// Events returns at most limit events of a Machine, newest first; limit 0: all
-// that are kept. A Machine without any has none, known or not.
+// Events returns at most limit events of a Machine, newest first; limit 0: all that are kept. An
+// unknown Machine has none.
 func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error) {
 	var events []hangar.Event
 	err := j.view(func(tx *bolt.Tx) error {
@@ -231,9 +231,9 @@ func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error)
 	return events, err
 }
 
-// EventsAfter returns the events that were appended after the one named, oldest
-// first. Of an event that is not kept any more, or never was, it returns those
-// whose id is greater; after empty: all that are kept.
+// EventsAfter returns the events that were appended after the one named, oldest first. For an
+// event that is not kept any more, or never was, it returns those whose id is greater; after
+// empty: all that are kept.
 func (j *Journal) EventsAfter(id hangar.MachineID, after hangar.EventID) ([]hangar.Event, error) {
 	events, err := j.Events(id, 0)
 	if err != nil {

@@ -27,7 +27,7 @@ type Record struct {
 	// Handle of the sandbox, from the moment the driver returned it until the
 	// sandbox was destroyed.
 	Handle []byte `json:"handle,omitempty"`
-	// Ended: the sandbox of Handle has ended, and an event has told so.
+	// Ended: the sandbox of Handle has ended, and there is an event for it.
 	Ended bool `json:"ended,omitempty"`
 	// Snapshot: the directory of the Machine holds memory to resume from.
 	Snapshot bool `json:"snapshot,omitempty"`
@@ -46,7 +46,7 @@ type Record struct {
 	Stop *Stop `json:"stop,omitempty"`
 	// Previous is what an update replaces, until the new version is in place.
 	Previous *Previous `json:"previous,omitempty"`
-	// Losses counts how often the Machine has lost what was connected to it.
+	// Losses counts how often the Machine has lost its connections.
 	Losses uint64 `json:"losses,omitempty"`
 	// Crashes counts how often the program has ended by itself.
 	Crashes uint64 `json:"crashes,omitempty"`
@@ -60,22 +60,22 @@ type Record struct {
 	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
 	// Since is when the Machine came into its state.
 	Since time.Time `json:"since,omitzero"`
-	// Scheduled is the latest time of the Machine's schedule that has been dealt
-	// with: it has been started for it, or not, and an event told so.
+	// Scheduled is the latest time of the Machine's schedule that is done: the Machine was started
+	// for it, or there is an event that says why not.
 	Scheduled time.Time `json:"scheduled,omitzero"`
 	// Seq is the number of the commit that wrote the record, or Health if that is
 	// newer. Set by PutMachine.
 	Seq uint64 `json:"seq"`
 
-	// Health is what was last known of the health checks. It is read with the
-	// record, and written beside it: see PutHealth.
+	// Health is the last known result of the health checks. It is read with the record, and written
+	// beside it: see PutHealth.
 	Health *Health `json:"-"`
 }
 
-// Health is what was found out about a Machine's health checks.
+// Health is the result of a Machine's health checks.
 type Health struct {
-	// Since is the Since of the record for which this was found out: of a Machine
-	// that has been stopped or started since, it says nothing.
+	// Since is the Since of the record when this was found out. It says nothing of a Machine that
+	// has been stopped or started since.
 	Since  time.Time             `json:"since"`
 	Checks []hangar.MachineCheck `json:"checks"`
 	Seq    uint64                `json:"seq"` // of the commit that wrote it; set by PutHealth

@@ -10,9 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal
-// neither opens nor understands them. They lie apart from the record, which every
-// step of a Machine writes anew.
+// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal neither opens
+// nor understands them. They are apart from the record, which every step of a Machine rewrites.
 type SealedSecrets struct {
 	Machine hangar.MachineID
 	Version hangar.InstanceID
@@ -26,8 +25,7 @@ func secretsKey(id hangar.MachineID, version hangar.InstanceID) []byte {
 	return append(secretsPrefix(id), version...)
 }
 
-// PutSecrets keeps the secrets of a version of a Machine, instead of those that were
-// kept of it.
+// PutSecrets keeps the secrets of a version of a Machine, replacing earlier ones.
 func (t *Tx) PutSecrets(s SealedSecrets) error {
 	if _, err := machineKey(s.Machine); err != nil {
 		return err
@@ -41,8 +39,8 @@ func (t *Tx) PutSecrets(s SealedSecrets) error {
 	return nil
 }
 
-// ReplaceSecrets is PutSecrets if before is what is kept of the version, and does
-// nothing otherwise.
+// ReplaceSecrets is PutSecrets if before is the kept value of the version, and does nothing
+// otherwise.
 func (t *Tx) ReplaceSecrets(before []byte, s SealedSecrets) error {
 	if t.tx == nil {
 		return errTxEnded
@@ -53,7 +51,7 @@ func (t *Tx) ReplaceSecrets(before []byte, s SealedSecrets) error {
 	return t.PutSecrets(s)
 }
 
-// KeepSecrets removes the secrets of all versions of a Machine but those given.
+// KeepSecrets removes the secrets of all versions of a Machine except for those given.
 func (t *Tx) KeepSecrets(id hangar.MachineID, versions ...hangar.InstanceID) error {
 	if t.tx == nil {
 		return errTxEnded
@@ -78,7 +76,7 @@ func (t *Tx) KeepSecrets(id hangar.MachineID, versions ...hangar.InstanceID) err
 	return nil
 }
 
-// Secrets returns what is kept of a version of a Machine, or ErrNotFound.
+// Secrets returns the secrets of a version of a Machine, or ErrNotFound.
 func (j *Journal) Secrets(id hangar.MachineID, version hangar.InstanceID) ([]byte, error) {
 	var sealed []byte
 	err := j.view(func(tx *bolt.Tx) error {
@@ -94,8 +92,8 @@ func (j *Journal) Secrets(id hangar.MachineID, version hangar.InstanceID) ([]byt
 // secretsPerRead bounds how much AllSecrets holds in memory.
 const secretsPerRead = 64
 
-// AllSecrets yields what is kept of every Machine, some at a time, until yield fails,
-// and returns its error. yield may use the Journal.
+// AllSecrets yields the secrets of every Machine, some at a time, until yield fails, and returns
+// its error. yield may use the Journal.
 func (j *Journal) AllSecrets(yield func([]SealedSecrets) error) error {
 	var after []byte
 	for {
@@ -133,7 +131,7 @@ func (j *Journal) HasSecrets() (found bool, err error) {
 		volumes := tx.Bucket(bucketVolumes).Cursor()
 		for k, v := volumes.First(); k != nil && !found; k, v = volumes.Next() {
 			r, err := decodeVolume(v)
-			found = err != nil || len(r.Key) > 0 // who knows what is in one that cannot be read
+			found = err != nil || len(r.Key) > 0 // an unreadable one may have a key
 		}
 		return nil
 	})

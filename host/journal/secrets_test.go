@@ -78,7 +78,7 @@ func TestAllSecrets(t *testing.T) {
 				t.Errorf("%s/%s is yielded, had %q", s.Machine, s.Version, seen[s.Machine])
 			}
 			seen[s.Machine] = string(s.Sealed)
-			putSecrets(t, j, s.Machine, s.Version, "anew") // as whoever yields to it does
+			putSecrets(t, j, s.Machine, s.Version, "again") // as a caller that yields to it does
 		}
 		return nil
 	})

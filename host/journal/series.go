@@ -9,10 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// series is a bounded list of one Machine within a bucket that all share. A key is
-// the id, a zero byte, and a number that grows by one with each element, so that
-// the elements of a Machine lie together in the order in which they were added,
-// whatever the clock did.
+// series is a bounded list of one Machine within a bucket that all share. A key is the id, a zero
+// byte, and a number that grows by one with each element, so that the elements of a Machine are
+// together in the order in which they were added, even if the clock jumps.
 type series struct {
 	bucket *bolt.Bucket
 	id     hangar.MachineID

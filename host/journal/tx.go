@@ -64,8 +64,8 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
-	// A record that cannot be read back would be lost at the next start, with
-	// everything that it claims. Better to refuse it while somebody listens.
+	// A record that cannot be read back would be lost at the next start, with everything that it
+	// claims. Better to refuse it while there is a caller.
 	if _, err := decodeRecord(value, t.call.pool); err != nil {
 		return 0, fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
@@ -76,7 +76,7 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	return seq, nil
 }
 
-// PutLease writes the lease of a Machine; nil: it has none. Others are not told.
+// PutLease writes the lease of a Machine; nil: it has none. It is not published.
 func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -99,8 +99,8 @@ func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	return nil
 }
 
-// PutBusy writes until when a Machine has said that it is busy; the zero time: it has not.
-// Others are not told.
+// PutBusy writes until when a Machine has said that it is busy; the zero time: it is not. It is
+// not published.
 func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -119,9 +119,8 @@ func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
 	return nil
 }
 
-// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the
-// number of this commit and marks the Machine unpublished. What it says of a Machine
-// that has no record, it says to nobody.
+// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the number of this
+// commit and marks the Machine unpublished. It does nothing for a Machine without a record.
 func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -191,8 +190,8 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	return nil
 }
 
-// NextNumber returns a number, from 1 on, that no commit before has returned.
-// Numbers of commits that failed are given again.
+// NextNumber returns a number, from 1 on, that no earlier commit has returned. Numbers of failed
+// commits are used again.
 func (t *Tx) NextNumber() (uint64, error) {
 	if _, err := t.begin(); err != nil {
 		return 0, err

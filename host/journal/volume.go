@@ -17,9 +17,8 @@ type VolumeRecord struct {
 	Volume hangar.Volume  `json:"volume"`
 	Org    hangar.OrgSlug `json:"org"`
 	OrgID  hangar.OrgID   `json:"org_id"`
-	// Key encrypts what is on the volume. It is encrypted itself: the journal neither
-	// opens nor understands it. Empty: the volume is not encrypted, or its key was
-	// destroyed.
+	// Key encrypts the content of the volume. It is encrypted itself: the journal neither opens nor
+	// understands it. Empty: the volume is not encrypted, or its key was destroyed.
 	Key []byte `json:"key,omitempty"`
 	// Unfilled: the volume was in hangar.VolumeFailed, or being filled, when its user
 	// destroyed it.
@@ -34,8 +33,8 @@ type VolumeRecord struct {
 	Damaged string `json:"damaged,omitempty"`
 	// Snapshots are newest first.
 	Snapshots []hangar.Snapshot `json:"snapshots,omitempty"`
-	// Discarded are snapshots that nobody is told of any more, while the archive may
-	// still have something of them.
+	// Discarded are snapshots that are not listed any more, while the archive may still have
+	// something of them.
 	Discarded []hangar.SnapshotID `json:"discarded,omitempty"`
 	// Events are newest first, at most hangar.MaxVolumeEvents.
 	Events []hangar.VolumeEvent `json:"events,omitempty"`

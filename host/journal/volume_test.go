@@ -79,7 +79,7 @@ func TestVolumeSurvivesReopening(t *testing.T) {
 	select {
 	case <-j.Changed():
 	default:
-		t.Error("nobody is told that a volume waits")
+		t.Error("there is no signal for an unpublished volume")
 	}
 	if _, err := j.Volume("vol_none"); !errors.Is(err, journal.ErrNotFound) {
 		t.Errorf("Volume of none: %v", err)
@@ -211,7 +211,7 @@ func edit(tb testing.TB, path string, change func(tx *bolt.Tx) error) {
 	}
 }
 
-// The key of a volume is worth as much as a secret: nobody makes another keyset beside it.
+// The key of a volume is worth as much as a secret: no other keyset is created beside it.
 func TestVolumeKeyIsASecret(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
 	plain, encrypted := volumeRecord("vol_0000000000000001"), fullVolume()

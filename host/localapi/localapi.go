@@ -1,21 +1,21 @@
-// Package localapi serves the API to Machines over a socket that each finds in a
-// directory inside itself, and by which it is known.
+// Package localapi serves the API to Machines over a socket in a directory inside each of them,
+// which identifies the Machine.
 //
-// A socket is in the directory complete or not at all, and stays the Machine's until Close
-// or End; the next process puts its own in its place. It is for root alone, until the
-// Machine gives it another mode or owner, which the sockets that take its place have, too.
-// Connections that come before Run are kept waiting, not refused.
+// A socket is in the directory complete or not at all, and stays the Machine's until Close or End;
+// the next process puts its own in its place. It is for root alone, until the Machine gives it
+// another mode or owner, which the sockets that take its place have, too. Connections from before
+// Run wait and are not refused.
 //
-// The Machine may write in the directory, at any time. Nothing in it is followed, opened or
-// waited for: the socket is made beside the directory, where no Machine may come, and
-// renamed into it. A Machine that puts a directory where its socket belongs has none.
+// The Machine may write in the directory, at any time. Nothing in it is followed, opened or waited
+// for: the socket is made beside the directory, out of the Machine's reach, and renamed into it. A
+// Machine that puts a directory where its socket belongs has none.
 //
-// Each Machine may have maxConns connections; more wait until one of those ends. One that
-// rests for restTime is closed. Requests carry the Machine in their context, see
-// hangar.AsMachine; what they may ask is decided by whoever answers them.
+// Each Machine may have maxConns connections; more wait until one of those ends. One that rests
+// for restTime is closed. Requests carry the Machine in their context, see hangar.AsMachine; the
+// handler decides what they may ask.
 //
-// Connections do not survive that the memory of their Machine is written to disk. Settle
-// waits until every request has its answer, and the Machine has read it.
+// Connections do not survive a suspend of their Machine. Settle waits until every request has its
+// answer, and the Machine has read it.
 //
 // All methods may be called from many goroutines. There is one goroutine per socket, and
 // net/http's one per connection; Close and the end of Run end them.
@@ -44,7 +44,7 @@ import (
 // SocketName is the name of the socket in its directory.
 const SocketName = "api"
 
-// The bounds of what a Machine may hold of the server.
+// The bounds of a Machine's use of the server.
 const (
 	maxConns = 64
 	restTime = 30 * time.Second
@@ -57,8 +57,8 @@ const (
 // The bounds of Settle.
 const (
 	answerPatience = 250 * time.Millisecond // for requests under way
-	readPatience   = time.Second            // for answers that the Machine has not read
-	look           = time.Millisecond       // the kernel tells nobody that an answer was read
+	readPatience   = time.Second            // for unread answers
+	look           = time.Millisecond       // the kernel sends no event when an answer was read
 )
 
 // Sockets are the sockets of the Machines of a server.
@@ -108,7 +108,7 @@ func (s *Sockets) serve(k *socket) {
 	})
 }
 
-// Close takes the socket of a Machine away, with its connections. It may be repeated.
+// Close removes the socket of a Machine, with its connections. It may be repeated.
 func (s *Sockets) Close(id hangar.MachineID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,8 +160,8 @@ func (s *Sockets) End() error {
 	return nil
 }
 
-// Settle returns when the Machine waits for no answer any more, or for too long. What it
-// asks from then on may go unanswered if its memory is written to disk.
+// Settle returns when the Machine waits for no answer any more, or after a limit. Later requests
+// may go unanswered if its memory is written to disk.
 func (s *Sockets) Settle(ctx context.Context, id hangar.MachineID) {
 	s.mu.Lock()
 	k := s.open[id]
@@ -252,8 +252,7 @@ func (k *socket) ended() bool {
 	}
 }
 
-// settled reports whether nobody waits for an answer who has waited less than there is
-// patience for.
+// settled reports whether no request has waited for an answer within the patience.
 func (k *socket) settled(waited time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -272,7 +271,7 @@ type conn struct {
 	once sync.Once
 }
 
-// turned takes note of what net/http is doing with the connection.
+// turned records the state of the connection in net/http.
 func (c *conn) turned(state http.ConnState) {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -281,9 +280,8 @@ func (c *conn) turned(state http.ConnState) {
 	}
 }
 
-// Close ends the connection once the Machine has read all that was written to it, or has
-// had the time: Settle still waits for that after a request that is the last one of its
-// connection.
+// Close ends the connection once the Machine has read all of the output, or after a limit: Settle
+// still waits for that after the last request of a connection.
 func (c *conn) Close() error {
 	if !c.part() {
 		c.end()
@@ -319,7 +317,7 @@ func (c *conn) end() {
 	})
 }
 
-// unread reports whether the Machine has not read all that was written.
+// unread reports whether there are bytes that the Machine has not read.
 func (c *conn) unread() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -380,7 +378,7 @@ func listen(dir string) (_ *net.UnixListener, err error) {
 	return socket, nil
 }
 
-// access says who may use a socket.
+// access is the owner and mode of a socket.
 type access struct {
 	uid, gid int
 	mode     uint32 // permission bits
@@ -401,7 +399,7 @@ func accessOf(dir int) (access, error) {
 	}
 }
 
-// give sets the access to a socket that nobody else can have replaced.
+// give sets the access to a socket that no other process can have replaced.
 func (a access) give(dir int, name string) error {
 	if err := unix.Fchownat(dir, name, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err

@@ -304,7 +304,7 @@ func TestSettle(t *testing.T) {
 			}
 		}
 	}
-	c := b.dial(get) // which nobody reads
+	c := b.dial(get) // which is not read
 	answered(t, b)
 	if took := settle(); took < readPatience-look || took > patience {
 		t.Errorf("an answer that is not read: settled after %s", took)

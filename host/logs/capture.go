@@ -18,7 +18,7 @@ import (
 const (
 	// chunkSize is the most that is copied at once.
 	chunkSize = 64 << 10
-	// fifoSize is how much a Machine can write while nobody reads.
+	// fifoSize is how much a Machine can write without a reader.
 	fifoSize = 256 << 10
 )
 
@@ -36,10 +36,9 @@ type capture struct {
 	stopping chan struct{} // closed by stop
 }
 
-// Capture makes the FIFO, if it is not there, and copies what comes out of it until
-// Release. It may be repeated, also after a restart of the daemon. With a keeper nothing
-// is lost that is written once Capture has returned, whoever ends first, the Machine or
-// the daemon.
+// Capture makes the FIFO, unless it exists, and copies what comes out of it until Release. It may
+// be repeated, also after a restart of the daemon. With a keeper no output is lost that is
+// written once Capture has returned, whether the Machine or the daemon ends first.
 func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +80,8 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	return nil
 }
 
-// Release copies what is in the FIFO and stops. What has no line end becomes a line,
-// since the Machine has stopped. It may be repeated.
+// Release copies the rest of the FIFO and stops. An incomplete line becomes a line, since the
+// Machine has stopped. It may be repeated.
 func (s *Store) Release(id hangar.MachineID) error {
 	s.mu.Lock()
 	m, ok := s.machines[id]
@@ -121,7 +120,7 @@ func openCapture(path string) (*capture, error) {
 	return c, nil
 }
 
-// copy runs until endCapture, and then copies what is in the FIFO at that moment.
+// copy runs until endCapture, and then copies the rest of the FIFO.
 func (c *capture) copy(m *machineLog) error {
 	var err error
 	for err == nil {
@@ -182,7 +181,7 @@ func (c *capture) read(m *machineLog, wait bool) (n int, err error) {
 	return n, errors.Join(waitErr, err)
 }
 
-// resume takes out of the FIFO what a killed daemon had written already.
+// resume removes from the FIFO what a killed daemon had written already.
 func (c *capture) resume(t *tap, n note) error {
 	if n.size == 0 || n.size > chunkSize {
 		return nil
@@ -201,8 +200,8 @@ func (c *capture) resume(t *tap, n note) error {
 	}), err)
 }
 
-// endCapture stops the capture, if there is one, and waits for its goroutine, which
-// waits for nothing. With drop the keeper lets go of the FIFO, too.
+// endCapture stops the capture, if there is one, and waits for its goroutine, which waits for
+// nothing. With drop the keeper closes the FIFO, too.
 func (m *machineLog) endCapture(drop bool) error {
 	m.app.mu.Lock()
 	c := m.capture

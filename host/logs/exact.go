@@ -21,11 +21,10 @@ import (
 //  3. the records are written;
 //  4. the chunk is taken out of the FIFO, and the note is cleared.
 //
-// After a kill the note tells what to do. Records that are not whole were not yet
-// taken from the FIFO: they are cut off, and the chunk comes again. If they are whole,
-// and the FIFO begins with that very chunk, it was not taken out, and is now. Only a
-// kill between the two halves of step 4 is told wrongly, and only if the Machine
-// repeats the chunk to the byte.
+// After a kill the note says what to do. Records that are not whole were not yet taken from the
+// FIFO: they are cut off, and the chunk comes again. If they are whole, and the FIFO begins with
+// that very chunk, it was not taken out, and is now. Only a kill between the two halves of step 4
+// is misjudged, and only if the Machine repeats the chunk to the byte.
 type note struct {
 	first  int64  // names the file
 	offset int64  // of the records in it
@@ -88,7 +87,7 @@ func (n note) undo(path string) (note, error) {
 	return note{}, os.Truncate(path, min(n.offset, info.Size()))
 }
 
-// openNote makes the file of the note. What the note says is kept.
+// openNote opens or creates the file of the note, and keeps its content.
 func openNote(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -96,7 +95,7 @@ func openNote(dir string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, noteName), os.O_WRONLY|os.O_CREATE, 0o600)
 }
 
-// tap copies what is in a FIFO and leaves it there.
+// tap copies the content of a FIFO and leaves it there.
 type tap struct {
 	mu   sync.Mutex
 	r, w int // of a pipe that is empty whenever mu is free
@@ -112,8 +111,7 @@ func openTap() (*tap, error) {
 
 func (t *tap) close() error { return errors.Join(unix.Close(t.r), unix.Close(t.w)) }
 
-// peek copies the beginning of what is in the FIFO. It answers EAGAIN when that is
-// empty.
+// peek copies the beginning of the FIFO's content. It answers EAGAIN when that is empty.
 func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,7 +125,7 @@ func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	return size, readFull(t.r, b[:size])
 }
 
-// take removes len(b) bytes, which are there, from the FIFO. It is one system call.
+// take removes len(b) bytes, which must be there, from the FIFO. It is one system call.
 func take(fifo int, b []byte) error { return readFull(fifo, b) }
 
 func readFull(fd int, b []byte) error {

@@ -19,16 +19,15 @@ func (s *Store) hold(ref hangar.MachineRef, c *capture) {
 	}
 }
 
-// drop makes the keeper let go of a Machine's FIFO.
+// drop makes the keeper close a Machine's FIFO.
 func (s *Store) drop(ref hangar.MachineRef) {
 	if s.keeper != nil {
 		s.keeper.Drop(keptName(ref))
 	}
 }
 
-// inherit captures every FIFO that an earlier daemon left with the keeper. Whether its
-// Machine still runs does not matter: who knows that releases it, and Release copies
-// what is left.
+// inherit captures every FIFO that an earlier daemon left with the keeper. Whether its Machine
+// still runs does not matter: if not, its FIFO is released, and Release copies what is left.
 func (s *Store) inherit(ctx context.Context) {
 	if s.keeper == nil {
 		return
@@ -36,7 +35,7 @@ func (s *Store) inherit(ctx context.Context) {
 	for _, e := range s.keeper.Inherited() {
 		app, id, _ := strings.Cut(e.Name, "/")
 		ref := hangar.MachineRef{AppID: hangar.AppID(app), ID: hangar.MachineID(id)}
-		if _, err := os.Stat(e.Path); err != nil { // no way leads to what is in it
+		if _, err := os.Stat(e.Path); err != nil { // its content cannot be reached
 			s.drop(ref)
 			continue
 		}

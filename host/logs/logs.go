@@ -1,24 +1,22 @@
-// Package logs keeps what the Machines of a host write to their output, and what the
-// platform has to say about them.
+// Package logs keeps the output of the Machines of a host, and the platform's lines about them.
 //
-// A Machine writes to a FIFO that its sandbox has opened for reading and writing, as
-// the Store has, so the Machine neither gets SIGPIPE nor loses a byte while the daemon
-// is away: it blocks when the FIFO is full, and goes on when the daemon is back. The
-// Store copies line by line into files of its own, which it rotates by size.
+// A Machine writes to a FIFO that its sandbox has opened for reading and writing, as the Store
+// has, so the Machine neither gets SIGPIPE nor loses a byte while the daemon is down: it blocks
+// when the FIFO is full, and continues when the daemon is back. The Store copies line by line
+// into files of its own, which it rotates by size.
 //
-// A line is readable once it is complete; a line longer than MaxLine becomes several.
-// What belongs to no complete line yet is on disk all the same, marked as such, and is
-// completed after a restart. A kill of the daemon at any moment loses nothing and
-// duplicates nothing, for which every chunk of output takes the four steps of the type
-// note. A Store with a keeper also has what a Machine wrote that ended while there was no
-// daemon: the keeper holds the FIFO open meanwhile, and Open goes on with every FIFO that
-// it holds. Nothing is synced: a loss of power loses the last seconds, and a torn line is
-// cut off. When the disk is full output is discarded, and a line says how much. Machines of an
-// App that write faster than it may write for long wait, and lose nothing.
+// A line is readable once it is complete; a line longer than MaxLine becomes several. An
+// incomplete line is on disk too, marked as such, and is completed after a restart. A kill of the
+// daemon at any moment loses nothing and duplicates nothing, for which every chunk of output
+// takes the four steps of the type note. A Store with a keeper also has the output of a Machine
+// that ended while there was no daemon: the keeper holds the FIFO open meanwhile, and Open
+// continues with every FIFO that it holds. Nothing is synced: a loss of power loses the last
+// seconds, and a torn line is cut off. When the disk is full output is discarded, and a line says
+// how much. Machines of an App that write faster than it may write for long wait, and lose
+// nothing.
 //
-// Every line of an App has a time of its own, in nanoseconds, that grows with every
-// line, also when the clock does not. It is what a token holds, so tokens stay good
-// across restarts and rotation.
+// Every line of an App has a time of its own, in nanoseconds, that grows with every line, even if
+// the clock does not. Tokens hold that time, so they stay valid across restarts and rotation.
 //
 // There is one goroutine for every Machine that runs, and no buffer while it is
 // silent. Lines of one App are written one chunk at a time, under the App's lock;
@@ -50,7 +48,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// What the zero Options mean.
+// The defaults of Options.
 const (
 	DefaultMaxBytes = 8 << 20 // of one file
 	DefaultMaxFiles = 4       // of one Machine
@@ -63,7 +61,7 @@ const burstSeconds = 8
 // MaxLine is the length of the longest line, in bytes. Longer ones are split.
 const MaxLine = 64 << 10
 
-// errClosed is what a Store that is not open answers with.
+// errClosed is the error of a Store that is not open.
 var errClosed = errors.New("log store is closed")
 
 // Options of a Store.
@@ -78,8 +76,8 @@ type Options struct {
 	// MaxRate is how many bytes of output are read of the Machines of one App in a second, on
 	// average; 0: DefaultMaxRate. A Machine that writes more waits, as for a full pipe.
 	MaxRate int
-	// Keeper holds the FIFOs while this process is away. It is open while the Store
-	// is; nil: output that nobody has read is lost when a Machine ends meanwhile.
+	// Keeper holds the FIFOs while this process is down. It is open while the Store is; nil:
+	// unread output is lost when a Machine ends meanwhile.
 	Keeper *keeper.Client
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
@@ -124,8 +122,8 @@ func New(o Options) *Store {
 	}
 }
 
-// Open finds the logs that there are, mends what a crash left unfinished and captures
-// what the keeper holds. A log that cannot be read is reported and left alone.
+// Open finds the existing logs, repairs what a crash left unfinished and captures the FIFOs that
+// the keeper holds. A log that cannot be read is reported and not changed.
 func (s *Store) Open(ctx context.Context) error {
 	if err := s.load(ctx); err != nil {
 		return err
@@ -180,8 +178,8 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
-// Close ends captures and followers, after what already is in the FIFOs was copied.
-// It does not wait for Machines; what they write from now on stays in their FIFOs.
+// Close ends captures and followers, after the bytes in the FIFOs were copied. It does not wait
+// for Machines; their later output stays in their FIFOs.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed == nil || isClosed(s.closed) {
@@ -213,8 +211,8 @@ func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level
 	}
 }
 
-// Remove ends the capture of a Machine and removes its log, but not what is retired of it. It
-// may be repeated, and does nothing for a Machine that is unknown.
+// Remove ends the capture of a Machine and removes its log, except for retired parts. It may be
+// repeated, and does nothing for an unknown Machine.
 func (s *Store) Remove(id hangar.MachineID) error {
 	s.mu.Lock()
 	m, ok := s.machines[id]
@@ -269,7 +267,7 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 	return m, nil
 }
 
-// app returns what is known of an App, which may be nothing. The caller holds s.mu.
+// app returns the log of an App, or nil. The caller holds s.mu.
 func (s *Store) app(id hangar.AppID) *appLog {
 	a, ok := s.apps[id]
 	if !ok {
@@ -282,7 +280,7 @@ func (s *Store) app(id hangar.AppID) *appLog {
 	return a
 }
 
-// dropApp forgets an App of which nothing is left. The caller holds s.mu.
+// dropApp forgets an App without logs. The caller holds s.mu.
 func (s *Store) dropApp(a *appLog) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -658,7 +658,7 @@ func testKill(t *testing.T, socket string) {
 	s := open(t, o)
 	must(s.Capture(ref, fifo))
 	if socket == "" {
-		must(in.Close()) // not before: what is in a FIFO goes when nobody has it open
+		must(in.Close()) // not before: the content of a FIFO goes with its last opener
 	}
 	must(s.Release(ref.ID))
 	all := readAll(t, s, 5000)
@@ -677,8 +677,8 @@ func testKill(t *testing.T, socket string) {
 	}
 }
 
-// A Machine that is about to be destroyed, or whose handle is gone, is not captured
-// again by the agent, but released: what it wrote last is there all the same.
+// A Machine that is about to be destroyed, or whose handle is gone, is not captured again by the
+// agent, but released: its last output is there nevertheless.
 func TestReleaseFindsWhatIsKept(t *testing.T) {
 	socket, dir, fifo := keeperSocket(t), filepath.Join(t.TempDir(), "logs"), fifoOf(t)
 	restart := func() (*Store, *keeper.Client) {
@@ -711,7 +711,7 @@ func TestReleaseFindsWhatIsKept(t *testing.T) {
 	s, c = restart() // the FIFO was removed meanwhile
 	must(s.Release(ref.ID))
 	if _, err := os.Stat(fifo); err == nil {
-		t.Error("a FIFO was made for nobody")
+		t.Error("a FIFO was made without a reader")
 	}
 	must(s.Close())
 	must(c.Close())
@@ -987,7 +987,7 @@ func TestRemove(t *testing.T) {
 	wantMessages(t, readAll(t, s, 10), "two")
 }
 
-// A full disk must not block the Machine, and what is lost is told.
+// A full disk must not block the Machine, and the loss is logged.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root for a small file system")
@@ -1216,7 +1216,7 @@ func TestRetiredWhileRead(t *testing.T) {
 	wantMessages(t, page.Entries, "last words")
 }
 
-// TestRegroup: what an earlier version retired is read, and forgotten after its time.
+// TestRegroup: logs that an earlier version retired are read, and forgotten after their time.
 func TestRegroup(t *testing.T) {
 	s := open(t, Options{})
 	s.Append(ref, hangar.LogRunner, "info", "long ago")

@@ -23,11 +23,11 @@ const maxPageBytes = 4 << 20
 // maxViews bounds how often a page is read again because a Machine was destroyed meanwhile.
 const maxViews = 8
 
-// errMoved says that a log is not where it was: its Machine was destroyed.
+// errMoved says that a log has moved: its Machine was destroyed.
 var errMoved = errors.New("the log has moved")
 
 // Read returns lines of the Machines of an App: the oldest after the token or, without a token,
-// the newest. It answers CodeInvalid for a token that is none.
+// the newest. It answers CodeInvalid for an invalid token.
 func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
 	after, err := parseToken(q.Token)
 	if err != nil {
@@ -67,10 +67,10 @@ func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error
 	return page, nil
 }
 
-// Follow yields what Read would, for all Machines of an App, and then every new line,
-// also of Machines that appear later, until ctx ends or the caller breaks off. A
-// caller that is slower than rotation misses lines. When the Store is closed the last
-// thing yielded is an error, CodeUnavailable.
+// Follow yields what Read would, for all Machines of an App, and then every new line, also of
+// Machines that appear later, until ctx ends or the caller breaks off. A caller that is slower
+// than rotation misses lines. When the Store is closed it yields an error, CodeUnavailable, as
+// the last thing.
 func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Region != "" && q.Region != s.region {
@@ -207,7 +207,7 @@ func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 	return fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() <= end }), nil
 }
 
-// unlessMoved notes that a log has moved, which is no error of the page.
+// unlessMoved records that a log has moved, which is no error of the page.
 func (v *view) unlessMoved(err error) error {
 	if errors.Is(err, errMoved) {
 		v.moved = true
@@ -250,7 +250,7 @@ func sortByTime(all []hangar.LogEntry) {
 	slices.SortFunc(all, func(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 }
 
-// fit returns the beginning of all that makes a page.
+// fit returns as many of all as fit the page.
 func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []hangar.LogEntry {
 	size := 0
 	for i, e := range all {
@@ -352,8 +352,8 @@ func seek(file *os.File, r *bufio.Reader, after int64) (int64, error) {
 	return min(low, info.Size()), nil
 }
 
-// nextRecord returns the next record and how many bytes were read up to its end. What
-// is no record is passed over. The record is valid until the next call.
+// nextRecord returns the next record and how many bytes were read up to its end. Other lines are
+// skipped. The record is valid until the next call.
 func nextRecord(r *bufio.Reader) (rec record, length int, err error) {
 	for {
 		line, err := r.ReadSlice('\n')

@@ -44,7 +44,7 @@ type retiredLog struct {
 
 func (s *Store) retiredRoot(a *appLog) string { return filepath.Join(s.dir, string(a.id), retiredDir) }
 
-// retiredGroups returns what there is below a root, newest first.
+// retiredGroups returns the retired groups below a root, newest first.
 func retiredGroups(root string) ([]retiredGroup, error) {
 	entries, err := readDir(root)
 	var groups []retiredGroup
@@ -94,7 +94,7 @@ func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]
 	return found[:min(limit, len(found))], nil
 }
 
-// regroup retires a log anew that an earlier version left beside the others as ID.TIME. The caller
+// regroup retires a log that an earlier version left beside the others as ID.TIME. The caller
 // holds s.mu.
 func (s *Store) regroup(a *appLog, name string) error {
 	id, newest, _ := strings.Cut(name, retiredMark)

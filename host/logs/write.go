@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// appLog is what one App's Machines share: an order of their lines.
+// appLog is what the Machines of one App share: an order of their lines.
 type appLog struct {
 	id   hangar.AppID
 	rate *rate.Limiter // of the bytes that its Machines write
@@ -86,7 +86,7 @@ func (m *machineLog) load() error {
 	if len(m.files) == 0 {
 		return nil
 	}
-	for { // a file that was made and not yet written to tells nothing
+	for { // a new file without content says nothing
 		newest := m.files[len(m.files)-1]
 		if m.size, err = cutTorn(m.path(newest)); err != nil {
 			return err
@@ -201,7 +201,7 @@ func (m *machineLog) output(chunk []byte) {
 	m.report(w.write(), len(w.chunk))
 }
 
-// settle notes that the chunk was taken out of the FIFO.
+// settle records that the chunk was taken out of the FIFO.
 func (m *machineLog) settle() {
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
@@ -224,8 +224,8 @@ func (m *machineLog) finish() {
 	m.report(w.write(), size)
 }
 
-// report keeps account of output that could not be written. A Machine that can block
-// on a full disk of the host would be worse off than one with a gap in its log.
+// report counts output that could not be written. A Machine that can block on a full disk of the
+// host would be worse off than one with a gap in its log.
 func (m *machineLog) report(err error, size int) {
 	switch {
 	case err == nil:
@@ -383,8 +383,8 @@ func (m *machineLog) closeNote() error {
 
 func (m *machineLog) path(first int64) string { return filepath.Join(m.dir, fileName(first)) }
 
-// split writes the beginning of a line that is too long and returns how much of piece,
-// its newest part, is in it. What is not begins the next line.
+// split writes the beginning of a line that is too long and returns how much of piece, its newest
+// part, was written. The rest begins the next line.
 func (w *batch) split(piece []byte) int {
 	m := w.m
 	before := len(m.partial)

@@ -6,15 +6,15 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// How many times what it has a host promises to Machines that are not at rest, unless its
-// operator says otherwise. Memory that is promised twice can be taken by one Machine from
-// another, which the kernel then kills; processors are shared by time.
+// How many times its own resources a host promises to Machines that are not at rest, unless its
+// operator says otherwise. Memory that is promised twice can be taken by one Machine from another,
+// which the kernel then kills; processors are shared by time.
 const (
 	DefaultMemoryOvercommit = 1
 	DefaultCPUOvercommit    = 32
 )
 
-// capacity is what the host promises to Machines at most.
+// capacity is the most that the host promises to Machines.
 func (o *Options) capacity() admission.Load {
 	memory, cpus := o.MemoryOvercommit, o.CPUOvercommit
 	if memory <= 0 {
@@ -29,10 +29,10 @@ func (o *Options) capacity() admission.Load {
 	}
 }
 
-// loadOf is what the host promises to a Machine. One that is at rest has no process and is
-// promised nothing: its start is admitted instead, be it asked for by a user, a schedule or
-// a request (docs/adr/0032-quotas.md). One that is being replaced has what the larger of its
-// two versions needs, because it may return to the one before.
+// loadOf is the promise of the host to a Machine. A Machine at rest has no process and no promise:
+// its start is admitted instead, whether a user, a schedule or a request asks for it
+// (docs/adr/0032-quotas.md). One that is being replaced has the larger need of its two versions,
+// because it may return to the one before.
 func loadOf(rec *journal.Record) admission.Load {
 	m := &rec.Machine
 	switch {

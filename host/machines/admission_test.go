@@ -53,8 +53,8 @@ func TestCreatesShareTheRoom(t *testing.T) {
 	}
 }
 
-// TestFullHostDestroys: what is at rest, or not launched yet, can be destroyed while others have
-// all of the room.
+// TestFullHostDestroys: a Machine at rest, or not launched yet, can be destroyed while others
+// have all of the room.
 func TestFullHostDestroys(t *testing.T) {
 	r := newRig(t) // 8 GB
 	stopped := r.create(nil, gigabytes(1), atRest)
@@ -149,7 +149,8 @@ func TestRoomAfterRestart(t *testing.T) {
 			t.Errorf("a start on a full host: %v", err)
 		}
 	}
-	// An operator who promises less finds more promised than there is. All that runs goes on.
+	// An operator who lowers the overcommit finds more promised than the host has. Running
+	// Machines continue.
 	r.overcommit = 0.5
 	r.restart()
 	if r.state(ref) != hangar.MachineStarted || r.free() != -1<<30 {

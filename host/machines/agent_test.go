@@ -114,7 +114,7 @@ func TestRestartWindow(t *testing.T) {
 		restart  *hangar.RestartConfig
 		code     int
 		runs     time.Duration
-		restarts int // -1: for ever
+		restarts int // -1: endless
 		after    time.Duration
 	}{
 		// The first one comes at once; the pauses are 1, 2, 4, 8 and then 10 seconds.

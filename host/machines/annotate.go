@@ -8,9 +8,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// annotate commits a change to what a Machine shows of itself and not to what it
-// is made of. The worker has nothing to do with it: it is not woken, and a step
-// under way goes on and adds its result to the record as it is by then. m.mu is held.
+// annotate commits a change to what a Machine shows of itself and not to its config. The worker
+// is not involved: it is not woken, and a step under way continues and adds its result to the
+// record as it is by then. m.mu is held.
 func (m *machine) annotate(alter change) error {
 	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbAnnotate) != hangar.Accept {
 		return refusal(hangar.VerbAnnotate, state)
@@ -38,8 +38,8 @@ func (s *Store) UncordonMachine(ctx context.Context, ref hangar.MachineRef) erro
 	return err
 }
 
-// setCordon cordons a Machine or lets it be reached again. While an update is under
-// way, that is said of the version that it may have to return to, too.
+// setCordon cordons a Machine or lets it be reached again. While an update is under way, this also
+// holds for the version that it may have to return to.
 func (s *Store) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool) error {
 	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.EventSourceFrom(ctx)}
 	if cordoned {
@@ -93,7 +93,7 @@ func (s *Store) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef,
 	})
 }
 
-// retag returns what pairs that were decided at t become.
+// retag returns the new pairs, decided at t.
 type retag func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes)
 
 // tag changes the metadata of a Machine. While an update is under way, the version

@@ -8,13 +8,12 @@ import (
 	"github.com/hangar-platform/hangar/host/gate"
 )
 
-// stopPatience is how long a Machine that stops for being idle keeps others waiting that
-// are idle, too: one may take minutes to end, and needs nothing of the host meanwhile. A
-// suspend does.
+// stopPatience bounds how long one slow stop may block other idle stops: it may take minutes, and
+// needs nothing of the host meanwhile. A suspend does.
 const stopPatience = time.Second
 
-// stopIdle stops or suspends a Machine in which nobody is, and returns when that is done,
-// goes on by itself, or is not to be.
+// stopIdle stops or suspends an empty Machine, and returns when that is done, continues by
+// itself, or is not to be.
 func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	m, err := e.index.machine(idle.Ref)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// awaiting is a wait that no goroutine stands for: whoever learns how it ends calls told.
+// awaiting is a wait without a goroutine: the one that learns the result calls told.
 type awaiting struct {
 	waiter
 
@@ -34,7 +34,7 @@ func (s *Store) AwaitMachine(
 	}
 	w := &awaiting{waiter: waiter{wish: in}, m: m, told: told}
 	w.tell = w.judged
-	w.mu.Lock() // until all ends are there that a wait may come to
+	w.mu.Lock() // until all possible ends of the wait are set up
 	defer w.mu.Unlock()
 	v, err := m.enlist(&w.waiter)
 	switch {
@@ -65,7 +65,7 @@ func (w *awaiting) forget() {
 	w.detach()
 }
 
-// judged takes the verdict of whoever has changed the Machine, whose lock is held.
+// judged takes the verdict from the goroutine that changed the Machine, whose lock is held.
 func (w *awaiting) judged(v *verdict) {
 	if v.look {
 		w.m.store.work.Go(w.lookAgain)
@@ -74,7 +74,7 @@ func (w *awaiting) judged(v *verdict) {
 	w.end(v.reached, v.err)
 }
 
-// lookAgain searches the Machine's history, or waits on.
+// lookAgain searches the Machine's history, or keeps waiting.
 func (w *awaiting) lookAgain() {
 	v, err := w.m.enlist(&w.waiter)
 	switch {

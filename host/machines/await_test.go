@@ -32,7 +32,7 @@ func (r *rig) ended(ends chan outcome) outcome {
 	case o := <-ends:
 		return o
 	case <-time.After(patience):
-		r.Fatal("nobody was told")
+		r.Fatal("told was not called")
 	}
 	return outcome{}
 }

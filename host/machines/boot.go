@@ -51,13 +51,13 @@ func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	return w.notBooted(rec, err)
 }
 
-// notBooted records that a boot or a resume failed, and what follows it.
+// notBooted records that a boot or a resume failed, and its consequences.
 func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	w.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
 	w.store.counts.failures.WithLabelValues(startKind(rec, false)).Inc()
 	r := nextRestart(rec, true, w.store.o.Now())
-	// The policy has the last word only on a boot that it began, and not where
-	// another attempt is bound to end in the same way.
+	// The policy decides only on a boot that it began, and not where another attempt is bound to
+	// fail in the same way.
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
@@ -76,8 +76,8 @@ func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	})
 }
 
-// clear makes sure that nothing of an earlier sandbox is left, be it one that has
-// ended or one whose start was never recorded.
+// clear makes sure that nothing of an earlier sandbox is left, even of one that has ended or whose
+// start was never recorded.
 func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	if w.clean && rec.Handle == nil {
 		return nil
@@ -92,8 +92,8 @@ func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	return nil
 }
 
-// clearUnlessKept is clear, but for a Machine whose memory this daemon has written to
-// disk: what the driver has left of it makes the resume quick.
+// clearUnlessKept is clear, except for a Machine whose memory this daemon has written to disk:
+// the driver's remains make the resume quick.
 func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
 	if w.kept && rec.Snapshot {
 		return nil
@@ -101,9 +101,8 @@ func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error
 	return w.clear(ctx, rec)
 }
 
-// ready records what a launch begins with: no sandbox, so that one that is found
-// after a crash can only be of this launch, and the image, so that nobody removes it
-// meanwhile.
+// ready records the start of a launch: no sandbox, so that one that is found after a crash can
+// only be of this launch, and the image, so that it is not removed meanwhile.
 func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
@@ -166,7 +165,7 @@ func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record,
 	})
 }
 
-// withoutDir is a text for users, from which they do not learn where the server keeps its files.
+// withoutDir is a text for users that does not reveal where the server keeps its files.
 func withoutDir(dir, text string) string {
 	return strings.ReplaceAll(text, filepath.Clean(dir)+string(filepath.Separator), "")
 }
@@ -180,15 +179,15 @@ func (w *worker) capture(rec *journal.Record) error {
 	return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile))
 }
 
-// forgetMemory makes the next start a cold boot that keeps the root file system,
-// because the memory that belongs to it cannot be had.
+// forgetMemory makes the next start a cold boot that keeps the root file system, because the memory
+// that belongs to it is lost.
 func forgetMemory(next *journal.Record, why string) {
 	dropSnapshot(next)
 	next.ColdBoot, next.KeepRoot = why, true
 }
 
-// resume continues from the snapshot. That it does is journaled first: memory may
-// be resumed only once, because the root file system moves on with it.
+// resume continues from the snapshot. The resume is journaled first: memory may be resumed only
+// once, because the root file system moves on with it.
 func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Spec) (driver.Handle, *journal.Record, error) {
 	suspender, ok := w.store.o.Driver.(driver.Suspender)
 	if !ok {
@@ -212,8 +211,8 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 // over, with the memory that may be nowhere else.
 func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, took time.Duration) (err error) {
 	defer func() { w.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
-	// Out of the way before the record: where the next suspend writes there must
-	// never lie an older snapshot, which would be taken for the new one.
+	// Out of the way before the record: where the next suspend writes there must never be an older
+	// snapshot, which would be mistaken for the new one.
 	if err := w.retireSnapshot(); err != nil {
 		return err
 	}
@@ -221,7 +220,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	if rec.Snapshot {
 		how = "resumed"
 	}
-	// Who waits for the start finds it in the log.
+	// A user who waits for the start finds it in the log.
 	w.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
 	err = w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
@@ -246,8 +245,8 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	return nil
 }
 
-// retireSnapshot moves the snapshot away, if there is one. That is quick, while
-// freeing what it takes may not be.
+// retireSnapshot moves the snapshot away, if there is one. That is quick, while freeing its room
+// may not be.
 func (w *worker) retireSnapshot() error {
 	if err := os.RemoveAll(w.path(usedDir)); err != nil {
 		return err
@@ -346,7 +345,7 @@ func asCommand(p guest.Process) driver.Command {
 	return driver.Command{Args: p.Args, Env: p.Env, Dir: p.Dir, UID: p.UID, GID: p.GID, Groups: p.Groups}
 }
 
-// process resolves the main process of a Machine that runs.
+// process resolves the main process of a running Machine.
 func (s *Store) process(rec *journal.Record) (guest.Process, error) {
 	img, err := s.o.Images.Get(rec.Machine.ImageRef.Digest)
 	if err != nil {

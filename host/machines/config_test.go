@@ -192,6 +192,6 @@ func TestSwap(t *testing.T) {
 	page, err := r.Logs(t.Context(), "web", hangar.LogQuery{})
 	r.must(err)
 	if !slices.ContainsFunc(page.Entries, func(e hangar.LogEntry) bool { return strings.Contains(e.Message, "swap_size_mb 512 has no effect") }) {
-		t.Errorf("nobody is told that there is no swap: %+v", page.Entries)
+		t.Errorf("there is no line saying that there is no swap: %+v", page.Entries)
 	}
 }

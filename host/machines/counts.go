@@ -31,7 +31,7 @@ func startKind(rec *journal.Record, takenOver bool) string {
 	}
 }
 
-// counts are what a Store tells its operator.
+// counts are the Prometheus metrics of a Store.
 type counts struct {
 	starts   *prometheus.HistogramVec
 	failures *prometheus.CounterVec
@@ -62,7 +62,7 @@ func (c *counts) started(kind string, took time.Duration) {
 	c.starts.WithLabelValues(kind).Observe(took.Seconds())
 }
 
-// What Collect measures.
+// The metrics of Collect.
 var (
 	machinesDesc = prometheus.NewDesc("hangar_machines", "Machines of this server", []string{"state"}, nil)
 	promisedDesc = prometheus.NewDesc("hangar_machine_memory_promised_bytes", "Memory that is promised to Machines that are not at rest", nil, nil)

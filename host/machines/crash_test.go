@@ -164,7 +164,7 @@ func TestColdBootIsToldAfterACrash(t *testing.T) {
 	}
 }
 
-// TestEndOfTheDaemonFinishesAResume: what cannot be repeated is not cut off.
+// TestEndOfTheDaemonFinishesAResume: a step that cannot be repeated is not cut off.
 func TestEndOfTheDaemonFinishesAResume(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -228,7 +228,7 @@ func TestResumeThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// TestEndOfTheDaemonIsBounded: it waits for effects, but not for ever.
+// TestEndOfTheDaemonIsBounded: it waits for effects, but not indefinitely.
 func TestEndOfTheDaemonIsBounded(t *testing.T) {
 	r := newRig(t)
 	r.close()
@@ -390,8 +390,8 @@ func (r *rig) published(ref hangar.MachineRef, want hangar.MachineState) {
 	}
 }
 
-// TestVerbsWhileTheDaemonEnds: what is acknowledged is done by the next daemon, what
-// is not answers that the server goes away.
+// TestVerbsWhileTheDaemonEnds: the next daemon does what is acknowledged; the rest is answered
+// that the server is shutting down.
 func TestVerbsWhileTheDaemonEnds(t *testing.T) {
 	for range 20 {
 		r := newRig(t)

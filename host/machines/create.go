@@ -16,12 +16,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
-// resolveTimeout bounds how long a request waits for a registry to name an image.
-// Where that is too short, the Machine finds out while it is prepared.
+// resolveTimeout bounds how long a request waits for a registry to name an image. Where that is too
+// short, the preparation of the Machine reports the failure.
 const resolveTimeout = 10 * time.Second
 
-// CreateMachine implements hangar.Agent. Repeated with an id that is known, it
-// returns the Machine as it is.
+// CreateMachine implements hangar.Agent. Repeated with a known id, it returns the Machine as it
+// is.
 func (s *Store) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
 	m, err := flight.Do(ctx, &s.creates, string(spec.ID), func() (*machine, error) { return s.create(ctx, spec) })
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		return nil, notRecorded(spec.ID, err)
 	}
 	claims.Settle()
-	// Before others can meet the Machine: its lock is taken before those of volumes.
+	// Before others can find the Machine: its lock is taken before those of volumes.
 	unlock()
 	m := s.newMachine(rec, lease, true)
 	m.recent.Store(&launched)
@@ -171,13 +171,13 @@ func (w *worker) makeDirs() error {
 	return nil
 }
 
-// failure is an event that says why something did not come true.
+// failure is an event that says why something failed.
 func failure(typ hangar.EventType, err error) hangar.Event {
 	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: hangar.MessageOf(err)}}
 }
 
-// pull returns the image of the record's current version. Once the version has had its
-// image, that is taken as long as it is on this host.
+// pull returns the image of the record's current version. Once the version has had its image, that
+// is used as long as it is on this host.
 func (w *worker) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
 	ref := rec.Machine.Config.ImageName()
 	if digest := rec.Machine.ImageRef.Digest; digest != "" {

@@ -75,7 +75,7 @@ func (s *Store) ForgetDestroyed() error {
 	return failed
 }
 
-// forget removes what the journal has of destroyed Machines, all of it or nothing.
+// forget removes the journal's records of destroyed Machines, all of them or none.
 func forget(j *journal.Journal, ids ...hangar.MachineID) error {
 	return j.Commit(func(tx *journal.Tx) error {
 		for _, id := range ids {

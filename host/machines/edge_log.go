@@ -8,11 +8,12 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// edgeLogSize is how many lines of the edge, and of who reads metrics, wait to be written.
+// edgeLogSize is how many lines of the edge, and of the scraper of metrics, may wait to be
+// written.
 const edgeLogSize = 1024
 
-// edgeLog is the lines of the edge, and of who reads metrics, that are not written yet. They do
-// not wait for the disk: what is too much is counted and told of.
+// edgeLog has the unwritten lines of the edge, and of the scraper of metrics. They do not wait
+// for the disk: surplus lines are dropped, counted and reported.
 type edgeLog struct {
 	some chan struct{} // buffered 1: there are lines
 
@@ -65,7 +66,7 @@ func (e *edge) LogMetrics(ref hangar.MachineRef, level, message string) {
 	e.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }
 
-// writeEdgeLog writes the lines of the edge until ctx ends, and then those that are left.
+// writeEdgeLog writes the lines of the edge until ctx ends, and then the remaining ones.
 func (e *edge) writeEdgeLog(ctx context.Context) {
 	for {
 		select {

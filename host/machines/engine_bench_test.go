@@ -82,9 +82,9 @@ func newEngineRig(b *testing.B) *rig {
 	return r
 }
 
-// BenchmarkWakeEngine wakes real Machines. What is reported is the median of the whole time,
-// and of how much later it is told than the program began to listen, or than the Machine was
-// recorded as started, whichever comes last.
+// BenchmarkWakeEngine wakes real Machines. It reports the median of the whole time, and of the
+// delay between the later of two moments, when the program began to listen and when the Machine
+// was recorded as started, and the answer.
 func BenchmarkWakeEngine(b *testing.B) {
 	for _, rest := range []hangar.MachineState{hangar.MachineStopped, hangar.MachineSuspended} {
 		b.Run(string(rest), func(b *testing.B) {

@@ -21,9 +21,9 @@ import (
 // etcFiles are those that writeEtc writes.
 func etcFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"} }
 
-// writeEtc writes the files that the platform puts into the Machine, and returns how
-// they are mounted. The set is always the same, so that a resume finds the mounts of the
-// suspend. Of files it takes those that stand for one of its own, and returns the rest.
+// writeEtc writes the files that the platform puts into the Machine, and returns how they are
+// mounted. The set is always the same, so that a resume finds the mounts of the suspend. It uses
+// those of files that replace one of its own, and returns the rest.
 func (w *worker) writeEtc(
 	rec *journal.Record, img *image.Image, at network.Attachment, files []guest.File,
 ) ([]driver.Mount, []driver.File, error) {
@@ -44,7 +44,7 @@ func (w *worker) writeEtc(
 		}
 		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
 	}
-	// What else the Machine has written stays as it left it; so does what it made of these.
+	// Other files that the Machine has written are kept; so are its changes to these.
 	keep := !resetsRoot(rec) && !rec.FreshVersion
 	if err := os.Mkdir(w.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
 		return nil, nil, err
@@ -63,8 +63,8 @@ func (w *worker) writeEtc(
 // writtenSuffix ends the name of the digest of a file as the platform wrote it.
 const writtenSuffix = ".written"
 
-// writeUnlessChanged writes a file of a Machine; with keep, only if the Machine has not
-// changed it since it was written last.
+// writeUnlessChanged writes a file of a Machine; with keep, only if the Machine has not changed it
+// since the last write.
 func writeUnlessChanged(path string, content []byte, keep bool) error {
 	if keep {
 		switch changed, err := isChanged(path); {
@@ -74,7 +74,7 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 			return nil
 		}
 	}
-	// Without its digest a file is written anew, whatever a crash has left of it.
+	// Without its digest a file is written again, in case a crash cut it short.
 	if err := removeFile(path + writtenSuffix); err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 // it is more than the platform writes.
 const maxCompared = 32 << 20
 
-// isChanged reports whether a file is another one than the platform wrote. One that is
-// empty was cut short by a loss of power.
+// isChanged reports whether a file differs from what the platform wrote. An empty file was cut
+// short by a loss of power.
 func isChanged(path string) (bool, error) {
 	written, err := os.ReadFile(path + writtenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {

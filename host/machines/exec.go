@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host/guest"
 )
 
-// gone turns the driver's word that a sandbox has ended into the platform's.
+// gone turns the driver's error about an ended sandbox into the platform's.
 func gone(err error) error {
 	if errors.Is(err, driver.ErrNotFound) {
 		return refusal(hangar.VerbExec, hangar.MachineStopped)
@@ -28,7 +28,7 @@ func (s *Store) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hang
 	})
 }
 
-// exec runs the command that is made of a Machine's main process.
+// exec runs a command that is derived from a Machine's main process.
 func (s *Store) exec(
 	ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams, command func(guest.Process) driver.Command,
 ) (hangar.ExecResult, error) {
@@ -98,8 +98,8 @@ func (s *Store) ExecSSH(ctx context.Context, ref hangar.MachineRef, in hangar.SS
 	})
 }
 
-// overriding returns the variables of an environment, with those of first in the place of others of their
-// names. Of a name that first has twice the last counts.
+// overriding returns the variables of an environment, replaced by those of first with the same
+// names. If first has a name twice, the last counts.
 func overriding(first, env []string) []string {
 	seen := make(map[string]bool, len(first)+len(env))
 	kept := make([]string, 0, len(first)+len(env))

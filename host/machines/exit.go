@@ -46,12 +46,12 @@ func lostExit(now time.Time) driver.Exit {
 	return driver.Exit{Code: 137, Signal: int(sigKill), Unknown: true, At: now}
 }
 
-// exited records an exit that nobody asked for, and what follows it.
+// exited records an unrequested exit, and its consequences.
 func (w *worker) exited(rec *journal.Record, exit driver.Exit) error {
 	return w.exitedBecause(rec, exit, "")
 }
 
-// exitedBecause is exited that says why; empty: as the exit tells.
+// exitedBecause is exited with a reason; empty: that of the exit.
 func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
 	r := nextRestart(rec, exit.Code != 0, w.store.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
@@ -82,7 +82,7 @@ func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string
 	})
 }
 
-// restart is what the policy makes of an end that nobody asked for.
+// restart is the policy's decision on an unrequested exit.
 type restart struct {
 	wanted    bool
 	exhausted bool        // it would be wanted, were it not for as many as there may be before
@@ -91,8 +91,7 @@ type restart struct {
 	at        time.Time
 }
 
-// nextRestart is what the policy makes of an end at now; failed says that the exit
-// code is not 0.
+// nextRestart is the policy's decision on an exit at now; failed says that the exit code is not 0.
 func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
 	policy, most := rec.Machine.Config.RestartPolicy()
 	r := restart{most: most}
@@ -133,7 +132,7 @@ func restartPause(n int) time.Duration {
 	return min(time.Second<<min(n-1, 10), 10*time.Second)
 }
 
-// exitEvent tells of an exit, in both places where clients look.
+// exitEvent is the event of an exit, in both places where clients look.
 func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hangar.Event {
 	signal := -1
 	if exit.Signal != 0 {
@@ -152,8 +151,8 @@ func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hanga
 	}
 }
 
-// halt ends the sandbox as the record's Stop says, by force if it must, and returns
-// how it ended, or nil when there was none or its end was told already.
+// halt ends the sandbox as the record's Stop says, by force if it must, and returns how it ended,
+// or nil when there was none or its end was recorded already.
 func (w *worker) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
 	if rec.Handle == nil || rec.Ended {
 		return nil, w.clear(ctx, rec)
@@ -210,8 +209,8 @@ func (w *worker) end(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-// again brings a Machine from restarting to starting: after its pause, when the
-// policy restarts it, or after its stop, when somebody asked.
+// again brings a Machine from restarting to starting: after its pause, when the policy restarts
+// it, or after its stop, when a restart was requested.
 func (w *worker) again(ctx context.Context, rec *journal.Record) error {
 	if rec.Stop != nil {
 		exit, err := w.halt(ctx, rec)

@@ -62,7 +62,7 @@ func Waiting(s *Store, ref hangar.MachineRef) int {
 	return len(m.watchers.waiters)
 }
 
-// Probed reports whether somebody waits for a port of a Machine.
+// Probed reports whether there is a waiter for a port of a Machine.
 func Probed(s *Store, ref hangar.MachineRef) bool {
 	m, err := s.machine(ref)
 	if err != nil {

@@ -30,7 +30,7 @@ func (r *rig) failing(at fake.Op, n int64) *atomic.Int64 {
 	return &failed
 }
 
-// slow makes an operation take for ever, unless its context ends.
+// slow makes an operation hang until its context ends.
 func (r *rig) slow(at fake.Op) {
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
 		if op == at {
@@ -47,7 +47,7 @@ func (r *rig) reopenWith(pace func(*machines.Limits)) {
 	r.open()
 }
 
-// TestStopThatHangsIsForced: a sandbox that takes no orders is ended all the same.
+// TestStopThatHangsIsForced: a sandbox that hangs is ended nevertheless.
 func TestStopThatHangsIsForced(t *testing.T) {
 	r := newRig(t)
 	r.reopenWith(func(l *machines.Limits) { l.Stop = 20 * time.Millisecond })
@@ -70,7 +70,7 @@ func TestStopThatHangsIsForced(t *testing.T) {
 	}
 }
 
-// TestStopCanBeHurried: somebody who loses patience need not wait for the grace.
+// TestStopCanBeHurried: an impatient user need not wait for the grace.
 func TestStopCanBeHurried(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvStop: "ignore"})
@@ -225,8 +225,8 @@ func TestRestartOutlivesAFailedUpdate(t *testing.T) {
 	}
 }
 
-// TestPolicyRestartThatCannotBootIsRepeated: a fault of the host is no reason to give
-// up a Machine that shall always run.
+// TestPolicyRestartThatCannotBootIsRepeated: a fault of the host is no reason to give up a
+// Machine that is to run always.
 func TestPolicyRestartThatCannotBootIsRepeated(t *testing.T) {
 	r := newRig(t)
 	var starts atomic.Int64
@@ -287,7 +287,7 @@ func TestBackOffOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestMachineWhoseImageCameLate knows which image it uses, so that nobody removes it.
+// TestMachineWhoseImageCameLate knows which image it uses, so that it is not removed.
 func TestMachineWhoseImageCameLate(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, func(s *hangar.MachineSpec) { s.Config.Image = "offline" })
@@ -355,8 +355,8 @@ func TestRefusedRowHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// TestWaitersMissNothing: each waits for the state after the event that it was told
-// of, however short it lasts.
+// TestWaitersMissNothing: each waits for the state after the last event that it received, however
+// short that state lasts.
 func TestWaitersMissNothing(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvExit: "0@1ms"}, func(s *hangar.MachineSpec) {

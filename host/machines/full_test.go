@@ -53,8 +53,8 @@ func (r *fullRig) makeRoom() {
 	r.must(unix.Syncfs(int(d.Fd())))
 }
 
-// TestFullDisk asks for everything that takes room, which is refused with the reason, and
-// done when there is room again. What runs goes on and may be stopped.
+// TestFullDisk asks for everything that takes room, which is refused with the reason, and works
+// when there is room again. Running Machines continue and may be stopped.
 func TestFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	running, stopped, suspended := r.create(nil), r.create(nil), r.create(nil)
@@ -166,7 +166,7 @@ func TestIdleOnAFullDisk(t *testing.T) {
 		}
 	}
 	if told != 1 {
-		t.Errorf("the log tells of it %d times: %+v", told, page.Entries)
+		t.Errorf("the log mentions it %d times: %+v", told, page.Entries)
 	}
 	r.makeRoom()
 	r.wait(ref, hangar.MachineSuspended)
@@ -191,8 +191,8 @@ func TestScheduleWaitsForTheDisk(t *testing.T) {
 	}
 }
 
-// TestDailySnapshotWaits takes the daily snapshot when the disk has room again, and tells
-// once that it waits.
+// TestDailySnapshotWaits takes the daily snapshot when the disk has room again, and reports once
+// that it waits.
 func TestDailySnapshotWaits(t *testing.T) {
 	r := newFullRig(t)
 	ref := r.NewVolume(volumestest.Raw)

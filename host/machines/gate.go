@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/host/logs"
 )
 
-// Who is in a Machine is counted by package gate. Here it is told what becomes of the
-// Machines: as their lock is held whenever a record changes, a gate is never open when the
-// record says that its Machine does not serve.
+// Package gate counts the visits to a Machine. Here it learns what becomes of the Machines: as
+// their lock is held whenever a record changes, a gate is never open when the record says that
+// its Machine does not serve.
 
 var _ hangar.MachineGate = (*edge)(nil)
 
-// edge is what the edge asks of the Machines. It implements hangar.MachineGate.
+// edge implements hangar.MachineGate: the edge's requests to Machines.
 type edge struct {
 	index   *index
 	gates   *gate.Keeper
@@ -30,7 +30,7 @@ type edge struct {
 	log     *slog.Logger
 	lines   edgeLog // of the edge, that are not in the logs yet
 
-	dialling atomic.Int32 // how many ports are dialled for who waits, see probe
+	dialling atomic.Int32 // how many ports are dialled for waiters, see probe
 }
 
 func newEdge(index *index, o *Options) *edge {
@@ -39,9 +39,9 @@ func newEdge(index *index, o *Options) *edge {
 	return e
 }
 
-// errNoGate is for all Machines: to name one takes longer than to count who enters.
+// errNoGate is shared by all Machines: building a message takes longer than admitting a visit.
 //
-//nolint:gochecknoglobals // nobody changes it
+//nolint:gochecknoglobals // it never changes
 var errNoGate = &hangar.Error{Code: hangar.CodeNotFound, Reason: hangar.ReasonMachineNotFound, Message: "machine not found"}
 
 // EnterMachine implements hangar.MachineGate.
@@ -53,7 +53,7 @@ func (e *edge) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err 
 	return g.Enter(port)
 }
 
-// setGate tells the gate of a Machine what its record says. m.mu is held.
+// setGate sets the gate of a Machine from its record. m.mu is held.
 func (m *machine) setGate(rec *journal.Record) {
 	c := &rec.Machine.Config
 	m.gate.Set(gate.Terms{
@@ -82,14 +82,14 @@ func (e *edge) ready(ref hangar.MachineRef) bool {
 	return !slices.ContainsFunc(now.Config.Services, func(s hangar.Service) bool { return !now.Ready(s.InternalPort) })
 }
 
-// excessText is the line that tells of a Machine that is stopped for being idle, in words
-// that users of the public platform know.
+// excessText is the line about a Machine that is stopped for being idle, in words that users of
+// the public platform know.
 func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 	return fmt.Sprintf("App %s has excess capacity, %s machine %s. %d out of %d machines left running (region=%s)",
 		s.Ref.App, verb, s.Ref.ID, s.Left, s.Running, region)
 }
 
-// lookAtGate has a Machine looked at again whose checks have changed.
+// lookAtGate has a Machine judged again whose checks have changed.
 func (e *edge) lookAtGate(id hangar.MachineID) {
 	m := e.index.find(id)
 	if m != nil {
@@ -126,8 +126,8 @@ func (s *Store) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl 
 	return hangar.MachineBusy{Until: until}, nil
 }
 
-// busyAfter is until when a Machine is busy that has come into its next state: as long as
-// the program that said so is there. m.mu is held.
+// busyAfter is until when a Machine is busy that has come into its next state: as long as the
+// program that said so still runs. m.mu is held.
 func (m *machine) busyAfter(next *journal.Record) time.Time {
 	if !keepsConnections(next) {
 		return time.Time{}

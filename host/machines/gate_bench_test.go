@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// BenchmarkEnterMachine lets somebody in and out, with ten thousand other Machines around.
+// BenchmarkEnterMachine lets a visit in and out, with ten thousand other Machines around.
 func BenchmarkEnterMachine(b *testing.B) {
 	r := newRig(b)
 	ref := r.create(nil, serves(true, time.Hour), func(s *hangar.MachineSpec) { s.Config.Services[0].Concurrency.HardLimit = 0 })

@@ -323,7 +323,7 @@ func TestWakeInBackOff(t *testing.T) {
 	go func() {
 		defer close(woken)
 		for waiting.Err() == nil {
-			_ = r.WakeMachine(waiting, ref, 0) // it may crash before it lets anybody in, or be started by its policy before
+			_ = r.WakeMachine(waiting, ref, 0) // it may crash before a visit, or its policy may start it first
 		}
 	}()
 	r.until(func() bool { return machines.RestartPause(r.machines(), ref) == time.Second })
@@ -331,7 +331,7 @@ func TestWakeInBackOff(t *testing.T) {
 	<-woken
 }
 
-// TestWakeInVain tells those who wake a Machine that does not come to serve.
+// TestWakeInVain answers the waiters of a Machine that does not come to serve.
 func TestWakeInVain(t *testing.T) {
 	r := newServingRig(t)
 	ref := r.create(nil, serves(false, 0), func(s *hangar.MachineSpec) {
@@ -353,8 +353,8 @@ func TestWakeInVain(t *testing.T) {
 	r.Declined(<-ended, hangar.CodeUnavailable, "")
 }
 
-// TestWakeAgainstAutostop wakes a Machine all the time that is stopped all the time: who
-// wakes it gets in or is told at once that it is gone again.
+// TestWakeAgainstAutostop wakes a Machine all the time that is stopped all the time: each waiter
+// gets in or learns at once that it is stopped again.
 func TestWakeAgainstAutostop(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves("suspend", time.Millisecond))
@@ -373,11 +373,11 @@ func TestWakeAgainstAutostop(t *testing.T) {
 		}
 		in++
 		if state := r.state(ref); state != hangar.MachineStarted {
-			t.Fatalf("somebody is in a machine that is %s", state)
+			t.Fatalf("a visit is in a machine that is %s", state)
 		}
 		time.Sleep(time.Millisecond)
 		if state := r.state(ref); state != hangar.MachineStarted {
-			t.Fatalf("somebody is in a machine that is %s", state)
+			t.Fatalf("a visit is in a machine that is %s", state)
 		}
 		leave()
 	}
@@ -392,7 +392,7 @@ func TestEdgeLog(t *testing.T) {
 	r.wait(ref, hangar.MachineStarted)
 	r.LogEdge(ref, "error", "[PC01] nothing listens")
 	r.LogEdge(hangar.MachineRef{App: "web", AppID: "web"}, "warn", "[PR03] no machine")
-	r.LogEdge(hangar.MachineRef{App: "other", AppID: "other"}, "warn", "of nobody")
+	r.LogEdge(hangar.MachineRef{App: "other", AppID: "other"}, "warn", "of another app")
 	r.until(func() bool { return r.logged(ref, "[PC01] nothing listens") && r.logged(ref, "[PR03] no machine") })
 	page, err := r.Logs(t.Context(), "web", hangar.LogQuery{Instance: ref.ID, Limit: 100})
 	r.must(err)

@@ -14,10 +14,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Health checks run while a Machine is started. What they find is in memory; only a
-// status that changes is journaled, beside the record, and published with the row.
-// So a run costs no commit, many changes at once cost one, and the statuses survive
-// the daemon.
+// Health checks run while a Machine is started. Their results are in memory; only a changed
+// status is journaled, beside the record, and published with the row. So a run costs no commit,
+// many changes at once cost one, and the statuses survive the daemon.
 
 // checkHealth begins or ends the checks of a Machine that came into its state; before
 // is nil when the daemon has just found it. m.mu is held.
@@ -48,8 +47,7 @@ func (m *machine) shown(rec *journal.Record) hangar.Machine {
 	return got
 }
 
-// known is what the journal says of the checks of a record's Machine, since it came
-// into its state.
+// known is the journal's result of the checks of a record's Machine, since it came into its state.
 func known(rec *journal.Record) []hangar.MachineCheck {
 	if rec.Health == nil || !rec.Health.Since.Equal(rec.Since) {
 		return nil
@@ -106,7 +104,7 @@ func newHealth(index *index, edge *edge, o *Options) *health {
 	return h
 }
 
-// add has what was found out of Machines journaled.
+// add has the results of Machines' checks journaled.
 func (h *health) add(ids ...hangar.MachineID) {
 	h.mu.Lock()
 	for _, id := range ids {
@@ -130,8 +128,8 @@ func (h *health) take() []hangar.MachineID {
 	return list
 }
 
-// changed is told by the checker of every change, and when a check that has
-// failed from the start is given up on.
+// changed is called by the checker for every change, and when it gives up on a check that has
+// failed from the start.
 func (h *health) changed(id hangar.MachineID, c check.Change) {
 	if c.Before != c.After.Status {
 		h.add(id)
@@ -151,7 +149,7 @@ func (h *health) changed(id hangar.MachineID, c check.Change) {
 // healthPause is how long after a failed commit the next is tried.
 const healthPause = time.Second
 
-// keep journals statuses that have changed, all that there are in one commit.
+// keep journals changed statuses, all of them in one commit.
 func (h *health) keep(ctx context.Context) {
 	for {
 		select {
@@ -181,7 +179,7 @@ func (h *health) record(ids []hangar.MachineID) error {
 		if m == nil {
 			continue
 		}
-		// The record first: results that are newer than it are then told apart.
+		// The record first, so that newer results can be recognized.
 		rec := m.rec.Load()
 		now := &journal.Health{Since: rec.Since, Checks: h.checks.Results(id)}
 		// A change that came just before an earlier commit is in it already.

@@ -54,8 +54,8 @@ func (x *index) remove(m *machine) {
 	}
 }
 
-// machine returns the Machine that ref names. One that is destroyed is read from the journal:
-// nothing can be done to it any more.
+// machine returns the Machine that ref names. A destroyed one is read from the journal: it cannot
+// be changed any more.
 func (x *index) machine(ref hangar.MachineRef) (*machine, error) {
 	x.mu.RLock()
 	m := x.machines[ref.ID]
@@ -326,8 +326,8 @@ func (x *index) OrgMachines(
 	return list, nil
 }
 
-// withDestroyed merges Machines with those that are destroyed, sorted by id. The living ones were
-// listed before: what was destroyed meanwhile is in both.
+// withDestroyed merges Machines with destroyed ones, sorted by id. The living ones were listed
+// before: a Machine that was destroyed meanwhile is in both.
 func (x *index) withDestroyed(living []*machine, destroyed []*journal.Record) []*machine {
 	list := make([]*machine, 0, len(destroyed)+len(living))
 	for _, rec := range destroyed {

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/rootfs"
 )
 
-// mountLayer mounts the writable layer that a boot or a resume is to find.
+// mountLayer mounts the writable layer for a boot or a resume.
 func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	size := int64(rec.Machine.Config.RootfsGB()) << 30
 	err := w.store.o.Layers.Mount(ctx, w.id, size, resetsRoot(rec))
@@ -23,7 +23,7 @@ func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	return err
 }
 
-// unmountLayer ends the use of the writable layer, also by the socket that is in it.
+// unmountLayer ends the use of the writable layer, including the socket in it.
 func (w *worker) unmountLayer() error {
 	w.store.o.Local.Close(w.id)
 	return w.onDisk(w.store.o.Layers.Unmount(w.id))
@@ -32,8 +32,8 @@ func (w *worker) unmountLayer() error {
 // syncLayer puts the writable layer on the disk.
 func (w *worker) syncLayer() error { return w.onDisk(w.store.o.Layers.Sync(w.id)) }
 
-// onDisk tells of what did not reach the disk. That is lost, which is no reason to keep the
-// Machine from coming to rest: what it has synced itself, it was told of.
+// onDisk reports data that did not reach the disk. It is lost, which is no reason to keep the
+// Machine from coming to rest: what it has synced itself failed there already.
 func (w *worker) onDisk(err error) error {
 	if errors.Is(err, rootfs.ErrLost) {
 		w.note("error", "Not all that was written to the root file system reached the disk")
@@ -43,16 +43,16 @@ func (w *worker) onDisk(err error) error {
 	return err
 }
 
-// reserveLayer sees to it that the next boot finds room for what the platform writes, also
-// if the Machine has filled its layer. A boot without that may still go well.
+// reserveLayer makes sure that the next boot finds room for the platform's files, even if the
+// Machine has filled its layer. A boot without that may still succeed.
 func (w *worker) reserveLayer() {
 	if err := w.store.o.Layers.Reserve(w.id); err != nil {
 		w.store.o.Log.Warn("reserve room for the next start", keyMachine, w.id, keyError, err)
 	}
 }
 
-// layerMounted reports whether a layer is mounted. What cannot be told is taken for yes,
-// which makes the worker unmount it.
+// layerMounted reports whether a layer is mounted. An unknown state counts as mounted, which
+// makes the worker unmount it.
 func layerMounted(layers *rootfs.Layers, id hangar.MachineID) bool {
 	mounted, err := layers.Mounted(id)
 	return mounted || err != nil
@@ -68,7 +68,7 @@ func (s *Store) sweepLayers(ctx context.Context) error {
 		if s.Owns(id) {
 			continue
 		}
-		err := s.release(ctx, id) // whatever has it mounted
+		err := s.release(ctx, id) // from any mount
 		if err == nil {
 			err = s.o.Layers.Remove(id)
 		}

@@ -7,13 +7,13 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// A lease is no part of its Machine's record: to acquire, refresh or release one
-// neither overtakes the step that is under way nor publishes a row. It is journaled
-// beside the record, and in the same commit where a verb brings both.
+// A lease is no part of its Machine's record: to acquire, refresh or release one neither overtakes
+// the step that is under way nor publishes a row. It is journaled beside the record, and in the
+// same commit where a verb changes both.
 
-// leaseAllows answers CodeConflict with hangar.ReasonLeaseHeld to a user who may not
-// change the Machine because another has leased it. Whatever changes a Machine for
-// a user calls it under the lock under which it commits. m.mu is held.
+// leaseAllows answers CodeConflict with hangar.ReasonLeaseHeld to a user who may not change the
+// Machine because another has leased it. Every change for a user calls it under the lock under
+// which it commits. m.mu is held.
 func (m *machine) leaseAllows(ctx context.Context) error {
 	if m.lease.Admits(ctx, m.store.o.Now()) {
 		return nil
@@ -101,8 +101,7 @@ func (m *machine) shownLease() hangar.Lease {
 	return shown
 }
 
-// putLease makes a lease, or with nil the end of one, durable and then true. m.mu is
-// held.
+// putLease makes a lease, or with nil the end of one, durable and then visible. m.mu is held.
 func (m *machine) putLease(next *hangar.Lease) error {
 	err := m.store.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutLease(m.id, next) })
 	if err != nil {

@@ -64,8 +64,8 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 	r.must(r.ReleaseLease(holder, kept))
 }
 
-// TestRefreshDoesNotDisturb: a client refreshes its lease every few seconds, also
-// while the Machine boots, and nobody else hears of it.
+// TestRefreshDoesNotDisturb: a client refreshes its lease every few seconds, also while the
+// Machine boots, and no other client notices.
 func TestRefreshDoesNotDisturb(t *testing.T) {
 	r := newRig(t)
 	booting, boot := make(chan struct{}), make(chan struct{})
@@ -180,7 +180,7 @@ func TestNonceIsASecret(t *testing.T) {
 	})
 	r.must(err)
 	if strings.Contains(string(told), lease.Nonce) {
-		t.Errorf("nonce %s is told in %s", lease.Nonce, told)
+		t.Errorf("nonce %s is revealed in %s", lease.Nonce, told)
 	}
 }
 

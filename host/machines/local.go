@@ -20,10 +20,10 @@ type LocalAPI interface {
 	// the directory that dir is in, where it may not. It has the mode and the owner of
 	// the socket that it replaces. It may be repeated.
 	Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error
-	// Settle returns when the Machine has read the answers to what it asked so far, or
-	// does not do it in a second.
+	// Settle returns when the Machine has read the answers to all its requests, or after a
+	// second.
 	Settle(ctx context.Context, id hangar.MachineID)
-	// Close takes the socket away. It may be repeated.
+	// Close removes the socket. It may be repeated.
 	Close(id hangar.MachineID)
 }
 
@@ -47,8 +47,8 @@ func (w *worker) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 	}, nil
 }
 
-// clearLocal removes what a boot is not to find, and of a Machine that goes on no more
-// than what a rename cannot replace.
+// clearLocal removes what a boot must not find. While a Machine runs, it removes only what a
+// rename cannot replace.
 func (w *worker) clearLocal(rec *journal.Record) error {
 	dir := w.layer(localDir)
 	w.store.o.Local.Close(w.id) // of a start that failed, or of a sandbox that was not tidied yet
@@ -77,8 +77,8 @@ func (w *worker) openLocal(rec *journal.Record) error {
 	return w.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
-// reopenLocal makes the socket of a Machine that has run on without a daemon. What goes
-// wrong must not keep the Machine from being taken back.
+// reopenLocal makes the socket of a Machine that has run on without a daemon. A failure must not
+// keep the Machine from being taken back.
 func (w *worker) reopenLocal(rec *journal.Record) {
 	if err := w.openLocal(rec); err != nil {
 		w.store.o.Log.Error("local API of a machine", keyMachine, w.id, keyError, err)

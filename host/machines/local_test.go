@@ -45,7 +45,7 @@ func (r *rig) asks(ref hangar.MachineRef) (string, error) {
 
 func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 
-// self answers who asks.
+// self answers with the caller's identity.
 func self(w http.ResponseWriter, r *http.Request) {
 	ref, _ := hangar.SelfFrom(r.Context())
 	p, _ := hangar.PrincipalFrom(r.Context())
@@ -101,7 +101,7 @@ func TestLocalSocket(t *testing.T) {
 	refuses()
 }
 
-// newLocalRig is a rig whose Machines are told who they are.
+// newLocalRig is a rig whose Machines have the local API.
 func newLocalRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
@@ -111,7 +111,7 @@ func newLocalRig(t *testing.T) *rig {
 	return r
 }
 
-// TestLocalSocketOfManyUsers: a Machine may let others in, until it boots anew.
+// TestLocalSocketOfManyUsers: a Machine may let other users in, until its next boot.
 func TestLocalSocketOfManyUsers(t *testing.T) {
 	r := newLocalRig(t)
 	ref := r.create(nil)
@@ -145,8 +145,8 @@ func TestLocalSocketOfManyUsers(t *testing.T) {
 	}
 }
 
-// TestLocalDirectoryIsHostile: whatever a Machine puts in place of what is the
-// platform's, the host neither follows nor waits for it, and the Machine can be started.
+// TestLocalDirectoryIsHostile: the Machine replaces the platform's files with other things. The
+// host neither follows them nor hangs, and the Machine can be started.
 func TestLocalDirectoryIsHostile(t *testing.T) {
 	victims := t.TempDir()
 	for name, put := range map[string]func(path string) error{
@@ -310,7 +310,7 @@ func TestRoleTokens(t *testing.T) {
 	}
 	n := later(first) // at half of its life
 	r.restart()
-	n = later(n) // the next daemon goes on
+	n = later(n) // the next daemon continues
 	r.issuer.set(true, time.Hour)
 	r.must(r.SuspendMachine(t.Context(), ref))
 	r.wait(ref, hangar.MachineSuspended)
@@ -333,7 +333,7 @@ func TestRoleTokenThatCannotBeHad(t *testing.T) {
 	if n, _ := r.roleToken(ref); n != 0 || !r.logged(ref, "Cannot get the identity token in /.fly/oidc_token, trying on: issuer away") {
 		t.Errorf("token %d, or the log does not say why there is none", n)
 	}
-	r.restart() // that there shall be one is not forgotten
+	r.restart() // that it is due is not forgotten
 	r.issuer.set(false, time.Hour)
 	r.until(func() bool { n, _ := r.roleToken(ref); return n > 0 })
 
@@ -380,8 +380,7 @@ func TestRoleTokenDueAtBoot(t *testing.T) {
 	}
 }
 
-// TestEtcOfMachines: what a Machine made of its files stays as long as its root file
-// system does.
+// TestEtcOfMachines: a Machine's changes to its files stay as long as its root file system does.
 func TestEtcOfMachines(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)

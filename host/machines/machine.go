@@ -23,7 +23,7 @@ const (
 	roleFile    = "role"     // the Machine assumes a role
 )
 
-// What is in the writable layer of a Machine: all that it can write, and so all that has to
+// The content of the writable layer of a Machine: all that it can write, and so all that has to
 // count against the size of the layer.
 const (
 	upperDir = "root"  // its root file system, as far as it is not the image's; the driver's
@@ -32,8 +32,8 @@ const (
 	tokenNew = "token" // the token of its role, until it is in localDir
 )
 
-// machine is one Machine in memory: its record, how that changes, and those who wait for it. Its
-// worker makes the record true.
+// machine is one Machine in memory: its record, how that changes, and its waiters. Its worker
+// makes the record true.
 type machine struct {
 	store *Store
 	id    hangar.MachineID
@@ -47,7 +47,7 @@ type machine struct {
 	gate          *gate.Gate  // set when the Machine becomes known
 	unsuspendable atomic.Bool // it could not be suspended for being idle since it was started
 	noRoom        atomic.Bool // the disk had none to suspend it when that was last tried
-	probes        probes      // of ports, for those who wake the Machine
+	probes        probes      // of ports, for those that wake the Machine
 	files         openFiles
 	meter         meter
 
@@ -59,8 +59,8 @@ type machine struct {
 	dirty     bool                    // the worker has to look again; guarded by mu
 	began     *journal.Record         // what the worker's step is about, or what has overtaken that; guarded by mu
 	lease     *hangar.Lease           // nil: none, never changed in place; it may have expired; guarded by mu
-	crowded   bool                    // the host had no room for a run that is due by its schedule; guarded by mu
-	busy      time.Time               // until when it has said that it is; zero: it has not; guarded by mu
+	crowded   bool                    // the host lacked room for a run that is due by its schedule; guarded by mu
+	busy      time.Time               // until when it has said that it is busy; zero: it is not; guarded by mu
 
 	worker   worker // that makes the record true
 	watchers watchers
@@ -74,7 +74,7 @@ func (m *machine) path(name string) string {
 // layer returns a file of the Machine's writable layer.
 func (m *machine) layer(name string) string { return filepath.Join(m.store.o.Layers.Path(m.id), name) }
 
-// errOvertaken ends a step whose Machine was asked something else meanwhile.
+// errOvertaken ends a step whose Machine got another request meanwhile.
 var errOvertaken = errors.New("overtaken by another request")
 
 // change alters a copy of a Machine's record and says what happened.
@@ -88,8 +88,7 @@ func (m *machine) commit(alter change) (*journal.Record, error) {
 
 func wholeSecond(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 
-// wake makes the worker look at the record again, ending what it is doing. m.mu is
-// held.
+// wake makes the worker read the record again, ending its current step. m.mu is held.
 func (m *machine) wake() {
 	m.dirty = true
 	if m.interrupt != nil {

@@ -29,8 +29,8 @@ type openFiles struct {
 	open map[*machineFile]struct{}
 }
 
-// machineFile is a file of a Machine. It is not handed out as what it is: who sends it to
-// a slow client would have it in use when it is to be closed.
+// machineFile is a file of a Machine. It hides the *os.File: sending that to a slow client would
+// keep it in use when it is to be closed.
 type machineFile struct {
 	info os.FileInfo
 	from *openFiles
@@ -41,9 +41,9 @@ type machineFile struct {
 }
 
 // OpenMachineFile implements hangar.MachineGate. The path is resolved below the root of the
-// Machine's file system, or below the root of the volume that is mounted there, and never
-// through a link: whatever the Machine does meanwhile, nothing outside of these is reached.
-// What is not a regular file is not even opened.
+// Machine's file system, or below the root of the volume that is mounted there, and never through
+// a link: nothing that the Machine does meanwhile leads outside of these. A file that is not
+// regular is not even opened.
 func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
 	m, err := e.index.machine(ref)
 	if err != nil {
@@ -85,8 +85,8 @@ func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name 
 	return file, nil
 }
 
-// mountedByPlatform reports whether a path of a Machine leads to what the platform mounts over
-// its root file system, where there is nothing but an empty place for it.
+// mountedByPlatform reports whether a path of a Machine leads to a mount of the platform over its
+// root file system, where there is only an empty mount point.
 func mountedByPlatform(name string) bool {
 	for _, dir := range []string{hangar.GuestDir.Neutral, hangar.GuestDir.Original, "/dev", "/proc", "/sys"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
@@ -138,9 +138,9 @@ func openDir(dir string) (int, error) {
 	return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 }
 
-// openRegular opens a regular file below a directory. A path is resolved to what is there,
-// looked at, and only then opened for reading, as the very file that was looked at: a FIFO
-// or a device is never opened, for that alone may have an effect.
+// openRegular opens a regular file below a directory. A path is resolved, checked, and only then
+// opened for reading, as the very file that was checked: a FIFO or a device is never opened, for
+// that alone may have an effect.
 func openRegular(root int, name string) (*os.File, error) {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -164,7 +164,7 @@ func openRegular(root int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(opened), name), nil
 }
 
-// add makes a file one that close ends, as long as its Machine has run on since.
+// add registers a file for close, if its Machine has run on since.
 func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,10 +172,10 @@ func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 		o.open = make(map[*machineFile]struct{})
 	}
 	o.open[f] = struct{}{}
-	return runs() // first in the list: whoever changes that closes it
+	return runs() // first in the list, as a change of that closes it
 }
 
-// close ends all reading. What is under way ends with an error.
+// close ends all reading. Reads in progress end with an error.
 func (o *openFiles) close() {
 	o.mu.Lock()
 	files := o.open

@@ -1,22 +1,22 @@
-// Package machines owns the Machines of a host: it does to them what control decided, and what
-// they need of the host to run.
+// Package machines owns the Machines of a host: it carries out the decisions of control, and gives
+// Machines what they need of the host to run.
 //
 // A Store keeps every fact about its Machines in the journal and writes it there before it
 // causes the effect, so that a kill at any moment leaves a record from which the next start
 // finishes or undoes what was under way. State changes and their events are one commit, which
 // wakes every waiter and queues the row that the other planes read.
 //
-// Each Machine is a small state machine of its own. A verb decides and commits under the
-// Machine's lock and returns; a goroutine that exists only while there is something to do or to
-// watch then makes it true, one step per state, and every step can run twice. The table of states
-// is hangar.MachineState's. What only annotates a Machine, such as metadata or a cordon, is
-// committed in the same way and does not disturb a step that is under way.
+// Each Machine is a small state machine of its own. A verb decides and commits under the Machine's
+// lock and returns; a goroutine, which exists only while there is something to do or to watch, then
+// makes it true, one step per state, and every step can run twice. The table of states is
+// hangar.MachineState's. Changes that only annotate a Machine, such as metadata or a cordon, are
+// committed in the same way and do not disturb a step that is under way.
 //
-// A lease keeps users other than its holder from changing a Machine; see
-// hangar.MachineLeaser. What the Store does by itself, such as to apply a restart policy, and
-// what the edge asks of it, goes on.
+// A lease keeps users other than its holder from changing a Machine; see hangar.MachineLeaser. It
+// does not stop what the Store does by itself, such as to apply a restart policy, nor what the
+// edge asks of it.
 //
-// How a Machine runs is the driver's part, and what is on its volumes that of the Volumes.
+// Running a Machine is the driver's part, and the content of its volumes that of the Volumes.
 package machines
 
 import (
@@ -63,8 +63,7 @@ type Networks interface {
 	DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error)
 }
 
-// Options are what a Store is made of. Fields whose comment says what their zero value means may
-// be left out.
+// Options are the dependencies of a Store. Fields with a documented zero value are optional.
 type Options struct {
 	Dir         string // the Machines' files live below it
 	Host        hangar.Host
@@ -89,7 +88,7 @@ type Options struct {
 	Log             *slog.Logger
 	Now             func() time.Time
 
-	// MemoryOvercommit and CPUOvercommit are how many times what it has the host promises to
+	// MemoryOvercommit and CPUOvercommit are how many times its own resources the host promises to
 	// Machines that are not at rest; 0: DefaultMemoryOvercommit, DefaultCPUOvercommit.
 	MemoryOvercommit, CPUOvercommit float64
 	// MemoryReserve is how many bytes of the host's memory are not for Machines.
@@ -117,13 +116,13 @@ type Store struct {
 	found   []hangar.MachineID // have something on the host; set by Open
 
 	work    *background.Group  // the workers, which outlive every request; set by Open
-	effects context.Context    //nolint:containedctx // of what is better finished; ends a while after work
+	effects context.Context    //nolint:containedctx // of steps that should finish; ends a while after work
 	abandon context.CancelFunc // ends effects
 
 	limits limits
 }
 
-// limits bound the steps of Machines. What takes longer is given up or forced.
+// limits bound the steps of Machines. A step that takes longer is given up or forced.
 type limits struct {
 	recover time.Duration // to take back a sandbox
 	boot    time.Duration // a boot or a resume, once the image is on the host
@@ -168,8 +167,8 @@ func (s *Store) Stop() {
 	}
 }
 
-// Close waits for the end of what Stop ends. A boot, resume or suspend that is under way may
-// take a moment to end, so that no memory is lost to a restart of the daemon. It may be repeated.
+// Close waits for everything that Stop ends. A boot, resume or suspend that is under way may take
+// a moment to end, so that no memory is lost to a restart of the daemon. It may be repeated.
 func (s *Store) Close() {
 	if s.work == nil {
 		return

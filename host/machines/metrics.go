@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/usage"
 )
 
-// countersFile has what the devices of a Machine had counted when it got them.
+// countersFile has the counters of a Machine's devices when it got them.
 const countersFile = "counters"
 
 // The devices of a Machine, by the names that the series give them. Further volumes are vdd, vde
@@ -26,7 +26,7 @@ const (
 	firstVolume = 'c'
 )
 
-// meter is what is remembered of a Machine between samples.
+// meter is the state of a Machine between samples.
 type meter struct {
 	mu        sync.Mutex // guards what follows
 	handle    string     // of the sandbox that it is about
@@ -103,15 +103,15 @@ func (e *series) emit(name string, value float64, labels ...string) {
 	e.over = !e.yield(metric)
 }
 
-// known is emit for what a driver may not know.
+// known is emit for values that a driver may not know.
 func (e *series) known(name string, value int64) {
 	if value != driver.NotKnown {
 		e.emit(name, float64(value))
 	}
 }
 
-// exitSeries tell how the Machine has ended last, if it has. A sandbox ends with the code of its
-// main process, so that the one of the virtual machine is the same.
+// exitSeries have the last exit of the Machine, if there was one. A sandbox ends with the code of
+// its main process, so that the one of the virtual machine is the same.
 func (m *machine) exitSeries(e *series) {
 	exit, err := m.lastExit()
 	if err != nil {
@@ -130,7 +130,7 @@ func (m *machine) exitSeries(e *series) {
 	e.emit("exit_vm_code", float64(exit.ExitCode))
 }
 
-// runningSeries are those of a Machine that is started.
+// runningSeries are those of a started Machine.
 func (m *machine) runningSeries(ctx context.Context, e *series, rec *journal.Record) {
 	guest := rec.Machine.Config.Guest
 	if reader, ok := m.store.o.Driver.(driver.UsageReader); ok {
@@ -167,8 +167,7 @@ func memorySeries(e *series, used driver.MemoryUsage, total int64) {
 	}
 }
 
-// processorSeries are of all processors of the Machine together: which of them did what is not
-// known.
+// processorSeries are of all processors of the Machine together, which cannot be told apart.
 func (m *machine) processorSeries(e *series, rec *journal.Record, used driver.Usage) {
 	cpus := rec.Machine.Config.Guest.CPUs
 	m.meter.mu.Lock()
@@ -195,7 +194,7 @@ func (m *machine) processorSeries(e *series, rec *journal.Record, used driver.Us
 
 func centiseconds(d time.Duration) float64 { return float64(d / (10 * time.Millisecond)) }
 
-// about forgets what is remembered of another sandbox. mu is held.
+// about drops the state of another sandbox. mu is held.
 func (m *meter) about(rec *journal.Record) {
 	if handle := string(rec.Handle); m.handle != handle {
 		m.handle, m.processor, m.disks = handle, usage.Processor{}, nil
@@ -245,8 +244,8 @@ func (m *machine) mounted(rec *journal.Record) func(yield func(string, place) bo
 	}
 }
 
-// noteCounters notes what the devices have counted that a Machine is about to get, which is not
-// the Machine's. Without it they count from the first sample on.
+// noteCounters records the counts of devices that a Machine is about to get, which are not the
+// Machine's. Without it they count from the first sample on.
 func (w *worker) noteCounters(rec *journal.Record) {
 	disks := usage.Disks{}
 	for device, at := range w.mounted(rec) {
@@ -259,7 +258,7 @@ func (w *worker) noteCounters(rec *journal.Record) {
 	}
 }
 
-// networkSeries are those that the host's end of the Machine's device knows.
+// networkSeries are those of the host's end of the Machine's device.
 func networkSeries(e *series, c network.Counters) {
 	for _, way := range []struct {
 		name string

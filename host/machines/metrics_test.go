@@ -59,7 +59,7 @@ func (r *rig) none(all map[string]float64, word string) {
 	}
 }
 
-// A Machine is measured while it is started, and its exit is told from the first one on.
+// A Machine is measured while it is started, and exits are counted from the first one on.
 func TestMetricsOfAMachine(t *testing.T) {
 	r := newRig(t)
 	r.close()
@@ -78,7 +78,7 @@ func TestMetricsOfAMachine(t *testing.T) {
 	})
 	r.none(first, "exit_")
 	r.none(first, "disk_")       // the layers of the test are directories
-	r.none(first, "filesystem_") // of the server, which tells nothing of the Machine
+	r.none(first, "filesystem_") // of the server, which says nothing of the Machine
 	r.ahead.Add(int64(time.Minute))
 	second := r.metered()
 	for _, mode := range []string{"user", "system", "idle"} {

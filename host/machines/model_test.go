@@ -74,13 +74,13 @@ type player struct {
 
 func (p *player) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
-// leased says whether the lease lasts; close to its end nobody knows.
+// leased says whether the lease lasts; close to its end that is unknown.
 func (p *player) leased() (yes, sure bool) {
 	left := p.until.Sub(p.now())
 	return p.nonce != "" && left > 0, p.nonce == "" || left.Abs() > 5*time.Second
 }
 
-// caller is somebody who asks, and whether the lease lets them.
+// caller returns the context of a caller, and whether the lease lets it.
 func (p *player) caller(rt *rapid.T) (ctx context.Context, admitted, sure bool) {
 	ctx = p.Context()
 	leased, sure := p.leased()
@@ -216,7 +216,7 @@ func (p *player) update(rt *rapid.T) {
 	}
 	p.versions = slices.Insert(p.versions, 0, updated.InstanceID)
 	p.leaseTaken(rt, in.LeaseTTL, updated.Nonce)
-	// The wait is for the end of the update, whatever it is.
+	// The wait is for any end of the update.
 	_, err = p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}, Timeout: patience})
 	switch {
 	case err != nil:

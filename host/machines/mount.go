@@ -12,28 +12,27 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// Volumes is what a Store needs of the volumes that its Machines mount. The config that a method
-// takes is the one by which a Machine has its volumes. Calls that change nothing any more may be
-// repeated.
+// Volumes is what a Store needs of the volumes that its Machines mount. A config in a method is
+// the one by which a Machine has its volumes. Calls that change nothing any more may be repeated.
 type Volumes interface {
-	// Claim gives a new Machine the volumes that its config mounts, and fills in what the config
-	// says of them.
+	// Claim gives a new Machine the volumes that its config mounts, and completes the config from
+	// them.
 	Claim(spec *hangar.MachineSpec) (Claims, error)
 	// Release takes its volumes from a Machine that is destroyed.
 	Release(id hangar.MachineID, config *hangar.MachineConfig) Claims
-	// Keep refuses a new config that mounts other volumes than the current one, and fills in what
-	// it says of them.
+	// Keep refuses a new config that mounts other volumes than the current one, and completes the
+	// config from them.
 	Keep(id hangar.MachineID, current, next *hangar.MachineConfig) error
 	// AwaitRelease waits, within limits, for the end of a Machine that is being destroyed and has
 	// a volume.
 	AwaitRelease(ctx context.Context, ref hangar.VolumeRef)
-	// Mount opens the i-th volume of a config and returns where it is on the host. repaired:
-	// what memory knows of its file system is wrong.
+	// Mount opens the i-th volume of a config and returns where it is on the host. repaired: the
+	// suspended memory does not match its file system.
 	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error)
 	// Unmount closes what a Machine has mounted, once its sandbox has ended.
 	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Retake takes back the volumes of a Machine that has run on without this daemon. It answers
-	// a VolumeLost for one that has not lasted as long.
+	// a VolumeLost for one that is gone.
 	Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Watch returns a context that ends with a VolumeLost when a Machine loses a volume, and with
 	// ctx. end must be called.
@@ -51,7 +50,7 @@ type Claims interface {
 	Put(tx *journal.Tx) error
 	// Settle makes them visible, once they are committed.
 	Settle()
-	// Done unlocks the volumes. After Settle or without it, it must be called.
+	// Done unlocks the volumes. It must be called, with or without Settle before.
 	Done()
 }
 
@@ -60,17 +59,17 @@ type VolumeLost interface {
 	error
 	// Volume is the one that was lost.
 	Volume() hangar.VolumeID
-	// Record has the volume tell of its loss, by a Machine.
+	// Record records an event of the loss, with the Machine.
 	Record(by hangar.MachineID) error
 	// Unwrap returns why it was lost.
 	Unwrap() error
 }
 
-// errRepaired makes a resume a cold boot: what memory knows of a file system that was
-// repaired is wrong.
+// errRepaired makes a resume a cold boot: the suspended memory does not match the repaired file
+// system.
 var errRepaired = errors.New("a volume was not closed when its machine was suspended")
 
-// mountVolumes opens what the Machine mounts. While its memory is of use, nothing on the
+// mountVolumes opens what the Machine mounts. While its memory can be resumed, nothing on the
 // volumes is touched; else their roots become the run user's.
 func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
 	var mounts []driver.Mount
@@ -96,8 +95,8 @@ func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user gue
 	return mounts, nil
 }
 
-// withoutVolume ends a Machine that has lost a volume: what it goes on to do would be
-// lost as well. The next boot repairs the volume.
+// withoutVolume ends a Machine that has lost a volume: what it does from now on would be lost as
+// well. The next boot repairs the volume.
 func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
 	var lost VolumeLost
 	if !errors.As(err, &lost) {
@@ -121,7 +120,7 @@ func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err err
 		return errOvertaken
 	}
 	if exit.Code == 0 {
-		exit.Code = 137 // whatever it says: its policy shall see a failure
+		exit.Code = 137 // its policy must see a failure
 	}
 	return w.exitedBecause(rec, exit, lost.Error())
 }

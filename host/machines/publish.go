@@ -28,12 +28,12 @@ type rows struct {
 	log     *slog.Logger
 }
 
-// viewPatience bounds how long an answer waits for the edge to follow. What was recorded stays
+// viewPatience bounds how long an answer waits for the edge to follow. Recorded changes stay
 // recorded.
 const viewPatience = 2 * time.Second
 
-// awaitView lets the edge follow a commit that lets requests in, before the caller is answered,
-// whose next request may be for the Machine.
+// awaitView lets the edge follow a commit that lets requests in before the caller is answered, as
+// its next request may be for the Machine.
 func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	m, err := r.index.machine(ref)
 	if err != nil || r.view == nil {
@@ -50,7 +50,7 @@ func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	}
 }
 
-// PublishSome sends some of the rows that wait, the oldest, and returns how many.
+// PublishSome publishes some of the pending rows, the oldest, and returns how many.
 func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	pending, err := r.journal.Unpublished(publishBatch)
 	if err != nil || len(pending) == 0 {
@@ -67,9 +67,8 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	return len(pending), r.journal.Published(pending)
 }
 
-// passOver turns the refusal of one row into a line of the log: it concerns no other
-// Machine, whose rows must not queue behind it. What may succeed later stays an
-// error.
+// passOver turns the refusal of one row into a line of the log: it concerns no other Machine, whose
+// rows must not queue behind it. An error that may pass stays an error.
 func (r *rows) passOver(id hangar.MachineID, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err
@@ -82,7 +81,7 @@ func (r *rows) publishRow(ctx context.Context, p journal.Pending) error {
 	if p.Deleted {
 		return r.to.RetractMachine(ctx, r.host, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
 	}
-	// The journal is read, not memory, which is a moment behind it.
+	// The journal is read, not memory, which lags behind it.
 	rec, err := r.journal.Machine(p.ID)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil // its retraction is queued behind
@@ -99,8 +98,8 @@ func row(rec *journal.Record) hangar.MachineRow {
 	return hangar.MachineRow{Machine: m, Org: rec.Org, OrgID: rec.OrgID, Network: rec.Network, Losses: rec.Losses, Crashes: rec.Crashes, Seq: rec.Seq}
 }
 
-// Republish sends what lags although nothing waits in the journal, as after the
-// cluster state was restored from a backup, and retracts what no record claims.
+// Republish publishes rows that lag although the outbox is empty, as after the cluster state was
+// restored from a backup, and retracts rows without a record.
 func (r *rows) Republish(ctx context.Context) error {
 	published, err := r.to.PublishedMachines(ctx, r.host)
 	if err != nil {

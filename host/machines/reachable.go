@@ -13,11 +13,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The kernel of a Machine tells nobody outside that a program has begun to listen. So a
-// port is dialled until it answers, by one goroutine for all who wait: every millisecond
-// as long as a usual program takes to start, and then less and less often; less often, too,
-// the more Machines are being woken, as what they need to start is processor time. The
-// connection that was made is the first one that the edge gets.
+// The kernel of a Machine does not report outside that a program has begun to listen. So a port
+// is dialled until it answers, by one goroutine for all its waiters: every millisecond as long as
+// a usual program takes to start, and then less and less often; less often, too, the more
+// Machines are being woken, as their starts need the processor time. The connection that was made
+// is the first one that the edge gets.
 const (
 	firstDialPause   = time.Millisecond
 	maxDialPause     = 25 * time.Millisecond
@@ -25,18 +25,18 @@ const (
 	firstDialTimeout = 5 * time.Millisecond   // a Machine that is about to run drops what comes
 	dialsAtOnce      = 2                      // of all Machines that are woken, in each firstDialPause
 	maxDialTimeout   = time.Second
-	keepDialled      = time.Second // a connection that nobody has taken yet
+	keepDialled      = time.Second // a connection that was not taken yet
 )
 
-// probes are the ports of a Machine for which somebody waits, and the connections that
-// were made meanwhile.
+// probes are the ports of a Machine that have waiters, and the connections that were made
+// meanwhile.
 type probes struct {
 	mu      sync.Mutex
 	waiting map[int]*probe
 	made    map[int]*dialled
 }
 
-// probe dials a port until it answers, or nobody waits any more.
+// probe dials a port until it answers, or there are no waiters left.
 type probe struct {
 	waiters int // guarded by probes.mu
 	cancel  context.CancelFunc
@@ -44,7 +44,7 @@ type probe struct {
 	err     error
 }
 
-// dialled is a connection that nobody has taken.
+// dialled is a connection that was not taken yet.
 type dialled struct {
 	conn   net.Conn
 	expiry *time.Timer
@@ -66,7 +66,7 @@ func (m *machine) reachable(ctx context.Context, port int) error {
 	}
 }
 
-// probe joins those who wait for a port; nil: the Store is closed.
+// probe joins the waiters for a port; nil: the Store is closed.
 func (m *machine) probe(port int) *probe {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *machine) dialUntil(ctx context.Context, port int, p *probe) {
 			}
 			return
 		case ctx.Err() != nil:
-			p.err = errShutDown() // or nobody waits any more
+			p.err = errShutDown() // or there are no waiters left
 			return
 		case hangar.CodeOf(err) == hangar.CodeUnimplemented:
 			p.err = err
@@ -148,7 +148,7 @@ func (m *machine) dialUntil(ctx context.Context, port int, p *probe) {
 	}
 }
 
-// keep holds a connection for who dials next.
+// keep holds a connection for the next caller.
 func (p *probes) keep(port int, conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,8 +170,8 @@ func (p *probes) keep(port int, conn net.Conn) {
 	})
 }
 
-// take returns a connection to a port that was made for who waited, or nil. One that the
-// program has closed by now would cost a request.
+// take returns a connection to a port that was made for a waiter, or nil. One that the program
+// has closed by now would cost a request.
 func (p *probes) take(port int) net.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +188,7 @@ func (p *probes) take(port int) net.Conn {
 	return d.conn
 }
 
-// alive reports whether the program has not closed the connection, without waiting.
+// alive reports, without waiting, whether the connection is still open.
 func (d *dialled) alive() bool {
 	sc, ok := d.conn.(syscall.Conn)
 	if !ok {
@@ -206,7 +206,7 @@ func (d *dialled) alive() bool {
 	return err == nil && alive
 }
 
-// drop closes the connections that nobody has taken: their Machine does not serve any more.
+// drop closes the connections that were not taken: their Machine does not serve any more.
 func (p *probes) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,8 +36,8 @@ type ended struct {
 	exit *hangar.ExitEvent // nil: it has not, or so long ago that its event does not come with the Machine
 }
 
-// lastExit returns how the main process has ended last; nil as in ended. Unlike the events it
-// is kept of every Machine that was asked for it.
+// lastExit returns how the main process has ended last; nil as in ended. Unlike the events it is
+// kept for every Machine that it was requested for.
 func (m *machine) lastExit() (*hangar.ExitEvent, error) {
 	if last := m.ended.Load(); last != nil {
 		return last.exit, nil
@@ -79,7 +79,7 @@ func (m *machine) remember(events []hangar.Event) {
 	}
 	recent := m.recent.Load()
 	if recent == nil || len(events) == 0 {
-		return // nobody has asked for them, or nothing happened
+		return // they were not requested, or nothing happened
 	}
 	next := slices.Clone(events)
 	slices.Reverse(next)

@@ -22,8 +22,8 @@ const recoverers = 8
 // Open makes the Machines of the journal known. Reattach, Sweep and Run follow, in that order,
 // so that no step of a worker meets leftovers of another Machine.
 func (s *Store) Open(ctx context.Context) (err error) {
-	// What Machines write is in here, with owners and modes of their choice, such as
-	// programs that run as their owner. No other user of the server may come there.
+	// Machines write here, with owners and modes of their choice, such as programs that run as
+	// their owner. No other user of the server may come here.
 	dir := filepath.Join(s.o.Dir, "machines")
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
@@ -36,7 +36,7 @@ func (s *Store) Open(ctx context.Context) (err error) {
 	return s.readJournal(s.found)
 }
 
-// Reattach takes back what still runs.
+// Reattach takes back running sandboxes.
 func (s *Store) Reattach(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(recoverers)
@@ -49,7 +49,7 @@ func (s *Store) Reattach(ctx context.Context) {
 	_ = group.Wait() // no error is returned to it
 }
 
-// Run starts the workers of the Machines, and what else the Store does by itself, until Stop.
+// Run starts the workers of the Machines, and the Store's own background work, until Stop.
 func (s *Store) Run() {
 	for _, m := range s.all() {
 		m.mu.Lock()
@@ -63,8 +63,7 @@ func (s *Store) Run() {
 	}
 }
 
-// readJournal makes the Machines known. sandboxes are those that have something on
-// the host.
+// readJournal reads the Machines. sandboxes are those with something on the host.
 func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 	left := make(map[hangar.MachineID]bool, len(sandboxes))
 	for _, id := range sandboxes {
@@ -124,15 +123,14 @@ func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool)
 	return m
 }
 
-// reattach takes back the sandbox of a record, if there is one. What goes wrong
-// with one Machine must not keep the others from being served: the step of its
-// state meets the fault again and acts on it.
+// reattach takes back the sandbox of a record, if there is one. A failure of one Machine must not
+// keep the others from being served: the step of its state meets the fault again and acts on it.
 func (w *worker) reattach(ctx context.Context) {
 	rec := w.rec.Load()
 	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
 		return
 	}
-	// The output first: what a sandbox wrote while nobody read is still there.
+	// The output first: what a sandbox wrote without a reader is still there.
 	if err := w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)); err != nil {
 		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
 	}
@@ -145,9 +143,8 @@ func (w *worker) reattach(ctx context.Context) {
 	}
 }
 
-// attached makes sure that the driver knows the sandbox of the record's handle, of
-// which there may be nothing left. Without that, the driver's word that there is no
-// such sandbox would mean nothing.
+// attached makes sure that the driver knows the sandbox of the record's handle, of which there may
+// be nothing left. Otherwise the driver's answer that there is no such sandbox would mean nothing.
 func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
 	if w.known {
 		return nil
@@ -192,8 +189,7 @@ func (w *worker) takeOver(ctx context.Context, rec *journal.Record) driver.Handl
 	return handle
 }
 
-// Sweep destroys what is on the host and claimed by no record. What cannot be
-// destroyed is no reason to leave everything else alone.
+// Sweep destroys everything on the host that no record claims. A failure does not stop it.
 func (s *Store) Sweep(ctx context.Context) error {
 	for _, id := range s.found {
 		if s.Owns(id) {
@@ -217,7 +213,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 	for _, dir := range dirs {
 		if id := hangar.MachineID(dir.Name()); !s.Owns(id) {
-			// Mounts go before files: release unmounts, whoever mounted.
+			// Mounts go before files: release also removes mounts of an earlier daemon.
 			err := s.release(ctx, id)
 			if err == nil {
 				err = os.RemoveAll(filepath.Join(s.o.Dir, "machines", dir.Name()))

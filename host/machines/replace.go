@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// replace puts the new version of a Machine in place. Until its image is on the
-// host nothing of the old one is touched; if that fails the old one stays.
+// replace installs the new version of a Machine. Until its image is on the host the old one is not
+// touched; if that fails the old one stays.
 func (w *worker) replace(ctx context.Context, rec *journal.Record) error {
 	img, err := w.pull(ctx, rec)
 	if ctx.Err() != nil {

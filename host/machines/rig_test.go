@@ -61,7 +61,7 @@ type rig struct {
 	space *diskspace.Space // of the disk of the agent; nil: its room is not looked at; set before open
 
 	view    hangar.MachineView // of the edge; set before open
-	handler http.Handler       // of the local API; nil: nobody answers
+	handler http.Handler       // of the local API; nil: there is none
 	*host.Agent
 	close func()
 	crash func() // as close, but as a kill does it
@@ -95,7 +95,7 @@ func newRig(tb testing.TB) *rig {
 // patience is how long a test waits for what happens at once on a machine that is not busy.
 const patience = time.Minute
 
-// until waits for something that no event tells of.
+// until waits for a condition without an event.
 func (r *rig) until(true func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(patience); !true(); <-time.After(2 * time.Millisecond) {
@@ -244,7 +244,7 @@ type images struct {
 	layer  string
 	mu     sync.Mutex
 	pulls  int
-	online bool // "offline" images can be had after all
+	online bool // "offline" images are available after all
 
 	onResolve atomic.Pointer[func()] // called before an image is resolved
 }
@@ -321,7 +321,7 @@ func (s *images) Usage(context.Context, hangar.OrgID) (hangar.ImageUsage, error)
 }
 func (s *images) GC(context.Context, image.Policy) (freed int64, err error) { return 0, nil }
 
-// identities issues tokens that are valid for as long as they are told.
+// identities issues tokens with the lifetime that a test sets.
 type identities struct {
 	mu    sync.Mutex
 	away  bool

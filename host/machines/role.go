@@ -16,19 +16,19 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// A Machine whose programs assume a role at AWS finds an identity token for that in a
-// file. It is there before they run and before they go on after a suspend, and is
-// replaced when half of its life is over. The file of roleFile, outside of the Machine,
-// says that there is such a Machine to a daemon that did not boot it.
+// A Machine whose programs assume a role at AWS finds an identity token for that in a file. The
+// token is in place before they run and before they continue after a suspend, and is replaced
+// when half of its life is over. The file of roleFile, outside of the Machine, says that there is
+// such a Machine to a daemon that did not boot it.
 
-// The pauses after a token could not be had.
+// The pauses after a failure to get a token.
 const (
 	minRolePause = time.Second
 	maxRolePause = time.Minute
 )
 
-// roleFailures is how often in a row a token cannot be renewed until the Machine's log
-// says so. Around a restart of the daemon that may happen, and does no harm.
+// roleFailures is how often in a row a renewal fails until the Machine's log says so. Around a
+// restart of the daemon it may fail, and does no harm.
 const roleFailures = 4
 
 // roles are the Machines with a token to keep fresh.
@@ -63,7 +63,7 @@ func (r *roles) set(id hangar.MachineID, due roleDue) {
 	}
 }
 
-// has reports whether due stands, and nobody has seen to the token since.
+// has reports whether due still stands, as the token was not renewed since.
 func (r *roles) has(id hangar.MachineID, due roleDue) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +155,8 @@ func (r *roles) renew(ctx context.Context, id hangar.MachineID, due roleDue) {
 	r.set(id, again)
 }
 
-// giveRole sees to the token of a Machine that is about to run, or to go on. Without
-// one it runs nevertheless. What was due of the boot before is so no longer.
+// giveRole provides the token of a Machine that is about to run, or to continue. Without one it
+// runs nevertheless. Work that was due for an earlier boot is dropped.
 func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
 	w.roleMu.Lock()
 	defer w.roleMu.Unlock()
@@ -178,12 +178,12 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	w.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 	w.store.roles.set(w.id, roleDue{told: true}.retry(w.store.o.Now()))
 	if rec.Snapshot {
-		return nil // what it had when it was suspended is its own
+		return nil // the token that it was suspended with is its own
 	}
 	return removeFile(w.roleToken())
 }
 
-// resumeRole goes on with the token of a Machine that has run on without a daemon.
+// resumeRole continues with the token of a Machine that has run on without a daemon.
 func (m *machine) resumeRole() {
 	if _, err := os.Stat(m.path(roleFile)); err == nil {
 		m.store.roles.set(m.id, roleDue{at: m.store.o.Now()})
@@ -195,10 +195,9 @@ func (m *machine) roleToken() string { return filepath.Join(m.layer(localDir), g
 
 func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
 
-// putRole puts a new token into the Machine, in place of the one that is there, and
-// returns when that is to be renewed. m.roleMu is held. Every user of the Machine may read it: programs
-// give up being root after their start. A crash loses at worst a token, and the next
-// daemon brings another one.
+// putRole puts a new token into the Machine, replacing the current one, and returns when it is to
+// be renewed. m.roleMu is held. Every user of the Machine may read it: programs give up being
+// root after their start. A crash loses at worst a token, and the next daemon brings another one.
 func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.store.limits.role)
 	defer cancel()
@@ -208,7 +207,7 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	// Made where the Machine does not see it, so that it finds all of it or none.
+	// Made out of the Machine's sight, so that it finds all of it or none.
 	made := m.layer(tokenNew)
 	if err := os.WriteFile(made, []byte(token), 0o644); err != nil { //nolint:gosec // see above
 		return time.Time{}, err
@@ -219,7 +218,7 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	return renewal(token, m.store.o.Now()), os.Rename(made, m.roleToken())
 }
 
-// renewal is when half of what is left of a token's life is over.
+// renewal is when half of a token's remaining life is over.
 func renewal(token string, now time.Time) time.Time {
 	left := hangar.IdentityTokenLifetime
 	var claims struct {

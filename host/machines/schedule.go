@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// The bounds of the pause between two looks at the schedules. The upper one is how
-// late a step of the clock is noticed.
+// The bounds of the pause between two checks of the schedules. The upper one is how late a step of
+// the clock is noticed.
 const (
 	minScheduleNap = 10 * time.Millisecond
 	maxScheduleNap = 10 * time.Minute
@@ -26,7 +26,7 @@ type schedules struct {
 	log     *slog.Logger
 }
 
-// look has the schedules looked at soon.
+// look has the schedules checked soon.
 func (s *schedules) look() {
 	select {
 	case s.changed <- struct{}{}:
@@ -72,13 +72,13 @@ func (s *schedules) run() (time.Duration, error) {
 	return max(nap, minScheduleNap), errors.Join(errs...)
 }
 
-// runSchedule starts the Machine if a period has begun for which it was not started
-// yet, and returns when to look again. A period that is over is missed: it is told
-// of, and not made up for. So is one that begins while the Machine still runs. A
-// Machine between two states is given the time to come to rest.
+// runSchedule starts the Machine if a period has begun for which it was not started yet, and
+// returns when to look again. A period that is over is missed: it is logged, and not made up for.
+// So is one that begins while the Machine still runs. A Machine between two states is given the
+// time to come to rest.
 //
-// That the period has been dealt with and that the Machine starts is one commit:
-// whatever happens to the daemon, no period has two runs.
+// One commit records that the period is done and that the Machine starts, so no crash gives a
+// period two runs.
 func (m *machine) runSchedule() (time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,7 +19,7 @@ type secrets struct {
 	log     *slog.Logger
 }
 
-// labelOf binds what is sealed to the version of a Machine that it is of.
+// labelOf binds sealed values to their version of a Machine.
 func labelOf(id hangar.MachineID, version hangar.InstanceID) []string {
 	return []string{"journal", string(id), string(version)}
 }
@@ -56,8 +56,8 @@ func putSecrets(tx *journal.Tx, secrets *journal.SealedSecrets) error {
 	return tx.PutSecrets(*secrets)
 }
 
-// keepSecrets leaves in the journal what a Machine may still boot with: the secrets of
-// its version and, during an update, of the one before.
+// keepSecrets keeps in the journal the secrets that a Machine may still boot with: those of its
+// version and, during an update, of the one before.
 func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	switch {
 	case rec.Previous != nil:
@@ -86,14 +86,14 @@ func (s *secrets) reveal(m *hangar.Machine) (map[string]string, error) {
 	})
 	if err != nil {
 		return nil, &hangar.Error{
-			Code: hangar.CodeInternal, Message: "The secrets of this version of the machine cannot be read on its host; update the machine to give it secrets anew",
+			Code: hangar.CodeInternal, Message: "The secrets of this version of the machine cannot be read on its host; update the machine to set its secrets again",
 			Err: fmt.Errorf("secrets of machine %s: %w", m.ID, err),
 		}
 	}
 	return values, nil
 }
 
-// Reseal implements hangar.Resealer. What no key opens stays as it is and is logged.
+// Reseal implements hangar.Resealer. A value that no key opens is kept and logged.
 func (s *secrets) Reseal(ctx context.Context) (resealed int, err error) {
 	err = s.journal.AllSecrets(func(batch []journal.SealedSecrets) error {
 		if err := ctx.Err(); err != nil {
@@ -108,7 +108,7 @@ func (s *secrets) Reseal(ctx context.Context) (resealed int, err error) {
 	return resealed, err
 }
 
-// reseal seals some of the values of the journal anew, in one commit.
+// reseal seals some of the values of the journal again, in one commit.
 func (s *secrets) reseal(keys keyset.Keys, batch []journal.SealedSecrets) (int, error) {
 	type pair struct {
 		before []byte

@@ -18,15 +18,15 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	if err := w.attached(ctx, rec); err != nil {
 		return err
 	}
-	// A snapshot that is there was written before the daemon was killed: the
-	// directory appears complete or not at all, and booted leaves none.
+	// An existing snapshot was written before the daemon was killed: the directory appears complete
+	// or not at all, and booted leaves none.
 	if _, err := os.Stat(snapshot); err != nil {
 		release, err := w.store.o.Space.Hold(diskspace.SuspendMachine, snapshotSize(rec))
 		if err != nil {
 			return w.notSuspended(ctx, rec, err)
 		}
 		bounded, cancel := w.patiently(ctx, w.store.limits.suspend)
-		// Whoever asked may be the Machine itself: its connections do not survive.
+		// The caller may be the Machine itself: its connections do not survive.
 		w.store.o.Local.Settle(bounded, w.id)
 		err = w.store.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
 		cancel()
@@ -43,8 +43,8 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	return w.suspended(ctx, rec)
 }
 
-// suspended records that memory is on the disk. So is what it knows of the volumes and of
-// the writable layer by then: else it is of no use.
+// suspended records that memory is on the disk, after it has synced the volumes and the writable
+// layer, without which the memory could not be resumed.
 func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
 	if err := errors.Join(w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config), w.syncLayer()); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-// notSuspended goes on after a suspend that failed: the Machine either still runs,
-// or has ended as Wait tells.
+// notSuspended continues after a suspend that failed: the Machine either still runs, or has ended
+// as Wait says.
 func (w *worker) notSuspended(ctx context.Context, rec *journal.Record, cause error) error {
 	if errors.Is(cause, driver.ErrNotFound) {
 		exit, err := w.store.o.Driver.Wait(ctx, rec.Handle)

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// transition is one change of a Machine's record, from the decision to what follows from it. The
+// transition is one change of a Machine's record, from the decision to its consequences. The
 // Machine's lock is held for all of it.
 type transition struct {
 	m       *machine
@@ -19,13 +19,13 @@ type transition struct {
 	events  []hangar.Event
 	lease   *hangar.Lease          // the Machine's from then on
 	secrets *journal.SealedSecrets // of the version that the change makes; nil: it has none, or makes none
-	busy    time.Time              // until when it has said that it is
+	busy    time.Time              // until when it has said that it is busy
 	freed   Claims                 // what is taken from a Machine that is destroyed; else nil
 	load    admission.Load         // that it was promised until now
 }
 
-// commitWith is commit that also makes lease the Machine's and keeps the secrets of
-// the version that alter makes. A Machine that is destroyed has neither, and leaves memory.
+// commitWith is commit that also makes lease the Machine's and keeps the secrets of the version
+// that alter makes. A destroyed Machine has neither, and is removed from memory.
 func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
 	t := &transition{m: m, current: m.rec.Load(), lease: lease, secrets: secrets}
 	if err := t.decide(alter); err != nil {
@@ -81,8 +81,8 @@ func (t *transition) decide(alter change) error {
 
 func (t *transition) destroys() bool { return t.next.Machine.State == hangar.MachineDestroyed }
 
-// prepare takes what the next record needs: its values in the pool, room on the host and the
-// locks of volumes. Requests are let in no more, unless the record says so.
+// prepare takes what the next record needs: its values in the pool, room on the host and the locks
+// of volumes. No more requests are let in, unless the record says so.
 func (t *transition) prepare() (err error) {
 	if err := t.m.store.o.Journal.Pool().Seal(&t.next.Machine.Config); err != nil {
 		return notRecorded(t.m.id, err)
@@ -94,7 +94,7 @@ func (t *transition) prepare() (err error) {
 		t.freed = t.m.store.o.Volumes.Release(t.m.id, &t.current.Machine.Config)
 	}
 	if t.next.Machine.State != hangar.MachineStarted {
-		t.m.gate.Shut() // before it is told to stop, so that nobody is let in meanwhile
+		t.m.gate.Shut() // before it gets the signal to stop, so that no visit is let in meanwhile
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (t *transition) putVersion(tx *journal.Tx) error {
 	return tx.PutVersion(t.m.id, hangar.MachineVersion{Version: t.next.Machine.InstanceID, Config: t.next.Machine.Config})
 }
 
-// putBeside keeps what is no part of the record.
+// putBeside writes what is no part of the record.
 func (t *transition) putBeside(tx *journal.Tx) error {
 	if t.busy != t.m.busy {
 		if err := tx.PutBusy(t.m.id, t.busy); err != nil {
@@ -142,13 +142,13 @@ func (t *transition) putBeside(tx *journal.Tx) error {
 	return nil
 }
 
-// undo gives back what prepare has taken, after a commit that failed.
+// undo releases what prepare has taken, after a commit that failed.
 func (t *transition) undo() {
 	t.m.store.room.Set(t.m.id, t.load)
 	t.m.setGate(t.current)
 }
 
-// settle makes a change visible that is committed.
+// settle makes a committed change visible.
 func (t *transition) settle() {
 	m := t.m
 	m.store.room.Set(m.id, loadOf(t.next))
@@ -166,8 +166,7 @@ func (t *transition) settle() {
 	}
 }
 
-// observe lets what follows the record from outside know that it changed. m.mu is
-// held.
+// observe notifies the observers outside of the record of its change. m.mu is held.
 func (m *machine) observe(before, now *journal.Record) {
 	m.checkHealth(before, now)
 	if before.Machine.State == hangar.MachineStarting && now.Machine.State == hangar.MachineStarted {

@@ -18,7 +18,7 @@ import (
 // dialTimeout bounds the wait for a program in a Machine to take a connection.
 const dialTimeout = 10 * time.Second
 
-// tunnel is a connection of somebody outside to a program in a Machine.
+// tunnel is a connection from outside to a program in a Machine.
 type tunnel struct {
 	net.Conn
 	tcp    *net.TCPConn // the same, for CloseWrite
@@ -50,7 +50,7 @@ func (s *Store) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if !ok {
 		return nil, errors.Join(errors.New("the network does not speak TCP"), conn.Close())
 	}
-	// Nobody answers while the Machine is suspended, and that is no reason to end it.
+	// A suspended Machine does not answer, which is no reason to end the tunnel.
 	if err := tcp.SetKeepAlive(false); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -83,8 +83,8 @@ func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) 
 	}
 }
 
-// bound ends a tunnel when the Machine loses its connections, as it has so many times
-// before the tunnel was opened, or when the Store is closed. A suspended Machine has its
+// bound ends a tunnel when the Machine loses its connections, or when the Store is closed. losses
+// is how often it had lost them before the tunnel was opened. A suspended Machine keeps its
 // connections in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
 	for {
@@ -104,7 +104,7 @@ func (m *machine) bound(t *tunnel, losses uint64) {
 	}
 }
 
-// cutOff says why a Machine has lost its connections, by what has become of it.
+// cutOff says why a Machine has lost its connections, from its state.
 func cutOff(rec *journal.Record) *hangar.Error {
 	if keepsConnections(rec) {
 		return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine has started afresh")
@@ -112,16 +112,16 @@ func cutOff(rec *journal.Record) *hangar.Error {
 	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State)
 }
 
-// keepsConnections reports whether what was connected to the Machine still is, or will
-// be when it has resumed. One that is asked to stop may serve on until it ends.
+// keepsConnections reports whether connections to the Machine still exist, or will exist when it
+// has resumed. A Machine that is asked to stop may serve on until it ends.
 func keepsConnections(rec *journal.Record) bool {
 	return len(rec.Handle) > 0 && !rec.Ended || rec.Snapshot || rec.Resuming
 }
 
-// end closes the tunnel for a reason that both its users are told.
+// end closes the tunnel for a reason that both its users receive.
 func (t *tunnel) end(cause *hangar.Error) {
 	t.cause.CompareAndSwap(nil, cause)
-	_ = t.tcp.SetLinger(0) // nobody takes what is on its way
+	_ = t.tcp.SetLinger(0) // bytes on their way have no reader
 	_ = t.Close()
 }
 

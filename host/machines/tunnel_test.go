@@ -51,8 +51,8 @@ func silent(t *testing.T) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// TestLosses: the row of a Machine tells that its connections are lost, also when what was
-// between two programs is never published, and that a suspend keeps them.
+// TestLosses: the row of a Machine shows that its connections are lost, even if a state between
+// two processes is never published, and that a suspend keeps them.
 func TestLosses(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)

@@ -32,8 +32,8 @@ func (m *machine) ask(verb hangar.Verb, alter change) (hangar.MachineState, erro
 	return state, nil
 }
 
-// roomFor refuses what takes room of the disk: a boot some files and what the program
-// writes, a suspend all of the memory.
+// roomFor refuses verbs that need room on the disk: a boot writes some files and the program's
+// data, a suspend all of the memory.
 func (m *machine) roomFor(verb hangar.Verb) error {
 	space := m.store.o.Space
 	rec := m.rec.Load()
@@ -127,9 +127,8 @@ func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 	return err
 }
 
-// stopOtherwise changes how a Machine is being stopped, as for somebody who loses
-// patience. A request that says nothing new changes nothing: repeating it must not
-// begin the grace again. m.mu is held.
+// stopOtherwise changes how a Machine is being stopped, for an impatient user. A request that
+// says nothing new changes nothing: repeating it must not begin the grace again. m.mu is held.
 func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	rec := m.rec.Load()
 	stop := howToStop(rec.Machine.Config, in)
@@ -146,7 +145,7 @@ func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	return err
 }
 
-// howToStop fills in what the request leaves open from the config.
+// howToStop completes the request from the config.
 func howToStop(c hangar.MachineConfig, in hangar.MachineStop) *journal.Stop {
 	stop := &journal.Stop{Signal: in.Signal, Grace: in.Timeout}
 	if stop.Signal == 0 {
@@ -158,8 +157,7 @@ func howToStop(c hangar.MachineConfig, in hangar.MachineStop) *journal.Stop {
 	return stop
 }
 
-// dropSnapshot makes the next start a cold boot. The files go when the worker
-// looks at the Machine.
+// dropSnapshot makes the next start a cold boot. The worker removes the files.
 func dropSnapshot(next *journal.Record) {
 	next.Snapshot, next.Resuming, next.ColdBoot = false, false, ""
 }

@@ -38,7 +38,7 @@ func TestAnswersWhenInView(t *testing.T) {
 	r.open()
 	ref := r.create(nil, serves(false, 0), func(s *hangar.MachineSpec) { s.Cordoned = true })
 	r.wait(ref, hangar.MachineStarted)
-	r.must(r.CordonMachine(t.Context(), ref)) // the gate is shut: nobody need wait
+	r.must(r.CordonMachine(t.Context(), ref)) // the gate is shut: there is nothing to wait for
 	follows := func(verb func() error) {
 		t.Helper()
 		before := r.rows.seq(ref.ID)
@@ -73,5 +73,5 @@ func TestAnswersWhenInView(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.UncordonMachine(gone, ref) }()
 	<-edge.asked
-	r.must(<-done) // it is recorded, whoever knows
+	r.must(<-done) // it is recorded, although the edge does not know
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// Whatever is wrong with a snapshot, its drill says so in the event, the metric and the
-// log of the App, and leaves nothing behind.
+// A drill of any bad snapshot says so in the event, the metric and the log of the App, and leaves
+// nothing behind.
 func TestDrillFails(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig, id hangar.SnapshotID){
 		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.Spoil(id) },
@@ -96,6 +96,6 @@ func TestFailedDrillOfLeftovers(t *testing.T) {
 		return drill.Fault != ""
 	})
 	if r.logged(m, "DRILL FAILED") {
-		t.Error("the log of a machine of another organization tells of the drill")
+		t.Error("the log of a machine of another organization mentions the drill")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Nobody who looks at volumes, or changes a setting, waits for a device that does not
-// answer: what was measured before is told.
+// No request that lists volumes, or changes a setting, waits for a device that does not answer:
+// it gets the last measured values.
 func TestLookAtStuckVolumes(t *testing.T) {
 	r := newRig(t)
 	ref, other := r.NewVolume(), r.NewVolume()

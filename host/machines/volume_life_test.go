@@ -158,7 +158,7 @@ func TestDestroyedVolumeCanBeHadBackForADay(t *testing.T) {
 	}
 	r.disk.Inject(nil)
 	r.crash()
-	r.open() // goes on by itself
+	r.open() // continues by itself
 	r.until(func() bool { _, err := r.VolumeRow(t.Context(), ref); return hangar.CodeOf(err) == hangar.CodeNotFound })
 	if _, ok := r.disk.Get(ref.ID); ok {
 		t.Error("the image is still there")
@@ -198,7 +198,7 @@ func TestSuspendClosesVolumes(t *testing.T) {
 		t.Errorf("the machine counted to %s", got)
 	}
 	r.suspend(m)
-	r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Dirty = true }) // memory is of no use with what is on it now
+	r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Dirty = true }) // the suspended memory does not match the volume any more
 	r.start(m)
 	if e := r.newest(m); e.Request == nil || e.Request.ColdBoot == "" {
 		t.Errorf("newest event %+v", e)
@@ -208,8 +208,8 @@ func TestSuspendClosesVolumes(t *testing.T) {
 	}
 }
 
-// TestKillWhileKeysOfVolumesAreResealed ends the agent when some keys are encrypted anew
-// and others are not.
+// TestKillWhileKeysOfVolumesAreResealed ends the agent when some keys are encrypted again and
+// others are not.
 func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 	r := newRig(t)
 	first := r.NewVolume()
@@ -224,7 +224,7 @@ func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 	}
 	r.open()
 	if !r.keys.Interrupted() {
-		t.Error("nobody knows of the rotation any more")
+		t.Error("the interrupted rotation is forgotten")
 	}
 	second := r.NewVolume()
 	_, err = r.keys.Rotate(t.Context(), r.Reseal)

@@ -14,9 +14,9 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// TestVolumesAgainstModel asks random things of volumes and their Machines, while the
-// agent is killed between any two things that it does to the disk, devices go away and
-// time passes. What was promised is kept, and nothing is open for nobody.
+// TestVolumesAgainstModel asks random things of volumes and their Machines, while the agent is
+// killed between any two things that it does to the disk, devices go away and time passes.
+// Promises are kept, and no device is open without a user.
 func TestVolumesAgainstModel(t *testing.T) {
 	r := newRig(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -116,8 +116,7 @@ func (k *keeper) pick(rt *rapid.T, fits func(*kept) bool) (hangar.VolumeRef, *ke
 	return ref, k.volumes[ref]
 }
 
-// agreed reports whether the agent has done what it was asked, which it must have unless
-// it was killed.
+// agreed reports whether the agent has done the request, which it must have unless it was killed.
 func (k *keeper) agreed(rt *rapid.T, err error) bool {
 	if err != nil && !k.killed {
 		rt.Fatal(err)
@@ -228,7 +227,7 @@ func (k *keeper) lose(rt *rapid.T) {
 	}
 }
 
-// check compares what there is with what was promised, once nothing is under way.
+// check compares the actual state with the promises, once nothing is under way.
 func (k *keeper) check(rt *rapid.T) {
 	rows, err := k.VolumeRows(context.Background(), "web")
 	k.must(err)

@@ -136,7 +136,7 @@ func TestLostVolumeEndsTheMachine(t *testing.T) {
 		return e.Type == hangar.EventExit && strings.Contains(e.Request.ExitEvent.Error, string(ref.ID)) && e.Request.ExitEvent.ExitCode != 0
 	})
 	if !told {
-		t.Errorf("no exit tells of the volume: %s", r.history(m))
+		t.Errorf("no exit mentions the volume: %s", r.history(m))
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// What the volumes of a host need to know of its Machines.
+// The interface to Machines that the volumes of a host need.
 
-// DescribeVolume has the Machine that a volume is attached to show what the volume is now. That is not a new version of the Machine.
+// DescribeVolume updates a volume in the Machine that it is attached to. That is not a new
+// version of the Machine.
 func (s *Store) DescribeVolume(volume *hangar.Volume) error {
 	m := s.find(volume.AttachedMachine)
 	if m == nil {
@@ -41,6 +42,6 @@ func (s *Store) AwaitEnd(ctx context.Context, ref hangar.MachineRef) {
 	if m, err := s.machine(ref); err != nil || m.rec.Load().Machine.State != hangar.MachineDestroying {
 		return
 	}
-	// What came of it shows when the volume is asked for.
+	// The result shows when the volume is asked for.
 	_, _ = s.WaitMachine(ctx, ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}, Timeout: endPatience})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// waiter is somebody who waits for a Machine to have a state. Whoever commits a
-// change of the Machine looks whether that was it, so that a waiter costs nothing
-// until then, and ten thousand of them cost one commit a walk over a list.
+// waiter waits for a Machine to have a state. Each commit of a change to the Machine checks its
+// waiters, so that a waiter costs nothing until then, and ten thousand of them cost one commit a
+// walk over a list.
 type waiter struct {
 	wish hangar.MachineWait
 	tell func(*verdict) // called once each time that the waiter is enlisted, at most; returns at once
@@ -21,7 +21,7 @@ type waiter struct {
 type verdict struct {
 	reached hangar.MachineReached
 	err     error
-	look    bool // neither: only the Machine's history tells
+	look    bool // neither: only the Machine's history knows
 }
 
 // WaitMachine implements hangar.MachineOps.
@@ -47,7 +47,7 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 			if v.look {
 				continue
 			}
-			return v.reached, v.err // whoever was told is on the list no more
+			return v.reached, v.err // a waiter with a verdict is no longer on the list
 		case <-deadline.C:
 			m.watchers.strike(w)
 			return hangar.MachineReached{}, m.tooLate(in.States)
@@ -61,7 +61,7 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	}
 }
 
-// waitFor finds the Machine of a wish and fills in what the wish leaves open.
+// waitFor finds the Machine of a wish and completes the wish.
 func (s *Store) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func errShutDown() error {
 	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 }
 
-// enlist returns the verdict that can be had at once, or has the waiter told of
-// every change from now on.
+// enlist returns the verdict if it is known at once, or registers the waiter for every change
+// from now on.
 func (m *machine) enlist(w *waiter) (*verdict, error) {
 	m.mu.Lock() // nothing is committed between the look and the list
 	defer m.mu.Unlock()
@@ -96,8 +96,7 @@ func (m *machine) enlist(w *waiter) (*verdict, error) {
 	return v, err
 }
 
-// look judges a wish by the Machine as it is and by what has happened to it. m.mu is
-// held.
+// look judges a wish by the Machine's state and its history. m.mu is held.
 func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
 	now := &m.rec.Load().Machine
 	if wish.FromEvent == "" && satisfies(wish.States, now.State) && now.InstanceID >= wish.Instance {
@@ -124,8 +123,8 @@ func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
 	return hopeless(wish, now), nil
 }
 
-// selfDestroyed reports whether all that the Machine has ever been counts: it may
-// have done its work before anybody could wait for its start.
+// selfDestroyed reports whether all former states of the Machine count: it may have done its work
+// before a client could wait for its start.
 func selfDestroyed(now *hangar.Machine) bool {
 	return now.Config.AutoDestroy && (now.State == hangar.MachineDestroying || now.State == hangar.MachineDestroyed)
 }

@@ -116,8 +116,8 @@ func TestWaitsThatCannotComeTrue(t *testing.T) {
 	}
 }
 
-// TestWaitForWhatFailed: a Machine that has failed keeps nobody waiting, whether the wait began
-// before or afterwards.
+// TestWaitForWhatFailed: a Machine that has failed keeps no waiter, whether the wait began before
+// or afterwards.
 func TestWaitForWhatFailed(t *testing.T) {
 	r := newRig(t)
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
@@ -309,7 +309,7 @@ func reportDelays(b *testing.B, delays []time.Duration) {
 	b.Helper()
 	slices.Sort(delays)
 	for unit, d := range map[string]time.Duration{"ms-median": delays[len(delays)/2], "ms-worst": delays[len(delays)-1]} {
-		b.ReportMetric(float64(max(0, d).Microseconds())/1000, unit) // less than none: before the caller was told
+		b.ReportMetric(float64(max(0, d).Microseconds())/1000, unit) // less than none: before the caller had the answer
 	}
 	b.ReportMetric(0, "ns/op")
 }

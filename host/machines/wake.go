@@ -15,17 +15,17 @@ func (e *edge) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int)
 	}
 	release, err := m.rouse(ctx)
 	if err != nil {
-		return tooLateFor(err)
+		return waitError(err)
 	}
 	defer release()
 	if port == 0 {
 		return nil
 	}
-	return tooLateFor(m.reachable(ctx, port))
+	return waitError(m.reachable(ctx, port))
 }
 
-// tooLateFor is the error of who has waited in vain.
-func tooLateFor(err error) error {
+// waitError gives a timeout its message, and returns other errors as they are.
+func waitError(err error) error {
 	if hangar.CodeOf(err) == hangar.CodeTimeout && hangar.ReasonOf(err) == "" {
 		return &hangar.Error{Code: hangar.CodeTimeout, Message: "the machine was not ready in time", Err: err}
 	}
@@ -105,7 +105,7 @@ func (m *machine) enterStarted(ctx context.Context) (release func(), err error) 
 	switch {
 	case open:
 		return nil, nil
-	case changed == nil: // whoever changes the record is about to open or shut the gate
+	case changed == nil: // a change of the record is about to open or shut the gate
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return nil, nil

@@ -8,12 +8,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// watchers tells those who wait for a Machine, or watch it, what happens to it. While
-// nobody does it costs nothing.
+// watchers notifies the waiters and watchers of a Machine. Without any it costs nothing.
 type watchers struct {
 	mu       sync.Mutex
-	waiters  map[*waiter]struct{} // nil while nobody waits
-	next     chan struct{}        // closed at the next event or progress; nil while nobody watches
+	waiters  map[*waiter]struct{} // nil while there are no waiters
+	next     chan struct{}        // closed at the next event or progress; nil while there are no watchers
 	progress *hangar.PullProgress
 }
 
@@ -28,7 +27,7 @@ func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	return w.next, w.progress
 }
 
-// enlist has a waiter told as soon as there is a verdict.
+// enlist registers a waiter for its verdict.
 func (w *watchers) enlist(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,25 +47,24 @@ func (w *watchers) strike(x *waiter) {
 	}
 }
 
-// happened tells of events that are committed; now is the Machine as they left it.
-// The Machine's lock is held, so that events are told in their order.
+// happened notifies of events that are committed; now is the Machine as they left it. The
+// Machine's lock is held, so that events come in their order.
 func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
 	if len(events) == 0 {
 		return
 	}
 	for _, x := range w.judge(now, events) {
-		x.waiter.tell(x.verdict) // without w.mu, for which those who wake up would queue
+		x.waiter.tell(x.verdict) // without w.mu, for which woken waiters would queue
 	}
 }
 
-// judged is a waiter who is about to be told.
+// judged is a waiter with its verdict.
 type judged struct {
 	waiter  *waiter
 	verdict *verdict
 }
 
-// judge wakes those who watch and takes off the list those who need not wait any
-// longer.
+// judge wakes the watchers and takes the waiters with a verdict off the list.
 func (w *watchers) judge(now *hangar.Machine, events []hangar.Event) []judged {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +82,7 @@ func (w *watchers) judge(now *hangar.Machine, events []hangar.Event) []judged {
 	return list
 }
 
-// wake wakes those who watch. w.mu is held.
+// wake wakes the watchers. w.mu is held.
 func (w *watchers) wake() {
 	if w.next != nil {
 		close(w.next)
@@ -92,7 +90,7 @@ func (w *watchers) wake() {
 	}
 }
 
-// report tells of the progress of a pull; nil when it has ended.
+// report publishes the progress of a pull; nil when it has ended.
 func (w *watchers) report(p *hangar.PullProgress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,8 +98,8 @@ func (w *watchers) report(p *hangar.PullProgress) {
 	w.wake()
 }
 
-// since returns the Machine as it is and the events after last; for the first
-// look only the newest, from which to go on.
+// since returns the Machine as it is and the events after last; for the first call only the newest,
+// from which to continue.
 func (m *machine) since(first bool, last hangar.EventID) (*hangar.Machine, []hangar.Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,14 +23,13 @@ type worker struct {
 	tidied     bool // a Machine at rest holds nothing that it does not need
 }
 
-// advance commits a step's result, unless the Machine is no longer what the step
-// began with.
+// advance commits a step's result, unless the Machine has changed since the step began.
 func (w *worker) advance(from *journal.Record, alter change) error {
 	_, err := w.proceed(from, alter)
 	return err
 }
 
-// proceed is advance for a step that goes on with the record that it made.
+// proceed is advance for a step that continues with the record that it made.
 func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,9 +43,9 @@ func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, e
 	return next, nil
 }
 
-// patiently returns a context for an effect that had better be finished, because
-// something is lost when it is cut off. It ends when the Machine was asked something
-// else, or after limit; the end of the daemon it outlives for a while.
+// patiently returns a context for an effect that should finish, because something is lost when it
+// is interrupted. It ends at another request to the Machine, or after limit; it outlives the end of
+// the daemon for a while.
 func (w *worker) patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithTimeout(w.store.effects, limit)
 	stop := context.AfterFunc(ctx, func() {
@@ -63,7 +62,7 @@ const (
 	maxStepPause = 10 * time.Second
 )
 
-// work runs one step after the other until there is nothing to do.
+// work runs one step after the other until no step is left.
 func (w *worker) work() {
 	delay := minStepPause
 	for {
@@ -121,8 +120,7 @@ func (w *worker) idle(rec *journal.Record) bool {
 	}
 }
 
-// step does what the record's state asks for. It returns when that is committed,
-// or when ctx ended.
+// step does the work of the record's state. It returns when that is committed, or when ctx ended.
 func (w *worker) step(ctx context.Context, rec *journal.Record) error {
 	switch rec.Machine.State {
 	case hangar.MachineCreated:

@@ -144,7 +144,7 @@ func call(s *server, method string, in, out any) {
 	}
 }
 
-// publish tells all hosts what is in the cluster state.
+// publish sends the cluster state to all hosts.
 func (c *cluster) publish() {
 	c.t.Helper()
 	c.Hosts = nil

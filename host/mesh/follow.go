@@ -12,7 +12,7 @@ type member struct {
 	network hangar.NetworkID
 }
 
-// members count what each host has of each network: Machines, and one if there are peers.
+// members counts each host's members of each network: Machines, and one if there are peers.
 type members map[hangar.HostID]map[hangar.NetworkID]int
 
 func (m members) has(at member) bool { return m[at.host][at.network] > 0 }
@@ -35,7 +35,7 @@ func (m members) add(at member, by int) (crossed bool) {
 	return (before > 0) != (before+by > 0)
 }
 
-// count adds to what a host has of a network. The caller holds mu.
+// count adds to the number of a host's members of a network. The caller holds mu.
 func (m *Mesh) count(at member, by int) {
 	if at.network == 0 || !m.members.add(at, by) {
 		return // that network is hosts' own
@@ -50,8 +50,8 @@ func (m *Mesh) count(at member, by int) {
 	m.nudge()
 }
 
-// Observe takes notice of a Machine of whatever host: old is nil for a new one, row for one that is
-// gone. Changes are to be told in order, from the first one on.
+// Observe takes a Machine of any host: old is nil for a new one, row for one that is gone.
+// Changes must come in order, from the first one on.
 func (m *Mesh) Observe(old, row *hangar.MachineRow) {
 	if old != nil && row != nil && old.Network == row.Network && old.Machine.Host == row.Machine.Host {
 		return
@@ -66,7 +66,7 @@ func (m *Mesh) Observe(old, row *hangar.MachineRow) {
 	}
 }
 
-// followPeers takes from the feed at which hosts' gateways networks have peers.
+// followPeers follows which hosts' gateways have peers of which networks.
 func (m *Mesh) followPeers(ctx context.Context) error {
 	for peers, err := range m.Peers.WatchPeers(ctx) {
 		if err != nil {
@@ -93,8 +93,8 @@ func (m *Mesh) followPeers(ctx context.Context) error {
 	return errFeedEnded
 }
 
-// followHosts takes from the feed which other hosts there are. A host that is dead may only be out of
-// reach, and stays until it is removed.
+// followHosts follows the other hosts. A host that is dead may only be unreachable, and stays until
+// it is removed.
 func (m *Mesh) followHosts(ctx context.Context, hosts hangar.HostFeed) error {
 	seen, synced := map[hangar.HostID]bool{}, false
 	for change, err := range hosts.WatchHosts(ctx) {

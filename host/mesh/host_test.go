@@ -259,7 +259,7 @@ func (h *Host) Attach(in Place, out *netip.Addr) error {
 	})
 }
 
-// serve tells callers who they are, by TCP and UDP.
+// serve sends callers their own addresses, by TCP and UDP.
 func (h *Host) serve(at netip.AddrPort) error {
 	free := net.ListenConfig{Control: func(_, _ string, c syscallConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1) }), err)
@@ -454,7 +454,7 @@ func (h *Host) Open(at netip.AddrPort, out *[]string) error {
 	}
 }
 
-// Packet is a datagram under whatever address.
+// Packet is a datagram under any address.
 type Packet struct {
 	By       uint64 // whose it is in truth; 0: that of the host, put into the mesh as if it were a Machine's
 	From, To netip.AddrPort

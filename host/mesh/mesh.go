@@ -1,19 +1,19 @@
-// Package mesh joins the private networks of the hosts of a cluster by WireGuard: what a Machine or
-// a peer of this host sends to an address of another host arrives there, encrypted.
+// Package mesh joins the private networks of the hosts of a cluster by WireGuard: packets of a
+// Machine or a peer of this host to an address of another host arrive there, encrypted.
 //
-// A Mesh has one device. It follows which hosts there are, where they listen and by which keys they
-// are known (hangar.HostFeed), and on which networks each has Machines (Observe) and peers
-// (hangar.PeerFeed). Private addresses hold their host, so all that a network has at a host is one
-// prefix, network.Prefix. For each network that is at both ends, the other host's prefix is routed
-// to the device; networks of one end alone cost nothing here. WireGuard drops what a host sends
-// under an address that is not of its prefixes. What may be sent to whom beyond that is decided by
-// the rules of package network, for which the device is one of the instance's own.
+// A Mesh has one device. It follows the hosts with their endpoints and keys (hangar.HostFeed), and
+// on which networks each has Machines (Observe) and peers (hangar.PeerFeed). Private addresses
+// contain their host, so all addresses of a network at a host are one prefix, network.Prefix. For
+// each network that is at both ends, the other host's prefix is routed to the device; networks of
+// one end alone cost nothing here. WireGuard drops what a host sends under an address outside of
+// its prefixes. Beyond that, the rules of package network decide what may be sent, for which the
+// device is one of the instance's own.
 //
 // The key of the host, and its port if that was left to chance, are made once and kept in KeyFile.
 // The kernel takes the device and its routes away when the process ends, however it ends. Hosts call
 // each other when they start, so none waits until it has noticed that another was away.
 //
-// All methods may be called from many goroutines. Run owns all others that there are, and ends them.
+// All methods may be called from many goroutines. Run owns all other goroutines, and ends them.
 package mesh
 
 import (
@@ -38,7 +38,7 @@ import (
 // to chance.
 const KeyFile = "mesh.json"
 
-// DefaultPort is the one after that of users' peers.
+// DefaultPort is one above that of users' peers.
 const DefaultPort = 51821
 
 // SilentAfter is how long after a handshake there is another one between hosts that reach each
@@ -49,9 +49,9 @@ const SilentAfter = 5 * time.Minute
 // each other at the same moment: WireGuard may lose a session that both begin, until 5 s later.
 const callDelay = 500 * time.Millisecond
 
-// A host that does not answer a call is called again. WireGuard does that by itself every 5 s, but for a host that has
-// called at the same moment: having answered that, it may drop its own next attempt, and be silent until the keepalive
-// half a minute later.
+// A host that does not answer a call is called again. WireGuard does that by itself every 5 s,
+// except for a host that has called at the same moment: having answered that, it may drop its own
+// next attempt, and be silent until the keepalive half a minute later.
 const (
 	recallDelay = 6 * time.Second
 	maxCalls    = 5
@@ -72,7 +72,7 @@ type Options struct {
 	Device string // name of the TUN device, at most 15 characters
 	Host   hangar.HostID
 	Port   uint16     // UDP; 0: one that is free at first, and the same ever after
-	Source netip.Addr // of what this host itself sends to others: that of the host
+	Source netip.Addr // of this host's own packets to others: that of the host
 	Peers  hangar.PeerFeed
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -98,9 +98,9 @@ type neighbor struct {
 	key      hangar.PeerKey
 	address  string // of which endpoint was made
 	prefixes map[netip.Prefix]struct{}
-	call     time.Time // when it is called, again if it has not answered; zero: it has, or was called often enough
+	call     time.Time // when it is called next; zero: it has answered, or was called often enough
 	called   time.Time // when it was called last; zero: never
-	calls    int       // how often it was called in vain
+	calls    int       // how often it was called without an answer
 }
 
 // begin has a host called at a time.
@@ -167,7 +167,7 @@ func (m *Mesh) openLink(ctx context.Context) error {
 	return nil
 }
 
-// closeLink takes the device away. The caller holds mu.
+// closeLink removes the device. The caller holds mu.
 func (m *Mesh) closeLink() {
 	if m.link != nil {
 		m.link.Close()
@@ -176,7 +176,7 @@ func (m *Mesh) closeLink() {
 	clear(m.neighbor)
 }
 
-// Close takes the device away, and its port is free. It may be repeated.
+// Close removes the device and frees its port. It may be repeated.
 func (m *Mesh) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,14 +184,14 @@ func (m *Mesh) Close() error {
 	return nil
 }
 
-// Key is what other hosts know this one by, once Open has returned.
+// Key is the key by which other hosts know this one, once Open has returned.
 func (m *Mesh) Key() hangar.PeerKey { return m.identity.PrivateKey().Public() }
 
 // ListenPort is the UDP port that other hosts call, once Open has returned.
 func (m *Mesh) ListenPort() uint16 { return cmp.Or(m.Port, m.identity.Port) }
 
-// Handshakes are when each of the other hosts that have an address in the mesh was last heard of;
-// the zero Time: not since this daemon started.
+// Handshakes are the times of the last handshakes with the other hosts that have an address in
+// the mesh; the zero Time: none since this daemon started.
 func (m *Mesh) Handshakes() map[hangar.HostID]time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,14 +202,14 @@ func (m *Mesh) Handshakes() map[hangar.HostID]time.Time {
 	return all
 }
 
-// seen is what the device knows of each host. The caller holds mu.
+// seen is the device's state of each host. The caller holds mu.
 func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	if m.link == nil {
 		return nil
 	}
 	keys, err := m.link.Seen()
 	if err != nil {
-		m.Log.Warn("read what the mesh has seen", slog.Any("err", err))
+		m.Log.Warn("read the state of the mesh", slog.Any("err", err))
 		return nil
 	}
 	all := make(map[hangar.HostID]link.Seen, len(m.neighbor))
@@ -219,7 +219,7 @@ func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	return all
 }
 
-// Run follows the feeds and keeps the device as they say, until ctx ends, and returns its error.
+// Run follows the feeds and keeps the device up to date until ctx ends, and returns its error.
 func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -237,7 +237,7 @@ func (m *Mesh) again(ctx context.Context, feed string, follow func(context.Conte
 	})
 }
 
-// nudge lets settle look again.
+// nudge makes settle check again.
 func (m *Mesh) nudge() {
 	select {
 	case m.wake <- struct{}{}:

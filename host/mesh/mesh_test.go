@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// Machines of one network reach each other whatever their hosts are, under their own addresses, and
-// those of different networks do not; nor do hosts reach other hosts' Machines.
+// Machines of one network reach each other on any hosts, under their own addresses, and those of
+// different networks do not; nor do hosts reach other hosts' Machines.
 func TestMatrix(t *testing.T) {
 	c := newCluster(t, 3)
 	type at struct {
@@ -89,7 +89,7 @@ func awaitRoutes(t *testing.T, s *server, p netip.Prefix, there bool) {
 	t.Fatalf("host %s: that %s is routed stays %t", s.ID, p, !there)
 }
 
-// What a Machine, or a host, sends under an address that is not its own arrives nowhere.
+// Packets of a Machine, or a host, under an address that is not its own arrive nowhere.
 func TestForgedSources(t *testing.T) {
 	c := newCluster(t, 3)
 	a, b, third := c.hosts[0], c.hosts[1], c.hosts[2]
@@ -302,7 +302,7 @@ func TestRemovedHost(t *testing.T) {
 	b.reaches(1, own, other.Addr())
 }
 
-// A device that is deleted by mistake is made anew, with all that led to it.
+// A device that is deleted by mistake is created again, with all its routes and peers.
 func TestDeviceIsDeleted(t *testing.T) {
 	c := newCluster(t, 2)
 	a, b := c.hosts[0], c.hosts[1]

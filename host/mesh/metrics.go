@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What Collect measures.
+// The metrics of Collect.
 var (
 	handshakeDesc = prometheus.NewDesc("hangar_mesh_handshake_age_seconds",
 		"Seconds since the last handshake with another host in the private network between hosts; there is one every two minutes, and none before the first", []string{"peer_host"}, nil)

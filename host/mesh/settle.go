@@ -20,7 +20,7 @@ import (
 
 var errFeedEnded = errors.New("feed ended")
 
-// lookupTimeout bounds the search for the address of a host that is known by a name.
+// lookupTimeout bounds the lookup of a host's address by name.
 const lookupTimeout = 5 * time.Second
 
 // settle keeps the device as the feeds want it, until ctx ends.
@@ -52,7 +52,7 @@ func (m *Mesh) settle(ctx context.Context) error {
 			m.mu.Lock()
 			m.closeLink()
 			m.mu.Unlock()
-			m.Log.WarnContext(ctx, "device of the mesh is gone and made anew", slog.String("device", m.Device))
+			m.Log.WarnContext(ctx, "device of the mesh is gone, creating it again", slog.String("device", m.Device))
 		case <-tick.C:
 			for id, at := range m.Handshakes() {
 				silent[id] = m.Now().Sub(at) > SilentAfter
@@ -61,8 +61,8 @@ func (m *Mesh) settle(ctx context.Context) error {
 	}
 }
 
-// reconcile compares the device with the feeds. Hosts that are silent are looked for anew. The
-// channel is closed when the device fails.
+// reconcile compares the device with the feeds. Silent hosts are resolved again. The channel is
+// closed when the device fails.
 func (m *Mesh) reconcile(ctx context.Context, silent map[hangar.HostID]bool) (gone <-chan struct{}, err error) {
 	endpoints, err := m.locate(ctx, silent)
 	errs := []error{err}
@@ -87,7 +87,7 @@ func (m *Mesh) reconcile(ctx context.Context, silent map[hangar.HostID]bool) (go
 	return m.link.Gone(), errors.Join(errs...)
 }
 
-// locate finds where hosts listen that are not on the device yet, have moved, or are silent.
+// locate resolves the addresses of hosts that are not on the device yet, have moved, or are silent.
 func (m *Mesh) locate(ctx context.Context, silent map[hangar.HostID]bool) (map[hangar.HostID]netip.AddrPort, error) {
 	m.mu.Lock()
 	addresses := map[hangar.HostID]string{}
@@ -169,8 +169,8 @@ func (m *Mesh) reach(h hangar.Host, at netip.AddrPort) error {
 	return m.change(h.ID, n, []netip.Prefix{netip.PrefixFrom(own, own.BitLen())}, nil)
 }
 
-// call calls the hosts for which it is time. The channel yields when it is time for the next; it is nil
-// if there is none.
+// call calls the hosts that are due. The channel yields when the next one is due; it is nil if
+// there is none.
 func (m *Mesh) call() (next <-chan time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +200,7 @@ func (m *Mesh) call() (next <-chan time.Time, err error) {
 	return next, errors.Join(errs...)
 }
 
-// part takes a host off the device. The caller holds mu.
+// part removes a host from the device. The caller holds mu.
 func (m *Mesh) part(id hangar.HostID, n *neighbor) error {
 	if err := m.link.Forget(n.key, slices.Collect(maps.Keys(n.prefixes))); err != nil {
 		return fmt.Errorf("host %s: %w", id, err)
@@ -209,14 +209,14 @@ func (m *Mesh) part(id hangar.HostID, n *neighbor) error {
 	return nil
 }
 
-// lead routes to hosts what has changed. The caller holds mu.
+// lead updates the routes to hosts. The caller holds mu.
 func (m *Mesh) lead() error {
 	type difference struct{ add, remove []netip.Prefix }
 	differences := map[hangar.HostID]*difference{}
 	for at := range m.changed {
 		n := m.neighbor[at.host]
 		if n == nil {
-			continue // once it is there, all of it has changed
+			continue // once it exists, all of it has changed
 		}
 		d := differences[at.host]
 		if d == nil {
@@ -243,8 +243,8 @@ func (m *Mesh) lead() error {
 	return err
 }
 
-// change changes what leads to a host. The caller holds mu. After an error nothing leads there, and
-// the host is made anew.
+// change changes the routes to a host. The caller holds mu. After an error there are none, and the
+// host is set up again.
 func (m *Mesh) change(id hangar.HostID, n *neighbor, add, remove []netip.Prefix) error {
 	if len(add)+len(remove) == 0 {
 		return nil

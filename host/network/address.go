@@ -22,7 +22,7 @@ var Private = netip.MustParsePrefix("fdaa::/16") //nolint:gochecknoglobals // a 
 // reaches it after seven years.
 const MaxNumber = 36 * 36 * 36 * 36 * 36 * 36
 
-// hostPrefixBits is how many leading bits say which network and which host an address is of.
+// hostPrefixBits is how many leading bits name the network and the host of an address.
 const hostPrefixBits = 80
 
 // machineBits is how many leading bits all addresses of a Machine share.
@@ -107,7 +107,7 @@ func PeerDevice(instance string) string { return "hw" + instance }
 // take it for one of the instance's own, too; it leads to Machines and nothing else.
 func MeshDevice(instance string) string { return "hm" + instance }
 
-// linkName returns the host's device of a Machine: 15 characters, the most there may be.
+// linkName returns the host's device of a Machine: 15 characters, the maximum.
 func linkName(prefix string, number uint64) string {
 	digits := strconv.FormatUint(number, 36)
 	return prefix + strings.Repeat("0", max(0, 6-len(digits))) + digits
@@ -129,8 +129,8 @@ func parseAlias(text string) (id hangar.MachineID, e endpoint, ok bool) {
 	return id, e, err4 == nil && err6 == nil
 }
 
-// preferred4 is the IPv4 address of a Machine unless another one has it: all but the
-// network, the gateway and the broadcast address are given out in turn.
+// preferred4 is the IPv4 address of a Machine unless another one has it: all but the network, the
+// gateway and the broadcast address are assigned in turn.
 func preferred4(pool netip.Prefix, number uint64) netip.Addr {
 	usable := uint64(1)<<(32-pool.Bits()) - 3
 	first := pool.Addr().As4()

@@ -34,10 +34,10 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 		if err == nil {
 			return n.attachment(e.ID, at), nil
 		}
-		n.log.WarnContext(ctx, "network of machine is damaged and made anew",
+		n.log.WarnContext(ctx, "network of machine is damaged, creating it again",
 			slog.String("machine", string(e.ID)), slog.Any("error", err))
 	}
-	// Whatever is there is half-made, damaged or of another network.
+	// The existing one is partial, damaged or of another network.
 	if err := n.detach(e.ID); err != nil {
 		return Attachment{}, fmt.Errorf("attach machine %s: %w", e.ID, err)
 	}
@@ -48,9 +48,9 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 	return n.attachment(e.ID, at), nil
 }
 
-// Detach removes the Machine's namespace and device, complete or half-made. The
-// device may be on the host for some milliseconds more; List shows the Machine until it
-// is gone. Detach may be repeated.
+// Detach removes the Machine's namespace and device, complete or partial. The device may be on
+// the host for some milliseconds more; List shows the Machine until it is gone. Detach may be
+// repeated.
 func (n *Network) Detach(id hangar.MachineID) error {
 	if !id.Valid() {
 		return fmt.Errorf("detach machine %q: invalid id", id)
@@ -70,8 +70,8 @@ func (n *Network) attachment(id hangar.MachineID, at endpoint) Attachment {
 	}
 }
 
-// build makes everything of e. The namespace's file comes first and the device's
-// alias last: what has the one without the other is half-made.
+// build makes everything of e. The namespace's file comes first and the device's alias last: an
+// attachment with only one of them is partial.
 func (n *Network) build(e Endpoint) (at endpoint, err error) {
 	at, err = n.attachments.reserve(e)
 	if err != nil {
@@ -129,8 +129,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	device.PeerMTU = MTU
 	device.PeerHardwareAddr = machineMAC(at.number)
 	device.PeerNamespace = netlink.NsFd(ns.Fd())
-	// A device of that name is what the kernel has not yet taken down of an
-	// attachment that was removed.
+	// The kernel has not yet removed the device of an earlier attachment.
 	if err := n.deleteLink(at.link); err != nil {
 		return nil, err
 	}
@@ -166,7 +165,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 // nl6AddrGenNone is IN6_ADDR_GEN_MODE_NONE of the kernel.
 const nl6AddrGenNone = 1
 
-// refill puts back what the last sandbox took out of the namespace.
+// refill restores what the last sandbox took out of the namespace.
 func (n *Network) refill(id hangar.MachineID, at endpoint) error {
 	ns, err := openNetNS(n.netnsPath(id))
 	if err != nil {
@@ -217,10 +216,10 @@ func (n *Network) fill(ns *os.File, at endpoint) error {
 	return setNeighbours(nl, index, gatewayMAC(), n.gateway4, gatewayLinkLocal)
 }
 
-// detach removes what there is of a Machine. To delete a device takes the kernel some
-// 40 ms, which nobody needs to wait for: it goes with its namespace. Should something
-// still hold that, List goes on to show the Machine, and the next detach deletes the
-// device itself, as this one does when there is no namespace to unbind.
+// detach removes a Machine's attachment. To delete a device takes the kernel some 40 ms, which no
+// caller needs to wait for: it goes with its namespace. Should that be still in use, List
+// continues to show the Machine, and the next detach deletes the device itself, as this one does
+// when there is no namespace to unbind.
 func (n *Network) detach(id hangar.MachineID) error {
 	at, known := n.attachments.find(id)
 	link, leaving := n.attachments.left(id)
@@ -247,7 +246,7 @@ func (n *Network) detach(id hangar.MachineID) error {
 	return nil
 }
 
-// setNeighbours tells a device who has addrs, for ever: nobody needs to ask, and a
+// setNeighbours makes the neighbours of a device permanent: the kernel need not ask, and a
 // sandbox that boots or is suspended cannot fail to answer.
 func setNeighbours(nl *netlink.Handle, index int, mac net.HardwareAddr, addrs ...netip.Addr) error {
 	for _, a := range addrs {

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// attachments are what is attached, and which numbers and addresses that takes.
+// attachments are the attached Machines, with their numbers and addresses.
 type attachments struct {
 	gateway *gateway
 
@@ -24,7 +24,7 @@ type attachments struct {
 	leaving map[hangar.MachineID]string // detached, device to be deleted by the kernel
 }
 
-// endpoint is a complete attachment, as the alias of its device tells.
+// endpoint is a complete attachment, from the alias of its device.
 type endpoint struct {
 	link   string
 	number uint64
@@ -53,7 +53,7 @@ func (a *attachments) clear() {
 	clear(a.leaving)
 }
 
-// add notes a complete attachment.
+// add records a complete attachment.
 func (a *attachments) add(id hangar.MachineID, at endpoint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,7 +130,7 @@ func (a *attachments) left(id hangar.MachineID) (link string, leaving bool) {
 	return link, leaving
 }
 
-// leaves notes which device the kernel is to delete; empty: none.
+// leaves records which device the kernel is to delete; empty: none.
 func (a *attachments) leaves(id hangar.MachineID, link string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,7 +151,7 @@ func (a *attachments) service(id hangar.MachineID, port int) (endpoint, bool, er
 	return at, a.sixes[id][port], nil
 }
 
-// gone notes that the kernel has deleted a device.
+// gone records that the kernel has deleted a device.
 func (a *attachments) gone(id hangar.MachineID, link string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,7 +178,7 @@ func (a *attachments) memberships() map[hangar.NetworkID]int {
 	return members
 }
 
-// answered notes by which family a service has answered at a port.
+// answered records by which family a service has answered at a port.
 func (a *attachments) answered(id hangar.MachineID, at endpoint, port int, six bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -217,5 +217,5 @@ func networkOf(ipv6 netip.Addr) hangar.NetworkID {
 	return hangar.NetworkID(binary.BigEndian.Uint32(a[networkOffset:]))
 }
 
-// machinePrefix is a Machine's address with the network that is all its own.
+// machinePrefix is a Machine's address with its whole /112.
 func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, machineBits) }

@@ -33,7 +33,7 @@ func (n *Network) Called(conn net.Conn) (hangar.MachineID, bool) {
 	return id, true
 }
 
-// originalDestination is where a connection was sent before the rules redirected it.
+// originalDestination is the destination of a connection before the rules redirected it.
 func originalDestination(conn *net.TCPConn) (netip.AddrPort, error) {
 	const option = 80 // IP6T_SO_ORIGINAL_DST of linux/netfilter_ipv6/ip6_tables.h
 	raw, err := conn.SyscallConn()

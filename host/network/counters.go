@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Counters are what the eth0 of a Machine has received and sent since it was attached, as the
-// host's end of the pair has counted it. What only the Machine's own end can count is not there.
+// Counters are what the eth0 of a Machine has received and sent since it was attached, as counted
+// by the host's end of the pair. Counts of the Machine's own end are missing.
 type Counters struct{ Received, Sent Direction }
 
 // Direction is one direction of a device. Errors, Dropped and FIFO are packets, too.
@@ -65,7 +65,7 @@ func parseCounters(text string) (Counters, error) {
 	}, nil
 }
 
-// links are the devices of complete attachments, and whose they are.
+// links are the devices of complete attachments, and their Machines.
 func (a *attachments) links() map[string]hangar.MachineID {
 	a.mu.Lock()
 	attached := maps.Clone(a.attached)

@@ -22,7 +22,7 @@ func TestParseCounters(t *testing.T) {
 	}
 }
 
-// What a Machine sends is what it has sent, and nobody else's is counted for it.
+// Each Machine's counters have exactly what it has sent.
 func TestCounters(t *testing.T) {
 	n := open(t, "count")
 	e, quiet := endpointOf(5, 1), endpointOf(5, 2)

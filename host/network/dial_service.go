@@ -9,11 +9,10 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// DialService connects to a TCP port at which a Machine offers a service. It is not probed
-// by keep-alives: nobody answers while the Machine is suspended, and that is no reason to
-// end it. Programs that serve the edge listen on IPv4, or on both; which one has answered
-// at a port is remembered, so that what listens on IPv6 alone is not asked for in vain each
-// time.
+// DialService connects to a TCP port at which a Machine offers a service. It does not use
+// keep-alives: a suspended Machine does not answer, which is no reason to end the connection.
+// Programs that serve the edge listen on IPv4, or on both. Which one has answered at a port is
+// remembered, so that a program that listens on IPv6 only is not first tried on IPv4 each time.
 func (n *Network) DialService(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
 	at, six, err := n.attachments.service(id, port)
 	if err != nil {

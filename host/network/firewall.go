@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// firewall is the way to the kernel's nftables. All changes go over one socket, so
-// that events tell whether somebody else made a change.
+// firewall is the way to the kernel's nftables. All changes go over one socket, so that events
+// show whether another program made a change.
 type firewall struct {
 	mu   sync.Mutex // held during a transaction
 	conn *nftables.Conn
@@ -82,7 +82,7 @@ func (f *firewall) close() error {
 // all connections with one counter, which it does not guard.
 var building sync.Mutex
 
-// change makes one transaction of what do adds to it.
+// change makes one transaction of the additions of do.
 func (f *firewall) change(do func(*nftables.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,13 +93,13 @@ func (f *firewall) change(do func(*nftables.Conn) error) error {
 		err = f.conn.Flush()
 	}
 	if err != nil {
-		// What was added, or answers that were not read, must not reach the next one.
+		// Pending changes and unread answers must not reach the next one.
 		return errors.Join(err, f.conn.CloseLasting(), f.connect())
 	}
 	return nil
 }
 
-// remove deletes tables, if they are there, in one transaction.
+// remove deletes tables, in one transaction. A missing table is not an error.
 func (f *firewall) remove(tables ...*nftables.Table) error {
 	err := f.change(func(c *nftables.Conn) error {
 		for _, t := range tables {
@@ -143,12 +143,12 @@ func portOf(c *mdlayher.Conn) (uint32, error) {
 	return own.Pid, nil
 }
 
-// retryRules is how long to wait before the next attempt to put the table back, or to
-// hear of changes.
+// retryRules is how long to wait before the next attempt to put the table back, or to receive
+// changes.
 const retryRules = time.Second
 
-// watchRules starts to put the instance's table back whenever somebody else has changed
-// or removed it, as `nft flush ruleset` does.
+// watchRules starts to put the instance's table back whenever another program has changed or
+// removed it, as `nft flush ruleset` does.
 func (t *filter) watchRules(ctx context.Context) {
 	f := t.firewall
 	f.done = make(chan struct{})
@@ -161,7 +161,7 @@ func (t *filter) watchRules(ctx context.Context) {
 }
 
 func (t *filter) watch(ctx context.Context, f *firewall) {
-	foreign := false // whether the transaction that is being told of is somebody else's, about the table
+	foreign := false // whether the current transaction is another program's, about the table
 	for {
 		messages, _, err := f.events.Receive()
 		if err != nil {
@@ -210,7 +210,7 @@ func (t *filter) putBack(ctx context.Context, f *firewall) {
 	for {
 		err := t.installRules()
 		if err == nil {
-			t.log.WarnContext(ctx, "somebody changed the firewall of the private network, it is put back",
+			t.log.WarnContext(ctx, "another program changed the firewall of the private network, it is put back",
 				slog.String("table", t.table().Name))
 			return
 		}

@@ -93,16 +93,16 @@ func (w *warnings) Write(b []byte) (int, error) {
 func (w *warnings) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.Count(w.b.String(), "somebody changed the firewall")
+	return strings.Count(w.b.String(), "another program changed the firewall")
 }
 
-// Whatever somebody else does to the table is undone, and said.
+// Every foreign change of the table is undone, and logged.
 func TestTableIsPutBack(t *testing.T) {
 	n := newNetwork(t, "back")
 	log := &warnings{}
 	n.filter.log = slog.New(slog.NewTextHandler(log, nil))
 	openIt(t, n)
-	must(n.AddNetwork(t.Context(), 77)) // somebody that only memory knows of
+	must(n.AddNetwork(t.Context(), 77)) // a member that only memory knows of
 	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(6, 2))
 	openToAll(t, one)
 	openToAll(t, two)
@@ -140,7 +140,7 @@ func TestTableIsPutBack(t *testing.T) {
 			return nil
 		})
 	}
-	// What others do to tables of their own is nothing to us, nor is what we do.
+	// Tables of other programs do not matter to us, nor ours to them.
 	c, err := nftables.New()
 	must(err)
 	c.AddTable(&nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet})
@@ -326,8 +326,8 @@ func (h *history) check(t *rapid.T) {
 	}
 }
 
-// Whatever comes and goes, addresses are never used twice, and the kernel's set has
-// exactly the networks that are here.
+// In any history, addresses are never used twice, and the kernel's set has exactly the networks
+// that are here.
 func TestHistories(t *testing.T) {
 	// A history takes a third of a second; more are run with -rapid.checks.
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
@@ -354,9 +354,9 @@ func TestHistories(t *testing.T) {
 				}
 			}
 		}()
-		somebody := func(r *rapid.T) Endpoint {
+		anyEndpoint := func(r *rapid.T) Endpoint {
 			if len(h.here) == 0 {
-				r.Skip("nobody is here")
+				r.Skip("there is no endpoint")
 			}
 			return h.here[rapid.SampledFrom(slices.Sorted(maps.Keys(h.here))).Draw(r, "machine")]
 		}
@@ -376,12 +376,12 @@ func TestHistories(t *testing.T) {
 				h.used[e.IPv6], h.here[e.ID] = e.ID, e
 			},
 			"start": func(r *rapid.T) {
-				if _, err := n.Attach(ctx, somebody(r)); err != nil {
+				if _, err := n.Attach(ctx, anyEndpoint(r)); err != nil {
 					r.Fatal(err)
 				}
 			},
 			"destroy": func(r *rapid.T) {
-				e := somebody(r)
+				e := anyEndpoint(r)
 				if err := n.Detach(e.ID); err != nil {
 					r.Fatal(err)
 				}
@@ -392,7 +392,7 @@ func TestHistories(t *testing.T) {
 				must(n.Close())
 				must(n.Open(ctx))
 				clear(h.peer)
-				// The kernel may still have devices of who has gone: the agent sweeps them.
+				// The kernel may still have devices of removed ones: the agent sweeps them.
 				ids, err := n.List(ctx)
 				must(err)
 				for _, id := range ids {

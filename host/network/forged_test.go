@@ -54,7 +54,7 @@ func packet(from, to netip.AddrPort, data []byte) []byte {
 	return append(header, body...)
 }
 
-// transmit puts a frame on the wire between somebody and the host, whose end has the
+// transmit puts a frame on the wire between an attachment and the host, whose end has the
 // hardware address mac.
 func transmit(tb testing.TB, a Attachment, mac net.HardwareAddr, etherType uint16, payload []byte) {
 	tb.Helper()
@@ -116,8 +116,8 @@ func (m mailbox) until(tb testing.TB, last string) (got []string) {
 	}
 }
 
-// A Machine may send whatever packets it likes. What it sends under an address that is
-// not its own arrives nowhere; the addresses of its /112 are its own.
+// A Machine may send any packets. Those under an address that is not its own arrive nowhere; the
+// addresses of its /112 are its own.
 func TestForgedSources(t *testing.T) {
 	w := newWorld(t)
 	const port = 9999
@@ -162,7 +162,7 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
-// From outside nobody is taken for a Machine either, nor for the host itself.
+// From outside, no sender is taken for a Machine or for the host itself.
 func TestForgedFromOutside(t *testing.T) {
 	w := newWorld(t)
 	uplink, err := netlink.LinkByName("uplink")
@@ -211,12 +211,12 @@ func neighbours(tb testing.TB) string {
 	return strings.Join(lines, "\n")
 }
 
-// arp is a message that says, or asks as, who has an address.
+// arp is a message that announces an address, or asks for one.
 func arp(operation byte, hardware net.HardwareAddr, sender, target netip.Addr) []byte {
 	return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, operation}, hardware, sender.AsSlice(), make([]byte, 6), target.AsSlice())
 }
 
-// What a Machine says of who has which address, and of better ways, changes nothing.
+// A Machine's announcements of neighbours, and of better ways, change nothing.
 func TestNeighbourTricks(t *testing.T) {
 	n := open(t, "tricks")
 	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2))

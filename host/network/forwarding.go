@@ -33,10 +33,10 @@ func enableForwarding() error {
 	return writeSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
-// setDeviceVariables makes sure that a device of ours has IPv6 on a host that has it
-// disabled by default, and that a Machine can teach the host nothing: no routes, and not
-// who has which address, which is known for ever. ARP is not answered, and so creates no
-// neighbours; what there is for IPv6 in its place, and redirects, are dropped by the rules.
+// setDeviceVariables makes sure that a device of ours has IPv6 on a host that has it disabled by
+// default, and that a Machine can teach the host nothing: no routes, and no neighbours, which are
+// permanent. ARP is not answered, and so creates none; its counterpart for IPv6, and redirects,
+// are dropped by the rules.
 func setDeviceVariables(link string) error {
 	for _, v := range []struct{ name, value string }{
 		{"ipv6/conf/" + link + "/disable_ipv6", "0"},

@@ -36,9 +36,9 @@ func (g *gateway) HostAddr4() netip.Addr { return g.gateway4 }
 // Open.
 func (g *gateway) Ranges() []netip.Prefix { return []netip.Prefix{Private, g.pool} }
 
-// open gives the host its own addresses. They are on the loopback device,
-// which every host has; the label of the IPv4 address tells whose it is, and its
-// length tells other daemons which pool is in use.
+// open gives the host its own addresses. They are on the loopback device, which every host has;
+// the label of the IPv4 address names its instance, and its prefix length shows other daemons
+// which pool is in use.
 func (g *gateway) open(nl *netlink.Handle) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, unix.AF_INET) })
 	if err != nil {
@@ -67,7 +67,7 @@ func (g *gateway) open(nl *netlink.Handle) error {
 	return nil
 }
 
-// close takes the host's own addresses away again.
+// close removes the host's own addresses again.
 func (g *gateway) close(nl *netlink.Handle) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, unix.AF_INET) })
 	if err != nil {
@@ -106,7 +106,7 @@ func loopback() netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
 }
 
-// choosePool returns the pool that the host's address tells of, else a free one.
+// choosePool returns the pool of the host's address, else a free one.
 func (g *gateway) choosePool(nl *netlink.Handle, addrs []netlink.Addr) (netip.Prefix, error) {
 	var used []netip.Prefix
 	for _, a := range addrs {

@@ -24,13 +24,12 @@ type OpenPort struct {
 	At  netip.AddrPort
 }
 
-// Ingress sets the private addresses at which Apps are served by a program of the host: it
-// makes them the host's own, and lets the members of each one's network call what listens at
-// them, by TCP and UDP, and nobody else. What listens at all addresses of the host is called
-// only where OpenPorts says so for all. What was set before and is not among them is closed; what stays
-// notices nothing. Addresses that hangar.FlycastAddress cannot have made are left out. The
-// program listens with IPV6_FREEBIND, as no device has the addresses. They outlive the
-// daemon.
+// Ingress sets the private addresses at which Apps are served by a program of the host. It makes
+// them the host's own, and lets only the members of each one's network reach its listeners, by
+// TCP and UDP. A listener at all addresses of the host is reachable only where OpenPorts says so
+// for all. Addresses that were set before and are missing now are closed; the others are not
+// interrupted. Addresses that hangar.FlycastAddress cannot have made are left out. The program
+// listens with IPV6_FREEBIND, as no device has the addresses. They outlive the daemon.
 func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -103,9 +102,9 @@ func missing[K comparable](a, b map[K]struct{}) (keys []K) {
 // elementsAtOnce is how many elements a message of netlink surely holds.
 const elementsAtOnce = 500
 
-// changeSet adds elements to a set of the installed table and removes some. t.membership is
-// held. What the set shall have is recorded before: a table that somebody changed a moment
-// ago is made anew.
+// changeSet adds elements to a set of the installed table and removes some. t.membership is held.
+// The wanted content of the set is recorded before: a table that another program changed a moment
+// ago is replaced.
 func (t *filter) changeSet(set *nftables.Set, add, remove []nftables.SetElement) error {
 	if len(add)+len(remove) == 0 {
 		return nil
@@ -179,7 +178,7 @@ func (s portSet) elements(ports []OpenPort) []nftables.SetElement {
 	return elements
 }
 
-// toOpenPort matches packets to what is in a set of open ports.
+// toOpenPort matches packets to the ports of a set.
 func (s portSet) toOpenPort() []expr.Any {
 	var exprs []expr.Any
 	next := uint32(unix.NFT_REG32_00)
@@ -246,8 +245,8 @@ func (n *Network) locals() ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// openLocals makes what the options say the host's own and nothing else, but for the private
-// addresses of Apps: they are found again, and stay until Ingress says otherwise.
+// openLocals makes the addresses of the options the host's own, and removes all others except for
+// the private addresses of Apps: those are found again, and stay until Ingress changes them.
 func (n *Network) openLocals() error {
 	prefixes, err := n.locals()
 	if err != nil {
@@ -274,7 +273,7 @@ func (n *Network) openLocals() error {
 	return nil
 }
 
-// closeLocals takes everything from the host that the instance has made its own.
+// closeLocals removes everything from the host that the instance has made its own.
 func (n *Network) closeLocals() error {
 	prefixes, err := n.locals()
 	for _, p := range prefixes {

@@ -98,14 +98,14 @@ func TestIngress(t *testing.T) {
 	const served = "tcp udp"
 	open := map[string]string{"one → five": served, "two → five": served, "stranger → six": served, "host → five": all, "host → six": all}
 	expect("with both", open)
-	within(t, w.one, func() error { // who calls is seen
+	within(t, w.one, func() error { // the caller's address is seen
 		if from, err := reach(inFive, probePort); err != nil || from != w.one.IPv6 {
 			t.Errorf("called from %s, %v", from, err)
 		}
 		return nil
 	})
 
-	// Whatever happens to the daemon and to the table, it stays.
+	// It outlives the daemon and changes of the table.
 	must(w.n.Close())
 	must(w.n.Open(t.Context()))
 	expect("after a restart", open)
@@ -124,8 +124,8 @@ func TestIngress(t *testing.T) {
 	}
 }
 
-// TestIngressHidesTheHost: at the private address of an App, what the host serves at all of its
-// addresses is not reached, unless that is open to Machines.
+// TestIngressHidesTheHost: the private address of an App does not reach listeners of the host at
+// all of its addresses, unless they are open to Machines.
 func TestIngressHidesTheHost(t *testing.T) {
 	w := newWorldWithoutHost(t)
 	at := hangar.FlycastAddress(5, 1)

@@ -35,8 +35,8 @@ func echoUDP(tb testing.TB, at netip.AddrPort) {
 	})
 }
 
-// The platform's services are reached at their own address and at the host's, from
-// every network, and see who calls. Nothing else of the host is reached.
+// The platform's services are reached at their own address and at the host's, from every network,
+// and see the caller's address. Nothing else of the host is reached.
 func TestServices(t *testing.T) {
 	n := open(t, "services")
 	one := attach(t, n, endpointOf(5, 1))
@@ -59,7 +59,7 @@ func TestServices(t *testing.T) {
 		for _, to := range []netip.Addr{hangar.ServicesAddress, withNetwork, n.HostAddr6(), n.HostAddr4()} {
 			from, err := reach(to, hangar.ServicesDNSPort)
 			if id, network, ok := n.Owner(from); err != nil || !ok || id != endpointOf(5, 1).ID || network != 5 {
-				t.Errorf("DNS at %s: called from %s, who is %s of network %d, %v", to, from, id, network, err)
+				t.Errorf("DNS at %s: called from %s, which is %s of network %d, %v", to, from, id, network, err)
 			}
 			if from, err := insist(ask, to, hangar.ServicesDNSPort); err != nil || from != one.IPv4 && from != one.IPv6 {
 				t.Errorf("DNS by UDP at %s: called from %s, %v", to, from, err)

@@ -51,7 +51,7 @@ func deviceName(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	}
 }
 
-// in asks a set for what is in the register.
+// in looks the register up in a set.
 func in(set *nftables.Set, not bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID, Invert: not}}
 }
@@ -63,8 +63,8 @@ func protocol(family byte) []expr.Any {
 	}
 }
 
-// noWayBack matches packets whose source is not routed to the device they came from.
-func noWayBack() []expr.Any {
+// noReversePath matches packets whose source is not routed to the device they came from.
+func noReversePath() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: register, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: binaryutil.NativeEndian.PutUint32(0)},
@@ -140,7 +140,7 @@ func masked6(f field, mask [16]byte, op expr.CmpOp, want [16]byte) []expr.Any {
 	)
 }
 
-// private6 matches an address of the private networks, whosever it is.
+// private6 matches an address of any private network.
 func private6(f field, op expr.CmpOp) []expr.Any {
 	return masked6(f, [16]byte{0: 0xff, 1: 0xff}, op, [16]byte{0: 0xfd, 1: 0xaa})
 }

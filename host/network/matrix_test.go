@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// probePort is where everybody in a matrix serves, by TCP and UDP.
+// probePort is where every member of a matrix serves, by TCP and UDP.
 const probePort = 9000
 
 // openToAll takes away what keeps a Machine's kernel deaf, and serves.
@@ -108,8 +108,8 @@ var protocols = []struct {
 	{"icmp", ping},
 }
 
-// answers tells by which protocols somebody is answered. What is expected is tried
-// again, should it be lost on a busy machine.
+// answers lists the protocols by which an address answers. An expected answer is tried again, in
+// case it is lost on a busy machine.
 func answers(to netip.Addr, expected string) string {
 	var got []string
 	for _, p := range protocols {
@@ -162,14 +162,14 @@ func newWorldWithoutHost(t *testing.T, allow ...netip.Prefix) *world {
 	return w
 }
 
-// theHost is where the tests run. /proc/self is the first thread's, which may be inside
-// somebody else.
+// theHost is where the tests run. /proc/self is the first thread's, which may be inside another
+// one's namespace.
 func theHost() Attachment { return Attachment{NetNS: fmt.Sprintf("/proc/self/fd/%d", home.Fd())} }
 
 const all = "tcp udp icmp"
 
-// reaches tells who of the world may have an answer from whom, and by what. Nobody
-// else may.
+// reaches says which members of the world may get an answer from which others, and by what. All
+// others may not.
 func (w *world) reaches() map[string]string {
 	may := map[string]string{
 		"one → two by IPv6": all, "two → one by IPv6": all,
@@ -189,7 +189,7 @@ func (w *world) reaches() map[string]string {
 	return may
 }
 
-// probe compares who is answered with what may be.
+// probe compares the actual answers with the allowed ones.
 func (w *world) probe(t *testing.T, may map[string]string) {
 	t.Helper()
 	sources := map[string]Attachment{
@@ -228,13 +228,13 @@ func (w *world) probe(t *testing.T, may map[string]string) {
 	probes.Wait()
 }
 
-// Who may reach whom, by everything there is.
+// All pairs of members, by every protocol.
 func TestMatrix(t *testing.T) {
 	w := newWorld(t)
 	w.probe(t, w.reaches())
 }
 
-// What the operator allows is open, in both families, and nothing else with it.
+// The egress that the operator allows is open, in both families, and nothing else with it.
 func TestAllowedEgress(t *testing.T) {
 	t.Run("a network", func(t *testing.T) {
 		w := newWorld(t, netip.MustParsePrefix("192.168.7.0/24"))

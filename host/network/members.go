@@ -11,9 +11,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// AddNetwork lets whoever has an address of the network on this host reach each other:
-// Machines, for which Attach does it, and peers. It is to be called for every member
-// that Attach does not know, after every Open, and undone by RemoveNetwork.
+// AddNetwork lets the addresses of the network on this host reach each other: Machines, for which
+// Attach does it, and peers. It is to be called for every member that Attach does not know, after
+// every Open, and undone by RemoveNetwork.
 func (t *filter) AddNetwork(ctx context.Context, id hangar.NetworkID) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -21,7 +21,7 @@ func (t *filter) AddNetwork(ctx context.Context, id hangar.NetworkID) error {
 	return t.join(id)
 }
 
-// RemoveNetwork undoes one AddNetwork. With the last member goes the permission.
+// RemoveNetwork undoes one AddNetwork. The permission ends with the last member.
 func (t *filter) RemoveNetwork(ctx context.Context, id hangar.NetworkID) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (t *filter) join(id hangar.NetworkID) error {
 	err := t.firewall.change(func(c *nftables.Conn) error {
 		return c.SetAddElements(t.networks(), networkElements([]hangar.NetworkID{id}))
 	})
-	if errors.Is(err, unix.ENOENT) { // somebody removed the table a moment ago
+	if errors.Is(err, unix.ENOENT) { // another program removed the table a moment ago
 		err = t.replaceTable()
 	}
 	if err != nil {
@@ -62,7 +62,7 @@ func (t *filter) leave(id hangar.NetworkID) error {
 		err := t.firewall.change(func(c *nftables.Conn) error {
 			return c.SetDeleteElements(t.networks(), networkElements([]hangar.NetworkID{id}))
 		})
-		if err != nil && !errors.Is(err, unix.ENOENT) { // whoever removed the table did it
+		if err != nil && !errors.Is(err, unix.ENOENT) { // a removal of the table did it
 			return fmt.Errorf("close network %d: %w", id, err)
 		}
 		delete(t.members, id)

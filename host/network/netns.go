@@ -49,9 +49,8 @@ func makeNetNS(path string) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}
-		// Before any device is there, so that eth0 never makes up an address of its
-		// own: a sandbox would take it over, and lose its connections when the next
-		// one is another.
+		// Before there is any device, so that eth0 never makes up an address of its own: a
+		// sandbox would take it over, and lose its connections when the next one is another.
 		for name, value := range map[string]string{
 			"disable_ipv6": "0", "addr_gen_mode": "1", "accept_ra": "0", "accept_dad": "0",
 		} {
@@ -83,9 +82,8 @@ func openNetNS(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeNetNS unbinds and removes path; it may be half-made or not be there. bound
-// tells whether there was a namespace. The kernel takes it down, with the devices in
-// it, when nobody uses it any more.
+// removeNetNS unbinds and removes path; it may be partial or missing. bound reports whether there
+// was a namespace. The kernel takes it down, with the devices in it, when it is no longer in use.
 func removeNetNS(path string) (bound bool, err error) {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

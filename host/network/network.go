@@ -8,33 +8,30 @@
 // to each device, and static neighbours on both sides make the first packet leave at
 // once. Traffic to the internet is masqueraded.
 //
-// Everything else is closed. A Machine reaches the Machines of its own network by IPv6,
-// the platform's services, the Apps that the host serves in that network (Ingress) and the
-// internet. It does not reach other networks, other services of the host unless OpenPorts
-// says so, or private ranges behind it unless Options.AllowEgress does;
-// and only the host opens connections to it. A packet whose source address is not
-// the sender's is dropped, so that Owner can tell who sent one. The rules are one
-// nftables table of the instance, without a rule of a single Machine: what changes is
-// the set of networks that are on the host.
+// Everything else is closed. A Machine reaches the Machines of its own network by IPv6, the
+// platform's services, the Apps that the host serves in that network (Ingress) and the internet. It
+// does not reach other networks, other services of the host unless OpenPorts says so, or private
+// ranges behind it unless Options.AllowEgress does; and only the host opens connections to it. A
+// packet whose source address is not the sender's is dropped, so that Owner can identify the
+// sender. The rules are one nftables table of the instance, without a rule of a single Machine:
+// only the set of networks on the host changes.
 //
-// The kernel is the record. A complete attachment is written, last of all, into the
-// alias of its device, and Open reads the aliases back; what has no alias was
-// half-made and is removed. So a kill at any moment leaves nothing that List does
-// not show or Open does not mend, and what a running Machine uses outlives the
-// daemon untouched. Addresses and the MAC derive from the Endpoint, so they are the
-// same after every Attach; only the IPv4 address may be another one after the host
-// was rebooted, when every IPv4 connection is gone anyway.
+// The kernel is the record. A complete attachment is written, last of all, into the alias of its
+// device, and Open reads the aliases back; one without an alias was partial and is removed. So
+// after a kill at any moment, List shows or Open repairs everything, and what a running Machine
+// uses outlives the daemon untouched. Addresses and the MAC derive from the Endpoint, so they are
+// the same after every Attach; only the IPv4 address may be another one after the host was
+// rebooted, when every IPv4 connection is gone anyway.
 //
-// The sandbox takes the addresses and routes out of the namespace when it starts:
-// from then on its own network stack has them, and the kernel must not answer in its
-// place. So Attach is called before every start and resume, and an ingress hook drops
-// what would reach the kernel's stack in between, which would reset connections that
-// are about to be restored.
+// The sandbox takes the addresses and routes out of the namespace when it starts: from then on its
+// own network stack has them, and the kernel must not answer in its place. So Attach is called
+// before every start and resume, and an ingress hook drops packets that would reach the kernel's
+// stack in between, which would reset connections that are about to be restored.
 //
-// All methods may be called from many goroutines; calls for one Machine wait for each
-// other. No goroutine is left in a foreign namespace: a thread that cannot return to
-// the host's is discarded. One goroutine runs between Open and Close: it puts the
-// nftables table back when somebody else changes or removes it.
+// All methods may be called from many goroutines; calls for one Machine wait for each other. No
+// goroutine is left in a foreign namespace: a thread that cannot return to the host's is
+// discarded. One goroutine runs between Open and Close: it puts the nftables table back when
+// another program changes or removes it.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
 // it enabled. It is no name server. Package mesh leads to other hosts: their Machines and peers are
@@ -77,9 +74,8 @@ type Options struct {
 	Log      *slog.Logger
 	// RunDir is where namespaces are bound; empty: DefaultRunDir.
 	RunDir string
-	// IPv4Pool is what Machines get their IPv4 addresses from, a /24 or larger. When
-	// it is not valid, Open chooses a /16 that no route of the host overlaps, and
-	// keeps to it until Remove or a reboot.
+	// IPv4Pool is the range of the Machines' IPv4 addresses, a /24 or larger. When it is not valid,
+	// Open chooses a /16 that no route of the host overlaps, and keeps it until Remove or a reboot.
 	IPv4Pool netip.Prefix
 	// AllowEgress are networks that Machines may reach although they are not of the
 	// public internet, such as a database server's beside this host. No option opens
@@ -104,7 +100,7 @@ type Endpoint struct {
 	Number uint64
 }
 
-// Attachment is what others need to know of an attached Endpoint.
+// Attachment is what other packages need to know of an attached Endpoint.
 type Attachment struct {
 	NetNS              string // path of the namespace
 	IPv4, IPv6         netip.Addr
@@ -148,9 +144,8 @@ func New(o Options) *Network {
 	}
 }
 
-// Open reads back what is attached, removes what is half-made, and readies the host:
-// its own addresses, forwarding and the nftables table. It needs root, and may be repeated
-// after Close.
+// Open reads back the attachments, removes partial ones, and readies the host: its own addresses,
+// forwarding and the nftables table. It needs root, and may be repeated after Close.
 func (n *Network) Open(ctx context.Context) (err error) {
 	if err := n.check(); err != nil {
 		return err
@@ -198,7 +193,7 @@ func (n *Network) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close releases what the Network holds in this process. Everything on the host stays.
+// Close releases the resources of this process. Everything on the host stays.
 func (n *Network) Close() error {
 	if n.nl == nil {
 		return nil
@@ -208,8 +203,8 @@ func (n *Network) Close() error {
 	return n.firewall.close()
 }
 
-// Remove takes everything of this instance off the host, whether or not the Network
-// is open. The Machines must have been destroyed before. It may be repeated.
+// Remove removes everything of this instance from the host, whether or not the Network is open. The
+// Machines must have been destroyed before. It may be repeated.
 func (n *Network) Remove(ctx context.Context) error {
 	if err := n.check(); err != nil {
 		return err
@@ -251,8 +246,8 @@ func (n *Network) Remove(ctx context.Context) error {
 	return n.removeRules()
 }
 
-// List returns the Machines of which this instance has anything on the host,
-// complete or half-made, sorted.
+// List returns the Machines of which this instance has anything on the host, complete or partial,
+// sorted.
 func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -314,7 +309,7 @@ func (n *Network) check() error {
 	return nil
 }
 
-// connect opens the ways to the kernel.
+// connect opens the connections to the kernel.
 func (n *Network) connect() error {
 	rules, err := openFirewall()
 	if err != nil {
@@ -339,7 +334,7 @@ func (n *Network) links() ([]netlink.Link, error) {
 	}), nil
 }
 
-// adopt takes up the attachments that links tell of and deletes half-made ones.
+// adopt takes up the attachments of links and deletes partial ones.
 func (n *Network) adopt(links []netlink.Link) error {
 	n.attachments.clear()
 	for _, l := range links {
@@ -357,7 +352,7 @@ func (n *Network) adopt(links []netlink.Link) error {
 	return nil
 }
 
-// deleteLink deletes a device of the host; one that is not there is deleted already.
+// deleteLink deletes a device of the host; a missing one is deleted already.
 func (n *Network) deleteLink(name string) error {
 	l, err := n.nl.LinkByName(name)
 	if err == nil {

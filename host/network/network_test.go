@@ -118,8 +118,8 @@ func within(tb testing.TB, a Attachment, f func() error) {
 	}
 }
 
-// listenKernel lets the kernel of a's namespace answer, as a sandbox would, and
-// serves there; the returned function tells the address of the last caller.
+// listenKernel lets the kernel of a's namespace answer, as a sandbox would, and serves there; the
+// returned function returns the address of the last caller.
 func listenKernel(tb testing.TB, a Attachment) (port uint16) {
 	tb.Helper()
 	within(tb, a, func() error {
@@ -139,7 +139,7 @@ func listenKernel(tb testing.TB, a Attachment) (port uint16) {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// call returns what the server at a:port tells of the caller.
+// call returns what the server at a:port says of the caller.
 func call(a netip.Addr, port uint16) (netip.Addr, error) {
 	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, port).String(), patience)
 	if err != nil {
@@ -338,8 +338,8 @@ func TestEgressIsMasqueraded(t *testing.T) {
 	})
 }
 
-// A Machine may send raw packets and give itself addresses. What it sends under
-// another's goes nowhere.
+// A Machine may send raw packets and give itself addresses. Packets under another's address go
+// nowhere.
 func TestForgedSourceIsDropped(t *testing.T) {
 	n := open(t, "forged")
 	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2))

@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// What belongs to a peer never belongs to a Machine, nor to another peer, and is of
-// their network and host for all who look at the bits of an address.
+// The address of a peer never belongs to a Machine, nor to another peer, and has the bits of its
+// network and host.
 func TestPeersAreNoMachines(t *testing.T) {
 	number := rapid.OneOf(rapid.Uint64Range(0, hangar.MaxPeerNumber-1), rapid.SampledFrom([]uint64{0, 255, 256, hangar.MaxPeerNumber - 1}))
 	machines := rapid.OneOf(rapid.Uint64Range(0, MaxNumber-1), rapid.SampledFrom([]uint64{0, 10, MaxNumber - 1}))

@@ -54,7 +54,7 @@ func (t *filter) installRules() error {
 	return t.replaceTable()
 }
 
-// replaceTable makes the instance's table anew. t.membership is held.
+// replaceTable creates the instance's table again. t.membership is held.
 //
 // One transaction would leave a gap: the kernel makes the sets of ranges searchable only
 // after the transaction has taken effect and the hooks of the old table are gone, and
@@ -82,7 +82,7 @@ func (t *filter) replaceTable() (err error) {
 	return nil
 }
 
-// install makes a table of the instance's rules, whatever is there.
+// install makes a table of the instance's rules, replacing an existing one.
 func (t *filter) install(table *nftables.Table) error {
 	var s sets
 	err := t.firewall.change(func(c *nftables.Conn) (err error) {
@@ -104,8 +104,8 @@ func (t *filter) install(table *nftables.Table) error {
 	return nil
 }
 
-// afterPackets returns when the kernel has done with every packet that it was processing:
-// one of them may not meet a table whose hooks were added after it had come.
+// afterPackets returns when the kernel has finished every packet that it was processing: such a
+// packet may bypass a table whose hooks were added after it arrived.
 func afterPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for readers of RCU, which all hooks are
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
@@ -133,7 +133,7 @@ func afterPackets() {
 // "Refuse" spares everyone who calls a Machine that was destroyed, or is not to be
 // reached, the wait for an answer; it looks the same whether or not there is one.
 func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
-	// Before connection tracking, which then never hears of forged packets.
+	// Before connection tracking, which then never sees forged packets.
 	prerouting := baseChain(table, "prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	services := baseChain(table, "services", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	input := baseChain(table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter)
@@ -156,7 +156,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	fromOutside := slices.Concat(fromOther, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpNeq, "lo"))
 	toOutside := slices.Concat(toOther, deviceName(expr.MetaKeyOIFNAME, expr.CmpOpNeq, "lo"))
 
-	add(prerouting, fromOwn, noWayBack(), drop())
+	add(prerouting, fromOwn, noReversePath(), drop())
 	// The way back to link-local addresses is by any device, so that does not tell whose
 	// they are; nothing needs them, as neighbours are fixed.
 	add(prerouting, fromOwn, private6(source, expr.CmpOpNeq), drop())
@@ -168,11 +168,11 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 
 	add(services, fromOwn, servicesIPv6(), toPort(s.services), redirect(t.gateway.gateway6))
 
-	// What leads to no Machine that is attached is refused, as at every other port. Another host serves its own.
+	// Packets that lead to no attached Machine are refused, as at every other port. Another host serves its own.
 	add(services, fromOwn, sameNetwork(s.networks), routedTo(s.devices), notRoutedTo(PeerDevice(t.gateway.instance)), notRoutedTo(mesh),
 		toTCP(hangar.MachineSSHPort), redirectPort(t.gateway.gateway6, hangar.ServicesSSHPort))
 
-	// What is dropped before it is confirmed takes no place in the kernel's table.
+	// A packet that is dropped before it is confirmed takes no place in the kernel's table.
 	for _, f := range []struct {
 		set    *nftables.Set
 		source []expr.Any
@@ -191,7 +191,7 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 		add(input, is(destination, a), toPort(s.services), accept())
 	}
 	add(input, is(destination, t.gateway.gateway6), toTCP(hangar.ServicesSSHPort), redirected(), accept())
-	// What the host serves at all of its addresses is no App's, but for what is open.
+	// A listener of the host at all of its addresses is not an App's, except for the open ports.
 	add(input, toIngress, sameNetwork(s.networks), s.ports[0].toOpenPort(), accept())
 	add(input, toIngress, toSocketOfAllAddresses(), refuse())
 	for _, transport := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -216,7 +216,8 @@ func (t *filter) addRules(c *nftables.Conn, table *nftables.Table, s sets) {
 	// Peers and other hosts are here for the private network alone.
 	add(leaving, deviceName(expr.MetaKeyIIFNAME, expr.CmpOpEq, PeerDevice(t.gateway.instance)), refuse())
 	add(leaving, fromMesh, refuse())
-	// What is not on an own device now is not elsewhere either, whatever is allowed.
+	// An address that is not on an own device now is nowhere else either, so no exception
+	// applies.
 	add(leaving, in4(destination, t.gateway.pool, expr.CmpOpEq), refuse())
 	add(leaving, private6(destination, expr.CmpOpEq), refuse())
 	for _, f := range []struct {
@@ -255,15 +256,14 @@ func (t *filter) maxConnections() uint32 {
 	return max(least, uint32(all/share))
 }
 
-// removeRules deletes the instance's tables if they are there.
+// removeRules deletes the instance's tables. A missing one is not an error.
 func (t *filter) removeRules() error {
 	return t.firewall.remove(t.standIn(), t.table())
 }
 
-// dropIngress keeps the kernel's own stack in a Machine's namespace from hearing
-// anything. The sandbox taps the device before the hook. Without it the kernel, while
-// it has the addresses, answers segments of connections that are about to be restored
-// with resets.
+// dropIngress keeps packets from the kernel's own stack in a Machine's namespace. The sandbox taps
+// the device before the hook. Without it the kernel, while it has the addresses, answers segments
+// of connections that are about to be restored with resets.
 func dropIngress(ns *os.File) error {
 	c, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())))
 	if err != nil {
@@ -287,7 +287,7 @@ func baseChain(t *nftables.Table, name string, kind nftables.ChainType, hook *nf
 	return &nftables.Chain{Table: t, Name: name, Type: kind, Hooknum: hook, Priority: priority, Policy: &policy}
 }
 
-// ownIPv6 matches the private addresses of this host, in whatever network.
+// ownIPv6 matches the private addresses of this host, in any network.
 func (t *filter) ownIPv6(f field) []expr.Any {
 	h, _ := hostBits(t.gateway.host)
 	mask := [16]byte{0: 0xff, 1: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff}

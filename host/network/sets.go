@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// closed is where a Machine's packets do not go unless the operator allows it: every
-// range that is not of the public internet and may be behind a host.
+// closed is where a Machine's packets do not go unless the operator allows it: every range that is
+// not of the public internet and may be behind a host.
 //
 //nolint:gochecknoglobals // a constant
 var closed = []netip.Prefix{
@@ -43,7 +43,7 @@ var closed = []netip.Prefix{
 //nolint:gochecknoglobals // a constant
 var translated = netip.MustParsePrefix("64:ff9b::/96")
 
-// closedRanges returns what is closed to this instance's Machines.
+// closedRanges returns the ranges closed to this instance's Machines.
 func (t *filter) closedRanges() []netip.Prefix {
 	all := append(slices.Clone(closed), t.gateway.pool.Masked())
 	for _, p := range closed {
@@ -64,7 +64,7 @@ func translate(p netip.Prefix) netip.Prefix {
 type sets struct {
 	devices          *nftables.Set // the instance's own devices
 	networks         *nftables.Set // pairs of the same network, for each that is here
-	services         *nftables.Set // protocol and port of what the platform serves to Machines
+	services         *nftables.Set // protocol and port of the platform's services for Machines
 	closed4, closed6 *nftables.Set
 	open4, open6     *nftables.Set // what the operator allows
 	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and
@@ -79,7 +79,7 @@ type sets struct {
 // counted.
 const maxTracked = 1 << 16
 
-// addSets adds the table's sets with what is in them. t.membership is held.
+// addSets adds the table's sets with their elements. t.membership is held.
 func (t *filter) addSets(c *nftables.Conn, table *nftables.Table) (sets, error) {
 	s := sets{ingress: ingressSet(table), ports: portSets(table)}
 	if err := addSet(c, s.ingress, addressElements(slices.Collect(maps.Keys(t.ingress)))); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// The kernel tracks all connections of a server in one table. A Machine that opens ever more
-// of them gets no more than its share, by IPv4, by IPv6 with all of its addresses, and to the
-// host's services; others connect as before. What it closes, it can have again.
+// The kernel tracks all connections of a server in one table. A Machine that opens ever more of
+// them gets no more than its share, by IPv4, by IPv6 with all of its addresses, and to the host's
+// services; others connect as before. Closed connections free their share.
 func TestConnectionsAreBounded(t *testing.T) {
 	const most = 20
 	n := openIt(t, New(Options{

@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// agent is a hangar.Agent on another host. Each method is a call of the same name; what they
-// answer, package hangar says.
+// agent is a hangar.Agent on another host. Each method is a call of the same name; package hangar
+// documents the answers.
 type agent struct{ *peer }
 
 var _ hangar.Agent = agent{}

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// maxBatch bounds what waits to be sent, in bytes. A peer that takes so little is as good as gone.
+// maxBatch bounds pending frames, in bytes. A peer that accepts so little is as good as gone.
 const maxBatch = 1 << 20
 
-// batch sends frames that are added by goroutines which do not wait, as many at once as have come.
+// batch sends the frames of goroutines that do not wait, as many at once as have come.
 type batch struct {
 	out *frameWriter
 
@@ -28,7 +28,7 @@ func newBatch(out *frameWriter) *batch {
 
 var errBatchEnded = errors.New("the peer takes nothing any more")
 
-// add adds a frame. It fails when the batch is closed or the peer takes too little.
+// add adds a frame. It fails when the batch is closed or the peer accepts too little.
 func (b *batch) add(k kind, v any) error {
 	payload, err := json.Marshal(v)
 	if err != nil {
@@ -43,7 +43,7 @@ func (b *batch) add(k kind, v any) error {
 	return writeFrame(&b.queue, k, payload)
 }
 
-// waiting is how many bytes wait.
+// waiting is the size of pending frames, in bytes.
 func (b *batch) waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ const (
 )
 
 // circuit keeps calls from a peer that could not be reached. After a pause one call is let through,
-// whose outcome decides for all others.
+// whose result decides for all others.
 type circuit struct {
 	mu       sync.Mutex
 	failures int       // in a row; 0: the circuit is closed
@@ -57,7 +57,7 @@ func (c *circuit) fail() {
 	c.trying = false
 }
 
-// abandon reports that the caller did not wait for the outcome.
+// abandon reports that the caller did not wait for the result.
 func (c *circuit) abandon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -30,7 +30,7 @@ type conn struct {
 	in        io.Reader
 	out       *frameWriter
 	finish    func() // ends our direction of the exchange, after what was written
-	end       func() // ends the exchange, whatever is on its way
+	end       func() // ends the exchange, dropping what is on its way
 	remote    addr
 	datagrams bool
 
@@ -60,7 +60,7 @@ func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, fini
 	return c
 }
 
-// pump takes what the peer sends. It returns when that has come to its end.
+// pump handles the peer's frames. It returns at the end of them.
 func (c *conn) pump() {
 	defer c.fail(net.ErrClosed)
 	ended := false
@@ -104,7 +104,7 @@ func (c *conn) pump() {
 	}
 }
 
-// left notes that the peer has closed its end. It waits a while for ours.
+// left records that the peer has closed its end. It waits a while for ours.
 func (c *conn) left() {
 	c.mu.Lock()
 	c.peerGone = true
@@ -213,7 +213,7 @@ func (c *conn) endWrite() {
 	c.writing = false
 }
 
-// written is the error of a write: rather why the connection has failed.
+// written is the error of a write: if the connection has failed, the reason of that.
 func (c *conn) written(err error) error {
 	if err == nil {
 		return nil
@@ -251,7 +251,7 @@ func (c *conn) endDirection() (first bool) {
 	return first
 }
 
-// Close implements net.Conn. What was written before arrives. It may be repeated.
+// Close implements net.Conn. Earlier writes arrive. It may be repeated.
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		c.endDirection()
@@ -266,7 +266,7 @@ func (c *conn) Abort(cause error) {
 	c.closing.Do(func() {
 		c.endDirection()
 		close(c.closed)
-		payload, err := json.Marshal(faultOf(orReset(cause)))
+		payload, err := json.Marshal(faultOf(peerError(cause)))
 		if err != nil {
 			payload = nil
 		}
@@ -274,8 +274,8 @@ func (c *conn) Abort(cause error) {
 	})
 }
 
-// orReset is the error of which the peer learns: one of the platform, or a reset.
-func orReset(cause error) error {
+// peerError is the error that the peer receives: one of the platform, or a reset.
+func peerError(cause error) error {
 	if known, ok := errors.AsType[*hangar.Error](cause); ok {
 		return known
 	}
@@ -319,7 +319,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// addr is the name of what is at an end of a connection.
+// addr is the name of an end of a connection.
 type addr string
 
 // Network implements net.Addr.
@@ -357,8 +357,8 @@ func (d *deadline) passed() bool {
 	}
 }
 
-// set changes the time; zero is never. A Read that is under way learns of an earlier time only if
-// none has passed.
+// set changes the time; zero is never. A Read in progress notices an earlier time only if none has
+// passed.
 func (d *deadline) set(t time.Time) {
 	if d.arm(t) {
 		d.onExpire()

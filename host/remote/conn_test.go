@@ -81,7 +81,7 @@ func TestConnectionCarriesBothWays(t *testing.T) {
 	}
 }
 
-// TestCloseDelivers: what was written before a close arrives.
+// TestCloseDelivers: bytes written before a close arrive.
 func TestCloseDelivers(t *testing.T) {
 	_, caller, program := dialled(t)
 	data := bytes.Repeat([]byte("x"), 300_000)

@@ -16,15 +16,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// feedPause is waited for before a feed of hosts that broke is taken up again.
+// feedPause is the pause before a broken feed of hosts is followed again.
 const feedPause = time.Second
 
-// DirectoryConfig is what a Directory is made of.
+// DirectoryConfig has the dependencies of a Directory.
 type DirectoryConfig struct {
 	Agent hangar.Agent       // of this host
 	Gate  hangar.MachineGate // the same
 	Feed  hangar.HostFeed
-	// Transport returns what connects to a host and verifies that it is that host; see Transport.
+	// Transport returns the transport to one host, which verifies the host; see Transport.
 	Transport func(hangar.Host) http.RoundTripper
 	Log       *slog.Logger
 }
@@ -32,8 +32,8 @@ type DirectoryConfig struct {
 // Directory finds the agents and gates of all hosts of the cluster. It implements hangar.Agents and
 // hangar.MachineGates.
 //
-// This host is answered for in process. Before Run has seen the feed it is the only one. A Directory
-// is safe for concurrent use.
+// This host is served in process. Before Run has seen the feed it is the only one. A Directory is
+// safe for concurrent use.
 type Directory struct {
 	cfg  DirectoryConfig
 	self hangar.HostID
@@ -42,7 +42,7 @@ type Directory struct {
 	hosts    atomic.Pointer[known]
 }
 
-// known is what is known of hosts at one time. It is never changed.
+// known is the known hosts at one time. It is never changed.
 type known struct {
 	byID    map[hangar.HostID]*member
 	synced  bool
@@ -71,7 +71,7 @@ func NewDirectory(cfg DirectoryConfig) *Directory {
 	return d
 }
 
-// store makes a map of other hosts, and perhaps a record of this one, what is known.
+// store publishes the map of other hosts, and perhaps a record of this one.
 func (d *Directory) store(byID map[hangar.HostID]*member, synced bool) {
 	if byID[d.self] == nil {
 		byID[d.self] = &member{host: d.cfg.Agent.Host(), gate: d.cfg.Gate}
@@ -124,7 +124,7 @@ func (d *Directory) follow(ctx context.Context) error {
 	return nil
 }
 
-// apply changes what is known.
+// apply changes the known hosts.
 func (d *Directory) apply(ctx context.Context, change hangar.HostChange, synced bool) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -197,7 +197,7 @@ type remoteAgent struct {
 // Host implements hangar.Agent.
 func (a remoteAgent) Host() hangar.Host { return a.record }
 
-// away is the error of a host of which it is known that it cannot be reached.
+// away is the error of a host that is known to be unreachable.
 func (m *member) away() error {
 	switch {
 	case m.host.State == hangar.HostDead:
@@ -233,7 +233,7 @@ func (d *Directory) Hosts() []hangar.Host { return d.hosts.Load().placing }
 func (d *Directory) Known() []hangar.Host { return d.hosts.Load().all }
 
 // Admits reports whether a host may call this one: it has a record and is not dead. Before the feed
-// was in sync every host may that has a certificate.
+// is synced every host with a certificate may.
 func (d *Directory) Admits(id hangar.HostID) bool {
 	k := d.hosts.Load()
 	if !k.synced {

@@ -79,7 +79,7 @@ func callRoom(t *testing.T, w *world) error {
 	return err
 }
 
-// TestDirectoryFollowsAnew: what a feed that broke does not yield any more is gone.
+// TestDirectoryFollowsAnew: hosts that a restarted feed does not yield any more are gone.
 func TestDirectoryFollowsAnew(t *testing.T) {
 	s := &stub{id: other}
 	w := newWorld(t, s, s)

@@ -59,8 +59,8 @@ func writeFrame(w io.Writer, k kind, payload []byte) error {
 }
 
 // readFrame reads a frame of at most limit bytes. It returns io.EOF before the first byte of a
-// frame and io.ErrUnexpectedEOF within one. Memory grows with what arrives, whatever the length
-// claims.
+// frame and io.ErrUnexpectedEOF within one. Memory grows with what arrives, not with the claimed
+// length.
 func readFrame(r io.Reader, limit int) (kind, []byte, error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -81,7 +81,7 @@ func readFrame(r io.Reader, limit int) (kind, []byte, error) {
 	return kind(header[0]), payload.Bytes(), within(err)
 }
 
-// within is the error of what ends within a frame.
+// within turns an end within a frame into an error.
 func within(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

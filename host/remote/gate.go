@@ -15,13 +15,13 @@ const (
 	// enterTimeout bounds how long a request waits to be let into a Machine of another host. Then
 	// the edge takes another Machine.
 	enterTimeout = time.Second
-	// maxLogBatch bounds lines of logs that wait to be sent, in bytes; others are dropped.
+	// maxLogBatch bounds pending lines of logs, in bytes; others are dropped.
 	maxLogBatch = 256 << 10
 )
 
 // gate is a hangar.MachineGate on another host. Requests are let in over one exchange that stays
-// open, so that each costs one round trip. When that breaks, those who are in enter again over the
-// next.
+// open, so that each costs one round trip. When that breaks, the requests that are in enter again
+// over the next.
 type gate struct {
 	*peer
 
@@ -116,11 +116,11 @@ func (g *gate) left(id uint64) {
 	}
 	delete(g.inside, id)
 	if g.stream != nil && g.stream.add(kindLeave, entry{ID: id}) != nil {
-		g.stream.close() // with a new one, those who are in are counted anew
+		g.stream.close() // over a new one, those that are in are counted again
 	}
 }
 
-// follow keeps a connection as long as it lasts, and makes a new one as long as anyone is in.
+// follow keeps a connection as long as it lasts, and makes a new one as long as there are visits.
 func (g *gate) follow() {
 	for {
 		err := g.connection(g.work.Context)
@@ -140,7 +140,7 @@ func (g *gate) follow() {
 	}
 }
 
-// fail tells all who wait to be let in that the host is away. g.mu is held.
+// fail fails all that wait to be let in, because the host is unreachable. g.mu is held.
 func (g *gate) fail(err error) {
 	for id, answer := range g.asked {
 		delete(g.asked, id)
@@ -179,7 +179,7 @@ func (g *gate) connection(ctx context.Context) error {
 	}
 }
 
-// connected has everyone who waits, or is in, enter over a new connection.
+// connected has every waiter, and every request that is in, enter over a new connection.
 func (g *gate) connected(out *batch) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -220,7 +220,7 @@ func (g *gate) answered(k kind, payload []byte) error {
 	answer, waits := g.asked[id]
 	delete(g.asked, id)
 	if err != nil {
-		delete(g.inside, id) // also of one who entered again in vain: the Machine has ended
+		delete(g.inside, id) // also of one that could not enter again: the Machine has ended
 	}
 	if waits {
 		answer <- err
@@ -228,13 +228,13 @@ func (g *gate) answered(k kind, payload []byte) error {
 	return nil
 }
 
-// DialService implements hangar.MachineGate. Other than that of this host's Machines, the
-// connection is not the kernel's own.
+// DialService implements hangar.MachineGate. Unlike one to this host's Machines, the connection is
+// not the kernel's own.
 func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
 	return g.dial(ctx, "DialService", false, ref, port)
 }
 
-// DialDatagrams implements hangar.MachineGate. What it returns keeps datagrams apart as a socket
+// DialDatagrams implements hangar.MachineGate. The connection keeps datagrams apart as a socket
 // does.
 func (g *gate) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
 	return g.dial(ctx, "DialDatagrams", true, ref, port)

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// door counts who is in.
+// door counts the visits.
 type door struct {
 	mu    sync.Mutex
 	in    int
@@ -113,7 +113,7 @@ func TestThoseInsideEnterAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.line.hush() // those who were in leave, and cannot come back yet
+	w.line.hush() // those that were in leave, and cannot come back yet
 	w.line.cut()
 	w.await(func() bool { return d.inside() == 0 })
 	w.line.speak()

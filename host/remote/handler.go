@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/hostcert"
 )
 
-// The bounds of what peers do.
+// The bounds of peers' requests.
 const (
 	// peerStreams is how many calls and connections of one peer are under way at most, and
 	// allStreams of all.
@@ -28,7 +28,7 @@ const (
 	finishTime = time.Minute
 )
 
-// HandlerConfig is what a Handler is made of.
+// HandlerConfig has the dependencies of a Handler.
 type HandlerConfig struct {
 	Agent hangar.Agent
 	Gate  hangar.MachineGate
@@ -51,7 +51,7 @@ type Handler struct {
 	open    *connlimit.Count[hangar.HostID]
 }
 
-// streaming is how a host answers calls of one method whose answer is more than a result.
+// streaming is how a host answers calls of a method with more than one result.
 type streaming struct {
 	args  int
 	serve func(h *Handler, x *served)
@@ -167,15 +167,15 @@ func (x *served) abort() {
 	_ = x.control.SetWriteDeadline(past)
 }
 
-// finish keeps abort from what the server does with the exchange next.
+// finish protects the exchange from abort, because the server uses it for the next one.
 func (x *served) finish() {
 	x.ending.Lock()
 	defer x.ending.Unlock()
 	x.answered = true
 }
 
-// once answers a call with one result. A call that changes something goes on when its caller has
-// gone: no one would know whether half of it was done.
+// once answers a call with one result. A call that changes something continues when its caller is
+// gone: otherwise a partial change would go unnoticed.
 func (h *Handler) once(x *served, m method) {
 	ctx, cancel := x.call.context(x.r.Context())
 	defer cancel()

@@ -103,8 +103,8 @@ func wakeMachine(ctx context.Context, o *owner, c *call) (any, error) {
 	return struct{}{}, o.gate.WakeMachine(ctx, ref, port)
 }
 
-// methods returns all methods that return once, by name. Which may be repeated, the interfaces
-// say.
+// methods returns all methods that return once, by name. The interfaces say which of them may be
+// repeated.
 func methods() map[string]method {
 	type agent = hangar.Agent
 	return map[string]method{

@@ -38,8 +38,9 @@ const (
 	pingTimeout = 900 * time.Millisecond
 )
 
-// Transport returns what connects to one host: HTTP/2 over one connection, unless that has all the
-// streams that it may have, with pings that find out when the host is silent. tls verifies the host.
+// Transport returns the transport to one host: HTTP/2 over one connection, unless that has all the
+// streams that it may have, with pings that find out when the host is silent. tls verifies the
+// host.
 func Transport(config *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	protocols := new(http.Protocols)
@@ -67,7 +68,7 @@ func newPeer(ctx context.Context, host hangar.Host, transport http.RoundTripper)
 	return &peer{host: host, transport: transport, work: background.New(ctx), methods: methods()}
 }
 
-// close ends what is under way.
+// close ends all calls in progress.
 func (p *peer) close() {
 	p.work.Stop()
 	p.work.Wait()
@@ -127,8 +128,8 @@ func (p *peer) exchange(ctx context.Context, name string, body io.Reader) (io.Re
 	return nil, p.failure(ctx, err)
 }
 
-// failure is the error of an exchange that has failed: that the caller gave up, or that the host
-// cannot be reached.
+// failure is the error of an exchange that has failed: that the caller gave up, or that the host is
+// unreachable.
 func (p *peer) failure(ctx context.Context, err error) error {
 	if ended := context.Cause(ctx); ended != nil {
 		return fmt.Errorf("host %s did not answer: %w", p.host.ID, ended)

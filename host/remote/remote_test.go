@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/host/remote/remotetest"
 )
 
-// await waits for what no event tells of.
+// await waits for a condition without an event.
 func await(tb testing.TB, true func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(2 * time.Millisecond) {
@@ -102,7 +102,7 @@ func TestDeadlineTravels(t *testing.T) {
 	}
 }
 
-// TestChangesFinish: a change goes on when the connection breaks, and is not made twice.
+// TestChangesFinish: a change continues when the connection breaks, and is not made twice.
 func TestChangesFinish(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan error, 2)
 	goOn := make(chan struct{})
@@ -278,7 +278,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestCutStream: what was cut off is no end.
+// TestCutStream: a stream that was cut off has no clean end.
 func TestCutStream(t *testing.T) {
 	s := &stub{id: other, follow: func(ctx context.Context) iter.Seq2[hangar.LogEntry, error] {
 		return func(yield func(hangar.LogEntry, error) bool) {

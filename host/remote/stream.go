@@ -64,7 +64,7 @@ func each[T any](ctx context.Context, p *peer, name string, args []any, use func
 		}
 		var v T
 		if err := json.Unmarshal(payload, &v); err != nil {
-			return hangar.Errorf(hangar.CodeInternal, "", "what host %s sends cannot be read: %w", p.host.ID, err)
+			return hangar.Errorf(hangar.CodeInternal, "", "the answer of host %s cannot be read: %w", p.host.ID, err)
 		}
 		if !use(v) {
 			return nil
@@ -93,7 +93,7 @@ func (p *peer) both(ctx context.Context, name string, args ...any) (*duplex, err
 	}
 	body, pipe := io.Pipe()
 	lasting, end := context.WithCancelCause(p.work.Context)
-	// The transport looks at the context of a request only while it does not wait for its body.
+	// The transport checks the context of a request only while it does not wait for its body.
 	context.AfterFunc(lasting, func() { _ = pipe.CloseWithError(net.ErrClosed) })
 	attached := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	// The transport closes the body when the connection breaks, and with it the pipe.
@@ -216,7 +216,7 @@ func sendStdin(out *frameWriter, stdin io.Reader) {
 	if stdin != nil {
 		_, _ = io.Copy(pieces{out, kindStdin}, struct{ io.Reader }{stdin}) // not its WriteTo, which may send all at once
 	}
-	_ = out.write(kindStdin, nil) // who reads the answer learns of a lost connection
+	_ = out.write(kindStdin, nil) // the reader of the answer learns of a lost connection
 }
 
 func sendSizes(ctx context.Context, out *frameWriter, sizes <-chan hangar.TerminalSize) {

@@ -18,7 +18,7 @@ type call struct {
 	Args []json.RawMessage `json:"args"`
 	// Timeout is how long the caller waits, in milliseconds; 0: for as long as it takes.
 	Timeout int64 `json:"timeout_ms,omitempty"`
-	// What follows is what hosts read of the context: who leases, with which nonce, and who is the
+	// The fields below are what hosts read from the context: the lease holder, its nonce, and the
 	// cause of an event.
 	Subject string             `json:"subject,omitempty"`
 	Nonce   string             `json:"nonce,omitempty"`
@@ -44,7 +44,7 @@ func newCall(ctx context.Context, args []any) (call, error) {
 	return c, nil
 }
 
-// context returns ctx with what the caller's has for the host, and its time.
+// context returns ctx with the caller's values for the host, and its deadline.
 func (c *call) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx = hangar.WithEventSource(hangar.WithLeaseNonce(ctx, c.Nonce), c.Source)
 	if c.Subject != "" {

@@ -166,7 +166,7 @@ func (w *world) gate() hangar.MachineGate {
 	return g
 }
 
-// await waits for what no event tells of.
+// await waits for a condition without an event.
 func (w *world) await(true func() bool) {
 	w.tb.Helper()
 	await(w.tb, true)

@@ -43,7 +43,7 @@ func place(mount *os.File, dir string) error {
 	return nil
 }
 
-// mountKept mounts a layer that is there.
+// mountKept mounts an existing layer.
 func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64) error {
 	image, err := os.OpenFile(l.image(id), os.O_RDWR, 0)
 	if err != nil {
@@ -83,8 +83,8 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	return place(mount, l.Path(id))
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
-// was killed begins anew.
+// growPatience bounds how long a file system grows, which is a matter of its metadata. An
+// interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
 // settle makes a file system fit to be mounted: free of known errors, and as large as its
@@ -115,7 +115,7 @@ func (l *Layers) settle(ctx context.Context, id hangar.MachineID, device string,
 	return finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.GrowCompact(ctx, device, l.growing(id)) })
 }
 
-// growing is a file that is there while the file system of a layer grows, to undo that.
+// growing is a file that exists while the file system of a layer grows, to undo that.
 func (l *Layers) growing(id hangar.MachineID) string { return l.Path(id) + ".growing" }
 
 func repairError(err error) error {

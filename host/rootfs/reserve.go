@@ -21,8 +21,8 @@ const (
 	reserveSize  = 64 << 10 // bytes, of each file
 )
 
-// Reserve takes away from a layer that is mounted the room that Mount has made, or what is
-// left of it. It is to be called once the Machine runs.
+// Reserve takes back the room in a mounted layer that Mount has made, or the rest of it. It is to
+// be called once the Machine runs.
 func (l *Layers) Reserve(id hangar.MachineID) error {
 	if l.o.Unbounded {
 		return nil

@@ -1,14 +1,14 @@
 // Package rootfs keeps the writable layers of Machines, each in a file system that is as large as the Machine may make it.
 //
-// A layer is an ext4 file system in a sparse file, mounted from a loop device. Whatever a
-// Machine writes, it is the Machine that meets ENOSPC, for bytes and for files alike, and
-// never its server. What it has synced survives a kill and a loss of power, as the journal
-// of ext4 and that of the file system below have it; what it frees returns to the server.
+// A layer is an ext4 file system in a sparse file, mounted from a loop device. When a Machine
+// fills it, the Machine gets ENOSPC, for bytes and for files alike, and never its server. What it
+// has synced survives a kill and a loss of power, as the journal of ext4 and that of the file
+// system below have it; what it frees returns to the server.
 //
-// No device and no mount outlives its use, without a record of it: a device ends when the
-// file system on it is unmounted, and a layer that no Machine has yet is mounted nowhere but
-// in this process, and ends with it. A file is locked for as long as a device is made of it,
-// by whatever process, so that it never becomes two devices.
+// No device and no mount outlives its use without a record of it: a device ends when the file
+// system on it is unmounted, and a layer that no Machine has yet is mounted nowhere but in this
+// process, and ends with it. A file is locked, across processes, for as long as it backs a
+// device, so that it never becomes two devices.
 //
 // A few layers are made before they are needed, which takes their making off the start of a
 // Machine. Options.Unbounded keeps layers in plain directories, for servers without loop
@@ -36,13 +36,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
-// DefaultSize is how large a layer is of which nothing is said, in bytes.
+// DefaultSize is the size of a layer without a configured one, in bytes.
 const DefaultSize = 8 << 30
 
 var (
 	// ErrDamaged says that there is a layer and that it cannot be mounted.
 	ErrDamaged = errors.New("the writable layer is damaged")
-	// ErrLost says that something of what a Machine wrote without a sync did not reach the disk.
+	// ErrLost says that some unsynced writes of a Machine did not reach the disk.
 	ErrLost = errors.New("not all of the writable layer reached the disk")
 )
 
@@ -76,8 +76,8 @@ func New(o Options) *Layers {
 	return &Layers{o: o, closing: make(chan struct{})}
 }
 
-// Open removes what a process before has left unfinished, and makes a first layer, which
-// shows that the server can.
+// Open removes what an earlier process has left unfinished, and makes a first layer, which shows
+// that the server can.
 func (l *Layers) Open(ctx context.Context) error {
 	if err := errors.Join(os.MkdirAll(l.o.Dir, 0o700), os.Chmod(l.o.Dir, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
@@ -137,7 +137,7 @@ func (l *Layers) removeMountPoints() error {
 	return nil
 }
 
-// Close ends what this process does with layers. Those of Machines stay mounted.
+// Close ends this process's work on layers. Those of Machines stay mounted.
 func (l *Layers) Close() error {
 	select {
 	case <-l.closing:
@@ -161,13 +161,13 @@ const imageSuffix = ".img"
 
 func (l *Layers) image(id hangar.MachineID) string { return l.Path(id) + imageSuffix }
 
-// Mount mounts the layer of a Machine at Path, and makes one if there is none, or if the
-// Machine is to begin with a fresh one. It is size bytes large, as Options say if size is 0;
-// one that is kept may grow, and stays as it is if it is larger. A layer that is mounted
-// already is kept or replaced likewise. It answers ErrDamaged.
+// Mount mounts the layer of a Machine at Path, and makes one if there is none, or if the Machine is
+// to begin with a fresh one. It is size bytes large, as Options say if size is 0. A kept layer may
+// grow, and stays as it is if it is larger. A mounted layer is kept or replaced likewise. It
+// answers ErrDamaged.
 //
-// What little the platform itself writes to the layer before the Machine runs, it finds room
-// for in one that is full. Reserve takes that room away again.
+// The few files that the platform writes to the layer before the Machine runs find room even in a
+// full one. Reserve takes that room away again.
 func (l *Layers) Mount(ctx context.Context, id hangar.MachineID, size int64, fresh bool) error {
 	if size == 0 {
 		size = l.o.Size
@@ -236,7 +236,7 @@ func (l *Layers) Mounted(id hangar.MachineID) (bool, error) {
 	return ext4.IsMounted(l.Path(id))
 }
 
-// Sync puts what a Machine wrote on the disk.
+// Sync puts a Machine's writes on the disk.
 func (l *Layers) Sync(id hangar.MachineID) error {
 	dir, err := os.Open(l.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -309,14 +309,14 @@ func (l *Layers) List() ([]hangar.MachineID, error) {
 	return list, nil
 }
 
-// Usage is what the file system of a layer says of itself.
+// Usage is the usage of a layer's file system.
 type Usage struct {
 	Bytes, BytesFree int64
 	Files, FilesFree int64
 }
 
-// Usage returns how full a layer is, which has to be mounted. Of one without a bound it is
-// what the server's file system says.
+// Usage returns the usage of a layer, which has to be mounted; for one without a bound, that of the
+// server's file system.
 func (l *Layers) Usage(id hangar.MachineID) (Usage, error) {
 	if mounted, err := l.Mounted(id); err != nil || !mounted && !l.o.Unbounded {
 		return Usage{}, errors.Join(err, fmt.Errorf("machine %s: its writable layer is not mounted", id))
@@ -330,7 +330,7 @@ func (l *Layers) Usage(id hangar.MachineID) (Usage, error) {
 	}, nil
 }
 
-// Allocated returns how many bytes of the disk all layers take, without looking into one.
+// Allocated returns how many bytes of the disk all layers take. It does not read the layers.
 func (l *Layers) Allocated() (int64, error) {
 	var sum int64
 	for _, pattern := range []string{filepath.Join(l.o.Dir, "*"+imageSuffix), filepath.Join(l.spareDir(), "*")} {

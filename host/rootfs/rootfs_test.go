@@ -30,8 +30,8 @@ func free(tb testing.TB, dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// TestBound fills layers in every way: who fills meets ENOSPC at the size that was promised,
-// and nobody else does.
+// TestBound fills layers in every way: the Machine that fills one gets ENOSPC at the promised
+// size, and no other does.
 func TestBound(t *testing.T) {
 	disk := smallDisk(t, 512*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: layerSize})
@@ -62,7 +62,7 @@ func TestBound(t *testing.T) {
 			if usage.BytesFree > mib && usage.FilesFree > 0 {
 				t.Errorf("df shows %+v of one that is full", usage)
 			}
-			// What the layer before took is given back with the loop device, a moment later.
+			// The room of the last layer is freed with the loop device, a moment later.
 			deadline := time.Now().Add(30 * time.Second)
 			for before-free(t, disk) > layerSize+16*mib && time.Now().Before(deadline) {
 				<-time.After(10 * time.Millisecond)
@@ -221,7 +221,8 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestGrowthIsNotCutShort ends the context of a mount while the file system grows, which goes on.
+// TestGrowthIsNotCutShort ends the context of a mount while the file system grows. The growth
+// continues.
 func TestGrowthIsNotCutShort(t *testing.T) {
 	const program = "resize2fs"
 	real, err := exec.LookPath(program)
@@ -282,8 +283,8 @@ func TestFullLayer(t *testing.T) {
 	}
 }
 
-// TestFullServer fills the disk below the layers: what is not written is an error for who
-// syncs, and what was synced before is there when there is room again.
+// TestFullServer fills the disk below the layers: a sync of unwritten data fails, and earlier
+// synced data is there when there is room again.
 func TestFullServer(t *testing.T) {
 	disk := smallDisk(t, 96*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: 1 << 30})
@@ -299,7 +300,7 @@ func TestFullServer(t *testing.T) {
 		t.Errorf("%d MiB were synced on a disk of 96: %v", written/mib, err)
 	}
 	if _, err := fill(path(machines[0], "more"), 4*mib); err == nil {
-		t.Error("another Machine could sync what there is no room for")
+		t.Error("another Machine could sync more than there is room for")
 	}
 	if err := l.Mount(t.Context(), machines[2], 0, true); err == nil {
 		t.Error("a layer was made where there is no room")
@@ -321,7 +322,7 @@ func TestFullServer(t *testing.T) {
 	must(t, err)
 }
 
-// TestFreedSpaceReturns: what a Machine removes is the server's again, while it runs.
+// TestFreedSpaceReturns: room that a Machine frees is the server's again, while it runs.
 func TestFreedSpaceReturns(t *testing.T) {
 	disk := smallDisk(t, 256*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: 1 << 30})
@@ -344,7 +345,7 @@ func TestFreedSpaceReturns(t *testing.T) {
 	})
 }
 
-// TestInUse: a layer that somebody has still open never becomes two devices.
+// TestInUse: a layer that another process has open never becomes two devices.
 func TestInUse(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
@@ -364,7 +365,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestDamaged tells of a layer that cannot be mounted, and leaves it alone.
+// TestDamaged reports a layer that cannot be mounted, and does not change it.
 func TestDamaged(t *testing.T) {
 	dir := newDir(t)
 	l := open(t, rootfs.Options{Dir: dir, Size: layerSize})
@@ -459,7 +460,7 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// TestUnbounded keeps layers in directories, for who has asked for it.
+// TestUnbounded keeps layers in directories, on request.
 func TestUnbounded(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Unbounded: true})
 	id := machines[0]

@@ -83,7 +83,7 @@ func (l *Layers) refillLater() {
 }
 
 func (l *Layers) refill() {
-	// No caller's: what is made serves them all. Making one takes milliseconds.
+	// No caller's: all of them use the result. Making one takes milliseconds.
 	ctx := context.Background() //nolint:forbidigo // see above
 	for {
 		l.spares.mu.Lock()
@@ -106,7 +106,7 @@ func (l *Layers) refill() {
 		}
 		s, err := l.make(ctx, l.o.Size)
 		if err != nil {
-			// The next Machine meets the same, and is told.
+			// The next Machine meets the same error, and reports it.
 			l.o.Log.Warn("no writable layer waits for the next machine", "error", err)
 			l.spares.mu.Lock()
 			l.spares.refill = false
@@ -119,8 +119,8 @@ func (l *Layers) refill() {
 
 func (l *Layers) spareDir() string { return filepath.Join(l.o.Dir, "spare") }
 
-// make makes a layer. Its file is on the disk before a Machine has it: what is lost with a
-// loss of power is then at worst what the Machine did not sync.
+// make makes a layer. Its file is on the disk before a Machine has it: a loss of power then loses
+// at worst what the Machine did not sync.
 func (l *Layers) make(ctx context.Context, size int64) (_ *spare, err error) {
 	image, err := os.CreateTemp(l.spareDir(), "*")
 	if err != nil {

@@ -94,10 +94,11 @@ func (c *client) forward(ctx context.Context, offered ssh.NewChannel, network, a
 	_ = channel.Close()
 }
 
-// maxFailure bounds what a process says of why it has not connected, in bytes.
+// maxFailure bounds the error text of a process that could not connect, in bytes.
 const maxFailure = 200
 
-// answer is what the process writes: a zero byte and then what comes of the connection, or why there is none.
+// answer is the process's output: a zero byte and then the data of the connection, or the reason
+// for its failure.
 type answer struct {
 	answered chan struct{} // closed with the zero byte
 	joined   chan struct{} // closed by join

@@ -21,7 +21,7 @@ const (
 	exitFailed   = 255
 )
 
-// The bounds of what a client sets of an environment.
+// The bounds of a client's environment.
 const (
 	maxVariables = 64
 	maxVariable  = 16 << 10 // bytes of a value
@@ -145,7 +145,7 @@ func sizeOf(rows, cols uint32) hangar.TerminalSize {
 	return hangar.TerminalSize{Rows: uint16(min(rows, most)), Cols: uint16(min(cols, most))}
 }
 
-// resized tells the command a size; one that it has not taken yet is forgotten.
+// resized sends the command a new size; an older one that it has not taken yet is dropped.
 func (s *session) resized(size hangar.TerminalSize) {
 	select {
 	case <-s.resize:
@@ -167,7 +167,7 @@ func (s *session) start(ctx context.Context, attempts ...[]string) bool {
 	return true
 }
 
-// run runs a command and tells the client how it ended.
+// run runs a command and reports its exit to the client.
 func (s *session) run(ctx context.Context, attempts [][]string) {
 	streams := hangar.ExecStreams{Stdin: s.channel, Stdout: s.channel, Stderr: s.channel.Stderr(), Resize: s.resize}
 	if s.tty {
@@ -216,7 +216,7 @@ func (s *session) ended(ctx context.Context, result hangar.ExecResult, err error
 	_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(result.ExitCode)}))
 }
 
-// say tells the client's user something.
+// say writes a line for the client's user.
 func (s *session) say(text string) {
 	to := io.Writer(s.channel.Stderr())
 	if s.tty {

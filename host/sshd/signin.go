@@ -17,7 +17,7 @@ import (
 // serverVersion is what clients see first (RFC 4253, section 4.2).
 const serverVersion = "SSH-2.0-hangar"
 
-// What a certificate may permit (OpenSSH, PROTOCOL.certkeys).
+// The permissions of a certificate (OpenSSH, PROTOCOL.certkeys).
 const (
 	permitTerminal   = "permit-pty"
 	permitForwarding = "permit-port-forwarding"

@@ -1,22 +1,25 @@
-// Package sshd signs users in to the Machines of a host with OpenSSH, whatever their images have.
+// Package sshd signs users in to the Machines of a host with OpenSSH, without help from their
+// images.
 //
-// It is the server behind MachineSSHPort of the private addresses of Machines. It runs on the host and
-// costs a Machine nothing: a shell, a command, SFTP and forwarded connections are processes that are
-// executed in the Machine, as the user who has signed in. So a forwarded connection reaches what the
-// Machine reaches, and nothing of the host.
+// It is the server behind MachineSSHPort of the private addresses of Machines. It runs on the
+// host and costs a Machine nothing: a shell, a command, SFTP and forwarded connections are
+// processes that are executed in the Machine, as the user who has signed in. So a forwarded
+// connection reaches what the Machine reaches, and nothing of the host.
 //
-// Promises. A user is let in by a certificate alone: of the authority of the Machine's organization, for a user
-// name, or for one in this App, that is the one asked for, within its time, and from the address that
-// it is for. What the certificate does not permit (a terminal, forwarding) is refused. Passwords, keys without a
-// certificate, agent and X11 forwarding and ports that listen in the Machine for the client are not offered. Each
-// Machine has a host key of its own, which derives from one secret of the host and is the same after restarts.
+// Promises. A user is let in only by a certificate: of the authority of the Machine's organization,
+// for the requested user name, or for that name in this App, within its time, and from the address
+// that it is for. What the certificate does not permit (a terminal, forwarding) is refused.
+// Passwords, keys without a certificate, agent and X11 forwarding and ports that listen in the
+// Machine for the client are not offered. Each Machine has a host key of its own, which derives
+// from one secret of the host and is the same after restarts.
 //
-// What clients hold is bounded by organization, and no organization can take all of it; see Limits.
+// Resources of clients are bounded by organization, and no organization can take all of them; see
+// Limits.
 //
 // Concurrency. One goroutine per connection and a few per channel, all of which end with Run's context, or
 // when their connection does.
 //
-// Who may call which Machine is decided before, by the network: see network.Network.
+// The network has decided before which Machines a caller may reach: see network.Network.
 package sshd
 
 import (
@@ -41,7 +44,8 @@ import (
 // SecretSize is the size of Options.Secret, in bytes.
 const SecretSize = 32
 
-// Limits bound what clients hold of the host. A pair is for one organization, and for all together.
+// Limits bound the resources of clients on the host. A pair is for one organization, and for all
+// together.
 type Limits struct {
 	SigningIn  [2]int         // connections whose user is not known yet
 	Clients    [2]int         // connections
@@ -59,7 +63,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Options are what a Server is made of. All are required.
+// Options are the dependencies of a Server. All are required.
 type Options struct {
 	Machines hangar.SSHHost
 	Trust    hangar.SSHTrust
@@ -112,7 +116,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Serve accepts connections until ctx ends. called tells which Machine one is for.
+// Serve accepts connections until ctx ends. called returns the Machine of a connection.
 func (s *Server) Serve(ctx context.Context, l net.Listener, called func(net.Conn) (hangar.MachineID, bool)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {

@@ -233,7 +233,8 @@ func (r *rig) dial(id hangar.MachineID, user string, w wish) (*ssh.Client, error
 	})
 }
 
-// openSSH returns the arguments of the real programs, which are the same for all of them, but for the target.
+// openSSH returns the arguments of the real programs, which are the same for all of them, except
+// for the target.
 func (r *rig) openSSH(id hangar.MachineID) (args []string, port string) {
 	r.t.Helper()
 	private, _, certificate := r.certify(wish{})

@@ -1,8 +1,8 @@
-// Package usage reads what the kernel of a host knows of the devices of its Machines, and works
-// out what follows from it: what a block device has done since a Machine has it, how full a file
-// system is, load averages, idle time.
+// Package usage reads the kernel's counters of the devices of Machines, and derives the rest from
+// them: what a block device has done since a Machine has it, how full a file system is, load
+// averages, idle time.
 //
-// It starts no process, and waits for no device: all is read of /sys and statfs(2).
+// It starts no process, and waits for no device: everything is read from /sys and statfs(2).
 package usage
 
 import (
@@ -24,7 +24,7 @@ import (
 // ErrNoDevice says that a directory is not the root of a file system on a block device of its own.
 var ErrNoDevice = errors.New("no block device is mounted there")
 
-// DiskFields are the names of what a block device counts, in the order of the kernel's
+// DiskFields are the names of a block device's counters, in the order of the kernel's
 // Documentation/block/stat.rst: times are in milliseconds, sectors of 512 bytes.
 //
 //nolint:gochecknoglobals // it never changes
@@ -37,10 +37,10 @@ var DiskFields = [...]string{
 // inProgress is the field that is no counter.
 const inProgress = 8
 
-// Disk is what a block device has counted.
+// Disk has the counters of a block device.
 type Disk struct {
 	Device uint64                  `json:"device"`
-	Seq    uint64                  `json:"seq"` // tells one use of the device from the next; 0: the kernel is older than 5.15
+	Seq    uint64                  `json:"seq"` // differs between uses of the device; 0: the kernel is older than 5.15
 	Counts [len(DiskFields)]uint64 `json:"counts"`
 }
 
@@ -85,11 +85,11 @@ func parseDisk(text string) (counts [len(DiskFields)]uint64, err error) {
 	return counts, nil
 }
 
-// Disks are what the devices of a Machine had counted when it got them: a device counts on
-// through everything that it is used for, one use after the other.
+// Disks are the counters of a Machine's devices when it got them: a device continues its counts
+// through all its uses, one after the other.
 type Disks map[string]Disk
 
-// ReadDisks reads what Disks.Write wrote. Nothing is an empty one.
+// ReadDisks reads what Disks.Write wrote. A missing or damaged file is empty.
 func ReadDisks(file string) Disks {
 	disks := Disks{}
 	if raw, err := os.ReadFile(file); err != nil || json.Unmarshal(raw, &disks) != nil || disks == nil {
@@ -98,7 +98,7 @@ func ReadDisks(file string) Disks {
 	return disks
 }
 
-// Write keeps the counts for a later process. What a crash leaves of the file is none of them.
+// Write keeps the counts for a later process. A crash leaves a file that Read refuses.
 func (d Disks) Write(file string) error {
 	raw, err := json.Marshal(d)
 	if err != nil {
@@ -107,8 +107,8 @@ func (d Disks) Write(file string) error {
 	return os.WriteFile(file, raw, 0o600)
 }
 
-// Since returns what a device has counted since the Machine has it. A device of which that is not
-// known counts from now on.
+// Since returns what a device has counted since the Machine has it. An unknown device counts from
+// now on.
 func (d Disks) Since(name string, now Disk) (counts [len(DiskFields)]uint64) {
 	before, ok := d[name]
 	if !ok || before.Device != now.Device || before.Seq != now.Seq {
@@ -125,7 +125,7 @@ func (d Disks) Since(name string, now Disk) (counts [len(DiskFields)]uint64) {
 	return counts
 }
 
-// FileSystem is what a file system says of itself, see statfs(2).
+// FileSystem is the usage of a file system, see statfs(2).
 type FileSystem struct{ Blocks, BlockSize, Free, Avail uint64 }
 
 // ReadFileSystem answers ErrNoDevice where no file system is mounted.

@@ -113,7 +113,7 @@ func TestProcessor(t *testing.T) {
 	near("load 15", load[2], 2)
 	near("idle", p.Idle().Seconds(), 2*3615-1830)
 
-	// Another sandbox begins anew.
+	// Another sandbox starts from zero.
 	p.Sample(at(2*time.Hour), at(2*time.Hour-10*time.Second), 0, 2)
 	load, _ = p.Load()
 	near("load 1", load[0], 0)

@@ -105,8 +105,8 @@ func withCryptsetup(t *testing.T, w *world, spec volume.Spec, file string) {
 	}
 }
 
-// What one backend has open stays with it, whichever the next process prefers, until it is
-// closed.
+// A volume stays with the backend that has it open, even if the next process prefers another,
+// until it is closed.
 func TestBackendIsKept(t *testing.T) {
 	needBoth(t)
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -133,7 +133,7 @@ func TestBackendIsKept(t *testing.T) {
 				t.Errorf("%s is still of %s", path, b)
 			}
 			second.close(d)
-			// So it is when nobody takes it back.
+			// The same if it is not taken back.
 			first.attach(spec)
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
@@ -184,7 +184,7 @@ func TestChangesAreForgotten(t *testing.T) {
 		daemon.close(d)
 		d = daemon.attach(spec)
 		if !known(d) {
-			t.Error("changes are not known though nobody else had it open")
+			t.Error("changes are not known although no other process had it open")
 		}
 		daemon.close(d)
 		d = kernel.attach(spec)

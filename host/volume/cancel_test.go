@@ -77,8 +77,8 @@ func finished(do func(finish.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error { return finish.Do(ctx, time.Minute, do) }
 }
 
-// TestCutShort ends the context of each operation at every one of its steps: what runs on the
-// volume goes on, with what it has not synced, and the operation can be repeated.
+// TestCutShort ends the context of each operation at every one of its steps: the volume's users
+// continue, with their unsynced data, and the operation can be repeated.
 func TestCutShort(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)

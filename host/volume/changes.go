@@ -90,9 +90,8 @@ func readChanges(path string) (changes, error) {
 	return c, nil
 }
 
-// takeUp moves what was known when a volume was closed from its directory to one that is
-// gone after a restart of the host, as what is open is: from now on the volume may change
-// without anybody's writing down where.
+// takeUp moves the known changes of a closed volume from its directory to one that is gone after
+// a restart of the host, as open devices are: from now on the volume may change without a record.
 func takeUp(dir, run string) (changes, error) {
 	path := filepath.Join(dir, changesFile)
 	c, err := readChanges(path)

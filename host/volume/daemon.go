@@ -67,8 +67,8 @@ func (b *daemonBackend) loops(id hangar.VolumeID) ([]loopdev.Device, error) {
 // isNameless reports whether the name of a file is what is left after it was unmounted.
 func isNameless(file string) bool { return file == "/" }
 
-// ownerOf returns the volume of a loop device, empty for one of others. The file tells it,
-// and the label if that has no name any more.
+// ownerOf returns the volume of a loop device, empty for another program's. The file names it, or
+// the label if the file has no name any more.
 func (b *daemonBackend) ownerOf(d loopdev.Device) hangar.VolumeID {
 	if id, ok := strings.CutPrefix(d.Label, b.labels()); ok {
 		return hangar.VolumeID(id)
@@ -149,7 +149,7 @@ func (h *daemonHandle) resume(ctx finish.Context) error {
 		return err
 	}
 	h.loop = found[0]
-	h.loop.Label = h.b.label(h.image.id) // whether or not the kernel tells
+	h.loop.Label = h.b.label(h.image.id) // even if the kernel does not say
 	if h.prior, err = readChanges(filepath.Join(h.b.v.runDir(h.image.id), changesFile)); err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (h *daemonHandle) close(ctx finish.Context) error {
 		remove(h.cow()), remove(filepath.Join(h.b.v.runDir(h.image.id), changesFile)))
 }
 
-// flush puts on the disk whatever was written to a block device.
+// flush puts all data written to a block device on the disk.
 func flush(device string) error {
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {

@@ -124,9 +124,9 @@ func (v *daemonView) close(ctx finish.Context) error {
 	return errors.Join(v.image.Close(), v.h.daemon.Drop(ctx, v.h.cow()))
 }
 
-// readImage returns what was ever written, and what has changed since each mark, as of the
-// view that is shown. It looks once: whoever overwrites less than the daemon copies for the
-// view makes more of it appear as written.
+// readImage returns what was ever written, and what has changed since each mark, as of the view
+// that is shown. It reads the list once, because an overwrite that is smaller than the daemon's
+// copy for the view makes more of it appear as written.
 func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, known changes, err error) {
 	marks, bitmaps, err := h.daemon.Marks(ctx)
 	if err != nil {
@@ -155,8 +155,7 @@ func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, know
 	return h.inside(written), h.prior.followedBy(known), nil
 }
 
-// changesSoFar returns what has changed since each mark on a device that nobody uses any
-// more.
+// changesSoFar returns what has changed since each mark on a device that is no longer in use.
 func (h *daemonHandle) changesSoFar(ctx finish.Context) (changes, error) {
 	counted, err := h.daemon.Counts(ctx)
 	if err != nil || !counted {

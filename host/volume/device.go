@@ -19,13 +19,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Device is a volume that is open as a block device. It stays open until Close or Release,
-// whatever becomes of this process.
+// Device is a volume that is open as a block device. It stays open until Close or Release, even
+// if this process ends.
 type Device struct {
 	v      *Volumes
 	handle handle
 
-	// What follows is changed with the volume's lock held.
+	// The fields below are changed with the volume's lock held.
 	image  image
 	frozen *Frozen // the view that is open, or nil
 	// close has synced what was written; unsynced says that not all of it could be.
@@ -36,7 +36,7 @@ type Device struct {
 	forced  atomic.Bool                 // its end by force has begun, and may have failed
 }
 
-// lock waits until nobody else works on the volume, and answers ErrLost if it is gone.
+// lock waits for the lock of the volume, and answers ErrLost if it is gone.
 func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -56,8 +56,8 @@ func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 // Path is the block device.
 func (d *Device) Path() string { return d.handle.path() }
 
-// Lost is closed when the block device went away by itself, for the reason that Err has.
-// What was synced is in the image; nothing but Close and Release works any more.
+// Lost is closed when the block device went away by itself, for the reason that Err has. Synced
+// data is in the image; nothing but Close and Release works any more.
 func (d *Device) Lost() <-chan struct{} { return d.handle.lost() }
 
 // Err is nil until the device is lost, or released.
@@ -89,9 +89,8 @@ func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Format makes an ext4 file system, unless anything was ever written: then it answers
-// ErrNotBlank, also when that was an earlier Format. One that was interrupted does not
-// count.
+// Format makes an ext4 file system, unless anything was ever written: then it answers ErrNotBlank,
+// also after an earlier Format. An interrupted one does not count.
 func (d *Device) Format(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -120,7 +119,7 @@ func (d *Device) Format(ctx context.Context) error {
 	return unmark(mark)
 }
 
-// Mounted is what Mount did.
+// Mounted is the result of Mount.
 type Mounted struct {
 	Dir      string
 	Replayed bool   // it was not unmounted: the journal put it right
@@ -129,9 +128,9 @@ type Mounted struct {
 	Report   string // what e2fsck said, for people
 }
 
-// Mount mounts the file system, which is put right before if it was not unmounted, and
-// grows if the device has. It answers ErrUnrepairable, with the reason, for one that must
-// not be mounted. Mounted already, it says where.
+// Mount mounts the file system, which is repaired before if it was not unmounted, and grows if the
+// device has. It answers ErrUnrepairable, with the reason, for one that must not be mounted. If it
+// is mounted already, Mount returns where.
 func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -175,7 +174,8 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 		}
 		return err
 	}
-	// The kernel lets nobody here grow what is mounted, but resize2fs can what is not.
+	// The kernel refuses to grow a mounted file system here, but resize2fs can grow an unmounted
+	// one.
 	if err := d.unmount(ctx); err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	return ext4.Mount(d.Path(), m.Dir)
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. One that
-// was killed begins anew.
+// growPatience bounds how long a file system grows, which is a matter of its metadata. An
+// interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
 // growUnmounted makes the file system as large as the device. Until it is complete a file says
@@ -265,7 +265,7 @@ func repairError(err error) error {
 	return fmt.Errorf("%w: %s", ErrUnrepairable, strings.TrimPrefix(err.Error(), ext4.ErrUnrepairable.Error()+": "))
 }
 
-// Usage is what the file system says of itself, zero while it is not mounted.
+// Usage is the usage of the file system, zero while it is not mounted.
 func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -312,8 +312,8 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 	return err == nil, err
 }
 
-// Check looks at the whole file system of a device that is not mounted, and changes
-// nothing. It answers ErrUnrepairable with what is wrong.
+// Check checks the whole file system of a device that is not mounted, and changes nothing. It
+// answers ErrUnrepairable with the fault.
 func (d *Device) Check(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -326,10 +326,10 @@ func (d *Device) Check(ctx context.Context) error {
 	return nil
 }
 
-// Close unmounts the volume and ends the device, with a view that is open. When it returns
-// nil, everything is durable and nothing is left on the host. With ErrLost and ErrUnsynced it has
-// ended as well, but not all that was written may be on the disk. One that is still in use it
-// leaves open. It may be repeated.
+// Close unmounts the volume and ends the device, with an open view. When it returns nil, everything
+// is durable and nothing is left on the host. With ErrLost and ErrUnsynced the device has ended as
+// well, but not all writes may be on the disk. A device that is still in use stays open. It may be
+// repeated.
 func (d *Device) Close(ctx finish.Context) error {
 	unlock, err := d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -360,7 +360,7 @@ func (d *Device) close(ctx context.Context) error {
 	}
 	if err := syncAll(d.dir()); err != nil {
 		// A file system that has shut itself down writes no more, however often it is asked.
-		d.v.o.Log.ErrorContext(ctx, "volume is closed without what could not be written", "volume", d.image.id, "error", err)
+		d.v.o.Log.ErrorContext(ctx, "volume is closed with unwritten data, which is lost", "volume", d.image.id, "error", err)
 		d.unsynced = fmt.Errorf("volume %s: %w: %w", d.image.id, ErrUnsynced, err)
 	}
 	d.synced = true
@@ -383,9 +383,9 @@ func (d *Device) end(ctx finish.Context) error {
 		err = d.handle.close(ctx)
 	}
 	if err != nil {
-		// All is on the disk and nobody here uses it. A mount namespace that somebody made
-		// meanwhile may have a copy of the mount for as long as it exists: not a reason to
-		// keep the volume open.
+		// All is on the disk and nothing here uses it. A mount namespace that was made meanwhile
+		// may have a copy of the mount for as long as it exists: not a reason to keep the volume
+		// open.
 		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
 		return d.v.release(ctx, d.image.id)
 	}

@@ -76,7 +76,7 @@ func TestExtend(t *testing.T) {
 	})
 }
 
-// Blocks that are cleared read as zeros, or whoever clears them hears that it does not work.
+// Blocks that are cleared read as zeros, or the program that clears them gets an error.
 func TestClearedBlocks(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)
@@ -149,7 +149,7 @@ func TestUnrepairable(t *testing.T) {
 	})
 }
 
-// What was damaged a little is repaired, and said so.
+// Slight damage is repaired, and reported.
 func TestRepaired(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)

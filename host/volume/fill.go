@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Target takes the raw content of a volume that is being filled. Methods may be called
-// from many goroutines, but for Close.
+// Target takes the raw content of a volume that is being filled. Methods may be called from many
+// goroutines, except for Close.
 type Target interface {
 	io.WriterAt
 	io.ReaderAt
@@ -19,8 +19,8 @@ type Target interface {
 	Close() error
 }
 
-// Fill opens the content of a device that is not mounted. Until it is closed, nobody can
-// mount the device or make a view of it; Close and Release of the device close it.
+// Fill opens the content of a device that is not mounted. Until it is closed, the device cannot
+// be mounted or viewed; Close and Release of the device close it.
 func (d *Device) Fill(ctx context.Context) (Target, error) {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -58,8 +58,8 @@ func (d *Device) endFilling() error {
 	return nil
 }
 
-// What a target writes past the page cache, which takes half the time: whole pages from
-// buffers that begin at one.
+// A target writes past the page cache, which takes half the time: whole pages from aligned
+// buffers.
 const (
 	pageSize     = 4096
 	bufferSize   = 1 << 20

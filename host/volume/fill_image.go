@@ -12,19 +12,18 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/luks"
 )
 
-// imageTarget writes into the image itself, past the block device and whoever encrypts for
-// it: several times as fast. Nobody else uses the device meanwhile, and nobody counts what
-// changes.
+// imageTarget writes into the image itself, past the block device and its encryption: several
+// times as fast. The device is not used otherwise meanwhile, and changes are not counted.
 type imageTarget struct {
 	image   image
 	file    *os.File
-	device  *os.File // open for this target alone, so that nobody mounts it
+	device  *os.File // open exclusively, so that it cannot be mounted
 	release func()   // called once
 	buffers sync.Pool
 
 	parts sync.Mutex // held while part of a sector is replaced
 
-	mu    sync.RWMutex // held for reading by whoever uses the files
+	mu    sync.RWMutex // held for reading while the files are in use
 	ended bool
 }
 
@@ -43,7 +42,7 @@ func newImageTarget(im image, device string, release func()) (*imageTarget, erro
 	}, nil
 }
 
-// ReadAt reads what was written. What was not is undefined.
+// ReadAt reads written parts. Others are undefined.
 func (t *imageTarget) ReadAt(b []byte, offset int64) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -151,6 +150,6 @@ func (t *imageTarget) Close() error {
 	}
 	t.ended = true
 	t.release()
-	// What the kernel has read of the device is not what is there now.
+	// The kernel's cache of the device is stale now.
 	return errors.Join(t.file.Sync(), unix.IoctlSetInt(int(t.device.Fd()), unix.BLKFLSBUF, 0), t.file.Close(), t.device.Close())
 }

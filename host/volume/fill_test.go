@@ -58,8 +58,7 @@ func TestFill(t *testing.T) {
 	w.close(d)
 }
 
-// What is written past the device is on the device, for nobody else meanwhile, and ends
-// with it.
+// Data written past the device is on the device, is exclusive meanwhile, and ends with it.
 func TestFillEnds(t *testing.T) {
 	kinds(t, 16*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)

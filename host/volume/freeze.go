@@ -21,13 +21,13 @@ const freezeBudget = 100 * time.Millisecond
 // freezeAttempts to keep within the budget.
 const freezeAttempts = 3
 
-// errTooSlow says that writers had waited long enough.
+// errTooSlow says that writers have waited long enough.
 var errTooSlow = fmt.Errorf("the file system could not be held still within %v", freezeBudget)
 
 // errRestless says that the file system does not come to rest.
 var errRestless = errors.New("the file system could not be held still")
 
-// Frozen is what was on a device at one moment.
+// Frozen is the content of a device at one moment.
 type Frozen struct {
 	d    *Device
 	view view
@@ -38,9 +38,9 @@ type Frozen struct {
 	ended bool
 }
 
-// Freeze makes a view of the volume as it is now, mounted or not. Writers wait for it, no
-// longer than a tenth of a second; if the file system cannot be brought to rest by then, or
-// has errors, the view is as after a loss of power instead, which ext4 survives. From now on changes are
+// Freeze makes a view of the volume as it is now, mounted or not. Writers wait for it, no longer
+// than a tenth of a second; if the file system cannot be brought to rest by then, or has errors,
+// the view is as after a loss of power instead, which ext4 survives. From now on changes are
 // counted for mark, unless it is empty. There is one view at a time: ErrFrozen.
 func (d *Device) Freeze(ctx context.Context, mark string) (*Frozen, error) {
 	unlock, err := d.lock(ctx)
@@ -91,7 +91,7 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	return f, err
 }
 
-// hold runs cut while nothing is written to a mounted file system, and says for how long.
+// hold runs cut while nothing is written to a mounted file system, and returns how long that took.
 // It answers errTooSlow if writers came back before cut had ended.
 func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err error) {
 	dir, err := os.Open(d.dir())
@@ -99,7 +99,7 @@ func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err err
 		return 0, err
 	}
 	defer dir.Close()
-	defer func() { err = errors.Join(err, calm(d.Path())) }()
+	defer func() { err = errors.Join(err, unthrottle(d.Path())) }()
 	if err := throttle(d.Path()); err != nil {
 		return 0, err
 	}
@@ -161,10 +161,10 @@ func (h *stillness) end(late bool) {
 // Size is how large the device was, in bytes.
 func (f *Frozen) Size() int64 { return f.size }
 
-// Took is how long writers waited; 0 if nobody had to.
+// Took is how long writers waited; 0 if there were none.
 func (f *Frozen) Took() time.Duration { return f.took }
 
-// ReadAt reads plaintext. What was never written is undefined.
+// ReadAt reads plaintext. Unwritten parts are undefined.
 func (f *Frozen) ReadAt(b []byte, offset int64) (int, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -174,7 +174,7 @@ func (f *Frozen) ReadAt(b []byte, offset int64) (int, error) {
 	return f.view.ReadAt(b, offset)
 }
 
-// Data returns what was ever written.
+// Data returns the parts that were ever written.
 func (f *Frozen) Data(ctx context.Context) (extent.List, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -184,8 +184,8 @@ func (f *Frozen) Data(ctx context.Context) (extent.List, error) {
 	return f.view.data(ctx)
 }
 
-// Changed returns what may have changed since the Freeze with that mark; false if that is
-// not known.
+// Changed returns the parts that may have changed since the Freeze with that mark; false if they
+// are not known.
 func (f *Frozen) Changed(ctx context.Context, mark string) (extent.List, bool, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

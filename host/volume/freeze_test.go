@@ -209,8 +209,8 @@ func restore(t *testing.T, w *world, f *volume.Frozen, spec volume.Spec) {
 	w.close(d)
 }
 
-// What Changed leaves out is as it was, whatever happens between marks; and after a kill
-// it says that it does not know.
+// Blocks outside of Changed are unchanged, for any operations between marks; and after a kill it
+// says that it does not know.
 func TestChangesModel(t *testing.T) {
 	const size, block = 8 * mib, 4096
 	w := newWorld(t)
@@ -342,7 +342,7 @@ func (m *model) reopen(*rapid.T) {
 	m.attach(m.w.Volumes)
 }
 
-// restart lets go of everything, as a daemon that is killed does.
+// restart drops everything, as a daemon that is killed does.
 func (m *model) restart(*rapid.T) {
 	m.w.reopen()
 	m.attach(m.w.Volumes)

@@ -16,17 +16,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
-// guardPatience is after how long a guard thaws whatever its master does.
+// guardPatience is after how long a guard thaws without a message from its master.
 const guardPatience = 10 * freezeBudget
 
-// What a guard and its master say to each other.
+// The messages between a guard and its master.
 const (
 	guardReady   = "ready\n"
 	guardDismiss = "over\n"
 )
 
-// Guard is the job of the program in Options.Guard: it thaws the file system that is
-// mounted on dir when in ends, or after a second, unless it is told that all is over.
+// Guard is the job of the program in Options.Guard: it thaws the file system that is mounted on
+// dir when in ends, or after a second, unless it is told before that the freeze is over.
 func Guard(dir string, in *os.File, out io.Writer) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -54,10 +54,10 @@ type guardProcess struct {
 // guard starts a process that thaws a directory if this one dies.
 func (v *Volumes) guard(dir string) (*guardProcess, error) {
 	if len(v.o.Guard) == 0 {
-		return nil, errors.New("there is no guard that would thaw it again")
+		return nil, errors.New("no guard would thaw it again")
 	}
 	argv := append(v.o.Guard[1:len(v.o.Guard):len(v.o.Guard)], dir)
-	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // a file system that is frozen is thawed, whoever stops waiting
+	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // a frozen file system is thawed even if the caller stops waiting
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -81,25 +81,25 @@ func (v *Volumes) guard(dir string) (*guardProcess, error) {
 // dismiss ends the guard and waits for it: it has the directory open.
 func (g *guardProcess) dismiss() error {
 	_, err := io.WriteString(g.in, guardDismiss)
-	if errors.Is(err, syscall.EPIPE) { // it has had enough already
+	if errors.Is(err, syscall.EPIPE) { // it has ended already
 		err = nil
 	}
 	return errors.Join(err, g.in.Close(), g.cmd.Wait())
 }
 
-// calmBytes is how much unwritten data a volume may have while it is about to be frozen,
+// throttledBytes is how much unwritten data a volume may have while it is about to be frozen,
 // which has to be written meanwhile.
-const calmBytes = 8 << 20
+const throttledBytes = 8 << 20
 
 // throttle keeps writers from having much unwritten data, as far as the kernel can do that,
-// until calm is called.
+// until unthrottle is called.
 func throttle(device string) (err error) {
-	return setDirtyLimits(device, [][2]string{{"max_bytes", strconv.Itoa(calmBytes)}, {"strict_limit", "1"}})
+	return setDirtyLimits(device, [][2]string{{"max_bytes", strconv.Itoa(throttledBytes)}, {"strict_limit", "1"}})
 }
 
-// calm ends throttle, of whoever: the limits of a device outlive this process and, with
-// loop devices, their use for a volume.
-func calm(device string) error {
+// unthrottle ends throttle, even an earlier process's: the limits of a device outlive this process and,
+// with loop devices, their use for a volume.
+func unthrottle(device string) error {
 	return setDirtyLimits(device, [][2]string{{"strict_limit", "0"}, {"max_ratio", "100"}})
 }
 

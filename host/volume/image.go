@@ -168,9 +168,9 @@ func unlockError(err error) error {
 	}
 }
 
-// Remove destroys the header with the key slots, so that nobody can read what remains on
-// the disk, and then removes the image with all that belongs to it. The volume is not
-// open. It may be repeated.
+// Remove destroys the header with the key slots, so that the remains on the disk cannot be read,
+// and then removes the image with all that belongs to it. The volume is not open. It may be
+// repeated.
 func (v *Volumes) Remove(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
 		return fmt.Errorf("volume %q: not an id", id)
@@ -263,8 +263,8 @@ func (i image) isBlank() (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	// What was only read of blocks that are allocated and were never written is data, too, as
-	// long as it is in the page cache.
+	// Pages that were read from allocated, unwritten blocks count as data, too, as long as they
+	// are in the page cache.
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return false, &fs.PathError{Op: "fadvise", Path: i.path, Err: err}
 	}

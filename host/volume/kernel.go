@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// kernelBackend makes a volume of these devices, of which each is over the next:
+// kernelBackend makes a volume of these devices, each on top of the next:
 //
 //	NAME          what is inside: dm-crypt with the master key, or what is there as it is
 //	/dev/loopN    the image
@@ -38,7 +38,7 @@ import (
 //	/dev/loopN    the image, under origin and past; and of a file for the copies
 //
 // Copies are made under dm-crypt, so that nothing plain is written anywhere. NAME.origin is
-// not in the way of anybody when there is no view: it would take no discards.
+// absent when there is no view: it would take no discards.
 //
 // A loop device ends with the last device over it.
 type kernelBackend struct {
@@ -105,12 +105,12 @@ func (k *kernelBackend) check(ctx context.Context) error {
 			return fmt.Errorf("the kernel's device mapper has no target %s: load the module %s", need.target, need.module)
 		}
 	}
-	// What an earlier process was about when it was killed comes to its end first.
+	// Commands of a killed process come to their end first.
 	return k.mapper.Settle(ctx)
 }
 
 func (k *kernelBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
-	// Nobody counts what changes from now on.
+	// Changes are not counted from now on.
 	if err := errors.Join(remove(filepath.Join(k.v.dir(im.id), changesFile)), durable.SyncDir(k.v.dir(im.id))); err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (k *kernelBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 			}
 		}
 		if err := k.mapper.Remove(ctx, s.Name); err != nil && ctx.Err() == nil {
-			// Somebody has it mounted still, whom we do not know.
+			// It is still mounted by an unknown process.
 			k.v.o.Log.WarnContext(ctx, "block device lingers", "volume", id, "error", err)
 			err = k.mapper.Abandon(ctx, s.Name, s.Name+goneSuffix+rand.Text())
 			if err != nil {

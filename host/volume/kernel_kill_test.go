@@ -54,9 +54,9 @@ func TestKernelVictim(t *testing.T) {
 	}
 }
 
-// However a daemon is killed while it makes views of a volume, ends them and lets it grow:
-// who writes is not held up, nothing that was synced is lost, and the next daemon finds a
-// volume without a view.
+// A daemon is killed at any moment while it makes views of a volume, ends them and lets it grow:
+// writers are not held up, nothing that was synced is lost, and the next daemon finds a volume
+// without a view.
 func TestKernelKill(t *testing.T) {
 	r := newKernelRig(t)
 	im := r.image(t, 64*mib, true)
@@ -68,7 +68,7 @@ func TestKernelKill(t *testing.T) {
 		for range 4 {
 			r.kill(t, im)
 			im.size = must(os.Stat(im.path))(t).Size() - im.payload
-			// What the daemon was about when it was killed may go on for a moment.
+			// Commands of the killed daemon may continue for a moment.
 			if err := r.check(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -135,8 +135,8 @@ func mount(t *testing.T, device string) string {
 	return dir
 }
 
-// freeze returns what holds those who write to a mounted file system, and says for how long
-// what it was given took.
+// freeze returns a function that holds the writers of a mounted file system while another runs,
+// and stores how long that took.
 func freeze(t *testing.T, dir string, waited *time.Duration) func(func() error) error {
 	t.Helper()
 	return func(do func() error) error {
@@ -208,7 +208,7 @@ func TestKernelView(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "a"), secret, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// Somebody writes all the time.
+		// A writer writes all the time.
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		var longest time.Duration
 		go func() {

@@ -97,7 +97,7 @@ func (h *kernelHandle) attachCopies(size int64) (string, error) {
 	return attach(name, h.name+copiesSuffix)
 }
 
-// endView puts the device over the image again and removes whatever there is of a view.
+// endView puts the device over the image again and removes the view, even a partial one.
 func (h *kernelHandle) endView(ctx finish.Context) error {
 	states, err := h.kernel.states(ctx, h.image.id)
 	if err != nil {
@@ -129,7 +129,7 @@ func (h *kernelHandle) endView(ctx finish.Context) error {
 type kernelView struct {
 	handle  *kernelHandle
 	content *os.File
-	// before and after are what the image had on disk, next to the moment.
+	// before and after are the image's data on disk, around the moment.
 	before, after extent.List
 	size          int64
 }
@@ -137,9 +137,9 @@ type kernelView struct {
 func (v *kernelView) ReadAt(p []byte, off int64) (int, error) { return v.content.ReadAt(p, off) }
 
 func (v *kernelView) data(ctx context.Context) (extent.List, error) {
-	// What was there at the moment is there afterwards: nothing is discarded below a view.
-	// Of what came close to it, the image as it was tells: a block that was a hole in it
-	// reads as zeros, which no encryption makes, and which count as a hole if they are plain.
+	// Nothing is discarded below a view, so data at its moment is data afterwards. For blocks
+	// close to it, the old image decides: a block that was a hole in it reads as zeros, which no
+	// encryption makes, and which count as a hole if they are plain.
 	list := v.after.Intersect(v.before)
 	past, err := os.Open(dm.Path(v.handle.name + pastSuffix))
 	if err != nil {

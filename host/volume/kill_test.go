@@ -114,7 +114,7 @@ func checkRecords(t *testing.T, name string, synced uint32) {
 	}
 }
 
-// What was synced survives the death of the storage daemon, and nothing of it remains.
+// Synced data survives the death of the storage daemon, of which nothing remains.
 func TestStorageDaemonKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -241,7 +241,7 @@ func TestDaemonKilled(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 				if time.Now().After(deadline) {
-					t.Fatal("the volume is frozen for ever")
+					t.Fatal("the volume stays frozen")
 				}
 			}
 			d = w.attach(spec)
@@ -318,7 +318,7 @@ func halt(t *testing.T, w *world, d *volume.Device, spec volume.Spec) (goOn func
 	return func() error { return exec.CommandContext(t.Context(), "dmsetup", "resume", d.Path()).Run() }
 }
 
-// What was synced is in a copy of the image, taken at any moment as after a power cut.
+// Synced data is in a copy of the image, taken at any moment as after a power cut.
 func TestPowerCut(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -328,7 +328,7 @@ func TestPowerCut(t *testing.T) {
 			for more := j.synced.Load() + 10; j.synced.Load() < more; {
 				time.Sleep(time.Millisecond)
 			}
-			// Nothing of the storage daemon is asked to help: what it holds back is lost. The
+			// The storage daemon has no part in this: data that it holds back is lost. The
 			// process stands still, or the kernel does, so that the copy is of one moment.
 			goOn := halt(t, w, d, spec)
 			synced := j.synced.Load()

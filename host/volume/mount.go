@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// unmountPatience is how long those who had a volume may take to let go of it.
+// unmountPatience is how long the users of a volume may take to release it.
 const unmountPatience = 5 * time.Second
 
 // unmountPause is between two looks whether they did.
@@ -53,7 +53,7 @@ func ifMounted(dir string, do func(dir *os.File) error) error {
 	return do(f)
 }
 
-// unmountAll takes a directory out of sight, whoever still uses what is mounted there.
+// unmountAll takes a directory out of sight, even while its mounts are in use.
 func unmountAll(dir string) error {
 	for {
 		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -66,7 +66,7 @@ func unmountAll(dir string) error {
 	}
 }
 
-// unmount unmounts a directory as soon as nobody uses it.
+// unmount unmounts a directory as soon as it is not in use.
 func unmount(ctx finish.Context, dir string) error {
 	return eventually(ctx, func() (bool, error) {
 		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)

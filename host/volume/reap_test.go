@@ -48,8 +48,8 @@ func TestStorageDaemonsAreReaped(t *testing.T) {
 	}
 }
 
-// TestFailedStartsAreReaped: nor does anything of a daemon stay that could not start, or that
-// nobody waited for.
+// TestFailedStartsAreReaped: nothing is left of a daemon that could not start, or that was not
+// waited for.
 func TestFailedStartsAreReaped(t *testing.T) {
 	if _, err := exec.LookPath(storaged.Program); err != nil {
 		t.Skip(err)
@@ -100,7 +100,7 @@ func noZombies(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	if len(list) > 0 {
-		t.Fatalf("nobody reaps %q", list)
+		t.Fatalf("%q are not reaped", list)
 	}
 }
 

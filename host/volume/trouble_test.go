@@ -84,7 +84,7 @@ func TestFreezeWithErrors(t *testing.T) {
 	})
 }
 
-// Who was killed while a file system was held still leaves no limits behind.
+// A process that was killed while it held a file system still leaves no limits behind.
 func TestLimitsEnd(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)

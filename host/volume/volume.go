@@ -2,22 +2,21 @@
 // inside, mounted on this host, and copied while they are written to.
 //
 // An image has the format LUKS1, so that the kernel, QEMU and cryptsetup open it alike; one
-// without a key is the bare content. Volumes makes and removes images; a Device is an image
-// that is open as a block device, through one of several backends. Devices outlive this
-// process: Attach takes back what an earlier one left, and List and Release tell of and end
-// what nobody wants any more. Everything is found by Options.Dir and Options.Run, which
-// belong to one instance.
+// without a key is the bare content. Volumes makes and removes images; a Device is an image that
+// is open as a block device, through one of several backends. Devices outlive this process:
+// Attach takes back what an earlier one left, List lists unwanted ones and Release ends them.
+// Everything is found by Options.Dir and Options.Run, which belong to one instance.
 //
-// What was synced in the file system is on the disk under it. An image appears and grows
-// all at once or not at all, and none is touched before its header, its size and the key
-// have been found right. A frozen file system is thawed when Freeze returns, after a short
-// deadline, or when this process dies, whichever comes first.
+// Data that was synced in the file system is on the disk under it. An image appears and grows all
+// at once or not at all, and none is touched before its header, its size and the key have been
+// checked. A frozen file system is thawed when Freeze returns, after a short deadline, or when
+// this process dies, whichever comes first.
 //
 // All methods may be called from many goroutines; those of one volume wait for one another,
 // except that a Frozen may be read for as long as it takes.
 //
-// The package knows no Machines and keeps no record of volumes: who may use one, and
-// whether it ought to exist, is the caller's to know.
+// The package knows no Machines and keeps no record of volumes: the caller decides on access, and
+// knows which volumes should exist.
 package volume
 
 import (
@@ -63,14 +62,14 @@ type Options struct {
 	Dir      string  // DIR/ID/image are the images
 	Run      string  // sockets and mount points; gone after a restart of the host; at most 60 bytes long
 	Instance string  // of the daemon, in names that all daemons of a host share
-	Backend  Backend // "": whatever the host offers
+	Backend  Backend // "": the best that the host offers
 	// Guard is the program, with arguments, that calls Guard; the mount point is added. It
 	// thaws a file system when this process dies while one is frozen.
 	Guard []string
 	Log   *slog.Logger
 }
 
-// Spec is what a volume is to be.
+// Spec describes a volume.
 type Spec struct {
 	ID   hangar.VolumeID
 	Size int64  // bytes inside, a multiple of 1 MiB
@@ -104,8 +103,8 @@ func programs() map[string]string {
 	return all
 }
 
-// Open makes the directories and chooses the backend. What the host lacks it says with the
-// package that has it.
+// Open makes the directories and chooses the backend. An error about a missing program names its
+// package.
 func (v *Volumes) Open(ctx context.Context) error {
 	if err := require(programs()); err != nil {
 		return fmt.Errorf("open volumes: %w", err)
@@ -153,7 +152,7 @@ func (v *Volumes) choose(ctx context.Context) (backends, error) {
 		return append(working, others...), nil
 	}
 	if len(errs) == 0 {
-		return nil, fmt.Errorf("backend %q: there is none of that name", v.o.Backend)
+		return nil, fmt.Errorf("backend %q is not known", v.o.Backend)
 	}
 	return nil, errors.Join(errs...)
 }
@@ -169,7 +168,7 @@ func require(programs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// Close lets go of all devices, which stay as they are. Where none is open it leaves
+// Close disconnects from all devices, which stay as they are. Where none is open it leaves
 // nothing in Options.Run, nor the directory itself.
 func (v *Volumes) Close() error {
 	v.mu.Lock()
@@ -185,7 +184,7 @@ func (v *Volumes) Close() error {
 	return errors.Join(errs...)
 }
 
-// lock waits until nobody else works on a volume.
+// lock waits for the lock of a volume.
 func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), err error) {
 	v.mu.Lock()
 	c := v.locks[id]
@@ -213,9 +212,9 @@ func (v *Volumes) device(id hangar.VolumeID) *Device {
 	return v.devices[id]
 }
 
-// Attach opens a volume as a block device, or takes back what an earlier process opened,
-// thawed and without a view. It answers the errors of Verify. No error of it, and no end of
-// ctx, closes what is open and mounted.
+// Attach opens a volume as a block device, or takes back what an earlier process opened, thawed and
+// without a view. It answers the errors of Verify. No error of it, and no end of ctx, closes an
+// open and mounted device.
 func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -237,7 +236,7 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	}
 	h, err := v.adopt(ctx, im, spec.Key)
 	if errors.Is(err, errNotOpen) {
-		h, err = v.openAnew(ctx, im, spec.Key)
+		h, err = v.openFresh(ctx, im, spec.Key)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("attach volume %s: %w", spec.ID, err)
@@ -249,16 +248,16 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	return d, nil
 }
 
-// adopt takes back what an earlier process opened, or answers errNotOpen where that is of no
-// use, or not mounted. The end of ctx does not cut it short, and any other error leaves all as
-// it is: what is mounted may serve a Machine, and holds what that has not synced.
+// adopt takes back what an earlier process opened, or answers errNotOpen where that is unusable,
+// or not mounted. The end of ctx does not cut it short, and any other error leaves all as it is:
+// a mount may serve a Machine, and hold its unsynced data.
 func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, error) {
 	adopting, cancel := finish.Within(ctx, finishPatience)
 	defer cancel()
 	thawErr := v.thaw(im.id) // before anything else that may wait for it
 	h, err := v.backend.adopt(adopting, im, key)
 	if err == nil {
-		err = errors.Join(thawErr, calm(h.path())) // somebody may have been killed who held it still
+		err = errors.Join(thawErr, unthrottle(h.path())) // a process that held it may have been killed
 		if err == nil {
 			return h, nil
 		}
@@ -277,8 +276,8 @@ func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, erro
 	}
 }
 
-// openAnew opens a volume of which nothing is of use that is open.
-func (v *Volumes) openAnew(ctx context.Context, im image, key []byte) (handle, error) {
+// openFresh opens a volume without a usable open device.
+func (v *Volumes) openFresh(ctx context.Context, im image, key []byte) (handle, error) {
 	if err := v.release(ctx, im.id); err != nil {
 		return nil, err
 	}
@@ -286,14 +285,14 @@ func (v *Volumes) openAnew(ctx context.Context, im image, key []byte) (handle, e
 	if err != nil {
 		return nil, errors.Join(err, v.release(ctx, im.id))
 	}
-	if err := calm(h.path()); err != nil {
+	if err := unthrottle(h.path()); err != nil {
 		return nil, errors.Join(err, h.leave(), v.release(ctx, im.id))
 	}
 	return h, nil
 }
 
-// Release ends whatever is left of a volume on the host: mounts, block devices, processes.
-// What was written and not synced may be lost. It may be repeated.
+// Release ends the remains of a volume on the host: mounts, block devices, processes. Unsynced
+// writes may be lost. It may be repeated.
 func (v *Volumes) Release(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
 		return fmt.Errorf("volume %q: not an id", id)
@@ -332,8 +331,8 @@ func (v *Volumes) forget(id hangar.VolumeID) {
 }
 
 // sweep removes the directory of a volume that is not open, with the files that a kill in the
-// middle of a write has left there. Nothing is looked for in directories: what cannot be removed
-// as an empty one may be mounted.
+// middle of a write has left there. It does not look into directories: one that is not empty may
+// be mounted.
 func (v *Volumes) sweep(id hangar.VolumeID) error {
 	dir := v.runDir(id)
 	errs := []error{remove(v.mountPoint(id))}
@@ -356,7 +355,7 @@ func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list open volumes: %w", err)
 	}
-	// Whoever opens one begins with its directory.
+	// Every open begins with its directory.
 	dirs, err := os.ReadDir(v.o.Run)
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// openWithOthers opens an image with the programs that everybody has.
+// openWithOthers opens an image with standard programs.
 func openWithOthers(t *testing.T, w *world, spec volume.Spec) {
 	t.Helper()
 	image := w.image(spec)
@@ -166,7 +166,7 @@ func TestUnfinishedFiles(t *testing.T) {
 		}
 		w.close(w.attach(spec))
 		if _, err := os.Stat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("what it was open in is there: %v", err)
+			t.Errorf("its run directory is there: %v", err)
 		}
 	})
 }

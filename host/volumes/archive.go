@@ -17,9 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It
-// is opened when it is first needed, so that a store that is away keeps nothing else
-// from being served.
+// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It is opened
+// when it is first needed, so that an unreachable store does not keep the rest from working.
 type Archive interface {
 	Open(ctx context.Context) error
 	Close() error
@@ -34,7 +33,7 @@ type Archive interface {
 const (
 	// archiveOpening bounds an attempt to open the archive.
 	archiveOpening = time.Minute
-	// archiveTries is how often it is tried to open it for somebody who waits.
+	// archiveTries is how many attempts a caller waits for.
 	archiveTries = 12
 	// The pauses between collections. While snapshots were removed lately there are more
 	// of them: a store that others write to, too, gives back nothing before it is safe.
@@ -95,15 +94,15 @@ func (a *archiver) get(ctx context.Context) (Archive, error) {
 	return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be used", Err: a.fault}
 }
 
-// TryArchive opens the archive of snapshots before anybody needs it, so that the log tells at
-// once of one that cannot be used. It is tried again when it is needed.
+// TryArchive opens the archive of snapshots early, so that the log reports an unusable one at
+// once. It is tried again when it is needed.
 func (a *archiver) TryArchive(ctx context.Context) {
 	if _, err := a.get(ctx); err != nil && ctx.Err() == nil {
-		a.o.Log.Warn("no snapshots can be taken or restored until that is mended; see --snapshots")
+		a.o.Log.Warn("no snapshots can be taken or restored until that is fixed; see --snapshots")
 	}
 }
 
-// getSoon is get for those who can wait until it is back.
+// getSoon is get for callers that can wait until it is back.
 func (a *archiver) getSoon(ctx context.Context) (Archive, error) {
 	pause := time.NewTicker(a.o.ArchivePatience / archiveTries)
 	defer pause.Stop()
@@ -134,8 +133,8 @@ func (a *archiver) close() error {
 	return a.o.Archive.Close()
 }
 
-// pin keeps a snapshot in the archive until the function that it returns is called,
-// also when it is discarded meanwhile.
+// pin keeps a snapshot in the archive until the returned function is called, even if it is
+// discarded meanwhile.
 func (a *archiver) pin(id hangar.SnapshotID) (unpin func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,7 +154,7 @@ func (a *archiver) pinned(id hangar.SnapshotID) bool {
 	return a.pins[id] > 0
 }
 
-// unneeded returns those of the snapshots that nobody reads, or is about to.
+// unneeded returns the snapshots among ids without a reader, present or imminent.
 func (s *Store) unneeded(ids []hangar.SnapshotID) []hangar.SnapshotID {
 	if len(ids) == 0 {
 		return nil
@@ -173,7 +172,7 @@ func errNoArchive() error {
 	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "snapshots are not offered by this server")
 }
 
-// removeDiscarded removes from the archive what was taken off the volume's list.
+// removeDiscarded removes from the archive the snapshots that were taken off the volume's list.
 func (v *volume) removeDiscarded(ctx context.Context) error {
 	ids := v.store.unneeded(v.rec.Load().Discarded)
 	if len(ids) == 0 {
@@ -197,8 +196,8 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 	return err
 }
 
-// keep gives back the room that removed snapshots took: once a day, soon after
-// some were removed, and every hour for a day from then on.
+// keep frees the room of removed snapshots: once a day, soon after some were removed, and every
+// hour for a day from then on.
 func (a *archiver) keep(ctx context.Context) {
 	next := time.NewTimer(collectDaily)
 	defer next.Stop()
@@ -215,7 +214,7 @@ func (a *archiver) keep(ctx context.Context) {
 		}
 		err := a.Collect(ctx)
 		if err != nil && ctx.Err() == nil {
-			a.o.Log.Warn("collect what removed snapshots took", keyError, err)
+			a.o.Log.Warn("free the room of removed snapshots", keyError, err)
 		}
 		if err != nil || time.Now().Before(often) {
 			next.Reset(collectOften)
@@ -225,7 +224,7 @@ func (a *archiver) keep(ctx context.Context) {
 	}
 }
 
-// Collect gives back the room that removed snapshots took.
+// Collect frees the room of removed snapshots.
 func (a *archiver) Collect(ctx context.Context) error {
 	store, err := a.get(ctx)
 	if err != nil {
@@ -233,7 +232,7 @@ func (a *archiver) Collect(ctx context.Context) error {
 	}
 	freed, err := store.Collect(ctx)
 	if err == nil && freed > 0 {
-		a.o.Log.Info("collected what removed snapshots took", "bytes", freed)
+		a.o.Log.Info("freed the room of removed snapshots", "bytes", freed)
 	}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// archiveFault puts what the archive could not do into words for users: where it is, and how
-// it is reached, is the operator's business, and in the log.
+// archiveFault puts a failure of the archive into words for users: its place, and the way to it,
+// are the operator's business, and in the log.
 func archiveFault(doing string, err error) error {
 	if _, told := errors.AsType[*hangar.Error](err); err == nil || told {
 		return err
@@ -37,7 +37,7 @@ func (f *fault) keep(err error) {
 	}
 }
 
-// of returns err, or why it came about.
+// of returns the first error of the device, if there was one, and otherwise err in words for users.
 func (f *fault) of(doing string, err error) error {
 	if first := f.first.Load(); err != nil && first != nil {
 		return *first
@@ -45,7 +45,7 @@ func (f *fault) of(doing string, err error) error {
 	return archiveFault(doing, err)
 }
 
-// watchedSource is a view that keeps why it could not be read.
+// watchedSource is a view that keeps the error of a read.
 type watchedSource struct {
 	archive.Source
 	fault
@@ -64,14 +64,14 @@ func writeArchive(
 	watched := &watchedSource{Source: src}
 	entry, err := store.Write(ctx, meta, watched, data, base, progress)
 	if errors.Is(err, archive.ErrExists) {
-		// It was complete when the daemon ended, which did not learn of that. Changes are
-		// counted from now on, so that it has to be of now.
+		// The snapshot was complete when the daemon ended, before it learned of that. Changes are
+		// counted from now on, so a new one is needed.
 		if err = store.Remove(ctx, meta.ID); err == nil {
 			entry, err = store.Write(ctx, meta, watched, data, base, progress)
 		}
 	}
 	if base != nil && errors.Is(err, archive.ErrNotFound) {
-		// The one before is not in the archive any more: all is read.
+		// The one before is not in the archive any more: everything is read.
 		entry, err = store.Write(ctx, meta, watched, data, nil, progress)
 	}
 	return entry, watched.of("written", err)

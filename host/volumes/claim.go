@@ -14,7 +14,7 @@ import (
 // volumes are locked until Done is called.
 type Claims []draft
 
-// Put makes them a part of the commit.
+// Put adds them to the commit.
 func (c Claims) Put(tx *journal.Tx) error {
 	for _, d := range c {
 		if err := tx.PutVolume(d.next); err != nil {
@@ -31,15 +31,15 @@ func (c Claims) Settle() {
 	}
 }
 
-// Done unlocks the volumes. After Settle or without it, it must be called.
+// Done unlocks the volumes. It must be called, with or without Settle before.
 func (c Claims) Done() {
 	for _, d := range c {
 		d.v.mu.Unlock()
 	}
 }
 
-// Claim gives a new Machine the volumes that its config mounts, and fills in what
-// the config says of them. Done must be called whatever follows, unless it fails.
+// Claim gives a new Machine the volumes that its config mounts, and completes the config from
+// them. Unless Claim fails, Done must be called in the end.
 func (s *Store) Claim(spec *hangar.MachineSpec) (claims Claims, err error) {
 	mounts := spec.Config.Mounts
 	if len(mounts) > s.o.PerMachine {
@@ -74,9 +74,9 @@ func byVolume(mounts []hangar.Mount) []int {
 	return order
 }
 
-// AwaitRelease waits, within limits, until a Machine that is being destroyed has let go
-// of a volume: whoever destroys a Machine, and then uses or destroys its volume, need not
-// know that the first takes a moment.
+// AwaitRelease waits, within limits, until a Machine that is being destroyed has released a
+// volume: a user who destroys a Machine, and then uses or destroys its volume, need not know that
+// the first takes a moment.
 func (s *Store) AwaitRelease(ctx context.Context, ref hangar.VolumeRef) {
 	v, err := s.volume(ref)
 	if err != nil {
@@ -136,8 +136,8 @@ func (s *Store) Release(id hangar.MachineID, config *hangar.MachineConfig) (clai
 	return claims
 }
 
-// Keep refuses a new config for a Machine that mounts other volumes than it has, and fills in
-// what the config says of them.
+// Keep refuses a new config for a Machine that mounts other volumes than it has, and completes the
+// config from them.
 func (s *Store) Keep(id hangar.MachineID, current, next *hangar.MachineConfig) error {
 	has := volumesOf(current.Mounts)
 	if !slices.Equal(has, volumesOf(next.Mounts)) {

@@ -11,18 +11,18 @@ import (
 const (
 	day  = 24 * time.Hour
 	week = 7 * day
-	// dailyRetry is how long after a daily snapshot has failed it is tried again.
+	// dailyRetry is how long after a failed daily snapshot the next attempt follows.
 	dailyRetry = time.Hour
-	// clockError is what a clock may be set back by without anything's being done twice.
-	// What is further ahead was recorded by a clock that was wrong.
+	// clockError is how far a clock may be set back without work being done twice. A time that is
+	// further ahead was recorded by a wrong clock.
 	clockError = time.Hour
 )
 
 // ahead reports whether a time of the past cannot be right.
 func ahead(t, now time.Time) bool { return t.After(now.Add(clockError)) }
 
-// turn is when in a period something has its turn: each at a minute of its own, as far
-// as there are enough, so that not all of them want the disk at once.
+// turn is when in a period a volume or App has its turn: each at a minute of its own, as far as
+// there are enough, so that not all of them want the disk at once.
 func turn(id string, period time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // never fails
@@ -36,10 +36,9 @@ func latestTurn(id string, period time.Duration, now time.Time) time.Time {
 	return now.Add(-at).Truncate(period).Add(at)
 }
 
-// dueDaily reports whether it is time for the daily snapshot of a volume. Turns that were
-// missed, because the server was down, are made up for by one. A volume that nobody has
-// used yet has nothing to keep, and one that is damaged had better not replace what was
-// kept of it.
+// dueDaily reports whether it is time for the daily snapshot of a volume. Missed turns, because
+// the server was down, are made up for by one. A volume that was never used has nothing to keep,
+// and one that is damaged had better not replace its snapshots.
 func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
 	v := &rec.Volume
 	if !v.AutoBackup || !v.State.Usable() || !used(rec) || rec.Damaged != "" {
@@ -62,7 +61,7 @@ func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
 	return true
 }
 
-// used reports whether there is anything of its user's on a volume.
+// used reports whether a volume has content of its user.
 func used(rec *journal.VolumeRecord) bool {
 	return rec.Formatted || rec.Volume.Wanted == hangar.FSRaw
 }

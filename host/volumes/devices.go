@@ -19,7 +19,7 @@ type Devices interface {
 	// Attach opens an image as a block device, or takes back what an earlier daemon opened.
 	Attach(ctx context.Context, spec devices.Spec) (Device, error)
 	Release(ctx finish.Context, id hangar.VolumeID) error
-	// List returns those of which anything is open on the host.
+	// List returns the volumes with anything open on the host.
 	List(ctx context.Context) ([]hangar.VolumeID, error)
 	Remove(ctx finish.Context, id hangar.VolumeID) error
 	Room(ctx context.Context) (DiskRoom, error)
@@ -28,15 +28,15 @@ type Devices interface {
 // DiskRoom is what the disk of the images has, in bytes.
 type DiskRoom struct {
 	Free int64
-	// Taken is what the images take of the disk already.
+	// Taken is the room that the images take already.
 	Taken map[hangar.VolumeID]int64
 }
 
 // Device is an open volume.
 type Device interface {
 	Path() string
-	// Format makes a file system on a blank device; ErrNotBlank: there is something. What
-	// an interrupted Format left is nothing.
+	// Format makes a file system on a blank device; ErrNotBlank: it has content. The remains of an
+	// interrupted Format do not count.
 	Format(ctx context.Context) error
 	// Mount mounts the file system, after what it needs of repair and growth.
 	Mount(ctx context.Context) (MountedVolume, error)
@@ -57,7 +57,7 @@ type Device interface {
 	Close(ctx finish.Context) error
 }
 
-// MountedVolume says where a file system is, and what was done for that.
+// MountedVolume says where a file system is mounted, and what the mount did.
 type MountedVolume struct {
 	Dir      string
 	Replayed bool   // it had not been unmounted: its journal was replayed
@@ -70,9 +70,9 @@ type MountedVolume struct {
 type Frozen interface {
 	io.ReaderAt
 	Size() int64
-	// Data is what was ever written.
+	// Data is the parts that were ever written.
 	Data(ctx context.Context) (extent.List, error)
-	// Changed is what was written since mark; false: not known.
+	// Changed is the parts that were written since mark; false: not known.
 	Changed(ctx context.Context, mark string) (extent.List, bool, error)
 	// Took is how long writers waited.
 	Took() time.Duration

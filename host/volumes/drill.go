@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/fairsem"
 )
 
-// settingDrills keeps what is known of drills in the journal.
+// settingDrills keeps the records of drills in the journal.
 const settingDrills = "volume-drills"
 
-// drillRecord is what is known of the drills of one App.
+// drillRecord is the record of the drills of one App.
 type drillRecord struct {
 	Latest hangar.VolumeDrill `json:"latest"`
 	// Scratch is the volume that the latest restores to, until that has been removed.
@@ -47,8 +47,7 @@ func newDrills(s *Store) *drills {
 	}
 }
 
-// oldestSuccess is when a drill passed last of the App for which that is the longest ago; the zero
-// Time: none has.
+// oldestSuccess is the oldest of the Apps' last passed drills; the zero Time: none has passed.
 func (d *drills) oldestSuccess() time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,8 +128,7 @@ func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.Volu
 	return s.Volume, s.ID, true
 }
 
-// put makes durable what is known of the drills of an App; nil: nothing. d.mu
-// is held.
+// put makes the record of an App's drills durable; nil: none. d.mu is held.
 func (d *drills) put(of hangar.AppID, rec *drillRecord) error {
 	all := maps.Clone(d.byApp)
 	if rec == nil {
@@ -159,7 +157,7 @@ func (d *drills) change(of hangar.AppID, alter func(next *drillRecord)) error {
 	return d.put(of, &next)
 }
 
-// read takes up what the journal knows of drills.
+// read reads the journal's records of drills.
 func (d *drills) read() error {
 	value, err := d.store.o.Journal.Setting(settingDrills)
 	if errors.Is(err, journal.ErrNotFound) {
@@ -171,14 +169,14 @@ func (d *drills) read() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := json.Unmarshal(value, &d.byApp); err != nil {
-		// They begin anew; what scratch there is, is nobody's.
-		d.store.o.Log.Error("what is known of drills cannot be read", keyError, err)
+		// They restart; an existing scratch volume has no owner.
+		d.store.o.Log.Error("the record of drills cannot be read", keyError, err)
 		d.byApp = make(map[hangar.AppID]*drillRecord)
 	}
 	return nil
 }
 
-// resume begins again what an earlier daemon left under way.
+// resume restarts the work that an earlier daemon left.
 func (d *drills) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -201,11 +199,11 @@ func (d *drills) reads(id hangar.SnapshotID) bool {
 	return false
 }
 
-// drillPostponement is how long after the disk had no room for a drill it is tried again.
+// drillPostponement is how long a drill without room on the disk is postponed.
 const drillPostponement = day
 
-// dueDrill reports whether an App is to have a drill now: once a week, at its own
-// minute, of snapshots that there were then.
+// dueDrill reports whether an App is to have a drill now: once a week, at its own minute, of
+// snapshots that existed then.
 func dueDrill(app hangar.AppID, rec *drillRecord, records []*journal.VolumeRecord, now time.Time) bool {
 	due := latestTurn(string(app), week, now)
 	if rec != nil {

@@ -104,8 +104,8 @@ func TestDrillKilled(t *testing.T) {
 	}
 }
 
-// Every App with a snapshot has a drill a week, whatever else it had; what is known of
-// an App is forgotten with its volumes.
+// Every App with a snapshot has a drill a week, besides others; the record of an App is forgotten
+// with its volumes.
 func TestDrillsAreWeekly(t *testing.T) {
 	r := newRig(t)
 	ref := r.NewVolume(volumestest.Raw, volumestest.OnDemand, func(s *hangar.VolumeSpec) { s.SnapshotRetention = 60 })
@@ -138,7 +138,7 @@ func TestDrillsAreWeekly(t *testing.T) {
 	}
 }
 
-// What another App of the same name had is neither tried nor told of.
+// Snapshots of an earlier App of the same name are neither tried nor listed.
 func TestDrillsOfAnAppOfTheSameName(t *testing.T) {
 	r := newRig(t)
 	theirs := r.NewVolume(volumestest.Raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })

@@ -31,7 +31,7 @@ func (s *Store) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB i
 	return v.row(ctx), nil
 }
 
-// extend makes the volume sizeGB large, which event tells.
+// extend makes the volume sizeGB large, and records event.
 func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEvent) error {
 	if begun, err := v.beginExtending(ctx, sizeGB); err != nil || !begun {
 		return err
@@ -115,7 +115,7 @@ func (o *opened) grow(ctx context.Context, size int64) (online, mounted bool, er
 	return online, mounted, cmp.Or(err, finish.Do(ctx, closing, o.closeUnused))
 }
 
-// unlessGone asks for another try after the process behind the volume ended meanwhile.
+// unlessGone asks for another attempt after the process behind the volume ended meanwhile.
 func (v *volume) unlessGone(err error) error {
 	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE} {
 		if errors.Is(err, gone) {

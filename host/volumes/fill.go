@@ -25,9 +25,9 @@ const (
 	fillReserve = 256 << 20
 )
 
-// fillingOf says from what a new volume is to be filled, and completes the size that it
-// gets by that of what it is made from. Until release is called, that is kept as it is; the
-// record of a volume that is being filled keeps it from then on.
+// fillingOf finds the source of a new volume, and completes the volume's size from it. Until
+// release is called, the source is kept as it is; the record of a volume that is being filled keeps
+// it from then on.
 func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, release func(), err error) {
 	release = func() {}
 	var (
@@ -68,9 +68,8 @@ func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling
 // again after a restart of the daemon.
 func (v *volume) beginFilling() { v.store.work.Go(func() { v.fill(v.store.work.Context) }) }
 
-// fill brings a volume from restoring to created, or to failed when that is out of
-// reach, unless its user destroys it meanwhile. When ctx ends first, the next daemon begins
-// again.
+// fill brings a volume from restoring to created, or to failed when that cannot be reached, unless
+// its user destroys it meanwhile. When ctx ends first, the next daemon begins again.
 func (v *volume) fill(ctx context.Context) {
 	filling, end := context.WithCancel(ctx)
 	defer end()
@@ -79,8 +78,8 @@ func (v *volume) fill(ctx context.Context) {
 	v.abandonImage(ctx)
 }
 
-// abandonImage removes the image of a volume that was destroyed while it was being filled.
-// What fails is made up for when the volume is purged.
+// abandonImage removes the image of a volume that was destroyed while it was being filled. After
+// a failure, the purge of the volume removes it.
 func (v *volume) abandonImage(ctx context.Context) {
 	if !v.rec.Load().Unfilled {
 		return
@@ -123,14 +122,14 @@ func (v *volume) fillUntil(ctx context.Context) {
 			return
 		}
 		v.store.o.Log.Error("fill a volume", keyVolume, v.id, keyError, err)
-		if inVain(err) || time.Since(began) >= v.store.o.FillPatience {
+		if isPermanent(err) || time.Since(began) >= v.store.o.FillPatience {
 			if err := v.notFilled(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
 				v.store.o.Log.Error("give up a volume that was not filled", keyVolume, v.id, keyError, err)
 			}
 			return
 		}
 		if why := hangar.MessageOf(err); why != told {
-			v.failed("record why a volume is not filled yet", v.tell(hangar.VolumeEvent{
+			v.failed("record why a volume is not filled yet", v.recordEvents(hangar.VolumeEvent{
 				Type: hangar.VolumeEventRestore, Snapshot: v.rec.Load().Volume.Filling.Snapshot,
 				Text: "The volume could not be filled yet, and it is tried again", Fault: why,
 			}))
@@ -142,8 +141,8 @@ func (v *volume) fillUntil(ctx context.Context) {
 	}
 }
 
-// inVain reports whether nothing gets better by waiting.
-func inVain(err error) bool {
+// isPermanent reports whether a retry cannot help.
+func isPermanent(err error) bool {
 	switch hangar.CodeOf(err) {
 	case hangar.CodeInternal, hangar.CodeUnavailable, hangar.CodeTimeout:
 		return errors.Is(err, archive.ErrCorrupt) || errors.Is(err, archive.ErrNotFound)
@@ -152,7 +151,7 @@ func inVain(err error) bool {
 	}
 }
 
-// fillOnce makes the image anew and fills it.
+// fillOnce creates the image again and fills it.
 func (v *volume) fillOnce(ctx context.Context) error {
 	if err := v.blank(ctx); err != nil {
 		return err
@@ -194,7 +193,7 @@ func (v *volume) blank(ctx context.Context) error {
 	return v.store.o.Devices.Create(ctx, spec)
 }
 
-// pour fills the image, and says what is on it when everything is durable.
+// pour fills the image, and returns its content once everything is durable.
 func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
 	defer v.filling.Store(nil)
 	device, release, err := v.open.hold(ctx)
@@ -252,8 +251,8 @@ type roomy struct {
 	fault
 }
 
-// roomy returns a target that leaves some of the disk free, beside what the image of the
-// volume has taken of it already.
+// roomy returns a target that leaves some of the disk free, beyond what the image of the volume has
+// taken already.
 func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose, id hangar.VolumeID, reserve int64) (*roomy, error) {
 	room, err := s.o.Devices.Room(ctx)
 	if err != nil {
@@ -266,7 +265,7 @@ func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose
 	return r, nil
 }
 
-// WriteAt refuses what there is no room for.
+// WriteAt refuses a write that there is no room for.
 func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
 	err := r.admit(int64(len(b)))
 	n := 0
@@ -278,7 +277,7 @@ func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// expect refuses what there is no room for before any of it is written.
+// expect refuses a size that there is no room for before any of it is written.
 func (r *roomy) expect(bytes int64) error {
 	if r.left.Load() < bytes {
 		return r.full()

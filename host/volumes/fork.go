@@ -70,8 +70,8 @@ func (v *volume) fork(ctx context.Context, target Target, from hangar.VolumeID) 
 	return content, err
 }
 
-// growWith makes a fork as large as its source has become since the fork was asked for. It
-// fails if that was needed: the image has to be made anew.
+// growWith makes a fork as large as its source has become since the fork was requested. It fails
+// if that was needed: the image has to be created again.
 func (v *volume) growWith(ctx context.Context, source hangar.VolumeID, size int64) error {
 	least := int((size + 1<<30 - 1) >> 30)
 	if v.rec.Load().Volume.SizeGB >= least {

@@ -11,9 +11,9 @@ import (
 // usageTick is how often the volumes of running Machines are measured.
 const usageTick = 10 * time.Second
 
-// keepUsage measures the volumes of running Machines until ctx ends, and extends those
-// that their Machines want extended. First it goes on with what an earlier daemon has
-// left. What failed for one volume is told once.
+// keepUsage measures the volumes of running Machines until ctx ends, and extends those that their
+// Machines want extended. First it continues with what an earlier daemon has left. A failure is
+// logged once for each volume.
 func (s *Store) keepUsage(ctx context.Context, left []*volume) {
 	s.resume(ctx, left)
 	tick := time.NewTicker(usageTick)
@@ -54,8 +54,8 @@ func (s *Store) Tend(ctx context.Context, told map[hangar.VolumeID]string) {
 	}
 }
 
-// usageMoved reports whether the usage of a volume is worth being told: by a part of a
-// hundred.
+// usageMoved reports whether the usage of a volume has moved enough to be published: by one
+// percent.
 func usageMoved(before, now hangar.VolumeUsage) bool {
 	moved := before.Used() - now.Used()
 	return before.Total() != now.Total() || max(moved, -moved)*100 >= now.Total()
@@ -95,7 +95,7 @@ func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, befor
 		return why
 	}
 	v.note(machine, "warn", "Volume %s is %d%% full and cannot be extended: %s", v.id, percent, why)
-	err := v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventExtend, Machine: machine, Fault: why})
+	err := v.recordEvents(hangar.VolumeEvent{Type: hangar.VolumeEventExtend, Machine: machine, Fault: why})
 	if err != nil {
 		v.store.o.Log.Error("record the event of a volume", keyVolume, v.id, keyError, err)
 	}

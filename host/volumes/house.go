@@ -11,8 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// roundEvery is how often a Store looks for what is due. Everything is due at a whole
-// minute.
+// roundEvery is how often a Store runs due work. Everything is due at a whole minute.
 const roundEvery = time.Minute
 
 // rounds take daily snapshots, remove those that have expired, and have snapshots tried out.
@@ -23,7 +22,7 @@ type rounds struct {
 	now    func() time.Time
 	log    *slog.Logger
 
-	mu sync.Mutex // held by a round, which looks at all volumes
+	mu sync.Mutex // held by a round, which visits all volumes
 }
 
 // lookSoon has the next round begin at once.
@@ -49,9 +48,9 @@ func (r *rounds) keep(ctx context.Context) {
 	}
 }
 
-// Round does what is due. What fails is tried again in the next round.
+// Round does the work that is due. Failures are retried in the next round.
 func (r *rounds) Round(ctx context.Context) {
-	r.mu.Lock() // two at once would pass over what the other one looks at
+	r.mu.Lock() // two at once would skip each other's volumes
 	defer r.mu.Unlock()
 	now := r.now()
 	apps := make(map[hangar.AppID][]*journal.VolumeRecord)
@@ -80,8 +79,8 @@ func (r *rounds) Round(ctx context.Context) {
 	r.drills.forget(apps)
 }
 
-// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, of
-// which the volume tells once.
+// takeDaily begins the daily snapshot. On a full disk it waits for a round that finds room, and
+// records that once.
 func (v *volume) takeDaily(ctx context.Context) error {
 	refusal := v.store.o.Space.Admit(diskspace.TakeSnapshot, 0)
 	switch {
@@ -95,19 +94,19 @@ func (v *volume) takeDaily(ctx context.Context) error {
 		return nil
 	}
 	v.store.o.Log.Warn("the daily snapshot of a volume waits", keyVolume, v.id, keyError, refusal)
-	return v.tell(hangar.VolumeEvent{
+	return v.recordEvents(hangar.VolumeEvent{
 		Type: hangar.VolumeEventSnapshot, Text: "The daily snapshot waits until the disk has room", Fault: hangar.MessageOf(refusal),
 	})
 }
 
-// failed logs what went wrong.
+// failed logs a failure.
 func (v *volume) failed(what string, err error) {
 	if err != nil && v.store.work.Context.Err() == nil {
 		v.store.o.Log.Error("look after the snapshots of a volume", keyStep, what, keyVolume, v.id, keyError, err)
 	}
 }
 
-// expire takes those snapshots off the list whose time is over.
+// expire takes expired snapshots off the list.
 func (v *volume) expire(now time.Time) error {
 	if len(dispensable(v.rec.Load().Snapshots, now)) == 0 {
 		return nil

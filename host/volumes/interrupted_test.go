@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// A snapshot that is under way when the daemon is restarted is taken by the next one,
-// whatever the archive has of it, and the one after builds on it.
+// A snapshot that is under way when the daemon is restarted is taken by the next one, even if the
+// archive has parts of it, and the one after builds on it.
 func TestSnapshotPutOff(t *testing.T) {
 	for name, left := range map[string]bool{"nothing was stored": false, "all was stored": true} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestDestroyWhileRestoring(t *testing.T) {
 	r.Declined(err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 }
 
-// Whoever waits for a volume to be filled can see what it waits for, once.
+// A user who waits for a volume to be filled can see what it waits for, once.
 func TestRestoreTellsWhyItWaits(t *testing.T) {
 	r := newRig(t)
 	from := r.NewVolume(volumestest.Raw)
@@ -137,7 +137,7 @@ func TestFailedSnapshotsAreFew(t *testing.T) {
 	}
 }
 
-// An archive that cannot be used is told of before it is needed, and breaks nothing else.
+// An unusable archive is reported before it is needed, and breaks nothing else.
 func TestTryArchive(t *testing.T) {
 	r := newRig(t)
 	r.archivePatience = 600 * time.Millisecond

@@ -78,8 +78,8 @@ func (k *keys) Reseal(ctx context.Context) (resealed int, err error) {
 		}
 	}
 	if len(k.index.unread) > 0 {
-		// Whoever mends the record needs the key that opens what is in it.
-		return resealed, errors.New("the record of a volume cannot be read, so the key of that is not encrypted anew")
+		// The repair of the record needs the key that opens its content.
+		return resealed, errors.New("the record of a volume cannot be read, so its key is not encrypted again")
 	}
 	return resealed, nil
 }

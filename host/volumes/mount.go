@@ -13,9 +13,9 @@ import (
 	devices "github.com/hangar-platform/hangar/host/volume"
 )
 
-// Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns
-// where it is on the host. repaired: its file system had not been closed, so that what the
-// Machine's memory knows of it is wrong. It may be repeated.
+// Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns where
+// it is on the host. repaired: its file system had not been closed, so that the Machine's suspended
+// memory does not match it. It may be repeated.
 func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error) {
 	name := config.Mounts[i].Volume
 	v := s.byID(hangar.VolumeID(name))
@@ -84,7 +84,7 @@ func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 		o.v.note(id, "info", "Encrypting volume")
 	}
 	o.v.note(id, "info", "Formatting volume")
-	// What is there already was made by a daemon that was killed before it said so.
+	// An existing file system was made by a daemon that was killed before it recorded that.
 	if err := device.Format(ctx); err != nil && !errors.Is(err, devices.ErrNotBlank) {
 		return err
 	}
@@ -99,7 +99,7 @@ func (o *opened) formatOnce(ctx context.Context, id hangar.MachineID, device Dev
 func (s *Store) Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	var errs []error
 	for _, v := range s.heldBy(id, config) {
-		errs = append(errs, v.open.letGo(ctx))
+		errs = append(errs, v.open.machineEnded(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -144,12 +144,12 @@ func (e Lost) Unwrap() error { return e.cause }
 // Volume is the one that was lost.
 func (e Lost) Volume() hangar.VolumeID { return e.v.id }
 
-// Record has the volume tell of its loss, by a Machine, unless it has been told.
+// Record records an event of the loss, with the Machine, unless there is one.
 func (e Lost) Record(by hangar.MachineID) error {
 	if !e.v.open.told.CompareAndSwap(false, true) {
 		return nil
 	}
-	err := e.v.tell(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
+	err := e.v.recordEvents(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
 	if err != nil {
 		e.v.open.told.Store(false)
 	}
@@ -159,8 +159,8 @@ func (e Lost) Record(by hangar.MachineID) error {
 // errNotMounted: a Machine has been using a volume of which nothing is mounted any more.
 var errNotMounted = errors.New("it is not mounted any more")
 
-// Retake takes back the volumes of a Machine that has run on without this daemon. It
-// answers Lost for one that has not lasted as long, and the cause of ctx when that ends.
+// Retake takes back the volumes of a Machine that has run on without this daemon. It answers Lost
+// for one that is gone, and the cause of ctx when that ends.
 func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error {
 	for _, v := range s.heldBy(id, config) {
 		if err := v.open.retake(ctx); err != nil {
@@ -187,7 +187,7 @@ func (o *opened) retake(ctx context.Context) error {
 	}
 	o.machine = true
 	usage, err := device.Usage(ctx)
-	if err == nil && usage.Blocks == 0 { // it was opened just now, and serves nobody
+	if err == nil && usage.Blocks == 0 { // it was opened just now, and has no user
 		return Lost{o.v, errNotMounted}
 	}
 	var mounted MountedVolume

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// None is for servers that can keep no volumes. Those of before stay as they are.
+// None is for servers that can keep no volumes. Existing ones stay as they are.
 type None struct{ Why string }
 
 // Create makes nothing.

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// opened is what is open of a volume on the host. It is open while a Machine runs that
-// mounts it, and while somebody reads it.
+// opened is the open device of a volume on the host. It is open while a Machine runs that mounts
+// it, and while it has a reader.
 type opened struct {
 	v *volume
 
@@ -29,7 +29,7 @@ type opened struct {
 	machine bool // for a Machine
 	readers int
 
-	told atomic.Bool // an event tells that the device was lost
+	told atomic.Bool // an event says that the device was lost
 }
 
 // closing bounds the end of a device, with a view of it, and the removal of an image.
@@ -106,7 +106,7 @@ func (o *opened) detach(ctx finish.Context) error {
 	return errors.Join(err, o.v.remember(usage))
 }
 
-// recordLoss tells of a lost device, of which a Machine has mounted the file system.
+// recordLoss records a lost device, of which a Machine has mounted the file system.
 func (o *opened) recordLoss(cause error) error {
 	if o.mounted == nil {
 		return nil
@@ -148,7 +148,7 @@ func (o *opened) closeUnused(ctx finish.Context) error {
 	case o.readers == 0:
 		return o.detach(ctx)
 	case o.mounted != nil:
-		// Whoever reads goes on; what the Machine has written is made durable.
+		// The reader continues; the Machine's writes are made durable.
 		return syncFileSystem(o.mounted.Dir)
 	default:
 		return nil
@@ -163,8 +163,8 @@ func syncFileSystem(dir string) error {
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// letGo closes the device when the Machine that had it has ended.
-func (o *opened) letGo(ctx context.Context) error {
+// machineEnded closes the device when the Machine that had it has ended.
+func (o *opened) machineEnded(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.machine = false
@@ -184,11 +184,11 @@ func (o *opened) measure(ctx context.Context) (usage hangar.VolumeUsage, ok bool
 	return usage, err == nil && usage.Blocks > 0
 }
 
-// usagePatience bounds how long those wait who want to see volumes: somebody may be at work
-// on the device, and for long if that does not answer.
+// usagePatience bounds the wait of a caller that lists volumes: the device may be in use, and for
+// long if it does not answer.
 const usagePatience = 100 * time.Millisecond
 
-// usage is measure for those who do not wait while the volume is being opened or closed.
+// usage is measure for callers that do not wait while the volume is being opened or closed.
 func (o *opened) usage(ctx context.Context) (usage hangar.VolumeUsage, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, usagePatience)
 	defer cancel()

@@ -26,7 +26,7 @@ type rows struct {
 	log     *slog.Logger
 }
 
-// PublishSome sends some of the rows of volumes that wait, the oldest, and returns how many.
+// PublishSome publishes some of the pending rows of volumes, the oldest, and returns how many.
 func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	pending, err := r.journal.UnpublishedVolumes(publishBatch)
 	if err != nil || len(pending) == 0 {
@@ -67,8 +67,8 @@ func (r *rows) publish(ctx context.Context, p journal.PendingVolume) error {
 	return r.to.PublishVolume(ctx, rowOf(rec))
 }
 
-// Republish sends the rows that lag although nothing waits in the journal, as after the
-// cluster state was restored from a backup, and retracts those that no record claims.
+// Republish publishes rows that lag although the outbox is empty, as after the cluster state was
+// restored from a backup, and retracts rows without a record.
 func (r *rows) Republish(ctx context.Context) error {
 	published, err := r.to.PublishedVolumes(ctx, r.host)
 	if err != nil {

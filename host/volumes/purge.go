@@ -16,8 +16,8 @@ import (
 // room.
 const purgeDeadline = time.Minute
 
-// Purge removes what is left of volumes that can no longer be undeleted, and
-// forgets those of which there are no snapshots any more.
+// Purge removes the remains of volumes that can no longer be undeleted, and forgets volumes without
+// snapshots.
 func (s *Store) Purge(ctx context.Context) {
 	for _, v := range s.all() {
 		if !v.rec.Load().Volume.State.Gone() {

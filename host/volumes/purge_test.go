@@ -37,8 +37,8 @@ func (r *rig) isGone(ref hangar.VolumeRef) bool {
 	return row.Volume.State == hangar.VolumeDestroyed
 }
 
-// TestDestroyedVolumesGiveWay: a tenant that takes all room and destroys it keeps nobody out:
-// its own destroyed volumes go first, then the oldest ones, and no more than it takes.
+// TestDestroyedVolumesGiveWay: a tenant that takes all room and destroys it blocks no other: its
+// own destroyed volumes go first, then the oldest ones, and only as many as needed.
 func TestDestroyedVolumesGiveWay(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(10 << 30)
@@ -86,7 +86,8 @@ func TestDestroyedVolumesGiveWay(t *testing.T) {
 	}
 }
 
-// TestReadVolumesDoNotGiveWay: what is being read stays, and who asked for its room is refused.
+// TestReadVolumesDoNotGiveWay: a volume that is being read stays, and the request for its room is
+// refused.
 func TestReadVolumesDoNotGiveWay(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(4 << 30)
@@ -203,8 +204,7 @@ func TestVolumesGiveWayToManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestFailedExtensionIsNotCounted: what was claimed for an extension that finds no room is
-// given back.
+// TestFailedExtensionIsNotCounted: the room that was claimed for a failed extension is freed.
 func TestFailedExtensionIsNotCounted(t *testing.T) {
 	r := newRig(t)
 	r.disk.SetFree(2 << 30)

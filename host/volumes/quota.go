@@ -50,8 +50,8 @@ func (v *volume) claiming(
 	return hangar.Errorf(hangar.CodeUnavailable, "", "volume %s keeps changing: try again", v.id)
 }
 
-// claimable reports whether a claim would begin at once. What looks after all volumes in turn
-// passes over one that is waiting for room.
+// claimable reports whether a claim would begin at once. A round over all volumes skips one that is
+// waiting for room.
 func (v *volume) claimable() bool {
 	if !v.claims.TryAcquire(1) {
 		return false

@@ -66,13 +66,13 @@ func (s *Store) Sweep(ctx context.Context) error {
 // closeOpen closes an open device, with all that was written if it can be.
 func (s *Store) closeOpen(ctx context.Context, id hangar.VolumeID) error {
 	if v := s.byID(id); v != nil {
-		return v.open.letGo(ctx)
+		return v.open.machineEnded(ctx)
 	}
 	return finish.Do(ctx, closing, func(ctx finish.Context) error { return s.o.Devices.Release(ctx, id) })
 }
 
-// needed reports whether an open device is left to the worker of a Machine, which
-// may still run, or to whoever mends a record.
+// needed reports whether an open device is left to the worker of a Machine, which may still run,
+// or to the repair of a record.
 func (s *Store) needed(id hangar.VolumeID) bool {
 	v := s.byID(id)
 	if v == nil {
@@ -81,7 +81,7 @@ func (s *Store) needed(id hangar.VolumeID) bool {
 	return s.o.Machines.MayRun(v.rec.Load().Volume.AttachedMachine)
 }
 
-// resume goes on with what was under way when the daemon ended, which left those
+// resume continues with the work that was under way when the daemon ended, which left those
 // volumes.
 func (s *Store) resume(ctx context.Context, left []*volume) {
 	for _, v := range left {

@@ -19,7 +19,7 @@ func (s *Store) restorable(ctx context.Context, spec *hangar.VolumeSpec) (size i
 		i := slices.IndexFunc(rec.Snapshots, func(s hangar.Snapshot) bool { return s.ID == spec.Snapshot })
 		switch {
 		case i < 0 && slices.Contains(rec.Discarded, spec.Snapshot):
-			return 0, snapshotNotFound() // whatever the archive still has of it
+			return 0, snapshotNotFound() // even if the archive still has it
 		case i < 0:
 			continue
 		}

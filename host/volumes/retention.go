@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// failedKept is how long a snapshot that failed is told of, and maxFailedKept of how many.
+// failedKept is how long a failed snapshot is listed, and maxFailedKept how many are.
 const (
 	failedKept    = day
 	maxFailedKept = 20
@@ -26,9 +26,9 @@ func expired(s *hangar.Snapshot, now time.Time) bool {
 	}
 }
 
-// dispensable returns the snapshots of a volume that are to be removed: those that have
-// expired, of more that failed than are told of the oldest and, of more than
-// hangar.MaxSnapshots, the oldest daily ones. snapshots are newest first.
+// dispensable returns the snapshots of a volume that are to be removed: those that have expired,
+// the oldest of too many failed ones and, of more than hangar.MaxSnapshots, the oldest daily
+// ones. snapshots are newest first.
 func dispensable(snapshots []hangar.Snapshot, now time.Time) []hangar.SnapshotID {
 	var ids []hangar.SnapshotID
 	kept, faulty := 0, 0
@@ -67,9 +67,9 @@ func roomForSnapshot(snapshots []hangar.Snapshot, daily bool) bool {
 	return kept < hangar.MaxSnapshots || daily && replaceable
 }
 
-// discard takes snapshots off the list of a volume. What the archive has of them is
-// removed afterwards, however often the daemon is killed meanwhile: nothing is listed
-// that cannot be restored, and nothing stays stored for ever.
+// discard takes snapshots off the list of a volume. Their content in the archive is removed
+// afterwards, even across kills of the daemon: nothing is listed that cannot be restored, and
+// nothing stays stored forever.
 func discard(next *journal.VolumeRecord, ids ...hangar.SnapshotID) {
 	if len(ids) == 0 {
 		return

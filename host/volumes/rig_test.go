@@ -154,7 +154,7 @@ func (r *rig) restart() {
 	r.open()
 }
 
-// until waits for something that no event tells of.
+// until waits for a condition without an event.
 func (r *rig) until(true func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(2 * time.Millisecond) {

@@ -32,10 +32,10 @@ type promises struct {
 	purging *semaphore.Weighted
 }
 
-// make has commit record that volumes of an organization take so many GiB more of the disk,
-// if it can hold that beside what is promised already: what is free and what volumes take,
-// times the operator's ratio. Before it is refused, destroyed volumes that could still be
-// undeleted are removed: those of the same organization first, and then those of others.
+// make has commit record that volumes of an organization take so many GiB more of the disk, if it
+// can hold that beside earlier promises: the free room and that of volumes, times the operator's
+// ratio. Before it is refused, destroyed volumes that could still be undeleted are removed: those
+// of the same organization first, and then those of others.
 func (p *promises) make(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
 	lacking, err := p.try(ctx, more, commit)
 	if lacking == 0 {

@@ -105,8 +105,8 @@ func TestDueDaily(t *testing.T) {
 	}
 }
 
-// Whatever a volume has, what is removed has expired or is the oldest daily one of too
-// many; what is left is not too many unless nothing of it is daily.
+// For any volume, a removed snapshot has expired or is the oldest daily one of too many; the rest
+// is not too many unless nothing of it is daily.
 func TestDispensable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := epoch.Add(100 * day)

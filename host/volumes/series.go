@@ -5,8 +5,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// MountedAt is where a volume is mounted on this host. It does not wait: of a volume that is just
-// being opened or closed it says no.
+// MountedAt is where a volume is mounted on this host. It does not wait: a volume that is just
+// being opened or closed counts as not mounted.
 func (s *Store) MountedAt(id hangar.VolumeID) (dir string, ok bool) {
 	v := s.byID(id)
 	if v == nil || !v.open.mu.TryLock() {
@@ -19,8 +19,8 @@ func (s *Store) MountedAt(id hangar.VolumeID) (dir string, ok bool) {
 	return v.open.mounted.Dir, true
 }
 
-// Metrics yields the series of volumes, as hangar.MetricSource has it. How full a volume is that
-// nobody has mounted was found out when it was closed.
+// Metrics yields the series of volumes, as hangar.MetricSource has it. The usage of an unmounted
+// volume was measured when it was closed.
 func (s *Store) Metrics(yield func(hangar.Metric) bool) {
 	for _, v := range s.all() {
 		rec := v.rec.Load()

@@ -167,7 +167,7 @@ func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 		err = v.snapshotCreated(entry, took)
 	}
 	if err != nil && ctx.Err() == nil {
-		store.o.Log.Error("record what became of a snapshot", keyVolume, v.id, keySnapshot, id, keyError, err)
+		store.o.Log.Error("record the end of a snapshot", keyVolume, v.id, keySnapshot, id, keyError, err)
 	}
 	store.lookSoon()
 }
@@ -199,7 +199,7 @@ func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) error 
 	return err
 }
 
-// snapshotFailed says that there is no such snapshot, whatever the archive has of it.
+// snapshotFailed says that there is no such snapshot, even if the archive has parts of it.
 func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
 	now := v.store.o.Now()
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {

@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// TestSnapshotsAgainstModel asks random things of volumes that are written to, while the
-// agent is killed between any two things that it does to the disk and the archive, and
-// days pass. Whatever is listed can be restored and is what was there; nothing else is
-// kept in the archive; nothing is left open or on the disk.
+// TestSnapshotsAgainstModel asks random things of volumes that are written to, while the agent is
+// killed between any two things that it does to the disk and the archive, and days pass. Every
+// listed snapshot can be restored to the right content; nothing else is kept in the archive;
+// nothing is left open or on the disk.
 func TestSnapshotsAgainstModel(t *testing.T) {
 	// A life takes half a second; more are played with -rapid.checks.
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
@@ -46,7 +46,7 @@ func TestSnapshotsAgainstModel(t *testing.T) {
 	})
 }
 
-// librarian is the model: what is on volumes and in snapshots.
+// librarian is the model: the content of volumes and snapshots.
 type librarian struct {
 	*rig
 	volumes   map[hangar.VolumeRef]string
@@ -89,7 +89,7 @@ func (l *librarian) maybeKilled(rt *rapid.T, do func()) {
 	go func() { defer close(done); do() }()
 	select {
 	case <-reached:
-	case <-time.After(50 * time.Millisecond): // what it does is over, or goes on alone
+	case <-time.After(50 * time.Millisecond): // its work is over, or continues alone
 	}
 	crashed := make(chan struct{})
 	go func() { defer close(crashed); l.crash() }()
@@ -171,8 +171,8 @@ func (l *librarian) snapshot(rt *rapid.T) {
 	l.maybeKilled(rt, func() { _, _ = l.CreateSnapshot(context.Background(), ref) })
 }
 
-// learn notes what is in snapshots that were not known: what was on their volumes, which
-// nobody writes to while one is taken.
+// learn records the content of new snapshots: that of their volumes, which are not written to
+// while one is taken.
 func (l *librarian) learn(rt *rapid.T) map[hangar.SnapshotID]hangar.Snapshot {
 	listed := map[hangar.SnapshotID]hangar.Snapshot{}
 	rows, err := l.VolumeRows(context.Background(), "")
@@ -260,7 +260,7 @@ func (l *librarian) check(rt *rapid.T) {
 			rt.Fatalf("snapshot %s has %q, want %q", id, got, want)
 		}
 	}
-	// Views are closed a moment after what they were for has been recorded.
+	// Views are closed a moment after their purpose has been recorded.
 	l.until(func() bool {
 		rows, err := l.VolumeRows(context.Background(), "")
 		l.must(err)

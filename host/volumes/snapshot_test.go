@@ -173,8 +173,8 @@ func TestSnapshotWithoutItsBase(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while it takes snapshots lists none that is not there, leaves
-// no view and no orphan, and goes on with those that had not begun.
+// A daemon that is killed while it takes snapshots lists none that is missing, leaves no view and
+// no orphan, and continues with those that had not begun.
 func TestSnapshotKilled(t *testing.T) {
 	for _, op := range []string{"write", "open"} {
 		t.Run(op, func(t *testing.T) {
@@ -253,8 +253,8 @@ func TestWaitingSnapshotsGoOn(t *testing.T) {
 	}
 }
 
-// An archive that is away does not keep the agent from serving; what is asked of it says
-// so, and works once it is back.
+// An archive that is down does not keep the agent from serving; requests that need it say so, and
+// work once it is back.
 func TestArchiveAway(t *testing.T) {
 	r := newRig(t)
 	r.store.SetAway(errors.New("no route to host"))
@@ -401,7 +401,7 @@ func TestFork(t *testing.T) {
 	if base := r.store.Base(second.ID); base == nil || base.ID != first.ID || base.Changed.Length() != 0 {
 		t.Errorf("the snapshot after a fork builds on %+v", base)
 	}
-	// Nor does it wait for one in vain.
+	// Nor does it wait for a missing one.
 	g := r.store.Hold("write")
 	s, err := r.CreateSnapshot(t.Context(), from)
 	r.must(err)
@@ -416,7 +416,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// Retention takes snapshots off the list and then out of the archive, whatever is away
+// Retention takes snapshots off the list and then out of the archive, even if the archive is down
 // meanwhile, and a destroyed volume is forgotten with its last snapshot.
 func TestRetention(t *testing.T) {
 	r := newRig(t)
@@ -483,7 +483,7 @@ func TestDailySnapshots(t *testing.T) {
 		}
 	}
 	if daily(unwanted)+daily(unused) != 0 {
-		t.Error("there are daily snapshots that nobody wanted")
+		t.Error("there are daily snapshots that were not wanted")
 	}
 	r.until(func() bool { r.Round(t.Context()); return len(r.store.IDs()) == 5 })
 	r.ahead.Add(int64(30 * 24 * time.Hour)) // the daemon was down for long

@@ -17,8 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// drillReserve is what a drill leaves free of the disk, in bytes, for those who need it
-// more.
+// drillReserve is how much of the disk, in bytes, a drill leaves free for more important use.
 const drillReserve = 1 << 30
 
 // run carries out the drill of an App that is recorded as under way. When ctx ends
@@ -116,7 +115,7 @@ func compare(ctx context.Context, store Archive, device Device, entry archive.En
 	}
 	digest, err := store.Digest(ctx, frozen, data)
 	if err == nil && digest != entry.Digest {
-		err = fmt.Errorf("what was restored has the digest %s, the snapshot had %s", digest, entry.Digest)
+		err = fmt.Errorf("the restored content has the digest %s, the snapshot had %s", digest, entry.Digest)
 	}
 	return err
 }
@@ -133,7 +132,7 @@ func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, f
 		result, fault = resultFailed, hangar.MessageOf(failure)
 	}
 	d.store.metrics.drills.WithLabelValues(result).Inc()
-	d.tell(of, &drill, result, fault, failure)
+	d.alert(of, &drill, result, fault, failure)
 	d.record(ctx, of, func(next *drillRecord) {
 		next.Latest.FinishedAt, next.Latest.Passed, next.Latest.Fault = now, failure == nil, fault
 		next.Postponed = result == resultPostponed
@@ -152,7 +151,7 @@ func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, f
 	if failure == nil {
 		e.Text = fmt.Sprintf("A drill restored the snapshot of %s to scratch, and all of it was there", takenAt(v.rec.Load(), drill.Snapshot))
 	}
-	v.failed("record a drill", v.tell(e))
+	v.failed("record a drill", v.recordEvents(e))
 }
 
 // record changes what is known of the drills of an App.
@@ -172,9 +171,9 @@ func takenAt(rec *journal.VolumeRecord, id hangar.SnapshotID) string {
 	return "an unknown time"
 }
 
-// tell says aloud when a snapshot cannot be restored: whoever runs the server and
-// whoever runs the App have to know before they need it.
-func (d *drills) tell(of hangar.AppID, drill *hangar.VolumeDrill, result, fault string, failure error) {
+// alert reports loudly when a snapshot cannot be restored: the operators of the server and of the
+// App have to know before they need it.
+func (d *drills) alert(of hangar.AppID, drill *hangar.VolumeDrill, result, fault string, failure error) {
 	switch result {
 	case resultPassed:
 		d.store.o.Log.Info("drill of a snapshot passed", keyApp, drill.App, keyVolume, drill.Volume, keySnapshot, drill.Snapshot)
@@ -192,8 +191,8 @@ func (d *drills) tell(of hangar.AppID, drill *hangar.VolumeDrill, result, fault 
 		"DRILL FAILED: snapshot %s of volume %s cannot be restored: %s", drill.Snapshot, drill.Volume, fault))
 }
 
-// witness is the Machine in whose log a drill is told of: the one that has the volume,
-// or any of the App. Volumes that are left of an App which was destroyed have none.
+// witness is the Machine whose log gets the lines about a drill: the one that has the volume, or
+// any of the App. Volumes that are left of an App which was destroyed have none.
 func (d *drills) witness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.MachineID {
 	if v := d.store.byID(drill.Volume); v != nil {
 		if by := v.rec.Load().Volume.AttachedMachine; by != "" {
@@ -206,7 +205,7 @@ func (d *drills) witness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.Mach
 	return d.store.o.Machines.First(of)
 }
 
-// clearScratch removes a scratch volume, whatever there is of it.
+// clearScratch removes a scratch volume, even a partial one.
 func (d *drills) clearScratch(ctx context.Context, id hangar.VolumeID) error {
 	if id == "" {
 		return nil
@@ -219,7 +218,7 @@ func (d *drills) clearScratch(ctx context.Context, id hangar.VolumeID) error {
 	})
 }
 
-// cleared is clearScratch after a drill, whatever has become of it.
+// cleared is clearScratch after a drill, even a failed one.
 func (d *drills) cleared(ctx context.Context, rec *drillRecord) bool {
 	err := d.clearScratch(ctx, rec.Scratch)
 	if err != nil {

@@ -59,7 +59,7 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 		return nil, err
 	}
 	if err := v.make(ctx); err != nil {
-		// Nobody has been told of it: it is as if it had never been.
+		// The caller has not seen it yet, so it is removed without a trace.
 		return nil, errors.Join(err, v.eraseImage(ctx), s.forget(v))
 	}
 	return v, nil
@@ -87,7 +87,7 @@ func (s *Store) record(ctx context.Context, spec hangar.VolumeSpec, filling hang
 			return notRecorded(spec.ID, err)
 		}
 		v = s.newVolume(rec)
-		s.add(v) // before the keys may be replaced, which looks at those that are known
+		s.add(v) // before the keys may be replaced, which rewrites those of known volumes
 		return nil
 	})
 	return v, err
@@ -213,8 +213,8 @@ func (s *Store) UpdateVolume(ctx context.Context, ref hangar.VolumeRef, in hanga
 	})
 }
 
-// DestroyVolume implements hangar.VolumeAgent. Repeated, it changes nothing. One that is
-// being filled is not filled any further.
+// DestroyVolume implements hangar.VolumeAgent. It may be repeated. The filling of a volume ends
+// with it.
 func (s *Store) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
 	row, err := s.destroy(ctx, ref)
 	if err != nil || !row.Volume.State.Gone() {

@@ -17,12 +17,12 @@ type view struct {
 	space   *diskspace.Space
 	what    diskspace.Purpose // of the view
 	of      *journal.VolumeRecord
-	content hangar.FSType // empty: nothing of anybody's
+	content hangar.FSType // empty: no content
 	data    extent.List   // what was ever written
 }
 
-// ReadAt reads the volume as it was, as long as the disk has room: what is read is about to
-// be written, and what the Machine overwrites meanwhile takes room until the view ends.
+// ReadAt reads the volume as it was, as long as the disk has room: the data is about to be
+// written elsewhere, and the Machine's overwrites take room until the view ends.
 func (v view) ReadAt(b []byte, at int64) (int, error) {
 	if err := v.space.Admit(v.what, int64(len(b))); err != nil {
 		return 0, err

@@ -34,8 +34,8 @@ type volume struct {
 
 	forking atomic.Int32 // volumes that are about to be recorded, to be made from this one; added to under mu
 
-	dailyWaits atomic.Bool                        // for the disk to have room, of which the volume has told
-	endFilling atomic.Pointer[context.CancelFunc] // nil: nobody has begun to fill it
+	dailyWaits atomic.Bool                        // for the disk to have room, which was logged for the volume
+	endFilling atomic.Pointer[context.CancelFunc] // nil: filling has not begun
 }
 
 // change alters a copy of a volume's record and says what happened. It must
@@ -99,8 +99,8 @@ func (v *volume) record(alter change) (*journal.VolumeRecord, error) {
 	return v.commit(alter)
 }
 
-// tell is record for events alone.
-func (v *volume) tell(events ...hangar.VolumeEvent) error {
+// recordEvents is record for events alone.
+func (v *volume) recordEvents(events ...hangar.VolumeEvent) error {
 	_, err := v.record(func(*journal.VolumeRecord) []hangar.VolumeEvent { return events })
 	return err
 }

@@ -1,19 +1,18 @@
-// Package volumes owns the volumes of a host: what they are, what is done to them, their
-// snapshots and what becomes of these.
+// Package volumes owns the volumes of a host: their records, the operations on them, and the life
+// of their snapshots.
 //
-// A volume is a record of the journal, which says whose Machine has it: that is decided
-// together with the life of the Machine, in the same commit (Claim, Release). It is open on
-// the host while that Machine runs or a reader needs it, and closed with everything on the
-// disk before the Machine is at rest (Mount, Unmount). One that is lost under a running
-// Machine ends it; one that is damaged is never mounted. A change is recorded before it is
-// made, so that a kill at any moment leaves a record from which the next start finishes or
-// undoes what was under way.
+// A volume is a record of the journal, which names the Machine that has it: that is decided
+// together with the life of the Machine, in the same commit (Claim, Release). It is open on the
+// host while that Machine runs or a reader needs it, and closed with all data on the disk before
+// the Machine is at rest (Mount, Unmount). A volume that is lost under a running Machine ends it; a
+// damaged one is never mounted. A change is recorded before it is made, so that a kill at any
+// moment leaves a record from which the next start finishes or undoes what was under way.
 //
 // All methods of a Store may be called from many goroutines. A Machine's lock is taken before
 // those of volumes, and those of several volumes in the order of their ids.
 //
-// The package does not know how a volume is stored or opened, which is package volume's part,
-// and nothing of Machines but what the interface Machines tells.
+// The package does not know how a volume is stored or opened, which is package volume's part, nor
+// more of Machines than the interface Machines says.
 package volumes
 
 import (
@@ -54,11 +53,10 @@ type Machines interface {
 	Memory() (capacity, left int64)
 }
 
-// Options are what a Store is made of. Fields whose comment says what their zero value means may
-// be left out.
+// Options are the dependencies of a Store. Fields with a documented zero value are optional.
 type Options struct {
 	Host      hangar.HostID
-	Driver    string // the name of the driver of Machines, for those who ask for what it cannot do
+	Driver    string // the name of the driver of Machines, for errors about what it cannot do
 	Machines  Machines
 	Devices   Devices
 	Journal   *journal.Journal
@@ -100,7 +98,8 @@ type Store struct {
 	creates singleflight.Group
 	metrics metrics
 
-	// What competes with Machines for the disk takes turns, by the ids of organizations.
+	// The semaphores for work that competes with Machines for the disk, by the ids of
+	// organizations.
 	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
 	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
 
@@ -143,8 +142,8 @@ func (s *Store) Open(ctx context.Context) error {
 	return s.load()
 }
 
-// Run goes on with what an earlier daemon left under way, and begins to look after the
-// volumes, until Stop.
+// Run continues what an earlier daemon left under way, and begins to look after the volumes,
+// until Stop.
 func (s *Store) Run() error {
 	if err := s.takeUpSnapshots(); err != nil {
 		return err
@@ -158,15 +157,15 @@ func (s *Store) Run() error {
 	return nil
 }
 
-// Stop ends what Run began and what was asked for since, without waiting for that. What
-// Machines ask for is still done. It may be repeated.
+// Stop ends background work and requested work, without waiting for that. Requests of Machines are
+// still served. It may be repeated.
 func (s *Store) Stop() {
 	if s.work != nil {
 		s.work.Stop()
 	}
 }
 
-// Close waits for the end of what Stop ends, and releases the archive. It may be repeated.
+// Close waits for everything that Stop ends, and releases the archive. It may be repeated.
 func (s *Store) Close() error {
 	if s.work == nil {
 		return nil

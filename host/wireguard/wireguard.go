@@ -1,26 +1,23 @@
 // Package wireguard is the gateway of one host: it lets WireGuard peers into private
 // networks.
 //
-// A Gateway runs WireGuard in this process, on a TUN device that carries the instance's
-// name, and follows a hangar.PeerFeed: whoever is in it and of this host is let in
-// within milliseconds, and whoever is not is cut off. Each peer has a route to the
-// device, so that rules of the host which ask where a source is routed hold for peers,
-// too; inside the tunnel WireGuard itself drops what a peer sends under an address that
-// is not its own. Which networks a peer reaches is not decided here: the Gateway tells
-// Members which are in use on its device.
+// A Gateway runs WireGuard in this process, on a TUN device that carries the instance's name, and
+// follows a hangar.PeerFeed: a peer that is in it and of this host is admitted within
+// milliseconds, and every other one is cut off. Each peer has a route to the device, so that
+// rules of the host which ask where a source is routed hold for peers, too; inside the tunnel
+// WireGuard itself drops what a peer sends under an address that is not its own. Which networks a
+// peer reaches is not decided here: the Gateway tells Members which are in use on its device.
 //
-// The device appears and the port is taken with the first peer, so that daemons without
-// peers never contend for a port. A port that cannot be had is tried again; until then
-// OpenGateway says why. The key of the gateway, and the port if it was left to chance,
-// are made once and kept in KeyFile.
+// The device appears and the port is taken with the first peer, so that daemons without peers never
+// contend for a port. An occupied port is tried again; until then OpenGateway says why. The key of
+// the gateway, and the port if it was left to chance, are made once and kept in KeyFile.
 //
-// The kernel takes the device and its routes away when the process ends, however it
-// ends. So as not to wait for peers to notice, the Gateway remembers where each was, in
-// EndpointsFile, and calls them when it starts again; what is lost of that file costs
-// but the seconds until a peer calls by itself.
+// The kernel takes the device and its routes away when the process ends, however it ends. So as not
+// to wait for peers to notice, the Gateway remembers the address of each in EndpointsFile, and
+// calls them when it starts again. Losing that file costs only the seconds until a peer calls by
+// itself.
 //
-// All methods may be called from many goroutines. Run owns all others that there are,
-// and ends them.
+// All methods may be called from many goroutines. Run owns all other goroutines, and ends them.
 package wireguard
 
 import (
@@ -50,10 +47,10 @@ const DefaultPort = 51820
 // The pauses between attempts.
 const (
 	retryDelay    = 5 * time.Second  // to have the port, or to take up the feed again
-	rememberDelay = 10 * time.Second // between two looks at where peers are
+	rememberDelay = 10 * time.Second // between two records of peers' addresses
 )
 
-// Members is told which networks have members on the gateway's device.
+// Members learns which networks have members on the gateway's device.
 type Members interface {
 	AddNetwork(ctx context.Context, id hangar.NetworkID) error
 	RemoveNetwork(ctx context.Context, id hangar.NetworkID) error
@@ -66,7 +63,7 @@ type Options struct {
 	Host     hangar.HostID
 	Port     uint16     // UDP; 0: one that is free at first, and the same ever after
 	Off      bool       // no peers at all
-	Endpoint string     // name or address that peers are told; empty: that of the API
+	Endpoint string     // name or address for peers' configs; empty: that of the API
 	Source   netip.Addr // of what the host itself sends to peers; the zero Addr: any
 	Members  Members
 	Feed     hangar.PeerFeed
@@ -80,11 +77,11 @@ type Gateway struct {
 	wake chan struct{} // has an element when there is something to do
 
 	mu        sync.Mutex                         // guards what follows
-	running   bool                               // Run may still let somebody in
-	networks  map[hangar.NetworkID][]hangar.Peer // all there are, on whatever host
+	running   bool                               // Run may still admit peers
+	networks  map[hangar.NetworkID][]hangar.Peer // all peers, on any host
 	wanted    map[hangar.PeerKey]hangar.Peer     // of this host; nil before the feed has yielded
 	admitted  map[hangar.PeerKey]netip.Prefix    // on the device
-	joined    map[hangar.NetworkID]struct{}      // that Members was told of
+	joined    map[hangar.NetworkID]struct{}      // that Members knows
 	endpoints map[hangar.PeerKey]netip.AddrPort  // where peers were last
 	link      *link.Link                         // nil: closed
 	failure   error                              // of the last attempt, nil: it succeeded
@@ -93,7 +90,7 @@ type Gateway struct {
 
 var _ hangar.PeerHost = (*Gateway)(nil)
 
-// New returns a Gateway that lets nobody in before Run.
+// New returns a Gateway that admits no peer before Run.
 func New(o Options) *Gateway {
 	return &Gateway{
 		Options: o, wake: make(chan struct{}, 1), running: true, admitted: map[hangar.PeerKey]netip.Prefix{},
@@ -122,7 +119,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return err
 }
 
-// follow takes from the feed who is to be let in.
+// follow takes the wanted peers from the feed.
 func (g *Gateway) follow(ctx context.Context) error {
 	return pause.Between(ctx, retryDelay, func(ctx context.Context) error {
 		for peers, err := range g.Feed.WatchPeers(ctx) {
@@ -152,7 +149,7 @@ func (g *Gateway) take(peers []hangar.Peer) {
 	g.nudge()
 }
 
-// settle makes the device as the feed wants it, and looks after it.
+// settle keeps the device as the feed wants it.
 func (g *Gateway) settle(ctx context.Context) error {
 	tick := time.NewTicker(rememberDelay)
 	defer tick.Stop()
@@ -178,7 +175,7 @@ func (g *Gateway) settle(ctx context.Context) error {
 			g.mu.Lock()
 			g.closeLink()
 			g.mu.Unlock()
-			g.Log.WarnContext(ctx, "device of peers is gone and made anew", slog.String("device", g.Device))
+			g.Log.WarnContext(ctx, "device of peers is gone, creating it again", slog.String("device", g.Device))
 		case <-tick.C:
 			g.mu.Lock()
 			g.remember(ctx)
@@ -187,8 +184,8 @@ func (g *Gateway) settle(ctx context.Context) error {
 	}
 }
 
-// reconcile lets in who is wanted and cuts off who is not. The channel is closed when
-// the device fails; it is nil without one.
+// reconcile admits wanted peers and removes others. The channel is closed when the device fails;
+// it is nil without one.
 func (g *Gateway) reconcile(ctx context.Context) (gone <-chan struct{}, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -319,9 +316,19 @@ func (g *Gateway) OpenGateway(ctx context.Context) (hangar.PeerGateway, error) {
 		if err := g.openLink(ctx); err != nil {
 			return hangar.PeerGateway{}, err
 		}
-		g.nudge() // so that settle looks after the device
+		g.nudge() // so that settle checks the device
 	}
 	return hangar.PeerGateway{EndpointIP: g.Endpoint, EndpointPort: g.link.Port, GatewayKey: g.link.PublicKey}, nil
+}
+
+// ListensAt is the UDP port at which peers are let in; 0: there are none yet.
+func (g *Gateway) ListensAt() uint16 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.link == nil {
+		return 0
+	}
+	return g.link.Port
 }
 
 // AwaitPeer implements hangar.PeerHost.
@@ -353,8 +360,8 @@ func (g *Gateway) PeerTraffic() map[hangar.PeerKey]hangar.PeerTraffic {
 	return traffic
 }
 
-// NetworkPeers are the peers on a network, by whatever gateway, for the name server.
-// The slice must not be changed.
+// NetworkPeers are the peers on a network, of all gateways, for the name server. The slice must
+// not be changed.
 func (g *Gateway) NetworkPeers(id hangar.NetworkID) []hangar.Peer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -368,7 +375,7 @@ func (g *Gateway) seen() map[hangar.PeerKey]link.Seen {
 	}
 	all, err := g.link.Seen()
 	if err != nil {
-		g.Log.Warn("read what WireGuard has seen", slog.Any("err", err))
+		g.Log.Warn("read the state of WireGuard", slog.Any("err", err))
 	}
 	return all
 }

@@ -150,7 +150,7 @@ func (s *site) let(t *testing.T, in ...keys) {
 	}
 }
 
-// config is what the peer is told to connect.
+// config is the config that a peer gets to connect.
 func (s *site) config(t *testing.T, k keys) peertest.Config {
 	t.Helper()
 	g, err := s.OpenGateway(t.Context())
@@ -163,8 +163,8 @@ func (s *site) config(t *testing.T, k keys) peertest.Config {
 	}
 }
 
-// machine attaches a namespace that answers like a Machine, and returns its address
-// with the port of a server that tells callers who they are.
+// machine attaches a namespace that answers like a Machine, and returns its address with the port
+// of a server that sends callers their own addresses.
 func (s *site) machine(t *testing.T, id hangar.NetworkID, number uint64) netip.AddrPort {
 	t.Helper()
 	a, err := s.net.Attach(t.Context(), network.Endpoint{
@@ -285,7 +285,7 @@ func TestPeerReachesItsNetwork(t *testing.T) {
 	}
 }
 
-// What a peer sends under an address that is not its own reaches nobody, be it another
+// Packets that a peer sends under an address that is not its own reach nothing, be it another
 // peer's, a Machine's or one of another network.
 func TestForgedSources(t *testing.T) {
 	s := open(t, "forged")
@@ -414,8 +414,8 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// A port that was left to chance is not given up for another because somebody else has
-// it for a while: every config that was printed names it.
+// A randomly chosen port is not given up for another because another program has it for a while:
+// every config that was printed names it.
 func TestChosenPortInUse(t *testing.T) {
 	s := open(t, "chosen")
 	before, err := s.OpenGateway(t.Context())
@@ -438,7 +438,7 @@ func TestChosenPortInUse(t *testing.T) {
 	}
 }
 
-// A device that somebody deletes is made anew, with its routes.
+// A device that is deleted is created again, with its routes.
 func TestDeviceIsDeleted(t *testing.T) {
 	s := open(t, "deleted")
 	one := newPeer(5, 1)

@@ -1,4 +1,4 @@
-// Package acmetest runs a real ACME server for tests, and makes certificates that sign themselves.
+// Package acmetest runs a real ACME server for tests, and makes self-signed certificates.
 package acmetest
 
 import (

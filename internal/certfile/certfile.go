@@ -1,4 +1,4 @@
-// Package certfile has a TLS certificate that is in files, and reads them again when they change.
+// Package certfile has a TLS certificate from files, and reads them again when they change.
 package certfile
 
 import (
@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Pair is a certificate and its key in two files. What cannot be used leaves the one before in
-// place, as the files are rarely replaced at once. All methods may be called from many goroutines.
+// Pair is a certificate and its key in two files. An unusable pair leaves the one before in
+// place, as the files are rarely replaced at once. All methods may be called from many
+// goroutines.
 type Pair struct {
 	cert, key string
 	log       *slog.Logger
@@ -21,7 +22,7 @@ type Pair struct {
 	pair *tls.Certificate
 }
 
-// fileVersion tells versions of a file apart.
+// fileVersion identifies the version of a file.
 type fileVersion struct {
 	modified time.Time
 	bytes    int64
@@ -48,7 +49,7 @@ func (p *Pair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return p.pair, nil
 }
 
-// refresh reads files that have changed. An error is told once for each version. p.mu is held.
+// refresh reads files that have changed. An error is logged once for each version. p.mu is held.
 func (p *Pair) refresh() error {
 	var now [2]fileVersion
 	var errs [2]error

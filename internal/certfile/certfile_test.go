@@ -65,7 +65,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 	}
 	expect := func(when, name string) {
 		t.Helper()
-		pair, err := files.Get(&tls.ClientHelloInfo{ServerName: "whatever"})
+		pair, err := files.Get(&tls.ClientHelloInfo{ServerName: "any.example"})
 		if err != nil || pair.Leaf.DNSNames[0] != name {
 			t.Errorf("%s: %v, %v", when, pair, err)
 		}

@@ -1,7 +1,7 @@
 // Package cgroup knows how control groups are mounted on this server, and bounds the memory of a
 // group below the root.
 //
-// What else a group has depends on who uses it; package gvisor has those of sandboxes.
+// Other settings of a group depend on its user; package gvisor has those of sandboxes.
 package cgroup
 
 import (
@@ -28,8 +28,8 @@ func Unified() (bool, error) {
 	return st.Type == unix.CGROUP2_SUPER_MAGIC, nil
 }
 
-// Memory returns the directory of a group below the root that the memory controller has, and the
-// name of the file in it that has its limit. It refuses what is not one name.
+// Memory returns the directory of a group of the memory controller below the root, and the name of
+// its file with the limit. It refuses anything but one name.
 func Memory(name string) (dir, limit string, err error) {
 	if name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
 		return "", "", fmt.Errorf("cgroup %q: must be one name", name)
@@ -44,8 +44,8 @@ func Memory(name string) (dir, limit string, err error) {
 	return filepath.Join(Root, "memory", name), "memory.limit_in_bytes", nil
 }
 
-// LimitMemory bounds the memory of a group, in bytes, which it makes if it is not there, and
-// returns its directory.
+// LimitMemory bounds the memory of a group, in bytes, which it creates if necessary, and returns
+// its directory.
 func LimitMemory(name string, bytes int64) (dir string, err error) {
 	dir, limit, err := Memory(name)
 	if err != nil {
@@ -63,8 +63,8 @@ func LimitMemory(name string, bytes int64) (dir string, err error) {
 	return dir, os.WriteFile(filepath.Join(dir, limit), []byte(strconv.FormatInt(bytes, 10)), 0o600)
 }
 
-// Remove removes a group by its directory, if it is there. The error is EBUSY, wrapped, while
-// there are processes in it.
+// Remove removes a group by its directory; a missing one is not an error. The error is EBUSY,
+// wrapped, while there are processes in it.
 func Remove(dir string) error {
 	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "remove cgroup", Path: dir, Err: err}

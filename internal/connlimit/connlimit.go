@@ -1,14 +1,14 @@
-// Package connlimit bounds how many connections a client may hold open, and how many all
-// clients together; its Count does so for whatever else is shared.
+// Package connlimit bounds how many connections a client may hold open, and how many all clients
+// together; its Count does so for other shared resources.
 //
 // Promises. A client that holds some may take one more only as long as that leaves as much for
-// all others as it would hold then. So one alone gets half of the whole, n that want all of it get
-// an (n+1)th each, and as much is left: nobody can take the last.
+// all others as it would hold then. So one alone gets half of the whole, n clients that want all
+// of it get an (n+1)th each, and as much is left: no client can take the last.
 //
-// A connection counts from when it is accepted until it is closed, also by who has hijacked
-// it. One that is too many is closed before anybody sees it, and takes the place of none. A
-// connection that counts can do all that a TCP connection can, such as ending one direction and
-// telling its descriptor; one that does not is handed on as it is.
+// A connection counts from when it is accepted until it is closed, even by a handler that
+// hijacked it. One over the limit is closed before the server sees it, and evicts none. A counted
+// connection can do all that a TCP connection can, such as ending one direction and exposing its
+// descriptor; a connection that cannot be counted is handed on as it is.
 //
 // Concurrency. A Count, a Limit and its listeners are safe for concurrent use. They start nothing.
 package connlimit
@@ -27,9 +27,9 @@ const (
 	publicBits  = 64
 )
 
-// ClientOf is whom an address belongs to: an IPv4 address to itself, an IPv6 address to its
-// /64, and one of a private network, where a /64 has the Machines of many, to its /112. Of the
-// zero Addr it is the zero Addr.
+// ClientOf returns the client of an address: an IPv4 address itself, the /64 of an IPv6 address,
+// and the /112 of one of a private network, where a /64 has the Machines of many. For the zero Addr
+// it is the zero Addr.
 func ClientOf(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is4() {
@@ -43,7 +43,7 @@ func ClientOf(a netip.Addr) netip.Addr {
 	return p.Addr()
 }
 
-// Count is how much is held of something that is shared, by key and in total.
+// Count counts the holders of a shared resource, by key and in total.
 type Count[K comparable] struct {
 	each, all int
 
@@ -87,7 +87,7 @@ func (c *Count[K]) LeaveN(key K, n int) {
 	}
 }
 
-// Open is how much is held in total.
+// Open is the total.
 func (c *Count[K]) Open() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func remote(c net.Conn) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// Listener returns l, of whose connections those that are too many are closed.
+// Listener returns l with the limit: connections above it are closed.
 func (l *Limit) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
 
 type listener struct {

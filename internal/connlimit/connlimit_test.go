@@ -78,7 +78,7 @@ func TestLimit(t *testing.T) {
 	expect("127.0.0.3", false) // would leave less than it has
 	expect("127.0.0.4", true)
 	for range all {
-		expect("127.128.0.1", true) // who is not bounded
+		expect("127.128.0.1", true) // a client without a bound
 	}
 	for _, c := range held {
 		_ = c.Close()

@@ -1,17 +1,15 @@
 // Package diskspace decides whether a write may still go to the disk of the platform, so
 // that a full disk stops what tenants ask for and never the platform.
 //
-// A Space watches one data directory. Of its file system it keeps a reserve in bytes and
-// inodes: Admit refuses whatever a tenant asks for that would reach into it, with
-// hangar.ReasonDiskFull and a text that says what is full. AdmitOwn admits the writes of
-// the platform itself, down to a small rest. A quarter of the reserve is a file, the
-// ballast: programs that run already write without being asked and may fill the disk to
-// the last block, and then the ballast is removed, which leaves the platform room to work
-// with. It is made again when the reserve is free.
+// A Space watches one data directory. It keeps a reserve of the file system, in bytes and inodes:
+// Admit refuses a tenant's request that would reach into it, with hangar.ReasonDiskFull and a
+// text that says what is full. AdmitOwn admits the writes of the platform itself, down to a small
+// rest. A quarter of the reserve is a file, the ballast: running programs write without being
+// asked and may fill the disk to the last block; then the ballast is removed, which leaves the
+// platform room to work with. It is made again when the reserve is free.
 //
-// Each decision asks the kernel anew (statfs, about a microsecond), so that none is based
-// on what was true a moment ago. Methods may be called from many goroutines. A nil Space
-// admits everything.
+// Each decision asks the kernel (statfs, about a microsecond), so that none is based on old
+// numbers. Methods may be called from many goroutines. A nil Space admits everything.
 //
 // The package does not count what each tenant has, and frees nothing but the ballast.
 package diskspace
@@ -99,7 +97,7 @@ const (
 	LevelFull Level = "full" // the ballast is gone, too, or the inodes are
 )
 
-// Status is what is known of the disk.
+// Status is the state of the disk.
 type Status struct {
 	Level      Level
 	Since      time.Time // when the disk became full, or had room again
@@ -111,7 +109,7 @@ type Status struct {
 	Inodes     int64 // 0: the file system does not count them
 }
 
-// Full says in a few words what there is too little of; empty: nothing.
+// Full names what is short, in a few words; empty: nothing.
 func (s Status) Full() string {
 	switch {
 	case s.Level == LevelOK || s.Level == "":
@@ -172,8 +170,8 @@ func reservedInodes(all int64) int64 {
 	return min(max(all/64, min(minInodes, all/4)), maxInodes)
 }
 
-// Run looks at the disk every second, so that the ballast goes and comes and changes of the
-// level are logged when nobody asks for room.
+// Run checks the disk every second, so that the ballast is removed and restored and changes of
+// the level are logged even when there are no requests for room.
 func (s *Space) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = true
@@ -196,9 +194,9 @@ func (s *Space) Run(ctx context.Context) error {
 	}
 }
 
-// Admit refuses what would take the given number of bytes of the disk, or an unknown number
-// that is bounded elsewhere (0), if the reserve would be touched or already is. what names
-// the request in the text and in the metric.
+// Admit refuses a request for a number of bytes of the disk, or for an unknown number that is
+// bounded elsewhere (0), if the reserve would be touched or already is. what names the request in
+// the text and in the metric.
 func (s *Space) Admit(what Purpose, bytes int64) error {
 	if s == nil {
 		return nil
@@ -225,8 +223,8 @@ func (s *Space) admit(what Purpose, bytes int64) error {
 	return nil
 }
 
-// Hold is Admit for what takes its room little by little: until release is called, nobody
-// else is admitted to these bytes. What is written of them meanwhile counts twice.
+// Hold is Admit for work that takes its room little by little: until release is called, these
+// bytes are not given to others. Bytes written meanwhile count twice.
 func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	if s == nil {
 		return func() {}, nil
@@ -269,8 +267,8 @@ func (s *Space) AdmitOwn(what Purpose) error {
 	return nil
 }
 
-// Writer returns a writer to w that stops when the disk has no room, for what is not known
-// to end: each write is admitted.
+// Writer returns a writer to w that stops when the disk has no room, for data of unknown length:
+// each write is admitted.
 func (s *Space) Writer(what Purpose, w io.Writer) io.Writer {
 	if s == nil {
 		return w
@@ -297,8 +295,8 @@ func (s *Space) refuse(what Purpose, why string) error {
 		"cannot %s: the disk of the server is full (%s); remove images, volumes or Machines that are not needed, or have the operator make room", what, why)
 }
 
-// Explain says of an error that the kernel had no room for a write what Admit would have
-// said; others, and those that have a reason already, it returns as they are.
+// Explain turns the kernel's error for a full disk into the one that Admit would have returned;
+// it returns others, and those that have a reason already, as they are.
 func Explain(err error) error {
 	if hangar.ReasonOf(err) != "" || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
@@ -382,7 +380,7 @@ func (s *Space) tend(free int64) (changed bool) {
 // rest is how many bytes the platform's own writes do not go below while there is ballast.
 func (s *Space) rest() int64 { return s.reserve / restShare }
 
-// mark leaves a file for those who ask since when the disk is full, also after a restart.
+// mark leaves a file that records since when the disk is full, also across a restart.
 func (s *Space) mark(level Level) {
 	path := filepath.Join(s.o.Dir, fullFile)
 	if level == LevelOK {
@@ -405,8 +403,8 @@ func FullSince(dir string) (since time.Time, full bool) {
 
 func (s *Space) ballastPath() string { return filepath.Join(s.o.Dir, ballastFile) }
 
-// remove removes a file that only takes room. It is cut first, because some file systems
-// free the blocks of what was removed later.
+// remove removes a file that only takes room. It is truncated first, because some file systems
+// free the blocks of removed files later.
 func (s *Space) remove(name string) {
 	path := filepath.Join(s.o.Dir, name)
 	_ = os.Truncate(path, 0)
@@ -424,8 +422,8 @@ func (s *Space) remove(name string) {
 	}
 }
 
-// allocate makes a file that takes size bytes, wholly or not at all, and reports whether
-// there was room. A file system that cannot is not asked again.
+// allocate makes a file of size bytes, wholly or not at all, and reports whether there was room. It
+// does not try again on a file system without support.
 func (s *Space) allocate(name string, size int64) bool {
 	f, err := os.OpenFile(filepath.Join(s.o.Dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -447,17 +445,17 @@ func (s *Space) statfs() (unix.Statfs_t, error) {
 	return st, nil
 }
 
-// Extend allocates the blocks of the first size bytes of a file, so that writing there needs
-// no room. What is beyond its end stays beyond it. It answers errors.ErrUnsupported where
-// the file system cannot.
+// Extend allocates the blocks of the first size bytes of a file, so that writing there needs no
+// room. The size of the file stays. It answers errors.ErrUnsupported where the file system
+// cannot.
 func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, size) }
 
 // noCow is FS_NOCOW_FL of linux/fs.h.
 const noCow = 0x00800000
 
-// InPlace has a file that is empty, or the files that will be made in a directory,
-// overwritten in place: btrfs would otherwise need room for every write, also where blocks
-// are allocated. Other file systems do so anyway.
+// InPlace has an empty file, or the files that will be made in a directory, overwritten in place:
+// btrfs would otherwise need room for every write, even where blocks are allocated. Other file
+// systems do so anyway.
 func InPlace(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.BTRFS_SUPER_MAGIC {
@@ -508,5 +506,5 @@ func (s *Space) Collect(ch chan<- prometheus.Metric) {
 	if st.Level != LevelOK {
 		full = float64(st.Since.Unix())
 	}
-	gauge("hangar_disk_full_since_timestamp_seconds", "Since when the disk has been too full for what tenants ask; 0: it is not.", full)
+	gauge("hangar_disk_full_since_timestamp_seconds", "Since when the disk has been too full for requests of tenants; 0: it is not.", full)
 }

@@ -270,7 +270,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestExplain gives a full disk one reason, whoever met it.
+// TestExplain gives a full disk one reason, whichever program met it.
 func TestExplain(t *testing.T) {
 	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT} {
 		refused(t, diskspace.Explain(&os.PathError{Op: "write", Path: "/x", Err: cause}), "the disk of the server is full")

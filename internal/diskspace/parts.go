@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part is what one directory takes of the disk, with everything below it.
+// Part is the disk usage of one directory, with everything below it.
 type Part struct {
 	Name   string
 	Bytes  int64
 	Inodes int64
 }
 
-// Parts returns what the directories in a data directory take of its disk, the largest
-// first. What goes away meanwhile, or is on another disk, does not count.
+// Parts returns how much of its disk the directories in a data directory use, the largest first.
+// Files that vanish meanwhile, or are on another disk, do not count.
 func Parts(dir string) ([]Part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,10 +1,10 @@
 package diskspace
 
-// Purpose is what room is asked for. It completes "cannot …" in the text of a refusal, and is what
-// refusals are counted by.
+// Purpose is the purpose of a request for room. It completes "cannot …" in the text of a refusal,
+// and is the label of the counter of refusals.
 type Purpose string
 
-// What room is asked for.
+// The purposes of room.
 const (
 	PullImage       Purpose = "pull an image"
 	PushImage       Purpose = "push an image"

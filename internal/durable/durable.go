@@ -1,7 +1,7 @@
 // Package durable writes files and directories so that a reader, also one after a crash of the
-// server, finds the whole of them under their name or what was there before.
+// server, finds under a name either the whole new content or the old one.
 //
-// What a function has published when it returns survives a power cut, name and content. Functions
+// Published content survives a power cut, name and bytes, once the function returns. Functions
 // may be called from many goroutines: of two that publish the same name, one wins. The package
 // does not lock, and does not remove the temporary files that a crash leaves.
 package durable
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unfinished is in the name of each file that a crash leaves in the middle of a write, but for
+// Unfinished is in the name of each file that a crash leaves in the middle of a write, except for
 // those of WriteFileVia.
 const Unfinished = ".tmp-"
 
@@ -27,7 +27,7 @@ func WriteFile(name string, data []byte, mode os.FileMode) error {
 	return WriteTo(name, all(data), mode)
 }
 
-// WriteTo is WriteFile for content that content writes.
+// WriteTo is WriteFile for content that a function writes.
 func WriteTo(name string, content func(io.Writer) error, mode os.FileMode) error {
 	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, content, mode)
 }
@@ -69,8 +69,8 @@ func write(tmp, pattern, name string, content func(io.Writer) error, mode os.Fil
 	return SyncDir(filepath.Dir(name))
 }
 
-// WriteChanged is WriteFile for content that is there already most of the time: it needs no
-// room on the disk then. An error to read the old content is no error.
+// WriteChanged is WriteFile for content that rarely changes: an unchanged file needs no room on the
+// disk. A failure to read the old content is no error.
 func WriteChanged(name string, data []byte, mode os.FileMode) error {
 	if !same(name, data, mode) {
 		return WriteFile(name, data, mode)
@@ -113,7 +113,8 @@ func MkdirAll(name string, mode os.FileMode) error {
 	return SyncDir(parent)
 }
 
-// SyncDir puts the names in a directory on disk: of what was created, renamed or removed in it.
+// SyncDir puts the names in a directory on disk, after files were created, renamed or removed in
+// it.
 func SyncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
@@ -122,8 +123,8 @@ func SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// SyncTree puts everything beneath a directory on disk, with all else that its file system
-// holds: far cheaper than one call per file.
+// SyncTree puts everything beneath a directory on disk, with the rest of its file system: far
+// cheaper than one call per file.
 func SyncTree(name string) error {
 	d, err := os.Open(name)
 	if err != nil {

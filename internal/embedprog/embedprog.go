@@ -22,11 +22,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrNotFound is what Locate answers when the program is nowhere.
+// ErrNotFound is Locate's error for a program that is in neither place.
 var ErrNotFound = errors.New("program not found")
 
-// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files, unpacked
-// below dir/bin if it is not there yet, else the file NAME beside the running executable.
+// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files,
+// unpacked below dir/bin on first use, else the file NAME beside the running executable.
 func Locate(files fs.FS, name, dir string) (string, error) {
 	packed, err := fs.ReadFile(files, "embedded/"+name+".zst") // only `make build` puts it there
 	if err == nil {
@@ -41,7 +41,7 @@ func Locate(files fs.FS, name, dir string) (string, error) {
 	}
 	beside := filepath.Join(filepath.Dir(self), name)
 	if _, err := os.Stat(beside); err != nil {
-		return "", fmt.Errorf("%w: %s is not embedded, and there is no %s; build it with `make build`", ErrNotFound, name, beside)
+		return "", fmt.Errorf("%w: %s is not embedded, and %s does not exist; build it with `make build`", ErrNotFound, name, beside)
 	}
 	return beside, nil
 }
@@ -53,7 +53,7 @@ func unpack(packed []byte, name, dir string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // programs are for everybody to read
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // programs are world-readable
 		return "", err
 	}
 	z, err := zstd.NewReader(bytes.NewReader(packed))

@@ -1,4 +1,4 @@
-// Package etcdtest starts an etcd for tests of what uses one that others operate.
+// Package etcdtest starts an etcd for tests of programs that use an external one.
 package etcdtest
 
 import (

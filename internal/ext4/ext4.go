@@ -1,12 +1,12 @@
 // Package ext4 makes, checks, repairs and grows ext4 file systems on block devices with the
 // programs of e2fsprogs.
 //
-// Make writes no more than it has to: what ext4 itself knows to be unused it never reads, so
-// that the noise which unwritten parts of an encrypted device read as does no harm, and a
-// sparse image stays sparse. Repair brings a file system that was not unmounted back to a
-// state in which it may be mounted, or says in the words of e2fsck why not. Except for Make,
-// everything may be killed at any moment and repeated; after Grow was killed only RepairAll puts
-// the file system right, and after GrowCompact only Undo.
+// Make writes no more than it has to. ext4 never reads what it knows to be unused, so that the
+// noise in unwritten parts of an encrypted device does no harm, and a sparse image stays sparse.
+// Repair restores a file system that was not unmounted to a state in which it may be mounted, or
+// returns e2fsck's reason why not. Except for Make, everything may be killed at any moment and
+// repeated; after Grow was killed only RepairAll repairs the file system, and after GrowCompact
+// only Undo.
 //
 // No function may be used on a device that is mounted, except Superblock, GrowMounted and
 // Usage.
@@ -39,14 +39,14 @@ const (
 	undoProgram  = "e2undo"
 )
 
-// Programs returns what has to be installed.
+// Programs returns the programs that have to be installed.
 func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
 // ErrUnrepairable says that a file system must not be mounted, and in e2fsck's words why.
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
 
 // ErrNone says that there is no ext4 on a device.
-var ErrNone = errors.New("there is no ext4 file system")
+var ErrNone = errors.New("no ext4 file system")
 
 // mountOptions are for a file system whose files belong to others: an error makes it
 // read-only, also one of writing content, which is otherwise told once and then forgotten,
@@ -90,14 +90,14 @@ func IsMounted(dir string) (bool, error) {
 	case err != nil:
 		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
 	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
-		return false, fmt.Errorf("%s: a kernel of before Linux 5.8 does not tell what is mounted", dir)
+		return false, fmt.Errorf("%s: a kernel before Linux 5.8 does not say whether it is mounted", dir)
 	}
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// MountDetached mounts a device nowhere: the mount lasts as long as the file that is
-// returned, through which it can be reached, unless move_mount(2) gives it a place. Nothing on
-// it can be executed there, and space that is freed is discarded.
+// MountDetached mounts a device without a mount point: the mount lasts as long as the returned
+// file, through which it can be reached, unless move_mount(2) gives it a place. Nothing on it can
+// be executed, and freed space is discarded.
 func MountDetached(device string) (*os.File, error) {
 	f, err := mountDetached(device)
 	if err != nil {
@@ -144,7 +144,7 @@ func Mount(device, dir string) error {
 	return nil
 }
 
-// Superblock is what a file system says of itself.
+// Superblock has fields of a file system's superblock.
 type Superblock struct {
 	Blocks    int64
 	BlockSize int64 // bytes
@@ -206,9 +206,8 @@ const (
 	fsckAgain = 2 // it was mounted: boot again
 )
 
-// Repair replays the journal and repairs what is safe to repair; full looks at a file
-// system that calls itself clean, too. It returns whether anything but the journal was
-// wrong, and what e2fsck said.
+// Repair replays the journal and makes safe repairs; full checks a file system that is marked
+// clean, too. It returns whether anything but the journal was wrong, and e2fsck's output.
 func Repair(ctx context.Context, device string, full bool) (repaired bool, report string, err error) {
 	args := []string{"-p"}
 	if full {
@@ -217,8 +216,8 @@ func Repair(ctx context.Context, device string, full bool) (repaired bool, repor
 	return check(ctx, append(args, device)...)
 }
 
-// RepairAll looks at all of a file system and repairs everything, also where that may lose
-// something. It returns what e2fsck said.
+// RepairAll checks all of a file system and repairs everything, even where that may lose data. It
+// returns e2fsck's output.
 func RepairAll(ctx context.Context, device string) (report string, err error) {
 	_, report, err = check(ctx, "-f", "-y", device)
 	return report, err
@@ -241,8 +240,8 @@ func check(ctx context.Context, args ...string) (repaired bool, report string, e
 	}
 }
 
-// Check looks at all of a file system and changes nothing. A journal that was not replayed
-// is no fault by itself, but what it would have put right is.
+// Check checks all of a file system and changes nothing. An unreplayed journal is no fault by
+// itself, but the damage that it would repair is.
 func Check(ctx context.Context, device string) error {
 	report, err := run(ctx, checkProgram, "-f", "-n", device)
 	if _, ran := exitCode(err); ran && ctx.Err() == nil {
@@ -251,7 +250,7 @@ func Check(ctx context.Context, device string) error {
 	return err
 }
 
-// Grow makes a file system of Make as large as its device. It has been checked before.
+// Grow makes a file system of Make as large as its device. It must be checked before.
 func Grow(ctx finish.Context, device string) error {
 	_, err := run(ctx, growProgram, device)
 	return err
@@ -260,8 +259,8 @@ func Grow(ctx finish.Context, device string) error {
 // ioctlResize is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64).
 const ioctlResize = 0x40086610
 
-// GrowMounted makes a mounted file system a number of bytes large. The kernel answers
-// EPERM to who lacks CAP_SYS_RESOURCE.
+// GrowMounted makes a mounted file system a number of bytes large. The kernel answers EPERM without
+// CAP_SYS_RESOURCE.
 func GrowMounted(dir string, size int64) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -279,7 +278,7 @@ func GrowMounted(dir string, size int64) error {
 	return nil
 }
 
-// Usage is what a mounted file system says of itself.
+// Usage is the usage of a mounted file system.
 func Usage(dir string) (hangar.VolumeUsage, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -290,8 +289,8 @@ func Usage(dir string) (hangar.VolumeUsage, error) {
 	}, nil
 }
 
-// run runs a program and returns all that it says. What it takes of memory depends on what is on
-// the volume, so the kernel ends it before anything that all Machines depend on.
+// run runs a program and returns all its output. Its memory depends on the content of the volume,
+// so the kernel ends it before anything that all Machines depend on.
 func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")

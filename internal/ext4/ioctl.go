@@ -32,7 +32,8 @@ func Freeze(dir *os.File) error {
 	return nil
 }
 
-// Thaw ends a Freeze, of whoever. It may be repeated, and returns whether there was one.
+// Thaw ends a Freeze, even another process's. It may be repeated, and returns whether there was
+// one.
 func Thaw(dir *os.File) (bool, error) {
 	err := unix.IoctlSetInt(int(dir.Fd()), ioctlThaw, 0)
 	if errors.Is(err, unix.EINVAL) {

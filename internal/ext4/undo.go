@@ -20,9 +20,9 @@ const undoMagic = "E2UNDO02"
 
 // GrowCompact makes a file system of MakeCompact as large as its device. It has been checked before.
 //
-// There is no room for the descriptors of more groups, so that inode tables and the root directory
-// have to move, and a growth that ends half-way loses them. Until it is complete there is a file
-// called undo, with what was overwritten, for Undo.
+// There is no room for the descriptors of more groups, so that inode tables and the root
+// directory have to move, and a growth that ends half-way loses them. Until it is complete there
+// is a file called undo, with the overwritten blocks, for Undo.
 func GrowCompact(ctx finish.Context, device, undo string) error {
 	if err := makeUndo(undo); err != nil {
 		return err
@@ -53,7 +53,7 @@ func removeUndo(undo string) error {
 	return errors.Join(os.Remove(undo), durable.SyncDir(filepath.Dir(undo)))
 }
 
-// Undo makes of a file system what it was before a GrowCompact that was interrupted; it has to be
+// Undo restores a file system to its state before an interrupted GrowCompact; it has to be
 // repaired then. It reports whether there was one.
 func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	begun, err := hasUndo(undo)

@@ -11,7 +11,7 @@ import (
 
 const size = 64 // of the devices that the tests draw
 
-// draw returns a list and, byte by byte, what is in it.
+// draw returns a list and, byte by byte, its content.
 func draw(t *rapid.T, label string) (extent.List, [size]bool) {
 	var in [size]bool
 	drawn := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) extent.Extent {

@@ -1,5 +1,5 @@
-// Package fairsem is a semaphore that tenants share fairly: one that asks for ever more slots
-// delays nobody but itself.
+// Package fairsem is a semaphore that tenants share fairly: a tenant that asks for ever more
+// slots delays only itself.
 //
 // Every acquisition names a key, such as an organization. A key never holds all slots, unless
 // there is only one. A slot that becomes free goes to the waiting key that holds the fewest
@@ -36,8 +36,8 @@ func New[K comparable](n int) *Semaphore[K] {
 	}
 }
 
-// Acquire waits for a slot and returns what gives it back, to be called once. It returns the
-// error of ctx if that ends first.
+// Acquire waits for a slot and returns the function that releases it, to be called once. It returns
+// the error of ctx if that ends first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
 	s.mu.Lock()
 	release = func() { s.release(key) }
@@ -91,7 +91,7 @@ func (s *Semaphore[K]) release(key K) {
 	s.give()
 }
 
-// give gives free slots to those who wait. The caller holds mu.
+// give gives free slots to waiters. The caller holds mu.
 func (s *Semaphore[K]) give() {
 	for s.free > 0 {
 		var next K
@@ -116,7 +116,7 @@ func (s *Semaphore[K]) give() {
 	}
 }
 
-// leave removes the i-th of those who wait with a key. The caller holds mu.
+// leave removes the i-th waiter of a key. The caller holds mu.
 func (s *Semaphore[K]) leave(key K, i int) {
 	if s.waiting[key] = slices.Delete(s.waiting[key], i, i+1); len(s.waiting[key]) == 0 {
 		delete(s.waiting, key)

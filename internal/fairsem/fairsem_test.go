@@ -84,8 +84,9 @@ func TestGreedyKeyDelaysNobody(t *testing.T) {
 	})
 }
 
-// Whatever is asked, released and given up, slots are neither lost nor given twice, no key has
-// all, none is free while somebody may have it, and each key is served in its order.
+// Under any sequence of calls, releases and cancellations, slots are neither lost nor given
+// twice, no key has all, none is free while a waiter may have it, and each key is served in its
+// order.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(*testing.T) {

@@ -1,7 +1,7 @@
 // Package finish makes the contexts of work that does not end with its caller's.
 //
-// A context that is handed down, of a request or of a step, bounds the waiting: when it ends,
-// whatever can be cut short is. There are two kinds of work for which that would be wrong, and
+// A context that is handed down, of a request or of a step, bounds the waiting: when it ends, all
+// interruptible work ends. There are two kinds of work for which that would be wrong, and
 // each has its context here:
 //
 //   - Work that must reach its end once it has begun, because half of it would be in the way
@@ -47,7 +47,7 @@ func Do(ctx context.Context, limit time.Duration, work func(Context) error) erro
 }
 
 // Lifetime returns a context with the values of ctx that ends when end is called, and not with
-// ctx. It is for what lives longer than the call that has begun it.
+// ctx. It is for work that outlives the call that has begun it.
 func Lifetime(ctx context.Context) (lifetime context.Context, end context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }

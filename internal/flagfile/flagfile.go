@@ -1,13 +1,13 @@
 // Package flagfile sets the flags of a command from a YAML file, strictly.
 //
-// The file is one mapping from the names of flags, without the dashes before them, to
-// values: true or false, numbers, text, and lists for flags that may be repeated. New
-// flags can be in the file without more work. A key that is no flag, a value of the
-// wrong type, a key that is there twice and a second document are errors that name the
-// line. A flag that the command line has set keeps its value.
+// The file is one mapping from the names of flags, without the dashes before them, to values:
+// true or false, numbers, text, and lists for flags that may be repeated. New flags can be in the
+// file without more work. A key that is no flag, a value of the wrong type, a duplicate key and a
+// second document are errors that name the line. A flag that the command line has set keeps its
+// value.
 //
-// A file that every user of the computer can write is refused, as is one that every
-// user can read and that holds a password: the one of a URL.
+// A file that every user of the computer can write is refused, as is one that every user can read
+// and that holds a password: one in a URL.
 //
 // The package does not know what values mean: the command validates them, and uses
 // File.Place to say where a refused one was written.
@@ -35,7 +35,7 @@ const maxBytes = 1 << 20
 // flagOnly annotates flags that are about one invocation.
 const flagOnly = "hangar_flag_only"
 
-// Exclude keeps flags out of files. A name without a flag is a mistake of the program.
+// Exclude keeps flags out of files. A name without a flag is a bug of the program.
 func Exclude(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := flags.SetAnnotation(name, flagOnly, []string{"true"}); err != nil {
@@ -81,8 +81,8 @@ type entry struct {
 	value *yaml.Node
 }
 
-// Load reads a file. It answers an *Error for what is wrong in it, and the error of the
-// system when it cannot be read. An empty file sets nothing.
+// Load reads a file. It answers an *Error for invalid content, and the error of the system when
+// it cannot be read. An empty file sets nothing.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -156,8 +156,8 @@ func syntaxError(path string, err error) error {
 	return e
 }
 
-// checkMode refuses a file that another user may have written, or whose passwords
-// another user may have read. What is no regular file has no such mode.
+// checkMode refuses a file that another user may have written, or whose passwords another user
+// may have read. A file that is not regular has no such mode.
 func (f *File) checkMode(mode os.FileMode) error {
 	if !mode.IsRegular() {
 		return nil
@@ -188,8 +188,8 @@ func redact(text string) string {
 	return u.Redacted()
 }
 
-// Apply sets flags to what the file says. Those that are set already, and those for which
-// keep answers true, stay as they are; keep may be nil.
+// Apply sets flags from the file. Those that are set already, and those for which keep answers
+// true, stay as they are; keep may be nil.
 func (f *File) Apply(flags *pflag.FlagSet, keep func(name string) bool) error {
 	for _, e := range f.entries {
 		flag := flags.Lookup(e.key)
@@ -269,7 +269,7 @@ func isScalar(n *yaml.Node, tags ...string) bool {
 
 func isNull(n *yaml.Node) bool { return isScalar(n, "!!null") }
 
-// resolve follows an alias to what it stands for.
+// resolve follows an alias to its node.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -356,7 +356,7 @@ func set(flag *pflag.Flag, values []string) error {
 
 // nearest names keys that look like one that does not exist.
 func nearest(flags *pflag.FlagSet, key string) string {
-	// The command line's own idea of what is alike: commands named as the flags are.
+	// The command line's own measure of similar names, for commands named as the flags are.
 	alike := &cobra.Command{SuggestionsMinimumDistance: 2}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !Excluded(f) {

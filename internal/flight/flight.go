@@ -1,4 +1,4 @@
-// Package flight shares the result of a call among those who ask for it at the same time.
+// Package flight shares the result of one call among concurrent callers.
 package flight
 
 import (
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Do runs do for the first of those that call it with a key at the same time, and gives its
-// result to all, but for the end of that one's context: then the next one runs its own.
+// Do runs do for the first of concurrent callers with a key, and gives its result to all. If that
+// caller's context ends, the next one runs its own.
 func Do[T any](ctx context.Context, group *singleflight.Group, key string, do func() (T, error)) (T, error) {
 	for {
 		mine := false

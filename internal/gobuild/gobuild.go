@@ -1,5 +1,5 @@
-// Package gobuild builds programs of this module that tests run, and lets the cache of test
-// results know of their source.
+// Package gobuild builds programs of this module for tests to run, and makes their source an input
+// of the cache of test results.
 package gobuild
 
 import (

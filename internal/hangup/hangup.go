@@ -1,14 +1,14 @@
-// Package hangup tells when the other side of connections hangs up, without a goroutine
-// for each.
+// Package hangup reports when the other side of a connection hangs up, without a goroutine for
+// each connection.
 //
-// Promises. What is called for a connection is called at most once, and never after its
-// removal has returned, but for a call that is under way. All connections share one
-// goroutine, which is there only while any is watched; nothing polls.
+// Promises. The function of a connection is called at most once, and never after its removal has
+// returned, except for a call in progress. All connections share one goroutine, which runs only
+// while any is watched; nothing polls.
 //
-// Concurrency. A Watch is safe for concurrent use; its zero value is ready. What it calls
-// is called one after the other and must not take long.
+// Concurrency. A Watch is safe for concurrent use; its zero value is ready. Its functions are
+// called one after the other and must not take long.
 //
-// It reads nothing: what the other side has sent stays in the connection.
+// It reads nothing: the bytes that the other side has sent stay in the connection.
 package hangup
 
 import (

@@ -80,7 +80,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestMany loses more connections at once than are taken at once, one by one begun anew.
+// TestMany loses more connections at once than are handled at once; each is then opened again.
 func TestMany(t *testing.T) {
 	var w hangup.Watch
 	for range 2 {

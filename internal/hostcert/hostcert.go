@@ -1,4 +1,4 @@
-// Package hostcert says how the certificate of a host names it: by one URI, hangar://host/ID.
+// Package hostcert names the host of a certificate by one URI, hangar://host/ID.
 //
 // It makes and verifies no certificate.
 package hostcert

@@ -1,8 +1,7 @@
-// Package ippool is lists of IP prefixes from which addresses are given out, and the
-// lists that an instance of the platform has to itself when nobody has chosen one.
+// Package ippool has lists of IP prefixes for allocating addresses, and the default lists of an
+// instance of the platform.
 //
-// A Pool never changes and remembers nothing: who has which address is somebody else's
-// to keep.
+// A Pool never changes and remembers nothing: the caller records which address is in use.
 package ippool
 
 import (
@@ -82,7 +81,7 @@ func fault(p netip.Prefix, family Family) error {
 	case family == IPv4 && p.Bits() < 8, family == IPv6 && p.Bits() < 16:
 		return fmt.Errorf("is too large")
 	case a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast():
-		return fmt.Errorf("holds addresses that nobody can be served at")
+		return fmt.Errorf("holds addresses that cannot be served")
 	case p.Overlaps(private):
 		return fmt.Errorf("is of the private networks, %s", private)
 	default:
@@ -161,17 +160,16 @@ func add(a netip.Addr, number uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// Loopback is the IPv4 Pool of an instance that nobody has given one: a /24 of
-// 127.0.0.0/8, all of which a Linux server has, and its own alone. Those that other
-// programs like, 127.0.0.0/16, are left out.
+// Loopback is the default IPv4 Pool of an instance: a /24 of 127.0.0.0/8, which every Linux
+// server has to itself. 127.0.0.0/16, which other programs like to use, is left out.
 func Loopback(instance string) Pool {
 	h := digest(instance)
 	b := [4]byte{127, 1 + h[0]%254, h[1], 0}
 	return Pool{netip.PrefixFrom(netip.AddrFrom4(b), 24)}
 }
 
-// UniqueLocal is the IPv6 Pool of an instance that nobody has given one: a /64 as RFC 4193
-// makes them up. It leads to the server only where a route says so.
+// UniqueLocal is the default IPv6 Pool of an instance: a /64 generated as RFC 4193 says. It leads
+// to the server only where a route says so.
 func UniqueLocal(instance string) Pool {
 	h := digest(instance)
 	b := [16]byte{0: 0xfd}

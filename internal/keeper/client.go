@@ -23,7 +23,7 @@ import (
 
 var (
 	errClosed     = errors.New("client is closed")
-	errHeldClosed = errors.New("what was to be handed over is closed")
+	errHeldClosed = errors.New("the descriptor to hand over is closed")
 	errOlder      = errors.New("the keeper is of an older version")
 )
 
@@ -41,8 +41,8 @@ const (
 
 // Options of a Client.
 type Options struct {
-	// Socket is where the keeper is reached. Its directory is made, for this user
-	// alone; that one's parent is for everybody to traverse.
+	// Socket is where the keeper is reached. Its directory is made for this user alone; the
+	// directory's parent is made searchable by all.
 	Socket string
 	// Start starts a process that runs Serve on the listener, and nothing else. The
 	// process is to outlive the one that starts it, and has none of its descriptors.
@@ -61,7 +61,7 @@ type Entry struct {
 type Client struct {
 	o         Options
 	inherited []Entry
-	sockets   map[string]*os.File // guarded by mu; those that nobody has taken
+	sockets   map[string]*os.File // guarded by mu; those not taken yet
 	closing   chan struct{}
 	done      chan struct{} // closed when the goroutine has ended
 
@@ -149,7 +149,7 @@ func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 	for _, e := range c.inherited {
 		fifo, err := os.OpenFile(e.Path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 		if err != nil {
-			continue // it was removed, and nobody can read any more what is in it
+			continue // it was removed, so its content cannot be read any more
 		}
 		opened[e.Name] = holding{wordHold, e.Path, fifo}
 	}
@@ -183,16 +183,16 @@ func (c *Client) TakeSockets() map[string]*os.File {
 	return taken
 }
 
-// Hold hands over a FIFO, instead of what has the same name. From
-// now on what is in it survives this process. The Client keeps the file, too, which
-// the caller must not close before Drop or Close. What goes wrong is logged.
+// Hold hands over a FIFO, replacing one of the same name. From now on its content survives this
+// process. The Client keeps the file, too, which the caller must not close before Drop or Close.
+// Failures are logged.
 func (c *Client) Hold(name, path string, fifo *os.File) {
 	c.hold(name, holding{wordHold, path, fifo})
 }
 
-// HoldSocket hands over a socket, instead of what has the same name, as Hold does it with a
-// FIFO. If the caller closes it before Drop, the keeper has it none the less, but the next
-// one does not get it if that keeper is killed.
+// HoldSocket hands over a socket, replacing one of the same name, as Hold does with a FIFO. If
+// the caller closes it before Drop, the keeper still has it, but the next keeper does not get it
+// if that one is killed.
 func (c *Client) HoldSocket(name string, socket syscall.Conn) {
 	c.hold(name, holding{wordSocket, "", socket})
 }
@@ -204,7 +204,7 @@ func (c *Client) hold(name string, h holding) {
 	c.request(func() error { return handOver(c.conn, name, h) })
 }
 
-// Drop makes the keeper let go. It does nothing if it does not hold the name.
+// Drop makes the keeper close what it holds under a name. An unknown name is not an error.
 func (c *Client) Drop(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +212,7 @@ func (c *Client) Drop(name string) {
 	c.request(func() error { return send(c.conn, message{wordDrop, name}, nil) })
 }
 
-// Close leaves the keeper alone with what it holds.
+// Close disconnects from the keeper, which keeps what it holds.
 func (c *Client) Close() error {
 	if c.closing == nil {
 		return nil
@@ -272,7 +272,7 @@ func handOver(conn *net.UnixConn, name string, h holding) error {
 	return err
 }
 
-// isClosed reports whether what was to be handed over is closed.
+// isClosed reports whether the descriptor to hand over is closed.
 func isClosed(err error) bool { return errors.Is(err, errHeldClosed) }
 
 // watch replaces the keeper whenever it ends, until Close.
@@ -368,7 +368,7 @@ func (c *Client) again(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// start starts a keeper. It is connected to before it runs, so that nobody has to
+// start starts a keeper. The connection is made before the keeper runs, so that no caller has to
 // wait for it.
 func (c *Client) start(ctx context.Context) (*net.UnixConn, error) {
 	c.mu.Lock()
@@ -406,7 +406,7 @@ func (c *Client) start(ctx context.Context) (*net.UnixConn, error) {
 }
 
 // Quit ends the keeper of a socket, if one lives, and waits until its process has
-// ended. What it holds is lost if nobody else has it open.
+// ended. What it holds is lost unless another process has it open.
 func Quit(ctx context.Context, socket string) error {
 	conn, err := dial(ctx, socket)
 	if isAbsent(err) {
@@ -453,7 +453,7 @@ func dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// isAbsent reports whether dial failed because nobody listens.
+// isAbsent reports whether dial failed because there is no listener.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }

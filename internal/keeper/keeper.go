@@ -1,31 +1,29 @@
-// Package keeper holds what has to stay open while no daemon runs, in a process that
-// outlives it: the output FIFOs of Machines, so that what a Machine wrote last is still
-// there when the daemon comes back, and the sockets of the edge, so that who connects
-// meanwhile waits and is not refused.
+// Package keeper holds descriptors open while no daemon runs, in a process that outlives it: the
+// output FIFOs of Machines, so that their last output is still there when the daemon comes back,
+// and the sockets of the edge, so that new clients wait meanwhile and are not refused.
 //
-// What is in a FIFO goes with its last opener. While the daemon is away that is the
-// sandbox, and when it ends the stack trace that it died of would be gone. So it is with a
-// socket and the connections that nobody has accepted yet. The keeper is one more opener: it
-// never reads, writes or opens anything, but keeps descriptors that it was given, until it
-// is told to let go. The next daemon opens FIFOs by their paths, and gets sockets back from
+// The content of a FIFO is lost with its last opener. While the daemon is away that is the
+// sandbox, and when the sandbox ends, the stack trace that it died of would be gone. The same
+// holds for a socket and the connections that are not accepted yet. The keeper is one more
+// opener: it never reads, writes or opens anything, but keeps the descriptors that it was given
+// until they are dropped. The next daemon opens FIFOs by their paths, and gets sockets back from
 // the keeper.
 //
-// A descriptor is safe from the moment that Client.Hold or HoldSocket returns: it is then
-// on its way in the socket of the keeper, which loses nothing if the daemon is killed
-// next. When the keeper itself is killed, the Client starts another and hands
-// everything over again; only if both are killed at once, and the sandbox ends before
-// the daemon is back, output is lost. The keeper ends by itself when nobody is
-// connected and it holds nothing; FIFOs that were removed it does not hold for long, nor
+// A descriptor is safe from the moment that Client.Hold or HoldSocket returns: it is then on its
+// way in the socket of the keeper, which loses nothing if the daemon is killed next. When the
+// keeper itself is killed, the Client starts another and hands everything over again; output is
+// lost only if both are killed at once and the sandbox ends before the daemon is back. The keeper
+// ends by itself when it has no client and holds nothing; it drops FIFOs that were removed, and
 // sockets for which no daemon comes back.
 //
-// A Client is one goroutine, which waits for the keeper to end, and may be used from
-// many. The keeper serves one connection after the other, so that it has done what a dead
-// daemon asked for before it listens to the next. Daemons and keepers of different versions
-// meet, so the protocol may grow but not change; it is described at the type message. A
-// keeper that does not know what a Client needs of it is replaced when the Client is opened.
+// A Client has one goroutine, which waits for the keeper to end, and may be used from many. The
+// keeper serves one connection after the other, so that it has handled all requests of a dead
+// daemon before it listens to the next. Daemons and keepers of different versions meet, so the
+// protocol may grow but not change; it is described at the type message. A keeper that lacks a
+// feature is replaced when the Client is opened.
 //
-// The package does not know what Machines and Apps are, and does not start a process:
-// whoever makes the Client says how.
+// The package does not know what Machines and Apps are, and does not start a process: the maker
+// of the Client says how.
 package keeper
 
 import (
@@ -42,14 +40,12 @@ import (
 
 // message is one datagram of a SEQPACKET socket: words, separated by zero bytes.
 //
-//	hold NAME PATH, with a descriptor   hold a FIFO, instead of what has that name
-//	socket NAME, with a descriptor      hold a socket, instead of what has that name
 //	drop NAME                           close what has that name
 //	list                                answered by held NAME PATH for each FIFO, and end
 //	sockets                             answered by socket NAME, with a descriptor, for each, and end
 //	quit                                answered by bye PID; the keeper ends
 //
-// What cannot be done is answered by failed NAME TEXT. Older keepers know no sockets.
+// A failed request is answered by failed NAME TEXT. Older keepers know no sockets.
 type message []string
 
 // The first words of messages.
@@ -77,7 +73,7 @@ const (
 	// patrolEvery is how often the keeper looks for FIFOs that were removed.
 	patrolEvery = time.Minute
 	// socketPatience is how long sockets are held for a daemon that does not come back.
-	// Then who connects is refused, which is better than to wait in vain.
+	// Then connections are refused, which is better than to leave clients waiting.
 	socketPatience = 2 * time.Minute
 	// spareFiles are the descriptors that the keeper leaves free for connections.
 	spareFiles = 32
@@ -133,8 +129,8 @@ type keeper struct {
 
 	mu       sync.Mutex
 	held     map[string]descriptor
-	attended bool      // somebody is connected
-	left     time.Time // when the last client has gone, if nobody is connected
+	attended bool      // a client is connected
+	left     time.Time // when the last client left, if none is connected
 }
 
 // descriptor is one that is held.
@@ -144,10 +140,9 @@ type descriptor struct {
 	socket bool
 }
 
-// Serve holds what those who connect hand over, one after the other. It returns nil
-// when it was told to quit, or when it holds nothing and nobody is connected any more,
-// and then holds nothing. The listener, which it closes, is of the network
-// "unixpacket".
+// Serve holds what its clients hand over, one client after the other. It returns nil when a
+// client sent quit, or when it holds nothing and has no client, and then holds nothing. The
+// listener, which it closes, is of the network "unixpacket".
 func Serve(listener *net.UnixListener) error { return serve(listener, patrolEvery, socketPatience) }
 
 func serve(listener *net.UnixListener, every, patience time.Duration) error {
@@ -173,8 +168,8 @@ func serve(listener *net.UnixListener, every, patience time.Duration) error {
 	return errors.Join(err, listener.Close())
 }
 
-// run serves until the keeper is of no use any more. What a client sent that is dead by
-// now comes before anything of the next one, which asks what is held.
+// run serves until the keeper is no longer needed. Messages of a client that is dead by now are
+// handled before any of the next one, which asks what is held.
 func (k *keeper) run() error {
 	for {
 		conn, err := k.listener.AcceptUnix()
@@ -182,7 +177,7 @@ func (k *keeper) run() error {
 			if k.attend(false) {
 				return nil
 			}
-			err = k.listener.SetDeadline(time.Time{}) // but somebody came at that moment
+			err = k.listener.SetDeadline(time.Time{}) // but a client came at that moment
 			if err == nil {
 				continue
 			}
@@ -199,7 +194,7 @@ func (k *keeper) run() error {
 	}
 }
 
-// attend notes whether somebody is connected and reports whether nothing is held.
+// attend records whether a client is connected and reports whether nothing is held.
 func (k *keeper) attend(yes bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,9 +211,8 @@ func (k *keeper) drop(name string) {
 	}
 }
 
-// patrol lets go of FIFOs that were removed: nobody can open them any more to read
-// what is in them. And of sockets, when no daemon comes for too long. So a keeper ends also
-// when a data directory was simply deleted.
+// patrol drops removed FIFOs, whose content cannot be read any more, and sockets when no daemon
+// comes for too long. So a keeper also ends when a data directory was simply deleted.
 func (k *keeper) patrol(every time.Duration, stop <-chan struct{}) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -353,7 +347,7 @@ func (k *keeper) sockets(conn *net.UnixConn) error {
 		}
 	}
 	k.mu.Unlock()
-	for name, fd := range all { // patrol closes none of them while somebody is connected
+	for name, fd := range all { // patrol closes none of them while a client is connected
 		if err := send(conn, message{wordSocket, name}, unix.UnixRights(fd)); err != nil {
 			return err
 		}

@@ -235,9 +235,9 @@ func TestQuit(t *testing.T) {
 	must(f.Close())
 	must(Quit(t.Context(), h.socket))
 	if got := content(f.Name()); got != "" {
-		t.Errorf("%q is held by nobody", got)
+		t.Errorf("%q is left without a holder", got)
 	}
-	must(Quit(t.Context(), h.socket)) // there is a socket of nobody
+	must(Quit(t.Context(), h.socket)) // the socket is left without a listener
 	if got := h.client(t).Inherited(); len(got) != 0 {
 		t.Errorf("another keeper holds %v", got)
 	}

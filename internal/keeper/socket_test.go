@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveOld is a keeper that knows no sockets, until it is told to quit.
+// serveOld is a keeper without support for sockets. It serves until quit.
 func serveOld(listener *net.UnixListener) {
 	k := &keeper{listener: listener, most: 100, held: map[string]descriptor{}}
 	for {
@@ -40,7 +40,7 @@ func serveOld(listener *net.UnixListener) {
 	}
 }
 
-// A socket takes connections while nobody runs, and the next client accepts them.
+// A socket takes connections while no daemon runs, and the next client accepts them.
 func TestSocketsSurvive(t *testing.T) {
 	h := newHost(t)
 	c := h.client(t)
@@ -58,13 +58,13 @@ func TestSocketsSurvive(t *testing.T) {
 	c.HoldSocket("other", u)
 	c.Drop("other")
 	tcpAddr, udpAddr := l.Addr().String(), u.LocalAddr().String()
-	must(h.started[0].Kill()) // whoever comes next has them, too
+	must(h.started[0].Kill()) // the next keeper gets them, too
 	awaitReplacement(t, c, h, 2)
 	must(c.Close())
 	must(l.Close())
 	must(u.Close())
 
-	conn, err := net.Dial("tcp", tcpAddr) // nobody is there
+	conn, err := net.Dial("tcp", tcpAddr) // no daemon runs
 	must(err)
 	defer conn.Close()
 	_, err = conn.Write([]byte("hello"))
@@ -121,7 +121,7 @@ func TestSocketsAreNotHeldForNobody(t *testing.T) {
 	must(err)
 	defer u.Close()
 	must(handOver(conn, "name", holding{wordSocket, "", u}))
-	for range 20 { // it stays while somebody is there
+	for range 20 { // it stays while a client is connected
 		got, err := sockets(conn)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("held are %v, %v", got, err)

@@ -1,20 +1,19 @@
 // Package keyset encrypts what a server keeps secret, with keys that are in one
 // file of its data directory.
 //
-// Promises. What is sealed is encrypted and authenticated with AES-256-GCM and bound
-// to a label that says what it is, so that a sealed value which was moved to another
-// place does not open there. The file is replaced as a whole and is durable before
-// anything is sealed with a key in it. A file that is missing or damaged is an error
-// and never a reason to make another one: only Create makes keys, and it overwrites
-// nothing. Rotate replaces the key, and may be killed at any moment: the old key
-// stays in the file until everything was sealed anew.
+// Promises. A sealed value is encrypted and authenticated with AES-256-GCM and bound to a label
+// that says what it is, so that it does not open if it was moved to another place. The file is
+// replaced as a whole and is durable before anything is sealed with a key in it. A file that is
+// missing or damaged is an error and never a reason to make another one: only Create makes keys,
+// and it overwrites nothing. Rotate replaces the key, and may be killed at any moment: the old
+// key stays in the file until everything was sealed again.
 //
-// Concurrency. A Keyset is safe for concurrent use. Whoever seals does it within
-// Use, together with storing what was sealed; no key is added or dropped meanwhile,
-// so that a rotation finds everything that was sealed before.
+// Concurrency. A Keyset is safe for concurrent use. Callers seal within Use, together with
+// storing the sealed value; no key is added or dropped meanwhile, so that a rotation finds
+// everything that was sealed before.
 //
-// It does not know what is sealed with it, nor where that is kept. The keys are in
-// the file in clear: whoever reads the data directory as root reads everything.
+// It does not know what is sealed with it, nor where that is kept. The keys are in the file in
+// clear: anyone who can read the data directory as root can read everything.
 package keyset
 
 import (
@@ -43,7 +42,7 @@ const File = "keyset.json"
 var (
 	ErrDamaged    = errors.New("the keyset is damaged")
 	ErrUnknownKey = errors.New("sealed with a key that is not in the keyset")
-	ErrUnreadable = errors.New("what was sealed is damaged, or belongs elsewhere")
+	ErrUnreadable = errors.New("the sealed value is damaged, or belongs elsewhere")
 )
 
 // Keyset holds the keys of a data directory.
@@ -78,7 +77,7 @@ func Open(path string) (*Keyset, error) {
 	return &Keyset{path: path, keys: keys}, os.Chmod(path, 0o600)
 }
 
-// Create makes a keyset with one key at path, where nothing may be yet.
+// Create makes a keyset with one key at path, which must not exist yet.
 func Create(path string) (*Keyset, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("make %s: %w", path, errors.Join(fs.ErrExist, err))
@@ -115,8 +114,8 @@ func (k *Keyset) replace(handle *keyset.Handle) error {
 	return nil
 }
 
-// Use runs f with the keys. What f seals it must also store before it returns. Use
-// must not be called within f.
+// Use runs f with the keys. f must store what it seals before it returns. Use must not be called
+// within f.
 func (k *Keyset) Use(f func(keys Keys) error) error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -128,7 +127,7 @@ func (k Keys) Seal(plain []byte, label ...string) ([]byte, error) {
 	return k.aead.Encrypt(plain, encodeLabel(label))
 }
 
-// Open returns what was sealed under the same label. It returns ErrUnknownKey or
+// Open returns the value that was sealed under the same label. It returns ErrUnknownKey or
 // ErrUnreadable.
 func (k Keys) Open(sealed []byte, label ...string) ([]byte, error) {
 	id, ok := keyOf(sealed)
@@ -193,10 +192,10 @@ func encodeLabel(label []string) []byte {
 	return b
 }
 
-// Rotation is what a Rotate did.
+// Rotation is the result of a Rotate.
 type Rotation struct {
 	Key      uint32 // its number, from now on the only one
-	Resealed int    // values that were sealed anew
+	Resealed int    // values that were sealed again
 	Dropped  int    // keys that are gone
 }
 
@@ -207,10 +206,10 @@ func (k *Keyset) Interrupted() bool {
 	return len(k.keys.ids()) > 1
 }
 
-// Rotate makes a new key, has everything sealed anew, and drops the old keys. Each of
-// reseal seals anew what is not Current in one place, stores it, and returns how
-// many values that were. When one fails, the old keys stay and the next Rotate goes
-// on with the key that this one made.
+// Rotate makes a new key, has everything sealed with it, and drops the old keys. Each reseal
+// function seals the values in one place that are not Current, stores them, and returns how many
+// there were. When one fails, the old keys stay and the next Rotate continues with the key that
+// this one made.
 func (k *Keyset) Rotate(ctx context.Context, reseal ...func(context.Context) (int, error)) (Rotation, error) {
 	k.rotation.Lock()
 	defer k.rotation.Unlock()
@@ -224,7 +223,7 @@ func (k *Keyset) Rotate(ctx context.Context, reseal ...func(context.Context) (in
 		n, err := f(ctx)
 		done.Resealed += n
 		if err != nil {
-			return done, fmt.Errorf("seal anew: %w", err)
+			return done, fmt.Errorf("reseal: %w", err)
 		}
 	}
 	err := k.change(func(m *keyset.Manager, keys Keys) error {
@@ -254,7 +253,7 @@ func addPrimary(m *keyset.Manager, _ Keys) error {
 	return m.SetPrimary(id)
 }
 
-// change waits until nobody uses the keys and replaces them.
+// change waits until the keys are not in use and replaces them.
 func (k *Keyset) change(f func(*keyset.Manager, Keys) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -179,7 +179,7 @@ func TestRotate(t *testing.T) {
 		t.Fatalf("rotated %+v, %v", done, err)
 	}
 	if got, err := open(reopen(t, path), p.sealed, "place"); err != nil || got != "hello" {
-		t.Errorf("sealed anew: %q, %v", got, err)
+		t.Errorf("sealed again: %q, %v", got, err)
 	}
 	if _, err := open(k, first, "place"); !errors.Is(err, keyset.ErrUnknownKey) {
 		t.Errorf("the old key is still there: %v", err)
@@ -219,8 +219,7 @@ func TestRotationThatFailsGoesOnWithItsKey(t *testing.T) {
 	}
 }
 
-// TestRotateWhileOthersSeal: whatever was sealed at any time opens after any number
-// of rotations.
+// TestRotateWhileOthersSeal: values sealed at any time open after any number of rotations.
 func TestRotateWhileOthersSeal(t *testing.T) {
 	t.Parallel()
 	k, _ := create(t)

@@ -1,8 +1,8 @@
 // Package loopdev makes block devices of files with the kernel's loop driver.
 //
-// A device belongs to nobody: it stays until Detach, whatever becomes of the process that
-// made it, and is known by the label that it was given. The package keeps no state.
-// Functions may be called from many goroutines and by many processes.
+// A device has no owner process: it stays until Detach, even after its maker has ended, and is
+// known by the label that it was given. The package keeps no state. Functions may be called from
+// many goroutines and by many processes.
 package loopdev
 
 import (
@@ -25,7 +25,7 @@ const (
 	sysBlock = "/sys/block"
 	// attempts to have a device that another process does not snatch away.
 	attempts = 64
-	// pause between two looks at a device that somebody else has open.
+	// pause between two looks at a device that another process has open.
 	pause = 5 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ type Config struct {
 // Device is a block device of a file.
 type Device struct {
 	Path  string // e.g. /dev/loop7
-	Label string // empty if nobody asked, or the kernel does not say, as for a file whose FUSE server has died
+	Label string // empty if not asked for, or if the kernel does not say, as for a file whose FUSE server has died
 	File  string // as far as it still has a name
 }
 
@@ -83,7 +83,7 @@ func Open(file *os.File, c Config) (*os.File, error) {
 		if err == nil {
 			return dev, nil
 		}
-		if !errors.Is(err, unix.EBUSY) { // somebody else was quicker
+		if !errors.Is(err, unix.EBUSY) { // otherwise another process was quicker
 			return nil, fmt.Errorf("attach %s: %w", path, err)
 		}
 	}
@@ -154,9 +154,9 @@ func Detach(path string) error {
 	return nil
 }
 
-// List returns the devices that have a file, of whoever. To tell a label, the kernel asks
-// whoever serves the file, who may not answer: only devices of files that are asked for
-// have one. A file that was unmounted is called "/".
+// List returns all devices that have a file. To read a label, the kernel asks the file system of
+// the file, which may hang: only devices of files that labelled selects have one. A file that was
+// unmounted is called "/".
 func List(labelled func(file string) bool) ([]Device, error) {
 	found, err := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop", "backing_file"))
 	if err != nil {

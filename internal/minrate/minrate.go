@@ -1,4 +1,4 @@
-// Package minrate ends transfers that bring too few bytes.
+// Package minrate ends transfers that are too slow.
 //
 // A Reader belongs to one goroutine.
 package minrate

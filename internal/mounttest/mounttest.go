@@ -1,4 +1,4 @@
-// Package mounttest tells tests what is mounted.
+// Package mounttest lists mounts for tests.
 package mounttest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Mentioning returns the mounts in whose description one of the words is, be it in the place, the
+// Mentioning returns the mounts whose description contains one of the words, in the place, the
 // source or the options, as proc_pid_mountinfo(5) has them.
 func Mentioning(words ...string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {

@@ -168,8 +168,8 @@ const (
 	ociArchive
 )
 
-// kindOf tells archives apart. One that is both is taken as an OCI layout, whose
-// layers are stored as they are pushed.
+// kindOf finds the format of an archive. One that is both is taken as an OCI layout, whose layers
+// are stored as they are pushed.
 func kindOf(name string) (archiveKind, error) {
 	kind := noArchive
 	err := entries(name, func(h *tar.Header, _ io.Reader) error {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileLayer is a compressed layer in a file. It was written in one pass, so that
-// its digests are of what it holds even if the tree changed meanwhile.
+// fileLayer is a compressed layer in a file. It was written in one pass, so that its digests
+// match its content even if the tree changed meanwhile.
 type fileLayer struct {
 	name   string
 	digest v1.Hash

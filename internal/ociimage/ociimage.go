@@ -1,14 +1,13 @@
-// Package ociimage makes OCI images of what a developer has at hand, without a
-// Docker daemon: a directory, a static binary, an archive of docker save, an OCI
-// layout; and pushes them to a registry.
+// Package ociimage makes OCI images of a developer's files, without a Docker daemon: a directory, a
+// static binary, an archive of docker save, an OCI layout; and pushes them to a registry.
 //
-// The same input gives the same digest, on every machine: entries are sorted, and
-// nothing of the clock, the user or the machine gets into an image. Trees and
-// archives are streamed, so that memory does not grow with their size; what an
-// Image needs on disk lies in a temporary directory until Close.
+// The same input gives the same digest, on every machine: entries are sorted, and nothing of the
+// clock, the user or the machine gets into an image. Trees and archives are streamed, so that
+// memory does not grow with their size; an Image keeps its temporary files in a directory until
+// Close.
 //
-// An Image may be used by many goroutines until it is closed. The package runs
-// nothing: it is no builder, and a Dockerfile means nothing to it.
+// An Image may be used by many goroutines until it is closed. The package runs nothing: it is no
+// builder, and does not read a Dockerfile.
 package ociimage
 
 import (
@@ -28,11 +27,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// ErrUnsupported means that the input is nothing that an image can be made of.
+// ErrUnsupported means that no image can be made of the input.
 var ErrUnsupported = errors.New("not a directory, a static Linux program, a docker save archive or an OCI layout")
 
-// Config is what an image says of how to run it. What is empty stays as the input
-// has it.
+// Config is how an image says that it is run. Empty fields keep the values of the input.
 type Config struct {
 	Entrypoint []string
 	Cmd        []string
@@ -57,9 +55,8 @@ type Image struct {
 // Close removes what the Image kept on disk.
 func (i *Image) Close() error { return os.RemoveAll(i.dir) }
 
-// Open makes an image of whatever lies at name: a directory that is an OCI layout,
-// any other directory, an archive or a program. It answers ErrUnsupported for
-// anything else.
+// Open makes an image of the file or directory at name: a directory that is an OCI layout, any
+// other directory, an archive or a program. It answers ErrUnsupported for anything else.
 func Open(name string, c Config) (*Image, error) {
 	fi, err := os.Stat(name)
 	if err != nil {

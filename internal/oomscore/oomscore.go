@@ -1,11 +1,11 @@
 // Package oomscore says which processes the kernel ends first when memory runs out.
 //
-// A process inherits the score of the one that starts it. So the daemon protects itself and
-// with that all it starts, such as the keeper and the storage daemons of volumes; the engine
-// of sandboxes exposes itself before it starts anything, and with that the sandbox, its
-// gofer and all of their children. Programs that the daemon runs for one tenant, which may take
-// as much memory as its data makes them, are exposed as soon as they have started. All of that holds however the daemon was started, and after a
-// restart of it.
+// A process inherits the score of its parent. So the daemon protects itself and with that all its
+// children, such as the keeper and the storage daemons of volumes; the engine of sandboxes exposes
+// itself before it starts anything, and with that the sandbox, its gofer and all of their children.
+// Programs that the daemon runs for one tenant, which may take as much memory as its data makes
+// them, are exposed as soon as they have started. All of that holds however the daemon was started,
+// and after a restart of it.
 package oomscore
 
 import (
@@ -13,21 +13,20 @@ import (
 	"strconv"
 )
 
-// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a
-// thousandth of the memory that there is, which the kernel adds to what a process holds.
+// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a thousandth of
+// the total memory, which the kernel adds to the memory of a process.
 const (
-	// Platform is for what all Machines depend on. One that leaks without a bound still ends.
+	// Platform is for processes that all Machines depend on. One that leaks without a bound still
+	// ends.
 	Platform = -900
-	// Machine is for what one Machine alone depends on.
+	// Machine is for processes that one Machine alone depends on.
 	Machine = 500
 )
 
-// Set gives this process a score. A lower one than it was started with needs
-// CAP_SYS_RESOURCE.
+// Set gives this process a score. A score below the one at its start needs CAP_SYS_RESOURCE.
 func Set(score int) error { return set("self", score) }
 
-// SetChild gives a process that this one has started a score, instead of the one that it has
-// inherited.
+// SetChild gives a child process a score, replacing the inherited one.
 func SetChild(p *os.Process, score int) error { return set(strconv.Itoa(p.Pid), score) }
 
 func set(process string, score int) error {

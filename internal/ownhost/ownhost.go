@@ -1,5 +1,5 @@
-// Package ownhost runs the tests of a package in namespaces of their own, which they may
-// treat as a host: what they do to its network ends with them.
+// Package ownhost runs the tests of a package in namespaces of their own, which they may treat as a
+// host: their changes to its network end with them.
 package ownhost
 
 import (
@@ -59,9 +59,9 @@ func runInside() int {
 	return 0
 }
 
-// letGo unmounts what other tests have mounted while this process began: their file systems
+// unmountOthers unmounts what other tests have mounted while this process began: their file systems
 // would be in use for as long as it lives.
-func letGo() error {
+func unmountOthers() error {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return !strings.HasPrefix(m.Mountpoint, "/run/hangar") && !strings.HasPrefix(m.Mountpoint, os.TempDir()+"/"), false
 	})
@@ -81,7 +81,7 @@ func setUp() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := letGo(); err != nil {
+	if err := unmountOthers(); err != nil {
 		return err
 	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { Main(m, nil) }
 // to the directory.
 const asNeighbour = "HANGAR_TEST_NEIGHBOUR"
 
-// What a test has mounted is not in use by the tests that have begun since.
+// Mounts of one test are not in use by the tests that have begun since.
 func TestOthersCanUnmount(t *testing.T) {
 	dir := t.TempDir()
 	if other := os.Getenv(asNeighbour); other != "" {

@@ -1,4 +1,4 @@
-// Package pause waits, at most as long as a context lasts, also between attempts.
+// Package pause waits for a time or the end of a context, also between attempts.
 package pause
 
 import (
@@ -22,8 +22,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Between repeats work with a pause after each time, such as following a feed that breaks, until ctx ends. It
-// calls failed with what work has returned, and returns the context's error.
+// Between repeats work with a pause after each time, such as following a feed that breaks, until
+// ctx ends. It calls failed with the result of work, and returns the context's error.
 func Between(ctx context.Context, d time.Duration, work func(context.Context) error, failed func(error)) error {
 	for {
 		err := work(ctx)

@@ -1,5 +1,5 @@
-// Package pidfd names processes by descriptors, which stand for the same process also when its
-// number was given to another: see pidfd_open(2).
+// Package pidfd identifies processes by descriptors, which are safe against reuse of a process id:
+// see pidfd_open(2).
 package pidfd
 
 import (
@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that there is no such process: it has ended, and its parent knows.
+// ErrGone says that there is no such process: it has ended and was reaped.
 var ErrGone = errors.New("process is gone")
 
-// Open returns the descriptor of the process that has a number now, or ErrGone. Whether that is
-// the one that is meant, a look at it can tell from then on.
+// Open returns the descriptor of the process that has a number now, or ErrGone. The caller then
+// checks that it is the right one, which cannot change any more.
 func Open(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL: not a number of a process
@@ -27,7 +27,7 @@ func Open(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// Signal sends a signal. One that has ended is sent nothing.
+// Signal sends a signal. An ended process gets none.
 func Signal(process *os.File, sig unix.Signal) error {
 	conn, err := process.SyscallConn() // not Fd, which would make it blocking
 	if err != nil {

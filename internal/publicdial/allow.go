@@ -15,11 +15,10 @@ type Allowed struct {
 	port   string       // empty: every port, or 80 and 443 for a host
 }
 
-// ParseAllowed reads an exception. A network, 10.1.0.0/16, allows every port of its
-// addresses. An address with or without a port, 10.1.2.3:5000 or [fd00::1], allows that
-// address by whatever name it is called. A name with or without a port,
-// registry.example.com:5000, allows whatever addresses the name has, which is for names whose
-// DNS the operator trusts. Without a port, the ports 80 and 443 are meant.
+// ParseAllowed reads an exception. A network, 10.1.0.0/16, allows every port of its addresses. An
+// address with or without a port, 10.1.2.3:5000 or [fd00::1], allows that address under any name.
+// A name with or without a port, registry.example.com:5000, allows all addresses of the name; it
+// is for names whose DNS the operator trusts. Without a port, the ports 80 and 443 are meant.
 func ParseAllowed(text string) (Allowed, error) {
 	if strings.Contains(text, "/") {
 		p, err := netip.ParsePrefix(text)

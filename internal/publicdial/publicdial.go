@@ -1,16 +1,15 @@
 // Package publicdial connects to the public internet on behalf of tenants, and to nothing else.
 //
-// A Dialer decides about the address that a connection is really made to, after the DNS has
-// answered and for each connection anew, so that neither a name that changes its addresses nor
-// a redirect leads around the decision. It refuses loopback, private, link-local, carrier,
-// multicast and reserved addresses, those of metadata services, the forms of all these within
-// IPv6, and the addresses that the caller calls the platform's own. It uses no proxy. The
-// operator makes exceptions (Allowed), and a request of an administrator is not refused
-// (WithAdministrator).
+// A Dialer checks the address of each connection, after the DNS has answered, so that neither a
+// name that changes its addresses nor a redirect bypasses the check. It refuses loopback,
+// private, link-local, carrier, multicast and reserved addresses, those of metadata services, the
+// forms of all these within IPv6, and the addresses that the caller calls the platform's own. It
+// uses no proxy. The operator makes exceptions (Allowed), and a request of an administrator is
+// not refused (WithAdministrator).
 //
-// An error says which host was to be called and why it was not. It never holds an address that
-// the DNS has answered, nor a word of what the other side has said, so that it may be shown to
-// the tenant. Describe does the same for the errors of HTTP and TLS.
+// An error names the host and the reason of the failure. It never holds an address from the DNS,
+// nor a word of the other side, so that it may be shown to the tenant. Describe does the same for
+// the errors of HTTP and TLS.
 //
 // All methods may be called from many goroutines. A Transport keeps the connections of
 // administrators apart from those of tenants.
@@ -46,9 +45,9 @@ const (
 type Options struct {
 	// Allow are the exceptions of the operator.
 	Allow []Allowed
-	// Own reports whether an address is one of the platform's own, which are refused as those
-	// of a private network are; optional. It is called for each connection, with IPv4 addresses
-	// as such in whatever form they were given.
+	// Own reports whether an address is one of the platform's own, which are refused like those
+	// of a private network; optional. It is called for each connection. IPv4 addresses are passed
+	// as such, in whatever form they were given.
 	Own func(netip.Addr) bool
 	// Resolver asks the DNS; nil: as the system does.
 	Resolver *net.Resolver
@@ -69,7 +68,7 @@ type Dialer struct{ opts Options }
 // New returns a Dialer.
 func New(o Options) *Dialer { return &Dialer{o} }
 
-// Error is why a host was not reached.
+// Error says why a host was not reached.
 type Error struct {
 	Host string // as it was given to the Dialer, or before redirects to the Transport
 	// Rule is what the address is that may not be called, such as "a loopback address"; empty

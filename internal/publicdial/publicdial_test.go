@@ -143,7 +143,7 @@ func (z *zone) set(name string, addresses ...string) {
 	z.answers[name+"."] = addresses
 }
 
-// newZone serves a zone and returns a resolver that asks it and nobody else.
+// newZone serves a zone and returns a resolver that asks only it.
 func newZone(t *testing.T) (*zone, *net.Resolver) {
 	t.Helper()
 	z := &zone{answers: map[string][]string{}}
@@ -227,7 +227,7 @@ func wantRefused(t *testing.T, err error, host, rule string, secret ...string) {
 	}
 	for _, s := range secret {
 		if strings.Contains(e.Error(), s) || strings.Contains(publicdial.Describe(err), s) {
-			t.Errorf("the error tells of %s: %v; %s", s, e, publicdial.Describe(err))
+			t.Errorf("the error reveals %s: %v; %s", s, e, publicdial.Describe(err))
 		}
 	}
 }
@@ -334,7 +334,7 @@ func TestNoProxy(t *testing.T) {
 	}
 }
 
-// TestDescribeHoldsNothingForeign: what a server says at each layer stays out of the text.
+// TestDescribeHoldsNothingForeign: a server's words, at any layer, stay out of the text.
 func TestDescribeHoldsNothingForeign(t *testing.T) {
 	t.Parallel()
 	const secret = "SECRET-banner"

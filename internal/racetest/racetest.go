@@ -1,4 +1,4 @@
-// Package racetest tells tests whether the race detector runs.
+// Package racetest reports to tests whether the race detector runs.
 package racetest
 
 import "testing"

@@ -14,17 +14,17 @@ type Pace struct {
 	Burst     int // at least 1
 }
 
-// Refill is after how long nothing is remembered of what was done.
+// Refill is how long it takes until all earlier use is forgotten.
 func (p Pace) Refill() time.Duration {
 	return time.Duration(float64(p.Burst) / p.PerSecond * float64(time.Second))
 }
 
 // Limiter has a limit for each key that was used lately. It is safe for concurrent use.
 //
-// The limits are in two generations. What is used moves to the young one; when that is full, or
-// old enough that whoever rested since has all of its burst again, the old one is dropped and the
-// young one becomes old. So nothing is walked through, memory is bounded, and a limit is forgotten
-// early only under a flood of keys.
+// The limits are in two generations. A limit that is used moves to the young one; when that is
+// full, or old enough that any idle key has its whole burst again, the old one is dropped and the
+// young one becomes old. So there is no sweep, memory is bounded, and a limit is forgotten early
+// only under a flood of keys.
 type Limiter[K comparable] struct {
 	most int
 	rest time.Duration
@@ -41,8 +41,8 @@ func New[K comparable](most int, rest time.Duration, now func() time.Time) *Limi
 	return &Limiter[K]{most: most, rest: rest, now: now, young: map[K]*rate.Limiter{}, began: now()}
 }
 
-// Take counts what is to be done now. If there was too much, it is not counted, and Take returns
-// how long to wait. The pace of a key is that with which it is first used.
+// Take counts one action now. If there were too many, it is not counted, and Take returns how long
+// to wait. The pace of a key is that of its first use.
 func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	now := l.now()
 	l.mu.Lock()
@@ -65,14 +65,14 @@ func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	return wait
 }
 
-// Has reports whether something is remembered of a key.
+// Has reports whether there is a limit for a key.
 func (l *Limiter[K]) Has(key K) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.young[key] != nil || l.old[key] != nil
 }
 
-// Len is for how many keys there is a limit, those counted twice that are in both generations.
+// Len is the number of keys with a limit, where keys in both generations count twice.
 func (l *Limiter[K]) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
-// TestBounded: a flood of keys costs so much memory and no more, what is used meanwhile keeps its
-// limit, and what rests is forgotten once it has its burst again.
+// TestBounded: a flood of keys costs a bounded amount of memory, keys in use keep their limit,
+// and idle ones are forgotten once they have their burst again.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const most = 1000

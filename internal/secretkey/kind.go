@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// kind is what there is to know of a type.
+// kind describes a type of key.
 type kind struct {
 	least, most int           // bytes of a value
 	generate    func() []byte // nil: least random bytes

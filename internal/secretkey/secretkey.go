@@ -1,5 +1,5 @@
-// Package secretkey does the cryptography of secret keys: it makes key material, tells
-// which is valid, and encrypts, decrypts, signs and verifies with it.
+// Package secretkey does the cryptography of secret keys: it makes and validates key material,
+// and encrypts, decrypts, signs and verifies with it.
 //
 // It keeps nothing and knows no Apps. Errors are *hangar.Error that name the property
 // which is wrong; none has a value, a plaintext or a ciphertext in it.
@@ -32,7 +32,7 @@ type sealer interface {
 // binder is a sealer that binds associated data.
 type binder interface{ binds() }
 
-// published is key material with a part for everybody.
+// published is key material with a public part.
 type published interface{ public() []byte }
 
 // maxOverhead is how much longer than a plaintext a ciphertext is at most, in bytes.

@@ -209,8 +209,8 @@ func generate(t *testing.T, kind hangar.SecretKeyType) []byte {
 	return value
 }
 
-// tampered are what somebody could make of bytes: every one of them changed, were they few,
-// and shorter and longer ones.
+// tampered returns manipulated copies of b: each byte changed, if there are few, and shorter and
+// longer ones.
 func tampered(b []byte) [][]byte {
 	list := [][]byte{nil, b[:len(b)-1], b[1:], append(bytes.Clone(b), 0), append([]byte{0}, b...), make([]byte, len(b))}
 	for i := 0; i < len(b); i += max(1, len(b)/100) {

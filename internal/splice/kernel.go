@@ -15,8 +15,8 @@ import (
 // on less at a time.
 const pipeSize = 512 << 10
 
-// pipe is through which bytes go from one connection to another without a copy. It is empty
-// whenever nobody uses it.
+// pipe is what bytes go through from one connection to another without a copy. It is empty while
+// not in use.
 type pipe struct{ read, write int }
 
 // pipes are empty ones. One that the pool forgets is closed by its finalizer.
@@ -42,8 +42,8 @@ func (p *pipe) close() {
 	_ = unix.Close(p.write)
 }
 
-// errCannot is what passKernel returns if the kernel cannot splice the connections, or there
-// is no descriptor left for a pipe. What was read until then was passed on.
+// errCannot is what passKernel returns if the kernel cannot splice the connections, or there is
+// no descriptor left for a pipe. Bytes that were read until then were passed on.
 var errCannot = errors.New("these connections cannot be spliced")
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What was under way when a connection failed is never seen by another.
+// Bytes in flight when a connection failed are never seen by another.
 func TestPipesAreEmpty(t *testing.T) {
 	broken := errors.New("broken")
 	for range 20 {
@@ -28,7 +28,7 @@ func TestPipesAreEmpty(t *testing.T) {
 				}
 			}
 		}()
-		if _, err := io.ReadFull(right, make([]byte, 1<<20)); err != nil { // then nobody reads, so that pipes are full
+		if _, err := io.ReadFull(right, make([]byte, 1<<20)); err != nil { // then there is no reader, so that pipes are full
 			t.Fatal(err)
 		}
 		fail(broken)

@@ -1,14 +1,13 @@
-// Package splice joins two connections, so that who is at one end of them is
-// connected to who is at the other.
+// Package splice joins two connections, so that their far ends are connected to each other.
 //
-// Each direction ends by itself: the end that one connection reads is passed on by the
-// CloseWrite of the other. A failure of one connection is passed on, too: TCP is reset,
-// what has an Abort is told the cause.
+// Each direction ends by itself: the end that one connection reads is passed on by the CloseWrite
+// of the other. A failure of one connection is passed on, too: TCP is reset, and a connection
+// with an Abort method gets the cause.
 //
-// Between two TCP connections, or what wraps one and has a method TCP that returns it, the kernel moves the bytes, and nothing is held while there are
-// none. Otherwise two buffers of at most BufferSize bytes are all that a join holds. Who does
-// not read holds up who writes. Join starts one goroutine for each direction and waits for
-// both.
+// Between two TCP connections, or wrappers with a method TCP that returns one, the kernel moves
+// the bytes, and nothing is held while there are none. Otherwise a join holds at most two buffers
+// of BufferSize bytes. A slow reader holds up the writer. Join starts one goroutine for each
+// direction and waits for both.
 package splice
 
 import (

@@ -124,7 +124,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 	select {
 	case err := <-full:
-		t.Fatalf("64 MiB were taken by nobody, %v", err)
+		t.Fatalf("64 MiB were taken without a reader, %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	if n, err := io.Copy(io.Discard, right); n != 64<<20 || err != nil {

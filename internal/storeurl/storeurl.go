@@ -17,7 +17,7 @@ import (
 // DefaultRegion is that of a bucket whose URL names none.
 const DefaultRegion = "us-east-1"
 
-// Place is what a URL means.
+// Place is a parsed URL.
 type Place struct {
 	Dir string // of a file URL, absolute
 
@@ -34,7 +34,7 @@ func (p Place) String() string {
 	return "s3://" + p.Bucket + "/" + p.Prefix
 }
 
-// Parse returns what a URL means. The errors do not repeat the URL, which may hold a password.
+// Parse parses a URL. The errors do not repeat the URL, which may hold a password.
 func Parse(raw string) (Place, error) {
 	u, err := url.Parse(raw)
 	if err != nil {

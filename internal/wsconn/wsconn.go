@@ -1,17 +1,16 @@
 // Package wsconn makes a connection with half-closes, as TCP has, of a WebSocket.
 //
-// A binary message carries bytes of the stream; where it begins and ends means
-// nothing. One that carries none ends its direction, and the other goes on. A text
-// message is a sign of life. It is no ping because a ping must be answered in time: a
-// sign of life waits its turn behind the data, for as long as the peer likes to
-// read nothing.
+// A binary message carries bytes of the stream; its boundaries mean nothing. An empty one ends
+// its direction, and the other continues. A text message is a sign of life. It is no ping because
+// a ping must be answered in time: a sign of life waits behind the data, for as long as the peer
+// reads nothing.
 //
 // When both directions have ended, who opened the connection closes it, and the other
 // end waits for that: a close that crosses what the peer is yet to read may destroy it.
 // A close before is a failure, with a status and a reason; see Abort.
 //
-// There are no buffers beyond those of the kernel and a message of MaxPiece bytes, so
-// that who does not read holds up who writes, all the way through.
+// There are no buffers beyond those of the kernel and a message of MaxPiece bytes, so a slow
+// reader holds up the writer, all the way through.
 //
 // Read and Write may be called from one goroutine each, everything else from any. A
 // deadline that passes while a Read or Write is under way ends the connection, since a
@@ -62,7 +61,7 @@ type Conn struct {
 	fresh  bool      // nothing of it has been read
 	eof    bool      // the peer's direction has ended
 
-	writing sync.Mutex // held by who writes; guards ended
+	writing sync.Mutex // held by the writer; guards ended
 	ended   bool       // our direction has ended
 
 	mu    sync.Mutex // guards what follows
@@ -70,7 +69,7 @@ type Conn struct {
 	gone  context.Context
 }
 
-// New takes over ws. The name of what is at the other end is for RemoteAddr.
+// New takes over ws. remote is the name of the other end, for RemoteAddr.
 func New(ws *websocket.Conn, remote string) *Conn {
 	ws.SetReadLimit(-1) // messages are not held in memory
 	c := &Conn{ws: ws, remote: addr(remote)}
@@ -119,7 +118,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// peerEnded watches for the end of the connection, now that nobody reads.
+// peerEnded watches for the end of the connection, now that there is no reader.
 func (c *Conn) peerEnded() {
 	c.eof = true
 	gone := c.ws.CloseRead(c.ctx)
@@ -206,7 +205,7 @@ func (c *Conn) Gone() <-chan struct{} {
 // for the peer to have read what was written. It may be repeated.
 func (c *Conn) Close() error {
 	defer c.cancel()
-	if !c.writing.TryLock() { // who writes is given up, and what was written, too
+	if !c.writing.TryLock() { // a writer in progress is given up, with its bytes
 		c.cancel()
 		return quiet(c.ws.CloseNow())
 	}
@@ -238,7 +237,7 @@ func (c *Conn) Abort(cause error) {
 		_, size := utf8.DecodeLastRuneInString(reason[:maxReason+1])
 		reason = reason[:maxReason+1-size]
 	}
-	_ = c.ws.Close(status, reason) // there is nobody left to be told
+	_ = c.ws.Close(status, reason) // there is no reader left
 }
 
 // failed turns an error of the WebSocket into one of a connection.

@@ -157,7 +157,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestPeerIsLost: an end that nobody said is no end.
+// TestPeerIsLost: a lost connection is not a clean end.
 func TestPeerIsLost(t *testing.T) {
 	accepted := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -219,8 +219,8 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: who writes is held up, for as long as that lasts, and signs of life
-// with it; nothing breaks.
+// TestNobodyReads: without a reader the writer is held up, for as long as that lasts, and signs
+// of life with it; nothing breaks.
 func TestNobodyReads(t *testing.T) {
 	client, server := pair(t)
 	const most = 64 << 20
@@ -248,7 +248,7 @@ func TestNobodyReads(t *testing.T) {
 	}()
 	<-full
 	if n := len(sent) * wsconn.MaxPiece; n == most {
-		t.Errorf("%d bytes were taken by nobody", n)
+		t.Errorf("%d bytes were taken without a reader", n)
 	}
 	got, err := io.Copy(io.Discard, client)
 	if err != nil || got != most {

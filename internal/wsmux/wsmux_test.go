@@ -63,6 +63,6 @@ func TestEcho(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := conn.Receive(t.Context()); err == nil {
-		t.Error("a peer that broke the protocol goes on")
+		t.Error("a peer that broke the protocol stays connected")
 	}
 }

@@ -3,14 +3,14 @@
 // An Evaluator follows the configs of a hangar.AlertFeed. Each group of rules is evaluated at
 // its interval, at an offset that follows from its name, so that not all come at once. Queries
 // go through a fixed number of slots that organizations share fairly (internal/fairsem): one
-// whose rules are slow, or many, delays only itself. What fires and what is resolved is
-// told to a Notifier after it was written down.
+// whose rules are slow, or many, delays only itself. A Notifier receives alerts that fire or are
+// resolved, after they were stored.
 //
 // States are pending, firing and resolved, as hangar.AlertState says. A query that fails, or
-// yields too much, leaves them as they are, and is told in the health of the rule. They survive
-// restarts and kill -9: a pending alert keeps since when it holds, and a firing one goes on. If
-// the config changes, rules of the same group, name and labels keep theirs, and what fires of
-// rules that are gone is resolved.
+// yields too much, leaves them as they are, and shows in the health of the rule. They survive
+// restarts and kill -9: a pending alert keeps its start, and a firing one stays firing. If the
+// config changes, rules of the same group, name and labels keep theirs, and what fires of rules
+// that are gone is resolved.
 //
 // Rules, templates (metrics/alerts/rulefile) and the labels of series come from tenants: all that
 // is kept of them is bounded per organization, and so is the work of templates.
@@ -41,7 +41,7 @@ const (
 // hangar.Error is shown to the tenant, the text of another error is not.
 type Query func(ctx context.Context, tenant metrics.Tenant, expr string, at time.Time) ([]metrics.Sample, error)
 
-// Notifier is told what fires; metrics/alerts/notify has the one for receivers. Its methods do
+// Notifier receives alerts; metrics/alerts/notify has the one for receivers. Its methods do
 // not wait for receivers.
 type Notifier interface {
 	// Run notifies until ctx ends.
@@ -103,11 +103,11 @@ func New(o Options) *Evaluator {
 	}
 }
 
-// feedPause is how long the feed is left alone after an error.
+// feedPause is the pause before the feed is read again after an error.
 const feedPause = time.Second
 
-// Run evaluates and notifies until ctx ends. It may be called again then, and goes on with the states that
-// are kept.
+// Run evaluates and notifies until ctx ends. It may be called again then, and continues with the stored
+// states.
 func (e *Evaluator) Run(ctx context.Context) error {
 	notifying, quiet := finish.Lifetime(ctx)
 	var notifier, running sync.WaitGroup
@@ -127,7 +127,7 @@ func (e *Evaluator) Run(ctx context.Context) error {
 		_ = pause.For(ctx, feedPause) // the loop looks at ctx
 	}
 	running.Wait()
-	quiet() // what tells it has ended
+	quiet() // its callers have ended
 	notifier.Wait()
 	return nil
 }

@@ -92,7 +92,7 @@ func (n *told) add(text string) {
 	n.list = append(n.list, text)
 }
 
-// take returns what was told since the last call.
+// take returns the notifications since the last call.
 func (n *told) take() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -162,7 +162,7 @@ func (b *bed) again() {
 }
 
 // restart ends the Evaluator and begins another one with the states. With crash, these are as
-// kill -9 would leave them now, whatever the end of the first one does.
+// kill -9 would leave them now, without what the end of the first one changes.
 func (b *bed) restart(crash bool) {
 	b.t.Helper()
 	if !crash {
@@ -315,8 +315,8 @@ func TestTooManyAlerts(t *testing.T) {
 	})
 }
 
-// TestConfigChanges: rules that stay keep their alerts, those that go resolve them, and with the
-// config everything goes.
+// TestConfigChanges: unchanged rules keep their alerts, removed ones resolve them, and removing
+// the config removes everything.
 func TestConfigChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, func(_ context.Context, _ metrics.Tenant, expr string, _ time.Time) ([]metrics.Sample, error) {

@@ -141,7 +141,7 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-// counted returns what is told to operators; of histograms how much they have counted.
+// counted returns the metrics for operators; of histograms their counts.
 func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

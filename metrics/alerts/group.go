@@ -95,7 +95,7 @@ func (g *group) evaluate(ctx context.Context, at time.Time) {
 	g.mu.Unlock()
 }
 
-// evaluateRule evaluates a rule, and reports whether ctx goes on.
+// evaluateRule evaluates a rule, and reports whether ctx has not ended.
 func (g *group) evaluateRule(ctx context.Context, r *rule, at time.Time) bool {
 	began := time.Now()
 	found, err := g.t.e.find(ctx, g.org, r.Rule, g.parsed, at, g.t)

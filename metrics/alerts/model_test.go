@@ -164,7 +164,7 @@ func model(t *testing.T, seed uint64) {
 	b := newBed(t, w.query)
 	defer func() { b.stop() }()
 	b.feed.put(acme, file.String())
-	last := map[string]string{} // what was told of each alert
+	last := map[string]string{} // the last notification of each alert
 	for step := range 60 {
 		switch random.IntN(12) {
 		case 0:
@@ -195,7 +195,7 @@ func model(t *testing.T, seed uint64) {
 		for key, state := range got {
 			state, _, _ = strings.Cut(state, " ")
 			if state != "pending" && last[key] != state {
-				t.Fatalf("step %d: %s is %s, and receivers were told %q", step, key, state, last[key])
+				t.Fatalf("step %d: %s is %s, and receivers got %q", step, key, state, last[key])
 			}
 		}
 	}

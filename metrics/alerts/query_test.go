@@ -75,6 +75,6 @@ func TestQueryBy(t *testing.T) {
 		<-r.Context().Done()
 	})
 	if _, err := alerts.QueryBy(hangs)(ended, tenant, "up", at); err == nil {
-		t.Error("a query goes on after its end")
+		t.Error("a query continues after its end")
 	}
 }

@@ -56,7 +56,7 @@ type room interface {
 }
 
 // update moves the states on: found are the alerts for which the expression holds at a time. It
-// returns those that receivers have to know of. On an error nothing has changed.
+// returns the alerts to notify. On an error nothing has changed.
 func (r *rule) update(at time.Time, found []hangar.Alert, room room) ([]hangar.Alert, error) {
 	holds := make(map[string]bool, len(found))
 	begin := 0

@@ -4,9 +4,9 @@
 // A Sampler asks its sources, adds the labels that all series have, and writes all series of one
 // moment, tenant after tenant. What cannot be written is lost, as is a sample that is not taken: a
 // counter has it the next time. A series that has gone is marked as stale, so that queries do not
-// go on to see its last value.
+// still see its last value.
 //
-// Reference is all that there is to be measured. What a source yields beyond it is not written.
+// Reference lists all metrics. What a source yields beyond it is not written.
 package builtin
 
 import (
@@ -24,8 +24,8 @@ import (
 // batch is how many samples are written at once.
 const batch = 10_000
 
-// staleFor is for how long the end of a series is told to a store that does not take it. By then
-// queries have forgotten the series by themselves (the default of query.lookback-delta of Prometheus).
+// staleFor is how long the end of a series is sent to a store that does not take it. After that,
+// queries forget the series by themselves (the default of query.lookback-delta of Prometheus).
 const staleFor = 5 * time.Minute
 
 // Options of a Sampler. All but those of which something else is said are required.
@@ -96,7 +96,7 @@ func (s *Sampler) Run(ctx context.Context) error {
 	}
 }
 
-// Sample writes what there is to be measured now. It may not run twice at once.
+// Sample measures everything once and writes it. It may not run twice at once.
 func (s *Sampler) Sample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Interval)
 	defer cancel()
@@ -219,7 +219,7 @@ func (s *Sampler) write(ctx context.Context, tenant metrics.Tenant, samples []me
 			s.o.Log.WarnContext(ctx, "samples are lost", "org", tenant.Org, "samples", len(part), "error", err)
 		}
 		if err != nil && hangar.CodeOf(err) != hangar.CodeInvalid {
-			continue // the ends of series among them are told again
+			continue // the ends of series among them are sent again
 		}
 		for _, sample := range part {
 			if metrics.IsStale(sample.Value) {

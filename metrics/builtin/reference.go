@@ -16,7 +16,7 @@ const (
 type Family struct {
 	Name   string // without prefix
 	Type   Type
-	Labels []string // beside those that all have
+	Labels []string // beside the common ones
 	Unit   string   // empty: it has none
 	Help   string
 	Absent string // why there is no such series; empty: there is
@@ -59,7 +59,7 @@ func edgeFamilies() []Family {
 func appFamilies() []Family {
 	return withLabel("proxy_id", []Family{
 		{Name: "app_concurrency", Type: Gauge, Help: "Requests and connections in flight in the Machine"},
-		{Name: "app_http_responses_count", Type: Counter, Labels: []string{"status"}, Help: "Answers of the Machine, those that were replayed elsewhere included"},
+		{Name: "app_http_responses_count", Type: Counter, Labels: []string{"status"}, Help: "Answers of the Machine, including those replayed elsewhere"},
 		{Name: "app_http_response_time_seconds", Type: Histogram, Labels: []string{"status"}, Unit: "seconds", Help: "From when the request was sent to the Machine, with the time to connect, to the header of its answer"},
 		{Name: "app_connect_time_seconds", Type: Histogram, Unit: "seconds", Help: "How long connections to the Machine took"},
 		{Name: "app_tcp_connects_count", Type: Counter, Help: "Connections to the Machine"},

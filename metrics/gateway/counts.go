@@ -12,7 +12,7 @@ import (
 // How queries end.
 const (
 	resultOK      = "ok"
-	resultInvalid = "invalid" // the query asks for what cannot be had
+	resultInvalid = "invalid" // the query is invalid
 	resultLimited = "limited" // the organization asks for too much at a time
 	resultFailed  = "failed"  // the store is away, busy or too slow
 	resultGone    = "gone"    // the client has hung up

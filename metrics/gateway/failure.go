@@ -55,7 +55,7 @@ var (
 	errTooLarge    = execution("the answer is too large; narrow the selectors, the range or the resolution of the query")
 )
 
-// failureOf returns what the client is told of an error.
+// failureOf returns the client's answer for an error.
 func failureOf(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f

@@ -1,16 +1,16 @@
-// Package gateway answers queries of tenants from a metrics.Store, so that a tenant sees its own
-// series, finds out nothing of others, and cannot take the store from them.
+// Package gateway answers queries of tenants from a metrics.Store, so that a tenant sees only
+// its own series, learns nothing of others, and cannot monopolize the store.
 //
 // A Gateway serves seven paths of Prometheus's HTTP API
 // (https://prometheus.io/docs/prometheus/latest/querying/api/). It never forwards a request. It
 // makes a new one: of a path from a list, of parameters from a list whose values it has parsed,
 // and of the filters of the tenant, which are in the URL, where the store lets no parameter of a
-// form take precedence. Of the answer it removes the label that tells organizations apart
-// (metrics.OrgLabel), while it is being copied: memory does not grow with an answer.
+// form take precedence. From the answer it removes the label of the organization
+// (metrics.OrgLabel) while copying, so that memory does not grow with an answer.
 //
 // Limits bound what an organization may ask for. All organizations share the slots of the store
 // fairly. A client that hangs up keeps its slot until the store is done with its query, because
-// the store goes on with it.
+// the store does not stop it.
 //
 // A Gateway is safe for concurrent use.
 package gateway
@@ -126,8 +126,8 @@ func New(opts Options) *Gateway {
 }
 
 // Serve answers a request of a tenant. The path is what follows /prometheus/<org>, decoded. The
-// caller has authenticated the request; who may see what of the organization is in scope. Errors
-// are answers, in the form that Prometheus has for them. When an answer that has begun cannot be
+// caller has authenticated the request; scope is what it may see of the organization. Errors are
+// answers, in the form that Prometheus has for them. When an answer that has begun cannot be
 // completed, Serve panics with http.ErrAbortHandler, so that the client does not take it for a
 // whole one.
 func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
@@ -204,7 +204,7 @@ func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), 
 }
 
 // run sends a query to the store and copies the answer. The context does not end with the
-// client's, because the store goes on with a query whose client has gone.
+// client's, because the store continues a query whose client has gone.
 func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
 	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
-// The two organizations have the same metrics and Apps. Whatever is of the other one has foreign in
-// its name or its value, in one label at least.
+// The two organizations have the same metrics and Apps. Everything of the other one has foreign in
+// the name or value of one label at least.
 const (
 	ownID     = "org-own-8f31"
 	otherID   = "org-foreign-77c2"

@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestErrorsOfTheStore: a client is told what it can do, in words of the gateway.
+// TestErrorsOfTheStore: a client learns what it can do, in words of the gateway.
 func TestErrorsOfTheStore(t *testing.T) {
 	const secrets = ` http://10.0.0.1:8481 {__org__="` + ownID + `"} see -search.flag`
 	for _, c := range []struct {
@@ -141,7 +141,7 @@ func TestErrorsOfTheStore(t *testing.T) {
 		{422, "duplicate time series on the right side" + secrets, 422, "execution", "matched"},
 		{503, "-search.maxQueryDuration timeout exceeded" + secrets, 503, "timeout", "too long"},
 		{422, "not enough memory for processing" + secrets, 422, "execution", "memory"},
-		{422, "what nobody knows" + secrets, 422, "execution", "not valid"},
+		{422, "an unknown error" + secrets, 422, "execution", "not valid"},
 		{429, "couldn't start executing" + secrets, 503, "unavailable", "busy"},
 		{400, `{"status":"error","errorType":"bad_data","error":"the query cannot be parsed: x"}`, 400, "bad_data", "cannot be parsed: x"},
 		{400, `{"status":"error","errorType":"400","error":"` + secrets, 422, "execution", "not valid"},
@@ -265,7 +265,7 @@ func TestOneOrganizationAbuses(t *testing.T) {
 		if len(s.begun) != 1 || !strings.Contains(<-s.begun, ownID) {
 			t.Error("the other organization's query does not run")
 		}
-		time.Sleep(11 * time.Second) // until those that wait have waited long enough
+		time.Sleep(11 * time.Second) // until the waiters have timed out
 		synctest.Wait()
 		if len(statuses) != 20-3 {
 			t.Errorf("%d queries are refused after the wait", len(statuses))
@@ -320,7 +320,7 @@ func TestManyOrganizationsShareSlots(t *testing.T) {
 		close(s.done)
 		wg.Wait()
 		if ok.Load() != 2 || busyAnswers.Load() != 1 {
-			t.Errorf("%d were answered, %d were told that the store is busy", ok.Load(), busyAnswers.Load())
+			t.Errorf("%d were answered, %d were refused because the store is busy", ok.Load(), busyAnswers.Load())
 		}
 	})
 }
@@ -353,7 +353,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// TestIdleOrganizationsAreForgotten: memory does not grow with those that once asked.
+// TestIdleOrganizationsAreForgotten: memory does not grow with the number of past clients.
 func TestIdleOrganizationsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tenants := newTenants(Limits{Rate: 1, Burst: 1, Concurrent: 1, Waiting: 1}.withDefaults())
@@ -454,7 +454,7 @@ func TestRequestToTheStore(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever a client sends, what is asked is confined to its organization and Apps, at
+// FuzzRequest: for any request of a client, the query is confined to its organization and Apps, at
 // a path of the list, with parameters of the list.
 func FuzzRequest(f *testing.F) {
 	f.Add("/api/v1/query", "query=up&extra_label=__org__=x", true)

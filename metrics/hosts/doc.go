@@ -1,16 +1,16 @@
 // Package hosts has the hosts of a cluster share one store of metrics, which one of them keeps.
 //
 // Client is the way of a host to the keeper: Store writes samples there, Queries has queries of
-// organizations answered there, and Alerts asks there what has become of rules. Where this host is the
-// keeper, each uses what it has in process. Handler is the other end, over mutual TLS.
+// organizations answered there, and Alerts asks there for the state of rules. On the keeper itself, each works in
+// process. Handler is the other end, over mutual TLS.
 //
-// Promises. A keeper takes of a host only what that host says to have measured itself: every series has
-// one metrics.OrgLabel and the host's own metrics.HostLabel. It takes a request as a whole or not at all. Queries of all hosts
-// pass the one gateway of the keeper, whose limits of an organization are so those of the cluster. An answer
-// that is cut off on its way is cut off for the client, too. A host that is not, or not any longer, the
-// keeper answers so, and nothing is stored twice or lost for that: samples wait in the spool.
+// Promises. A keeper takes from a host only what that host has measured itself: every series has one metrics.OrgLabel
+// and the host's own metrics.HostLabel. It takes a request as a whole or not at all. Queries of all hosts pass the
+// one gateway of the keeper, so its limits of an organization hold for the cluster. An answer that is cut off on its
+// way is cut off for the client, too. A host that is not the keeper, or not any longer, says so, and no sample is
+// lost or stored twice by that: samples wait in the spool.
 //
-// Bounds. A host has so many requests under way at the keeper, and each is so large.
+// Bounds. The number of a host's requests in flight at the keeper, and their sizes, are bounded.
 //
 // Concurrency. All types are safe for concurrent use.
 //

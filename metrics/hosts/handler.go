@@ -139,7 +139,7 @@ func (h *Handler) store(ctx context.Context, body []byte) (int, error) {
 // query answers a query of a caller of another host.
 func (h *Handler) query(w http.ResponseWriter, r *http.Request) {
 	var in question
-	// A body has its parameters once as they are and once more in base64.
+	// A body has its parameters twice, once in base64.
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4*maxQuery)).Decode(&in); err != nil {
 		http.Error(w, "the query cannot be read", http.StatusBadRequest)
 		return
@@ -147,7 +147,7 @@ func (h *Handler) query(w http.ResponseWriter, r *http.Request) {
 	h.cfg.Queries.QuerySeries(w, in.request(r), in.Scope, in.Path)
 }
 
-// alerts tells what has become of the rules of an organization.
+// alerts answers the state of an organization's rules.
 func (h *Handler) alerts(w http.ResponseWriter, r *http.Request) {
 	org, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<10))
 	if err != nil {

@@ -145,7 +145,7 @@ func (c *cluster) kept() (hangar.Host, error) {
 	if h := c.hosts[c.keeper]; h != nil {
 		return hangar.Host{ID: h.id, Address: h.address}, nil
 	}
-	return hangar.Host{}, hangar.Errorf(hangar.CodeUnavailable, "", "nobody keeps metrics")
+	return hangar.Host{}, hangar.Errorf(hangar.CodeUnavailable, "", "no host keeps metrics")
 }
 
 func (c *cluster) move(to hangar.HostID) {
@@ -161,7 +161,7 @@ func (a asked) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.
 	a.gateway.Serve(w, r, metrics.Tenant{Org: scope.Org, Number: uint32(scope.Number)}, gateway.Scope{Apps: scope.Apps}, path)
 }
 
-// reports is an AlertHost that tells which host it is.
+// reports is an AlertHost that names its host.
 type reports struct{ host hangar.HostID }
 
 func (r reports) CheckAlertRules(context.Context, hangar.Org, string) error { return nil }
@@ -372,7 +372,7 @@ func TestWhatAHostMayWrite(t *testing.T) {
 		{"no host's", labels(metrics.OrgLabel, "org1"), http.StatusBadRequest},
 		{"its own and another host's", labels("host", "bbbb", "host", "aaaa", metrics.OrgLabel, "org1"), http.StatusBadRequest},
 		{"its own twice", labels("host", "bbbb", "host", "bbbb", metrics.OrgLabel, "org1"), http.StatusBadRequest},
-		{"nobody's", labels("host", "bbbb"), http.StatusBadRequest},
+		{"without a tenant", labels("host", "bbbb"), http.StatusBadRequest},
 		{"of two tenants", labels("host", "bbbb", metrics.OrgLabel, "org1", metrics.OrgLabel, "org2"), http.StatusBadRequest},
 		{"a label with two values", snappy.Encode(nil, []byte("\x0a\x1c\x0a\x13\x0a\x07__org__\x12\x03org\x12\x03two\x0a\x05\x0a\x01h\x12\x00")), http.StatusBadRequest},
 		{"not compressed", []byte("\x0a\x00 this is not snappy"), http.StatusBadRequest},
@@ -415,7 +415,7 @@ func TestAHostThatFloods(t *testing.T) {
 	for range most {
 		flood.Go(func() {
 			if status, err := post(c.hosts[second]); err != nil || status != http.StatusNoContent {
-				t.Errorf("a write of those that are allowed: %d, %v", status, err)
+				t.Errorf("a write of allowed series: %d, %v", status, err)
 			}
 		})
 		<-kept.entered
@@ -456,7 +456,7 @@ func TestAnAnswerThatIsCutOff(t *testing.T) {
 	c.hosts[second].ask(t, hangar.MetricsScope{Org: acme.Org}, http.MethodGet, "m")
 }
 
-// TestStrangersAreNotServed: who has no certificate of a host is refused.
+// TestStrangersAreNotServed: a client without a certificate of a host is refused.
 func TestStrangersAreNotServed(t *testing.T) {
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: &memory{}} })
 	pinned := c.hosts[first].identity.Authority().Fingerprint()

@@ -23,9 +23,9 @@ const (
 	sampleTime    protowire.Number = 2 // int64, milliseconds
 )
 
-// encode returns the first samples as a WriteRequest, and how many they are. If org is not "", each
-// series has it as its metrics.OrgLabel, whatever the sample says. Two requests one after the other
-// are one request with the samples of both.
+// encode returns the first samples as a WriteRequest, and how many they are. If org is not "", it
+// replaces the metrics.OrgLabel of each series. Two requests one after the other are one request
+// with the samples of both.
 func encode(samples []metrics.Sample, org string) (b []byte, n int) {
 	size := 0
 	for n < len(samples) && size < maxBatch {
@@ -35,8 +35,8 @@ func encode(samples []metrics.Sample, org string) (b []byte, n int) {
 	return appendRequest(make([]byte, 0, size), samples[:n], org), n
 }
 
-// Encode returns the body of a request with all samples, for those who write to a store without a
-// Writer: a WriteRequest in the block format of snappy.
+// Encode returns the body of a request with all samples, for writing to a store without a Writer:
+// a WriteRequest in the block format of snappy.
 func Encode(samples []metrics.Sample) []byte {
 	size := 0
 	for i := range samples {

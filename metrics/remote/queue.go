@@ -21,7 +21,7 @@ type queue struct {
 	w      *Writer
 	tenant metrics.Tenant
 	label  string       // value of metrics.OrgLabel in what is encoded, or "" where the store sets it
-	size   atomic.Int64 // pendingBytes, for those who do not hold mu
+	size   atomic.Int64 // pendingBytes, for readers that do not hold mu
 
 	mu           sync.Mutex // guards what follows
 	pending      []batch    // oldest first
@@ -30,13 +30,13 @@ type queue struct {
 	log          *spool
 
 	// Guarded by Writer.mu.
-	users     int // writers, and those who make room; it stays in Writer.tenants meanwhile
+	users     int // writers, and calls that make room; it stays in Writer.tenants meanwhile
 	serving   bool
 	sending   int64     // bytes that were in memory when its turn began
 	gathers   bool      // it is in Writer.gathering
 	alone     bool      // the store has not taken a request of several tenants that had a part of it
 	notBefore time.Time // after a failure
-	due       time.Time // when its turn is; it is behind those that are due already
+	due       time.Time // its time; it is behind those that are due already
 	place     pqueue.Place
 
 	// Of the sender that serves it.

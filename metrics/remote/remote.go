@@ -8,18 +8,18 @@
 // that has the most. Tenants take turns at the store, one request each, so the backlog of one
 // delays another's samples by one request.
 //
-// A store that takes samples of several tenants in one request (metrics.Store, SharedWriteURL) gets
-// them so: what is in memory waits up to Limits.Gather for that of others. The Writer alone says
-// whose a series is: it sets metrics.OrgLabel, and leaves out what a sample has under that name. When
-// the store does not take such a request, each tenant's part is sent by itself, so that what is wrong
-// with one costs no other anything. What comes from the disk is always sent by itself.
+// A store that takes samples of several tenants in one request (metrics.Store, SharedWriteURL) gets them so: samples
+// in memory wait up to Limits.Gather for those of others. The Writer alone names the owner of a series: it sets
+// metrics.OrgLabel, and drops that label of a sample. When the store does not take such a request, each tenant's part
+// is sent by itself, so that what is wrong with one costs no other anything. What comes from the disk is always sent
+// by itself.
 //
 // Memory holds what was not sent yet, at most Limits.PendingBytes. On a full disk samples are
 // dropped, and nothing stops.
 //
 // Concurrency. Write may be called from many goroutines. Run has as many senders as
-// Limits.Senders; a tenant is served by one of them at a time. One lock guards the samples of a
-// tenant, another whose turn it is, and neither is taken while the other is held.
+// Limits.Senders; a tenant is served by one of them at a time. One lock guards the samples of a tenant, another the
+// queue of tenants, and neither is taken while the other is held.
 package remote
 
 import (
@@ -95,7 +95,7 @@ type Writer struct {
 	// Limits.Gather has passed with others.
 	turns, gathering *pqueue.Queue[*queue]
 
-	sending int64         // bytes that were in memory of those that are being served
+	sending int64         // bytes of the queues that are being served
 	away    bool          // no connection to the store is possible
 	probing bool          // one sender tries whether it still is
 	pause   time.Duration // the last after a failed connection
@@ -312,7 +312,7 @@ func (w *Writer) Run(ctx context.Context) {
 				case 1:
 					s.turn(ctx, list[0])
 				default:
-					s.turnOfAll(ctx, list)
+					s.sendTogether(ctx, list)
 				}
 			}
 		})
@@ -320,8 +320,7 @@ func (w *Writer) Run(ctx context.Context) {
 	senders.Wait()
 }
 
-// next waits for queues whose turn it is: one, or several that share a request; none: ctx has
-// ended.
+// next waits for due queues: one, or several that share a request; none: ctx has ended.
 func (w *Writer) next(ctx context.Context) []*queue {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -344,7 +343,7 @@ func (w *Writer) next(ctx context.Context) []*queue {
 // never is a pause that something else ends.
 const never = time.Hour
 
-// pick takes the queues whose turn it is, or returns how long until it is that of one.
+// pick takes the due queues, or returns the time until the next is due.
 func (w *Writer) pick(now time.Time) ([]*queue, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

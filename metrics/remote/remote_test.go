@@ -123,7 +123,7 @@ func owner(x metrics.Sample) string {
 	return found
 }
 
-// values are those that the store has of a tenant, in order.
+// values are the values that the store has of a tenant, in order.
 func (s *store) values(tenant metrics.Tenant) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,7 +314,7 @@ func TestTheSpoolKeepsTheOrderWhileTheStoreIsAway(t *testing.T) {
 		write(t, w, alpha, numbered(3000, 1))
 		time.Sleep(time.Second)
 		if got := s.values(alpha); !slices.Equal(got, upTo(3001)) {
-			t.Errorf("%d samples, not those that were written in order", len(got))
+			t.Errorf("%d samples, not the written ones in order", len(got))
 		}
 		if got := s.values(beta); !slices.Equal(got, upTo(300)) {
 			t.Errorf("%d samples of the other tenant", len(got))

@@ -65,7 +65,7 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 		return
 	}
 	w.counts.requests.WithLabelValues(string(result)).Inc()
-	if result == failed && q.hopeless(w.takenSoFar()) {
+	if result == failed && q.countRefusal(w.takenSoFar()) {
 		result = invalid
 	}
 	due := time.Now()
@@ -94,10 +94,10 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 	}
 }
 
-// turnOfAll sends the oldest samples of several queues in one request, and gives each its next
+// sendTogether sends the oldest samples of several queues in one request, and gives each its next
 // turn. If the store does not take the request, that turn is of each by itself, which shows whose
 // samples it does not take: until then none are dropped, and none go to the disk.
-func (s *sender) turnOfAll(ctx context.Context, list []*queue) {
+func (s *sender) sendTogether(ctx context.Context, list []*queue) {
 	w := s.w
 	s.request, s.parts = s.request[:0], s.parts[:0]
 	for _, q := range list {
@@ -141,9 +141,9 @@ func (s *sender) turnOfAll(ctx context.Context, list []*queue) {
 	}
 }
 
-// hopeless counts a failure of the batch at the head. It reports true for one that the store
+// countRefusal counts a failure of the batch at the head. It reports true for one that the store
 // refuses again and again while it takes others, so that it would block its queue.
-func (q *queue) hopeless(written uint64) bool {
+func (q *queue) countRefusal(written uint64) bool {
 	if q.failures++; q.failures == 1 {
 		q.written = written
 	}

@@ -53,8 +53,8 @@ func TestTenantsShareARequest(t *testing.T) {
 	})
 }
 
-// TestNobodyWritesForAnother: whatever a sample has as the hidden label, the tenant's is what
-// arrives, once, and labels stay sorted.
+// TestNobodyWritesForAnother: the tenant's hidden label replaces that of a sample and arrives
+// once, and labels stay sorted.
 func TestNobodyWritesForAnother(t *testing.T) {
 	name := metrics.Label{Name: metrics.NameLabel, Value: "m"}
 	forged := metrics.Label{Name: metrics.OrgLabel, Value: "beta"}

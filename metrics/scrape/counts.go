@@ -20,7 +20,7 @@ func newCounts() counts {
 			Name: "hangar_scrape_scrapes_total", Help: "Scrapes of Machines, by how they ended.",
 		}, []string{"result"}),
 		samples: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hangar_scrape_samples_total", Help: "Samples of Machines that were written, with those that say that a series has ended.",
+			Name: "hangar_scrape_samples_total", Help: "Samples of Machines that were written, including markers of ended series.",
 		}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "hangar_scrape_duration_seconds", Help: "How long a scrape takes, with writing.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),

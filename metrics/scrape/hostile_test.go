@@ -65,7 +65,7 @@ func series(n int) string {
 	return b.String()
 }
 
-// secure answers by TLS with a certificate that nobody has signed.
+// secure answers by TLS with a self-signed certificate.
 func secure(t *testing.T, inner server) server {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -84,7 +84,7 @@ func secure(t *testing.T, inner server) server {
 // TestEndpoints: what each kind of endpoint leads to.
 func TestEndpoints(t *testing.T) {
 	const one = "a" + own + " 1"
-	const secret = "SECRET" // nothing of what a Machine says is told
+	const secret = "SECRET" // no text of a Machine is passed on
 	long := strings.Repeat(secret, 20_000)
 	for _, c := range []struct {
 		name   string
@@ -94,6 +94,7 @@ func TestEndpoints(t *testing.T) {
 		told   string
 		result string // empty: ok
 		cheap  bool   // it is asked in every interval
+		slow   bool   // under the race detector
 	}{
 		{name: "gzip", serve: zipped(compress("a 1\n")), want: one},
 		{name: "gzip in two members", serve: zipped(compress("a 1\n", "b 2\n")), want: one + ";b" + own + " 2"},
@@ -131,7 +132,7 @@ func TestEndpoints(t *testing.T) {
 		{name: "a slow large body", serve: raw(100*time.Millisecond, forever(okHeader, "# "+long[:20_000]+"\n")), told: "not complete 3s after its first 128 KiB", result: "timeout"},
 		{name: "an endless body", serve: raw(0, forever(okHeader, "# "+long+"\n")), told: "the answer is larger than 16 MiB", result: "size"},
 		{name: "an endless line", serve: raw(0, forever(okHeader, "a{x=\"", long)), told: "the answer is larger than 16 MiB", result: "size"},
-		{name: "endless short chunks", serve: raw(0, forever("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\n#\r\n", 10_000))), told: "the answer is larger than 16 MiB", result: "size"},
+		{name: "endless short chunks", serve: raw(0, forever("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\n#\r\n", 10_000))), told: "the answer is larger than 16 MiB", result: "size", slow: true},
 		{name: "a length that is too much", serve: raw(0, forever("HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")), told: "the answer is larger than 16 MiB", result: "size"},
 		{name: "a gzip bomb", serve: zipped(bomb()), told: "the answer is larger than 16 MiB", result: "size"},
 		{name: "endless empty members", serve: raw(0, forever("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", string(bytes.Repeat(compress(""), 1000)))), told: "the answer is larger than 16 MiB", result: "size"},
@@ -151,6 +152,9 @@ func TestEndpoints(t *testing.T) {
 		{name: "a path that breaks requests", serve: text("a 1\n"), change: func(s *scrape.Target) { s.Path = "/ HTTP/1.1\r\nX: y" }, told: "the path is not valid", result: "path", cheap: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.slow && testing.Short() {
+				t.Skip("-short")
+			}
 			within(t, scrape.Limits{}, func(t *testing.T, r *rig) {
 				x := target("o", "m")
 				if c.change != nil {
@@ -259,7 +263,7 @@ func TestAMachineThatIsTooMuchIsAskedLessOften(t *testing.T) {
 	})
 }
 
-// TestOrganizationsTakeTurns: one whose Machines take as long as they may delays nobody.
+// TestOrganizationsTakeTurns: one whose Machines take as long as they may delays no other.
 func TestOrganizationsTakeTurns(t *testing.T) {
 	within(t, scrape.Limits{AtOnce: 4}, func(t *testing.T, r *rig) {
 		for i := range 300 {

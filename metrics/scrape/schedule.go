@@ -50,7 +50,7 @@ func (s *Scraper) drop() {
 	clear(s.orgs)
 }
 
-// list takes over what there is to scrape now.
+// list takes over the current targets.
 func (s *Scraper) list(ctx context.Context) {
 	now := time.Now()
 	s.mu.Lock()
@@ -81,8 +81,8 @@ func (s *Scraper) list(ctx context.Context) {
 	}
 }
 
-// update takes over a target that was listed. One whose series have other labels from now on is
-// ended as if it were not there, and begins anew at the next look.
+// update takes over a listed target. One whose labels have changed ends as if it were missing,
+// and begins again with the next list.
 func (s *Scraper) update(spec Target, look uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Scraper) begin(ctx context.Context, t *target, work func(context.Contex
 		if ctx.Err() != nil {
 			return
 		}
-		if s.goes(t) {
+		if s.isEnding(t) {
 			s.end(ctx, t)
 			return
 		}
@@ -177,8 +177,8 @@ func (s *Scraper) begin(ctx context.Context, t *target, work func(context.Contex
 	})
 }
 
-// goes reports whether a target is to be ended and was not yet.
-func (s *Scraper) goes(t *target) bool {
+// isEnding reports whether a target is to be ended and was not yet.
+func (s *Scraper) isEnding(t *target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.gone && s.targets[t.spec.Machine.ID] == t

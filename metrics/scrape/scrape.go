@@ -1,19 +1,19 @@
 // Package scrape reads the metrics that Machines of one host expose, and writes them to the
 // series of their organizations.
 //
-// Each Machine that runs and has metrics in its config is asked every metrics.Interval, at a time
-// within it that is its own. Its answer is in the text format of Prometheus or in OpenMetrics.
-// The labels app, region, host and instance are the platform's, whatever the Machine says; what
-// begins with two underscores and timestamps of the Machine are ignored. A series that is not in
-// an answer any more, or whose Machine does not answer or does not run, gets a marker that it has
-// ended. A series that begins is nothing special, and there are no series about the scraping.
+// Each running Machine with metrics in its config is scraped every metrics.Interval, at an offset
+// of its own. Its answer is in the text format of Prometheus or in OpenMetrics. The labels app,
+// region, host and instance are set by the platform, and replace those of the Machine; labels
+// that begin with two underscores and timestamps of the Machine are ignored. A series that is not
+// in an answer any more, or whose Machine does not answer or does not run, gets a marker of its
+// end. The beginning of a series has no marker, and there are no series about the scraping.
 //
-// Promises. Nothing wakes a Machine, and nothing is a use of it: only Options.Dial reaches one.
-// A hostile Machine harms no other. Limits bound what is read; an answer beyond them is
-// dropped as a whole, and its Machine is asked less and less often. Organizations take turns, and
-// what is remembered of one leaves as much for others. A Machine's owner learns from the App's
-// log, once for each change, why its metrics cannot be read; that text has nothing of what the
-// Machine has answered.
+// Promises. Scraping does not wake a Machine, nor keep it awake: only Options.Dial reaches one. A
+// hostile Machine harms no other. Limits bound what is read; an answer beyond them is dropped as
+// a whole, and its Machine is asked less and less often. Organizations take turns, and what is
+// remembered of one leaves as much for others. A Machine's owner learns from the App's log, once
+// for each change, why its metrics cannot be read; that text has nothing of what the Machine has
+// answered.
 //
 // Concurrency. Run keeps the time in one goroutine; a scrape has a goroutine while it takes, and
 // a Machine has at most one.
@@ -42,12 +42,12 @@ import (
 // Target is a Machine that runs and exposes metrics.
 type Target struct {
 	Machine hangar.MachineRef
-	Tenant  metrics.Tenant // who gets the series
+	Tenant  metrics.Tenant // the owner of the series
 	Region  hangar.Region
 	Host    string // the label of the host: four lowercase hexadecimal characters
 	Port    int
 	Path    string // begins with a slash; may have a query
-	HTTPS   bool   // whatever certificate there is
+	HTTPS   bool   // with any certificate
 	// Generation is another one each time that the Machine has booted: its connections have
 	// ended, and what was wrong with it may be over.
 	Generation uint64

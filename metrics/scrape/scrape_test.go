@@ -70,7 +70,7 @@ func raw(pause time.Duration, pieces iter.Seq[string]) server {
 	}
 }
 
-// forever repeats what comes last.
+// forever repeats the last piece without an end.
 func forever(pieces ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := 0; yield(pieces[min(i, len(pieces)-1)]); i++ {
@@ -250,7 +250,7 @@ func (r *rig) value(t *testing.T, name, label string) float64 {
 	return metricstest.Value(t, r.Scraper, name, label)
 }
 
-// want compares series, values and markers, whatever their times.
+// want compares series, values and markers, but not times.
 func want(t *testing.T, got []sample, want ...string) {
 	t.Helper()
 	var list []string
@@ -415,7 +415,7 @@ func TestAMachineThatGoesDuringAScrape(t *testing.T) {
 	})
 }
 
-// TestANewNameEndsTheOldSeries: an App's labels are those of its series for as long as they last.
+// TestANewNameEndsTheOldSeries: the labels of a series do not change during its life.
 func TestANewNameEndsTheOldSeries(t *testing.T) {
 	within(t, scrape.Limits{}, func(t *testing.T, r *rig) {
 		r.add(target("o", "m"), text("a 1\n"))

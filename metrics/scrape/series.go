@@ -17,7 +17,7 @@ type seriesSet struct {
 	count int
 }
 
-// platformLabels are those that a Machine cannot choose, sorted by name.
+// platformLabels are the labels that a Machine cannot choose, sorted by name.
 type platformLabels [4]metrics.Label
 
 func labelsOf(t *Target) platformLabels {

@@ -64,8 +64,8 @@ type problem struct {
 	at    time.Time
 }
 
-// changed notes what was found and reports whether the owner is to be told of it. A port that
-// is not reached once may be that of a program that is starting.
+// changed records a result and reports whether to notify the owner. A port that is not
+// reached once may be that of a program that is starting.
 func (p *problem) changed(kind string, now time.Time) bool {
 	if p.now != kind {
 		p.now, p.times = kind, 0

@@ -22,7 +22,7 @@ type connections struct {
 
 	mu     sync.Mutex // guards what follows
 	idle   []*connection
-	closer *time.Timer // of those that were idle for long; nil: none are
+	closer *time.Timer // closes idle connections; nil: there are none
 }
 
 // idleTime is how long a connection is kept without a request.
@@ -50,8 +50,8 @@ func (c *connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// RoundTrip implements http.RoundTripper. A request that meets a connection which the server has
-// closed meanwhile is sent again over another one, if it can be read again.
+// RoundTrip implements http.RoundTripper. A request on a connection which the server has closed
+// meanwhile is sent again over another one, if its body can be read again.
 func (p *connections) RoundTrip(r *http.Request) (*http.Response, error) {
 	for {
 		c, err := p.take(r.Context())
@@ -127,7 +127,7 @@ func (p *connections) exchange(c *connection, r *http.Request) (*http.Response, 
 		if stop() && whole && unsent == nil && !resp.Close && c.in.Buffered() == 0 {
 			p.keep(c)
 		} else {
-			_ = c.Close() // the answer has come, or nobody wants the rest
+			_ = c.Close() // the answer is complete, or the rest is not wanted
 		}
 	}}
 	if resp.Body == http.NoBody {
@@ -210,7 +210,7 @@ func (p *connections) closeFirst(n int) {
 	clear(p.idle[len(p.idle):cap(p.idle)])
 }
 
-// CloseIdleConnections closes those that have no request.
+// CloseIdleConnections closes the connections without a request.
 func (p *connections) CloseIdleConnections() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

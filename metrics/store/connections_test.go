@@ -66,7 +66,7 @@ func answered(t *testing.T, p *connections, body string) {
 	}
 }
 
-// TestConnectionsAreUsedAgain: one after the other, whatever the size of bodies.
+// TestConnectionsAreUsedAgain: one after the other, with bodies of any size.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	p, made := serve(t, echo)
 	for _, n := range []int{0, 1, 1000, readRoom, 1 << 20, 3} {

@@ -3,8 +3,8 @@
 //
 // Store runs the program hangar-metrics as a child, from the first request on: a daemon that
 // stores and queries nothing has no child. The HTTP requests of its Client go over a unix listener
-// that the parent holds, so that those that are made while the child starts, or starts again after
-// a crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
+// that the parent holds, so that requests made while the child starts, or starts again after a
+// crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
 // meanwhile requests fail at once with CodeUnavailable.
 //
 // The child is in a cgroup of its own with a bound of memory, and ends with the daemon. What was
@@ -82,8 +82,8 @@ type Store struct {
 
 var _ metrics.Store = (*Store)(nil)
 
-// Open listens for the requests of Client. The context is for the values of those that the
-// supervisor makes; it does not bound the life of the Store.
+// Open listens for the requests of Client. The context is for the values of the
+// supervisor's own requests; it does not bound the life of the Store.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Dir == "" || opts.Run == "" || opts.Program == nil || opts.Log == nil {
 		return nil, errors.New("metrics store: Dir, Run, Program and Log are needed")

@@ -213,7 +213,7 @@ func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
 	if left == 0 {
 		return
 	}
-	// Values grow with time by one, so that these tell of holes and of wrong values.
+	// Values grow with time by one, so that these reveal holes and wrong values.
 	for query, want := range map[string]float64{
 		"max_over_time(counted[1h])": left - 1, "min_over_time(counted[1h])": 0, "sum_over_time(counted[1h])": left * (left - 1) / 2,
 	} {
@@ -364,7 +364,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitForTheNextChild: one crash is not seen by those who ask after it.
+// TestRequestsWaitForTheNextChild: requests after a crash do not see it.
 func TestRequestsWaitForTheNextChild(t *testing.T) {
 	s := metricstest.Start(t)
 	now := time.Now()
@@ -425,7 +425,7 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 }
 
 // TestDamagedValuesAreNeverAnswered: the index of a part is sound, its values are not. Whether the
-// child refuses the query or ends, nobody is given a wrong value, and the next child takes writes.
+// child refuses the query or ends, no client gets a wrong value, and the next child takes writes.
 func TestDamagedValuesAreNeverAnswered(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	in := func(o *store.Options) { o.Dir = dir }

@@ -87,7 +87,7 @@ func (s *Store) supervise(ctx context.Context) {
 	}
 }
 
-// setAway fails all requests, those that wait for the child and those to come.
+// setAway fails all requests, current and future ones.
 func (s *Store) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -181,7 +181,7 @@ func (s *Store) Handler() http.Handler {
 // maxQuoted bounds what is quoted of an error of the parser, which may repeat the query, in bytes.
 const maxQuoted = 300
 
-// checkQuery parses the expressions of a request, so that errors in them are told from others:
+// checkQuery parses the expressions of a request, to distinguish errors in them from others:
 // VictoriaMetrics wraps them in the parameters that the gateway has set.
 func checkQuery(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {

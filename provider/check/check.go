@@ -38,8 +38,8 @@ type Config struct {
 	// AuthorizeURL is where the provider sends a browser that is not signed in to it, such as
 	// https://auth.example.com/oauth/authorize. Empty: it is not checked where it sends it.
 	AuthorizeURL string
-	// Webhooks are those that the provider sends to the platform while Run works, see Receiver. Nil: they
-	// are not checked.
+	// Webhooks are the webhooks that the provider sends to the platform during Run, see Receiver. Nil:
+	// they are not checked.
 	Webhooks *Receiver
 	// ReadyWithin bounds how long the extension may take to be ready; 0 is DefaultReadyWithin.
 	ReadyWithin time.Duration

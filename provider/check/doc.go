@@ -1,5 +1,5 @@
-// Package check tries a provider's server: it does what the platform does, and what an attacker
-// would, and reports each rule of the protocol that the server keeps or breaks.
+// Package check tests a provider's server: it acts like the platform, and like an attacker, and
+// reports each rule of the protocol that the server keeps or breaks.
 //
 // [Run] creates an extension with a name that begins with "hangar-check-", uses it, and deletes
 // it, also when it finds faults. It needs the secret for requests, and reaches the server

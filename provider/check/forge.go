@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// forgery is a request that the platform did not send, or not so.
+// forgery is a request that the platform did not send, or not in this form.
 type forgery struct {
 	rule  string
 	build func(ctx context.Context, k *checker, c call) (*http.Request, error)

@@ -43,7 +43,7 @@ func (k *checker) create(ctx context.Context) bool {
 	return true
 }
 
-// config checks what becomes environment variables.
+// config checks the values for environment variables.
 func (k *checker) config() {
 	const rule = "config has names of environment variables"
 	for name := range k.made.Config {
@@ -244,7 +244,7 @@ func (k *checker) authorize(to string, query map[string][]string) {
 	case one("response_type") != "code" || one("scope") != "read":
 		k.broken(rule, "the redirect needs response_type=code and scope=read")
 	case one("state") == "":
-		k.broken(rule, "the redirect has no state, so that anybody can finish the sign-in of another")
+		k.broken(rule, "the redirect has no state, so that an attacker can finish the sign-in of another")
 	case one("organization_id") == "":
 		k.advised(rule, "the redirect has no organization_id: the user has to choose the organization")
 	default:

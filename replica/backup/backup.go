@@ -1,16 +1,17 @@
 // Package backup keeps the databases of a node in a directory or an S3 bucket, so that they can be
 // restored as they were at a time.
 //
-// The primary stores what its log has: every Delay, the transactions since the last time as one object. A
-// snapshot is stored where the log does not reach back to what the backup has, and after each
-// SnapshotInterval, so that a restore has not too much to apply. Transactions older than Exact are merged to
-// one state for each hour; what no restore within Retention needs is removed.
+// The primary stores the content of its log: every Delay, the transactions since the last time as
+// one object. A snapshot is stored where the log does not reach back to the end of the backup, and
+// after each SnapshotInterval, so that a restore has not too much to apply. Transactions older than
+// Exact are merged to one state for each hour; objects that no restore within Retention needs are
+// removed.
 //
-// A backup is never in the way of a commit: it reads the log and copies pages, and what fails is tried
-// again. It is resumed by what the store has, so nothing is kept on the disk of the node and any node can go
-// on where another was killed. Objects are never changed; a name says between which positions an object
-// leads, whose epoch it is of, and of which time. Every position has a checksum of the whole database, which
-// a restore compares.
+// A backup is never in the way of a commit: it reads the log and copies pages, and retries after a
+// failure. It resumes from the content of the store, so nothing is kept on the disk of the node and
+// any node can continue where another was killed. Objects are never changed; the name of an object
+// has its first and last position, its epoch and its time. Every position has a checksum of the
+// whole database, which a restore compares.
 package backup
 
 import (
@@ -45,8 +46,8 @@ const (
 const (
 	uploads      = 4                // databases that are stored at the same time
 	maxRetry     = time.Minute      // the longest pause after an error
-	maintain     = time.Minute      // between looks at what has to be done about snapshots
-	tidyInterval = 10 * time.Minute // between looks at what is to be merged or removed
+	maintain     = time.Minute      // between checks for due snapshots
+	tidyInterval = 10 * time.Minute // between checks for objects to merge or remove
 	lastPass     = 5 * time.Second  // bound of storing what is left when the node ends
 	requestTime  = 10 * time.Minute
 )
@@ -59,7 +60,7 @@ type Node interface {
 	All() []*database.DB
 }
 
-// Options are what a Backup does.
+// Options configure a Backup.
 type Options struct {
 	Node  Node
 	Store Store
@@ -103,7 +104,7 @@ func New(o Options) *Backup {
 	return &Backup{o: o, states: map[string]*state{}, wake: make(chan struct{}, 1)}
 }
 
-// Run stores databases while the node is primary, until ctx ends and then what is left.
+// Run stores databases while the node is primary until ctx ends, and then the rest.
 func (b *Backup) Run(ctx context.Context) error {
 	if err := os.RemoveAll(b.o.Dir); err != nil {
 		return err
@@ -184,7 +185,7 @@ func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) err
 			return ctx.Err()
 		case err == nil:
 			if failed {
-				b.o.Log.Info("the backup goes on", "store", b.o.Store.String())
+				b.o.Log.Info("the backup continues", "store", b.o.Store.String())
 			}
 			return nil
 		}

@@ -67,8 +67,8 @@ func TestRestoreEachTime(t *testing.T) {
 					rare = "VACUUM"
 				}
 				must(t, s.write(rng, rare))
-				// What is not in the log is in the backup once there is a snapshot; what was in the log before
-				// is lost to a backup that has not read it.
+				// Transactions that are trimmed from the log are in the backup once there is a
+				// snapshot; a backup that has not read them before loses them.
 				if n == 59 || n == 60 || rng.IntN(4) > 0 {
 					must(t, b.round(t.Context(), n < 4 || n%30 == 0, rng.IntN(8) == 0))
 				}
@@ -171,7 +171,7 @@ func TestTakeover(t *testing.T) {
 				next.exact(t, store, state.Stamp)
 			}
 			next.exact(t, store, 1<<42)
-			// What the primary of that time had is what its clients saw then.
+			// The data of that time's primary is what its clients saw then.
 			if each {
 				old.exact(t, store, old.history[9].Stamp)
 			}
@@ -341,7 +341,7 @@ func TestBucketAway(t *testing.T) {
 	must(t, s.write(rng, ""))
 	cancel()
 	must(t, <-done)
-	// What was committed last is stored before the node ends.
+	// The last commit is stored before the node ends.
 	for _, state := range s.history {
 		s.exact(t, store, state.Stamp)
 	}
@@ -374,7 +374,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("waited in vain: ", what)
+			t.Fatal("timed out: ", what)
 		}
 	}
 }

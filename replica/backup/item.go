@@ -39,9 +39,9 @@ type item struct {
 // empty is the position of a database before its first transaction.
 var empty = ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}
 
-// compare orders items by what is newer: who stored it counts more than the transaction, since what a
-// former primary had beyond its successor is not what the database became. Of two that lead to the same
-// transaction, a snapshot is the newer one, then that with fewer transactions.
+// compare orders items by what is newer: the epoch counts more than the transaction, since the
+// extra transactions of a former primary are not part of the database. Of two that lead to the
+// same transaction, a snapshot is the newer one, then that with fewer transactions.
 func (i item) compare(j item) int {
 	return cmp.Or(cmp.Compare(i.epoch, j.epoch), cmp.Compare(i.begun, j.begun), cmp.Compare(i.to.TXID, j.to.TXID),
 		cmp.Compare(i.whole(), j.whole()), cmp.Compare(i.from.TXID, j.from.TXID))
@@ -64,7 +64,7 @@ func (i item) name(db string) string {
 		i.epoch, i.begun, i.first, i.last, i.form)
 }
 
-// parseItem parses a name. It reports false for what is no object of a database.
+// parseItem parses a name. It reports false for other objects.
 func parseItem(name string, size int64) (db string, i item, ok bool) {
 	dir, file := path.Split(name)
 	escaped, ok := strings.CutPrefix(strings.TrimSuffix(dir, "/"), "db/")

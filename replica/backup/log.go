@@ -34,7 +34,7 @@ func (t *term) pass(ctx context.Context) error {
 	return g.Wait()
 }
 
-// state returns a copy of what is known of a database.
+// state returns a copy of the state of a database.
 func (t *term) state(db string) state {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -52,16 +52,17 @@ func Databases(ctx context.Context, s Store) ([]Database, error) {
 	return list, nil
 }
 
-// Restored is what a restore has made.
+// Restored is the result of a restore.
 type Restored struct {
 	Pos  ltx.Pos
 	Time time.Time // of its last transaction
 	Size int64     // bytes
 }
 
-// Restore writes a database as it was at a time to a new file. The zero time means the newest state. The file
-// is there with all its content or not at all; its checksum was compared with that of each transaction that
-// led to it. The error is ErrNotFound if the backup does not reach back to the time.
+// Restore writes a database as it was at a time to a new file. The zero time means the newest
+// state. The file appears with all its content or not at all; its checksum was compared with that
+// of each transaction that led to it. The error is ErrNotFound if the backup does not reach back
+// to the time.
 func Restore(ctx context.Context, s Store, db string, when time.Time, file string) (r Restored, err error) {
 	all, err := catalogs(ctx, s, dirOf(db))
 	if err != nil {

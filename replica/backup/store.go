@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/storeurl"
 )
 
-// Store is where the objects of a backup are. Names are paths with slashes.
+// Store has the objects of a backup. Names are paths with slashes.
 type Store interface {
 	// List calls each with the names of the objects below a prefix, in no order. An error of each ends it.
 	List(ctx context.Context, prefix string, each func(name string, size int64) error) error
@@ -25,19 +25,19 @@ type Store interface {
 	String() string
 }
 
-// ErrNotFound is returned for what the backup does not have.
+// ErrNotFound is returned for a missing object.
 var ErrNotFound = errors.New("not in the backup")
 
 // Credentials are those of an S3 bucket.
 type Credentials struct{ AccessKey, SecretKey, SessionToken string }
 
-// CheckURL says what is wrong with the URL of a backup, as far as that shows without looking.
+// CheckURL returns the errors of a backup's URL that can be found without access to the store.
 func CheckURL(raw string) error {
 	_, err := storeurl.Parse(raw)
 	return err
 }
 
-// OpenStore opens the store at a URL: file:///directory, which is made if it is missing, or
+// OpenStore opens the store at a URL: file:///directory, which is created if it is missing, or
 // s3://bucket/prefix as package storeurl has it. It does not connect.
 func OpenStore(raw string, c Credentials) (Store, error) {
 	p, err := storeurl.Parse(raw)

@@ -22,9 +22,9 @@ func newCatalog(items []item) *catalog {
 	return c
 }
 
-// way returns the items that lead to what the database was at a time: a snapshot, unless the database
-// began then, and what follows it. The last item may have transactions after that time. It reports false if
-// the backup does not reach so far back.
+// way returns the items that lead to the state of the database at a time: a snapshot, unless the
+// database began then, and the following transactions. The last item may have transactions after
+// that time. It reports false if the backup does not reach so far back.
 func (c *catalog) way(to time.Time) ([]item, bool) {
 	limit := to.UnixMilli()
 	dead := map[item]bool{}

@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/storeurl"
 )
 
-// Backup configures where databases are kept so that they can be restored. Its keys are this program's own,
-// but for type file with a path, and delay.
+// Backup configures where databases are kept so that they can be restored. Its keys are this
+// program's own, except for type file with a path, and delay.
 type Backup struct {
 	Type  string        `yaml:"type"` // file or s3; what the URL says if empty
 	Path  string        `yaml:"path"` // a directory, instead of a URL

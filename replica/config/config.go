@@ -1,9 +1,8 @@
 // Package config reads the configuration of a node from a file in the form of litefs.yml.
 //
-// Keys that mean the same here are accepted. A key that LiteFS knows and this program does not have is
-// refused with what to do about it, unless its value asks for nothing; an unknown key is an error.
-// Environment variables are replaced as LiteFS does it: $NAME, ${NAME}, and ${A == "b"} or != for true or
-// false.
+// Keys that mean the same here are accepted. A key that only LiteFS has is refused with advice,
+// unless its value asks for nothing; an unknown key is an error. Environment variables are replaced
+// as LiteFS does it: $NAME, ${NAME}, and ${A == "b"} or != for true or false.
 package config
 
 import (
@@ -91,7 +90,7 @@ const (
 	LeaseStatic   = "static"
 )
 
-// Timing is that of an election.
+// Timing is the timing of an election.
 type Timing struct {
 	TTL       time.Duration `yaml:"ttl"`
 	LockDelay time.Duration `yaml:"lock-delay"`
@@ -151,8 +150,9 @@ func (c *Config) Candidate() bool { return c.Lease.Candidate == nil || *c.Lease.
 // Machine is the Machine of the platform that a node is in.
 type Machine struct{ App, ID string }
 
-// Parse reads a configuration. getenv has the environment. In a Machine, which is nil elsewhere, what is missing of the
-// lease is completed: the platform keeps it, and others reach the node in the private network of the App.
+// Parse reads a configuration. getenv has the environment. In a Machine (in is nil elsewhere),
+// missing settings of the lease are completed: the platform keeps it, and others reach the node
+// in the private network of the App.
 func Parse(b []byte, getenv func(string) string, in *Machine) (*Config, error) {
 	c := &Config{ExitOnError: true}
 	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
@@ -190,7 +190,7 @@ func (c *Config) complete(m Machine) {
 	}
 }
 
-// validate refuses what this program would not do, so that nobody relies on it.
+// validate refuses settings that this program would ignore, so that no deployment relies on them.
 func (c *Config) validate() error {
 	var errs []error
 	refuse := func(when bool, format string, args ...any) {

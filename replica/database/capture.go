@@ -79,8 +79,8 @@ func (b *batch) sorted(size uint32) ([]pageSum, []txlog.Page) {
 	return sums, pages
 }
 
-// CaptureWAL makes transactions of what SQLite has committed to its write-ahead log since the last
-// call. With indexed, that is what the index says is committed; otherwise it is all that is valid, which is
+// CaptureWAL makes transactions of SQLite's commits to its write-ahead log since the last call.
+// With indexed, the index says what is committed; otherwise all that is valid counts, which is
 // right only where the index cannot be seen.
 func (d *DB) CaptureWAL(indexed bool) error {
 	d.mu.Lock()
@@ -147,8 +147,8 @@ func (d *DB) index() (x sqlite.Index, ok bool, err error) {
 	return x, ok, nil
 }
 
-// followWAL makes the scanner one of the WAL as it is now: SQLite may have begun it anew, or removed
-// it, after all of it was in the database file.
+// followWAL makes the scanner one of the current WAL: SQLite may have restarted or removed the last one, after
+// all of it was in the database file.
 func (d *DB) followWAL() error {
 	wal, err := d.open(WAL)
 	if err != nil {
@@ -241,9 +241,9 @@ func (d *DB) append(t *txlog.Tx, durable bool) error {
 	return nil
 }
 
-// CaptureJournal makes a transaction of what was written to the database file, if it differs from the
-// database at its position. It is called when SQLite commits, which is when it makes its rollback
-// journal invalid, and when it gives its lock back. On an error the journal must stay valid.
+// CaptureJournal makes a transaction of the writes to the database file, if it differs from the
+// database at its position. It is called when SQLite commits, which is when it invalidates its
+// rollback journal, and when it releases its lock. On an error the journal must stay valid.
 func (d *DB) CaptureJournal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,7 +269,7 @@ func (d journalCapture) captureJournal() error {
 		return err
 	}
 	if h.WAL && len(d.frames) > 0 {
-		// What was written is a checkpoint.
+		// The writes were a checkpoint.
 		d.dirty = nil
 		return nil
 	}

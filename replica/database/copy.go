@@ -28,9 +28,9 @@ const (
 	copyRest   = 64 // pages that may be read at once with the lock held
 )
 
-// Copy calls emit with the pages that differ from those of a vector, until what was emitted makes the
-// database at one position, which it returns. Writers go on meanwhile: a page may be emitted again, and the last time
-// counts. emit must not keep the data.
+// Copy calls emit with the pages that differ from those of a vector, until the emitted pages make
+// the database at one position, which it returns. Writers continue meanwhile: a page may be emitted
+// again, and the last time counts. emit must not keep the data.
 func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emit func(page uint32, data []byte) error) (Change, error) {
 	sent := have
 	var b []byte
@@ -102,8 +102,8 @@ func (d *DB) readAll(pages []uint32) (Change, []txlog.Page, error) {
 	return d.change(), all, nil
 }
 
-// readOne reads a page at whatever position the database is. It reports false if it has no such page, or
-// if SQLite is just replacing it.
+// readOne reads a page at the current position, which it does not check. It reports false if there is no such
+// page, or if SQLite is just replacing it.
 func (d *DB) readOne(page, pageSize uint32, b []byte) (ltx.Checksum, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,7 +141,7 @@ func (d *DB) Export(ctx context.Context, f *os.File) (Change, error) {
 	return change, f.Truncate(int64(change.Pages) * int64(change.PageSize))
 }
 
-// Spool gathers the pages that another node sent, in a file, until they are all there.
+// Spool collects the pages that another node sends, in a file, until all have arrived.
 type Spool struct {
 	f        *os.File
 	pageSize uint32
@@ -159,8 +159,8 @@ func (d *DB) NewSpool() (*Spool, error) {
 	return &Spool{f: f, at: map[uint32]int64{}, sums: map[uint32]ltx.Checksum{}}, nil
 }
 
-// Add adds a page, or replaces one. All pages have the same size, but for those that were added before
-// the size changed, which no longer count.
+// Add adds a page, or replaces one. All pages have the same size, except for those that were
+// added before the size changed, which no longer count.
 func (s *Spool) Add(page uint32, data []byte) error {
 	if size := uint32(len(data)); size != s.pageSize {
 		if page == 0 || !ltx.IsValidPageSize(size) {
@@ -187,9 +187,9 @@ func (s *Spool) Close() error {
 	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
 }
 
-// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a
-// change. Nothing has changed if they do not have its checksum, or if SQLite has written since. What the database
-// has and its primary, of that chain, has not is put aside first. The log begins anew.
+// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a change.
+// Nothing has changed if they do not have its checksum, or if SQLite has written since. Commits that are
+// missing on its primary, of that chain, are saved first. The log restarts.
 func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error {
 	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
@@ -212,7 +212,7 @@ func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error
 		return fmt.Errorf("%w: the pages have checksum %s, the primary %s", ErrDiverged, got, c.Pos.PostApplyChecksum)
 	}
 	if err := (aside{d}).keep(s, c, chain); err != nil {
-		return fmt.Errorf("put aside what the primary has not: %w", err)
+		return fmt.Errorf("put aside transactions that the primary lacks: %w", err)
 	}
 	if err := (replacing{d}).replace(s, c, sums, direct); err != nil {
 		return err
@@ -344,7 +344,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
-	// The log first: what is in it is written again after a crash.
+	// The log first: its content is written again after a crash.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err
 	}

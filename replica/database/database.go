@@ -6,8 +6,8 @@
 // committed, wherever it is stored: in the write-ahead log of SQLite or in the database file. So a
 // checkpoint changes nothing, and a transaction costs what its pages cost.
 //
-// Capture is the caller's to order: CaptureWAL and CaptureJournal are called while SQLite's writer
-// still holds its lock, or by who keeps the log of SQLite from being overwritten. Config.OnCommit sees
+// The caller orders captures: it calls CaptureWAL and CaptureJournal while SQLite's writer still
+// holds its lock, or while it keeps the log of SQLite from being overwritten. Config.OnCommit sees
 // every change of the position, in order, after the position can be read. A DB may be used by many
 // goroutines.
 package database
@@ -44,7 +44,7 @@ const (
 // Files are all of them.
 func Files() []File { return []File{Main, Journal, WAL, SHM} }
 
-// Suffix is what the name of the file has beyond that of the database.
+// Suffix is what the name of the file adds to that of the database.
 func (f File) Suffix() string { return [...]string{"", "-journal", "-wal", "-shm"}[f] }
 
 // Split returns the name of the database of a file, and which of its files that is.
@@ -57,8 +57,8 @@ func Split(name string) (string, File) {
 	return name, Main
 }
 
-// MaxTransaction is how many bytes of pages a transaction may have in the log. A larger one is not
-// logged: the log begins anew after it, and replicas catch up by the pages that differ.
+// MaxTransaction is how many bytes of pages a transaction may have in the log. A larger one is not logged: the
+// log restarts after it, and replicas catch up by the pages that differ.
 const MaxTransaction = 64 << 20
 
 // Change is one change of the position of a database.
@@ -71,12 +71,13 @@ type Change struct {
 	Epoch     uint64 // in which the primary committed
 }
 
-// Config is what a DB is made of.
+// Config has the dependencies of a DB.
 type Config struct {
 	Name string
 	Dir  string // of the files of the database
 	Log  string // directory of the log
-	// Aside is the directory of what the database has and its primary has not, when it is replaced.
+	// Aside is the directory for transactions that the database has and its primary lacks, when
+	// it is replaced.
 	Aside string
 	Node  uint64 // ID of this node, in the transactions that it captures
 
@@ -188,14 +189,14 @@ func (d *DB) Diverged() (bool, int) {
 	return d.diverged || d.ahead, d.orphans
 }
 
-// SetEpoch says in which term of a primary the transactions to come are.
+// SetEpoch sets the term of the primary of the coming transactions.
 func (d *DB) SetEpoch(epoch uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.epoch = epoch
 }
 
-// Removed tells the DB that a file was removed, or emptied, by another process.
+// Removed notifies the DB that a file was removed, or emptied, by another process.
 func (d *DB) Removed(f File) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -277,7 +278,7 @@ func (d *DB) Dirty(offset, n int64) {
 	}
 }
 
-// Unsettled reports whether pages were written of which no transaction is known yet.
+// Unsettled reports whether pages were written without a known transaction.
 func (d *DB) Unsettled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -361,8 +362,8 @@ func (d *DB) readPage(page uint32, b []byte) error {
 	return nil
 }
 
-// errTorn is returned for a page whose content is not that of the position: it was overwritten by a
-// checkpoint of what has not been captured yet, or damaged.
+// errTorn is returned for a page whose content is not that of the position: a checkpoint of
+// uncaptured transactions has overwritten it, or it is damaged.
 var errTorn = errors.New("content does not have the checksum of the position")
 
 // Close writes down the checksums of the pages, so that the next Open need not compute them, and
@@ -383,7 +384,7 @@ func (d *DB) Close() error {
 	return errors.Join(err, d.log.Close())
 }
 
-// Sync makes durable what was captured.
+// Sync makes captured transactions durable.
 func (d *DB) Sync() error { return d.log.Sync() }
 
 // Fenced returns an error if this node may not commit.

@@ -19,8 +19,8 @@ func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
 	return d.index()
 }
 
-// Live is a DB that SQLite has open in other processes, of whose locks this one knows nothing but what the
-// kernel says.
+// Live is a DB that SQLite has open in other processes, whose locks are known only through the
+// kernel.
 type Live struct{ *DB }
 
 // Refresh forgets files that SQLite has removed or replaced.
@@ -139,9 +139,9 @@ func (d Live) Captured() (uint32, error) {
 	return d.scan.Next - 1, nil
 }
 
-// Verify computes the checksums of all pages, and reports whether they are those of the position. What the WAL has after the
-// position is captured first, if that leads to them. If it reports false, Reconcile makes them those of the position. The caller
-// keeps writers away.
+// Verify computes the checksums of all pages, and reports whether they are those of the position.
+// Transactions of the WAL after the position are captured first, if they lead to these checksums.
+// If it reports false, Reconcile makes them those of the position. The caller keeps writers away.
 func (d Live) Verify() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,8 +200,8 @@ func (d Live) Checkpoint() error {
 	return walWriter(d).checkpoint(x.MaxFrame, x.Pages)
 }
 
-// Restart makes the WAL begin anew, if all of it was captured and is in the database file, and no reader uses
-// it. The caller holds the lock of writers.
+// Restart restarts the WAL, if all of it was captured and is in the database file, and no reader uses it. The
+// caller holds the lock of writers.
 func (d Live) Restart() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -212,8 +212,8 @@ func (d Live) Restart() error {
 	return walWriter(d).restart(&x)
 }
 
-// Mode reports whether the database file says that it is in WAL mode. It returns sqlite.ErrNotDatabase if it
-// says nothing yet.
+// Mode reports whether the database file is in WAL mode. It returns sqlite.ErrNotDatabase for an
+// empty file.
 func (d Live) Mode() (wal bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,9 +22,9 @@ import (
 // Open opens a database and its log, and finds out which position its content has. A database of
 // which no file exists is empty.
 //
-// What SQLite left unfinished is finished as SQLite would: a valid journal is rolled back, and what is
-// committed in the WAL counts. What the log has beyond the files is written again, since the log has it
-// first. If content and log still differ, Diverged reports it.
+// Open finishes what SQLite left unfinished as SQLite would: a valid journal is rolled back, and
+// commits in the WAL count. Transactions that are in the log and not in the files are written
+// again, since the log has them first. If content and log still differ, Diverged reports it.
 func Open(c Config) (*DB, error) {
 	log, err := txlog.Open(c.Log)
 	if err != nil {
@@ -209,7 +209,7 @@ func (d recovery) scanContent(size uint32) (ltx.Checksum, error) {
 	return sum | ltx.ChecksumFlag, nil
 }
 
-// rawPage reads a page from where its newest content is, whatever its checksum.
+// rawPage reads the newest content of a page, without checking its checksum.
 func (d recovery) rawPage(page uint32, b []byte) error {
 	f, offset := d.main, int64(page-1)*int64(d.pageSize)
 	if frame, ok := d.frames[page]; ok {
@@ -318,7 +318,7 @@ func (d recovery) saveSums() error {
 	return durable.WriteFile(d.sumsPath(), b, 0o600)
 }
 
-// mainState tells contents of the database file apart by when and how long it was written.
+// mainState identifies the content of the database file by its time of change and length.
 func (d recovery) mainState() uint64 {
 	info, err := os.Stat(d.path(Main))
 	if err != nil {
@@ -359,7 +359,7 @@ func (d recovery) loadSums() bool {
 	return true
 }
 
-// Reconcile makes the content the one that counts, on a node that has become primary: the position
+// Reconcile makes the actual content the valid one, on a node that has become primary: the position
 // advances by one transaction if they differ. It reports whether they did.
 func (d *DB) Reconcile() (bool, error) {
 	d.mu.Lock()
@@ -385,7 +385,7 @@ func (d *DB) Reconcile() (bool, error) {
 	return true, nil
 }
 
-// logWhole logs a transaction of all pages, or lets the log begin anew if they are too many.
+// logWhole logs a transaction of all pages, or restarts the log if they are too many.
 func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 	if len(d.sums) == 0 || int64(len(d.sums))*int64(d.pageSize) > MaxTransaction {
 		return d.log.Reset(pos, d.epoch)
@@ -416,8 +416,8 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 	return d.append(&t, true)
 }
 
-// Absorb makes the checksums of the pages those of the content as it is, which the position is not of. It is
-// called before a replica says which pages it has.
+// Absorb computes the checksums of the pages from the actual content, which may not be that of the
+// position. It is called before a replica sends its checksums.
 func (d *DB) Absorb() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -443,7 +443,7 @@ func (d recovery) absorb() (ltx.Checksum, error) {
 	return d.scanContent(size)
 }
 
-// absorbWAL brings the scanner to the end of what is committed, without making transactions of it. It
+// absorbWAL brings the scanner to the end of the commits, without making transactions of them. It
 // returns the size of the database there, 0 if the WAL does not say.
 func (d recovery) absorbWAL() (uint32, error) {
 	limit := uint32(math.MaxUint32)

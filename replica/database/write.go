@@ -21,9 +21,9 @@ import (
 // checkpointFrames is from how many frames on a WAL that this process writes is checkpointed.
 const checkpointFrames = 1000
 
-// Apply writes a transaction of the primary, which must follow the position, and advances to it. It
-// waits for readers only if the database is not in WAL mode. encoded is the transaction as the log
-// stores it, and epoch when it was committed. On an error other than ErrDiverged the database must be opened anew.
+// Apply writes a transaction of the primary, which must follow the position, and advances to it. It waits for
+// readers only if the database is not in WAL mode. encoded is the transaction as the log stores it, and epoch
+// when it was committed. After an error other than ErrDiverged the database must be reopened.
 func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
 	return d.apply(ctx, t, encoded, epoch, false)
 }
@@ -74,8 +74,8 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	return nil
 }
 
-// Trim removes old transactions from the log, as its Trim does. What they have written is durable before: after a loss of power
-// they could not be written again.
+// Trim removes old transactions from the log, as its Trim does. Their pages are made durable
+// before: after a loss of power they could not be written again.
 func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	d.mu.Lock()
 	unsynced, files := d.unsynced, []*os.File{d.wal, d.main}
@@ -172,9 +172,9 @@ func (d leftovers) unsettled() (bool, error) {
 	return d.hasForeign()
 }
 
-// Settle undoes what a program that died has left in a journal, and makes the checksums of the pages those of the
-// content, if that is not the one of the position. It is called before a replica follows a primary, and waits for
-// locks until ctx ends.
+// Settle undoes the journal of a program that died, and computes the checksums of the pages from
+// the content, if that is not the one of the position. It is called before a replica follows a
+// primary, and waits for locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
 	left, err := leftovers{d}.unsettled()
 	if err != nil {
@@ -195,11 +195,11 @@ func (d *DB) Settle(ctx context.Context) error {
 	return d.Absorb()
 }
 
-// writers is the locks of those who write to a DB.
+// writers has the locks of the writers of a DB.
 type writers struct{ *DB }
 
-// lockForWrite takes the locks of a writer. direct says that no one has the database open, or in
-// rollback mode nobody reads it, so that its file itself may be written; otherwise the WAL is.
+// lockForWrite takes the locks of a writer. direct reports that the database file itself may be written,
+// because no program has it open, or none reads it in rollback mode; otherwise the WAL is written.
 func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
@@ -242,9 +242,10 @@ func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool,
 	}
 }
 
-// joinWriters takes the locks of one connection more that writes to the WAL, and returns nil if it has to
-// wait. The lock of the database file keeps the last program from removing the WAL meanwhile, and that of a member the
-// first one from making the index anew, as it does where there is no member, whatever the index says.
+// joinWriters takes the locks of one more connection that writes to the WAL, and returns nil if it has to wait.
+// The lock of the database file keeps the last program from removing the WAL meanwhile. The lock of a member
+// keeps the first program from rebuilding the index, which it does where there is no member, regardless of the
+// index's content.
 func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
 		return nil, nil //nolint:nilerr // another program has all of it
@@ -369,7 +370,7 @@ func (d *DB) writePages(pages []txlog.Page, size uint32) error {
 	return nil
 }
 
-// create opens the database file, and makes it if it is not there.
+// create opens the database file, and creates it if it is missing.
 func (d *DB) create() (*os.File, error) {
 	main, err := d.open(Main)
 	if err != nil || main != nil {
@@ -382,7 +383,7 @@ func (d *DB) create() (*os.File, error) {
 	return d.main, err
 }
 
-// foldWAL moves what is in the WAL to the database file, and empties the WAL. Nobody has the database
+// foldWAL moves the content of the WAL to the database file, and empties the WAL. No program has the database
 // open.
 func (d *DB) foldWAL() error {
 	wal, err := d.open(WAL)
@@ -427,7 +428,7 @@ func (d *DB) emptyWAL(wal *os.File) error {
 	}
 	d.wrote(WAL, 0, 0)
 	d.scan, d.frames = nil, nil
-	// An index of what is no longer there would be taken for valid.
+	// An index of a removed WAL would be taken for valid.
 	d.removed(SHM)
 	if err := os.Remove(d.path(SHM)); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -442,8 +443,8 @@ func (d *DB) emptyWAL(wal *os.File) error {
 // walWriter writes to the WAL of a DB and its index, as SQLite would.
 type walWriter struct{ *DB }
 
-// writeWAL appends a transaction to the WAL, as SQLite would, so that readers go on with what they
-// have. The caller holds the lock of writers.
+// writeWAL appends a transaction to the WAL, as SQLite would, so that readers continue with their
+// snapshot. The caller holds the lock of writers.
 func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 	if len(pages) == 0 && int(size) == len(d.sums) {
 		return nil
@@ -503,8 +504,8 @@ func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 
 var errInUse = errors.New("database in use")
 
-// beginFrames begins the WAL anew if all of it is in the database file and no reader needs it. It
-// returns the header of the WAL and the checksum that the next frame continues.
+// beginFrames restarts the WAL if all of it is in the database file and no reader needs it. It returns the
+// header of the WAL and the checksum that the next frame continues.
 func (d walWriter) beginFrames(wal *os.File, x *sqlite.Index, pageSize uint32) (sqlite.WALHeader, sqlite.WALSum, error) {
 	if x.MaxFrame > 0 && x.Backfilled >= x.MaxFrame {
 		if err := d.restart(x); err != nil {
@@ -534,7 +535,7 @@ func (d walWriter) restart(x *sqlite.Index) error {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.ReadByte+1, sqlite.ReadSlots-1) != nil {
-		return nil // a reader uses the WAL: it goes on
+		return nil // a reader uses the WAL, which continues
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte+1, sqlite.ReadSlots-1) }()
 	x.MaxFrame = 0

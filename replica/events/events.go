@@ -1,9 +1,9 @@
-// Package events tells the subscribers of a node, as lines of JSON, what happens to its databases: each
-// transaction, and who is primary.
+// Package events streams, as lines of JSON, the changes of a node's databases to its subscribers:
+// each transaction, and which node is primary.
 //
-// The first event of a subscription says what is; those that follow have every change since, none
-// twice. Events of a database are in the order of its transactions. A subscriber that does not keep up
-// is cut off, so that it knows that it has missed something.
+// The first event of a subscription is the current state; the next ones have every change since,
+// none twice. Events of a database are in the order of its transactions. A subscriber that does not
+// keep up is disconnected, so that it knows that it has missed something.
 package events
 
 import (
@@ -74,7 +74,7 @@ func encode(e event) []byte {
 // ErrFull is returned to one subscriber too many.
 var ErrFull = errors.New("too many subscribers")
 
-// Hub gives events to subscribers. The zero Hub is not usable; see New.
+// Hub distributes events to subscribers. The zero Hub is not usable; see New.
 type Hub struct {
 	mu        sync.Mutex
 	role      Role
@@ -88,8 +88,8 @@ func New() *Hub {
 	return &Hub{positions: map[string]Position{}, subs: map[*Subscription]struct{}{}}
 }
 
-// Subscription is a row of events. C has them; it is closed after Close of the Hub. Lost is closed
-// when the subscriber did not keep up: what is in C then is not all there was.
+// Subscription is a series of events. C has them; it is closed after Close of the Hub. Lost is
+// closed when the subscriber did not keep up: C then lacks some events.
 type Subscription struct {
 	C    chan []byte
 	Lost chan struct{}
@@ -119,14 +119,14 @@ func (s *Subscription) Cancel() {
 	delete(s.h.subs, s)
 }
 
-// Know sets the position of a database that is there already, which is no event.
+// Know sets the position of an existing database, which is no event.
 func (h *Hub) Know(name string, pos ltx.Pos) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.positions[name] = Position{pos.TXID, pos.PostApplyChecksum}
 }
 
-// Publish tells subscribers of a change of a database. It never waits.
+// Publish sends a change of a database to subscribers. It never waits.
 func (h *Hub) Publish(c database.Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +136,7 @@ func (h *Hub) Publish(c database.Change) {
 	}
 }
 
-// SetRole tells subscribers who is primary, if that has changed.
+// SetRole sends the primary to subscribers, if it has changed.
 func (h *Hub) SetRole(r Role) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock tells how much time may have passed since it was made. It follows the fastest of the clocks that the
-// machine has: the monotonic one, the one that counts while the machine sleeps (CLOCK_BOOTTIME), and the wall
-// clock, which is set right when a machine continues from a snapshot. So a node that slept knows it. When the wall
-// clock is set forward for another reason, that costs a renewal of the lease.
+// Clock measures how much time may have passed since it was made. It follows the fastest of the
+// clocks that the machine has: the monotonic one, the one that counts while the machine sleeps
+// (CLOCK_BOOTTIME), and the wall clock, which is set right when a machine continues from a
+// snapshot. So a node that slept knows it. When the wall clock is set forward for another reason,
+// that costs a renewal of the lease.
 type Clock struct {
 	read func() [3]time.Duration
 

@@ -51,7 +51,7 @@ type Elected struct {
 	c     Config
 	store Store
 	clock *Clock
-	poked chan struct{} // has the session look at its state
+	poked chan struct{} // makes the session check its state
 
 	mu       sync.Mutex
 	term     Term
@@ -59,7 +59,7 @@ type Elected struct {
 	deadline time.Duration // of the clock, after which the session may be over
 	rev      int64         // of the primary's record, while it is this node's
 	given    int64         // revision of a record of this node that it wanted to give away: it no longer relies on it
-	claim    bool          // take the lease although the quorum is not there
+	claim    bool          // take the lease without the quorum
 	holdoff  time.Duration // of the clock, before which this node is no candidate
 }
 
@@ -116,7 +116,7 @@ func (e *Elected) setTerm(t Term) {
 	e.changed = make(chan struct{})
 }
 
-// poke has the session look at its state.
+// poke makes the session check its state.
 func (e *Elected) poke() {
 	select {
 	case e.poked <- struct{}{}:

@@ -20,7 +20,7 @@ func (alone) Adopt(string) error                 { return nil }
 func (alone) Marks() map[string]lease.Mark       { return nil }
 
 // TestSleep has the machine of the primary sleep: at once the lease is not valid, and it is again when etcd has
-// granted it anew, in the same term, as no other node had it meanwhile.
+// granted it again, in the same term, as no other node had it meanwhile.
 func TestSleep(t *testing.T) {
 	s, err := etcd.New(etcd.Config{Endpoints: []string{etcdtest.Start(t)}})
 	if err != nil {
@@ -51,7 +51,7 @@ func TestSleep(t *testing.T) {
 			case <-changed:
 			case <-time.After(time.Millisecond):
 			case <-limit:
-				t.Fatal("waited in vain: ", what)
+				t.Fatal("timed out: ", what)
 			}
 		}
 	}

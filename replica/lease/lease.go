@@ -1,9 +1,9 @@
 // Package lease says which node of a cluster is the primary: the one whose databases may be written.
 //
-// A Lease has terms. Each has a number, its epoch, that only grows, so that what an earlier primary
-// sends late can be told from what the present one does. Static is the lease of a cluster whose primary
-// the configuration names; Elected elects one, and another when that one is lost, by records in a Store: see the packages
-// etcd and platform.
+// A Lease has terms. Each has a number, its epoch, that only grows, so that late messages of an earlier primary
+// are told from those of the present one. Static is the lease of a cluster whose primary the configuration
+// names; Elected elects one, and another when that one is lost, by records in a Store: see the packages etcd
+// and platform.
 package lease
 
 import (
@@ -108,7 +108,7 @@ type Member interface {
 	Marks() map[string]Mark
 }
 
-// Lease is this node's view of who is primary.
+// Lease is this node's view of the primary.
 type Lease interface {
 	// Run keeps the lease for a node until ctx ends.
 	Run(ctx context.Context, m Member) error
@@ -132,7 +132,7 @@ type Lease interface {
 // ErrFixed is returned for a change of a lease that does not change hands.
 var ErrFixed = errors.New("the primary is fixed by the configuration")
 
-// ErrNotHeld is returned by what needs the lease to be held.
+// ErrNotHeld is returned by operations that need the lease.
 var ErrNotHeld = errors.New("this node does not hold the lease")
 
 // NewClusterID returns the ID of a new cluster.

@@ -26,7 +26,7 @@ type session struct {
 	vacancy int64         // revision of the last term
 	since   time.Duration // of the clock
 	marks   map[string]Mark
-	said    bool          // that the quorum is not there
+	said    bool          // that there is no quorum
 	yields  time.Duration // since when this node knows a candidate that is further; 0: it knows none
 
 	won      int64 // revision of the primary's record that this node has put
@@ -207,7 +207,7 @@ func (s *session) enter(ctx context.Context) error {
 	return s.publish(ctx, nodeRecord{})
 }
 
-// publish tells the other nodes of this one.
+// publish writes this node's record for the other nodes.
 func (s *session) publish(ctx context.Context, r nodeRecord) error {
 	r.Peer, r.Candidate = s.self, s.e.c.Candidate
 	bounded, cancel := s.e.call(ctx)
@@ -254,7 +254,7 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 	return next, nil
 }
 
-// retake puts the primary's record, which is this node's, anew.
+// retake writes the primary's record again, which is this node's.
 func (s *session) retake(ctx context.Context) error {
 	err := s.e.swap(ctx, "keep the lease", s.v.primaryRev, Change{Put: s.take()})
 	if errors.Is(err, ErrNotHeld) {

@@ -1,9 +1,9 @@
 // Package locks keeps byte-range locks of files, as fcntl(2) has them: in a table of this process,
 // or in the kernel.
 //
-// A Table is what a mount answers lock requests from, so that the process knows of every lock and
-// can take some itself. OFD takes locks of a file that other processes lock through the kernel. For
-// those who write to a database both are Ranges. All methods may be called from many goroutines.
+// A Table is what a mount answers lock requests from, so that the process knows of every lock and can take some
+// itself. OFD takes locks of a file that other processes lock through the kernel. Writers of a database use
+// both as Ranges. All methods may be called from many goroutines.
 package locks
 
 import (
@@ -60,7 +60,7 @@ type Lock struct {
 type Table struct {
 	mu      sync.Mutex
 	held    []Lock
-	changed chan struct{} // closed and replaced when a lock is released; nil if nobody waits
+	changed chan struct{} // closed and replaced when a lock is released; nil if there is no waiter
 }
 
 // Test returns a lock of another owner that excludes l.
@@ -145,7 +145,7 @@ func (t *Table) ReleaseOwner(owner uint64) {
 	t.release(func(l Lock) bool { return l.Owner == owner })
 }
 
-// ReleaseHandle releases what was taken through an open file that no longer is.
+// ReleaseHandle releases the locks that were taken through a file that was closed.
 func (t *Table) ReleaseHandle(handle uint64) {
 	t.release(func(l Lock) bool { return l.Handle == handle && l.Owner != Daemon })
 }
@@ -169,7 +169,7 @@ func (t *Table) Holds(owner uint64, mode Mode, r Range) bool {
 	return false
 }
 
-// Len is the number of locks that are held.
+// Len is the number of held locks.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -46,7 +46,7 @@ func TestTableIsTheKernel(t *testing.T) {
 	}
 }
 
-// TestWait has a request wait until another owner lets go.
+// TestWait has a request wait until another owner releases the lock.
 func TestWait(t *testing.T) {
 	var table locks.Table
 	l := locks.Lock{Range: locks.Range{First: 1, Last: locks.ToEnd}, Owner: 1, Handle: 9, Mode: locks.Exclusive}

@@ -1,6 +1,6 @@
-// Package measure writes what a node counts in the text format of Prometheus, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has some dozens of series without buckets, for which
-// the client library of Prometheus would be a tenth of the program.
+// Package measure writes the counters of a node in the text format of Prometheus, version 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has some dozens of series
+// without buckets, for which the client library of Prometheus would be a tenth of the program.
 package measure
 
 import (
@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// ContentType is the media type of what a Page writes.
+// ContentType is the media type of a Page.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Page collects series. Those of one name are written together, in the order in which names first came.
+// Page collects series. Those of one name are written together, in the order of the names' first
+// use.
 type Page struct {
 	names    []string
 	families map[string]*bytes.Buffer

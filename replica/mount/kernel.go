@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The oldest kernel on which a mount works. What is older passes on no locks, or maps no files.
+// The oldest kernel on which a mount works. Older ones pass on no locks, or map no files.
 const (
 	oldestMajor = 5
 	oldestMinor = 4

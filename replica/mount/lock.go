@@ -79,7 +79,7 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	return guard{s}.afterLock(nil, n, l)
 }
 
-// guard decides who may write.
+// guard decides which program may write.
 type guard struct{ *FS }
 
 // afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: either a caller that
@@ -97,7 +97,7 @@ func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.St
 	return fuse.OK
 }
 
-// halted gets or gives back the right to write, for the holder of the halt lock.
+// halted grants or releases the right to write, for the holder of the halt lock.
 func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	if l.Mode != locks.Exclusive {
 		s.unhalt(n)
@@ -189,7 +189,7 @@ func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 
 func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	if l.Mode == locks.Exclusive {
-		// What follows may overwrite the WAL, which until now has what the log has.
+		// Later writes may overwrite the WAL, which until now has what the log has.
 		if l.Contains(checkpoint) || l.Contains(restart) {
 			return s.statusOf(n.db.Sync())
 		}
@@ -241,7 +241,7 @@ func (s *FS) captureJournal(db *database.DB) error {
 
 func (s *FS) captureWAL(db *database.DB, indexed bool) {
 	if err := db.CaptureWAL(indexed); err != nil {
-		// SQLite has committed, and cannot be told.
+		// SQLite has committed, and cannot get the error any more.
 		s.c.Log.Error("transactions were not captured", "db", db.Name(), "err", err)
 	}
 }
@@ -275,8 +275,8 @@ func (s *FS) heapIndex(n *inode) bool {
 	return s.names[n.name+database.WAL.Suffix()] != nil && s.names[n.name+database.SHM.Suffix()] == nil
 }
 
-// beforeWrite is called before the database file is written. A checkpoint in exclusive locking mode comes
-// before the WAL is begun anew.
+// beforeWrite is called before the database file is written. In exclusive locking mode, a checkpoint comes
+// before the WAL is restarted.
 func (s *FS) beforeWrite(n *inode) error {
 	if n.db == nil {
 		return nil
@@ -291,8 +291,8 @@ func (s *FS) beforeWrite(n *inode) error {
 	return n.db.Sync()
 }
 
-// cutOff is called when a program closes a file while it has locks, which one that was killed does. What
-// the index says is committed is, whoever published it.
+// cutOff is called when a program closes a file while it has locks, as a killed one does. A commit in the index
+// counts, whichever program published it.
 func (s *FS) cutOff(n *inode, owner uint64) {
 	if n.db != nil && n.file == database.SHM && s.passthrough &&
 		n.locks.Holds(owner, locks.Exclusive, writeLock) {

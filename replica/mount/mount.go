@@ -1,16 +1,18 @@
-// Package mount shows the databases of a node as a directory, by FUSE, and sees all that SQLite does
-// to them.
+// Package mount shows the databases of a node as a directory, by FUSE, and sees all of SQLite's
+// operations on them.
 //
-// Reads and writes of the write-ahead log and its index go to the files behind without a detour, where
-// the kernel can do that (Linux 6.9, as root of the first user namespace); those of database and
-// journal pass this process. So do all locks. A transaction is captured when SQLite commits it: when it
-// gives back the write lock of the WAL, or makes the rollback journal invalid. Until it is captured
-// no other program can write, and if this process dies none can read or write any more.
+// Reads and writes of the write-ahead log and its index go to the files behind without a detour,
+// where the kernel can do that (Linux 6.9, as root of the first user namespace); those of database
+// and journal pass through this process. So do all locks. A transaction is captured when SQLite
+// commits it: when it releases the write lock of the WAL, or invalidates the rollback journal.
+// Until it is captured no other program can write, and if this process dies none can read or write
+// any more.
 //
-// The directory is flat. Beside the databases it has .primary, the name of the primary while this node
-// follows one, .lag, how many milliseconds it is behind, NAME-pos, the position of a database, and on a primary
-// NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock is there to be locked: a program that
-// has byte HaltByte of it may write to the database on a replica.
+// The directory is flat. Beside the databases it has .primary, the name of the primary while this
+// node follows one; .lag, how many milliseconds it is behind; NAME-pos, the position of a database;
+// and on a primary NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock
+// exists for locks only: a program that has byte HaltByte of it may write to the database on a
+// replica.
 package mount
 
 import (
@@ -34,7 +36,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/locks"
 )
 
-// Databases are what is mounted.
+// Databases are the databases to mount.
 type Databases interface {
 	// Database returns the database of a name, and makes an empty one if there is none and create is
 	// set. It returns nil if there is none.
@@ -63,7 +65,7 @@ type Databases interface {
 	Lag() time.Duration
 }
 
-// Config says what is mounted where.
+// Config says what to mount where.
 type Config struct {
 	Dir        string // the mount point
 	Files      string // the directory with the files of the databases
@@ -135,7 +137,7 @@ type handle struct {
 	write   bool
 }
 
-// New makes an FS of what is to be mounted.
+// New makes an FS, which is not mounted yet.
 func New(c Config) *FS {
 	return &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
@@ -189,7 +191,7 @@ func (s *FS) Mount() error {
 func (s *FS) sweep() error {
 	if _, err := os.Stat(s.c.Dir); errors.Is(err, unix.ENOTCONN) {
 		if err := unix.Unmount(s.c.Dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount what is left at %s: %w", s.c.Dir, err)
+			return fmt.Errorf("unmount the old mount at %s: %w", s.c.Dir, err)
 		}
 	}
 	return os.MkdirAll(s.c.Dir, 0o755) //nolint:gosec // the programs of the Machine run as other users
@@ -247,7 +249,7 @@ func (s *FS) Locks(db string, f database.File) (locks.Ranges, error) {
 	return n.locks.Own(), nil
 }
 
-// Written tells the kernel that bytes of a file are no longer what it remembers.
+// Written invalidates bytes of a file in the kernel's cache.
 func (s *FS) Written(db string, f database.File, off, n int64) {
 	s.mu.Lock()
 	node := s.names[db+f.Suffix()]

@@ -1,12 +1,13 @@
 // Package proxy is the HTTP proxy between the clients of an App and the App beside a node: it sends
 // writes to the primary and lets clients read what they wrote.
 //
-// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the App of
-// this node. A write that reaches a replica is answered with the header fly-replay (and its neutral
-// name), by which the edge repeats it at the primary. The answer to a write carries the position of the
-// database in the cookie __txid, and a replica holds a read with that cookie until it has the
-// transaction. The behaviour and the names are those of the proxy of LiteFS, but for the cookie __txepoch: what a
-// primary that was lost had alone, the next one numbers again, and the epoch tells the two apart.
+// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the
+// App of this node. A write that reaches a replica is answered with the header fly-replay (and
+// its neutral name), by which the edge repeats it at the primary. The answer to a write carries
+// the position of the database in the cookie __txid, and a replica holds a read with that cookie
+// until it has the transaction. The behaviour and the names are those of the proxy of LiteFS,
+// except for the cookie __txepoch: a new primary reuses the numbers of transactions that were
+// lost with the last one, and the epoch tells the two apart.
 //
 // A Proxy may be used by many goroutines. It does not know what an App commits after it has sent the
 // header of its answer: such a transaction is in the cookie of a later answer only.
@@ -39,7 +40,7 @@ const (
 )
 
 const (
-	// Cookie has the transaction ID, in 16 hexadecimal digits, of what a client wrote last.
+	// Cookie has the transaction ID, in 16 hexadecimal digits, of the client's last write.
 	Cookie = "__txid"
 	// EpochCookie has the epoch in which that transaction was committed, in the same form.
 	EpochCookie = "__txepoch"
@@ -54,7 +55,7 @@ const (
 	cookieAge   = 5 * time.Minute
 	readTimeout = 5 * time.Second // how long a replica holds a read
 	ackTimeout  = 5 * time.Second // how long the answer to a write waits for replicas
-	seenTimeout = time.Second     // how long it waits for the position of what was written, where no replica must have that
+	seenTimeout = time.Second     // how long it waits for the position of the write, where no replica must have that
 )
 
 // Node is the node beside the App.
@@ -74,7 +75,7 @@ type Node interface {
 	Lag() time.Duration
 }
 
-// Options are what a Proxy does.
+// Options configure a Proxy.
 type Options struct {
 	Target string // host:port of the App
 	DB     string // the database whose position is in the cookie
@@ -223,7 +224,8 @@ func refuse(w http.ResponseWriter, status int, text string) {
 // mayRead holds a read until this node has what the client wrote.
 func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	epoch, id := wrote(r)
-	// The primary has everything that there will be: what a lost primary had beyond it does not come.
+	// The primary has everything that there will be: transactions that were lost with an earlier
+	// primary do not come.
 	if id == 0 || p.o.DB == "" || p.o.Node.PrimaryEpoch() != 0 {
 		return true
 	}
@@ -240,7 +242,7 @@ func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wrote returns the transaction in the cookies of a request, and its epoch; 0 for what they do not say.
+// wrote returns the transaction in the cookies of a request, and its epoch; 0 for missing ones.
 func wrote(r *http.Request) (epoch uint64, id ltx.TXID) {
 	number := func(cookie string) ltx.TXID {
 		c, err := r.Cookie(cookie)
@@ -292,7 +294,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 	case err != nil && p.o.Acknowledged != nil:
 		return &unacknowledgedError{id, err}
 	case err != nil:
-		p.o.Log.Warn("the position of what was written is not known", "db", p.o.DB, "err", err)
+		p.o.Log.Warn("the position of the write is not known", "db", p.o.DB, "err", err)
 		return nil
 	case id == 0:
 		return nil

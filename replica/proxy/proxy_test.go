@@ -110,7 +110,7 @@ func (f *fakeNode) Lag() time.Duration {
 	return f.lag
 }
 
-// testApp is the App behind the proxy: its answers say what it was asked.
+// testApp is the App behind the proxy: its answers repeat the request.
 type testApp struct {
 	mu     sync.Mutex
 	asked  []string
@@ -295,7 +295,7 @@ func TestReadYourWrites(t *testing.T) {
 	if body := <-done; body != "app" {
 		t.Error(body)
 	}
-	// What a lost primary had and no other does not come, once a later one has written.
+	// A transaction that was lost with its primary never comes, once a later one has written.
 	if _, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000009; __txepoch=000000000000002a"); body != "app" {
 		t.Error(body)
 	}

@@ -25,8 +25,8 @@ type File interface {
 	Truncate(size int64) error
 }
 
-// Rollback brings a database back to what it was before the transaction of a journal of this many
-// bytes. A journal without a valid header changes nothing.
+// Rollback restores a database to its state before the transaction of a journal of this many bytes. A journal
+// without a valid header changes nothing.
 func Rollback(db File, journal io.ReaderAt, size int64) error {
 	var head [JournalHeaderSize]byte
 	first := true

@@ -63,7 +63,7 @@ type vector struct {
 	sums     []ltx.Checksum
 }
 
-// Changed tells the replicas of a change. It does not wait.
+// Changed notifies the replicas of a change. It does not wait.
 func (s *Sender) Changed(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +247,7 @@ type transfer struct {
 	out     *writer
 	at      map[string]ltx.Pos       // what the replica has, or will have
 	logs    map[string]*txlog.Reader // at those positions
-	epochs  map[string]uint64        // that the replica was told of
+	epochs  map[string]uint64        // that the replica was sent
 	waiting map[string]bool          // for the checksums of the replica
 	differs map[string]bool          // the replica has another transaction than this node
 }
@@ -410,6 +410,6 @@ func (t *transfer) pages(ctx context.Context, v vector) error {
 	}); err != nil {
 		return err
 	}
-	// What was committed since.
+	// The commits since.
 	return errors.Join(t.advance(db), t.out.send())
 }

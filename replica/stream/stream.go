@@ -1,11 +1,12 @@
 // Package stream carries transactions from a primary to its replicas, over one HTTP/2 request whose
 // bodies flow in both directions.
 //
-// A replica says which positions its databases are at. The primary sends what its logs have after
-// them, then each transaction as it is committed. Where the log does not have what a replica needs, or
-// the replica has what the primary never had, the replica sends the checksums of its pages and gets
-// those that differ. For a replica the primary keeps a position of each database and no queue: a slow
-// one costs no memory. Databases are independent of each other, the transactions of one are in order.
+// A replica sends the positions of its databases. The primary sends what its logs have after them,
+// then each transaction as it is committed. Where the log lacks what a replica needs, or the
+// replica has what the primary never had, the replica sends the checksums of its pages and gets
+// those that differ. For a replica the primary keeps a position of each database and no queue: a
+// slow one costs no memory. Databases are independent of each other, the transactions of one are in
+// order.
 package stream
 
 import (
@@ -28,13 +29,14 @@ const Version = 1
 // ContentType is that of both directions.
 const ContentType = "application/x-hangar-db"
 
-// Beat is how often a primary says that it is there, and Silence how long a replica believes it.
+// Beat is how often a primary sends a heartbeat, and Silence after how long a replica gives it
+// up.
 const (
 	Beat    = time.Second
 	Silence = 5 * time.Second
 )
 
-// maxPayload bounds one frame, in bytes. What is longer goes in several.
+// maxPayload bounds one frame, in bytes. Longer payloads are split.
 const maxPayload = 1 << 20
 
 // kind of a frame. A receiver skips those that it does not know.
@@ -50,7 +52,7 @@ const (
 	kindNeed    kind = 18 // primary: it needs the checksums of a database
 	kindPages   kind = 19 // primary: pages that differ
 	kindPos     kind = 20 // primary: the pages before it make a position
-	kindBeat    kind = 21 // primary: it is there, and where its databases are
+	kindBeat    kind = 21 // primary: a heartbeat, with the positions of its databases
 	kindEnd     kind = 22 // primary: it ends the stream
 	kindEpoch   kind = 23 // primary: in which epoch the transactions that follow were committed
 )
@@ -175,7 +177,7 @@ func (w *writer) send() error {
 	return w.flush()
 }
 
-// errFrame is returned for what is no frame of this protocol.
+// errFrame is returned for a malformed frame.
 var errFrame = errors.New("malformed frame")
 
 // readFrame reads one frame. Its payload is valid until the next is read into buf.

@@ -16,11 +16,11 @@ const look = 100 * time.Microsecond
 
 // captured is how far the capture of a database is.
 type captured struct {
-	attachment uint64 // which one; the count of the index may begin anew with each
+	attachment uint64 // which one; the count of the index may restart with each
 	change     uint32 // what the index counted when all of it was captured
 }
 
-// note tells Settled that everything is captured up to what the index counted.
+// note records that everything is captured up to what the index counted.
 func (f *follower) note() {
 	f.t.mu.Lock()
 	defer f.t.mu.Unlock()
@@ -66,8 +66,8 @@ func (t *Tail) Settled(ctx context.Context, name string) error {
 		now, still, wake := t.state(name)
 		switch {
 		case still && (!attached || now.attachment != first.attachment):
-			return nil // what was committed before it was attached anew has been compared
-		case still && known && int32(now.change-committed) >= 0: // the counter may begin anew at 0
+			return nil // what was committed before it was attached again has been compared
+		case still && known && int32(now.change-committed) >= 0: // the counter may wrap to 0
 			return nil
 		case wake == nil && db == nil:
 			return nil // there is no file of this name

@@ -1,13 +1,13 @@
-// Package tail captures transactions of databases in a plain directory, by reading their write-ahead logs
-// while programs write them: for where nothing can be mounted.
+// Package tail captures transactions of databases in a plain directory, by reading their
+// write-ahead logs while programs write them. It is for systems without mounts.
 //
-// For each database in WAL mode it holds the locks of one more reader, which keep SQLite from beginning
-// the log anew before it was read, from removing it, and from leaving WAL mode; so it has to begin the log
-// anew itself. The index of the log counts transactions: a difference between that count and what was
-// captured is found, and the whole database compared. A database in rollback mode is not captured.
+// For each database in WAL mode it holds the locks of one more reader. These keep SQLite from restarting the
+// log before it was read, from removing it, and from leaving WAL mode; so this package has to restart the log
+// itself. The index of the log counts transactions: when that count differs from what was captured, the whole
+// database is compared. A database in rollback mode is not captured.
 //
-// What was committed before a database is attached, or while this process is down, is one transaction, but for what the
-// write-ahead log still has.
+// Commits from before a database is attached, or while this process is down, become one transaction, except for
+// those that the write-ahead log still has.
 package tail
 
 import (
@@ -283,7 +283,7 @@ func (f *follower) attach() (bool, error) {
 	return f.join()
 }
 
-// join becomes a user of the index, makes it if this is the first, and captures all that is there.
+// join becomes a user of the index, creates it if this is the first, and captures everything.
 func (f *follower) join() (bool, error) {
 	if err := f.db.Refresh(); err != nil {
 		return false, err
@@ -326,9 +326,10 @@ func (f *follower) join() (bool, error) {
 	return true, f.compare()
 }
 
-// showMember has SQLite see that the index is in use, where the kernel shows those who ask by F_GETLK the locks of processes
-// alone, as gVisor does: SQLite then tries in vain to lock the index for itself, until it gives up with SQLITE_PROTOCOL. The
-// lock of the open file stays beside that of the process, which ends when the process closes any descriptor of the index.
+// showMember has SQLite see that the index is in use, where F_GETLK shows only the locks of processes, as in
+// gVisor. Otherwise SQLite tries to lock the index for itself until it gives up with SQLITE_PROTOCOL. The lock
+// of the open file stays beside that of the process, which ends when the process closes any descriptor of the
+// index.
 func (f *follower) showMember() error {
 	return locks.Process{File: f.shm}.Set(locks.Shared, sqlite.MemberByte, 1)
 }
@@ -344,7 +345,7 @@ func (f *follower) lockWriters(index locks.OFD) bool {
 	return false
 }
 
-// compare makes a transaction of what differs from the position. No one can write.
+// compare makes a transaction of the differences from the position. No one can write.
 func (f *follower) compare() error {
 	same, err := f.db.Verify()
 	if err != nil {
@@ -391,7 +392,7 @@ func (f *follower) takeSlot() (bool, error) {
 	return false, nil
 }
 
-// dropSlot lets the log begin anew.
+// dropSlot lets the log restart.
 func (f *follower) dropSlot() error {
 	if err := f.db.Sync(); err != nil {
 		return err
@@ -456,8 +457,8 @@ func (f *follower) read() error {
 	return err
 }
 
-// captureAll captures what is committed, and compares how many transactions that were with what the index
-// says. It returns the length of the log.
+// captureAll captures all commits, and compares their number with the index. It returns the
+// length of the log.
 func (f *follower) captureAll() (frames uint32, err error) {
 	before := f.db.Pos().TXID
 	x, ok, err := f.db.Index()
@@ -483,7 +484,7 @@ func (f *follower) captureAll() (frames uint32, err error) {
 	return x.MaxFrame, nil
 }
 
-// shorten brings a long log into the database file and begins it anew.
+// shorten moves a long log into the database file and restarts it.
 func (f *follower) shorten() error {
 	if ok, err := f.takeSlot(); err != nil || !ok {
 		return err
@@ -525,9 +526,9 @@ func (f *follower) shorten() error {
 	return nil
 }
 
-// keepShort lets a program begin the log anew that waits for all readers to be done with it. It does so once:
-// what is written to the new log is not brought into the database file, and so not written over, until it
-// is read.
+// keepShort lets a program restart the log when that program waits for all readers to be done with it. It does
+// so once: the content of the new log is not moved into the database file, and so not overwritten, until it is
+// read.
 func (f *follower) keepShort(ctx context.Context) error {
 	x, ok, err := f.db.Index()
 	if err != nil || !ok || x.MaxFrame == 0 {
@@ -566,7 +567,7 @@ func (f *follower) keepShort(ctx context.Context) error {
 	if _, err := f.captureAll(); err != nil {
 		return err
 	}
-	// A checkpoint that began meanwhile goes on when it gets slot 0.
+	// A checkpoint that began meanwhile continues when it gets slot 0.
 	return f.db.Sync()
 }
 
@@ -587,7 +588,7 @@ func (f *follower) yield(ctx context.Context, index locks.Ranges) error {
 	return nil
 }
 
-// watch tells what is written in a directory, by inotify(7).
+// watch reports writes in a directory, by inotify(7).
 type watch struct {
 	f   *os.File
 	buf [64 << 10]byte

@@ -1,11 +1,12 @@
 // Package txlog keeps the transactions of one database in an append-only log on disk.
 //
-// The log is a chain: each record begins where the one before ended, in transaction ID and checksum.
-// It is a row of segment files, named after the first transaction that they may hold. A log begins at
-// a base, the position before its first record. What was appended survives the end of the process;
-// Sync makes it survive a loss of power, after which Open finds the longest whole prefix.
+// The log is a chain: each record begins where the one before ended, in transaction ID and
+// checksum. It is a series of segment files, each named after the first transaction that it may
+// hold. A log begins at a base, the position before its first record. Appended records survive the
+// end of the process; Sync makes them survive a loss of power, after which Open finds the longest
+// whole prefix.
 //
-// A Log may be used by many goroutines; appends are the caller's to order. Readers are independent of
+// A Log may be used by many goroutines; the caller orders appends. Readers are independent of
 // trimming: a reader whose records have gone gets ErrGone.
 package txlog
 
@@ -44,7 +45,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrGone is returned when the log no longer has, or not yet has, what was asked for.
+// ErrGone is returned for a transaction that the log no longer has, or not yet has.
 var ErrGone = errors.New("not in the log")
 
 // Log is the log of one database.
@@ -83,8 +84,8 @@ type entry struct {
 	offset int64
 }
 
-// Open opens the log in a directory, which it makes if it is not there. A record that is not whole
-// ends the log: it and what follows is removed.
+// Open opens or creates the log in a directory. A record that is not whole ends the log: it and
+// all after it are removed.
 func Open(dir string) (*Log, error) {
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -322,7 +323,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// Reset forgets all records: the log goes on after base, whose transaction was committed in an epoch.
+// Reset forgets all records: the log continues after base, whose transaction was committed in an epoch.
 func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -118,8 +118,8 @@ func read(t *testing.T, l *txlog.Log, after ltx.Pos) [][]byte {
 	}
 }
 
-// TestTornTail cuts and damages a log in many places of its last two records. What is found is always a
-// whole prefix, and the log goes on after it.
+// TestTornTail cuts and damages a log in many places of its last two records. Open always finds a
+// whole prefix, and the log continues after it.
 func TestTornTail(t *testing.T) {
 	dir := t.TempDir()
 	l, err := txlog.Open(dir)

@@ -66,7 +66,7 @@ func (c *customer) median() time.Duration {
 }
 
 // TestFloods plays clients that send what they can, from one source, beside a customer at the
-// same source who has a valid token: every request of his is answered.
+// same source with a valid token: every request of that customer is answered.
 func TestFloods(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: []string{"--acme", "off"}})
 	c := d.Client()

@@ -80,8 +80,8 @@ func (r *resident) healthy(t *testing.T, after string) {
 }
 
 // TestFromInside plays what a program in a Machine may try against the server and against the
-// Machines of others: who tries what, and what is to come of it. The Machine of another
-// organization is looked at after each attempt.
+// Machines of others: the attempts and their expected results. The Machine of another
+// organization is checked after each attempt.
 func TestFromInside(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Args: []string{"--acme", "off"}})
 	c := d.Client()

@@ -1,5 +1,5 @@
 // Package attack plays hostile tenants, clients and images against a real daemon: each test is a
-// table of who tries what, and what is to come of it.
+// table of attempts and their expected results.
 package attack
 
 import (
@@ -35,8 +35,8 @@ type target struct {
 	snapshot hangar.SnapshotID
 	// values are what the braces of paths stand for.
 	values map[string]string
-	// marks are texts that only this organization has: one in the answer to somebody else
-	// is a leak.
+	// marks are texts that only this organization has: one in the answer to another organization is
+	// a leak.
 	marks []string
 }
 
@@ -313,7 +313,7 @@ func ask(t *testing.T, d *daemon.Daemon, r route, v *target, authorization strin
 }
 
 // stays reports whether the answer to a request of the owner is the same when it is repeated,
-// as long as nobody changes anything.
+// without changes in between.
 func (r route) stays() bool {
 	switch r.ID {
 	case "followLogs", "pollLogs", "execStream", "dialMachine", "waitMachine", "listProcesses", "readMetrics", "getHealth":
@@ -427,8 +427,8 @@ func (r route) refusedWithin() []string {
 	}
 }
 
-// refuses checks the answer to somebody who may not do what the route does to v. Routes that
-// name nothing in their path may answer with what is the caller's own.
+// refuses checks the answer to a caller that may not do what the route does to v. Routes that name
+// nothing in their path may answer with what is the caller's own.
 func (r route) refuses(t *testing.T, who string, a answer, v *target) {
 	t.Helper()
 	for _, mark := range v.marks {

@@ -118,7 +118,7 @@ func (e *elsewhere) within(f func() error) error {
 	return <-done
 }
 
-// trust makes the computer trust an authority, and nobody else.
+// trust makes the computer trust this authority only.
 func (e *elsewhere) trust(t *testing.T, pem []byte) {
 	t.Helper()
 	e.roots = x509.NewCertPool()

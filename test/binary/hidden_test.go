@@ -42,9 +42,9 @@ type hidden struct {
 
 const hiddenApp hangar.AppName = "hidden"
 
-// TestSecretsStayHidden: Machines find the secrets of their App in their environment,
-// also after restarts of them and kills of the daemon, and nobody finds them anywhere
-// else: not on disk, in the log, in what the API answers or commands print.
+// TestSecretsStayHidden: Machines find the secrets of their App in their environment, also after
+// restarts of them and kills of the daemon. The secrets are nowhere else: not on disk, in the log,
+// in answers of the API or in the output of commands.
 func TestSecretsStayHidden(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Driver: "gvisor", Args: []string{"--log-level", "debug"}})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
@@ -274,8 +274,8 @@ func runDir(d *daemon.Daemon) string {
 	return "/run/hangar-" + hex.EncodeToString(sum[:3])
 }
 
-// TestKillDaemonWhileRotating kills the daemon at random moments of a rotation of the
-// key: whatever was set before can be read, and Machines have their secrets.
+// TestKillDaemonWhileRotating kills the daemon at random moments of a rotation of the key: all
+// earlier secrets can be read, and Machines have theirs.
 func TestKillDaemonWhileRotating(t *testing.T) {
 	rounds := 12
 	if testing.Short() {

@@ -18,7 +18,7 @@ import (
 )
 
 // TestKilledOrgRemovals kills the daemon while it removes an organization. The next one finishes
-// that, gives the room of its images back, and whoever gets the slug finds nothing.
+// that, frees the room of its images, and the next owner of the slug finds nothing.
 func TestKilledOrgRemovals(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: []string{"--acme", "off"}})
 	files := daemon.Busybox(t, "sleep")

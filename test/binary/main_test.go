@@ -1,5 +1,5 @@
-// Package binary_test tests the program that is shipped, for what the platform in a process of
-// a test does not show: real Machines, kills, commands, its log, other programs that call it.
+// Package binary_test tests the shipped program, for what the platform in a test process does not
+// show: real Machines, kills, commands, its log, other programs that call it.
 package binary_test
 
 import (

@@ -44,8 +44,8 @@ chmod +x /www/cgi-bin/go
 exec httpd -f -p 8080 -h /www`
 )
 
-// TestNamesChangeHandsOnTheNetwork moves the names by which an App is reached, and its image: what
-// was opened before ends with the App, and who asks by a name meets the one that has it now.
+// TestNamesChangeHandsOnTheNetwork moves the names by which an App is reached, and its image:
+// connections from before end with the App, and a lookup finds the current owner of a name.
 func TestNamesChangeHandsOnTheNetwork(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Args: []string{"--acme", "off", "--trust-hostnames", "--volume-overcommit", "100"}})
 	files := daemon.Busybox(t, "sh", "mkdir", "chmod", "cat", "sleep", "httpd", "nslookup")
@@ -89,7 +89,7 @@ func TestNamesChangeHandsOnTheNetwork(t *testing.T) {
 	}
 }
 
-// tenant is who has the names, and what is open of his.
+// tenant is the owner of the names, with its open connections.
 type tenant struct {
 	*moved
 	org         hangar.OrgSlug
@@ -120,7 +120,7 @@ func (m *moved) tenant(d *daemon.Daemon, org hangar.OrgSlug, name, files string)
 	return w
 }
 
-// browser calls the edge by whatever name.
+// browser calls the edge by any name.
 func (w *tenant) browser() *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ClientSessionCache: tls.NewLRUClientSessionCache(8)}, // looked at below
@@ -207,7 +207,7 @@ func (w *tenant) ask(c *http.Client, url string) (string, *tls.ConnectionState) 
 }
 
 // sees asks for everything by the names, with new connections and with those of the first owner,
-// who may be the same.
+// which may be the same.
 func (w *tenant) sees(first *tenant) {
 	w.Helper()
 	for who, c := range map[string]*http.Client{"a new client": w.browser(), "a client of before": first.web} {
@@ -222,7 +222,7 @@ func (w *tenant) sees(first *tenant) {
 			w.Errorf("%s asks by TLS, and %q answers, not with its own certificate", who, got)
 		}
 		if state != nil && state.DidResume && w != first {
-			w.Errorf("%s goes on with a TLS session of the app before", who)
+			w.Errorf("%s resumes a TLS session of the app before", who)
 		}
 		if transport, ok := c.Transport.(*http.Transport); ok && w == first {
 			transport.CloseIdleConnections() // so that a session is left, and no connection

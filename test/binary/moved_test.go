@@ -21,8 +21,7 @@ const (
 
 // TestNamesChangeHands destroys an App, with all that it has, and makes another one of the same
 // name, once in another organization, once in the same and once in another of the same slug.
-// Whatever the next owner asks for, and by whatever the first one kept, none meets anything of
-// the other.
+// Neither owner meets anything of the other, by any request or by what the first one kept.
 func TestNamesChangeHands(t *testing.T) {
 	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: []string{"--acme", "off", "--volume-overcommit", "100"}})
 	files := daemon.Busybox(t, "sleep")
@@ -83,7 +82,7 @@ func (m *moved) org(slug hangar.OrgSlug) {
 	}
 }
 
-// owner is who has the names, and what goes by them.
+// owner has the names, and what is reached by them.
 type owner struct {
 	*moved
 	org            hangar.OrgSlug
@@ -319,12 +318,12 @@ func (o *owner) isWorthNothing(next *owner) {
 	defer o.mu.Unlock()
 	for _, e := range o.heard {
 		if e.Instance != o.machine.ID {
-			o.Errorf("who has followed the log since before reads %q of machine %s", e.Message, e.Instance)
+			o.Errorf("an earlier follower of the log reads %q of machine %s", e.Message, e.Instance)
 		}
 	}
 	for _, change := range o.watched {
 		if change.Machine != nil && (change.Machine.ID != o.machine.ID || strings.Contains(change.Machine.Name, "next")) {
-			o.Errorf("who has watched the machine since before sees %+v", change.Machine)
+			o.Errorf("an earlier watcher of the machine sees %+v", change.Machine)
 		}
 	}
 }

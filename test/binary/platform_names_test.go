@@ -113,7 +113,7 @@ func curlFromElsewhere(t *testing.T, e *elsewhere, api, token string) {
 		{"an issuer", []string{"https://oidc." + elsewhereDomain + "/personal/.well-known/openid-configuration"}, "2 200"},
 		{"the API by the name of sign-in", []string{"https://auth." + elsewhereDomain + "/v1/apps"}, "2 404"},
 		{"sign-in", []string{"https://auth." + elsewhereDomain + "/.well-known/oauth-authorization-server"}, "2 200"},
-		{"a name that is nobody's", []string{"--resolve", "ui." + elsewhereDomain + ":443:" + e.host.String(), "https://ui." + elsewhereDomain + "/"}, "error"},
+		{"a name without an owner", []string{"--resolve", "ui." + elsewhereDomain + ":443:" + e.host.String(), "https://ui." + elsewhereDomain + "/"}, "error"},
 		{"no name", []string{"-k", "https://" + e.host.String() + "/healthz"}, "error"},
 	} {
 		out, err := e.run(t, "curl", append([]string{"-s", "-o", "/dev/null", "-w", status}, c.args...)...)
@@ -167,12 +167,12 @@ func dockerFromElsewhere(t *testing.T, e *elsewhere, token string) {
 		res.Body = io.NopCloser(bytes.NewReader(answer))
 		return res
 	}
-	// Where an upload goes on: docker follows the address as it is, with its token.
+	// Where an upload continues: docker follows the address as it is, with its token.
 	location := func(res *http.Response) string {
 		t.Helper()
 		at, err := res.Location()
 		if err != nil || !strings.HasPrefix(at.String(), base+"/v2/personal/recorded/blobs/") {
-			t.Fatalf("the upload goes on at %v, %v", at, err)
+			t.Fatalf("the upload continues at %v, %v", at, err)
 		}
 		return at.String()
 	}
@@ -316,8 +316,8 @@ func TestPlatformNamesOutliveRestarts(t *testing.T) {
 	}
 }
 
-// TestDaemonThroughTheEdge runs suites over the public name of the API: what the edge's servers
-// do otherwise than net/http's shows here.
+// TestDaemonThroughTheEdge runs suites over the public name of the API, to show where the edge's
+// servers differ from net/http's.
 func TestDaemonThroughTheEdge(t *testing.T) {
 	e := newElsewhere(t, elsewhereNames()...)
 	d := daemon.Start(t, daemon.Options{Driver: "fake", Args: append(e.onItsLink(elsewhereDomain), "--volume-overcommit", "100")})

@@ -19,7 +19,7 @@ const (
 	waySyncfs    = "syncfs"
 )
 
-// durable writes a file of random bytes and answers an error unless it was told, in one of
+// durable writes a file of random bytes and answers an error unless the system reported, in one of
 // the ways, that all of it is durable.
 func durable(way, path string, size int) (err error) {
 	flags := os.O_CREATE | os.O_RDWR

@@ -291,8 +291,8 @@ func (l *ledger) logLength(batch uint64) (n int64) {
 	return n
 }
 
-// check reads everything and returns what is not as it must be after the last complete
-// batch. Unless the ledger is clean, what the next batch writes may be torn.
+// check reads everything and returns what differs from the state after the last complete batch.
+// Unless the ledger is clean, the writes of the next batch may be torn.
 func (l *ledger) check() (bytesRead int64, problems []string) {
 	c := &check{ledger: l}
 	if !l.clean {

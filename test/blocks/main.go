@@ -1,15 +1,14 @@
-// Command blocks is the program that tests of volumes run in Machines, and beside them:
-// it writes numbered, checksummed records of random bytes in batches, and finds every
-// byte that is not as it was acknowledged.
+// Command blocks is the program that tests of volumes run in Machines, and beside them: it writes
+// numbered, checksummed records of random bytes in batches, and finds every byte that differs from
+// its acknowledged value.
 //
-// Below each directory of BLOCKS_DIRS (separated by commas; default /data) it keeps a
-// ledger: a file of records that are written over in random order, one that is appended
-// to and cut, one that grows and shrinks, one file per batch that comes and goes, and
-// one that is replaced by a rename and names the last complete batch. Every batch is
-// made durable with fsync(2) before that. All content follows from a random seed and
-// the number of the batch; so after any crash what must be there is known to the byte,
-// and only what the batch after the last complete one writes may be torn. It checks that
-// at its start and on request, and writes nothing more once something is wrong.
+// Below each directory of BLOCKS_DIRS (separated by commas; default /data) it keeps a ledger: a
+// file of records that are overwritten in random order, one that is appended to and cut, one that
+// grows and shrinks, one file per batch that comes and goes, and one that is replaced by a rename
+// and names the last complete batch. Every batch is made durable with fsync(2) before that. All
+// content follows from a random seed and the number of the batch; so after any crash the expected
+// content is known to the byte, and only the batch after the last complete one may be torn. It
+// checks that at its start and on request, and stops writing once something is wrong.
 //
 // Everything is asked for over HTTP, on the port BLOCKS_PORT (default 8080):
 //
@@ -117,7 +116,7 @@ func run() error {
 	return (&http.Server{Addr: ":" + setting("BLOCKS_PORT", "8080"), ReadHeaderTimeout: time.Minute}).ListenAndServe()
 }
 
-// endIfBroken ends the program if the disk is gone: nobody can say what is on it.
+// endIfBroken ends the program if the disk is gone: its content is unknown then.
 func endIfBroken(err error) {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EROFS) {
 		log.Print(err)

@@ -1,5 +1,5 @@
 // Package cluster runs several real daemons on one machine, each in a network namespace of its own,
-// and proves that they are one platform: whichever server is asked, and although servers are killed
+// and proves that they are one platform, whichever server is asked, and although servers are killed
 // and the network between them is cut.
 //
 // The servers are those of examples/cluster.sh, with real Machines. A run is determined by its seed as

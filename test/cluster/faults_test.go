@@ -23,8 +23,8 @@ type fault struct {
 	end     func() // returns when what the test has done is undone
 }
 
-// TestFaults kills daemons and cuts the network between them at random, under load, and checks after each
-// round that nothing was lost and all is as before, without a hand.
+// TestFaults kills daemons and cuts the network between them at random, under load, and checks
+// after each round that nothing was lost and that all has recovered by itself.
 func TestFaults(t *testing.T) {
 	seed := fromEnv(t, "CLUSTER_SEED", uint64(time.Now().UnixNano())>>1)
 	rounds := fromEnv(t, "CLUSTER_ROUNDS", 6)

@@ -41,9 +41,9 @@ func remains() map[string]bool {
 	return found
 }
 
-// left lists what is on this machine of the platform: what has its directory in its name, and what was
-// not there before. Other programs make such things, too, so of the latter only those count that are
-// called as the platform or one of its servers.
+// left lists the platform's remains on this machine: everything with its directory in its name,
+// and everything new. Other programs make such things, too, so of the new ones only those count
+// that are named after the platform or one of its servers.
 func (c *cluster) left(before map[string]bool) []string {
 	left := daemon.Leftovers(c.dir)
 	marks := []string{c.name}

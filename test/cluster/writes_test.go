@@ -21,7 +21,7 @@ const (
 	writePause   = 20 * time.Millisecond
 )
 
-// value is what a key may have: what was acknowledged last, and what was tried since without an
+// value is what a key may have: the last acknowledged value, and those tried since without an
 // answer. Empty: the key may be absent.
 type value struct{ may []string }
 
@@ -69,8 +69,8 @@ type appFact struct {
 	lost     map[string]bool // names of Machines whose creation had no answer
 }
 
-// writer writes its own things, one after the other, each by a random server. So what it was told is
-// what must be there.
+// writer writes its own things, one after the other, each by a random server. So what was
+// acknowledged must be there.
 type writer struct {
 	c      *cluster
 	number int
@@ -235,8 +235,8 @@ func (w *writing) start(ctx context.Context, h *health) (stop func()) {
 	return func() { cancel(); all.Wait() }
 }
 
-// settle returns when every App whose destruction had no answer is either gone or as good as before: half
-// a destruction is finished without a hand.
+// settle returns when every App whose destruction had no answer is either gone or as good as
+// before: an interrupted destruction is finished automatically.
 func (w *writing) settle(c *cluster) {
 	c.Helper()
 	for _, wr := range w.writers {

@@ -18,8 +18,7 @@ type ipAssignment struct {
 	CreatedAt   time.Time `json:"created_at"`
 }
 
-// assignIP is the wish for one. It has no property that may be left out: what is not meant is
-// sent empty.
+// assignIP is the request for one. It has no optional property: unused ones are sent empty.
 type assignIP struct {
 	Type        string `json:"type"`
 	Region      string `json:"region"`
@@ -51,7 +50,7 @@ func (w world) addresses(t *testing.T) {
 		var made ipAssignment
 		must(t, "assign "+kind, w.call(ctx, http.MethodPost, all, in, &made))
 		ip, err := netip.ParseAddr(made.IP)
-		// A client tells the kinds by these alone.
+		// Clients distinguish the kinds by these alone.
 		private := ip.Is6() && strings.HasPrefix(made.IP, "fdaa:")
 		if err != nil || made.Shared != (kind == "shared_v4") || private != (kind == "private_v6") || ip.Is4() != strings.HasSuffix(kind, "v4") || made.CreatedAt.IsZero() {
 			t.Errorf("assigned for %s: %+v", kind, made)

@@ -1,7 +1,6 @@
-// Package compat_test drives a real daemon the way programs written for the
-// public platform do: their requests to the letter, their decoding with its strict
-// types, and their matching of texts and status codes. A second part is rude to the
-// daemon and looks at what that leaves behind.
+// Package compat_test drives a real daemon as programs written for the public platform do: with
+// their exact requests, their decoding into strict types, and their matching of texts and status
+// codes. A second part is rude to the daemon and checks what that leaves behind.
 //
 // The client here is this project's own. It has no more knowledge of hangar than
 // such programs have, and shares no code with package client.

@@ -150,7 +150,7 @@ func (w world) tokens(t *testing.T) {
 		_, err = c.app(ctx, "nothing-there")
 		wantFailure(t, "a bad token for an app that is not there", err, 401, "Authenticate: token validation error")
 	}
-	// Beyond 20 of them at once, a source is told to wait.
+	// Beyond 20 of them at once, a source is told to try later.
 	c := newClient(t, w.daemon, valid)
 	c.authorization = "Bearer wrong"
 	_, _, err := c.logs(ctx, w.app, "", "", "")
@@ -259,7 +259,7 @@ func (w world) launchShape(t *testing.T) {
 	if e := m.newest("launch"); e == nil || e.Status != "created" || e.Source != "user" || time.Since(time.UnixMilli(e.Timestamp)).Abs() > time.Hour {
 		t.Errorf("the launch is %+v", e)
 	}
-	// What clients leave out is filled in, as they look at it without asking.
+	// Missing fields are filled in, as clients read them without a check.
 	small, err := w.launch(ctx, w.app, launch{Config: &machineConfig{Image: w.image}, SkipLaunch: true})
 	must(t, "launch", err)
 	if small.Config == nil || !reflect.DeepEqual(small.Config.Guest, &guest{CPUKind: "shared", CPUs: 1, MemoryMB: 256}) || small.Config.Services != nil {
@@ -429,7 +429,7 @@ func (w world) inside(t *testing.T) {
 		t.Errorf("the exit of a kill is %+v", e)
 	}
 	if exit.Request.RestartCount < 1 || *exit.Request.MonitorEvent.ExitEvent != *exit.Request.ExitEvent {
-		t.Errorf("the exit of a kill is told as %+v", exit.Request)
+		t.Errorf("the exit of a kill is reported as %+v", exit.Request)
 	}
 	w.reach(t, id, "started")
 	must(t, "destroy", w.destroy(ctx, w.app, id, true))
@@ -485,7 +485,7 @@ func (w world) updates(t *testing.T) {
 		t.Errorf("the updated machine has the environment %v", got.Config.Env)
 	}
 	if e := got.newest("update"); e == nil || e.Status != "replacing" {
-		t.Errorf("the update is told as %+v", e)
+		t.Errorf("the update is reported as %+v", e)
 	}
 	// A Machine that does not run is not started by an update.
 	must(t, "stop", w.stop(ctx, w.app, m.ID, "", 0))
@@ -528,7 +528,7 @@ func (w world) waits(t *testing.T) {
 	wantFailure(t, "a wait for nonsense", wait(url.Values{"state": {"nonsense"}}), 400, "state")
 	wantFailure(t, "a wait that is too long", wait(url.Values{"timeout": {"9999"}}), 400, "timeout")
 	wantFailure(t, "a wait for a machine that is not there", w.wait(ctx, w.app, "00000000000000", url.Values{}), 404, "machine not found")
-	// What has passed counts from an event on.
+	// Passed time counts from an event on.
 	var events []struct {
 		ID string `json:"id"`
 	}

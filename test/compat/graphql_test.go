@@ -49,8 +49,8 @@ func (c *client) graph(ctx context.Context, query string, variables map[string]a
 	return nil
 }
 
-// What existing clients decode. A time that is null or missing is the zero time, and a text is never null
-// where it has to be there.
+// The types that existing clients decode. A time that is null or missing is the zero time, and a
+// text is never null where it has to be there.
 type (
 	graphOrg struct {
 		ID                string

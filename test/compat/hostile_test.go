@@ -24,9 +24,8 @@ import (
 	"time"
 )
 
-// TestHostileClients is rude to a daemon in many ways at once, while a polite client
-// goes on, and then looks at what is left: open files, memory, goroutines, and what
-// the daemon printed.
+// TestHostileClients is rude to a daemon in many ways at once, while a polite client continues, and
+// then checks for leaks: open files, memory, goroutines, and the daemon's output.
 func TestHostileClients(t *testing.T) {
 	w := newWorld(t, "fake")
 	h := hostile{world: w, id: w.run(t, launch{Config: &machineConfig{Image: w.image}}).ID}
@@ -58,8 +57,7 @@ func TestHostileClients(t *testing.T) {
 	if peak > memory+256<<20 {
 		t.Errorf("the daemon took up to %d MB under attack, %d MB before", peak>>20, memory>>20)
 	}
-	// Some attacks are well-formed stops and signals; what counts is that the machine
-	// still does as it is told.
+	// Some attacks are well-formed stops and signals; what counts is that the machine still obeys.
 	must(t, "stop after the attacks", w.stop(t.Context(), w.app, h.id, "SIGKILL", time.Second))
 	w.reach(t, h.id, "stopped")
 	_, err := w.start(t.Context(), w.app, h.id)
@@ -233,8 +231,8 @@ func (h hostile) request(method, path string, headers ...string) string {
 	return strings.Join(lines, "\r\n") + "\r\n"
 }
 
-// answer reads the answer to text, if there is one. Writing goes on meanwhile,
-// because a server may answer before it has read everything.
+// answer reads the answer to text, if there is one. Writing continues meanwhile, because a server
+// may answer before it has read everything.
 func (h hostile) answer(t *testing.T, text io.Reader) (status int, body string) {
 	t.Helper()
 	conn := h.dial(t)
@@ -579,7 +577,7 @@ func (h hostile) halfClosed(t *testing.T) {
 		"in the headers":            {h.request("GET", "/v1/apps"), []int{0, http.StatusBadRequest}},
 		"in the body":               {h.request("POST", "/v1/apps", "Content-Length: 100") + "\r\n{", []int{http.StatusBadRequest}},
 		"in a chunk":                {h.request("POST", "/v1/apps", "Transfer-Encoding: chunked") + "\r\n10\r\n{", []int{http.StatusBadRequest}},
-		"in a body nobody wants":    {h.request("POST", "/v1/nothing", "Content-Length: 100") + "\r\n{", []int{http.StatusNotFound}},
+		"in an unwanted body":       {h.request("POST", "/v1/nothing", "Content-Length: 100") + "\r\n{", []int{http.StatusNotFound}},
 		"before anything was asked": {"", []int{0}},
 	} {
 		conn := h.dial(t)
@@ -800,8 +798,8 @@ func (h hostile) websocketAbuse(t *testing.T) {
 	}
 }
 
-// floodedStdin sends more than commands read, and vanishes: nobody reads from these
-// connections, so that their end is not seen.
+// floodedStdin sends more than commands read, and vanishes: these connections have no reader, so
+// that their end is not seen.
 func (h hostile) floodedStdin(t *testing.T) {
 	t.Parallel()
 	h = h.another(t)

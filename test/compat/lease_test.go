@@ -45,8 +45,8 @@ func (w world) under(nonce string) world {
 	return w
 }
 
-// leases does what a deployment does: take the lease of a Machine, refresh it, update
-// under it, tag what another has leased, and let go.
+// leases does what a deployment does: acquire the lease of a Machine, refresh it, update under
+// it, tag what another has leased, and release it.
 func (w world) leases(t *testing.T) {
 	ctx := t.Context()
 	m := w.run(t, launch{Config: w.config()})

@@ -7,7 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// header presents tokens as somebody would to a service that asks about them.
+// header presents tokens as a client would to a service that asks about them.
 func header(text string) hangar.Authorization { return hangar.Authorization("Bearer " + text) }
 
 func accessAuthenticate(t *testing.T, h Harness) {
@@ -31,10 +31,10 @@ func accessAuthenticate(t *testing.T, h Harness) {
 		wantError(t, "authorize "+what, err, hangar.CodeInvalid, hangar.ReasonTokenInvalid)
 	}
 	_, err = h.As(t, a.Text).Tokens.AuthenticateTokens(h.As(t, a.Text).Context(t), header(b.Text))
-	wantError(t, "authenticate as nobody", err, hangar.CodeUnauthenticated, "")
+	wantError(t, "authenticate without a token", err, hangar.CodeUnauthenticated, "")
 }
 
-// accessAuthorize asks for somebody who may not do the same himself.
+// accessAuthorize asks for a caller that may not do the same itself.
 func accessAuthorize(t *testing.T, h Harness) {
 	app, other := h.newApp(t), h.newApp(t)
 	own, foreign := h.stopped(t, app), h.stopped(t, other)

@@ -30,7 +30,7 @@ func CertificateService(t *testing.T, h Harness) {
 		"an organization each":     certificatesOneOrg,
 		"who may":                  certificateRights,
 		"they go with the app":     certificatesGoWithApp,
-		"what is not there":        certificatesMissing,
+		"missing ones":             certificatesMissing,
 		"international, any case":  certificatesInternational,
 		"in pages, sorted by name": certificatesMany,
 	} {
@@ -38,7 +38,7 @@ func CertificateService(t *testing.T, h Harness) {
 	}
 }
 
-// newHostname is a name that nobody has.
+// newHostname is a name without an owner.
 func newHostname() hangar.Hostname { return hangar.Hostname(uniqueName()) + ".hangar-contract.com" }
 
 // NewUpload makes a certificate for names that lasts for an hour, signed by itself.

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-// apart starts two servers that are one platform. What the second is asked, the first does: that one
-// alone takes new Machines and volumes.
+// apart starts two servers that are one platform. The first does the requests to the second, as
+// only it takes new Machines and volumes.
 func apart(t *testing.T) (*platform.Cluster, *platform.Platform) {
 	t.Helper()
 	c := platform.StartCluster(t, 2, platform.Options{Config: func(c *daemon.Config) { c.ACME = "https://127.0.0.1:1/directory" }})
@@ -32,7 +32,7 @@ func TestOverAnotherHost(t *testing.T) {
 	t.Run("volumes", func(t *testing.T) { contract.VolumeService(t, h) })
 }
 
-// TestHostIsAway: what was published is shown of Machines whose host cannot be reached.
+// TestHostIsAway: a Machine whose host cannot be reached is shown as it was published.
 func TestHostIsAway(t *testing.T) {
 	c, p := apart(t)
 	api := p.Client()

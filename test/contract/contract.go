@@ -1,10 +1,9 @@
 // Package contract holds the suites that every implementation of the service
 // interfaces passes, whether it is in memory, behind the network or the real thing.
 //
-// A suite asks only for what the comments of package hangar promise. It waits by
-// WaitMachine and WatchMachine and never by time, so that it runs as fast as the
-// implementation and is as sure on a slow one. Every test makes its own App and
-// destroys it.
+// A suite asks only for what the comments of package hangar promise. It waits by WaitMachine and
+// WatchMachine and never by time, so that it runs as fast as the implementation and is reliable on
+// a slow one. Every test makes its own App and destroys it.
 //
 // The tests of a suite run one after the other; a test may use several goroutines.
 //
@@ -43,7 +42,7 @@ type Harness struct {
 	// Context returns a context of a caller who may do everything, bounded by the
 	// test.
 	Context func(tb testing.TB) context.Context
-	// As returns the same implementation as somebody with another credential meets it.
+	// As returns the same implementation as a caller with another credential meets it.
 	As func(tb testing.TB, credential string) Harness
 	// Image runs until it is asked to end.
 	Image string

@@ -169,7 +169,7 @@ func TestGraphQLRefusesAsREST(t *testing.T) {
 				if unread != (refusal{}) {
 					want = unread
 				}
-				// What is named by its id alone is not found by a caller who may not read it.
+				// An object named by its id alone is not found by a caller that may not read it.
 				if hidden := graph.notFound() && (want.notFound() || unread != refusal{}); graph != want && !hidden {
 					t.Errorf("%s: the REST API answers %+v, GraphQL %+v", who, want, graph)
 				}

@@ -30,7 +30,7 @@ func IdentityService(t *testing.T, h Harness) {
 	}
 }
 
-// issue returns a token, what it says, and the key that it names.
+// issue returns a token's claims, and the key that it names.
 func (h Harness) issue(t *testing.T, ref hangar.MachineRef, in hangar.IdentityTokenRequest) (claims hangar.IdentityClaims, key string) {
 	t.Helper()
 	text, err := h.Identity.IssueIdentityToken(h.Context(t), ref, in)

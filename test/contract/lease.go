@@ -156,7 +156,7 @@ func leaseRace(t *testing.T, h Harness) {
 			holder += nonce
 		}
 		if holder == "" {
-			t.Fatal("nobody got the lease")
+			t.Fatal("no client got the lease")
 		}
 		must(t, "release", h.Machines.ReleaseLease(hangar.WithLeaseNonce(h.Context(t), holder), m.Ref()))
 	}

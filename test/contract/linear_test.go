@@ -22,8 +22,8 @@ type holding struct {
 	client int
 }
 
-// holder is the model: who has each thing, -1 for no one. A take succeeds if no one has it, and a
-// client gives back only what it has.
+// holder is the model: the holder of each thing, -1 for none. A take succeeds if it has no
+// holder, and a client gives back only what it has.
 func holder() porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -110,8 +110,8 @@ func refusedAs(err error, reason string) error {
 	return err
 }
 
-// TestNamesAndLeasesAcrossHosts: which server is asked makes no difference to who gets the name of a
-// Machine, or the lease of one.
+// TestNamesAndLeasesAcrossHosts: the name of a Machine, or the lease of one, goes to one caller,
+// whichever servers are asked.
 func TestNamesAndLeasesAcrossHosts(t *testing.T) {
 	c := platform.StartCluster(t, 3, platform.Options{})
 	api := c.Servers[0].Client()

@@ -52,7 +52,7 @@ func machineMetadata(t *testing.T, h Harness) {
 		{"remove", func() error {
 			return h.Machines.RemoveMachineMetadata(ctx, m.Ref(), "empty")
 		}, map[string]string{"role": "db", "fly_process_group": "app"}},
-		{"remove what is not there", func() error {
+		{"remove a missing key", func() error {
 			return h.Machines.RemoveMachineMetadata(ctx, m.Ref(), "empty")
 		}, map[string]string{"role": "db", "fly_process_group": "app"}},
 		{"merge", func() error {

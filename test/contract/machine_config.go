@@ -77,7 +77,7 @@ func (h Harness) exitOf(t *testing.T, ref hangar.MachineRef) *hangar.ExitEvent {
 	return nil
 }
 
-// machineRefusedWishes: what is not offered, or breaks a rule, is refused by its name.
+// machineRefusedWishes: a setting that is not offered, or breaks a rule, is refused by its name.
 func machineRefusedWishes(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	for path, config := range map[string]hangar.MachineConfig{

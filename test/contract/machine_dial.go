@@ -135,7 +135,7 @@ func machineDialRefused(t *testing.T, h Harness) {
 	_, err := h.Machines.DialMachine(h.Context(t), m.Ref(), 1)
 	wantError(t, "dial a port on which nothing listens", err, hangar.CodeUnavailable, hangar.ReasonConnectionRefused)
 	_, err = h.Machines.DialMachine(h.Context(t), hangar.MachineRef{App: m.App, ID: "ffffffffffffff"}, h.EchoPort)
-	wantError(t, "dial nobody", err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
+	wantError(t, "dial a missing machine", err, hangar.CodeNotFound, hangar.ReasonMachineNotFound)
 	stopped := h.stopped(t, m.App)
 	_, err = h.Machines.DialMachine(h.Context(t), stopped.Ref(), h.EchoPort)
 	wantError(t, "dial a stopped machine", err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
@@ -170,8 +170,8 @@ func machineDialSuspended(t *testing.T, h Harness) {
 	echo(t, c, "after")
 }
 
-// machineDialNotAllowed: what only reads does not reach the programs of a Machine, and
-// what may execute one command neither.
+// machineDialNotAllowed: a token that only reads, or may only execute one command, does not reach
+// the programs of a Machine.
 func machineDialNotAllowed(t *testing.T, h Harness) {
 	m := h.echoing(t)
 	h.dial(t, m.Ref())

@@ -43,7 +43,7 @@ func machineChecks(t *testing.T, h Harness) {
 	_, err := h.Machines.StartMachine(h.Context(t), m.Ref())
 	must(t, "start", err)
 	h.wait(t, m.Ref(), hangar.MachineStarted)
-	// Nothing tells of a check but the Machine itself.
+	// There is no event for a check, only the Machine itself.
 	for deadline := time.Now().Add(patience); !known(h.get(t, m.Ref())); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the checks of a started machine do not run")

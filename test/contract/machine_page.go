@@ -109,8 +109,8 @@ func machinePages(t *testing.T, h Harness) {
 	}
 }
 
-// machinePagesConcurrent: what is there all the time is listed exactly once, while
-// other Machines come, go and change between the pages.
+// machinePagesConcurrent: a Machine that exists all the time is listed exactly once, while others
+// come, go and change between the pages.
 func machinePagesConcurrent(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	var stay []hangar.MachineID

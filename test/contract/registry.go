@@ -29,8 +29,8 @@ func registryLife(t *testing.T, h Harness) {
 	ctx := h.Context(t)
 	const name = "life.contract.example:5000"
 	_, err := h.Registries.RegistryCredential(ctx, name)
-	wantError(t, "get what is not there", err, hangar.CodeNotFound, "")
-	wantError(t, "delete what is not there", h.Registries.DeleteRegistryCredential(ctx, name), hangar.CodeNotFound, "")
+	wantError(t, "get a missing one", err, hangar.CodeNotFound, "")
+	wantError(t, "delete a missing one", h.Registries.DeleteRegistryCredential(ctx, name), hangar.CodeNotFound, "")
 	made, err := h.Registries.SetRegistryCredential(ctx, name, login("me", "first"))
 	must(t, "set", err)
 	if made.Registry != name || made.Username != "me" || made.CreatedAt.IsZero() || made.UpdatedAt.IsZero() {

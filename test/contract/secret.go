@@ -100,9 +100,9 @@ func secretsSet(t *testing.T, h Harness) {
 func secretsOne(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	_, err := h.Secrets.Secret(h.Context(t), app, "KEY", hangar.SecretQuery{})
-	wantError(t, "get what is not there", err, hangar.CodeNotFound, hangar.ReasonSecretNotFound)
+	wantError(t, "get a missing one", err, hangar.CodeNotFound, hangar.ReasonSecretNotFound)
 	_, err = h.Secrets.DeleteSecret(h.Context(t), app, "KEY")
-	wantError(t, "delete what is not there", err, hangar.CodeNotFound, hangar.ReasonSecretNotFound)
+	wantError(t, "delete a missing one", err, hangar.CodeNotFound, hangar.ReasonSecretNotFound)
 	h.setSecrets(t, app, values("KEY", "value"))
 	got, err := h.Secrets.Secret(h.Context(t), app, "KEY", hangar.SecretQuery{})
 	must(t, "get", err)

@@ -196,8 +196,8 @@ func tokenEscalation(t *testing.T, h Harness) {
 		"another app": {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: []hangar.AppName{other}, Expiry: "1h"}, hangar.CodeNotFound},
 		"both apps":   {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: []hangar.AppName{app, other}, Expiry: "1h"}, hangar.CodeNotFound},
 		"for longer":  {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: apps, Expiry: "48h"}, hangar.CodeForbidden},
-		"for ever":    {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: apps, Expiry: hangar.ExpiryNever}, hangar.CodeForbidden},
-		"somebody":    {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: apps, Expiry: "1h", User: "root"}, hangar.CodeForbidden},
+		"endless":     {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: apps, Expiry: hangar.ExpiryNever}, hangar.CodeForbidden},
+		"for a user":  {hangar.TokenCreate{Kind: hangar.TokenDeploy, Apps: apps, Expiry: "1h", User: "root"}, hangar.CodeForbidden},
 	} {
 		_, err := deploy.Tokens.CreateToken(ctx, test.in)
 		wantError(t, what, err, test.code, "")
@@ -378,8 +378,8 @@ func tokenSeveral(t *testing.T, h Harness) {
 	must(t, "start with the last of several tokens", err)
 }
 
-// tokenStranger: an organization cannot be told from nothing, but for whether the
-// name of an App is taken.
+// tokenStranger: an organization cannot be told from a missing one, except by whether the name of
+// an App is taken.
 func tokenStranger(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	m := h.stopped(t, app)

@@ -112,7 +112,7 @@ func TokenEnds(t *testing.T, address string, h Harness) {
 			t.Fatalf("only %v have begun", seen)
 		}
 	}
-	go func() { // whatever else there is to be seen
+	go func() { // drain the rest
 		for range began {
 		}
 	}()

@@ -89,5 +89,5 @@ func userRefusals(t *testing.T, h Harness) {
 	_, err = h.SignIns.UseCode(h.Context(t), hangar.CodeUse{Code: hangar.NewSensitive("hgi_x_y"), Password: hangar.NewSensitive("another password")})
 	wantError(t, "use a code that is none", err, hangar.CodeInvalid, hangar.ReasonCodeInvalid)
 	wantError(t, "cancel nothing", h.Users.CancelInvitation(h.Context(t), "x"), hangar.CodeNotFound, hangar.ReasonInvitationNotFound)
-	wantError(t, "remove the one who is always there", h.Users.RemoveUser(h.Context(t), hangar.UserRef(hangar.UserAdmin)), hangar.CodeFailedPrecondition, "")
+	wantError(t, "remove the built-in administrator", h.Users.RemoveUser(h.Context(t), hangar.UserRef(hangar.UserAdmin)), hangar.CodeFailedPrecondition, "")
 }

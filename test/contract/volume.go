@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// VolumeService checks an implementation of hangar.VolumeService, and what Machines have to
-// do with volumes. What is on a volume is a matter of hosts.
+// VolumeService checks an implementation of hangar.VolumeService, and how Machines use volumes.
+// The content of a volume is a matter of hosts.
 func VolumeService(t *testing.T, h Harness) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Harness){
@@ -71,7 +71,7 @@ func (h Harness) usable(t *testing.T, ref hangar.VolumeRef) (v *hangar.Volume) {
 	return v
 }
 
-// until asks until something is so: of volumes nobody is told when they change.
+// until polls until a condition holds: changes of volumes have no notification.
 func (h Harness) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(t), patience)

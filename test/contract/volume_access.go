@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// volumeOtherOrgs: a volume of another organization cannot be told from nothing, also in
-// an App of the name that its App had.
+// volumeOtherOrgs: a volume of another organization cannot be told from a missing one, also in an
+// App of the name that its App had.
 func volumeOtherOrgs(t *testing.T, h Harness) {
 	app := h.newApp(t)
 	v := h.newVolume(t, app, hangar.VolumeCreate{})
@@ -101,7 +101,7 @@ func volumeTokens(t *testing.T, h Harness) {
 	_, err = deploy.Volumes.CreateVolume(deploy.Context(t), app, hangar.VolumeCreate{Name: "d", Source: foreign.ID})
 	wantError(t, "fork a volume of another app", err, hangar.CodeNotFound, hangar.ReasonVolumeNotFound)
 
-	// What each action of a token allows.
+	// The rights of each action of a token.
 	days := 7
 	allowed := map[string]hangar.Action{
 		"get": hangar.ActionRead, "events": hangar.ActionRead, "list": hangar.ActionRead, "update": hangar.ActionWrite, "extend": hangar.ActionWrite,

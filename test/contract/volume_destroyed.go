@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// volumePurge: destroyed volumes of an organization are shown with what they take, whether their
-// App is there or not, and who may destroy them may purge them.
+// volumePurge: destroyed volumes of an organization are listed with their size, even without
+// their App, and a caller that may destroy them may purge them.
 func volumePurge(t *testing.T, h Harness) {
 	slug, app := h.newOrg(t), uniqueName()
 	ctx := h.Context(t)
@@ -49,7 +49,7 @@ func volumePurge(t *testing.T, h Harness) {
 
 	reader := h.with(t, hangar.TokenCreate{Kind: hangar.TokenReadOnly, Org: slug})
 	if list, err := reader.Volumes.DestroyedVolumes(reader.Context(t), slug); err != nil || len(list) != 2 {
-		t.Errorf("who reads the organization sees %v, %v", list, err)
+		t.Errorf("a reader of the organization sees %v, %v", list, err)
 	}
 	_, err = reader.Volumes.PurgeVolume(reader.Context(t), slug, first.ID)
 	wantError(t, "purge as a reader", err, hangar.CodeForbidden, "")

@@ -78,7 +78,7 @@ func volumeMount(t *testing.T, h Harness) {
 		t.Errorf("after a restart the volume is %+v", got)
 	}
 
-	// Nobody has to know that the end of a Machine takes a moment.
+	// Clients need not know that the end of a Machine takes a moment.
 	must(t, "destroy", h.Machines.DestroyMachine(h.Context(t), m.Ref(), hangar.MachineDestroy{Force: true}))
 	next := h.create(t, app, h.mounting(v))
 	h.wait(t, next.Ref(), hangar.MachineStarted)

@@ -1,6 +1,5 @@
-// Package daemon runs the real hangar binary for tests: it builds it, starts it
-// with a data directory of the test's own, kills it in whichever way the test
-// wants, and removes all it made.
+// Package daemon runs the real hangar binary for tests: it builds it, starts it with a data
+// directory of the test's own, kills it in any way that the test wants, and removes all it made.
 //
 // The binary is what `make build` leaves in bin/hangar, or the file that
 // HANGAR_TEST_BIN names; so what is tested is what is shipped. A Daemon belongs to
@@ -42,7 +41,7 @@ type Options struct {
 const (
 	// readyWithin bounds how long a daemon may take to serve.
 	readyWithin = 60 * time.Second
-	// goneWithin bounds how long the kernel may take to let go of what a daemon had.
+	// goneWithin bounds how long the kernel may take to free what a daemon had.
 	goneWithin = 20 * time.Second
 	// endsWithin bounds how long a daemon may take to end, on a server that is busy with other things.
 	endsWithin = 2 * time.Minute
@@ -114,7 +113,7 @@ func Start(tb testing.TB, o Options) *Daemon {
 	return d
 }
 
-// freeAddr picks a loopback address that nobody listens on.
+// freeAddr picks a loopback address without a listener.
 func freeAddr(tb testing.TB) string {
 	tb.Helper()
 	address, err := freeport.Address(tb.Context())

@@ -63,7 +63,7 @@ func StorageDaemons(dir string) (map[hangar.VolumeID][]int, error) {
 // Process is one of the processes of this host.
 type Process struct {
 	PID, Parent int
-	State       byte   // as in proc(5): 'Z' is one that nobody has reaped
+	State       byte   // as in proc(5): 'Z' is one that was not reaped
 	Command     string // its arguments, or its name in parentheses if it has none
 }
 

@@ -7,8 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/hangar-platform/hangar"
+	remote "github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
@@ -86,9 +92,51 @@ CMD ["httpd", "-f", "-p", "8080", "-h", "/www"]
 	if len(builders) != 1 {
 		t.Errorf("%d Machines build", len(builders))
 	}
-	// What fails says why.
+	// A failure says why.
 	check(t, os.WriteFile(dir+"/Dockerfile", []byte("FROM scratch\nCOPY secret /\n"), 0o644))
 	if _, err := p.d.Try("deploy", dir, "--remote-only", "--builder-image", image); err == nil || !strings.Contains(err.Error(), `"/secret": not found`) {
-		t.Errorf("a build of what is not there: %v", err)
+		t.Errorf("a build of a missing file: %v", err)
+	}
+}
+
+// TestBuilderEnds: the Machine that builds ends by itself when nothing was built for a while, not during a build that
+// takes longer, and the next build starts it again. Scripts play BuildKit, so that nothing is compiled.
+func TestBuilderEnds(t *testing.T) {
+	p := start(t)
+	const idle = 2
+	root := daemon.Busybox(t, "sh", "mount", "mkdir", "rmdir", "touch", "date", "sleep", "mktemp", "rm", "tar", "cat")
+	tag, err := name.NewTag("built:1")
+	check(t, err)
+	check(t, tarball.WriteToFile(filepath.Join(root, "image.tar"), tag, empty.Image))
+	for path, text := range map[string]string{
+		"bin/buildkitd": "#!/bin/sh\nexec sleep 100000\n",
+		"bin/buildctl":  fmt.Sprintf("#!/bin/sh\n[ \"$1\" = debug ] && exit 0\nsleep %d\ncat /image.tar\n", 3*idle),
+	} {
+		check(t, os.WriteFile(filepath.Join(root, path), []byte(text), 0o755))
+	}
+	for _, d := range []string{"/tmp", "/run", "/sys/fs/cgroup", "/var/lib"} {
+		check(t, os.MkdirAll(root+d, 0o755))
+	}
+	builder := remote.Builder{Image: p.d.Push(root, "builder:1", "--env", "PATH=/bin"), Idle: idle * time.Second}
+	dir := t.TempDir()
+	check(t, os.WriteFile(dir+"/Dockerfile", []byte("FROM scratch\n"), 0o644))
+	var first hangar.MachineID
+	for range 2 {
+		image, err := remote.Remote(t.Context(), p.c, hangar.OrgPersonal, builder, remote.Wish{Dir: dir}, t.Output())
+		check(t, err)
+		check(t, image.Close())
+		machines, err := p.c.Machines(t.Context(), "builder-personal", hangar.MachineFilter{})
+		check(t, err)
+		if len(machines) != 1 || first != "" && machines[0].ID != first {
+			t.Fatalf("%d Machines build; the first was %s", len(machines), first)
+		}
+		m := &machine{ref: machines[0].Ref(), p: p}
+		first = m.ref.ID
+		if _, err := p.c.WaitMachine(t.Context(), m.ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}}); err != nil {
+			t.Fatalf("the Machine does not end: %v", err)
+		}
+		if exit := m.exit(t); exit.RequestedStop || exit.ExitCode != 0 {
+			t.Errorf("exit: %+v", exit)
+		}
 	}
 }

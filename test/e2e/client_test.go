@@ -139,7 +139,7 @@ func TestCommandLine(t *testing.T) {
 	d.Run("apps", "create", "hello")
 	fails(5, "apps", "create", "hello")
 	ref := d.Push(binary, "myserver")
-	contains(ref, d.Addr()+"/personal/myserver")
+	contains(ref, "registry.hangar.localhost/personal/myserver")
 	contains(d.Run("machine", "run", "hello", ref, "--name", "one", "--port", "80:8080", "--env", "REMEMBER_MB=8", "--memory", "512"), "is started", "http://[fdaa:")
 	var m hangar.Machine
 	if err := json.Unmarshal([]byte(d.Run("machine", "status", "hello", "one", "--json")), &m); err != nil {
@@ -175,8 +175,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestConfigReachesTheProgram: what a config and an image say is what a program
-// finds.
+// TestConfigReachesTheProgram: a program finds the settings of its config and image.
 func TestConfigReachesTheProgram(t *testing.T) {
 	p := start(t)
 	m := p.shell(t, "plain")

@@ -86,7 +86,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestWhatConfigsSay: what a config says is what the programs of its Machine find.
+// TestWhatConfigsSay: the programs of a Machine find the settings of its config.
 func TestWhatConfigsSay(t *testing.T) {
 	p, image := busyboxPlatform(t)
 

@@ -253,9 +253,8 @@ func (p *platform) killAndUp(random *rand.Rand) {
 	p.d.Up()
 }
 
-// verbUnderKill suspends or resumes a Machine, and one time in six kills the daemon in
-// the middle of that, and reports whether it did. What was not acknowledged is asked
-// for again.
+// verbUnderKill suspends or resumes a Machine, and one time in six kills the daemon in the middle
+// of that, and reports whether it did. A request without an answer is repeated.
 func (p *platform) verbUnderKill(t *testing.T, random *rand.Rand, m *machine, want hangar.MachineState) (killed bool) {
 	t.Helper()
 	ask := func() error {
@@ -282,7 +281,7 @@ func (p *platform) verbUnderKill(t *testing.T, random *rand.Rand, m *machine, wa
 	if err != nil && !lostDaemon(err) {
 		t.Fatalf("%s: %v", want, err)
 	}
-	// What was begun is finished, or undone.
+	// An interrupted step is finished, or undone.
 	state := m.wait(t, hangar.WaitSettled)
 	t.Logf("killed %s after %s was asked for (%v): the Machine is %s", after, want, err, state)
 	if state == want {

@@ -149,8 +149,8 @@ func (p *platform) continuous(t *testing.T, m *machine, token string) int {
 	}
 }
 
-// TestExitsWhileTheDaemonIsDown: an exit that nobody watched is reported with its
-// code, and what the restart policy wants follows.
+// TestExitsWhileTheDaemonIsDown: an exit while no daemon runs is reported with its code, and the
+// restart policy applies.
 func TestExitsWhileTheDaemonIsDown(t *testing.T) {
 	p := start(t)
 	type ending struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// serveVersion is the program of the App: it serves its version, and says what it was given.
+// serveVersion is the program of the App: it serves its version, and prints its secret.
 const serveVersion = `mkdir -p /tmp/www; echo "$VERSION" >/tmp/www/index.html; echo "serving $VERSION with ${TOKEN:-nothing}"; exec httpd -f -p 8080 -h /tmp/www`
 
 // day is an App as its user has it: a file, and commands.
@@ -212,7 +212,7 @@ func TestDayOfAUser(t *testing.T) {
 	}
 }
 
-// volumes deploys an App with a volume twice; what is on it stays.
+// volumes deploys an App with a volume twice; its content stays.
 func (d *day) volumes(image string) {
 	d.t.Helper()
 	d.t.Log("volumes")

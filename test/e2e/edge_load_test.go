@@ -76,9 +76,9 @@ func quickly(ctx context.Context, c *http.Client, question string) error {
 	return err
 }
 
-// TestEdgeLosesNoRequest keeps the edge busy while Machines start, stop, are suspended and
-// crash, and the daemon is restarted: every request is answered, but for one with each crash,
-// which is blamed for that if it was alone in the Machine.
+// TestEdgeLosesNoRequest keeps the edge busy while Machines start, stop, are suspended and crash,
+// and the daemon is restarted: every request is answered, except for one with each crash, which
+// is blamed for that if it was alone in the Machine.
 func TestEdgeLosesNoRequest(t *testing.T) {
 	p := start(t)
 	address, _ := p.publish(t)
@@ -189,8 +189,8 @@ func residentBytes(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// TestEdgeBearsHostileClients: one who holds connections and sends a byte now and then, and
-// one who opens as many as there are, keep nobody else from being served.
+// TestEdgeBearsHostileClients: a client that holds connections and sends a byte now and then, and
+// one that opens as many as it can, keep no other client from being served.
 func TestEdgeBearsHostileClients(t *testing.T) {
 	p := start(t)
 	address, _ := p.publish(t)
@@ -222,7 +222,7 @@ func TestEdgeBearsHostileClients(t *testing.T) {
 	}
 }
 
-// drip opens a connection and sends a header for ever.
+// drip opens a connection and sends a header without an end.
 func drip(ctx context.Context, address string, from net.IP, n int) {
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
 	for ctx.Err() == nil {

@@ -47,7 +47,7 @@ func (p *platform) curl(t *testing.T, url string, more ...string) string {
 	return local(t, append(append(args, more...), url)...)
 }
 
-// TestEdgeServesNginx: what a browser or curl would ask of a web server.
+// TestEdgeServesNginx: requests as a browser or curl would send them to a web server.
 func TestEdgeServesNginx(t *testing.T) {
 	p := start(t)
 	p.publish(t)

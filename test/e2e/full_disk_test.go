@@ -55,9 +55,9 @@ func fillAll(t *testing.T, p *platform, dir string) (makeRoom func()) {
 	}
 }
 
-// TestFailedWritesAreErrors fills the disk below volumes that are promised more than there is,
-// and below the writable layers. In every way in which a program may have a write durable it
-// is told that it is not; and what a program was told before is there when there is room.
+// TestFailedWritesAreErrors fills the disk below volumes that are promised more room than it has,
+// and below the writable layers. In every way in which a program may have a write made durable it
+// gets an error; and earlier acknowledged writes are there when there is room again.
 func TestFailedWritesAreErrors(t *testing.T) {
 	dir := smallDisk(t, disktest.Ext4, 2<<30)
 	p := startWith(t, "--acme", "off", "--volume-overcommit", "20")

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// TestGuest: what the programs of a Machine find around them, before and after a suspend.
+// TestGuest: the environment of the programs of a Machine, before and after a suspend.
 func TestGuest(t *testing.T) {
 	p := start(t)
 	m := debianMachine(t, p, "guest", func(c *hangar.MachineConfig) {
@@ -135,7 +135,7 @@ func (m *machine) answersUDP(t *testing.T, ipv4 netip.Addr) {
 	defer conn.Close()
 	until(t, "an answer by UDP", func() error {
 		answer := make([]byte, 100)
-		_, _ = conn.Write([]byte("hello")) // refused as long as nobody listens
+		_, _ = conn.Write([]byte("hello")) // refused as long as there is no listener
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := conn.Read(answer)
 		if err == nil && string(answer[:n]) != "heard hello" {

@@ -45,7 +45,7 @@ func inventory(t *testing.T) map[string]bool {
 	// Those of the thread: the main one may have been left in a namespace of a test.
 	for _, file := range []struct {
 		kind, path string
-		uses       int // the first of two columns that count who uses it; 0: none
+		uses       int // the first of two columns that count its users; 0: none
 	}{{"mount", "/proc/thread-self/mounts", 0}, {"route", "/proc/thread-self/net/route", 4}, {"route", "/proc/thread-self/net/ipv6_route", 6}} {
 		b, err := os.ReadFile(file.path)
 		if err != nil {
@@ -183,8 +183,8 @@ func below(dir string, apart []string, path string) bool {
 // census lists what a daemon with a running Machine has on the server, each thing by its kind and
 // a name without what differs from one thing to the next of its kind: numbers, and ids of
 // Machines and volumes. Beyond the inventory it has the rules and elements of its nftables table,
-// its zombies, what its processes have open, the mounts that they see in namespaces of their own,
-// and the files of its data directory but for those below the directories apart.
+// its zombies, the open files of its processes, the mounts that they see in namespaces of their
+// own, and the files of its data directory except for those below the directories apart.
 func census(t *testing.T, d *daemon.Daemon, apart ...string) map[string][]string {
 	t.Helper()
 	dir, id := d.Dir(), instance(t, d)
@@ -276,9 +276,8 @@ func typical(thing, dir, id string) string {
 	return anyNumber.ReplaceAllString(thing, "N")
 }
 
-// differences lists what there is more of in one census than in another, and which are new, and
-// what there is less of, but for descriptors and goroutines: a program may close a connection
-// when it likes.
+// differences lists what a later census has more of, and which are new, and what it has less of,
+// except for descriptors and goroutines: a program may close a connection when it likes.
 func differences(before, after map[string][]string) (list []string) {
 	for thing, all := range after {
 		mayEnd := thing == "goroutines" || strings.HasPrefix(thing, "descriptor ")

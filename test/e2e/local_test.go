@@ -14,9 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/test/e2e/debian"
 )
 
-// debianMachine runs a Debian system with curl. Its main process does as root what is
-// written to /do, and leaves what came of it in /done: unlike what exec runs, it goes on
-// after a suspend.
+// debianMachine runs a Debian system with curl. Its main process runs as root the commands written
+// to /do, and leaves their output in /done: unlike a command of exec, it continues after a suspend.
 func debianMachine(t *testing.T, p *platform, name string, alter func(*hangar.MachineConfig)) *machine {
 	t.Helper()
 	builder, err := debian.New(t.Context(), cacheDir(t))
@@ -70,8 +69,8 @@ func (m *machine) asks(method, path string, more ...string) string {
 
 func (m *machine) self() string { return "e2e/machines/" + string(m.ref.ID) }
 
-// TestLocalAPI: what a Machine can do with the socket that it finds inside itself, and
-// what it cannot, through everything that may happen to both sides of it.
+// TestLocalAPI: what a Machine can and cannot do with its local socket, through everything that
+// may happen to both sides of it.
 func TestLocalAPI(t *testing.T) {
 	p := start(t)
 	m := debianMachine(t, p, "local", nil)
@@ -180,7 +179,7 @@ func TestLocalAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out := m.exec(t, "sh", "-c", m.asks("POST", m.self()+"/suspend")); !strings.HasSuffix(out, " 409") {
-			t.Errorf("suspend under the lease of somebody else: %q", out)
+			t.Errorf("suspend under another user's lease: %q", out)
 		}
 		if err := p.c.ReleaseLease(hangar.WithLeaseNonce(t.Context(), lease.Nonce), m.ref); err != nil {
 			t.Fatal(err)
@@ -313,7 +312,7 @@ func TestIdentity(t *testing.T) {
 	p := start(t)
 	m := debianMachine(t, p, "identity", func(c *hangar.MachineConfig) {
 		c.Env = map[string]string{"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/reader"}
-		// What runs first finds the token.
+		// The first program finds the token.
 		c.Init.Exec = []string{"sh", "-c", `setpriv --reuid 1000 --regid 1000 --clear-groups cat $AWS_WEB_IDENTITY_TOKEN_FILE >/tmp/first; exec sleep 1000000`}
 	})
 	is := func(t *testing.T, c hangar.IdentityClaims, audience string) {

@@ -30,7 +30,7 @@ const (
 	// patience bounds everything that is waited for. It is long because the server
 	// may be busy with other things; nothing is measured by it.
 	patience = 90 * time.Second
-	// retryPause is how often what is not there yet is asked for.
+	// retryPause is the pause between two requests for something that is not ready yet.
 	retryPause = 5 * time.Millisecond
 )
 

@@ -44,11 +44,11 @@ const (
 	untilSilent  = 400 * time.Millisecond
 )
 
-// place is somebody who reaches out and is reached.
+// place is a member that reaches out and is reached.
 type place struct {
 	name         string
 	addr6, addr4 netip.Addr
-	// try makes attempts from here; nil: nobody does.
+	// try makes attempts from here; nil: none are made.
 	try func(t *testing.T, attempts []reach.Attempt) []reach.Outcome
 }
 
@@ -127,7 +127,7 @@ func asked[T any](t *testing.T, m *prober, path string, send any) T {
 	return answer
 }
 
-// lab is everybody whom the table names.
+// lab has all members that the table names.
 type lab struct {
 	p, other           *platform
 	a, b, c, d, x      *prober
@@ -227,7 +227,7 @@ func (l *lab) check(t *testing.T, when string) {
 	if len(wrong) > 0 {
 		t.Fatalf("%s:\n%s", when, strings.Join(wrong, "\n"))
 	}
-	t.Logf("%s: %d pairs are as they shall be", when, len(want))
+	t.Logf("%s: %d pairs are as expected", when, len(want))
 }
 
 // reaches tries whom the table has for a source, and returns what was reached.
@@ -242,7 +242,7 @@ func (from place) reaches(t *testing.T, places []place, want map[[2]string]strin
 	found := map[string]string{}
 	for _, to := range places {
 		expect := want[[2]string{from.name, to.name}]
-		if len(expect) != 2*len(marks) { // itself, or nobody's business
+		if len(expect) != 2*len(marks) { // itself, or of no interest
 			found[to.name] = expect
 			continue
 		}
@@ -266,7 +266,7 @@ func (from place) reaches(t *testing.T, places []place, want map[[2]string]strin
 		case attempts[i].Proto == "icmp" || from.isHeardBy(c.to, out.Answer):
 			mark = c.mark
 		default:
-			t.Errorf("%s to %s: somebody answers %q", from.name, c.to.name, out.Answer)
+			t.Errorf("%s to %s: another one answers %q", from.name, c.to.name, out.Answer)
 			mark = "!"
 		}
 		found[c.to.name] += mark
@@ -342,12 +342,12 @@ func (l *lab) checkServices(t *testing.T) {
 	}
 }
 
-// checkForgeries: what claims to be from somebody else does not arrive. Each forger's
-// own name, sent after it, does.
+// checkForgeries: packets with a forged source do not arrive. Each forger's own name, sent after
+// it, does.
 func (l *lab) checkForgeries(t *testing.T, round string) {
 	t.Helper()
-	nobody := l.a.addr6.As16() // of the same network and host, a number that no Machine has
-	nobody[10], nobody[11] = 0x7f, 0xff
+	unused := l.a.addr6.As16() // of the same network and host, a number that no Machine has
+	unused[10], unused[11] = 0x7f, 0xff
 	forgeries := []struct {
 		by     *prober
 		as, to netip.Addr
@@ -355,8 +355,8 @@ func (l *lab) checkForgeries(t *testing.T, round string) {
 	}{
 		{l.a, l.d.addr6, l.c.addr6, true},
 		{l.c, l.a.addr6, l.b.addr6, true},
-		{l.c, netip.AddrFrom16(nobody), l.b.addr6, true},
-		{l.a, netip.AddrFrom16(nobody), l.b.addr6, true},
+		{l.c, netip.AddrFrom16(unused), l.b.addr6, true},
+		{l.a, netip.AddrFrom16(unused), l.b.addr6, true},
 		{l.a, l.gateway6, l.b.addr6, true},
 		{l.x, l.a.addr6, l.b.addr6, true},
 		{l.x, l.gateway6, l.b.addr6, true},
@@ -410,9 +410,8 @@ func (l *lab) checkForgeries(t *testing.T, round string) {
 	}
 }
 
-// TestMatrix runs everybody against everybody: at the start, after suspends, while the
-// daemon is down, when it is back, and after many Machines have come and gone, which
-// leaves nothing behind.
+// TestMatrix tries all pairs: at the start, after suspends, while the daemon is down, when it is
+// back, and after many Machines have come and gone, which leaves nothing behind.
 func TestMatrix(t *testing.T) {
 	l := newLab(t)
 	l.check(t, "at the start")

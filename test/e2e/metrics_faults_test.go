@@ -263,8 +263,8 @@ func (w *watched) measured(after time.Time, n int) series {
 	})
 }
 
-// survived compares what there was before a fault at a time with what there is afterwards: nothing
-// but the newest may be missing, and nothing is another value.
+// survived compares the series before a fault at a time with those afterwards: only the newest
+// samples may be missing, and no value may differ.
 func (w *watched) survived(before series, at time.Time, after series, window time.Duration) {
 	w.Helper()
 	for name, values := range before {
@@ -322,10 +322,10 @@ func (w *watched) store() int {
 	return 0
 }
 
-// TestMeasuresOverFaults: what is measured of a Machine is true, whatever happens to the Machine, to
-// the daemon and to the store: each value lies between what a client has counted before and after, no
-// counter runs backwards but where the documentation says so, and a kill -9 loses the newest samples
-// alone.
+// TestMeasuresOverFaults: the metrics of a Machine are true, through faults of the Machine, the
+// daemon and the store: each value lies between a client's counts before and after, no counter
+// runs backwards except where the documentation says so, and a kill -9 loses only the newest
+// samples.
 func TestMeasuresOverFaults(t *testing.T) {
 	w := startWatched(t)
 	w.burn(time.Second)

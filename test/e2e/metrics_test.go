@@ -359,7 +359,7 @@ func TestMeasures(t *testing.T) {
 	m.between("bytes sent, over a resume", resumed["instance_net_sent_bytes device=eth0"], after["instance_net_sent_bytes device=eth0"], 1e12)
 	m.between("answers, over a resume", resumed["edge_http_responses_count status=200"], after["edge_http_responses_count status=200"], after["edge_http_responses_count status=200"])
 	if _, told := resumed["instance_exit_code"]; told {
-		t.Error("a suspend is told as an exit")
+		t.Error("a suspend is reported as an exit")
 	}
 
 	_, secure := m.edge.Addrs()
@@ -398,8 +398,8 @@ func TestMeasuresOutOfMemory(t *testing.T) {
 	m.between("exit code", all["instance_exit_code"], 137, 137)
 }
 
-// documented fails for a series of the reference that is nowhere. What is not in the reference, the
-// sampler does not write.
+// documented fails for a series of the reference that is nowhere. The sampler writes only series
+// of the reference.
 func (m *measured) documented(t *testing.T) {
 	t.Helper()
 	all := map[string]bool{}

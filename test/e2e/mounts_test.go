@@ -13,8 +13,8 @@ import (
 )
 
 // TestMountsAreConfined: what tenants write can be reached on the server as well as in their
-// Machines. There it gives nobody another user's rights and is no device, whatever its mode says;
-// and nothing of it is executed, but by a sandbox.
+// Machines. There it gives no program another user's rights and is no device, whatever its mode
+// says; and only a sandbox executes any of it.
 func TestMountsAreConfined(t *testing.T) {
 	p := start(t)
 	image := p.d.Push(daemon.Busybox(t, "sh", "sleep", "cp", "chmod"), "mounts:1", "--cmd", "sleep", "--cmd", "100000")
@@ -50,7 +50,7 @@ func TestMountsAreConfined(t *testing.T) {
 	if !seen["overlay"] || !seen["ext4"] {
 		t.Errorf("the root file system and the volume of the Machine are not among %v", seen)
 	}
-	for _, dir := range []string{"images", "layers", "volumes"} { // what is unpacked is protected by who may go there
+	for _, dir := range []string{"images", "layers", "volumes"} { // unpacked files are protected by the modes of these
 		fi, err := os.Stat(filepath.Join(p.d.Dir(), dir))
 		if err != nil {
 			t.Error(err)

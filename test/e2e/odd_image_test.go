@@ -13,7 +13,7 @@ import (
 )
 
 // TestOddImages: an image that has links where file systems are mounted runs as elsewhere, as
-// does one with the longest command that Linux executes; what cannot run says why.
+// does one with the longest command that Linux executes; an image that cannot run says why.
 func TestOddImages(t *testing.T) {
 	p := start(t)
 	argument := strings.Repeat("x", hangar.MaxExecString)
@@ -91,7 +91,8 @@ func link(t *testing.T, target, name string) {
 	}
 }
 
-// TestExecOfTheDead: a command whose Machine ends meanwhile ends with it, and the caller is told.
+// TestExecOfTheDead: a command whose Machine ends meanwhile ends with it, and the caller gets an
+// error.
 func TestExecOfTheDead(t *testing.T) {
 	p := start(t)
 	image := p.d.Push(daemon.Busybox(t, "sh", "sleep"), "dead:1", "--cmd", "sleep", "--cmd", "100000")

@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/test/e2e/debian"
 )
 
-// lastWords is a program that, once told to, goes on in peace for a moment, and then
-// prints much and ends.
+// lastWords is a program that, after a signal, continues quietly for a moment, and then prints much
+// and ends.
 const lastWords = `
 while [ ! -e /var/tmp/go ]; do sleep 0.1; done
 sleep 15
@@ -21,8 +21,8 @@ seq 1 20000
 echo "panic: oh no" >&2
 exit 3`
 
-// TestLastWordsWhileTheDaemonIsDown: what a Machine wrote before it ended is in its log,
-// once, although nobody was there to read it.
+// TestLastWordsWhileTheDaemonIsDown: a Machine's output before its end is in its log, once,
+// although there was no reader.
 func TestLastWordsWhileTheDaemonIsDown(t *testing.T) {
 	p := start(t)
 	img := build(t, debian.Recipe{Packages: []string{"base-files"}, Version: "cat /etc/debian_version", Config: v1.Config{

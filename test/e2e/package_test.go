@@ -338,13 +338,14 @@ func (c *cleanSystem) events(t *testing.T) []string {
 	return kinds
 }
 
-// files lists what is on the disk of the system, but for what dpkg remembers.
+// files lists what is on the disk of the system, except for dpkg's records.
 func (c *cleanSystem) files(t *testing.T) []string {
 	t.Helper()
 	return strings.Split(c.run(t, "find", "/", "-xdev", "-path", "/var/lib/dpkg", "-prune", "-o", "-path", "/var/log", "-prune", "-o", "-print"), "\n")
 }
 
-// processes lists the commands that run in the system, but for those that keep it and the one that looks.
+// processes lists the commands that run in the system, except for those that keep it and the one
+// that looks.
 func (c *cleanSystem) processes(t *testing.T) []string {
 	t.Helper()
 	var left []string

@@ -160,11 +160,11 @@ chmod 755 /out/bin/count /out/bin/serve
 // base is a Debian system: what every other image stands on.
 func base() program {
 	const setup = `
-cp /usr/bin/id /usr/local/bin/whoever
-chmod 4755 /usr/local/bin/whoever
+cp /usr/bin/id /usr/local/bin/id-suid
+chmod 4755 /usr/local/bin/id-suid
 cp /usr/bin/sleep /usr/local/bin/capable
 setcap cap_net_raw+ep /usr/local/bin/capable
-ln /usr/local/bin/whoever /usr/local/bin/whoever-too
+ln /usr/local/bin/id-suid /usr/local/bin/id-suid-too
 touch /etc/removed-later
 `
 	return program{
@@ -190,7 +190,7 @@ touch /etc/removed-later
 			if out := m.exec(t, "sh", "-c", "dpkg --verify coreutils libc6 perl-base dpkg bash | grep -v -e '^missing .* /usr/share/' -e ' c /' || echo clean"); !strings.Contains(out, "clean") {
 				t.Fatalf("packages are damaged:\n%s", out)
 			}
-			if out := m.exec(t, "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "whoever"); !strings.Contains(out, "uid=65534(nobody)") || !strings.Contains(out, "euid=0(root)") {
+			if out := m.exec(t, "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "id-suid"); !strings.Contains(out, "uid=65534(nobody)") || !strings.Contains(out, "euid=0(root)") {
 				t.Fatalf("a program with set-user-id runs as %s", out)
 			}
 			if out := m.exec(t, "getcap", "/usr/local/bin/capable"); !strings.Contains(out, "cap_net_raw=ep") {

@@ -25,7 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// putAndGet keeps a value on the shelf that the environment tells of, and prints what it finds there.
+// putAndGet keeps a value on the shelf that the environment names, and prints what it finds there.
 const putAndGet = `
 import os, sys, urllib.request
 def ask(method, body=None):
@@ -84,7 +84,7 @@ func TestExampleProvider(t *testing.T) {
 		}
 		user := p.runIn(t, customer.app, hangar.MachineConfig{Image: image, Guest: &hangar.Guest{MemoryMB: 512}, Init: hangar.Init{Exec: []string{"sleep", "100000"}}})
 		want := fmt.Sprintf("http://%s %s\n", netip.AddrPortFrom(e.IP, 80), customer.value)
-		until(t, "the shelf", func() error { // the address is told to the edge while it is asked for
+		until(t, "the shelf", func() error { // the edge learns the address meanwhile
 			out, code, err := user.tryExec(t.Context(), "python3", "-c", putAndGet, customer.value)
 			if err == nil && (code != 0 || out != want) {
 				err = fmt.Errorf("exit code %d, printed %q, want %q", code, out, want)
@@ -230,8 +230,9 @@ func (b *browser) do(method, to string, body io.Reader) {
 	}
 }
 
-// TestSingleSignOn: a user opens an extension, signs in at the platform, consents, and comes to the
-// page of the example provider, whose webhook tells the platform what the user has done there.
+// TestSingleSignOn: a user opens an extension, signs in at the platform, consents, and comes to
+// the page of the example provider, whose webhook reports to the platform what the user has done
+// there.
 func TestSingleSignOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("end-to-end tests are left out of short runs")

@@ -140,8 +140,8 @@ func (m *machine) number(t *testing.T, command string) int64 {
 	return n
 }
 
-// layersTake returns how many bytes of the disk the layers of all Machines take. What is free
-// on the disk would tell of others, too.
+// layersTake returns how many bytes of the disk the layers of all Machines take. The free room of
+// the disk would depend on others, too.
 func layersTake(t *testing.T, d *daemon.Daemon) (sum int64) {
 	t.Helper()
 	images, err := filepath.Glob(filepath.Join(d.Dir(), "layers", "*.img"))

@@ -95,7 +95,7 @@ func (prog *program) run(t *testing.T, p *platform, r *row, ref, name string) {
 		for n := range times(5, 2) {
 			steps(t, s, 3)
 			m.suspend(t)
-			// The client asks while nobody is there. Its request waits in the network.
+			// The client asks while no daemon runs. Its request waits in the network.
 			answer := make(chan error, 1)
 			go func() { answer <- s.step() }()
 			m.resume(t)

@@ -69,7 +69,7 @@ func (s *httpSession) step() error {
 	return nil
 }
 
-// firstNumber reads "7 whatever".
+// firstNumber reads the number in "7 text".
 func firstNumber(body string) (int, error) {
 	word, _, _ := strings.Cut(strings.TrimSpace(body), " ")
 	return strconv.Atoi(word)

@@ -140,7 +140,7 @@ func runs(t *testing.T, on *peertest.Peer, stdin string, command ...string) (out
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	check(t, on.Inside(cmd.Start)) // a child is in the namespace of the thread that starts it
-	_ = cmd.Wait()                 // its exit code tells
+	_ = cmd.Wait()                 // its exit code is checked
 	t.Logf("%s: exit code %d, %q, %q", command[0], cmd.ProcessState.ExitCode(), stdout.String(), stderr.String())
 	return stdout.String(), cmd.ProcessState.ExitCode()
 }

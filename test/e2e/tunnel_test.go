@@ -36,7 +36,7 @@ func (m *machine) proxy(t *testing.T, port int, bind string) *machine {
 	t.Cleanup(func() {
 		killed := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		defer killed.Stop()
-		_ = cmd.Process.Signal(syscall.SIGINT) // unless it has ended, which Wait tells
+		_ = cmd.Process.Signal(syscall.SIGINT) // unless it has ended, which Wait reports
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("hangar proxy: %v", err)
 		}
@@ -82,7 +82,7 @@ func TestProxiedPrograms(t *testing.T) {
 	}
 }
 
-// TestProxyEnds: who is connected learns that the Machine or the daemon has ended.
+// TestProxyEnds: a connected client learns that the Machine or the daemon has ended.
 func TestProxyEnds(t *testing.T) {
 	p := start(t)
 	m, _, _ := p.runKeeper(t, "keeper", nil)

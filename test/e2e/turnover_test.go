@@ -28,8 +28,9 @@ import (
 	"github.com/hangar-platform/hangar/test/daemon"
 )
 
-// What a destroyed Machine or volume keeps by design: its log, its snapshots, and records in the
-// journal and the cluster state; and series, whose store has more and fewer files by itself.
+// keptByDesign is what a destroyed Machine or volume keeps: its log, its snapshots, and records
+// in the journal and the cluster state; and series, whose store has more and fewer files by
+// itself.
 var keptByDesign = []string{"logs", "metrics", "snapshots", "snapshots-cache", "state"}
 
 // heapAtRest is how much of the daemon's heap may be in use when nothing happens, and heapPerCycle
@@ -43,15 +44,15 @@ const (
 // collectedWithin is how soon the heap is collected when nothing happens.
 const collectedWithin = 150 * time.Second
 
-// turnoverConfig is what all Machines of the test are like: one serves whoever comes, and none is
+// turnoverConfig is the config of all Machines of the test: one serves any request, and none is
 // started or stopped by that.
 const turnoverConfig = `{"image":%q,"guest":{"cpus":1,"memory_mb":256},"restart":{"policy":"no"},"stop_config":{"signal":"SIGKILL"},
 	"services":[{"protocol":"tcp","internal_port":8080,"autostart":false,"autostop":"off","ports":[{"port":80,"handlers":["http"]}]}]}`
 
 // TestNothingStaysBehind lets Machines and volumes come and go, several at once and in every way
-// that there is, beside a Machine that stays. What the platform has on the server is then what it
-// had after a few of these cycles; see census. What is kept of the destroyed by design is left out,
-// but that there is one log of each Machine at most.
+// that there is, beside a Machine that stays. The platform's things on the server are then those
+// that it had after a few of these cycles; see census. What is kept of destroyed ones by design
+// is left out, except that there is at most one log of each Machine.
 func TestNothingStaysBehind(t *testing.T) {
 	p := startWith(t, "--quota", "volumes=unlimited,volume_gb=unlimited,snapshots=unlimited,machines=unlimited", "--volume-overcommit", "100")
 	p.publish(t)
@@ -84,7 +85,7 @@ func TestNothingStaysBehind(t *testing.T) {
 	}
 }
 
-// creators counts, in the stacks that a daemon has printed, the goroutines by who has started them.
+// creators counts, in the stacks that a daemon has printed, the goroutines by their creator.
 func creators(stacks string) (list []string) {
 	counts := map[string]int{}
 	for line := range strings.Lines(stacks) {
@@ -154,8 +155,7 @@ func (p *platform) turnOver(t *testing.T, image string, seed uint64, from, to in
 	return made
 }
 
-// turnover is one cycle: a Machine with a volume, what is done with them, and what is made of
-// them.
+// turnover is one cycle: a Machine with a volume, the operations on them, and the results.
 type turnover struct {
 	*platform
 	random *rand.Rand
@@ -323,8 +323,7 @@ func (c *turnover) clone(ctx context.Context) error {
 	return c.reach(ctx, m.Ref(), hangar.MachineStarted)
 }
 
-// request asks the App for something. Which of its Machines is asked and whether that one is about
-// to go makes no difference here.
+// request asks the App for something. Any of its Machines may answer, even one that is about to go.
 func (c *turnover) request(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -448,9 +447,9 @@ func attempt(try func() error) (err error) {
 	return fmt.Errorf("still after %s: %w", patience, err)
 }
 
-// How long a census must have stayed the same to be taken, and how long is waited for that: what
-// was released may take a moment longer than its state, idle connections end by and by, and the
-// kernel takes devices down in its own time.
+// How long a census must have stayed the same to be taken, and how long is waited for that:
+// released resources may take a moment longer than their state, idle connections end gradually, and
+// the kernel takes devices down in its own time.
 const (
 	settledFor    = 4 * time.Second
 	settledWithin = 90 * time.Second
@@ -564,7 +563,7 @@ func TestCensusSeesWhatStays(t *testing.T) {
 		}
 	}
 	leaks := []struct {
-		seen []string // beginnings of what is to be told
+		seen []string // prefixes of the expected reports
 		make func(t *testing.T)
 	}{
 		{[]string{"process stays", "zombie (sleep)"}, func(t *testing.T) {

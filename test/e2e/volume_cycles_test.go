@@ -48,7 +48,7 @@ func TestSuspendCyclesKeepVolumes(t *testing.T) {
 		read += found.Read
 	}
 	t.Logf("%d cycles, %d kills of the daemon, %v batches, %d bytes read and right", most, kills, w.Acked(), read)
-	// The same after a stop; the root file system begins anew then.
+	// The same after a stop; the root file system is fresh then.
 	m.stop(t)
 	m.mustHave(t, w.Acked()[:1])
 }

@@ -105,7 +105,7 @@ func (m *machine) query(t *testing.T, text string) string {
 	return strings.TrimSpace(local(t, append(m.psql(), "--command", text)...))
 }
 
-// told are numbers that a database was told one by one, and committed.
+// told are numbers that were sent to a database one by one, and committed.
 type told struct {
 	last  atomic.Int64
 	ended chan int64 // the last one, once there is no database any more

@@ -46,7 +46,7 @@ func (p *platform) volume(t *testing.T, in hangar.VolumeCreate) *disk {
 	return d
 }
 
-// now is the volume as it is told.
+// now is the volume as the API reports it.
 func (d *disk) now(t *testing.T) *hangar.Volume {
 	t.Helper()
 	v, err := d.p.c.Volume(t.Context(), d.ref)
@@ -56,7 +56,7 @@ func (d *disk) now(t *testing.T) *hangar.Volume {
 	return v
 }
 
-// until waits for something to be told of the volume.
+// until waits until the API reports something of the volume.
 func (d *disk) until(t *testing.T, what string, ok func(*hangar.Volume) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !ok(d.now(t)); time.Sleep(20 * time.Millisecond) {
@@ -308,7 +308,7 @@ func TestVolumeLife(t *testing.T) {
 		if _, err := other.Run(t.Context(), 5); err != nil {
 			t.Fatal(err)
 		}
-		// One lets go of its volume while another one runs that was started with it there.
+		// One Machine releases its volume while another one runs that was started with it there.
 		m.stop(t)
 		d.mustBeClosed(t)
 		w = m.mustHave(t, w.Acked())

@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +67,45 @@ func ask(ctx context.Context, c *http.Client, at netip.Addr, within time.Duratio
 	return string(b), err
 }
 
+// TestWireGuardOverWebSocket: a computer whose network passes no UDP reaches a Machine, and finds it by its name, through
+// the port of HTTPS, also after the daemon was killed. It calls the gateway by an address or by the name of the API, as
+// its configuration says, and one that is no peer gets no answer.
+func TestWireGuardOverWebSocket(t *testing.T) {
+	p := start(t)
+	m, _, state := p.runKeeper(t, "keeper", nil)
+	https, err := os.ReadFile(filepath.Join(p.d.Dir(), "https.addr"))
+	check(t, err)
+	at, err := netip.ParseAddrPort(strings.TrimSpace(string(https)))
+	check(t, err)
+	at = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port())
+	for name, host := range map[string]string{"address": "127.0.0.1", "name": "api.hangar.localhost"} {
+		config := p.peerConfig(t, "personal", "behind-"+name)
+		config.Endpoint = peertest.OverWebSocket(t, host, at)
+		peer := peertest.Start(t, config)
+		reached := func() {
+			t.Helper()
+			answer, err := ask(t.Context(), httpOf(peer), netip.MustParseAddr(m.ip), patience)
+			if err != nil || !strings.Contains(answer, state.ID) {
+				t.Fatalf("by %s the machine answers %q, %v", name, answer, err)
+			}
+		}
+		reached()
+		found, err := peer.Resolver().LookupNetIP(t.Context(), "ip6", string(app)+".internal")
+		if err != nil || len(found) != 1 || found[0].String() != m.ip {
+			t.Errorf("by %s the peer finds the machine at %v, %v", name, found, err)
+		}
+		p.d.Kill()
+		p.d.Up()
+		reached()
+	}
+	stranger := p.peerConfig(t, "personal", "removed")
+	p.d.Run("wireguard", "remove", "personal", "removed")
+	stranger.Endpoint = peertest.OverWebSocket(t, at.Addr().String(), at)
+	if _, err := ask(t.Context(), httpOf(peertest.Start(t, stranger)), netip.MustParseAddr(m.ip), refusalPatience); err == nil {
+		t.Error("one that is no peer reaches the machine")
+	}
+}
+
 // TestWireGuard: a computer elsewhere calls a Machine of its network, and nothing but
 // that network; it comes back after the daemon was killed, and stays away once it is
 // removed.
@@ -99,7 +140,7 @@ func TestWireGuard(t *testing.T) {
 
 	for who, args := range map[string][]string{"another organization": {"acme"}, "another network": {"personal", "--network", "staging"}} {
 		config := p.peerConfig(t, args...)
-		config.AllowedIPs = netip.MustParsePrefix("fdaa::/16") // a peer's own configuration protects nobody
+		config.AllowedIPs = netip.MustParsePrefix("fdaa::/16") // a peer's own configuration protects no one else
 		stranger := peertest.Start(t, config)
 		if _, err := ask(t.Context(), httpOf(stranger), address, refusalPatience); err == nil {
 			t.Errorf("a peer of %s reaches the machine", who)

@@ -24,8 +24,8 @@ const (
 	size    = 1536 << 20 // bytes of the disk
 )
 
-// world is a daemon on a small disk, a Machine of somebody who wants to be left alone, and
-// what that one was told is so.
+// world is a daemon on a small disk, with a Machine of another tenant that is not to be disturbed,
+// and the writes that were acknowledged to it.
 type world struct {
 	*testing.T
 	d     *daemon.Daemon
@@ -39,10 +39,10 @@ type world struct {
 	took  map[string]int
 }
 
-// TestTenantFillsTheDisk fills the disk with what a program that runs may write, with images,
-// volumes and Machines, in any order, kills the daemon meanwhile and makes room again. The
-// daemon never ends by itself and starts on the full disk; what was acknowledged is there, and
-// what is refused says why.
+// TestTenantFillsTheDisk fills the disk with what a running program may write, with images,
+// volumes and Machines, in any order, kills the daemon meanwhile and makes room again. The daemon
+// never ends by itself and starts on the full disk; acknowledged data is there, and a refusal
+// says why.
 func TestTenantFillsTheDisk(t *testing.T) {
 	seed := uint64(time.Now().UnixNano()) >> 1
 	if text := os.Getenv("FULL_SEED"); text != "" {
@@ -193,7 +193,7 @@ func (w *world) act() {
 	}
 }
 
-// fill writes as a program does that runs already, and that nobody asks.
+// fill writes as a running program does, without asking.
 func (w *world) fill() error {
 	f, err := os.CreateTemp(w.d.Dir(), "fill")
 	if err != nil {

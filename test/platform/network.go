@@ -101,7 +101,7 @@ func (gateway) OpenGateway(context.Context) (hangar.PeerGateway, error) {
 	return hangar.PeerGateway{EndpointIP: "peers.example", EndpointPort: 51820, GatewayKey: gatewayKey}, nil
 }
 
-// gatewayKey is of no use: its private half does not exist.
+// gatewayKey cannot be used: its private half does not exist.
 const gatewayKey = "bmXOC+F1FxEMF9dyiK2H5/1SUtzH0JuVo51h2wPfgyo="
 
 func (gateway) AwaitPeer(context.Context, hangar.PeerKey, netip.Addr) error { return nil }

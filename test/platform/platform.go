@@ -1,14 +1,13 @@
-// Package platform runs the whole platform inside a test, with Machines that are pretended.
+// Package platform runs the whole platform inside a test, with pretended Machines.
 //
-// It is the daemon that is shipped, of package daemon, with the fake driver, in a directory of
-// the test's own and with a cluster state in memory. What is around a server is a part of the
-// test: registries that have every image, a network in which every Machine has the same few
-// programs, and a DNS that has no name. It starts in a tenth of a second and needs no root, but
-// for volumes.
+// It is the shipped daemon, of package daemon, with the fake driver, in a directory of the test's
+// own and with a cluster state in memory. The surroundings of a server are a part of the test:
+// registries that have every image, a network in which every Machine has the same few programs, and
+// a DNS that has no name. It starts in a tenth of a second and needs no root, except for volumes.
 //
 // Several run at the same time. A Platform may be used from many goroutines.
 //
-// Nothing in it decides anything: what the platform does, the shipped code does.
+// It decides nothing: all behaviour is the shipped code's.
 package platform
 
 import (

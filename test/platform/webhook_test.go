@@ -93,7 +93,7 @@ func (r *receiver) until(ctx context.Context, ok func(provider.MachineEvent) boo
 	}
 }
 
-// eventsOf are the events of a Machine as its API tells them, the oldest first.
+// eventsOf are the events of a Machine from its API, the oldest first.
 func eventsOf(t *testing.T, c *client.Client, ref hangar.MachineRef) []hangar.Event {
 	t.Helper()
 	events, err := c.MachineEvents(t.Context(), ref, 50)
@@ -104,8 +104,8 @@ func eventsOf(t *testing.T, c *client.Client, ref hangar.MachineRef) []hangar.Ev
 	return events
 }
 
-// TestWebhookGetsEveryEvent: the webhook of an organization gets every event of its Machines, in order
-// and signed, and nothing of anybody else.
+// TestWebhookGetsEveryEvent: the webhook of an organization gets every event of its Machines, in
+// order and signed, and none of other organizations.
 func TestWebhookGetsEveryEvent(t *testing.T) {
 	t.Parallel()
 	p := platform.Start(t, platform.Options{Config: func(c *daemon.Config) { c.AllowWebhook = []string{"127.0.0.0/8"} }})

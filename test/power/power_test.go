@@ -2,9 +2,9 @@
 // server: every write and flush that reaches the disk under the image is logged, and images
 // are made of what a disk may have kept at any moment.
 //
-// A disk keeps all that was written before a flush which it completed, and of what was
-// written later any part, in any order, down to sectors. From each such image a volume is
-// opened as after a crash; everything that a program had synced by then must be there.
+// A disk keeps all that was written before a flush which it completed, and any part of later
+// writes, in any order, down to sectors. From each such image a volume is opened as after a crash;
+// everything that a program had synced by then must be there.
 package power
 
 import (
@@ -151,8 +151,8 @@ func promisedBy(promises []promise, entries int) (acked []uint64) {
 
 type loss struct{ later, lost int }
 
-// loseSome does some of the writes after a flush to an image: a random number of them, of
-// which each may be missing, torn or there; but for those that ask to be there.
+// loseSome does some of the writes after a flush to an image: a random number of them, of which
+// each may be missing, torn or there; except for those that must be there.
 func loseSome(t *testing.T, random *rand.Rand, later []entry, log *os.File, file string) (l loss) {
 	t.Helper()
 	image, err := os.OpenFile(file, os.O_RDWR, 0)

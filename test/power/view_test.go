@@ -18,9 +18,9 @@ import (
 // views are how many are taken of each volume.
 const views = 2
 
-// TestViewsAreOfOneMoment freezes a volume while a program writes to it, and copies the
-// view slowly while that goes on. The copy must have all that was acknowledged before, and
-// nothing of what came later in the wrong place.
+// TestViewsAreOfOneMoment freezes a volume while a program writes to it, and copies the view slowly
+// while the writes continue. The copy must have all that was acknowledged before, and nothing of
+// what came later in the wrong place.
 func TestViewsAreOfOneMoment(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

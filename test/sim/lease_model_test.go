@@ -9,7 +9,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What a client asks of a Machine that may be leased.
+// The requests of a client to a Machine that may be leased.
 const (
 	opAcquire = "acquire" // or refresh
 	opRelease = "release"
@@ -49,12 +49,12 @@ type leaseOutput struct {
 	back    int64
 }
 
-// leaseState is what a Machine can be: leased until a time, at a version. What an
-// operation without an answer has left is "?" until somebody has seen it.
+// leaseState is what a Machine can be: leased until a time, at a version. The result of an
+// operation without an answer is "?" until a client has seen it.
 type leaseState struct {
 	nonce   string // "": not leased
 	by      int    // operation that acquired or refreshed it last
-	expires int64  // when it ends; of one that nobody has seen, the soonest
+	expires int64  // when it ends; of an unseen one, the soonest
 	unseen  bool   // expires is the soonest
 	version string
 	wrote   int   // operation that wrote the version
@@ -161,7 +161,7 @@ func (s leaseState) acquire(in leaseInput, out leaseOutput, admitted bool) []lea
 	return s.choose(out.answer, "", admitted, next)
 }
 
-// see returns s if out can be what somebody saw of its lease.
+// see returns s if out can be what a client saw of its lease.
 func (s leaseState) see(out leaseOutput) []leaseState {
 	if s.nonce == unseen {
 		s.nonce = out.nonce
@@ -215,7 +215,7 @@ func describeLeaseOp(in leaseInput, out leaseOutput) string {
 	return b.String()
 }
 
-// TestLeaseModel makes sure that the model tells right from wrong.
+// TestLeaseModel makes sure that the model accepts right histories and refuses wrong ones.
 func TestLeaseModel(t *testing.T) {
 	const hour = int64(time.Hour)
 	op := func(from, to int64, in leaseInput, out leaseOutput) porcupine.Operation {

@@ -127,7 +127,7 @@ func (l *leaseGame) round(rng *rand.Rand) {
 		l.d.Kill()
 	}
 	group.Wait()
-	// What had no answer has happened by now, or never will.
+	// Operations without an answer have happened by now, or never will.
 	for _, m := range l.machines {
 		m.close(time.Now().UnixNano())
 	}
@@ -231,8 +231,8 @@ func (l *leaseGame) answerOf(in leaseInput, err error) string {
 	}
 }
 
-// knowledge is a nonce and a version for an operation: often those that were seen
-// last, by whomever, sometimes older ones or none.
+// knowledge is a nonce and a version for an operation: often the last seen ones, by any client,
+// sometimes older ones or none.
 func (m *leasedMachine) knowledge(rng *rand.Rand) (nonce, version string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,7 +304,7 @@ func (l *leaseGame) check(m *leasedMachine) {
 	}
 }
 
-// checkSecrets: a nonce is told to who holds the lease or may, and to nobody else.
+// checkSecrets: only the holder of a lease, and those that may act for it, see the nonce.
 func (l *leaseGame) checkSecrets() {
 	l.Helper()
 	output := l.d.Output()

@@ -86,7 +86,7 @@ func (s *shelf) learn(now *hangar.Volume, snapshots []*hangar.Snapshot) {
 	s.mu.Unlock()
 	switch {
 	case now.State.Gone() && !v.gone && !v.mayGo:
-		s.Errorf("volume %s is %s, and nobody asked for that", now.ID, now.State)
+		s.Errorf("volume %s is %s, which was not requested", now.ID, now.State)
 	case now.State == hangar.VolumeFailed && v.source != nil && v.source.doomed: // before it could be copied
 	case now.State == hangar.VolumeFailed && v.cut: // and undeleted
 	case now.State == hangar.VolumeFailed && !v.gone:
@@ -235,8 +235,7 @@ func (s *shelf) found(v *kept) (blockstest.State, error) {
 	return v.writer.Check(ctx)
 }
 
-// complaints compares what is on the host with what is recorded. What was released may
-// take a moment longer.
+// complaints compares the host with the records. Released resources may take a moment longer.
 func (s *shelf) complaints() (list []string) {
 	s.Helper()
 	running := make(map[hangar.VolumeID]bool)
@@ -381,8 +380,8 @@ func (s *shelf) drill() {
 	}
 }
 
-// checkRows compares the journal of the host with what the cluster state says of it, once
-// the daemon has ended: they agree, but for what waits to be published.
+// checkRows compares the journal of the host with the cluster state, once the daemon has ended:
+// they agree, except for rows that wait to be published.
 func (s *shelf) checkRows() {
 	s.Helper()
 	log := slog.New(slog.DiscardHandler)

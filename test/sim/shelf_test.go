@@ -36,11 +36,11 @@ const (
 	killedStorage = "storage"
 )
 
-// TestVolumesUnderKills plays users of volumes while programs write to them, and kills the
-// daemon, the process behind a volume or a sandbox in the middle of that. What programs
-// were told is durable must be there in the end, on the volumes and in every snapshot that
-// is complete; nothing may be open twice, and nothing without need. SIM_TIME bounds it, and
-// SIM_KILL says what is killed wherever there is one, and not one of the three by chance.
+// TestVolumesUnderKills plays users of volumes while programs write to them, and kills the daemon,
+// the process behind a volume or a sandbox in the middle of that. Writes that were acknowledged as
+// durable must be there in the end, on the volumes and in every snapshot that is complete; nothing
+// may be open twice, and nothing without need. SIM_TIME bounds it, and SIM_KILL says what is killed
+// wherever there is one, and not one of the three by chance.
 func TestVolumesUnderKills(t *testing.T) {
 	if only := os.Getenv("SIM_DRIVER"); only != "" && only != "gvisor" {
 		t.Skip("programs write only where they really run")
@@ -55,7 +55,7 @@ func TestVolumesUnderKills(t *testing.T) {
 		t.Fatalf("SIM_KILL: there is no %s to kill", only)
 	}
 	t.Logf("SIM_SEED=%d SIM_TIME=%s SIM_KILL=%s", seed, lasts, only)
-	// What was destroyed is kept for a day, and counts.
+	// Destroyed volumes are kept for a day, and count.
 	d := daemon.Start(t, daemon.Options{Args: []string{"--volume-overcommit", "100"}})
 	s := &shelf{
 		T: t, d: d, c: d.Client(), rng: rand.New(rand.NewPCG(seed, 2)), volumes: make(map[hangar.VolumeID]*kept),
@@ -248,7 +248,7 @@ func (s *shelf) note(v *kept) []uint64 {
 	return slices.Clone(v.acked)
 }
 
-// act does one random thing to a volume that nobody else does something to.
+// act does one random thing to a volume that is not in use otherwise.
 func (s *shelf) act(ctx context.Context, group *sync.WaitGroup, rng *rand.Rand) {
 	if rng.IntN(30) == 0 {
 		s.create(ctx, hangar.VolumeCreate{Name: "data", SizeGB: 1}, nil)

@@ -1,7 +1,6 @@
-// Package sim plays random users against the real daemon and kills it at random
-// moments. After each round the daemon is started again and everything that was
-// acknowledged must be true, everything that was under way must have come to an
-// end, and nothing may be on the host that no record claims.
+// Package sim plays random users against the real daemon and kills it at random moments. After each
+// round the daemon is started again and everything that was acknowledged must be true, everything
+// that was under way must have come to an end, and nothing may be on the host without a record.
 //
 // A run is determined by its seed as far as the scheduler allows; a failure prints
 // it. SIM_SEED, SIM_ROUNDS and SIM_DRIVER choose another run than the default.
@@ -82,8 +81,8 @@ func play(t *testing.T, driver string, seed uint64, rounds int) {
 	w.checkRows()
 }
 
-// fact is what is known of a Machine from answers: what was acknowledged, and
-// whether something else was asked without an answer.
+// fact is what is known of a Machine from answers: the acknowledged state, and whether there was
+// another request without an answer.
 type fact struct {
 	ref    hangar.MachineRef
 	expect hangar.MachineState // after the last verb that was acknowledged
@@ -442,7 +441,7 @@ func (w *world) check() {
 // mostEvents is how many events the platform answers with.
 const mostEvents = 50
 
-// checkVersions: what was acknowledged is listed, newest first.
+// checkVersions: acknowledged versions are listed, newest first.
 func (w *world) checkVersions(f *fact, m *hangar.Machine) {
 	w.Helper()
 	versions, err := w.c.MachineVersions(w.Context(), f.ref)
@@ -557,8 +556,8 @@ func (w *world) checkApps() {
 	}
 }
 
-// checkRows compares the journal of the host with what the cluster state says of it,
-// once the daemon has ended: they agree, but for what waits to be published.
+// checkRows compares the journal of the host with the cluster state, once the daemon has ended:
+// they agree, except for rows that wait to be published.
 func (w *world) checkRows() {
 	w.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -607,8 +606,8 @@ func (w *world) forget(f *fact) {
 	w.mu.Unlock()
 }
 
-// checkHistory walks the events, each of which must be allowed to follow the one
-// before it. An exit is told once for each time the main process ran.
+// checkHistory walks the events, each of which must be allowed to follow the one before it. There
+// is one exit for each run of the main process.
 func (w *world) checkHistory(m *hangar.Machine) {
 	w.Helper()
 	whole := len(m.Events) < mostEvents
@@ -634,7 +633,7 @@ func (w *world) checkHistory(m *hangar.Machine) {
 			w.Errorf("machine %s went from %s to %s: %s", m.ID, from, to, history(m))
 		}
 		if before.Type == e.Type && before.Status == e.Status {
-			w.Errorf("machine %s was told twice that it is %s/%s: %s", m.ID, e.Type, e.Status, history(m))
+			w.Errorf("machine %s has two events for %s/%s: %s", m.ID, e.Type, e.Status, history(m))
 		}
 		if before.ID >= e.ID {
 			w.Errorf("machine %s: event %s is not older than %s", m.ID, before.ID, e.ID)
@@ -656,8 +655,8 @@ func history(m *hangar.Machine) string {
 	return b.String()
 }
 
-// checkHost compares what is on the host with what is recorded. What a Machine at
-// rest releases may take a moment longer than its state.
+// checkHost compares the host with the records. The resources of a Machine at rest may take a
+// moment longer than its state.
 func (w *world) checkHost() {
 	w.Helper()
 	var complaints []string

@@ -307,5 +307,5 @@ func (s *storage) lost(times int) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	s.Fatal("nobody noticed that the volume was lost")
+	s.Fatal("the loss of the volume was not noticed")
 }

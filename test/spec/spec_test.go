@@ -6,9 +6,8 @@
 // one, add it to the table of its chapter: nothing else is needed. Rows do not depend
 // on each other, because each makes its own App, Machine or volume.
 //
-// Where this server deliberately does something else, the row says so in its member
-// differs and asserts what it does. docs/api.md lists these rows; this package writes
-// that list.
+// Where this server deliberately differs, the row says so in its member differs and asserts the
+// actual behaviour. docs/api.md lists these rows; this package writes that list.
 package spec_test
 
 import (

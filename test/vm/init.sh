@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of the machine: it makes a system of what there is, runs the test and
-# powers off. The console is ttyS0; what the test writes goes to ttyS1, alone.
+# The first process of the machine: it sets the system up, runs the test and powers off. The console
+# is ttyS0; only the test's output goes to ttyS1.
 
 /bin/busybox --install -s /sbin
 export PATH=/bin:/sbin HOME=/ LC_ALL=C TMPDIR=/disk/tmp

@@ -59,7 +59,7 @@ func writeTree(ctx context.Context, name string, k *image, g Guest, test Test) e
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/disk", "/bin", "/sbin"} {
 		a.dir(dir)
 	}
-	// Nobody opens a console for the first process but the kernel, before devtmpfs.
+	// The kernel alone opens a console for the first process, before devtmpfs.
 	a.entry("/dev/console", modeChar|0o600, 5, 1, nil)
 	if err := a.end(); err != nil {
 		return err

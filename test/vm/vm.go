@@ -1,14 +1,13 @@
-// Package vm runs tests of this module in a virtual machine with Debian's kernel, for what
-// the kernel of the server that they are run on may lack or refuse: device mapper, and
-// growing a file system that is mounted.
+// Package vm runs tests of this module in a virtual machine with Debian's kernel, for features that
+// the server's own kernel may lack or refuse: device mapper, and growing a mounted file system.
 //
 // `make vm` runs it; nothing else does. The kernel comes from the package mirror and is
 // kept, unpacked and never installed, in the user's cache directory. The processor is
 // emulated, so that a server without KVM will do. Nothing else is left behind: the disk of
 // the machine is a file in a temporary directory, and QEMU ends when the test does.
 //
-// The machine has no network and no more of a system than Guest names: it is no place for
-// tests of Machines.
+// The machine has no network and only the system that Guest names: it is no place for tests of
+// Machines.
 package vm
 
 import (

@@ -30,7 +30,7 @@ func cacheDir(t *testing.T) string {
 	return filepath.Join(dir, "hangar-vm")
 }
 
-// A machine that fails is told from a test that fails, and says what it said last.
+// A machine that fails is told from a test that fails, and its last output is reported.
 func TestFailures(t *testing.T) {
 	asked(t)
 	small := vm.Guest{

@@ -1,5 +1,5 @@
 // Package wire tests what the API of a whole platform sends: golden exchanges, byte by byte, and
-// what it answers to requests that are rarely sent.
+// the answers to unusual requests.
 package wire
 
 import (
@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -87,9 +88,14 @@ var requestSecret = regexp.MustCompile(`"request_secret": "(\w+)"`)
 func replay(t *testing.T, archive *txtar.Archive) *txtar.Archive {
 	t.Helper()
 	names := newPlaceholders() // of times from now on
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
 	p := platform.Start(t, platform.Options{Version: "1.2.3", Config: func(c *daemon.Config) {
-		c.ACME = "https://127.0.0.1:1/directory" // certificates can be requested, and never come
-		c.DiskReserve = 1 << 10                  // otherwise the disk of the server decides
+		c.ACME = "https://" + silent.Addr().String() + "/directory" // certificates can be requested, and never come
+		c.DiskReserve = 1 << 10                                     // otherwise the disk of the server decides
 	}})
 	transport := &http.Transport{DisableCompression: true}
 	defer transport.CloseIdleConnections()

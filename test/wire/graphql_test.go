@@ -43,7 +43,8 @@ func readSchema(t *testing.T) *ast.Schema {
 // without errors.
 func TestEveryOperationHasAnExchange(t *testing.T) {
 	t.Parallel()
-	// It ends a session, and exchanges have tokens that come of none: there, its refusal is replayed.
+	// It ends a session, and exchanges have tokens without a session: there, its refusal is
+	// replayed.
 	refused := map[string]bool{"logOut": true, "deleteOrganizationMembership": true, "latestImageDetails": true}
 	replayed, answered := map[string]bool{}, map[string]bool{}
 	files, err := filepath.Glob("testdata/graphql*.txtar")
@@ -190,9 +191,9 @@ func (a *asker) value(t *ast.Type, depth int) string {
 	}
 }
 
-// TestRandomGraphQL sends thousands of random requests, many of them wrong, to a platform that has
-// some of everything. Each is answered with 200 and an answer that is JSON, and none with a fault of the
-// platform; what is kept in memory does not grow with them.
+// TestRandomGraphQL sends thousands of random requests, many of them wrong, to a platform that
+// has some of everything. Each is answered with 200 and an answer that is JSON, and none with a
+// fault of the platform; memory does not grow with them.
 func TestRandomGraphQL(t *testing.T) {
 	p := platform.Start(t, platform.Options{})
 	c := p.Client()

@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-// described is an operation of the document, as those who attack it need it.
+// described is an operation of the document, as the attacks need it.
 type described struct {
 	method, path string
 	parameters   []string // of the query
@@ -96,6 +96,9 @@ func (t target) with(tb testing.TB, app hangar.AppName) target {
 		tb.Fatal(err)
 	}
 	t.machine = m.ID
+	tb.Cleanup(func() { // its Machines take room from those of other tests; a hostile request may have destroyed it
+		_ = t.client.DestroyApp(context.WithoutCancel(tb.Context()), app, true)
+	})
 	return t
 }
 
@@ -202,8 +205,8 @@ func wrongRefusal(a answer) string {
 // leaveAfter is when the caller of a hostile request leaves: some follow what never ends.
 const leaveAfter = 50 * time.Millisecond
 
-// TestHostileRequests asks every operation of the document for what hardly anybody
-// asks for: paths, queries and bodies that are broken in ever other ways.
+// TestHostileRequests sends unusual requests to every operation of the document: paths, queries
+// and bodies that are broken in ever other ways.
 func TestHostileRequests(t *testing.T) {
 	t.Parallel()
 	rounds := 200
@@ -218,7 +221,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Parallel()
 			h := fnv.New64a()
 			_, _ = io.WriteString(h, d.String())
-			m := mutator{rand.New(rand.NewPCG(*seed, h.Sum64()))} // the same whatever other operations there are
+			m := mutator{rand.New(rand.NewPCG(*seed, h.Sum64()))} // the same for any set of other operations
 			target := shared.with(t, hangar.AppName(fmt.Sprintf("web-%d", i)))
 			for round := range rounds {
 				path := target.at(d, func(string) string {

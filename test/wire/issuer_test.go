@@ -43,11 +43,11 @@ func TestIssuerIsCached(t *testing.T) {
 		for _, known := range []string{tag, "W/" + tag, `"other", ` + tag, "*"} {
 			a := ask(http.MethodGet, path, known)
 			if a.status != http.StatusNotModified || len(a.body) != 0 || a.header.Get("ETag") != tag || a.header.Get("Cache-Control") == "" {
-				t.Errorf("%s: who has %s is answered %d with %v and %d bytes", path, known, a.status, a.header, len(a.body))
+				t.Errorf("%s: with %s the answer is %d with %v and %d bytes", path, known, a.status, a.header, len(a.body))
 			}
 		}
 		if a := ask(http.MethodGet, path, `"other"`); a.status != http.StatusOK {
-			t.Errorf("%s: who has another one is answered %d", path, a.status)
+			t.Errorf("%s: with another tag the answer is %d", path, a.status)
 		}
 		if a := ask(http.MethodHead, path, ""); a.status != http.StatusOK || a.header.Get("ETag") != tag {
 			t.Errorf("%s: HEAD is answered %d with %v", path, a.status, a.header)

@@ -47,9 +47,8 @@ var (
 	malformed = regexp.MustCompile(`^(invalid character|unexpected end of JSON|the body is|json: cannot unmarshal \w+ into Go value|exceeded max depth)`)
 )
 
-// TestMutatedConfigs sends valid creations and updates with something wrong in them.
-// Whatever it is, the answer is no 5xx, is as the document says, and an error names
-// a property.
+// TestMutatedConfigs sends valid creations and updates with something wrong in them. No answer is a
+// 5xx, each is as the document says, and an error names a property.
 func TestMutatedConfigs(t *testing.T) {
 	rounds := 10_000
 	if testing.Short() || racetest.Enabled {
@@ -207,7 +206,7 @@ func (m mutator) mutate(object map[string]any) {
 	}
 }
 
-// value is one that hardly anybody expects.
+// value is an unexpected one.
 func (m mutator) value() any {
 	numbers := []json.Number{
 		"0", "-0", "-1", "1", "65535", "65536", "1.5", "1e2", "1e999", "-1e-999", "2147483648", "4294967296", "9223372036854775807",

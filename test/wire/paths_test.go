@@ -51,14 +51,14 @@ func TestOddTargets(t *testing.T) {
 	for line, want := range map[string]int{
 		"GET * HTTP/1.1":                      http.StatusNotFound,
 		"CONNECT example.com:443 HTTP/1.1":    http.StatusNotFound,
-		"GET http://example.com/ HTTP/1.1":    http.StatusNotFound,
+		"GET http://example.com/a HTTP/1.1":   http.StatusNotFound,
 		"GET /v1/apps/%2e%2e HTTP/1.1":        http.StatusNotFound,
 		"GET /v1/apps/./web HTTP/1.1":         http.StatusNotFound,
 		"GET /v1/%61pps HTTP/1.1":             http.StatusOK,
 		"GET /v1/apps/a%2Fb HTTP/1.1":         http.StatusNotFound,
 		"GET //v1/apps HTTP/1.1":              http.StatusNotFound,
 		"DELETE /v1/apps/web/../web HTTP/1.1": http.StatusNotFound,
-		"PUT / HTTP/1.1":                      http.StatusNotFound,
+		"PUT / HTTP/1.1":                      http.StatusMethodNotAllowed,
 		"OPTIONS /v1/apps HTTP/1.0":           http.StatusMethodNotAllowed,
 	} {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", p.Addr())

@@ -107,7 +107,8 @@ var amounts = []kind{ //nolint:gochecknoglobals // a table
 	member("build", "id", `1\d{12}`), // of a build: milliseconds since 1970
 }
 
-// number replaces what differs in the answer to a request, but for what the request says itself.
+// number replaces the variable parts of the answer to a request, except for what the request says
+// itself.
 func (p *placeholders) number(request, answer string, sent time.Time) string {
 	answer = p.spot(request, answer, composed)
 	answer = p.spot(request, p.known(answer), kinds)
@@ -119,7 +120,7 @@ func (p *placeholders) number(request, answer string, sent time.Time) string {
 	return p.times(answer, sent)
 }
 
-// spot replaces values of kinds, but for what the request says itself.
+// spot replaces values of kinds, except for what the request says itself.
 func (p *placeholders) spot(request, answer string, kinds []kind) string {
 	for _, k := range kinds {
 		answer = k.pattern.ReplaceAllStringFunc(answer, func(found string) string {

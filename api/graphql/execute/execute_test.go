@@ -224,7 +224,7 @@ func TestCallsAreBounded(t *testing.T) {
 	cancel()
 	response = s.Execute(ctx, asked, execute.Request{Query: "{ a: pet { name } }"}, func(error) {})
 	if len(response.Errors) != 1 || asked.calls != 2 {
-		t.Errorf("a request that has ended goes on: %d calls, %v", asked.calls, response.Errors)
+		t.Errorf("a request that has ended continues: %d calls, %v", asked.calls, response.Errors)
 	}
 }
 

@@ -51,10 +51,9 @@ type Request struct {
 	Extensions map[string]any `json:"extensions,omitempty"`
 }
 
-// validation are the rules of the specification that a request has to keep. Left out are those that
-// would refuse what is only not needed: fields that an object does not have, fragments on types that
-// there are not, fragments and variables that nothing uses. That fields which are merged are the same
-// is found out when they are.
+// validation is the rules of the specification that a request must follow. Omitted are those against
+// harmless surplus: fields that an object does not have, fragments on unknown types, unused fragments
+// and variables. Conflicts of merged fields are found during the merge.
 func validation() *rules.Rules {
 	return rules.NewRules(
 		rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule, rules.KnownFragmentNamesRule,

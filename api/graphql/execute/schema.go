@@ -39,7 +39,7 @@ func New[S any](text string, absent func(name string) string) (*Schema[S], error
 }
 
 // Define adds the resolvers of an object type, whose values are of the Go type T. One Go type may
-// stand for several object types, but not where an interface or a union has to tell them apart.
+// stand for several object types, but not where an interface or a union has to distinguish them.
 func Define[S, T any](s *Schema[S], name string, fields map[string]Resolver[S, T]) {
 	all := make(map[string]resolver[S], len(fields))
 	for field, resolve := range fields {
@@ -83,7 +83,7 @@ func (s *Schema[S]) Check() error {
 	return fmt.Errorf("schema and resolvers differ: %s", strings.Join(wrong, "; "))
 }
 
-// Types is the schema, for who makes requests of it.
+// Types is the schema, for callers that make requests of it.
 func (s *Schema[S]) Types() *ast.Schema { return s.types }
 
 // objectOf returns the object type of a value that stands where a type is expected.

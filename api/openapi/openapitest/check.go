@@ -1,10 +1,8 @@
-// Package openapitest checks that what a server answers is what its OpenAPI
-// document says.
+// Package openapitest checks the answers of a server against its OpenAPI document.
 //
 // A Document is stricter than what it was read from: an object may have no property
-// that its schema does not name, unless the schema says that it may have more. So
-// a property that nobody has described fails a test, while clients are free to
-// ignore it.
+// that its schema does not name, unless the schema says that it may have more. So an
+// undocumented property fails a test, while clients are free to ignore it.
 //
 // Handler and Transport look at what passes through them and change nothing. Bodies
 // that are streams are checked line by line, as they are read. Both may be used

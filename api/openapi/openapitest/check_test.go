@@ -58,7 +58,7 @@ var exchanges = map[string]struct {
 	"without a body":             {"DELETE", "/rooms/7", 204, "", ``, ""},
 	"a body too many":            {"DELETE", "/rooms/7", 204, jsonType, `{}`, "no body of type"},
 	"words before parameters":    {"GET", "/rooms/newest", 200, jsonType, `7`, ""},
-	"a method nobody described":  {"PUT", "/rooms/7", 200, jsonType, `{}`, "no such operation"},
+	"an undescribed method":      {"PUT", "/rooms/7", 200, jsonType, `{}`, "no such operation"},
 	"a method that is refused":   {"PUT", "/rooms/7", 405, jsonType, `{"error":"not allowed"}`, ""},
 	"an unknown path":            {"GET", "/nothing", 404, jsonType, `{"error":"nothing"}`, ""},
 	"an unknown path, badly":     {"GET", "/nothing", 404, jsonType, `{"x":1}`, "missing property 'error'"},
@@ -151,7 +151,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestBrokenOff: a body that is not read to its end is nobody's fault.
+// TestBrokenOff: a body that is not read to its end is not an error.
 func TestBrokenOff(t *testing.T) {
 	d := read(t)
 	l := &listener{TB: t}

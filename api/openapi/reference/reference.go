@@ -1,7 +1,7 @@
 // Package reference renders an OpenAPI document as one page of HTML for people.
 //
-// The page needs nothing else: no script, no font, no style from elsewhere, and it
-// is light or dark as the reader's system is. Every operation, schema and error has
+// The page loads nothing: its style and the script of its search field are in it, and
+// Policy allows no other script. It is light or dark as the reader's system is. Every operation, schema and error has
 // an anchor: "#createApp", "#schema-App", "#error-404". Texts of the document are
 // never trusted as HTML; of Markdown, paragraphs, lists with dashes and `code` are
 // read.
@@ -12,7 +12,9 @@ package reference
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -28,11 +30,23 @@ import (
 //go:embed page.html
 var source string
 
+//go:embed search.js
+var search string
+
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"markdown": markdown, "type": typeOf, "json": indented, "status": statusText,
+	"markdown": markdown, "type": typeOf, "json": indented, "anchor": anchorOf,
+	"search": func() template.JS { return template.JS(search) }, //nolint:gosec // it is a part of this package
+	"status": statusText,
 }).Parse(source))
 
-// HTML returns the page of a document, which is also to be had at a URL.
+// Policy is the Content-Security-Policy of the page.
+func Policy() string {
+	sum := sha256.Sum256([]byte(search))
+	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; frame-ancestors 'none'; base-uri 'none'"
+}
+
+// HTML returns the page of a document, which is also served at a URL.
 func HTML(d *openapi.Document, url string) ([]byte, error) {
 	view := pageView{Document: d, URL: url}
 	for _, tag := range d.Tags {
@@ -135,7 +149,7 @@ func viewOperation(method, path string, op *openapi.Operation) operation {
 	return o
 }
 
-// sentSchemas are the names of those that bodies of requests are made of.
+// sentSchemas are the names of the schemas in bodies of requests.
 func sentSchemas(d *openapi.Document) map[string]bool {
 	sent := map[string]bool{}
 	var walk func(s *openapi.Schema)
@@ -274,6 +288,9 @@ func indented(v any) (string, error) {
 	err := e.Encode(v)
 	return strings.TrimSpace(b.String()), err
 }
+
+// anchorOf is the anchor of a tag.
+func anchorOf(tag string) string { return "tag-" + strings.ReplaceAll(tag, " ", "-") }
 
 func statusText(status any) string {
 	code, _ := strconv.Atoi(fmt.Sprint(status))

@@ -23,7 +23,7 @@ func document() *openapi.Document {
 		Paths: map[string]map[string]*openapi.Operation{
 			"/rooms/{room}": {
 				"get": {
-					ID: "getRoom", Tags: []string{"Rooms"}, Summary: "Get " + hostile, Description: hostile, Security: []map[string][]string{{}},
+					ID: "getRoom", Tags: []string{"Rooms"}, Samples: []openapi.Sample{{Lang: "Shell", Source: "rooms show a7"}}, Summary: "Get " + hostile, Description: hostile, Security: []map[string][]string{{}},
 					Parameters: []openapi.Parameter{{Name: "room", In: "path", Description: hostile, Schema: text, Example: "a7"}},
 					Responses: map[string]*openapi.Response{
 						"200": {Content: map[string]openapi.Media{"application/json": {Schema: room, Example: map[string]string{"name": hostile}}}},
@@ -63,13 +63,13 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{
 		`id="getRoom"`, `id="schema-Room"`, `id="error-404"`, `id="tag-Rooms"`, `href="#error-404"`, `href="/rooms.json"`, "needs no token",
 		"First <code>code</code> paragraph.", "<li>one</li>", "A lone ` and ", "200 OK", "204 No Content", "No body.", "which may be left out",
-		`list of <a href="#schema-Room">Room</a>`, "object of string", "required", "curl $HANGAR/rooms/a7", "/rooms/{room} \\\n", `it&#39;\&#39;&#39;s`,
+		`list of <a href="#schema-Room">Room</a>`, "object of string", "required", "curl $HANGAR/rooms/a7", "<pre>rooms show a7</pre>", `data-where="GET /rooms/{room}"`, "/rooms/{room} \\\n", `it&#39;\&#39;&#39;s`,
 	} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	for _, bad := range []string{"<script", "Empty", "ZgotmplZ", "<no value>", "%!"} {
+	for _, bad := range []string{hostile, "<script>alert", "Empty", "ZgotmplZ", "<no value>", "%!"} {
 		if strings.Contains(html, bad) {
 			t.Errorf("the page has %q", bad)
 		}
@@ -87,7 +87,7 @@ func TestSelfContained(t *testing.T) {
 	d.Strict = false
 	d.AutoClose = append([]string{"meta"}, xml.HTMLAutoClose...)
 	d.Entity = xml.HTMLEntity
-	ids, links := map[string]bool{}, map[string]bool{}
+	ids, links, scripts := map[string]bool{}, map[string]bool{}, 0
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -101,7 +101,9 @@ func TestSelfContained(t *testing.T) {
 			continue
 		}
 		switch start.Name.Local {
-		case "script", "link", "img", "iframe", "object":
+		case "script":
+			scripts++
+		case "link", "img", "iframe", "object":
 			t.Errorf("the page has a %s", start.Name.Local)
 		}
 		for _, a := range start.Attr {
@@ -117,6 +119,9 @@ func TestSelfContained(t *testing.T) {
 				t.Errorf("%s has %s", start.Name.Local, a.Name.Local)
 			}
 		}
+	}
+	if scripts != 1 {
+		t.Errorf("the page has %d scripts", scripts)
 	}
 	for link := range links {
 		if at, inside := strings.CutPrefix(link, "#"); inside && !ids[at] {

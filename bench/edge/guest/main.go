@@ -1,8 +1,8 @@
 // Command guest is the web server behind every proxy that the benchmark of the edge
 // compares: it spends next to nothing on a request itself.
 //
-// On port 8080 it answers GET with a short text, /bytes?n=N with N bytes and a WebSocket
-// with what it is sent. On port 9090 it sends N bytes to whoever sends a line with N.
+// On port 8080 it answers GET with a short text, /bytes?n=N with N bytes and a WebSocket by
+// echoing its messages. On port 9090 it sends N bytes to a client that sends a line with N.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 }
 
 func run() error {
-	raw, err := net.Listen("tcp", ":9090") //nolint:noctx,gosec // for ever; in a Machine
+	raw, err := net.Listen("tcp", ":9090") //nolint:noctx,gosec // runs until killed; in a Machine
 	if err != nil {
 		return err
 	}

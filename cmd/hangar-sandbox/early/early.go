@@ -1,13 +1,13 @@
 // Package early does the job of gVisor's command umount before the packages of the
 // sandbox have initialized.
 //
-// While a sandbox boots, its process starts itself once more for a moment, with
-// the arguments "umount --sync-fd=3 /proc", to be rid of /proc when that is no
-// longer needed. In a program as large as the engine almost all of that process's
-// time goes into the initialization of packages that it has no use for, at a time
-// when both cores of a small server are busy with the boot. Go initializes
-// packages in the order of their paths as soon as what they import is initialized;
-// this one imports syscall alone, and comes before those of gVisor.
+// While a sandbox boots, its process starts itself again for a moment, with the
+// arguments "umount --sync-fd=3 /proc", to be rid of /proc when that is no longer
+// needed. In a program as large as the engine almost all of that process's time goes
+// into the initialization of packages that it has no use for, at a time when both cores
+// of a small server are busy with the boot. Go initializes packages in the order of
+// their paths as soon as what they import is initialized; this one imports syscall
+// alone, and comes before those of gVisor.
 //
 // It exits the process if it was started for that, as the command would, and does
 // nothing in any other.

@@ -75,14 +75,13 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 		return p.ExchangeCode(ctx, hangar.NewSensitive(back.code), hangar.NewSensitive(verifier), redirectURI)
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return hangar.Sensitive{}, hangar.Errorf(hangar.CodeTimeout, "", "nobody has signed in with the browser within %s", browserTimeout)
+			return hangar.Sensitive{}, hangar.Errorf(hangar.CodeTimeout, "", "there was no sign-in with the browser within %s", browserTimeout)
 		}
 		return hangar.Sensitive{}, ctx.Err()
 	}
 }
 
-// awaitBrowser takes the first request that has the state. What else comes to the port, whoever has sent it, has no
-// effect.
+// awaitBrowser takes the first request that has the state. Other requests to the port have no effect.
 func awaitBrowser(state string, arrived chan<- arrival) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -138,6 +137,6 @@ func (c commands) endToken(ctx context.Context, x cli.SavedContext, token string
 	case hangar.CodeForbidden:
 		fmt.Fprintln(c.Stderr, "The token does not come from signing in as a user, and stays valid: `hangar tokens revoke` ends it.")
 	default:
-		fmt.Fprintf(c.Stderr, "The token is forgotten here, and stays valid until it expires: the platform could not be told (%v).\n", err)
+		fmt.Fprintf(c.Stderr, "The token is removed here, but stays valid until it expires: the platform could not be reached (%v).\n", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package account has the commands about who uses a platform: signing in, the contexts that result, tokens
-// and organizations.
+// Package account has the commands about users of a platform: signing in, contexts, tokens and
+// organizations.
 package account
 
 import (
@@ -47,7 +47,7 @@ const loginExample = `  hangar login https://api.example.com
   hangar login https://api.example.com --browser
   hangar login https://10.0.0.1:4280 --ca hangar-ca.pem --name lab --token-stdin < token`
 
-// loginFlags are what `hangar login` is told beside the URL.
+// loginFlags are the flags of `hangar login`.
 type loginFlags struct {
 	name, ca, org string
 	email, code   string // of a user

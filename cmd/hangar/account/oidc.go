@@ -41,13 +41,13 @@ func newOIDCTokenCommand(c commands) *cobra.Command {
 			return c.Sayf("%s", token)
 		}),
 	}
-	cmd.Flags().StringVar(&in.Audience, "aud", "", "who shall accept it (default: the address of the platform with the organization)")
+	cmd.Flags().StringVar(&in.Audience, "aud", "", "the intended recipient (default: the address of the platform with the organization)")
 	cmd.Flags().BoolVar(&in.AWSPrincipalTags, "aws-principal-tags", false, "add the tags by which policies of AWS tell Machines apart")
 	return cmd
 }
 
-const oidcKeysLong = `List the keys that sign identity tokens, oldest first. Third parties are shown all of
-them: the next one ahead of its time, and those that are retired until everything that
+const oidcKeysLong = `List the keys that sign identity tokens, oldest first. All of them are published:
+the next one before it signs, and retired ones until everything that
 they have signed has expired. Only an administrator may do this.`
 
 func newOIDCKeysCommand(c commands) *cobra.Command {
@@ -60,7 +60,7 @@ func newOIDCKeysCommand(c commands) *cobra.Command {
 
 const oidcRotateLong = `Replace the key that signs identity tokens, out of turn: the next one, which third
 parties have been shown already, signs from now on, and another one is made to follow it.
-Nothing has to be told to anybody, and tokens that were signed before stay valid until they
+Third parties need no notice, and tokens that were signed before stay valid until they
 expire. A next key that was made just now signs as soon as it has been shown for long
 enough; repeating the command changes nothing until then.
 

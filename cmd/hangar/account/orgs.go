@@ -92,7 +92,7 @@ func newOrgsDeleteCommand(c commands) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.ConfirmUnless(yes, "Delete organization %s and all of its tokens for ever?", org.Slug); err != nil {
+			if err := c.ConfirmUnless(yes, "Delete organization %s and all of its tokens permanently?", org.Slug); err != nil {
 				return err
 			}
 			if err := p.DeleteOrg(ctx, org.Slug); err != nil {

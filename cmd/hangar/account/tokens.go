@@ -32,7 +32,7 @@ func NewTokensCommand(inv *cli.Invocation) *cobra.Command {
 
 // tokenFlags are the flags of all kinds of tokens.
 type tokenFlags struct {
-	wish     hangar.TokenCreate
+	create   hangar.TokenCreate
 	org      string
 	apps     []string
 	machines []string
@@ -102,7 +102,7 @@ func newTokensCreateCommand(c commands) *cobra.Command {
 }
 
 func newTokenKindCommand(c commands, kind tokenKind) *cobra.Command {
-	f := tokenFlags{wish: hangar.TokenCreate{Kind: kind.kind}}
+	f := tokenFlags{create: hangar.TokenCreate{Kind: kind.kind}}
 	cmd := &cobra.Command{
 		Use: kind.use, Short: kind.short, Example: kind.example, Args: kind.args,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -116,9 +116,9 @@ func newTokenKindCommand(c commands, kind tokenKind) *cobra.Command {
 		cmd.ValidArgsFunction = c.CompleteApp
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.wish.Name, "name", "", "name of the token (default made of its kind)")
-	flags.StringVar(&f.wish.User, "user", "", "whom it stands for, e.g. a mail address (default you)")
-	flags.StringVar(&f.wish.Expiry, "expiry", "", `until when: a duration such as 720h, a time as in RFC 3339, or "never" (default 2160h, 90 days)`)
+	flags.StringVar(&f.create.Name, "name", "", "name of the token (default made of its kind)")
+	flags.StringVar(&f.create.User, "user", "", "whom it stands for, e.g. a mail address (default you)")
+	flags.StringVar(&f.create.Expiry, "expiry", "", `until when: a duration such as 720h, a time as in RFC 3339, or "never" (default 2160h, 90 days)`)
 	flags.StringVar(&f.org, "org", "", "organization (default that of the App, yours, or personal)")
 	if kind.scoped {
 		flags.StringArrayVar(&f.apps, "app", nil, "only for this App; may be repeated")
@@ -138,7 +138,7 @@ func newTokenKindCommand(c commands, kind tokenKind) *cobra.Command {
 }
 
 func (c commands) createToken(cmd *cobra.Command, f *tokenFlags) error {
-	in := f.wish
+	in := f.create
 	in.Org = hangar.OrgSlug(f.org)
 	for _, app := range f.apps {
 		in.Apps = append(in.Apps, hangar.AppName(app))

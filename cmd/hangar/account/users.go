@@ -41,8 +41,8 @@ func newUsersInviteCommand(c commands) *cobra.Command {
 	var org, role string
 	cmd := &cobra.Command{
 		Use:   "invite EMAIL",
-		Short: "Invite somebody; the last word printed is the code",
-		Long: `Invite somebody to an organization, or to the platform alone with --platform. The code is shown
+		Short: "Invite a user; the last word printed is the code",
+		Long: `Invite a user to an organization, or to the platform alone with --platform. The code is shown
 once: give it to the person by a way that you trust. It ends after a week, and an earlier one
 of the same address to the same organization ends at once.`,
 		Example: "  hangar users invite ann@example.com --org acme\n  hangar users invite boss@example.com --platform --admin",
@@ -71,7 +71,7 @@ of the same address to the same organization ends at once.`,
 		if made.Org != "" {
 			to = fmt.Sprintf("%s as %s", made.Org, made.Role)
 		}
-		fmt.Fprintf(c.Stderr, "%s is invited to %s until %s. Give the code to nobody else:\n", made.Email, to, made.ExpiresAt.Format(time.RFC3339))
+		fmt.Fprintf(c.Stderr, "%s is invited to %s until %s. Give the code to no one else:\n", made.Email, to, made.ExpiresAt.Format(time.RFC3339))
 		return c.Sayf("%s", made.Code)
 	})
 }
@@ -143,7 +143,7 @@ func newUsersCancelCommand(c commands) *cobra.Command {
 
 func newUsersAcceptCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "accept CODE", Short: "Accept an invitation as who has signed in", Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "accept CODE", Short: "Accept an invitation as the signed-in user", Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.User, error) {
 		return p.AcceptInvitation(ctx, hangar.NewSensitive(args[0]))
@@ -255,7 +255,7 @@ func newUsersRemoveCommand(c commands) *cobra.Command {
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			ref := hangar.UserRef(args[0])
 			if org == "" {
-				if err := c.ConfirmUnless(yes, "Remove user %s with all memberships and tokens for ever?", ref); err != nil {
+				if err := c.ConfirmUnless(yes, "Remove user %s with all memberships and tokens permanently?", ref); err != nil {
 					return err
 				}
 				if err := p.RemoveUser(ctx, ref); err != nil {
@@ -294,7 +294,7 @@ password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. It ends a
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(c.Stderr, "Until %s a password can be set with this code. Give it to nobody else:\n", reset.ExpiresAt.Format(time.RFC3339))
+				fmt.Fprintf(c.Stderr, "Until %s a password can be set with this code. Give it to no one else:\n", reset.ExpiresAt.Format(time.RFC3339))
 				return c.Sayf("%s", reset.Code)
 			}
 			in, err := c.readPasswords(fromStdin)

@@ -85,7 +85,7 @@ func newSetCommand(c commands) *cobra.Command {
 		return p.SetAlerts(cmd.Context(), org(), in)
 	}, func(made hangar.AlertConfig) error {
 		if len(made.Receivers) == 0 {
-			fmt.Fprintln(c.Stderr, "There are no receivers: nobody is notified. See `hangar alerts set --help`.")
+			fmt.Fprintln(c.Stderr, "There are no receivers, so no notifications are sent. See `hangar alerts set --help`.")
 		}
 		return c.Sayf("The rules are set. See what they find: hangar alerts list")
 	})
@@ -251,8 +251,8 @@ func (c commands) printAlertConfig(config hangar.AlertConfig) error {
 func newTestCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "test FILE", Short: "Evaluate a rule file once, without keeping it", Args: cobra.ExactArgs(1),
-		Long: "Evaluate a rule file once, now, and print the alerts that it would make. Nothing is kept and nobody\n" +
-			"is notified. - is standard input.",
+		Long: "Evaluate a rule file once, now, and print the alerts that it would make. Nothing is kept and no\n" +
+			"notification is sent. - is standard input.",
 	}
 	org := c.alertOrg(cmd)
 	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (report hangar.AlertReport, err error) {

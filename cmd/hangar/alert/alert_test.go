@@ -99,7 +99,7 @@ func TestAlertsCommands(t *testing.T) {
 	}
 	rules := write("rules.yml", "groups: []\n")
 	run(0, "set", rules)
-	says(&errs, "nobody is notified")
+	says(&errs, "no notifications are sent")
 	write("secret", "0123456789abcdef\n")
 	receivers := write("receivers.yml", `
 receivers:

@@ -1,4 +1,5 @@
-// Package app has the commands about whole Apps: what there is, how it is served and what it logs.
+// Package app has the commands about whole Apps: listing and creating them, how they are served and
+// what they log.
 package app
 
 import (
@@ -111,7 +112,7 @@ func newDestroyCommand(c *cli.Invocation) *cobra.Command {
 			if app.VolumeCount > 0 {
 				has += " and " + cli.Plural(app.VolumeCount, "volume", "volumes")
 			}
-			if err := c.ConfirmUnless(yes, "Destroy App %s with %s for ever?", app.Name, has); err != nil {
+			if err := c.ConfirmUnless(yes, "Destroy App %s with %s permanently?", app.Name, has); err != nil {
 				return err
 			}
 			if err := p.DestroyApp(ctx, app.Name, force); err != nil {

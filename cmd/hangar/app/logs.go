@@ -24,7 +24,7 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 		Short:   "Show what Machines printed",
 		Long: "Show the newest lines of the log of an App, or of one of its Machines, oldest first.\n\n" +
 			"With --edge, show instead what the edge does with requests from now on: client, request, host, status, bytes of the body, " +
-			"time, Machine and request id. Such lines are not kept; a reader that is too slow loses some, and is told how many.",
+			"time, Machine and request id. Such lines are not kept; a reader that is too slow loses some, and learns how many.",
 		Example:           "  hangar logs -f hello\n  hangar logs hello --edge --json | jq .edge.status",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.CompleteMachine,

@@ -127,7 +127,7 @@ func newServicesListCommand(c *cli.Invocation) *cobra.Command {
 				return c.PrintJSON(ports)
 			}
 			if len(ports) == 0 {
-				fmt.Fprintf(c.Stderr, "No services. A Machine has those of its config, such as: hangar machine run %s IMAGE --port 80:8080\n", app.Name)
+				fmt.Fprintf(c.Stderr, "No services. Services come from the config of a Machine, such as: hangar machine run %s IMAGE --port 80:8080\n", app.Name)
 				return nil
 			}
 			addresses, err := p.Addresses(ctx, app.Name)

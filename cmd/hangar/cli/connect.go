@@ -50,7 +50,7 @@ type Endpoint struct {
 	Token    string
 	Context  string         // by which it was found; empty: none
 	Org      hangar.OrgSlug // default of commands that make something; empty: none
-	Roots    *x509.CertPool // who may sign its certificate; nil: the system's authorities
+	Roots    *x509.CertPool // authorities of its certificate; nil: the system's
 	Insecure bool           // plain HTTP is allowed
 	saved    *SavedContext  // the context itself, or nil
 }
@@ -170,8 +170,8 @@ func AddScheme(text string) string {
 	return "https://" + text
 }
 
-// IsLoopback reports whether a host is this computer by its very name (RFC 6761, section
-// 6.3), whatever a resolver says.
+// IsLoopback reports whether a host is this computer by its name alone (RFC 6761,
+// section 6.3), without asking a resolver.
 func IsLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost")

@@ -192,7 +192,7 @@ func (c *Invocation) reportJSON(err error, isUsage bool) int {
 	enc := json.NewEncoder(c.Stderr)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(out) // there is nobody else to tell
+	_ = enc.Encode(out) // there is no other way to report
 	return out.ExitCode
 }
 
@@ -258,7 +258,7 @@ func tlsHint(err error) string {
 	return ""
 }
 
-// Unreachable reports whether nobody answered at all.
+// Unreachable reports whether there was no answer at all.
 func Unreachable(err error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)
 	return ok && dial.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)

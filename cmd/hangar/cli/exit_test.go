@@ -25,10 +25,10 @@ func TestInterruptedIsNoError(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder
 	c := &Invocation{Streams: Streams{Stderr: &stderr}, parsed: true}
-	if code := c.report(nil, WithHint(context.Canceled, "it goes on by itself")); code != ExitInterrupted {
+	if code := c.report(nil, WithHint(context.Canceled, "it continues by itself")); code != ExitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	if got := stderr.String(); got != "Interrupted.\nNext: it goes on by itself\n" {
+	if got := stderr.String(); got != "Interrupted.\nNext: it continues by itself\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -1,10 +1,9 @@
-// Package cli is what the commands of hangar share: an invocation with its streams and flags, how it finds
-// the platform, how commands are built of a call to the platform and a way to print the answer, how Machines
-// are named, and how errors become messages and exit codes.
+// Package cli is what the commands of hangar share: an invocation with its streams and flags, finding the
+// platform, building commands from a call and a way to print its answer, naming Machines, and turning errors
+// into messages and exit codes.
 //
-// A command returns an error and leaves printing it, the advice that follows and the exit code to one place,
-// exit.go. The packages of commands import this package and not one another; what only one of them needs
-// stays there.
+// A command returns an error; exit.go alone prints it, with advice, and chooses the exit code. The packages
+// of commands import this package and not one another; what only one of them needs stays there.
 package cli
 
 import (

@@ -110,7 +110,7 @@ func notStarted(m *hangar.Machine) error {
 // selectOne asks which of several Machines is meant.
 func (s *Streams) selectOne(machines []*hangar.Machine) (*hangar.Machine, error) {
 	if !IsTerminal(s.Stdin) || !IsTerminal(s.Stderr) {
-		return nil, UsageErrorf("--select asks, and there is nobody here to answer: name one with --machine")
+		return nil, UsageErrorf("--select needs a terminal: name one with --machine")
 	}
 	for i, m := range machines {
 		fmt.Fprintf(s.Stderr, "%3d  %s  %s  %s\n", i+1, m.ID, m.Name, m.Region)

@@ -18,8 +18,8 @@ const (
 	timeWidth = 8 // of the time that is left, in characters
 )
 
-// Progress is one bar that follows a transfer through its phases. Where nobody
-// looks, it does nothing, or writes a line now and then.
+// Progress is one bar that follows a transfer through its phases. Without a terminal it
+// does nothing, or writes a line now and then.
 type Progress struct {
 	out   io.Writer
 	shown bool

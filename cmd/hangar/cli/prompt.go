@@ -20,8 +20,7 @@ func (s *Streams) ConfirmUnless(yes bool, format string, args ...any) error {
 	return s.Confirm(format, args...)
 }
 
-// Confirm asks a person; where nobody can answer, the command line counts as the
-// answer.
+// Confirm asks the user; without a terminal, the command line counts as the answer.
 func (s *Streams) Confirm(format string, args ...any) error {
 	if !IsTerminal(s.Stdin) || !IsTerminal(s.Stderr) {
 		return nil

@@ -23,18 +23,9 @@ func RegistryReference(api, org, name string) (string, error) {
 	if !imageName.MatchString(name) {
 		return "", UsageErrorf("invalid image name %q: must be like hello, team/hello or hello:v2, in lowercase", name)
 	}
-	u, err := url.Parse(api)
+	host, err := RegistryHost(api)
 	if err != nil {
 		return "", err
-	}
-	host := u.Host
-	if u.Port() == "" {
-		// A reference whose first part has neither dot nor port means Docker Hub.
-		port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		if !ok {
-			return "", UsageErrorf("images are pushed over HTTP: give the address of the platform as --url http://HOST:PORT")
-		}
-		host = net.JoinHostPort(u.Hostname(), port)
 	}
 	if !strings.Contains(name, ":") {
 		name += ":latest"
@@ -42,12 +33,26 @@ func RegistryReference(api, org, name string) (string, error) {
 	return strings.Join([]string{host, org, name}, "/"), nil
 }
 
-// ImageReference is how Machines refer to an image that is pushed as ref: by the name that
-// the platform's registry has, or on the server itself by the address of its API.
-func ImageReference(ctx context.Context, at Endpoint, ref string) (string, error) {
-	if u, err := url.Parse(at.URL); err != nil || u.Scheme == "http" && IsLoopback(u.Hostname()) {
-		return ref, err
+// RegistryHost is the host and port of the registry that the API serves.
+func RegistryHost(api string) (string, error) {
+	u, err := url.Parse(api)
+	if err != nil {
+		return "", err
 	}
+	if u.Port() != "" {
+		return u.Host, nil
+	}
+	// A reference whose first part has neither dot nor port means Docker Hub.
+	port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	if !ok {
+		return "", UsageErrorf("images are pushed over HTTP: give the address of the platform as --url http://HOST:PORT")
+	}
+	return net.JoinHostPort(u.Hostname(), port), nil
+}
+
+// ImageReference is how Machines refer to an image that is pushed as ref: by the name that
+// the platform's registry has.
+func ImageReference(ctx context.Context, at Endpoint, ref string) (string, error) {
 	p := at.Connect()
 	defer p.Close()
 	health, err := p.Health(ctx)

@@ -159,5 +159,5 @@ func primary(app hangar.AppName, all []*status) (*node, error) {
 	if cause := errors.Join(errs...); cause != nil {
 		err = fmt.Errorf("%w: %w", err, errs[slices.IndexFunc(errs, func(e error) bool { return e != nil })])
 	}
-	return nil, cli.WithHint(err, "see what there is: hangar db status "+string(app))
+	return nil, cli.WithHint(err, "see its nodes: hangar db status "+string(app))
 }

@@ -45,7 +45,7 @@ or buildah on this computer or, without any, in a Machine of the organization, a
 the App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
 
 What fails stops the deploy: Machines that are changed stay so, and the error says what runs where.
-Deploy again to go on, or go back with ` + "`hangar releases rollback`" + `. An interrupted deploy is gone on with
+Deploy again to continue, or go back with ` + "`hangar releases rollback`" + `. An interrupted deploy is continued
 in the same way.`
 
 // flags are those of a deploy.

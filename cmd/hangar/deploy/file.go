@@ -100,7 +100,7 @@ func newFileShowCommand(c commands) *cobra.Command {
 // asTOML writes a document of JSON as TOML.
 func asTOML(tree map[string]any) ([]byte, error) { return toml.Marshal(whole(tree)) }
 
-// whole turns numbers that are whole into integers, as JSON does not tell them apart.
+// whole turns whole numbers into integers, as JSON does not distinguish them.
 func whole(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -79,14 +79,11 @@ func (c commands) build(ctx context.Context, p *client.Client, f *flags, org han
 	if f.localOnly || !f.remoteOnly && build.Here() {
 		return build.Image(ctx, wish, c.Stderr)
 	}
-	m, err := build.Machine(ctx, p, org, f.builder)
-	if code := hangar.CodeOf(err); code == hangar.CodeForbidden {
+	image, err := build.Remote(ctx, p, org, build.Builder{Image: f.builder}, wish, c.Stderr)
+	if hangar.CodeOf(err) == hangar.CodeForbidden {
 		return nil, cli.WithHint(err, "a Machine that builds images is the organization's: use a token of it, or build here with docker, podman or buildah")
 	}
-	if err != nil {
-		return nil, err
-	}
-	return build.In(ctx, p, m.Ref(), wish, c.Stderr)
+	return image, err
 }
 
 // about adds what to do about an App that there is not.

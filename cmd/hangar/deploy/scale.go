@@ -22,8 +22,8 @@ const scaleLong = `Change how many Machines an App has, and how large they are. 
 another number or size, in the order of its strategy, without its release command. Machines that are not
 concerned stay as they are.
 
-The next deploy of a file goes by the file: [scale] sets numbers, and without it there stay as many as there
-are; [[vm]] sets sizes. ` + "`hangar app-config save`" + ` writes the file of the current release.`
+The next deploy of a file follows the file: [scale] sets numbers, which stay as they
+are without it; [[vm]] sets sizes. ` + "`hangar app-config save`" + ` writes the file of the current release.`
 
 // NewScaleCommand makes `hangar scale`.
 func NewScaleCommand(inv *cli.Invocation) *cobra.Command {

@@ -38,7 +38,7 @@ func (v *view) event(e rollout.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.asJSON {
-		_ = v.streams.PrintJSONLine(e) // the deploy goes on where no one reads along
+		_ = v.streams.PrintJSONLine(e) // the deploy continues without a reader
 		return
 	}
 	if e.Stage != v.stage && e.Stage > 0 {
@@ -79,7 +79,7 @@ func line(r row) string {
 	return strings.Join(append(words, r.text), " ")
 }
 
-// redraw writes a line anew where it stands, or below the others.
+// redraw rewrites a line in place, or adds it below the others.
 func redraw(out io.Writer, rows *[]row, r row) {
 	for i, other := range *rows {
 		if other.machine != r.machine {

@@ -1,4 +1,4 @@
-// Package extension has the commands about extensions and those who provide them.
+// Package extension has the commands about extensions and their providers.
 package extension
 
 import (
@@ -17,7 +17,7 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-const aboutProviders = `Register those who offer extensions, such as databases, to the customers of this platform.
+const aboutProviders = `Register providers of extensions, such as databases, for the customers of this platform.
 
 A provider runs a server that the platform calls. It gets three secrets, which are shown once:
 that of single sign-on, and one for signatures in each direction.`

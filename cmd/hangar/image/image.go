@@ -2,6 +2,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
 // NewCommand makes `hangar image`.
@@ -26,9 +28,13 @@ const digestWidth = 12
 
 func newListCommand(c *cli.Invocation) *cobra.Command {
 	f := cli.ListFlags{Name: 2}
+	var pushed bool
 	cmd := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the images that the server holds unpacked", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the images that the server holds unpacked, or those that were pushed to it", Args: cobra.NoArgs,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, _ []string) error {
+			if pushed {
+				return listPushed(ctx, c, f)
+			}
 			images, err := p.Images(ctx)
 			if err != nil {
 				return err
@@ -49,17 +55,78 @@ func newListCommand(c *cli.Invocation) *cobra.Command {
 		}),
 	}
 	f.Add(cmd, "digests")
+	cmd.Flags().BoolVar(&pushed, "pushed", false, "the tags in the platform's own registry that you may read")
 	return cmd
 }
 
+// listPushed prints the tags of the platform's own registry.
+func listPushed(ctx context.Context, c *cli.Invocation, f cli.ListFlags) error {
+	at, err := c.Endpoint()
+	if err != nil {
+		return err
+	}
+	host, err := cli.RegistryHost(at.URL)
+	if err != nil {
+		return err
+	}
+	tags, err := ociimage.List(ctx, host, "", at.Registry())
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"REPOSITORY", "TAG", "DIGEST"}}
+	for _, x := range tags {
+		digest := x.Digest
+		if !f.Quiet {
+			digest = cli.Short(strings.TrimPrefix(digest, "sha256:"), digestWidth)
+		}
+		rows = append(rows, []string{x.Repository, x.Tag, digest})
+	}
+	return c.PrintList(f, cli.OrEmpty(tags), rows, "Nothing is pushed yet: hangar image push DIR|BINARY|TAR NAME")
+}
+
+// removePushed removes tags from the platform's own registry.
+func removePushed(ctx context.Context, c *cli.Invocation, org string, names []string) error {
+	at, err := c.Endpoint()
+	if err != nil {
+		return err
+	}
+	if org == "" {
+		org = cmp.Or(string(at.Org), string(hangar.OrgPersonal))
+	}
+	for _, name := range names {
+		ref, err := cli.RegistryReference(at.URL, org, strings.TrimPrefix(name, org+"/"))
+		if err != nil {
+			return err
+		}
+		err = ociimage.Delete(ctx, ref, at.Registry())
+		if hangar.CodeOf(err) == hangar.CodeNotFound {
+			return cli.WithHint(hangar.Errorf(hangar.CodeNotFound, "", "there is no image %q in the registry", name), "see `hangar image list --pushed`")
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Stdout, "%s is removed from the registry. Machines that use it keep their copy.\n", name)
+	}
+	return nil
+}
+
 func newRemoveCommand(c *cli.Invocation) *cobra.Command {
-	return &cobra.Command{
+	var (
+		pushed bool
+		org    string
+	)
+	cmd := &cobra.Command{
 		Use:     "remove IMAGE...",
 		Aliases: []string{"rm"},
-		Short:   "Free the space of images that no Machine uses",
-		Long:    "Free the space of images, named by digest, by its first digits or by reference as `hangar image list` shows them.",
+		Short:   "Free the space of images that no Machine uses, or remove tags that were pushed",
+		Long: "Free the space of images, named by digest, by its first digits or by reference as `hangar image list` shows them.\n" +
+			"With --pushed, remove tags from the platform's own registry, NAME[:TAG] as for `hangar image push`. Their content is freed later.",
+		Example: "  hangar image remove 3f1c0a9b2d4e\n  hangar image remove --pushed api:v1 api:v2",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
+			if pushed {
+				return removePushed(ctx, c, org, args)
+			}
 			images, err := p.Images(ctx)
 			if err != nil {
 				return err
@@ -81,6 +148,9 @@ func newRemoveCommand(c *cli.Invocation) *cobra.Command {
 			return nil
 		}),
 	}
+	cmd.Flags().BoolVar(&pushed, "pushed", false, "remove tags from the platform's own registry")
+	cmd.Flags().StringVar(&org, "org", "", "with --pushed, organization that owns the images (default that of the context, or personal)")
+	return cmd
 }
 
 // minDigestDigits keeps an abbreviation from meaning something by accident.

@@ -41,7 +41,7 @@ func newRegistryLoginCommand(c *cli.Invocation) *cobra.Command {
 	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password, or token, from standard input")
 	return cli.Answering(c, cmd, cli.Asked(c, func(ctx context.Context, p *client.Client, args []string) (hangar.RegistryCredential, error) {
 		if user == "" {
-			return hangar.RegistryCredential{}, cli.UsageErrorf("-u is missing: who signs in?")
+			return hangar.RegistryCredential{}, cli.UsageErrorf("-u is missing: the user name for the registry")
 		}
 		password, err := c.ReadSecret(fromStdin, "password", "hangar registry login … --password-stdin < FILE", "Password of %s at %s: ", user, args[0])
 		if err != nil {

@@ -42,7 +42,7 @@ func newChecksListCommand(c commands) *cobra.Command {
 			for _, m := range machines {
 				list = append(list, machineChecks{m.ID, m.State, cli.OrEmpty(m.Checks)})
 			}
-			return c.PrintList(f, list, healthRows(machines), "No checks. A Machine has those of its config: checks and services[].checks")
+			return c.PrintList(f, list, healthRows(machines), "No checks. Checks come from the config of a Machine: checks and services[].checks")
 		}),
 	}
 	cli.JSONFlag(cmd, &f.AsJSON)

@@ -120,15 +120,15 @@ func parseConcurrency(text string) (*hangar.ServiceConcurrency, error) {
 	return limits, nil
 }
 
-// Ports by which handlers are known when nobody names one.
+// Default ports of handlers.
 const (
 	portHTTP  = 80
 	portHTTPS = 443
 )
 
 // parsePort reads PUBLIC[-END]:INTERNAL[/PROTOCOL][:HANDLER+HANDLER]; one number stands for
-// both. Without a protocol and a handler, 80 is HTTP, 443 is HTTP over TLS and what comes to
-// any other port is passed through. "/http" and "/tls" are short for tcp with a handler.
+// both. Without a protocol and a handler, 80 is HTTP, 443 is HTTP over TLS and connections
+// to any other port are passed through. "/http" and "/tls" are short for tcp with a handler.
 func parsePort(text string) (protocol string, internal int, port hangar.ServicePort, err error) {
 	invalid := func(why string) (string, int, hangar.ServicePort, error) {
 		return "", 0, hangar.ServicePort{}, cli.UsageErrorf(

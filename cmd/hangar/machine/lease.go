@@ -14,7 +14,7 @@ import (
 
 const leaseLong = `Keep a Machine to yourself for a while.
 
-While you hold the lease of a Machine, nobody else can update, start, stop, suspend,
+While you hold the lease of a Machine, others cannot update, start, stop, suspend,
 restart or destroy it. Your own commands show the nonce of the lease:
 
   export HANGAR_LEASE_NONCE=$(hangar machine lease acquire hello --ttl 10m)
@@ -106,7 +106,7 @@ func newLeaseReleaseCommand(c commands) *cobra.Command {
 
 func newLeaseClearCommand(c commands) *cobra.Command {
 	return &cobra.Command{
-		Use: "clear APP [MACHINE]", Short: "End the lease of a Machine, whoever holds it",
+		Use: "clear APP [MACHINE]", Short: "End the lease of a Machine, also another holder's",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.MachineLease(ctx, m.Ref())

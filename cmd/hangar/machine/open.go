@@ -11,8 +11,8 @@ import (
 
 // openApp gives an App the shared address if it has none and its new Machine a port that can
 // be served there, so that the first Machine can be called without another command. It
-// returns where the App is served by HTTP, or "", and says what it did. What it cannot do
-// is told, and no reason to fail.
+// returns where the App is served by HTTP, or "", and says what it did. It prints what it
+// cannot do, and does not fail.
 func (c commands) openApp(ctx context.Context, p *client.Client, app hangar.AppName, config *hangar.MachineConfig) string {
 	shareable, others := publicPortsOf(config)
 	if !shareable && !others {

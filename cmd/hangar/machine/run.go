@@ -237,8 +237,8 @@ func newCloneCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clone APP MACHINE [-- COMMAND…]",
 		Short: "Run a new Machine with the config of another",
-		Long: "Run a new Machine with the config of another. For each volume of that one it gets a new volume of the\n" +
-			"same kind: an empty one, or with --from-snapshot what a snapshot has. --volume mounts one that exists instead.",
+		Long: "Run a new Machine with the config of another. It gets a new volume for each volume of the other, of the\n" +
+			"same kind: an empty one, or with --from-snapshot what a snapshot has. --volume mounts an existing one instead.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.CompleteMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {

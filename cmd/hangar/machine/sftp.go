@@ -156,7 +156,7 @@ func newSFTPPutCommand(c commands) *cobra.Command {
 	}
 	which.Add(c.Invocation, cmd)
 	f.add(cmd)
-	cmd.Flags().StringVarP(&mode, "mode", "m", "", "permissions that files get, such as 600 (default those that they have here)")
+	cmd.Flags().StringVarP(&mode, "mode", "m", "", "permissions of the files, such as 600 (default their local ones)")
 	run := func(perm fs.FileMode) func(*cobra.Command, []string) error {
 		return c.inFiles(&which, func(ctx context.Context, s *files.Session, args []string) error {
 			remote := "."

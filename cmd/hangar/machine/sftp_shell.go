@@ -179,8 +179,8 @@ func (x *fileShell) converse(ctx context.Context, in, out *os.File) error {
 	}
 }
 
-// obey carries out the lines of a script until one fails.
-func (x *fileShell) obey(ctx context.Context, in io.Reader) error {
+// runScript carries out the lines of a script until one fails.
+func (x *fileShell) runScript(ctx context.Context, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	for n := 1; lines.Scan(); n++ {
 		err := x.do(ctx, lines.Text())
@@ -216,7 +216,7 @@ func newSFTPShellCommand(c commands) *cobra.Command {
 			case isFile && shows && cli.IsTerminal(in) && cli.IsTerminal(out):
 				err = x.converse(ctx, in, out)
 			default:
-				err = x.obey(ctx, c.Stdin)
+				err = x.runScript(ctx, c.Stdin)
 			}
 			if err != nil {
 				_ = s.Close() // it says no more

@@ -81,7 +81,7 @@ func (c commands) command(v verb) *cobra.Command {
 				if err != nil && !gone(err, v.reaches) {
 					return "", err
 				}
-				// For one that shall not run, to have failed is as good as done.
+				// For a Machine that is not to run, failed is as good as stopped.
 				if reached.State == hangar.MachineFailed && v.reaches[0] == hangar.MachineStarted {
 					return "", follow.WhyFailed(ctx, p, m.Ref())
 				}
@@ -130,7 +130,7 @@ func (c commands) each(ctx context.Context, machines []*hangar.Machine, step fun
 	return errors.Join(errs...)
 }
 
-// gone reports whether a Machine that cannot be found any more is what was wished.
+// gone reports whether a missing Machine is the wanted result.
 func gone(err error, wished []hangar.MachineState) bool {
 	return hangar.CodeOf(err) == hangar.CodeNotFound && len(wished) > 0 && wished[0] == hangar.MachineDestroyed
 }
@@ -240,7 +240,7 @@ func newDestroyCommand(c commands) *cobra.Command {
 			for _, m := range machines {
 				ids = append(ids, string(m.ID))
 			}
-			return c.Confirm("Destroy %s of App %s for ever?", strings.Join(ids, ", "), machines[0].App)
+			return c.Confirm("Destroy %s of App %s permanently?", strings.Join(ids, ", "), machines[0].App)
 		},
 		act: func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 			err := p.DestroyMachine(ctx, ref, hangar.MachineDestroy{Force: force})

@@ -69,8 +69,8 @@ func (f *configFlags) patchMounts(p object) error {
 	return nil
 }
 
-// pickVolumes puts the ids of volumes where a config has names alone: of those that are
-// the Machine's own already, if there is one, else of free ones.
+// pickVolumes replaces names of volumes in a config by ids: of volumes that the Machine
+// has already, or else of free ones.
 func pickVolumes(ctx context.Context, p *client.Client, app hangar.AppName, region hangar.Region, own hangar.MachineID, config *hangar.MachineConfig) error {
 	named := func(m hangar.Mount) bool { return m.Volume == "" && m.Name != "" }
 	if !slices.ContainsFunc(config.Mounts, named) {
@@ -134,8 +134,8 @@ func pickVolume(
 // lastSnapshot stands for the newest snapshot of a volume.
 const lastSnapshot = "last"
 
-// cloneVolumes makes new volumes for those that a config has of the Machine that it was
-// taken from: empty ones, or filled from a snapshot. If there is an error, there are none.
+// cloneVolumes makes new volumes in place of those in a config that was copied from
+// another Machine: empty ones, or filled from a snapshot. After an error, there are none.
 func (c commands) cloneVolumes(
 	ctx context.Context, p *client.Client, source *hangar.Machine, app hangar.AppName, f *launchFlags, snapshot string, config *hangar.MachineConfig,
 ) (made []*hangar.Volume, err error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// answers is a hangar.SeriesQuerier that answers what it was told to, and keeps the last request.
+// answers is a hangar.SeriesQuerier with canned answers, which keeps the last request.
 type answers struct {
 	status int
 	body   string
@@ -165,7 +165,7 @@ func TestCommands(t *testing.T) {
 		{name: "bad order", args: []string{"top", "--sort", "size"}, code: 2, errs: []string{"cpu, memory, name, requests"}},
 		{name: "too often", args: []string{"top", "--interval", "1ms"}, code: 2, errs: []string{"--interval"}},
 		{name: "show without a range", args: []string{"show", "web", "--range", "0s"}, code: 2, errs: []string{"--range"}},
-		{name: "show what is not there", args: []string{"show", "nix"}, code: 3, errs: []string{"app not found"}},
+		{name: "show a missing app", args: []string{"show", "nix"}, code: 3, errs: []string{"app not found"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -185,7 +185,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// series answers queries, of whoever asks.
+// series answers queries of any caller.
 type series interface {
 	hangar.SeriesQuerier
 	hangar.MetricsService

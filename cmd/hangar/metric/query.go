@@ -239,7 +239,7 @@ func spread(values []model.SamplePair, in client.MetricsRange) []float64 {
 	return points
 }
 
-// commonLabels are those that all of several series have; nil of a single one.
+// commonLabels are the labels that all series share; nil for a single series.
 func commonLabels(matrix model.Matrix) model.Metric {
 	if len(matrix) < 2 {
 		return nil

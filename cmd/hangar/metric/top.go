@@ -32,7 +32,7 @@ func newTopCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top [APP]", Short: "Show which Machines use most, again and again", Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.CompleteApp,
 		Long: "Show the started Machines of an organization, or of an App, the busiest first: processors in use, memory, requests, traffic. " +
-			"It is shown anew until q is pressed; c, m, r and n sort by processors, memory, requests and name. " +
+			"The view is refreshed until q is pressed; c, m, r and n sort by processors, memory, requests and name. " +
 			"Where there is no terminal, it is shown once.",
 		Example: "  hangar metrics top\n  hangar metrics top web --sort memory\n  hangar metrics top --json | jq '.[0].machine'",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,7 +63,7 @@ func newTopCommand(c commands) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&org, "org", "", "organization (default that of APP, else of the context, or personal)")
-	flags.StringVar(&order, "sort", "cpu", "what comes first: the most cpu, memory or requests, or the name")
+	flags.StringVar(&order, "sort", "cpu", "order: the most cpu, memory or requests first, or by name")
 	flags.DurationVar(&interval, "interval", defaultTopInterval, "ask again after so long")
 	flags.BoolVar(&once, "once", false, "show it once")
 	cli.JSONFlag(cmd, &asJSON)

@@ -313,7 +313,7 @@ func newCertsRemoveCommand(c commands) *cobra.Command {
 
 const certsCALong = `Print the certificate of the authority that this server has for itself, in PEM. It signs
 the certificates of Apps' names below the platform's domain when no public authority does,
-as for .localhost. Who trusts it, trusts them:
+as for .localhost. To trust it is to trust them:
 
   curl --cacert <(hangar certs ca) https://hello.hangar.localhost
   hangar certs ca > /usr/local/share/ca-certificates/hangar.crt && update-ca-certificates`

@@ -43,7 +43,7 @@ func newIPsListCommand(c commands) *cobra.Command {
 
 const ipsAllocateLong = `Give an App an address, and print it. The App is served there at once.
 
-  --shared    the IPv4 address that Apps share: they are told apart by their names, so that it
+  --shared    the IPv4 address that Apps share: their names distinguish them, so that it
               serves TLS and HTTP alone
   --v4, --v6  one of the App's own, for every kind of service
   --private   one in a private network, by which the Machines and peers of that network reach

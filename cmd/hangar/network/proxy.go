@@ -24,12 +24,12 @@ Machines, until interrupted. It goes through the API: neither a public service n
 WireGuard peer is needed, and the program may listen on the private network alone.
 
 LOCAL may be 0 for a free port, which is printed; REMOTE is the same as LOCAL if it is
-left out. Connections take turns over the Machines that are started, those that come
-later included; --machine or --select keeps to one. If none is started, one is woken
+left out. Connections take turns over the started Machines, also those that come
+later; --machine or --select keeps to one. If none is started, one is woken
 that is suspended, or that a request would start.
 
-The token must allow the action control: who reaches a port that is not public may do
-there whatever the program lets it.`
+The token must allow the action control: a port that is not public may let its clients
+do anything.`
 
 // machinesFresh is how old a list of Machines may be that a new connection goes by.
 const machinesFresh = time.Second
@@ -129,7 +129,7 @@ type proxy struct {
 	said  string // the last complaint
 }
 
-// serve takes connections until ctx ends, and ends those that there are.
+// serve takes connections until ctx ends, and then closes the open ones.
 func (x *proxy) serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var connections sync.WaitGroup
@@ -157,13 +157,13 @@ func (x *proxy) pass(ctx context.Context, conn net.Conn) {
 		return
 	}
 	if splice.Join(ctx, conn, remote) == nil {
-		// Both are told in full, and what there is to say about it was said to them.
+		// Both have received all data, and errors of the copying are reported already.
 		_, _ = conn.Close(), remote.Close()
 	}
 }
 
-// dial connects to the Machine whose turn it is, or to the next that can be reached.
-// That all have stopped since they were listed is a reason to list them again.
+// dial connects to the next Machine in turn, or to the first after it that can be
+// reached. If all have stopped since they were listed, it lists them again.
 func (x *proxy) dial(ctx context.Context) (net.Conn, error) {
 	for again := true; ; again = false {
 		machines, err := x.machines(ctx)
@@ -188,14 +188,14 @@ func (x *proxy) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// forget has the Machines listed anew.
+// forget makes the next connection list the Machines again.
 func (x *proxy) forget() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.asked = time.Time{}
 }
 
-// machines are those that a connection may go to, the one whose turn it is first.
+// machines are the candidates for a connection, in turn.
 func (x *proxy) machines(ctx context.Context) ([]*hangar.Machine, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -34,14 +34,14 @@ const wireguardCreateLong = `Let a computer into a private network of an organiz
 that its WireGuard takes. The computer reaches the Machines of that network by their
 addresses and by their names below .internal, and nothing else.
 
-The private key is made here and sent to nobody; it is printed once. With --public-key
+The private key is made here and never sent; it is printed once. With --public-key
 nothing is made: put the private key that belongs to it in yourself.`
 
 const wireguardCreateExample = `  hangar wireguard create personal laptop -o hangar.conf
   sudo wg-quick up ./hangar.conf
   hangar wireguard create acme --network staging > staging.conf`
 
-// wireguardCreate is what `wireguard create` is told.
+// wireguardCreate is the input of `wireguard create`.
 type wireguardCreate struct {
 	org       hangar.OrgSlug
 	peer      hangar.PeerCreate

@@ -140,7 +140,7 @@ func kindOf(f *pflag.Flag) string {
 }
 
 // TestRefusedValuesAreFoundInTheFile: what validation refuses is reported with the line
-// of the file, whatever the flag.
+// of the file, for every flag.
 func TestRefusedValuesAreFoundInTheFile(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/platform/hostcheck"
 )
 
-const doctorLong = `Check whether this server can run the platform, and say how to mend what is missing.
+const doctorLong = `Check whether this server can run the platform, and say how to fix what is missing.
 
 Exit code 1 when something is missing without which no Machine runs; warnings are
 about features that can be done without.`
@@ -92,5 +92,5 @@ func verdict(checks []hostcheck.Check) error {
 	if failed == 0 {
 		return nil
 	}
-	return cli.WithHint(errors.New("this server cannot run Machines yet"), fmt.Sprintf("mend the %d failed above and run `hangar doctor` again", failed))
+	return cli.WithHint(errors.New("this server cannot run Machines yet"), fmt.Sprintf("fix the %d failed above and run `hangar doctor` again", failed))
 }

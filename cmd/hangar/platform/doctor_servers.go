@@ -50,7 +50,7 @@ func serversCheck(hosts []hangar.Host, now time.Time) []hostcheck.Check {
 			silent = append(silent, fmt.Sprintf("%s at %s", h.ID, h.MeshAddress))
 		}
 	}
-	check := hostcheck.Check{Name: "servers", Status: hostcheck.OK, Detail: fmt.Sprintf("%d servers hear of each other in the private network", joined)}
+	check := hostcheck.Check{Name: "servers", Status: hostcheck.OK, Detail: fmt.Sprintf("%d servers reach each other in the private network", joined)}
 	switch {
 	case joined < 2:
 		return nil

@@ -14,7 +14,7 @@ import (
 
 const downLong = `Stop the daemon of a data directory with its Machines, release everything it made
 on this server, and remove the data directory: Apps, Machines, images and logs are
-gone for ever. To stop only the daemon, send it SIGTERM.`
+gone permanently. To stop only the daemon, send it SIGTERM.`
 
 // NewDownCommand makes `hangar down`.
 func NewDownCommand(inv *cli.Invocation) *cobra.Command {
@@ -52,7 +52,7 @@ func NewDownCommand(inv *cli.Invocation) *cobra.Command {
 				return err
 			}
 			if !yes {
-				if err := c.Confirm("Stop the platform and remove %s with all Apps, Machines and images for ever?", dir); err != nil {
+				if err := c.Confirm("Stop the platform and remove %s with all Apps, Machines and images permanently?", dir); err != nil {
 					return err
 				}
 			}

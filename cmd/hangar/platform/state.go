@@ -107,7 +107,7 @@ const recoverLong = `Go on with the cluster state of this server alone, after mo
 lost. What only those had written is lost: choose, of the servers that are left, the one that was
 reached last. The daemon of this server must be stopped.
 
-The others take the state over from here when they start: stop those that run before, too.`
+The others take the state over from here when they start: stop running ones first, too.`
 
 func newStateRecoverCommand(c commands) *cobra.Command {
 	var yes bool
@@ -121,7 +121,7 @@ func newStateRecoverCommand(c commands) *cobra.Command {
 			if err := daemon.RecoverState(cmd.Context(), dir, c.stateLog()); err != nil {
 				return err
 			}
-			return c.Sayf("The cluster state is that of this server. Start it first, then the others, and remove those that are lost: hangar host remove.")
+			return c.Sayf("The cluster state is that of this server. Start it first, then the others, and remove lost ones: hangar host remove.")
 		})
 	}
 	return cmd

@@ -1,5 +1,5 @@
-// Package platform has the commands of who runs a platform on a server: starting and ending the daemon,
-// its configuration, and what this binary is.
+// Package platform has the commands for operators of a server: starting and ending the daemon, its
+// configuration, and the version of this binary.
 package platform
 
 import (
@@ -65,8 +65,8 @@ type upFlags struct {
 	signalUp   bool // hidden: report on readyFD
 }
 
-// register makes the flags of `up`, all but the data directory. The configuration file can
-// set those that are not about one start.
+// register makes the flags of `up`, except the data directory. The configuration file can
+// set those that are not about a single start.
 func (f *upFlags) register(cmd *cobra.Command) {
 	f.config = daemon.DefaultConfig()
 	daemonFlags(cmd, &f.config)
@@ -161,7 +161,7 @@ func (c commands) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	return nil
 }
 
-// dockerConfig is where `docker login` keeps what it was told.
+// dockerConfig is where `docker login` keeps credentials.
 func dockerConfig() string {
 	home, err := os.UserHomeDir()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/daemon"
 )
 
-// TestStoppingTakesAsLongAsDrain: systemd, which kills what does not end in time, is told that a
-// longer --drain is meant.
+// TestStoppingTakesAsLongAsDrain: a longer --drain is announced to systemd, which kills what
+// does not end in time.
 func TestStoppingTakesAsLongAsDrain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -1,4 +1,4 @@
-// Package provider has the commands for who builds a provider of extensions.
+// Package provider has the commands for developers of a provider of extensions.
 package provider
 
 import (
@@ -107,7 +107,7 @@ var marks = map[check.Outcome]string{check.Kept: "ok      ", check.Broken: "BROK
 
 func (c commands) show(r check.Result, asJSON bool) {
 	if asJSON {
-		_ = json.NewEncoder(c.Stdout).Encode(r) // who does not read is told by the exit status
+		_ = json.NewEncoder(c.Stdout).Encode(r) // the exit status has the result, too
 		return
 	}
 	fmt.Fprintln(c.Stdout, marks[r.Outcome]+r.Rule)

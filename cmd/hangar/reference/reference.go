@@ -1,8 +1,8 @@
 // Package reference writes the manual of the command line from its tree of commands: one Markdown page, and
 // a man page for each command.
 //
-// The commands are the only source, so the manual cannot say anything else than `--help`. Nothing in it
-// depends on the computer or the time. Packages are built with it, and a test compares docs/cli.md.
+// The commands are its only source, so the manual always agrees with `--help`. It does not depend on the
+// computer or the time. The Debian package is built with it, and a test compares docs/cli.md.
 package reference
 
 import (

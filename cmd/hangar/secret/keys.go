@@ -59,11 +59,11 @@ func (c commands) completeSecretKeyType(cmd *cobra.Command, args []string, prefi
 
 const generateKeyLong = `Make a secret key of an App of random bytes, which stay in the platform: programs have it
 encrypt, decrypt, sign and verify over the API. A key of the same name is replaced, and
-what only that one decrypts is lost.
+data that only that one decrypts is lost.
 
-  es256, nacl_sign               sign; everybody who has the public key can verify
+  es256, nacl_sign               sign; the public key suffices to verify
   hs256, hs384, hs512, nacl_auth sign and verify
-  nacl_box                       decrypt what everybody who has the public key can encrypt
+  nacl_box                       decrypt; the public key suffices to encrypt
   nacl_secretbox, xaes256gcm     encrypt and decrypt, the second with associated data`
 
 func newKeysGenerateCommand(c commands) *cobra.Command {

@@ -14,8 +14,8 @@ const rotateKeyLong = `Replace the key with which the platform encrypts secrets,
 key, encrypt everything with it, and drop the old one. Backups of the data directory
 that are older hold the old key, and open only what they hold themselves.
 
-When it is interrupted, both keys stay in use, and the next start of the daemon, or
-the next run of this command, goes on. Only an administrator may do this.`
+When it is interrupted, both keys stay in use until the next start of the daemon, or
+the next run of this command, continues. Only an administrator may do this.`
 
 func newRotateKeyCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
@@ -23,6 +23,6 @@ func newRotateKeyCommand(c commands) *cobra.Command {
 	}, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.KeyRotation, error) {
 		return p.RotateEncryptionKey(ctx)
 	}), func(done hangar.KeyRotation) error {
-		return c.Sayf("The key is replaced; %d values were encrypted anew. Back up keyset.json of the data directory.", done.Resealed)
+		return c.Sayf("The key is replaced; %d values were re-encrypted. Back up keyset.json of the data directory.", done.Resealed)
 	})
 }

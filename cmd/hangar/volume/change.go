@@ -14,7 +14,7 @@ import (
 
 const extendLong = `Make a volume larger: to so many GB, or by so many with a plus sign.
 
-A Machine that runs goes on and sees the new size at once; where the server cannot do
+A running Machine keeps running and sees the new size at once; where the server cannot do
 that, when it starts next, and the command says so. A volume never gets smaller.`
 
 func newExtendCommand(c *commands) *cobra.Command {
@@ -39,7 +39,7 @@ func newExtendCommand(c *commands) *cobra.Command {
 			return hangar.VolumeExtended{}, err
 		}
 		if size == "" {
-			return hangar.VolumeExtended{}, cli.UsageErrorf("say how large it shall be, with --size GB or --size +GB")
+			return hangar.VolumeExtended{}, cli.UsageErrorf("give the new size with --size GB or --size +GB")
 		}
 		wanted, err := newSize(v.SizeGB, size)
 		if err != nil {
@@ -68,7 +68,7 @@ type extendedOutput struct {
 	NeedsRestart bool         `json:"needs_restart"`
 }
 
-// newSize is what a volume of so many GB shall have: text is a size or +GB.
+// newSize is the new size of a volume that has so many GB: text is a size or +GB.
 func newSize(has int, text string) (int, error) {
 	more, adds := strings.CutPrefix(text, "+")
 	n, err := parseGB("--size", more)

@@ -54,8 +54,8 @@ func (f *fillFlags) addFollow(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return at once")
 }
 
-// wish reads the flags.
-func (f *fillFlags) wish(cmd *cobra.Command) (hangar.VolumeCreate, error) {
+// volumeCreate reads the flags.
+func (f *fillFlags) volumeCreate(cmd *cobra.Command) (hangar.VolumeCreate, error) {
 	in := f.in
 	in.Region = hangar.Region(f.region)
 	if f.size != "" {
@@ -117,11 +117,11 @@ func newCreateCommand(c *commands) *cobra.Command {
 			case err != nil:
 				return err
 			case app == "" || len(names) != 1:
-				return cli.UsageErrorf("say which App, and how the volume shall be called")
+				return cli.UsageErrorf("give an App and a name for the volume")
 			case count < 1 || count > maxVolumesAtOnce:
 				return cli.UsageErrorf("invalid --count %d: must be from 1 to %d", count, maxVolumesAtOnce)
 			}
-			in, err := f.wish(cmd)
+			in, err := f.volumeCreate(cmd)
 			if err != nil {
 				return err
 			}
@@ -177,8 +177,8 @@ func newCreateCommand(c *commands) *cobra.Command {
 	return cmd
 }
 
-// createVolume makes a volume, follows how it is filled, and prints what there is,
-// but for JSON.
+// createVolume makes a volume, follows its filling, and prints progress unless the
+// output is JSON.
 func (c *commands) createVolume(
 	ctx context.Context, p *client.Client, app hangar.AppName, in hangar.VolumeCreate, f *fillFlags,
 ) (*hangar.Volume, error) {
@@ -271,7 +271,7 @@ func newForkCommand(c *commands) *cobra.Command {
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := f.wish(cmd)
+			in, err := f.volumeCreate(cmd)
 			if err != nil {
 				return err
 			}

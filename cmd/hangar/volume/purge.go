@@ -17,7 +17,7 @@ func newPurgeCommand(c *commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "purge [ID...]",
-		Short: "Remove destroyed volumes for good",
+		Short: "Remove destroyed volumes permanently",
 		Long: "Remove destroyed volumes of an organization before their 24 hours are over: they cannot be undeleted any more, and what they\n" +
 			"take of its quotas and of the server is free. Their Apps may be gone. Snapshots stay for as long as they were to be kept.\n" +
 			"`hangar volumes list --destroyed` shows which there are.",
@@ -53,7 +53,7 @@ func newPurgeCommand(c *commands) *cobra.Command {
 				fmt.Fprintln(c.Stderr, "No destroyed volumes.")
 				return nil
 			}
-			if err := c.ConfirmUnless(yes, "Remove %s of organization %s for good?", cli.Plural(len(ids), "destroyed volume", "destroyed volumes"), slug); err != nil {
+			if err := c.ConfirmUnless(yes, "Remove %s of organization %s permanently?", cli.Plural(len(ids), "destroyed volume", "destroyed volumes"), slug); err != nil {
 				return err
 			}
 			var failed []error

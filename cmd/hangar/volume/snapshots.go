@@ -171,7 +171,7 @@ func waited(s *hangar.Snapshot) string {
 }
 
 const snapshotsRestoreLong = `Restore a snapshot into a new volume, as large as the one it was taken of or larger with
---size. The volume that it was taken of is left alone.
+--size. The volume that it was taken of stays as it is.
 
 The new volume can be mounted when it is filled and what is on it was compared with the
 digest of the snapshot.`
@@ -196,7 +196,7 @@ func newSnapshotsRestoreCommand(c *commands) *cobra.Command {
 			if len(names) != 1 || !hangar.SnapshotID(names[0]).Valid() {
 				return cli.UsageErrorf("say which snapshot, by its id like vs_0123456789abcdefghij")
 			}
-			in, err := f.wish(cmd)
+			in, err := f.volumeCreate(cmd)
 			if err != nil {
 				return err
 			}
@@ -254,5 +254,5 @@ func snapshotSource(ctx context.Context, p *client.Client, app hangar.AppName, i
 		}
 	}
 	return nil, cli.WithHint(hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSnapshotNotFound, "there is no volume with a snapshot %s", id),
-		"if its volume is gone, say of which App it is and how the new volume shall be called: hangar volumes snapshots restore APP "+string(id)+" --name NAME")
+		"if its volume is gone, give its App and a name for the new volume: hangar volumes snapshots restore APP "+string(id)+" --name NAME")
 }

@@ -309,7 +309,7 @@ func answerText(d hangar.WebhookDelivery) string {
 func newResendCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resend ORG WEBHOOK DELIVERY", Short: "Send an event again", Args: cobra.ExactArgs(3), ValidArgsFunction: c.CompleteOrg,
-		Long: "Send an event again that was given up, or was delivered not long ago. It is sent as the newest of those that wait.",
+		Long: "Send an event again that has failed, or was delivered not long ago. It is sent as the last in the queue.",
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookDelivery, error) {
 		return p.ResendDelivery(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]), hangar.DeliveryID(args[2]))

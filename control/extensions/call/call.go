@@ -1,14 +1,14 @@
 // Package call makes the requests of the platform to providers, of which docs/extensions.md is the
 // specification.
 //
-// Promises. Every request is signed anew. Nothing of an answer is trusted: its size, its type and
-// its members are checked before it is returned, redirects are not followed, and no text of it is in
-// an error. Private and loopback addresses are not called, and plain HTTP is not spoken, unless the
-// target allows it.
+// Promises. Every request has a signature of its own. Nothing of an answer is trusted: its size, its
+// type and its members are checked before it is returned, redirects are not followed, and no text of
+// it is in an error. Private and loopback addresses are not called, and plain HTTP is not spoken,
+// unless the target allows it.
 //
 // Concurrency. A Caller is safe for concurrent use.
 //
-// It decides nothing: what a refusal means, and when a request is repeated, its caller knows.
+// It decides nothing: the caller knows what a refusal means, and when to repeat a request.
 package call
 
 import (
@@ -32,7 +32,8 @@ import (
 )
 
 const (
-	// Timeout bounds one request with its answer. Providers are told to answer within 5 seconds.
+	// Timeout bounds one request with its answer. The specification asks providers to answer within
+	// 5 seconds.
 	Timeout = 30 * time.Second
 
 	maxAnswer     = 1 << 20 // bytes

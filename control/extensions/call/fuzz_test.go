@@ -25,8 +25,8 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzAnswer: whatever a provider answers, the result is an extension that can be used or an error of this package,
-// which shows a tenant nothing of the body.
+// FuzzAnswer: every answer of a provider results in a usable extension or an error of this package, which shows a
+// tenant nothing of the body.
 func FuzzAnswer(f *testing.F) {
 	f.Add(201, "application/json", "", `{"id":"r/1","config":{"LOGS_URL":"https://logs.example.com"}}`)
 	f.Add(202, "application/problem+json; charset=utf-8", "7", `{"id":"1","config":{}}`)

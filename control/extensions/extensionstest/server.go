@@ -113,7 +113,7 @@ func (s *Server) Change(name string, change func(*Extension)) {
 	}
 }
 
-// Extensions returns those that there are, by the platform's id.
+// Extensions returns the existing extensions, by the platform's id.
 func (s *Server) Extensions() map[string]Extension {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) Extensions() map[string]Extension {
 	return all
 }
 
-// Requests returns those that were verified so far.
+// Requests returns the requests that were verified so far.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -445,7 +445,7 @@ func watchResumes(t *testing.T, s Store) {
 	changes, _ := follow(t, s, "/k", from, 1) // from a revision that may not exist yet
 	wg.Wait()
 	if len(changes) != 1 || string(changes[0].Value) != "later" {
-		t.Fatalf("watch of what comes yields %+v", changes)
+		t.Fatalf("watch of later changes yields %+v", changes)
 	}
 }
 

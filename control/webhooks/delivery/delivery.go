@@ -2,18 +2,18 @@
 // organizations, and to providers of extensions.
 //
 // A Dispatcher takes the events of its host from a hangar.MachineEventFeed and puts them into the
-// queues of the receivers that want them, on disk, in one transaction with how far it has come. From
-// there each receiver is served by a goroutine of its own: an event is delivered at least once, and
-// the events of one Machine in the order in which they happened, one after another. Those of several
-// Machines are on their way at the same time.
+// queues of the receivers that want them, on disk, in one transaction with its position in the feed.
+// From there a goroutine for each receiver delivers them: an event at least once, and the events of
+// one Machine in the order in which they happened, one after another. Those of several Machines are in
+// flight at the same time.
 //
-// An attempt that fails is repeated after a pause that grows. A receiver with which nothing succeeds
-// gets one attempt at a time. What has failed for hangar.WebhookRetention is given up and kept for a
-// while as a dead letter, as is the oldest of what is more than Limits allow.
+// A failed attempt is repeated after a growing pause. A receiver that always fails gets one attempt at
+// a time. An event that has failed for hangar.WebhookRetention is given up and kept for a while as a
+// dead letter, as are the oldest events beyond Limits.
 //
-// What is kept in memory is little for each receiver, however much waits. Receivers share the disk and
-// the number of requests on their way; an organization gets a part of either. Taking events waits for
-// no receiver, and recording an event does not wait for it to be taken.
+// A receiver needs little memory for any length of its queue. Receivers share the disk and the number
+// of requests in flight; an organization gets a part of either. Reading the feed does not wait for
+// receivers, and recording an event does not wait for either.
 package delivery
 
 import (
@@ -96,7 +96,7 @@ type Options struct {
 	Dir  string // of the queues; it is made
 	Host hangar.HostID
 	Feed hangar.MachineEventFeed
-	// Receivers are those who get events.
+	// Receivers are the feeds of receivers of events.
 	Receivers []hangar.EventReceiverFeed
 	// Dial connects to what tenants name, and decides which addresses may be called. DialPrivate
 	// connects for receivers with AllowPrivate.
@@ -124,7 +124,7 @@ type Dispatcher struct {
 	work    *background.Group // set by Open
 
 	mu        sync.Mutex // guards what follows
-	known     []bool     // of Options.Receivers: those that have said who gets events
+	known     []bool     // of Options.Receivers: whether the feed has yielded a set
 	receivers map[string]*receiver
 	byOrg     map[hangar.OrgID][]*receiver // that want events of all of an organization
 	byApp     map[hangar.AppID][]*receiver // that want events of an App

@@ -127,7 +127,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestErrors: what goes wrong is told in one word, and nothing of the answer is.
+// TestErrors: a failure is reported in one word, without anything of the answer.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	answering := func(status int) string {
@@ -176,7 +176,10 @@ func TestErrors(t *testing.T) {
 			t.Parallel()
 			rig := newRig(t, func(o *delivery.Options) {
 				fast(o)
-				o.Timing.Attempt, o.Dial = 200*time.Millisecond, dialer.DialContext
+				o.Dial = dialer.DialContext
+				if c.error == hangar.DeliveryTimeout {
+					o.Timing.Attempt = 200 * time.Millisecond
+				}
 			}, to("hook", "acme", c.url))
 			rig.await()
 			rig.feed.record(event("acme", 1, hangar.EventStart))
@@ -301,7 +304,8 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
-// TestBlockedMachine: an event that is never accepted holds up those of its Machine, and of no other.
+// TestBlockedMachine: an event that is never accepted holds up later ones of its Machine, and of no
+// other.
 func TestBlockedMachine(t *testing.T) {
 	t.Parallel()
 	poison := event("acme", 1, hangar.EventStart)
@@ -466,7 +470,7 @@ func TestHangingReceiversOfOneTenant(t *testing.T) {
 }
 
 // TestReceiverGoes: what waits for a receiver goes with it, also if that happened while nothing ran, but
-// not while nobody can say whether it has gone.
+// not while it is unknown whether it has gone.
 func TestReceiverGoes(t *testing.T) {
 	t.Parallel()
 	down := newSink(t, func(*http.Request, string) int { return http.StatusServiceUnavailable })
@@ -498,7 +502,7 @@ func TestReceiverGoes(t *testing.T) {
 }
 
 // TestLostEvents: events that the host has not kept are counted, and a host that has lost its records
-// begins anew.
+// starts over.
 func TestLostEvents(t *testing.T) {
 	t.Parallel()
 	s := newSink(t, nil)
@@ -601,7 +605,7 @@ func model(t *testing.T, rng *rand.Rand) {
 			case 3:
 				select { // longer than an attempt
 				case <-r.Context().Done():
-					return http.StatusOK // nobody hears it, and it counts as accepted
+					return http.StatusOK // the answer is lost, and counts as accepted
 				case <-time.After(time.Second):
 				}
 			case 4:

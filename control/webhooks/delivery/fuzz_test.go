@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// FuzzEntry: what is read of a queue can be written, shown and sent, whatever is in the file.
+// FuzzEntry: for any content of the file, an entry that is read can be written, shown and sent.
 func FuzzEntry(f *testing.F) {
 	e := newEntry(hangar.MachineEvent{Machine: "d8912340000002", App: "web", OrgID: "acme", Event: hangar.Event{
 		ID: "01K2KJQ1M5H8Z7R6Q5P4N3M2K1", Type: hangar.EventExit, Status: "failed", Timestamp: 1786708800000,

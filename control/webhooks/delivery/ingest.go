@@ -10,7 +10,7 @@ import (
 
 const (
 	ingestBatch = 512  // events that are taken at a time
-	trimAfter   = 4096 // events that were taken, the host is told
+	trimAfter   = 4096 // acknowledge to the host after so many events
 )
 
 // ingest takes the events of the host, from where the last Dispatcher has come to.

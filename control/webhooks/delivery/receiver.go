@@ -190,7 +190,7 @@ func (l *line) fill(ctx context.Context) {
 		return
 	}
 	l.mu.Lock()
-	l.more = false // before it is read: what comes meanwhile sets it again
+	l.more = false // before reading: a new event sets it again
 	l.mu.Unlock()
 	want := windowSize - len(l.window)
 	items, err := l.d.store.next(l.id, l.last, want, windowBytes)
@@ -262,7 +262,7 @@ func (l *line) launch(ctx context.Context) (wait time.Duration, some bool) {
 	}
 	for _, f := range l.window {
 		if l.flights >= l.allowed {
-			return 0, false // whoever lands goes on
+			return 0, false // the next one to land continues
 		}
 		machine := f.Event.Machine
 		if l.busy[machine] {
@@ -286,8 +286,8 @@ func (l *line) launch(ctx context.Context) (wait time.Duration, some bool) {
 	return first.Sub(now), !first.IsZero()
 }
 
-// probe returns what is tried while nothing succeeds, nil if there is nothing: of what comes first of
-// each Machine, what has been tried the longest ago.
+// probe returns the event to try while none succeeds, or nil: of the first of each Machine, the one
+// that was tried the longest ago.
 func (l *line) probe() (oldest *flying) {
 	for _, f := range l.window {
 		if l.busy[f.Event.Machine] {
@@ -301,8 +301,8 @@ func (l *line) probe() (oldest *flying) {
 	return oldest
 }
 
-// unblock gives up the older half of the window if it is full of those that wait for another attempt,
-// or behind one, so that those can go on that come after them.
+// unblock gives up the older half of the window if it is full of events that wait for another
+// attempt, or behind one, so that later ones can proceed.
 func (l *line) unblock(ctx context.Context) {
 	if l.window[0].Attempts < blockedAttempts {
 		return
@@ -393,7 +393,7 @@ func (l *line) land(ctx context.Context, f finished) {
 	}
 	l.d.counts.attempts.WithLabelValues(string(f.err)).Inc()
 	now := l.d.o.Now()
-	l.fell(f, now)
+	l.noteFailure(f, now)
 	if now.Sub(f.At) >= l.d.timing.Retention {
 		l.die(ctx, f.flying, hangar.DeathExpired)
 		return
@@ -425,8 +425,8 @@ func (l *line) recover() {
 	l.signal()
 }
 
-// fell takes note of an attempt that has failed.
-func (l *line) fell(f finished, now time.Time) {
+// noteFailure takes note of an attempt that has failed.
+func (l *line) noteFailure(f finished, now time.Time) {
 	l.allowed = 1
 	l.failures++
 	l.failed[f.Event.Machine] = true

@@ -56,7 +56,7 @@ type ingestion struct {
 	inserts []insert
 }
 
-// fate is what becomes of an entry after an attempt.
+// fate is the result of an attempt for its entry.
 type fate byte
 
 const (
@@ -81,7 +81,7 @@ type storeOptions struct {
 	log     *slog.Logger
 	noSync  bool
 	counts  *counts
-	evicted func(receiver string, upTo uint64) // is told what was taken from the head of a queue
+	evicted func(receiver string, upTo uint64) // receives what was removed from the head of a queue
 }
 
 // store keeps the queues of all receivers in one file. A transaction survives the loss of power. How
@@ -91,7 +91,7 @@ type store struct {
 	o  storeOptions
 	db *bolt.DB
 
-	writing sync.Mutex // held by whoever writes
+	writing sync.Mutex // held by the writer
 
 	mu       sync.Mutex    // guards what follows
 	outcomes []outcome     // to be written down
@@ -201,7 +201,7 @@ func (s *store) meta(id string) meta {
 	return s.metas[id]
 }
 
-// remove removes all that there is of a receiver.
+// remove removes everything of a receiver.
 func (s *store) remove(id string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -359,7 +359,7 @@ func (s *store) next(id string, after uint64, most int, size int64) (items []*it
 	return items, err
 }
 
-// unwritten returns what has become of entries of a queue and is not written down yet.
+// unwritten returns the outcomes of a queue's entries that are not stored yet.
 func (s *store) unwritten(id string) map[uint64]*outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -201,7 +201,7 @@ func (t *transaction) evict(id string, size int64) error {
 		if err := t.dequeue(id, number, int64(len(entries[i]))); err != nil {
 			return err
 		}
-		if err := t.bury(id, number, &e); err != nil {
+		if err := t.addDeadLetter(id, number, &e); err != nil {
 			return err
 		}
 		t.evicted[id] = number
@@ -219,9 +219,9 @@ func (t *transaction) dequeue(id string, number uint64, size int64) error {
 	return t.own(id).Bucket(bucketQueue).Delete(numberKey(number))
 }
 
-// bury adds a dead letter, and drops the oldest beyond what is kept. An entry is added under its
+// addDeadLetter adds a dead letter, and drops the oldest beyond what is kept. An entry is added under its
 // number in the queue, which grows.
-func (t *transaction) bury(id string, number uint64, e *entry) error {
+func (t *transaction) addDeadLetter(id string, number uint64, e *entry) error {
 	raw, err := e.encode()
 	if err != nil {
 		return err
@@ -283,7 +283,7 @@ func (t *transaction) settle(o *outcome) error {
 		if err := t.dequeue(o.receiver, o.number, size); err != nil {
 			return err
 		}
-		return t.bury(o.receiver, o.number, &o.entry)
+		return t.addDeadLetter(o.receiver, o.number, &o.entry)
 	case delivered:
 		if err := t.dequeue(o.receiver, o.number, size); err != nil {
 			return err

@@ -1,8 +1,8 @@
-// Package access passes what the edge did with requests on to whoever asks, while he asks.
+// Package access streams lines about requests at the edge to live followers.
 //
-// Nothing is kept, and nothing costs anything while nobody follows an App: Wanted is then one
-// load of an atomic number. A follower who is too slow holds nobody up; he loses lines, and
-// the next that he gets says how many.
+// Nothing is kept, and an App without a follower costs nothing: Wanted is then one load of an
+// atomic number. A slow follower holds up no request; it loses lines, and its next line says how
+// many.
 //
 // A Log may be used by any number of goroutines.
 //
@@ -32,7 +32,7 @@ type Log struct {
 	apps map[hangar.AppID][]*follower
 }
 
-// follower is somebody who reads.
+// follower is one reader of an App's lines.
 type follower struct {
 	lines chan hangar.LogEntry
 	lost  atomic.Int64
@@ -40,10 +40,10 @@ type follower struct {
 
 var _ hangar.EdgeLog = (*Log)(nil)
 
-// New returns a Log that nobody follows.
+// New returns a Log without followers.
 func New() *Log { return &Log{apps: map[hangar.AppID][]*follower{}} }
 
-// Wanted reports whether anybody follows an App, so that lines need not be made in vain.
+// Wanted reports whether an App has a follower, so that lines are not built for no reader.
 func (l *Log) Wanted(app hangar.AppID) bool {
 	if l.followers.Load() == 0 {
 		return false
@@ -53,7 +53,7 @@ func (l *Log) Wanted(app hangar.AppID) bool {
 	return len(l.apps[app]) > 0
 }
 
-// Publish passes a line on to everybody who follows an App. It does not wait.
+// Publish passes a line on to all followers of an App. It does not wait.
 func (l *Log) Publish(app hangar.AppID, e hangar.LogEntry) {
 	if l.followers.Load() == 0 {
 		return

@@ -23,7 +23,7 @@ func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New()
 		if l.Wanted("web") {
-			t.Error("lines are wanted that nobody reads")
+			t.Error("lines are wanted without a reader")
 		}
 		l.Publish("web", line(0))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +55,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("lines: %v", counts)
 		}
 		if l.Wanted("web") || len(l.apps) != 0 || l.followers.Load() != 0 {
-			t.Error("somebody is left")
+			t.Error("a follower is left")
 		}
 	})
 }

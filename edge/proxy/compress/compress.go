@@ -1,12 +1,11 @@
-// Package compress wraps the writer of an answer so that its body is compressed, where that
-// is of use and nobody is harmed.
+// Package compress wraps the writer of an answer and compresses its body where that helps and
+// harms no client.
 //
-// A body is left as it is when it has a Content-Encoding or a digest, when it is a part
-// (206), when the answer says no-transform, when its type is of no kind that shrinks, when
-// it is short, and when the client accepts no encoding that is known here. An App that
-// wants a body left alone says Content-Encoding: none, which is removed. What is compressed
-// is another representation: its ETag becomes weak, its length goes, and Vary says what it
-// depends on.
+// A body is left as it is when it has a Content-Encoding or a digest, when it is a part (206),
+// when the answer says no-transform, when its type is of no kind that shrinks, when it is short,
+// and when the client accepts no encoding that is known here. An App opts out with
+// Content-Encoding: none, which is removed. A compressed body is another representation: its ETag
+// becomes weak, its length goes, and Vary says what it depends on.
 //
 // Bytes are passed on when the handler flushes and else when the encoder has enough of them.
 // Headers of 1xx, trailers and hijacked connections pass through.
@@ -26,9 +25,9 @@ import (
 // MinSize is how long a body has to be, in bytes, to be compressed.
 const MinSize = 1024
 
-// Writer returns a writer that compresses what is written to w as the request accepts, and
-// a function that ends the body. A handler that could not complete its answer must not call
-// it, so that the client does not take what there is for all.
+// Writer returns a writer that compresses what is written to w as the request accepts, and a
+// function that ends the body. A handler that could not complete its answer must not call it, so
+// that the client does not take a partial body for a whole one.
 func Writer(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, func() error) {
 	c := &writer{ResponseWriter: w, head: r.Method == http.MethodHead}
 	c.encoding, c.refused = negotiate(r.Header["Accept-Encoding"])
@@ -79,7 +78,7 @@ func (w *writer) WriteHeader(status int) {
 	}
 }
 
-// suits reports whether the answer may be compressed, whatever its length. Its headers then
+// suits reports whether the answer may be compressed, regardless of its length. Its headers then
 // say that it depends on what the client accepts.
 func (w *writer) suits(status int) bool {
 	h := w.Header()
@@ -112,7 +111,7 @@ func keeps(h http.Header) bool {
 	return false
 }
 
-// vary adds what the answer depends on.
+// vary adds the headers that the answer depends on.
 func vary(h http.Header) {
 	for _, line := range h["Vary"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -175,7 +174,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	}
 }
 
-// release begins to compress what was held.
+// release begins to compress the held bytes.
 func (w *writer) release() error {
 	w.begin(w.status)
 	_, err := w.enc.Write(w.buffer)
@@ -201,8 +200,8 @@ type onlyWriter struct{ io.Writer }
 // Flush implements http.Flusher.
 func (w *writer) Flush() { _ = w.FlushError() }
 
-// FlushError passes on what has been written. A body whose length was not known by then is
-// one that takes its time, and is compressed.
+// FlushError passes on what has been written. A body whose length is unknown by then takes its
+// time, and is compressed.
 func (w *writer) FlushError() error {
 	if w.phase == undecided {
 		w.WriteHeader(http.StatusOK)

@@ -175,7 +175,7 @@ func TestWhatIsCompressed(t *testing.T) {
 				t.Errorf("Vary is %q", res.Header.Values("Vary"))
 			}
 			if test.method == http.MethodHead && (res.ContentLength != 99999 || res.Header.Get("Etag") != `"x"`) {
-				t.Errorf("HEAD tells of %v", res.Header)
+				t.Errorf("HEAD: headers %v", res.Header)
 			}
 		})
 	}
@@ -375,7 +375,7 @@ func TestClientIsGone(t *testing.T) {
 	}
 }
 
-// TestDifferential: whatever is written in whatever pieces, with flushes between, arrives.
+// TestDifferential: any content, written in any pieces with flushes between, arrives.
 func TestDifferential(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		of := rapid.SampledFrom([]string{"gzip", "br", "zstd", ""}).Draw(rt, "encoding")

@@ -19,7 +19,7 @@ const (
 	zstdWindow = 256 << 10
 )
 
-// encoder compresses what is written to it. Flush passes on all that has been written.
+// encoder compresses its input. Flush passes on all of it.
 type encoder interface {
 	io.WriteCloser
 	Flush() error

@@ -60,7 +60,7 @@ func negotiate(accept []string) (best encoding, refused bool) {
 	return best, refused
 }
 
-// weight reads the parameter q, in thousandths. What cannot be read is not accepted.
+// weight reads the parameter q, in thousandths. An unreadable value is not accepted.
 func weight(params string) int {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, ok := strings.Cut(p, "=")

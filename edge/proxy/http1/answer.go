@@ -96,7 +96,7 @@ func (x *exchange) interim(status int) {
 	x.fail(x.c.flushOut())
 }
 
-// sendContinue tells a client to go on, unless its request is being answered.
+// sendContinue sends 100 Continue, unless the request is being answered.
 func (x *exchange) sendContinue() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -406,7 +406,7 @@ func (x *exchange) put(p []byte, s string) error {
 }
 
 // Flush implements http.Flusher.
-func (x *exchange) Flush() { _ = x.FlushError() } // the next write tells
+func (x *exchange) Flush() { _ = x.FlushError() } // the next write fails, too
 
 // FlushError is Flush for http.ResponseController.
 func (x *exchange) FlushError() error {

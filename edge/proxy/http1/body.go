@@ -24,7 +24,7 @@ const (
 	chunkEnd
 )
 
-// bodyReader takes a body out of what a connection sends.
+// bodyReader reads a body from a connection.
 type bodyReader struct {
 	from    source
 	in      *window
@@ -39,7 +39,7 @@ type bodyReader struct {
 	trailer http.Header
 }
 
-// read fills p with what there is. After the last byte, or with it, the error is io.EOF.
+// read fills p with the bytes at hand. After the last byte, or with it, the error is io.EOF.
 // Other errors are final and leave the connection useless.
 func (b *bodyReader) read(p []byte) (int, error) {
 	if b.done {

@@ -47,12 +47,12 @@ type Conn struct {
 	raw    syscall.RawConn
 	peek   func(fd uintptr)
 	peeked [1]byte
-	quiet  bool // nothing is there to be read, not even an end
-	bytes  bool // bytes are
+	quiet  bool // there is nothing to read, not even an end
+	bytes  bool // there are bytes to read
 
 	// Of the request in flight.
 	ctx      context.Context
-	watch    func() bool   // stops waiting for the end of ctx; nil: nobody does
+	watch    func() bool   // stops the watch of ctx; nil: there is none
 	lazy     bool          // ctx is not watched yet
 	headBy   time.Time     // when the header of the answer must be there; zero: any time
 	headWait time.Duration // the same, from when all was sent
@@ -113,7 +113,7 @@ func (c *Conn) look() (quiet, bytes, known bool) {
 	return c.quiet, c.bytes, true
 }
 
-// Detach takes the connection out after an answer 101, with what was already read of it.
+// Detach takes the connection out after an answer 101, with the bytes that were read ahead.
 func (c *Conn) Detach() (net.Conn, []byte) {
 	held := append([]byte(nil), c.in.held()...)
 	c.in.release()
@@ -130,11 +130,11 @@ func (c *Conn) maxAnswerBytes() int {
 	return DefaultMaxAnswerBytes
 }
 
-// RoundTrip sends a request and returns its answer when the header is there. The body of the
+// RoundTrip sends a request and returns its answer when the header has arrived. The body of the
 // request is sent meanwhile, and while the answer is read; it is always closed. The header is
 // sent as it is, with its fields in order; Host, Content-Length, Transfer-Encoding and Trailer
-// come from the fields of r. Of the context its values and its end matter: the connection cannot
-// be used after it. An answer 101 has a body that is an io.ReadWriteCloser. Errors are
+// come from the fields of r. Only the values and the end of the context count: after its end the
+// connection cannot be used. An answer 101 has a body that is an io.ReadWriteCloser. Errors are
 // *RoundTripError, and the connection is closed then.
 func (c *Conn) RoundTrip(ctx context.Context, r *http.Request, opts RoundTripOptions) (*http.Response, error) {
 	if c.busy || c.spent || c.closed.Load() {
@@ -191,7 +191,7 @@ func (c *Conn) watchContext() {
 	}
 }
 
-// endRequest forgets the request. What is left of its body is not sent.
+// endRequest forgets the request. The rest of its body is not sent.
 func (c *Conn) endRequest() {
 	c.busy = false
 	if u := c.upload; u != nil {
@@ -279,7 +279,7 @@ func (c *Conn) setReadBy() {
 
 // setDeadline must not undo that the context has ended.
 func (c *Conn) setDeadline(t time.Time) {
-	_ = c.conn.SetReadDeadline(t) // the read tells
+	_ = c.conn.SetReadDeadline(t) // the read fails, too
 	if c.watch != nil && c.ctx.Err() != nil {
 		_ = c.conn.SetReadDeadline(longAgo)
 	}
@@ -287,7 +287,7 @@ func (c *Conn) setDeadline(t time.Time) {
 
 // waitOn reports whether a read whose deadline has passed is to be repeated.
 func (c *Conn) waitOn() bool {
-	now := time.Now() // readBy stays what it was, so that setReadBy moves the deadline
+	now := time.Now() // readBy is unchanged, so that setReadBy moves the deadline
 	switch {
 	case c.watch != nil && c.ctx.Err() != nil:
 		return false

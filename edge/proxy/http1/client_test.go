@@ -240,8 +240,8 @@ func TestContextEndsARoundTrip(t *testing.T) {
 	}
 }
 
-// TestClientOfAProxyGoesAway: the request to the Machine ends soon, although nobody has asked
-// for Done before.
+// TestClientOfAProxyGoesAway: the request to the Machine ends soon, although Done was not called
+// before.
 func TestClientOfAProxyGoesAway(t *testing.T) {
 	ended := make(chan struct{})
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
@@ -392,9 +392,9 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// TestBadRequestsAreNotSent: what a handler has put together is checked before it is written.
-// TestReady: a body that says so has bytes at hand, so that what was read before
-// need not be passed on first.
+// TestBadRequestsAreNotSent: a handler's request is checked before it is written.
+// TestReady: a body that says so has bytes at hand, so that earlier bytes need not be passed on
+// first.
 func TestReady(t *testing.T) {
 	step, stepped := make(chan string), make(chan bool)
 	addr := accept(t, func(nc net.Conn) {

@@ -22,8 +22,8 @@ const (
 	connClosing
 )
 
-// lingering is for how long the rest of what a client sends is read after an answer that it
-// may not have expected, so that a reset does not destroy the answer on its way.
+// lingering is for how long the rest of a client's bytes is read after an answer that it may not
+// have expected, so that a reset does not destroy the answer on its way.
 const lingering = time.Second
 
 // longAgo is a deadline that ends what waits.
@@ -103,10 +103,10 @@ func (c *serverConn) readWithin(d time.Duration) {
 	c.setReadDeadline(c.readBy)
 }
 
-// An error of a deadline is one of the connection, which the next read tells.
+// An error of a deadline is one of the connection, with which the next read fails.
 func (c *serverConn) setReadDeadline(t time.Time) { _ = c.conn.SetReadDeadline(t) }
 
-// writeWithin makes writes fail when nothing is taken for the BodyTimeout.
+// writeWithin makes writes fail when the client accepts nothing for the BodyTimeout.
 func (c *serverConn) writeWithin() {
 	d := c.srv.BodyTimeout
 	if d <= 0 || c.ownWrite.Load() {
@@ -117,7 +117,7 @@ func (c *serverConn) writeWithin() {
 		return
 	}
 	c.writeBy = now.Add(d + slack(d))
-	_ = c.conn.SetWriteDeadline(c.writeBy) // the write tells
+	_ = c.conn.SetWriteDeadline(c.writeBy) // the write fails, too
 }
 
 // tryRead is a read that leaves no buffer behind when there is nothing.
@@ -142,8 +142,7 @@ func (c *serverConn) tryRead(fd uintptr) bool {
 	}
 }
 
-// sever ends the connection without a word, for which TLS would wait for a client that takes
-// nothing.
+// sever resets the connection, because a TLS close would wait for a client that reads nothing.
 func (c *serverConn) sever() {
 	conn := c.conn
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
@@ -345,7 +344,7 @@ func (c *serverConn) handOver() {
 	c.srv.HTTP2(c.ctx, c.conn, read)
 }
 
-// refuse answers what was not understood, if there is a reason and somebody to tell it to.
+// refuse answers a malformed request, if there is a reason and the client can still read.
 func (c *serverConn) refuse(err error) {
 	var p *ProtocolError
 	var timeout net.Error

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// requestContext is the context of a request. It watches the client from when somebody asks
-// for Done.
+// requestContext is the context of a request. It starts to watch the client at the first call of
+// Done.
 type requestContext struct {
 	x      *exchange
 	parent context.Context
@@ -25,8 +25,8 @@ type requestContext struct {
 // lazyKey finds a requestContext behind contexts that add values.
 type lazyKey struct{}
 
-// unwatched reports whether ctx is one that nobody watches yet, so that asking for its Done
-// costs a goroutine.
+// unwatched reports whether ctx does not watch its client yet, so that calling Done costs a
+// goroutine.
 func unwatched(ctx context.Context) bool {
 	rc, ok := ctx.Value(lazyKey{}).(*requestContext)
 	if !ok {

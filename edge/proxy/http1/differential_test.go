@@ -44,7 +44,7 @@ func seenRequest(r *http.Request) seen {
 	return s
 }
 
-// trailerOf makes no difference between none and an empty one.
+// trailerOf makes a nil and an empty trailer equal.
 func trailerOf(h http.Header) http.Header {
 	if len(h) == 0 {
 		return nil

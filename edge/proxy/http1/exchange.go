@@ -79,7 +79,7 @@ func (c *serverConn) newExchange(h *head) (*exchange, error) {
 
 var chunkedCoding = []string{"chunked"}
 
-// refusal makes an exchange for an answer to what is no request.
+// refusal makes an exchange for the answer to an invalid request.
 func (c *serverConn) refusal() *exchange {
 	x := &exchange{c: c, close: true, noBody: true, answer: answer{length: -1}}
 	x.ctx.x, x.ctx.parent = x, c.ctx
@@ -109,7 +109,7 @@ func (x *exchange) finish() bool {
 		c.ownRead.Store(false)
 		c.ownWrite.Store(false)
 		c.readBy, c.writeBy = time.Time{}, time.Time{}
-		_ = c.conn.SetDeadline(time.Time{}) // the next read tells
+		_ = c.conn.SetDeadline(time.Time{}) // the next read fails, too
 	}
 	if !x.body.r.done {
 		x.unread = true
@@ -194,7 +194,7 @@ func (b *requestBody) mergeTrailer() {
 	maps.Copy(b.x.req.Trailer, b.r.trailer)
 }
 
-// Close ends reading, also of who is reading now.
+// Close ends reading, including a read in progress.
 func (b *requestBody) Close() error {
 	if b.closed.Swap(true) {
 		return nil
@@ -223,7 +223,7 @@ func (b *requestBody) AtHand() int {
 	return b.r.atHand()
 }
 
-// end makes sure that nobody reads the body any more.
+// end makes sure that the body is not read any more.
 func (b *requestBody) end() {
 	if b.x.noBody {
 		return
@@ -250,7 +250,7 @@ func (b *requestBody) drain() bool {
 	if b.r.ending == byLength && b.r.left > MaxDrain {
 		return false
 	}
-	if b.x.c.srv.BodyTimeout <= 0 { // not for ever, when nobody wants to know
+	if b.x.c.srv.BodyTimeout <= 0 { // bounded, although the server sets no limit
 		b.x.c.readWithin(lingering)
 		b.x.c.ownRead.Store(true)
 		defer func() { b.x.c.ownRead.Store(false) }()
@@ -266,8 +266,8 @@ func (b *requestBody) drain() bool {
 	return false
 }
 
-// Hijack implements http.Hijacker. The reader has what was already read, of the body that was
-// not, too; nobody can read that as a body any more.
+// Hijack implements http.Hijacker. The reader also has the bytes that were read ahead, including
+// an unread body, which can no longer be read as a body.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c := x.c
 	if c.hijacked {
@@ -285,7 +285,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.hijacked = true
 	x.ctx.mu.Unlock()
 	c.stopWatch()
-	x.body.end() // or who reads it on would write into a buffer that is given back
+	x.body.end() // otherwise a late read would use a buffer that was returned
 	c.readBy, c.writeBy = time.Time{}, time.Time{}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
@@ -303,19 +303,19 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c.conn, bufio.NewReadWriter(r, bufio.NewWriter(c.conn)), nil
 }
 
-// SetReadDeadline implements what http.ResponseController asks for. From now on the BodyTimeout
-// does not hold for this request. The deadline ends with the body: then the client is watched.
+// SetReadDeadline serves http.ResponseController. From now on the BodyTimeout does not hold for
+// this request. The deadline ends with the body: then the client is watched.
 func (x *exchange) SetReadDeadline(t time.Time) error {
 	x.c.ownRead.Store(true)
 	return x.c.conn.SetReadDeadline(t)
 }
 
-// SetWriteDeadline implements what http.ResponseController asks for. From now on the
-// BodyTimeout does not hold for the answer.
+// SetWriteDeadline serves http.ResponseController. From now on the BodyTimeout does not hold for
+// the answer.
 func (x *exchange) SetWriteDeadline(t time.Time) error {
 	x.c.ownWrite.Store(true)
 	return x.c.conn.SetWriteDeadline(t)
 }
 
-// EnableFullDuplex implements what http.ResponseController asks for: it is always so.
+// EnableFullDuplex serves http.ResponseController: it is always on.
 func (*exchange) EnableFullDuplex() error { return nil }

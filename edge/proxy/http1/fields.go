@@ -126,7 +126,7 @@ func (f *framing) note(name, value string) error {
 	return nil
 }
 
-// notInTrailers are fields that would change the meaning of what came before.
+// notInTrailers are fields that would change the meaning of earlier ones.
 func notInTrailers(name string) bool {
 	switch name {
 	case "Transfer-Encoding", "Content-Length", "Trailer", "Host", "Connection", "Te", "Upgrade",

@@ -47,8 +47,8 @@ func readWhole(b []byte, piece int) (w *window, src *bytesSource, s string, line
 	}
 }
 
-// FuzzRequest: what is understood does not depend on how it arrives, and is understood in the
-// same way by net/http and when it is written again.
+// FuzzRequest: the meaning of a request does not depend on how it arrives, and is the same for
+// net/http and after it was written again.
 func FuzzRequest(f *testing.F) {
 	for _, h := range hostiles {
 		f.Add([]byte(h.request), 7)
@@ -76,7 +76,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		theirs, err := http.ReadRequest(bufio.NewReader(strings.NewReader(s)))
 		if err != nil {
-			if strings.HasPrefix(h.target, "/") { // net/http parses escapes in hosts, and others that we write anew
+			if strings.HasPrefix(h.target, "/") { // net/http parses escapes in hosts, and in others, which we rewrite
 				t.Fatalf("%q is refused by net/http: %v", s, err)
 			}
 			return
@@ -103,7 +103,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzChunks: what is understood does not depend on pieces, and net/http understands the same.
+// FuzzChunks: the meaning of a body does not depend on pieces, and net/http reads the same.
 func FuzzChunks(f *testing.F) {
 	for _, h := range hostiles {
 		if _, body, ok := strings.Cut(h.request, "\r\n\r\n"); ok {

@@ -390,7 +390,7 @@ var hostileAnswers = []struct{ name, answer, want string }{
 	{"header that is too large", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 300<<10) + "\r\n\r\n", ""},
 	{"status line that never ends", "HTTP/1.1 200 " + strings.Repeat("a", 20<<10), ""},
 	{"interim answers without an end", strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 100), ""},
-	{"upgrade that nobody asked for", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", ""},
+	{"unsolicited upgrade", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", ""},
 	{"chunk size junk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3x\r\nabc\r\n0\r\n\r\n", ""},
 	{"chunk size overflows", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n", ""},
 	{"chunk without a line end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc0\r\n\r\n", ""},

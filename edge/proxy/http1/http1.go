@@ -1,19 +1,19 @@
 // Package http1 is a strict and lean engine for HTTP/1.0 and HTTP/1.1, a Server and the
 // client side of a connection, which speaks the types of net/http.
 //
-// It promises that a message is understood in one way or refused: what two programs could
-// read differently (two lengths, a bare line feed, a folded line, a coding other than chunked,
-// a space before a colon) ends in an error and in the end of the connection, on both sides.
-// What a handler sees is normalised: the target in origin form, the Host checked, the body
-// without its framing. What is written is made anew from that, never copied.
+// It promises that a message is understood in one way or refused: what two programs could read
+// differently (two lengths, a bare line feed, a folded line, a coding other than chunked, a space
+// before a colon) ends in an error and in the end of the connection, on both sides. A handler
+// sees a normalised request: the target in origin form, the Host checked, the body without its
+// framing. Messages are written from these parsed parts, never copied.
 //
-// A server's connection has one goroutine, its caller's, and none for its requests; while it is
-// idle it holds no buffer. The context of a request begins to watch its client when somebody
-// first asks for Done, which costs a goroutine; who needs an end for a request only should use
-// deadlines (RoundTripOptions.IdleTimeout, http.ResponseController). A Conn starts a goroutine
-// only for a body of a request that is not at hand.
+// A server's connection has one goroutine, its caller's, and none for its requests; while idle it
+// holds no buffer. The context of a request starts to watch its client at the first call of Done,
+// which costs a goroutine; a handler that only needs a time limit should use deadlines
+// (RoundTripOptions.IdleTimeout, http.ResponseController). A Conn starts a goroutine only for a
+// request body that is not at hand.
 //
-// It is not a pool of connections, not HTTP/2, and knows nothing of what is proxied.
+// It is not a pool of connections, not HTTP/2, and does not know what it proxies.
 package http1
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Bounds of what is read.
+// Bounds of input.
 const (
 	DefaultMaxHeaderBytes = 64 << 10 // of a Server's requests
 	DefaultMaxAnswerBytes = 256 << 10
@@ -49,7 +49,7 @@ func malformed(reason string) *ProtocolError {
 // ErrBusy is the error of a RoundTrip on a Conn that is not Reusable.
 var ErrBusy = errors.New("http1: the connection has an answer that was not read to its end, or is spent")
 
-// A RoundTripError says how far a request came that has no answer.
+// A RoundTripError says how far a request without an answer came.
 type RoundTripError struct {
 	Wrote bool // a byte of the request may have reached the peer
 	Read  bool // a byte of an answer was read
@@ -74,6 +74,6 @@ type RoundTripOptions struct {
 	IdleTimeout time.Duration
 }
 
-// AtHand is what a body of a request may have: how many bytes Read returns without waiting. A
-// body that is whole at hand is sent together with its header.
+// AtHand is implemented by request bodies that know how many bytes Read returns without waiting.
+// A body that is whole at hand is sent together with its header.
 type AtHand interface{ AtHand() int }

@@ -41,7 +41,7 @@ func (c *Conn) readAnswer(r *http.Request, informational func(int, http.Header))
 			informational(code, a.resp.Header)
 		}
 	}
-	return nil, errors.New("http1: there are too many answers before the final one")
+	return nil, errors.New("http1: too many answers before the final one")
 }
 
 // readHead reads a head, with all line ends.
@@ -155,7 +155,7 @@ func (c *Conn) final(a *received, f *framing) (*http.Response, error) {
 // switched makes the answer of an upgrade.
 func (c *Conn) switched(a *received, f *framing) (*http.Response, error) {
 	if a.resp.Request.Header.Get("Upgrade") == "" || !f.upgrade {
-		return nil, malformed("the answer switches to a protocol that nobody asked for")
+		return nil, malformed("the answer switches to a protocol that was not requested")
 	}
 	if f.lengths > 0 && f.length > 0 || f.coding > 0 {
 		return nil, malformed("the answer switches protocols and has a body")
@@ -211,7 +211,7 @@ func (b *answerBody) finish() {
 		}
 	}
 	c := b.c
-	c.spent = c.spent || c.in.size() > 0 // nobody has asked for more
+	c.spent = c.spent || c.in.size() > 0 // bytes without a request
 	c.in.release()
 	c.endRequest()
 	if c.spent {

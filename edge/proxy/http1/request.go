@@ -125,7 +125,7 @@ func (h *head) absolute() error {
 	return nil
 }
 
-// parseTarget sets u to what the target says, and returns the target as it is to be written.
+// parseTarget parses the target into u, and returns it in the form in which it is written.
 func (h *head) parseTarget(u *url.URL) (string, error) {
 	switch {
 	case h.method == http.MethodConnect:

@@ -161,7 +161,7 @@ func isAtHand(r *http.Request, length int64) bool {
 	if a, ok := r.Body.(AtHand); ok {
 		return int64(a.AtHand()) >= length
 	}
-	return r.GetBody != nil // net/http made the body of what is in memory
+	return r.GetBody != nil // net/http made the body from memory
 }
 
 // A bodyError is an error of the body of a request, not of the connection.

@@ -21,7 +21,7 @@ type Server struct {
 	// none of an answer be taken. 0: any time.
 	HeaderTimeout, IdleTimeout, BodyTimeout time.Duration
 	// Timeouts returns timeouts of one connection alone, nil for none, by the context that
-	// ServeConn got. The handler may change them for what comes next. nil: there are none.
+	// ServeConn got. The handler may change them for the next requests. nil: there are none.
 	Timeouts func(ctx context.Context) *Timeouts
 	// MaxHeaderBytes bounds the request line and the header, and by itself the trailer section;
 	// 0: DefaultMaxHeaderBytes.

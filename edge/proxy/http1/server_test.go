@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// TestAnswers compares what is sent, but for the date, byte for byte.
+// TestAnswers compares what is sent, except for the date, byte for byte.
 func TestAnswers(t *testing.T) {
 	for _, k := range []struct {
 		name, request string
@@ -185,7 +185,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestBodiesOfEverySize: echoed bodies are the same, whatever the lengths of writes and reads.
+// TestBodiesOfEverySize: echoed bodies are the same for all lengths of writes and reads.
 func TestBodiesOfEverySize(t *testing.T) {
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery != "" {
@@ -370,8 +370,8 @@ func TestHijack(t *testing.T) {
 	}
 }
 
-// TestHijackEndsTheBody: nobody reads a body on, into a buffer that is no longer the
-// connection's, once it has been hijacked.
+// TestHijackEndsTheBody: once the connection has been hijacked, a body is not read any further,
+// into a buffer that is no longer the connection's.
 func TestHijackEndsTheBody(t *testing.T) {
 	reading, result := make(chan struct{}), make(chan error, 1)
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
@@ -415,7 +415,7 @@ func TestHijackEndsTheBody(t *testing.T) {
 	}
 }
 
-// TestSlow: who sends nothing, or one byte now and then, is told to go.
+// TestSlow: a client that sends nothing, or a byte now and then, is disconnected.
 func TestSlow(t *testing.T) {
 	read := make(chan error, 1)
 	s := &Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What a byte may be in. RFC 9110, section 5.6.2 and 5.5; RFC 3986.
+// Character classes. RFC 9110, section 5.6.2 and 5.5; RFC 3986.
 const (
 	inToken  = 1 << iota // names of methods and fields
 	inValue              // values of fields

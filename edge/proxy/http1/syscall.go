@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// receive reads from a socket without waiting, whatever its mode. There has to be room.
+// receive reads from a socket without blocking, even if the socket blocks. p must not be empty.
 func receive(fd uintptr, p []byte) (int, syscall.Errno) { return receiveAs(fd, p, 0) }
 
 // peek is receive, but leaves what it reads.
@@ -18,7 +18,7 @@ func receiveAs(fd uintptr, p []byte, flags uintptr) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// send writes to a socket without waiting, whatever its mode. There has to be something.
+// send writes to a socket without blocking, even if the socket blocks. p must not be empty.
 func send(fd uintptr, p []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0) //nolint:gosec // G103: package syscall has no such call that the scheduler is not told of
 	return int(n), errno

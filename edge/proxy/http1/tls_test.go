@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// listenTLS is listen with TLS, and a certificate that nobody knows.
+// listenTLS is listen with TLS, and a certificate that no client trusts.
 func listenTLS(tb testing.TB, s *Server) string {
 	tb.Helper()
 	ts := httptest.NewUnstartedServer(nil)
@@ -37,7 +37,7 @@ func dialTLS(tb testing.TB, addr string) *tls.Conn {
 	return tls.Client(dial(tb, addr), &tls.Config{InsecureSkipVerify: true})
 }
 
-// TestTLS: what is not TCP is served in the same way.
+// TestTLS: a connection that is not TCP is served in the same way.
 func TestTLS(t *testing.T) {
 	gone := make(chan struct{})
 	addr := listenTLS(t, quick(func(w http.ResponseWriter, r *http.Request) {
@@ -92,9 +92,9 @@ func TestTLS(t *testing.T) {
 	<-gone
 }
 
-// BenchmarkIdleTLS measures what a connection with TLS costs a proxy, after a request: what is live,
-// and what the process has for it before and after a collection of garbage, most of which handshakes
-// leave. The client's half is its socket.
+// BenchmarkIdleTLS measures the memory of a connection with TLS in a proxy, after a request: live
+// memory, and that of the process before and after a collection of garbage, most of which is from
+// handshakes. The client's half is its socket.
 func BenchmarkIdleTLS(b *testing.B) {
 	addr := listenTLS(b, benchServer(newPool(b, rawMachine(b))))
 	const conns = 1000

@@ -29,14 +29,15 @@ type window struct {
 	buf     []byte
 	at, end int
 
-	// Where head is in what is held: how much it has seen, the current line, lines before it.
+	// The position of head in the window: how much it has seen, the current line, lines before
+	// it.
 	seen, line, lines int
 }
 
 func (w *window) held() []byte { return w.buf[w.at:w.end] }
 func (w *window) size() int    { return w.end - w.at }
 
-// take forgets what was held first. A buffer that has grown ends with what is in it.
+// take drops n bytes from the front. An emptied buffer that has grown is dropped.
 func (w *window) take(n int) {
 	if w.at += n; w.at == w.end && w.pooled == nil {
 		w.buf, w.at, w.end = nil, 0, 0
@@ -84,7 +85,7 @@ func (w *window) room(most int) []byte {
 	return w.buf[w.end:]
 }
 
-// fill reads once, unless most bytes are held. The room is there even if nothing is.
+// fill reads once, unless most bytes are held. It allocates the room even if nothing comes.
 func (w *window) fill(from source, most int) error {
 	n, err := from.readConn(w.room(most))
 	w.end += n
@@ -106,10 +107,10 @@ var (
 	errHeadTooLarge   = errors.New("http1: the header is too large")
 )
 
-// head finds the lines up to the first empty one, and returns their length with it and how
-// many there are. Lines that do not end with CR LF are refused as soon as they are seen, and
-// what is incomplete although limit bytes are held. It goes on where it was when the head was
-// incomplete.
+// head finds the lines up to the first empty one, and returns their length with it and their
+// number. Lines that do not end with CR LF are refused as soon as they are seen, as is a head
+// that is incomplete although limit bytes are held. After an incomplete head it continues where
+// it was.
 func (w *window) head(limit int) (length, lines int, err error) {
 	b := w.held()
 	for {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// greedyConn sends something without end, in as large pieces as it is asked for, and notes how
+// greedyConn sends without end, in the largest pieces that the reader accepts, and notes how
 // large a buffer must be that holds all that it has sent.
 type greedyConn struct {
 	net.Conn
@@ -36,7 +36,7 @@ func (c *greedyConn) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestBuffersAreBounded: what is held of a header that has no end is as much as it may have.
+// TestBuffersAreBounded: the buffer of an endless header is no larger than its limit.
 func TestBuffersAreBounded(t *testing.T) {
 	for _, limit := range []int{100, windowSize, windowSize + 1, 20_000, DefaultMaxHeaderBytes, 100_000} {
 		for name, more := range map[string]string{"few long fields": "X: " + strings.Repeat("x", 5000) + "\r\n", "one line": "x"} {
@@ -72,8 +72,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// TestHeadersUpToTheLimit: the limit itself is allowed, whatever the pieces, and a byte more is
-// not.
+// TestHeadersUpToTheLimit: the limit itself is allowed, in any pieces, and one byte more is not.
 func TestHeadersUpToTheLimit(t *testing.T) {
 	const limit = 20_000
 	head := get("")

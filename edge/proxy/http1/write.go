@@ -24,10 +24,10 @@ func (c *serverConn) releaseOut() {
 	c.out, c.outBuf, c.outAt = nil, nil, 0
 }
 
-// flushOut writes what there is.
+// flushOut writes the buffered bytes.
 func (c *serverConn) flushOut() error { return c.flushWith(nil) }
 
-// flushWith writes what there is, and p after it, in one go where the connection can.
+// flushWith writes the buffered bytes and then p, in one call where the connection can.
 func (c *serverConn) flushWith(p []byte) error {
 	if c.wErr != nil {
 		return c.wErr

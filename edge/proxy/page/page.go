@@ -1,8 +1,7 @@
-// Package page writes the answers of the edge's own: what a client gets when no Machine
-// answered.
+// Package page writes the edge's own answers: what a client gets when no Machine answered.
 //
-// A browser gets a plain page that loads nothing from elsewhere, a program that accepts JSON
-// an object, everybody else a line of text. Every answer names the error's code, in a header
+// A browser gets a plain page that loads nothing from elsewhere, a program that accepts JSON an
+// object, and any other client a line of text. Every answer names the error's code, in a header
 // under both spellings and in the body, and the request's id; it is never to be cached.
 // Everything that came from outside is escaped.
 //
@@ -27,8 +26,8 @@ type Problem struct {
 	RequestID string          `json:"request_id,omitempty"`
 }
 
-// Write answers a request with an error. Headers that speak of another body are removed; all
-// others that w has are kept.
+// Write answers a request with an error. Headers that describe another body are removed; all
+// others of w are kept.
 func Write(w http.ResponseWriter, r *http.Request, e *hangar.EdgeError, requestID string) {
 	status := e.Status
 	if status < 400 || status > 599 {
@@ -54,7 +53,7 @@ func Write(w http.ResponseWriter, r *http.Request, e *hangar.EdgeError, requestI
 	}
 	w.WriteHeader(status)
 	if r == nil || r.Method != http.MethodHead {
-		_, _ = w.Write(body) //nolint:gosec // it is escaped for its type; and who does not read an error does not want it
+		_, _ = w.Write(body) //nolint:gosec // it is escaped for its type; a client that does not read the error does not need it
 	}
 }
 
@@ -117,13 +116,13 @@ dl { display: grid; grid-template-columns: max-content auto; gap: .25rem 1rem; m
 dd { margin: 0; overflow-wrap: anywhere; }
 `
 
-// offers are what can be had; who likes several as much and names them gets the first.
+// offers are the available forms; a client that likes several equally gets the first of them.
 var offers = []struct{ accepts, kind string }{
 	{"application/json", typeJSON}, {"text/html", typeHTML}, {"text/plain", typeText},
 }
 
 // preferred is the form that the client likes best (RFC 9110, section 12.5.1), and text for
-// those who do not care.
+// clients without a preference.
 func preferred(r *http.Request) string {
 	if r == nil {
 		return typeText
@@ -141,8 +140,8 @@ func preferred(r *http.Request) string {
 	return best
 }
 
-// quality is how much an offer is liked, in thousandths: what the most specific range says
-// that includes it, and how specific that is, from 0 for everything to 2 for the offer.
+// quality is how much an offer is liked, in thousandths: by the most specific range that includes
+// it, and how specific that is, from 0 for everything to 2 for the offer.
 func quality(accept []string, offer string) (q, specific int) {
 	kind, _, _ := strings.Cut(offer, "/")
 	specific = -1
@@ -166,7 +165,7 @@ func quality(accept []string, offer string) (q, specific int) {
 	return q, specific
 }
 
-// weight reads the parameter q, in thousandths. What cannot be read is not accepted.
+// weight reads the parameter q, in thousandths. An unreadable value is not accepted.
 func weight(params string) int {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, ok := strings.Cut(p, "=")

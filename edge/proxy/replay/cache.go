@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// CacheStatus says what part the memory had in a replay. It is told to the target, in
+// CacheStatus says what part the cache had in a replay. The target receives it in
 // hangar.HeaderReplayCacheState.
 type CacheStatus string
 
@@ -37,9 +37,9 @@ type CacheOptions struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Cache remembers where the requests of Apps were replayed: those below a path, by a
-// CacheRule, and those of a session, by the config of a service. Everything is per App and
-// host name. What has not been asked for the longest is forgotten first.
+// Cache remembers where the requests of Apps were replayed: those below a path, by a CacheRule,
+// and those of a session, by the config of a service. Everything is per App and host name. The
+// least recently used entry is dropped first.
 type Cache struct {
 	now    func() time.Time
 	perApp int
@@ -62,7 +62,7 @@ type shelf struct {
 // also those that have it.
 type key struct {
 	host, prefix string
-	session      [16]byte // zero: whatever session
+	session      [16]byte // zero: any session
 }
 
 type memory struct {
@@ -92,8 +92,8 @@ func NewCache(o CacheOptions) *Cache {
 	}
 }
 
-// Lookup returns where a request of an App is to go, or nil. Options are those of the
-// service port that it came to. What it returns never changes.
+// Lookup returns where a request of an App is to go, or nil. Options are those of the service
+// port that it came to. The result never changes.
 func (c *Cache) Lookup(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) (*Instruction, CacheStatus) {
 	if c.size.Load() == 0 {
 		return nil, CacheMiss
@@ -105,7 +105,7 @@ func (c *Cache) Lookup(app hangar.AppID, r *http.Request, options []hangar.Repla
 		return nil, CacheMiss
 	}
 	path, host, skip := r.URL.EscapedPath(), hostOf(r.Host), skips(r.Header)
-	if wanders(path) {
+	if isUnclean(path) {
 		return nil, CacheMiss
 	}
 	m := c.bySession(s, host, path, r, options)
@@ -131,7 +131,7 @@ func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.Replay
 		c.Forget(app, r, options)
 		return false
 	}
-	if !in.Cacheable() || wanders(path) {
+	if !in.Cacheable() || isUnclean(path) {
 		return false
 	}
 	kept := *in
@@ -158,7 +158,7 @@ func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.Replay
 	return true
 }
 
-// Forget forgets what would be found for a request.
+// Forget removes the entry that Lookup would find for a request.
 func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.ReplayCache) {
 	path, host := r.URL.EscapedPath(), hostOf(r.Host)
 	c.mu.Lock()
@@ -178,7 +178,7 @@ func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.Repla
 	}
 }
 
-// Len is how much is remembered.
+// Len is the number of entries.
 func (c *Cache) Len() int { return int(c.size.Load()) }
 
 // bySession finds what is remembered of the request's session. The caller holds mu.
@@ -209,7 +209,7 @@ func (c *Cache) byPath(s *shelf, host, path string) *memory {
 	return nil
 }
 
-// alive returns m unless its time is over. The caller holds mu.
+// alive returns m unless it has expired. The caller holds mu.
 func (c *Cache) alive(m *memory) *memory {
 	if m != nil && !c.now().Before(m.expires) {
 		c.drop(m)
@@ -218,7 +218,7 @@ func (c *Cache) alive(m *memory) *memory {
 	return m
 }
 
-// put remembers m, in place of what was there. The caller holds mu.
+// put remembers m, replacing an older entry. The caller holds mu.
 func (c *Cache) put(m *memory) {
 	if s := c.apps[m.app]; s != nil {
 		if old := s.memories[m.key]; old != nil {
@@ -279,7 +279,7 @@ func sessionOf(path string, r *http.Request, options []hangar.ReplayCache) (int,
 	return best, [16]byte(sum[:16]), true
 }
 
-// below reports whether a path is a prefix, or goes on after it with another step.
+// below reports whether a path is a prefix, or continues after it with another step.
 func below(path, prefix string) bool {
 	rest, ok := strings.CutPrefix(path, prefix)
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(prefix, "/"))

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// clock is a time that passes when it is told to.
+// clock is a time that the test advances.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -191,7 +191,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	c.wants(t, "web", at(0), nil, "x", CacheHit)
 	learn("web", 3)
-	c.wants(t, "web", at(1), nil, "", CacheMiss) // the one that nobody asked for
+	c.wants(t, "web", at(1), nil, "", CacheMiss) // which no request used since
 	c.wants(t, "web", at(0), nil, "x", CacheHit)
 	for n := range 3 {
 		learn("other", n)

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// sound checks what everybody relies on of an instruction, or of its refusal.
+// sound checks what all callers rely on in an instruction, or in its refusal.
 func sound(t *testing.T, in *Instruction, err error) {
 	t.Helper()
 	if err != nil {
@@ -31,7 +31,7 @@ func sound(t *testing.T, in *Instruction, err error) {
 		t.Fatalf("no headers: %q, %q", value, failed)
 	}
 	if in.State != "" {
-		// What the target reads is what was said, and nothing more.
+		// The target reads exactly what was sent.
 		fields, state := 0, ""
 		for rest := value; rest != ""; fields++ {
 			name, v, after, err := field(rest)
@@ -46,7 +46,7 @@ func sound(t *testing.T, in *Instruction, err error) {
 			t.Fatalf("%q holds %d fields and the state %q, not %q", value, fields, state, in.State)
 		}
 	}
-	if c := in.Cache; c != nil && !c.Invalidate && (c.TTL < MinTTL || c.TTL > MaxTTL || !strings.HasPrefix(c.Prefix, "/") || !strings.HasSuffix(c.Prefix, "/") || wanders(c.Prefix)) {
+	if c := in.Cache; c != nil && !c.Invalidate && (c.TTL < MinTTL || c.TTL > MaxTTL || !strings.HasPrefix(c.Prefix, "/") || !strings.HasSuffix(c.Prefix, "/") || isUnclean(c.Prefix)) {
 		t.Fatalf("a cache for %+v", c)
 	}
 	if in.Transform == nil {

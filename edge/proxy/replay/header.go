@@ -106,7 +106,7 @@ func field(text string) (name, value, rest string, err error) {
 		case c == '"':
 			after := strings.TrimLeft(rest[i+1:], " \t")
 			if after != "" && after[0] != ';' && after[0] != ',' {
-				return "", "", "", refused("the value of %s goes on after its quotes", name)
+				return "", "", "", refused("the value of %s continues after its quotes", name)
 			}
 			return name, b.String(), strings.TrimLeft(after, ";, \t"), nil
 		default:
@@ -235,12 +235,12 @@ func plainPath(path string) bool {
 			return false
 		}
 	}
-	return !wanders(path)
+	return !isUnclean(path)
 }
 
-// wanders reports whether a path, as it was sent, has steps that those who clean it up would
-// take away, so that it leads elsewhere than it seems to.
-func wanders(path string) bool {
+// isUnclean reports whether a path, as it was sent, has steps that a normaliser would remove, so
+// that it leads elsewhere than it seems to.
+func isUnclean(path string) bool {
 	for step := range strings.SplitSeq(path, "/") {
 		if len(step) <= 6 && strings.HasPrefix(step, ".") || strings.HasPrefix(step, "%") {
 			switch strings.ReplaceAll(strings.ToLower(step), "%2e", ".") {

@@ -57,7 +57,7 @@ func TestParseHeaderRefuses(t *testing.T) {
 		"region":                             `the field "region" has no value`,
 		"region=;app=x":                      "region is empty",
 		`region="sjc`:                        "quotes around the value of region do not end",
-		`region="sjc"x`:                      "goes on after its quotes",
+		`region="sjc"x`:                      "continues after its quotes",
 		`region=san-jose`:                    `"san-jose" is not a region`,
 		`region=sjc,iad`:                     `the field "iad" has no value`,
 		"app=x;app=y":                        "app is given twice",

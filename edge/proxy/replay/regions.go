@@ -9,9 +9,9 @@ import (
 
 const aliasAny = string(hangar.AnyRegion)
 
-// Regions reads a list of regions and aliases, separated by commas, in order of
-// preference, as hangar.HeaderPreferRegion has it; anywhere: "any" is among them. It answers
-// with an EdgeError for what can be no region.
+// Regions reads a list of regions and aliases, separated by commas, in order of preference, as
+// hangar.HeaderPreferRegion has it; anywhere: "any" is among them. It answers with an EdgeError
+// for an impossible name.
 func Regions(list string) (regions []hangar.Region, anywhere bool, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		word = strings.ToLower(strings.TrimSpace(word))
@@ -43,8 +43,8 @@ func regions(list string) ([]hangar.Region, bool, error) {
 	return found, anywhere, err
 }
 
-// plausible reports whether a word can be a region or an alias: two to eight letters and
-// digits, so that an unknown one is asked for in vain and does no harm.
+// plausible reports whether a word can be a region or an alias: two to eight letters and digits.
+// Looking up an unknown one does no harm.
 func plausible(word string) bool {
 	return len(word) >= 2 && len(word) <= 8 && !strings.ContainsFunc(word, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')

@@ -1,11 +1,11 @@
-// Package replay reads what a Machine answers when another shall have the request, and
+// Package replay reads a Machine's answer that sends the request to another Machine, and
 // remembers where requests were sent.
 //
-// An Instruction comes as a header (Parse) or as a JSON body (ParseJSON). It is complete and
-// makes sense, or there is none: both parsers refuse what they do not understand, with a
-// hangar.EdgeError of code EdgeReplayInvalid whose message names the field. What an
-// instruction changes of a request (Transform.Apply) can neither smuggle a second request into the
-// first nor name headers that are the edge's own.
+// An Instruction comes as a header (Parse) or as a JSON body (ParseJSON). It is complete and makes
+// sense, or there is none: both parsers refuse what they do not understand, with a hangar.EdgeError
+// of code EdgeReplayInvalid whose message names the field. An instruction's changes to a request
+// (Transform.Apply) can neither smuggle a second request into the first nor name headers that are
+// the edge's own.
 //
 // A Cache may be used by any number of goroutines; everything else is plain values.
 //
@@ -24,11 +24,11 @@ import (
 // Fallback says what becomes of a request that could not be replayed.
 type Fallback string
 
-// What a Machine can want for a request that found nobody.
+// The fallbacks that a Machine can ask for when the request finds no target.
 const (
 	FallbackNone   Fallback = ""            // the client gets an error
 	FallbackForce  Fallback = "force_self"  // back to the Machine that answered, and to no other
-	FallbackPrefer Fallback = "prefer_self" // back to it or, if it is not there, to any of its App
+	FallbackPrefer Fallback = "prefer_self" // back to it or, if it is gone, to any of its App
 )
 
 // Instruction is where a request is to go, and how.
@@ -39,7 +39,7 @@ type Instruction struct {
 	// AnyRegion says that every other region comes after Regions. Without it, no other does.
 	AnyRegion      bool
 	Instance       hangar.MachineID // this one and no other
-	PreferInstance hangar.MachineID // this one, if it can be had
+	PreferInstance hangar.MachineID // this one, if it is available
 	App            hangar.AppName   // empty: that of the Machine that answered
 	State          string           // for the target, in hangar.HeaderReplaySource
 	Elsewhere      bool             // not to the Machine that answered
@@ -65,7 +65,7 @@ type CacheRule struct {
 	AllowBypass bool // clients may ask not to be sent by memory
 }
 
-// Bounds of what an Instruction may say.
+// Bounds of an Instruction.
 const (
 	MaxJSON       = 64 << 10 // bytes of the JSON form
 	MaxState      = 4 << 10  // bytes of a state

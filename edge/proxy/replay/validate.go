@@ -31,7 +31,7 @@ func (in *Instruction) validate() error {
 }
 
 // Cacheable reports whether the target may be remembered for other requests: it depends on
-// nothing that is of this one.
+// nothing of this request alone.
 func (in *Instruction) Cacheable() bool {
 	return in.State == "" && in.Transform == nil && in.Timeout == 0 && in.Fallback == FallbackNone && !in.Elsewhere
 }
@@ -43,7 +43,7 @@ func word(s string) bool {
 	})
 }
 
-// control is true of what ends or hides a header.
+// control is true of characters that end or hide a header.
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
 // Source is the value of hangar.HeaderReplaySource.

@@ -35,7 +35,7 @@ type Buckets struct {
 	transport   http.RoundTripper
 }
 
-// NewBuckets answers with an error for an endpoint that is none.
+// NewBuckets returns an error for an invalid endpoint.
 func NewBuckets(o BucketOptions) (*Buckets, error) {
 	if o.Endpoint == nil || o.Endpoint.Scheme != "http" && o.Endpoint.Scheme != "https" || o.Endpoint.Host == "" || o.Endpoint.User != nil ||
 		o.Endpoint.RawQuery != "" || o.Endpoint.Fragment != "" {
@@ -54,7 +54,7 @@ func NewBuckets(o BucketOptions) (*Buckets, error) {
 	return b, nil
 }
 
-// Close ends connections that nobody uses.
+// Close ends idle connections.
 func (b *Buckets) Close() {
 	if t, ok := b.transport.(*http.Transport); ok {
 		t.CloseIdleConnections()
@@ -123,7 +123,7 @@ func (b *Buckets) object(w http.ResponseWriter, r *http.Request, rule hangar.Sta
 	}
 	switch answer.StatusCode {
 	case http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
-	case http.StatusNotFound, http.StatusForbidden: // what is not there may not be listed either
+	case http.StatusNotFound, http.StatusForbidden: // a store answers 403 for a missing file where listing is not allowed
 		return ErrNoFile
 	default:
 		return failure("the bucket of these files does not serve them", errStatus(answer.StatusCode))

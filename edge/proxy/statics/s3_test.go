@@ -106,7 +106,7 @@ func TestRealBucket(t *testing.T) {
 			t.Errorf("%q: headers %v", rest, res.Header)
 		}
 		if again, body, err := fromBucket(t, b, rule, http.MethodGet, rest, "If-None-Match", tag); err != nil || again.StatusCode != http.StatusNotModified || body != "" {
-			t.Errorf("%q once more: %v, %q, %v", rest, again.StatusCode, body, err)
+			t.Errorf("%q again: %v, %q, %v", rest, again.StatusCode, body, err)
 		}
 		if head, body, err := fromBucket(t, b, rule, http.MethodHead, rest); err != nil || body != "" || head.ContentLength != int64(len(want)) {
 			t.Errorf("HEAD %q: %v, %q, %v", rest, head.Header, body, err)
@@ -116,7 +116,7 @@ func TestRealBucket(t *testing.T) {
 		t.Errorf("a part: %d, %q, %v", res.StatusCode, body, err)
 	}
 	if _, _, err := fromBucket(t, b, rule, http.MethodGet, "none"); !errors.Is(err, ErrNoFile) {
-		t.Errorf("what is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 	closed := rule
 	closed.TigrisBucket = "private"

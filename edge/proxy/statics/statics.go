@@ -1,14 +1,14 @@
 // Package statics serves files of Machines and of buckets below paths of an App, without the
 // App.
 //
-// Only GET and HEAD are served, and only what is there: for everything else Serve answers
-// ErrNoFile and has written nothing, so that the App may have the request. A path that was
-// sent with an escape for a slash, with a NUL or with steps that lead upwards is no file's.
-// Ranges, conditions and HEAD work as RFC 9110 has them.
+// Only GET and HEAD are served, and only existing files: for everything else Serve answers
+// ErrNoFile and has written nothing, so that the App may have the request. A path that was sent
+// with an escape for a slash, with a NUL or with steps that lead upwards is no file's. Ranges,
+// conditions and HEAD work as RFC 9110 has them.
 //
 // Everything may be used by any number of goroutines.
 //
-// The package finds no Machine: who calls says how files are opened. It caches nothing.
+// The package finds no Machine: its caller opens the files. It caches nothing.
 package statics
 
 import (
@@ -25,10 +25,10 @@ import (
 )
 
 // ErrNoFile says that a request is for no file, and that nothing has been answered.
-var ErrNoFile = errors.New("there is no such file")
+var ErrNoFile = errors.New("no such file")
 
 // Source opens files of a Machine by their absolute path. It answers hangar.CodeNotFound for
-// what is no regular file.
+// anything but a regular file.
 type Source func(ctx context.Context, name string) (hangar.MachineFile, error)
 
 // Offered reports whether requests with a method can be for a file.
@@ -57,7 +57,7 @@ func Match(rules []hangar.Static, escaped string) (rule hangar.Static, rest stri
 	return rule, rest, longest >= 0
 }
 
-// clean unescapes a path, unless it could mean another file to somebody else.
+// clean unescapes a path, unless another program could read it as another file.
 func clean(escaped string) (string, bool) {
 	if !strings.HasPrefix(escaped, "/") {
 		return "", false
@@ -107,7 +107,7 @@ func Serve(w http.ResponseWriter, r *http.Request, files Source, rule hangar.Sta
 	return nil
 }
 
-// failure is what the client is told of a file that cannot be had.
+// failure is the error that the client gets for an unavailable file.
 func failure(message string, err error) error {
 	return &hangar.EdgeError{Code: hangar.EdgeStatics, Status: http.StatusBadGateway, Message: message, Err: err}
 }
@@ -131,5 +131,5 @@ var types = map[string]string{
 	".zst": "application/zstd",
 }
 
-// errStatus is an answer of a bucket that is of no use.
+// errStatus is an unusable answer of a bucket.
 func errStatus(status int) error { return fmt.Errorf("the bucket answered with status %d", status) }

@@ -367,7 +367,7 @@ func TestBucketConditionsAndRanges(t *testing.T) {
 	}
 	for _, r := range s.asked {
 		if r.Header.Get("Cookie") != "" || r.Header.Get("Authorization") != "" || r.Header.Get("X-Forwarded-For") != "" {
-			t.Errorf("the store is told %v", r.Header)
+			t.Errorf("the store receives %v", r.Header)
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package drivertest is the suite that every driver.Driver passes.
 //
-// It runs a driver as the agent does: one Machine per test, the handle as the only
-// thing remembered, a second Driver where a daemon would have been restarted. What
-// runs in a Machine is a program that knows a few words, its arguments:
+// It runs a driver as the agent does: one Machine per test, with only the handle remembered, and a
+// second Driver where a daemon would have been restarted. A Machine runs a program whose arguments
+// are one of these commands:
 //
 //	exit N            ends with code N
 //	die SIGNAL        ends by that signal
@@ -25,8 +25,7 @@
 //	read FILE         says the content of a file
 //	orphan            ends with 0 once PID 1 has collected an orphaned process
 //
-// Tests run in parallel. The package does not test a driver's speed, its networks
-// or what only it can do.
+// Tests run in parallel. The package does not test a driver's speed, its networks or its extras.
 package drivertest
 
 import (
@@ -42,7 +41,7 @@ import (
 // timeout bounds every single step of a test.
 const timeout = 30 * time.Second
 
-// Harness is a driver to be tested and what it takes to use it.
+// Harness is a driver to be tested and what its tests need.
 type Harness struct {
 	Driver driver.Driver
 	// Spec returns a Machine of its own that runs the words, all fields set, with

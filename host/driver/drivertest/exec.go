@@ -41,7 +41,7 @@ func (t test) exec() {
 	cmd := t.Command("exit", "0")
 	cmd.Args = []string{"no-such-command"}
 	if _, err := m.d.Exec(m.context(), m.handle, cmd, hangar.ExecStreams{}); !errors.Is(err, driver.ErrCommandNotFound) {
-		t.Errorf("Exec of a command that is not there: %v, want ErrCommandNotFound", err)
+		t.Errorf("Exec of a missing command: %v, want ErrCommandNotFound", err)
 	}
 	m.signal(sigTERM) // it still runs
 	m.wait()

@@ -106,11 +106,11 @@ func (t test) startErrors() {
 	good := m.spec.Command
 	m.spec.Command.Args = []string{"no-such-command"}
 	if _, err := m.d.Start(m.context(), m.spec); !errors.Is(err, driver.ErrCommandNotFound) {
-		t.Errorf("Start of a command that is not there: %v, want ErrCommandNotFound", err)
+		t.Errorf("Start of a missing command: %v, want ErrCommandNotFound", err)
 	}
 	m.spec.Command.Args = []string{"/etc/no/such/command"}
 	if _, err := m.d.Start(m.context(), m.spec); !errors.Is(err, driver.ErrCommandNotFound) {
-		t.Errorf("Start of a command that is not there: %v, want ErrCommandNotFound", err)
+		t.Errorf("Start of a missing command: %v, want ErrCommandNotFound", err)
 	}
 	m.spec.Command = good
 	layers := m.spec.Root.Layers
@@ -239,7 +239,7 @@ func (t test) adopt() {
 		}
 		m.handle = handle
 		if err := d.Recover(m.context(), handle); err != nil {
-			t.Errorf("Recover of what was adopted: %v", err)
+			t.Errorf("Recover of an adopted sandbox: %v", err)
 		}
 	}
 	counting.signal(sigUSR1)

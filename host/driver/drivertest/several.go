@@ -69,11 +69,11 @@ func (t test) several() {
 	m = t.prepareSeveral([]string{"sleep"}, []string{"sleep"})
 	m.spec.Others[0].Args = []string{"no-such-command"}
 	if _, err := m.d.Start(m.context(), m.spec); !errors.Is(err, driver.ErrCommandNotFound) {
-		t.Errorf("Start with a second command that is not there: %v, want ErrCommandNotFound", err)
+		t.Errorf("Start with a missing second command: %v, want ErrCommandNotFound", err)
 	}
 }
 
-// severalStop: what is sent is sent to all.
+// severalStop: a signal is sent to all.
 func (t test) severalStop() {
 	m := t.startSeveral([]string{"sleep"}, []string{"trap", "USR1", "33"}, []string{"ignore", "USR1"})
 	list, err := m.d.Processes(m.context(), m.handle)

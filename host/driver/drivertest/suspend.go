@@ -83,7 +83,7 @@ func (t test) snapshotErrors() {
 	}
 	m.suspend(dir)
 	if err := m.d.(driver.Suspender).Suspend(m.context(), m.handle, dir+"2"); !errors.Is(err, driver.ErrNotFound) {
-		t.Errorf("Suspend of what does not run: %v, want ErrNotFound", err)
+		t.Errorf("Suspend of a stopped sandbox: %v, want ErrNotFound", err)
 	}
 
 	unusable := func(what string, spec driver.Spec, dir string) {

@@ -47,7 +47,7 @@ func (t test) usage() {
 	gone := func() {
 		t.Helper()
 		if _, err := reader.Usage(m.context(), m.handle); !errors.Is(err, driver.ErrNotFound) {
-			t.Errorf("Usage of what has ended: %v", err)
+			t.Errorf("Usage of an ended sandbox: %v", err)
 		}
 	}
 	if t.Driver.Capabilities().Suspend {

@@ -1,21 +1,19 @@
 // Package fake is a driver whose sandboxes are small files: a pretend host on
 // which Machines start, run, end, are suspended and killed, without a process.
 //
-// The World is the host. It lives in a directory, not in the daemon, so that a
-// daemon killed at any moment finds its Machines where it left them, and what was
-// planned to happen meanwhile, such as an exit after 200 ms, has happened at its
-// time. Each sandbox has memory that only suspend preserves and writes to its root
-// file system, so that a test can tell a true resume from a boot and a kept root
-// from a reset one. Delays and failures come from Options.Faults or from the
-// environment of the Machine; see the Env constants.
+// The World is the host. It is in a directory, not in the daemon, so that a daemon killed at any
+// moment finds its Machines where it left them, and planned events, such as an exit after 200 ms,
+// have happened at their time. Each sandbox has memory that only suspend preserves and writes to
+// its root file system, so that a test can tell a true resume from a boot and a kept root from a
+// reset one. Delays and failures come from Options.Faults or from the environment of the Machine;
+// see the Env constants.
 //
-// A Driver and its World may be used from many goroutines. The World serialises
-// what changes it; one process at a time may use a directory.
+// A Driver and its World may be used from many goroutines. The World serialises its changes; one
+// process at a time may use a directory.
 //
-// It is strict where a real driver would merely behave badly: what the contract of
-// driver.Driver forbids is refused with ErrMisuse and written down in the World,
-// where Misuses finds it. It isolates nothing and runs no program; see run.go for
-// the few commands that it plays.
+// It is strict where a real driver would merely behave badly: a violation of the contract of
+// driver.Driver is refused with ErrMisuse and recorded in the World, where Misuses finds it. It
+// isolates nothing and runs no program; see run.go for the few commands that it plays.
 package fake
 
 import (
@@ -35,7 +33,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// ErrMisuse is answered when the caller broke the contract of driver.Driver.
+// ErrMisuse is answered when the caller violated the contract of driver.Driver.
 var ErrMisuse = errors.New("driver misused")
 
 // Environment variables of a Machine that steer its sandbox.
@@ -66,8 +64,8 @@ const (
 // Op is a moment at which a fault can be injected.
 type Op string
 
-// The moments. Those named Done lie between the effect and the answer, where a
-// crash of the daemon leaves an effect that nobody knows of.
+// The moments. Those named Done lie between the effect and the answer, where a crash of the
+// daemon leaves an effect without a record.
 const (
 	OpStart       Op = "start"
 	OpStartDone   Op = "start done"
@@ -126,7 +124,7 @@ func (d *Driver) Capabilities() driver.Capabilities {
 	return driver.Capabilities{Name: "fake", Suspend: true, MaxSuspendMemoryMB: d.o.MaxSuspendMemoryMB, Swap: d.o.Swap}
 }
 
-// handle is what a driver.Handle holds. Boot tells sandboxes of one Machine apart.
+// handle is the content of a driver.Handle. Boot distinguishes the sandboxes of one Machine.
 type handle struct {
 	ID   hangar.MachineID `json:"id"`
 	Boot string           `json:"boot"`
@@ -208,7 +206,7 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 	return err
 }
 
-// Adopt returns the handle of the sandbox that is there.
+// Adopt returns the handle of an existing sandbox.
 func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, _ string) (driver.Handle, error) {
 	if err := d.fault(ctx, OpAdopt, id); err != nil {
 		return nil, fmt.Errorf("adopt %s: %w", id, err)
@@ -307,7 +305,7 @@ func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, _ string) erro
 	return d.fault(ctx, OpDestroyDone, id)
 }
 
-// List names every sandbox that runs or has ended; a suspended one is no more.
+// List names every sandbox that runs or has ended; suspended ones are gone.
 func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := d.fault(ctx, OpList, ""); err != nil {
 		return nil, fmt.Errorf("list: %w", err)

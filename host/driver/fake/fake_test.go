@@ -522,7 +522,7 @@ func TestOutput(t *testing.T) {
 	if err := syscall.Mkfifo(b.spec.Output, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.start() // nobody reads
+	b.start() // without a reader
 	b.destroy()
 	f, err := os.OpenFile(b.spec.Output, os.O_RDWR, 0)
 	if err != nil {

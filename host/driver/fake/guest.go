@@ -34,8 +34,8 @@ func guestWords(args []string) []string {
 	return args[1:]
 }
 
-// startGuest plays the words as a process of the Machine: what they say is kept in the
-// sandbox, and how they end, if they do, becomes its planned exit.
+// startGuest plays the words as a process of the Machine: their output is kept in the sandbox,
+// and their end, if they have one, becomes its planned exit.
 func (s *sandbox) startGuest(ctx context.Context, cmd driver.Command, words []string) error {
 	var out strings.Builder
 	p := &process{sandbox: s, cmd: cmd, in: strings.NewReader(""), out: &out, err: &out}
@@ -142,7 +142,7 @@ func (p *process) guest(ctx context.Context, words []string) (hangar.ExecResult,
 			return p.failure(err)
 		}
 		return p.print(p.out, string(b))
-	case "orphan": // there is none to be left alone
+	case "orphan": // a fake sandbox has no processes to orphan
 		return hangar.ExecResult{}, nil
 	default:
 		return p.fail("guest: unknown word %s", words[0])

@@ -78,7 +78,7 @@ func (s *sandbox) plan(exit *driver.Exit) {
 	}
 }
 
-// say adds to what the processes say as they start.
+// say adds to the output of the processes as they start.
 func (s *sandbox) say(text string) {
 	if s.said != "" && !strings.HasSuffix(s.said, "\n") {
 		s.said += "\n"
@@ -128,8 +128,7 @@ func (s *sandbox) signalCommand(cmd driver.Command, sig hangar.Signal) (said str
 // rootFile counts the writes to the writable layer.
 func (s *sandbox) rootFile() string { return filepath.Join(s.Spec.Root.Writable, ".fake-writes") }
 
-// bootRoot prepares the writable layer for a boot: memory begins with what it
-// finds there.
+// bootRoot prepares the writable layer for a boot: memory begins with its content.
 func (s *sandbox) bootRoot() error {
 	for _, layer := range s.Spec.Root.Layers {
 		if _, err := os.Stat(layer); err != nil {
@@ -183,7 +182,7 @@ func (s *sandbox) increment() error {
 	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
 }
 
-// startAll starts the processes: what they say is kept, and when they end planned.
+// startAll starts the processes: their output is kept, and their ends are planned.
 func (s *sandbox) startAll(ctx context.Context) error {
 	for _, cmd := range s.commands() {
 		if err := s.startCommand(ctx, cmd); err != nil {
@@ -213,8 +212,8 @@ func (s *sandbox) startCommand(ctx context.Context, cmd driver.Command) error {
 	return nil
 }
 
-// print writes what the main process says to its output. Nobody may be reading: the
-// sandbox does not wait for a reader.
+// print writes the main process's output. There may be no reader: the sandbox does not wait for
+// one.
 func (s *sandbox) print(text string) {
 	if text == "" || s.Spec.Output == "" {
 		return
@@ -224,7 +223,7 @@ func (s *sandbox) print(text string) {
 	}
 	f, err := os.OpenFile(s.Spec.Output, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return // no reader: what a process prints then is lost
+		return // no reader: the output is lost
 	}
 	_, _ = f.WriteString(text) // as above
 	_ = f.Close()

@@ -17,19 +17,19 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// World is the pretend host. What it holds is on disk after every change, so that
-// another World on the same directory continues it.
+// World is the pretend host. Its state is on disk after every change, so that another World on
+// the same directory continues it.
 type World struct {
 	dir string
 
 	mu      sync.Mutex                         // guards the files and what follows
 	dead    bool                               // see Die
 	busy    map[hangar.MachineID]string        // operations that exclude one another
-	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; somebody waits
+	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; present while there are waiters
 	served  map[hangar.MachineID]sftp.Handlers // files by SFTP
 }
 
-// NewWorld returns the World in dir, which is made when something first happens.
+// NewWorld returns the World in dir, which is created on first use.
 func NewWorld(dir string) *World {
 	return &World{dir: dir, busy: make(map[hangar.MachineID]string), changed: make(map[hangar.MachineID]chan struct{}), served: make(map[hangar.MachineID]sftp.Handlers)}
 }
@@ -39,8 +39,8 @@ const (
 	misuseFile    = "misuse.log"
 )
 
-// Misuses returns every breach of the contract since the World began, oldest
-// first: none, if the agent is right.
+// Misuses returns every violation of the contract since the World began, oldest first: none, if
+// the agent is right.
 func (w *World) Misuses() ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(w.dir, misuseFile))
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(b) == 0 {
@@ -112,9 +112,8 @@ func (w *World) Vanish() error {
 // ErrDied is answered after Die.
 var ErrDied = errors.New("the daemon has died")
 
-// Die stands for the death of the daemon that uses this World: from now on nothing
-// that is done through it has an effect. The Machines live on in a new World on the
-// same directory.
+// Die stands for the death of the daemon that uses this World: from now on no call through it has
+// an effect. The Machines live on in a new World on the same directory.
 func (w *World) Die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

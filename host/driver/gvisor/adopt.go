@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// Adopt implements driver.Adopter. An engine that was started by a daemon which died
-// finishes its work, and records that in the bundle before it answers to nobody.
+// Adopt implements driver.Adopter. An engine whose daemon died finishes its work, and records
+// that in the bundle before it answers, without a reader.
 func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, dir string) (driver.Handle, error) {
 	h, err := d.adopt(ctx, id, dir)
 	if err != nil {

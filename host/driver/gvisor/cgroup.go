@@ -28,7 +28,7 @@ type cgroups struct {
 	own string
 }
 
-// findCgroups looks at what the host has mounted.
+// findCgroups finds the host's control groups.
 func findCgroups(parent string) (cgroups, error) {
 	if parent == "" || strings.Contains(parent, "/") {
 		return cgroups{}, fmt.Errorf("cgroup parent %q: must be one name", parent)
@@ -87,10 +87,9 @@ func ownGroup() string {
 	return ""
 }
 
-// quicken makes the engine's move into its group quick. For the first move after a
-// pause the kernel of version 1 waits for an RCU grace period, of up to 15 ms; this
-// process "moves" to where it is, so that the wait is over when the engine has come
-// to its own.
+// quicken makes the engine's move into its group quick. For the first move after a pause the kernel
+// of version 1 waits for an RCU grace period, of up to 15 ms; this process "moves" to its own
+// group, so that the wait is over when the engine moves.
 func (c cgroups) quicken() {
 	if c.own == "" {
 		return
@@ -196,7 +195,7 @@ func (c cgroups) limitParent(limit int64) error {
 	return err
 }
 
-// hasSwap reports whether the host has swap, and its kernel counts who uses it.
+// hasSwap reports whether the host has swap, and its kernel counts the use by group.
 func (c cgroups) hasSwap() bool {
 	raw, err := os.ReadFile("/proc/swaps")
 	if err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") == 0 {

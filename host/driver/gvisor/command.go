@@ -22,9 +22,9 @@ func commandsOf(spec *driver.Spec) []driver.Command {
 	return append([]driver.Command{spec.Command}, spec.Others...)
 }
 
-// findCommands answers driver.ErrCommandNotFound unless the guest will be able to
-// execute the commands of spec: each is a file in the root file system or in a mount,
-// its user may execute it, and what interprets it is there, too.
+// findCommands answers driver.ErrCommandNotFound unless the guest will be able to execute the
+// commands of spec: each is a file in the root file system or in a mount, its user may execute
+// it, and its interpreter exists, too.
 func findCommands(root int, spec *driver.Spec) error {
 	t := newTree(root, spec.Mounts)
 	defer t.close()
@@ -125,8 +125,8 @@ func (t *tree) close() {
 	}
 }
 
-// walk follows name through all links and mounts. It returns where it leads and
-// what is there; if that does not exist, where it would be.
+// walk follows name through all links and mounts. It returns the path of the target and its
+// status; if that does not exist, where it would be.
 func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 	where := "/"
 	st, err := t.stat(where)
@@ -141,7 +141,7 @@ func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 			return where, st, unix.ENOTDIR
 		case err != nil && next == "..":
 			return where, st, err
-		case err != nil: // but a mount may be below what is not there yet
+		case err != nil: // but a mount may be below a path that does not exist yet
 			where = path.Join(where, next)
 			st, err = t.stat(where)
 			continue
@@ -235,7 +235,7 @@ func (t *tree) executable(name string, cmd driver.Command, depth int) error {
 		return err
 	}
 	if err := t.executable(absolute(interpreter, cmd.Dir), cmd, depth-1); err != nil {
-		return fmt.Errorf("%s: interpreter %s: %s", where, interpreter, rootCause(err)) //nolint:errorlint // the command is there: not its ENOENT
+		return fmt.Errorf("%s: interpreter %s: %s", where, interpreter, rootCause(err)) //nolint:errorlint // the command exists: this is not its ENOENT
 	}
 	return nil
 }
@@ -248,8 +248,7 @@ func rootCause(err error) error {
 	return err
 }
 
-// mayExecute looks at the permissions of the file as gVisor does: it knows no
-// access control lists.
+// mayExecute checks the permissions of the file as gVisor does: it knows no access control lists.
 func mayExecute(st *unix.Stat_t, cmd driver.Command) bool {
 	const own, group, others = 0o100, 0o010, 0o001
 	switch {

@@ -23,9 +23,9 @@ const (
 	commandPID = 2
 )
 
-// Signal implements driver.Driver. The signal goes past the guest's init to the
-// command, so that none is treated in a special way. Where there are several commands,
-// the init hands on what it can: it needs to know that they were asked to stop.
+// Signal implements driver.Driver. The signal goes past the guest's init to the command, so that
+// none is treated in a special way. Where there are several commands, the init forwards what it
+// can: it needs to know that they were asked to stop.
 func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
 	s, err := d.running(h)
 	if err != nil {
@@ -34,9 +34,8 @@ func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal)
 	return s.signal(ctx, sig)
 }
 
-// The command is not there for a moment at both ends of the sandbox's life: until
-// the guest's init has started it, and until the init has followed it. Neither takes
-// long.
+// The command is missing for a moment at both ends of the sandbox's life: until the guest's init
+// has started it, and until the init has followed it. Neither takes long.
 const (
 	signalRetry    = time.Millisecond
 	signalPatience = 2 * time.Second
@@ -64,12 +63,12 @@ func (s *sandbox) signal(ctx context.Context, sig hangar.Signal) error {
 	}
 }
 
-// deliver sends to the commands that are there.
+// deliver sends to the running commands.
 func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 	if s.Others == 0 {
 		return s.signalProcess(ctx, commandPID, sig)
 	}
-	direct := hangar.Signal(0) // which only finds out who is there
+	direct := hangar.Signal(0) // which only checks that the process exists
 	if slices.Contains([]unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD}, unix.Signal(sig)) {
 		direct = sig
 	}
@@ -85,7 +84,7 @@ func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 		return first
 	case direct != 0:
 		return nil
-	default: // with a command, the init is there and hears
+	default: // with a command, the init runs and handles signals
 		return s.signalProcess(ctx, initPID, sig)
 	}
 }

@@ -145,7 +145,7 @@ func TestKilledDaemon(t *testing.T) {
 		old.kill()
 
 		d := reopen(t, opts)
-		if before { // nobody is watching: by the pid in the guest's only sentry
+		if before { // no daemon runs: by the pid in the guest's only sentry
 			var parsed struct {
 				Sentry struct{ PID int } `json:"sentry"`
 			}
@@ -229,8 +229,8 @@ func TestRecoverWithoutDescriptors(t *testing.T) {
 	destroyed(t, d, spec)
 }
 
-// awaitReady returns when the guest has said that it is ready. Nobody reads what it
-// says later, which must be little.
+// awaitReady returns when the guest has said that it is ready. Its later output, which must be
+// little, is not read.
 func awaitReady(tb testing.TB, fifo string) {
 	tb.Helper()
 	f, err := os.OpenFile(fifo, os.O_RDWR, 0)
@@ -324,7 +324,7 @@ func TestKilledDuringSuspend(t *testing.T) {
 	}
 }
 
-// TestKilledSandbox: what somebody else killed did not end by itself.
+// TestKilledSandbox: a sandbox that another process killed did not end by itself.
 func TestKilledSandbox(t *testing.T) {
 	d := open(t)
 	spec := newSpec(t, "sleep")

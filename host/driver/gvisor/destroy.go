@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// undoPatience bounds the end of what a start, a resumption or a command has left that failed.
+// undoPatience bounds the cleanup after a failed start, resumption or command.
 const undoPatience = time.Minute
 
 // Destroy implements driver.Driver.
@@ -60,7 +60,7 @@ func (d *Driver) destroy(ctx finish.Context, id, dir string) error {
 	return nil
 }
 
-// release gives back what a sandbox without processes holds on the host.
+// release frees what a sandbox without processes holds on the host.
 func (d *Driver) release(ctx finish.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err

@@ -24,8 +24,8 @@ import (
 // processes.
 const engineName = "runsc"
 
-// engine runs one command of the engine. If ctx ends it kills the command and what that has
-// started; what else the command has begun is then left to Destroy.
+// engine runs one command of the engine. If ctx ends it kills the command and its children;
+// Destroy cleans up the rest.
 func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return bundle.Result{}, err
@@ -49,7 +49,7 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	if !stop() {
 		started = <-orphans
 	}
-	if waited != nil && !waited.begun() { // killed by somebody: the host may be short of memory
+	if waited != nil && !waited.begun() { // it was killed: the host may be short of memory
 		return d.engine(ctx, out, args...)
 	}
 	d.spare.later(d.fillSpare)
@@ -70,9 +70,9 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	return r, nil
 }
 
-// cutOff kills a command of the engine, and returns the processes that it has started. They become
-// children of this one, also those that have ended or are about to, of which nothing tells
-// any more whose they were.
+// cutOff kills a command of the engine, and returns the processes that it has started. They
+// become children of this one, including zombies and those about to end, whose former parent is
+// no longer recorded.
 func cutOff(engine *os.Process) []process {
 	if engine.Signal(unix.SIGSTOP) != nil {
 		return nil // it has ended by itself
@@ -103,7 +103,7 @@ func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, *spare,
 }
 
 func (d *Driver) process(args ...string) *exec.Cmd {
-	cmd := exec.Command(d.opts.Engine, args...) //nolint:noctx // outlives whoever needs it first
+	cmd := exec.Command(d.opts.Engine, args...) //nolint:noctx // outlives its first caller
 	cmd.Args[0] = engineName
 	cmd.Env = []string{}
 	// Its own group: a ^C at the daemon's terminal is not for it.

@@ -192,7 +192,7 @@ func newPipes(cmd driver.Command, streams hangar.ExecStreams) (_ *pipes, err err
 	return p, nil
 }
 
-// resize tells the guest's init a size; zero is none.
+// resize sends a size to the guest's init; zero is none.
 func (p *pipes) resize(size hangar.TerminalSize) {
 	if size.Rows == 0 || size.Cols == 0 {
 		return

@@ -93,7 +93,7 @@ func TestExecLimits(t *testing.T) {
 	}
 }
 
-// TestCommands: what the driver has found beforehand is what the guest executes.
+// TestCommands: the guest executes the program that the driver has found before the start.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	d := open(t)

@@ -29,7 +29,7 @@ func writeFile(root int, f *driver.File) error {
 	if err := makeParents(root, path.Dir(f.Path)); err != nil {
 		return err
 	}
-	// Not blocking, as the image may have a FIFO there, which nobody reads.
+	// Not blocking, as the image may have a FIFO there, without a reader.
 	fd, err := unix.Openat2(root, strings.TrimLeft(f.Path, "/"), &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -42,7 +42,7 @@ func writeFile(root int, f *driver.File) error {
 	if info, err := out.Stat(); err != nil {
 		return err
 	} else if !info.Mode().IsRegular() {
-		return errors.New("something that is no file is there")
+		return errors.New("the path exists and is not a file")
 	}
 	if err := out.Truncate(0); err != nil {
 		return err
@@ -72,7 +72,7 @@ func makeParents(root int, name string) error {
 	return nil
 }
 
-// makeParent makes the directory name, whose parent is there.
+// makeParent makes the directory name, whose parent exists.
 func makeParent(root int, name string) error {
 	fd, err := inRoot(root, name, unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {

@@ -1,17 +1,15 @@
 // Package gvisor runs Machines as gVisor sandboxes: one user-space kernel per
 // Machine, on any Linux, without hardware virtualization.
 //
-// A sandbox outlives the process that started it, and its exit is recorded by
-// itself, so a daemon that was killed finds its Machines, or their exit codes, when
-// it is back. A snapshot is complete, checked and of the same engine, processor and
-// configuration, or it is refused. Destroy needs no memory of what was done, and
-// leaves nothing on the host.
+// A sandbox outlives the process that started it, and records its own exit, so a daemon that was
+// killed finds its Machines, or their exit codes, when it is back. A snapshot is complete, checked
+// and of the same engine, processor and configuration, or it is refused. Destroy needs no record of
+// earlier steps, and leaves nothing on the host.
 //
-// A Driver may be used from many goroutines. One goroutine per sandbox waits for
-// its end and reaps it; Close ends these goroutines and leaves the sandboxes alone.
-// Open makes the calling process a child subreaper (see prctl(2)), because a
-// sandbox is started by a short-lived helper process whose orphans the driver
-// reaps, by process id, never any child.
+// A Driver may be used from many goroutines. One goroutine per sandbox waits for its end and reaps
+// it; Close ends these goroutines and keeps the sandboxes. Open makes the calling process a child
+// subreaper (see prctl(2)), because a sandbox is started by a short-lived helper process whose
+// orphans the driver reaps, by process id, never any child.
 //
 // The package does not make network namespaces, unpack images or keep records. It
 // talks to sandboxes over their control socket with a few types of its own, so that
@@ -50,8 +48,8 @@ type Options struct {
 	// CgroupParent is the name under which the cgroups of all Machines are made,
 	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
 	CgroupParent string
-	// MemoryLimit is how many bytes all sandboxes together may take, with what the engine
-	// needs for each; 0: as many as there are.
+	// MemoryLimit is how many bytes all sandboxes together may take, including the engine's share
+	// of each; 0: as many as there are.
 	MemoryLimit int64
 	Log         *slog.Logger
 }
@@ -63,7 +61,7 @@ type Driver struct {
 	log    *slog.Logger
 	origin origin
 	cgroup cgroups
-	layer  string // directory of what every Machine has of the driver; set by Open
+	layer  string // directory of the driver's files in every Machine; set by Open
 	fdHold int    // keeps the descriptor table large; see growFDTable
 
 	mu        sync.Mutex
@@ -138,7 +136,7 @@ func (d *Driver) Open(context.Context) error {
 	return nil
 }
 
-// Close stops watching. Sandboxes go on.
+// Close stops watching. Sandboxes keep running.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	select {
@@ -167,8 +165,8 @@ func (d *Driver) Capabilities() driver.Capabilities {
 	}
 }
 
-// Remove takes away what all sandboxes share, once every Machine was destroyed:
-// the run-time directory and the parent of the cgroups. It may be repeated.
+// Remove removes what all sandboxes share, once every Machine was destroyed: the run-time
+// directory and the parent of the cgroups. It may be repeated.
 func (d *Driver) Remove(context.Context) error {
 	// gVisor keeps a network namespace of its own mounted there.
 	for _, m := range []string{filepath.Join(d.opts.Root, "null-netns"), d.opts.Root} {

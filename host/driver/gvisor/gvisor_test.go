@@ -61,7 +61,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// newDriver returns an open driver of its own; what it made is gone after the test.
+// newDriver returns an open driver of its own; all that it made is gone after the test.
 func newDriver(tb testing.TB) (*gvisor.Driver, gvisor.Options) {
 	tb.Helper()
 	// go test notes what tests look at, and nothing that TestMain does before.

@@ -47,7 +47,7 @@ func TestNobodyInheritsCalls(t *testing.T) {
 	}
 	for fd, what := range inheritable(t) {
 		if before[fd] == "" {
-			t.Errorf("who is started inherits %s", what)
+			t.Errorf("a started process inherits %s", what)
 		}
 	}
 	cancel()

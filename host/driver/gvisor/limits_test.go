@@ -26,8 +26,8 @@ func TestMoreCoresThanTheHost(t *testing.T) {
 	}
 }
 
-// TestLimitAfterResume: what a Machine may use beyond its memory while it is taken
-// back is taken away again.
+// TestLimitAfterResume: the extra memory that a Machine may use during its resume is taken away
+// again.
 func TestLimitAfterResume(t *testing.T) {
 	t.Parallel()
 	d, opts := newDriver(t)

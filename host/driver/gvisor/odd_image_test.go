@@ -13,7 +13,7 @@ import (
 
 // TestLinksForDirectories boots images that have a link to somewhere else where the platform
 // mounts or makes something. Such a Machine runs or is refused, and nothing of the server is
-// touched: what the link names is not the server's.
+// touched: the link's target is not the server's.
 func TestLinksForDirectories(t *testing.T) {
 	t.Parallel()
 	d := open(t)

@@ -95,8 +95,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestUnreadOutput: whatever is asked of a Machine whose output nobody reads is done
-// all the same.
+// TestUnreadOutput: every operation works on a Machine whose output is not read.
 func TestUnreadOutput(t *testing.T) {
 	t.Parallel()
 	const term = hangar.Signal(unix.SIGTERM)

@@ -38,8 +38,8 @@ func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Proce
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		// A list without sockets is of use, too: a Machine without memory to spare can
-		// not start the program that finds them.
+		// A list without sockets is useful, too: a Machine without memory to spare cannot start
+		// the program that finds them.
 		d.log.LogAttrs(ctx, slog.LevelDebug, "listening sockets not found",
 			slog.String("machine", string(s.ID)), slog.Any("error", err))
 	}
@@ -61,9 +61,9 @@ func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Proce
 	return out, nil
 }
 
-// isInit reports whether the process is the guest's init, as PID 1 or beside a
-// command that was executed: nobody inside started it. What it has forked is a
-// command already, if not yet by name.
+// isInit reports whether the process is the guest's init, as PID 1 or beside a command that was
+// executed: it has no parent inside. A process that it has forked is a command already, if not
+// yet by name.
 func (e procfsEntry) isInit() bool {
 	return len(e.Args) > 0 && e.Args[0] == initPath && e.Status.PPID == 0
 }
@@ -86,8 +86,8 @@ type processorTime struct{ user, system time.Duration }
 // tick is the unit of processor times in /proc.
 const tick = time.Second / 100
 
-// processorTimes reads /proc/PID/stat of the processes. What has ended meanwhile is
-// left out.
+// processorTimes reads /proc/PID/stat of the processes. Those that have ended meanwhile are left
+// out.
 func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (map[int32]processorTime, error) {
 	out := make(map[int32]processorTime, len(entries))
 	for len(entries) > 0 {
@@ -167,8 +167,8 @@ func parseStat(line string) (pid int32, t processorTime, ok bool) {
 // it has many connections, and descriptors are given out in ascending order.
 const maxSockets = 1024
 
-// listening returns the sockets on which each process can be called. The sandbox
-// says which files are sockets; what they are, a program inside has to ask.
+// listening returns the listening sockets of each process. The sandbox says which files are
+// sockets; their addresses come from a program inside.
 func (s *sandbox) listening(ctx context.Context, entries []procfsEntry) (map[int32][]hangar.ListenSocket, error) {
 	holders := make(map[string][]int32) // of a socket, by its name
 	names := make(map[guestinit.File]string)

@@ -102,8 +102,8 @@ func TestListenSockets(t *testing.T) {
 	}
 }
 
-// TestProcessorTime: the list agrees with what the kernel of the guest tells the
-// process itself, to the tick.
+// TestProcessorTime: the list agrees with what the guest's kernel reports to the process itself,
+// to the tick.
 func TestProcessorTime(t *testing.T) {
 	t.Parallel()
 	m := boot(t, open(t), newSpec(t, "burn", "300"))
@@ -112,7 +112,7 @@ func TestProcessorTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := m.processes()["guest burn 300"]
-	const tolerance = 30 // ticks are 10 ms, and it goes on for a moment
+	const tolerance = 30 // ticks are 10 ms, and it continues for a moment
 	if p.RunMS < user-tolerance || p.RunMS > user+10*tolerance || p.StartedMS < system-tolerance || p.StartedMS > system+10*tolerance {
 		t.Errorf("%d ms user, %d ms system; the process saw %d and %d", p.RunMS, p.StartedMS, user, system)
 	}

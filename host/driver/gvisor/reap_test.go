@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestCutOffStartsAreReaped: nothing stays as a zombie of a start that nobody wants any more, at
-// whatever moment it is cut off.
+// TestCutOffStartsAreReaped: a cancelled start leaves no zombie, at whatever moment it is
+// cancelled.
 func TestCutOffStartsAreReaped(t *testing.T) {
 	d, _ := newDriver(t)
 	spec := newSpec(t, "sleep")
@@ -26,7 +26,7 @@ func TestCutOffStartsAreReaped(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if len(list) > len(before) {
-			t.Fatalf("nobody reaps %q of a start that was cut off after %s: %v", list, after, err)
+			t.Fatalf("%q is not reaped, of a start that was cut off after %s: %v", list, after, err)
 		}
 	}
 }

@@ -48,8 +48,8 @@ func (d *Driver) layerFiles() (files []layerFile, digest string, err error) {
 // defaultPath is where commands are looked up without a PATH in the environment.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// openLayer makes the layer that the driver adds, unless it is there. Its name tells its content: Machines
-// that run go on with an older one.
+// openLayer makes the layer that the driver adds, unless it exists. Its name contains a hash of
+// its content: running Machines keep an older one.
 func (d *Driver) openLayer() error {
 	files, digest, err := d.layerFiles()
 	if err != nil {
@@ -70,14 +70,14 @@ func writeLayer(dir string, files []layerFile) error {
 	defer os.RemoveAll(tmp)
 	for _, f := range files {
 		name := filepath.Join(tmp, f.path)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // in the guest, for everybody
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // in the guest, world-readable
 			return err
 		}
-		if err := os.WriteFile(name, f.content, 0o555); err != nil { //nolint:gosec // in the guest, for everybody
+		if err := os.WriteFile(name, f.content, 0o555); err != nil { //nolint:gosec // in the guest, world-readable
 			return err
 		}
 	}
-	if err := os.Chmod(tmp, 0o755); err != nil { //nolint:gosec // in the guest, for everybody
+	if err := os.Chmod(tmp, 0o755); err != nil { //nolint:gosec // in the guest, world-readable
 		return err
 	}
 	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
@@ -100,7 +100,7 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 		return err
 	}
 	for _, dir := range []string{upper, work, rootfsDir(spec.Dir)} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // "/" of the guest is for everybody
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // "/" of the guest is world-readable
 			return err
 		}
 	}
@@ -233,8 +233,8 @@ func checkMountPoints(root int) error {
 	return nil
 }
 
-// makeDirectory makes the directory name in root if nothing is there. Where something
-// else is, the image wants it so.
+// makeDirectory makes the directory name in root unless something exists there, which is then
+// what the image wants.
 func makeDirectory(root int, name string, mode uint32) error {
 	if fd, err := inRoot(root, name, unix.O_PATH); !errors.Is(err, unix.ENOENT) {
 		if err == nil {

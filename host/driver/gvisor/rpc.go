@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The methods of a sandbox's control server that the driver calls. The types of
-// their arguments are gVisor's, cut down to what is used, so that the sentry is not
-// linked in; a test compares them with the originals.
+// The methods of a sandbox's control server that the driver calls. The types of their arguments
+// are gVisor's, reduced to the used fields, so that the sentry is not linked in; a test compares
+// them with the originals.
 const (
 	methodExec      = "containerManager.ExecuteAsync"
 	methodWaitPID   = "containerManager.WaitPID"
@@ -127,9 +127,9 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// call calls a method of the sandbox. The connection is closed, which ends the call on this side,
-// when ctx ends. It is nobody else's: gVisor's own client, package urpc, leaves it open to
-// every process that is started meanwhile, also to the sandboxes of others. It answers
+// call calls a method of the sandbox. When ctx ends, the connection is closed, which ends the
+// call on this side. No other process has the connection: gVisor's own client, package urpc,
+// leaves it open to every process that is started meanwhile, also to other sandboxes. It answers
 // driver.ErrNotFound if the sandbox has ended.
 func (s *sandbox) call(ctx context.Context, method string, arg, result any) error {
 	conn, err := s.dial(ctx)

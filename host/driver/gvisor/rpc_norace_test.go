@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/runsc/boot/procfs"
 )
 
-// TestWireTypes: what the driver writes is read by gVisor's own types as it was
-// meant, field by field, and what gVisor writes by the driver's.
+// TestWireTypes: gVisor's own types decode the driver's messages as meant, field by field, and
+// the driver's decode gVisor's.
 func TestWireTypes(t *testing.T) {
 	if methodExec != boot.ContMgrExecuteAsync || methodWaitPID != boot.ContMgrWaitPID ||
 		methodSignal != boot.ContMgrSignal || methodProcesses != boot.ContMgrProcesses ||

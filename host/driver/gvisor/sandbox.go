@@ -23,7 +23,7 @@ import (
 // maxRoot is what a control socket's name leaves for the directory it is in.
 const maxRoot = 70
 
-// killedCode is the exit code of what SIGKILL ended.
+// killedCode is the exit code after SIGKILL.
 const killedCode = 128 + int(unix.SIGKILL)
 
 // errClosed: the driver was closed, and the sandbox may still run.
@@ -167,8 +167,8 @@ func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
 	return e
 }
 
-// awaitSnapshot waits until nobody writes a snapshot of the sandbox any more, and
-// returns where it was to be. ok is false if none was being written.
+// awaitSnapshot waits until no process writes a snapshot of the sandbox any more, and returns its
+// target. ok is false if none was being written.
 func awaitSnapshot(dir string) (target string, ok bool) {
 	f, err := os.Open(filepath.Join(dir, bundle.SuspendFile))
 	if err != nil {

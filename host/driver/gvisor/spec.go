@@ -19,9 +19,9 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// What the sandbox needs beside the guest's own memory. A guest that fills its
-// memory is suspended within sentryHeadroom; taking it back needs resumeHeadroom
-// until its pages are loaded, or the kernel kills it.
+// Memory that the sandbox needs beside the guest's own. A guest that fills its memory is
+// suspended within sentryHeadroom; a resume needs resumeHeadroom until its pages are loaded, or
+// the kernel kills it.
 const (
 	sentryHeadroom = 64 << 20
 	resumeHeadroom = 128 << 20
@@ -196,8 +196,8 @@ func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
 		{filepath.Join(spec.Dir, specDigestFile), sum},
 		{config, string(raw)},
 	} {
-		// Read by this driver and by its engine only, both made anew before each
-		// start: nothing is lost if a crash cuts them short.
+		// Read only by this driver and its engine, and both written again before each start:
+		// nothing is lost if a crash cuts them short.
 		if err := os.WriteFile(f.path, []byte(f.content), 0o600); err != nil {
 			return err
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// engineFlags are the runsc flags of every command. What they cure is told in
-// docs/adr/0002-engine-binary.md.
+// engineFlags are the runsc flags of every command. docs/adr/0002-engine-binary.md explains what
+// they fix.
 func (d *Driver) engineFlags() []string {
 	return []string{
 		"--root=" + d.opts.Root,
@@ -86,8 +86,8 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 // system. On an error nothing is left.
 func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
 	d.watchers.Go(d.cgroup.quicken)
-	// Whatever an earlier sandbox left behind: a lock file of a killed engine, or a
-	// socket that would make gVisor quietly use another directory.
+	// Remains of an earlier sandbox: a lock file of a killed engine, or a socket that would make
+	// gVisor quietly use another directory.
 	d.forget(spec.ID)
 	if err := errors.Join(d.removeRuntimeFiles(string(spec.ID)), removeFiles(spec.Dir, bundle.ResultFile)); err != nil {
 		return nil, err

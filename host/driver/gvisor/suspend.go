@@ -48,7 +48,7 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
-	// While this file is there, the end of the sandbox may mean that it is suspended.
+	// While this file exists, the end of the sandbox may mean that it is suspended.
 	lock := filepath.Join(s.Dir, bundle.SuspendFile)
 	if err := os.WriteFile(lock, []byte(dir), 0o600); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 		return err
 	}
 	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
-		// An engine that was killed leaves its work half done; a sealed snapshot stays
-		// sealed if only its answer was lost.
+		// An engine that was killed leaves a partial snapshot; a sealed snapshot stays sealed if
+		// only its answer was lost.
 		if _, statErr := os.Lstat(dir); statErr != nil {
 			restored := d.cgroup.setMemoryLimit(string(s.ID), limit)
 			if s.ended() {
@@ -83,8 +83,8 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	return finish.Do(ctx, endPatience, func(ctx finish.Context) error { return d.endSuspended(ctx, s) })
 }
 
-// endSuspended ends a sandbox whose memory is on the disk. What it still does is free its memory,
-// which the kernel does as well.
+// endSuspended ends a sandbox whose memory is on the disk. Its only remaining work is to free its
+// memory, which the kernel does as well.
 func (d *Driver) endSuspended(ctx finish.Context, s *sandbox) error {
 	if err := d.end(ctx, s); err != nil {
 		return err
@@ -95,9 +95,8 @@ func (d *Driver) endSuspended(ctx finish.Context, s *sandbox) error {
 	if err := errors.Join(d.removeRuntimeFiles(string(s.ID)), removeFiles(s.Dir, bundle.ResultFile)); err != nil {
 		return err
 	}
-	// The root file system stays mounted for Resume. Before it unmounts it, the kernel
-	// writes to disk whatever of the file system below is not there yet: the snapshot
-	// above all.
+	// The root file system stays mounted for Resume. Before it unmounts it, the kernel writes all
+	// dirty data of the file system below to disk: the snapshot above all.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.kept[s.ID] = true
@@ -134,7 +133,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 	if meta.Size() > backgroundAbove {
 		args = append(args, "--background")
 	}
-	// The digest holds for what the root file system is made of, too.
+	// The digest also covers the parts of the root file system.
 	h, err := d.boot(ctx, spec, func() error {
 		if d.takeRoot(spec.ID, spec.Dir) {
 			return nil

@@ -72,8 +72,8 @@ func discardOutput(tb testing.TB, path string) {
 	})
 }
 
-// dial connects to the server; while the sandbox boots nobody answers, so each
-// attempt is short.
+// dial connects to the server; while the sandbox boots there is no answer, so each attempt is
+// short.
 func (s *guestServer) dial() net.Conn {
 	s.Helper()
 	for began := time.Now(); ; {

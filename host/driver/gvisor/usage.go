@@ -19,9 +19,9 @@ import (
 // Usage implements driver.UsageReader, by files of the sandbox's groups alone.
 //
 // The memory of a guest is one file in the memory of the host, shared between the processes of
-// its sandbox, so that it is what the group has of shared memory. What the group has of other
-// files is the page cache of the guest's file systems, which the host keeps for it. The rest, which
-// is not counted, is the engine's own.
+// its sandbox, so that it is the group's shared memory. The group's other files are the page
+// cache of the guest's file systems, which the host keeps for it. The rest, which is not counted,
+// is the engine's own.
 func (d *Driver) Usage(_ context.Context, h driver.Handle) (driver.Usage, error) {
 	s, err := d.running(h)
 	if err != nil {

@@ -1,13 +1,13 @@
 // Package guestinit holds the program that is PID 1 of every Machine.
 //
-// It promises to run one command as a given user, or several, to reap orphaned
-// processes, to hand signals on, and to end exactly as the command ended: with the
-// same exit code, or by the same signal. It can give one command a terminal that lives
-// in the Machine. Of several, the first that ends takes the others with it.
+// It runs one command as a given user, or several, reaps orphaned processes, forwards signals, and
+// ends exactly as the command ended: with the same exit code, or by the same signal. It can give
+// one command a terminal that lives in the Machine. Of several, the first that ends takes the
+// others with it.
 //
-// The program is C without a library, a few kilobytes, committed as built from
-// src/init.c, so that building hangar needs no C compiler; a test compares the two. See
-// docs/adr/0003-guest-init.md for what it costs and saves.
+// The program is C without a library, a few kilobytes, committed as built from src/init.c, so
+// that building hangar needs no C compiler; a test compares the two. See
+// docs/adr/0003-guest-init.md for its costs and savings.
 //
 // Everything here is constant and safe for concurrent use. The package does not put
 // the program into a Machine; that is the work of a driver.
@@ -73,11 +73,11 @@ type ManyCommand struct {
 	Groups   []uint32
 }
 
-// SeveralArgs returns the arguments that make the program at path run the commands as
-// processes 2, 3 and so on, and the environment that it then needs. When one of them
-// ends, the others are sent the signal, unless the program itself has received one that
-// ends processes and has handed it on; after the grace, in whole milliseconds, they are
-// killed. The program ends as the first of them did.
+// SeveralArgs returns the arguments that make the program at path run the commands as processes
+// 2, 3 and so on, and the environment that it then needs. When one of them ends, the others are
+// sent the signal, unless the program itself has received and forwarded one that ends processes;
+// after the grace, in whole milliseconds, they are killed. The program ends as the first of them
+// did.
 func SeveralArgs(path string, signal int, grace time.Duration, commands []ManyCommand) (args, env []string) {
 	args = []string{path, "-m", strconv.Itoa(signal), strconv.FormatInt(grace.Milliseconds(), 10)}
 	for _, c := range commands {
@@ -123,7 +123,7 @@ func Command(args []string) []string {
 	return args[min(fixed, len(args)):]
 }
 
-// Count returns how many commands arguments that Args or SeveralArgs made describe.
+// Count returns the number of commands in arguments that Args or SeveralArgs made.
 func Count(args []string) int {
 	const head, fixed = 4, 5 // the program, "-m", signal, grace; user, group, groups, directory, number
 	if len(args) < 2 || args[1] != "-m" {

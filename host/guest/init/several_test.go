@@ -34,7 +34,7 @@ func testSeveral(t *testing.T, program string) {
 		signal  unix.Signal // sent to the program once all are ready
 		grace   time.Duration
 		code    int // -1: ended by a signal
-		told    int // how many were told to stop, and said so
+		told    int // how many received the signal to stop, and said so
 	}{
 		{name: "first ends", scripts: []string{"exit 7", waits, waits}, grace: time.Minute, code: 7, told: 2},
 		{name: "last ends", scripts: []string{waits, "exit 0"}, grace: time.Minute, code: 0, told: 1},
@@ -69,12 +69,12 @@ func testSeveral(t *testing.T, program string) {
 			if got := cmd.ProcessState.ExitCode(); got != tt.code {
 				t.Errorf("exit code %d, want %d; %s", got, tt.code, out)
 			}
-			// A command may be told before it listens, and is then ended by the signal.
+			// A command may get the signal before it listens, and is then ended by it.
 			if got := strings.Count(out.String(), "told"); got > tt.told || got < tt.told && strings.Count(out.String(), "ready") >= tt.told {
-				t.Errorf("%d were told, want %d; %s", got, tt.told, out)
+				t.Errorf("%d received the signal, want %d; %s", got, tt.told, out)
 			}
 			if strings.Contains(out.String(), "told 2") {
-				t.Errorf("one was told twice: %s", out)
+				t.Errorf("one received the signal twice: %s", out)
 			}
 		})
 	}

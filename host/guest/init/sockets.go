@@ -23,7 +23,7 @@ func AppendFile(b []byte, f File) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(f.FD))
 }
 
-// Socket is a socket on which somebody may call.
+// Socket is a socket that accepts connections.
 type Socket struct {
 	File
 	Proto   string // "tcp" or "udp"

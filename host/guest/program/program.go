@@ -1,5 +1,5 @@
-// Package program finds the program that serves those who sign in to Machines: hangar-guest, which is embedded
-// in a hangar binary that `make build` made, or lies beside it.
+// Package program finds hangar-guest, the program that serves ssh sessions in Machines. It is
+// embedded in a hangar binary that `make build` made, or lies beside it.
 //
 // A driver puts it into Machines. The package does not run it.
 package program

@@ -26,12 +26,11 @@ type Directory struct {
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
 }
 
-// Inherit returns how the implicit directories of the unpacked layer own look in
-// the layers below it (lowest first), with the directories above them. It answers
-// nothing if they look as Unpack made them. A layer that holds tmp/file but no
-// entry for tmp must not make /tmp lose its mode; since overlayfs shows a merged
-// directory as its topmost layer has it, the answer goes, by Shape, into a layer
-// of its own above own.
+// Inherit returns how the implicit directories of the unpacked layer own look in the layers below
+// it (lowest first), with the directories above them. It answers nothing if they look as Unpack
+// made them. A layer that holds tmp/file but no entry for tmp must not make /tmp lose its mode;
+// since overlayfs shows a merged directory as its topmost layer has it, Shape writes the answer
+// into a layer of its own above own.
 func Inherit(own string, implicit, lower []string) ([]Directory, error) {
 	wanted := map[string]Directory{}
 	for _, name := range implicit {

@@ -1,22 +1,21 @@
 // Package layer turns the layers of an image, which are tar streams, into
 // directories that overlayfs takes as lower directories.
 //
-// A directory holds exactly what its layer says: owners, modes with setuid and
-// setgid, modification times, hard links, extended attributes. A deleted path is a
-// character device 0/0 and a directory that hides what is below it carries
-// trusted.overlay.opaque, as the kernel wants them. What a layer says that would
-// be more than files of the image is refused with an error of
-// hangar.ReasonBadImage: paths and links that lead out of the layer, devices
-// outside /dev, more bytes or files than the limits allow. Nothing outside of the
-// target directory is touched whatever the stream holds: paths are resolved by the
-// kernel beneath the directory and symbolic links are never followed by it.
+// A directory holds exactly what its layer says: owners, modes with setuid and setgid,
+// modification times, hard links, extended attributes. A deleted path is a character device 0/0,
+// and a directory that hides what is below it carries trusted.overlay.opaque, as the kernel wants
+// them. A layer that wants more than files of the image is refused with an error of
+// hangar.ReasonBadImage: paths and links that lead out of the layer, devices outside /dev, more
+// bytes or files than the limits allow. No stream can touch anything outside of the target
+// directory: paths are resolved by the kernel beneath the directory and symbolic links are never
+// followed by it.
 //
 // Devices beneath /dev are left out silently, because many old base images carry
 // /dev/null and /dev/console and every sandbox mounts its own /dev.
 //
-// Functions share no state and may run at the same time for different targets.
-// The package neither fetches nor keeps layers, and does not make a directory
-// durable: whoever publishes it syncs it first.
+// Functions share no state and may run at the same time for different targets. The package
+// neither fetches nor keeps layers, and does not make a directory durable: the caller syncs it
+// before publishing it.
 package layer
 
 import (
@@ -38,7 +37,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// Limits bound what one layer may become. Zero means nothing is allowed.
+// Limits bound the content of one layer. Zero means nothing is allowed.
 type Limits struct {
 	Bytes int64 // sum of the sizes of all files
 	Files int   // entries of the archive
@@ -55,7 +54,7 @@ type Limits struct {
 // ErrTooLarge is in the errors of layers that exceed Limits.
 var ErrTooLarge = errors.New("too large")
 
-// Budget is what several layers may become together. It may be used by many goroutines.
+// Budget bounds several layers together. It may be used by many goroutines.
 type Budget struct {
 	mu    sync.Mutex
 	size  int64 // bytes
@@ -65,7 +64,7 @@ type Budget struct {
 // NewBudget returns a Budget of so many bytes of files, and entries of archives.
 func NewBudget(size int64, files int) *Budget { return &Budget{size: size, files: files} }
 
-// Take reports whether there was so much left, which is gone then.
+// Take takes so much from the budget, and reports whether there was enough left.
 func (b *Budget) Take(size int64, files int) bool {
 	if b == nil {
 		return true
@@ -89,7 +88,7 @@ func (b *Budget) give(size int64, files int) {
 	b.size, b.files = b.size+size, b.files+files
 }
 
-// Result says what Unpack made.
+// Result describes the content that Unpack made.
 type Result struct {
 	DiffID string // "sha256:…" of the uncompressed stream
 	Bytes  int64  // sum of the sizes of all files
@@ -103,8 +102,8 @@ type Result struct {
 // (RFC 8878, section 3.1.1.1.2); levels of the reference implementation up to 20 ask for this.
 const maxWindow = 32 << 20
 
-// Decompress returns the content of a gzip, zstd or plain stream, told apart by
-// its first bytes, because registries are known to mislabel layers.
+// Decompress returns the content of a gzip, zstd or plain stream. Its first bytes decide, because
+// registries are known to mislabel layers.
 func Decompress(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReaderSize(r, 128<<10)
 	magic, err := b.Peek(4)
@@ -195,7 +194,7 @@ func (s *stream) close() { _ = s.r.Close() }
 
 func (s *stream) digest() string { return "sha256:" + hex.EncodeToString(s.hash.Sum(nil)) }
 
-// allow refuses that so many bytes come of what has been read.
+// allow refuses more output than the input may expand to.
 func (s *stream) allow(size int64) error {
 	if size-s.slack > s.ratio*s.in.n {
 		return bad("layer unpacks to more than %d times its size: %w", s.ratio, ErrTooLarge)

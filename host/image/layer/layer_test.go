@@ -242,8 +242,8 @@ func TestInheritKeepsTheLookOfDirectoriesWithoutAnEntry(t *testing.T) {
 	for _, d := range dirs {
 		names = append(names, d.Path)
 	}
-	// secret was deleted and made anew, so that what it was before is no matter to
-	// the image; its old look is kept all the same, as other runtimes do.
+	// secret was deleted and created again, so its earlier attributes do not matter to the image;
+	// they are kept nevertheless, as other runtimes do.
 	if want := []string{"home", "home/app", "secret", "secret/in", "tmp"}; !slices.Equal(names, want) {
 		t.Fatalf("inherited %q, want %q", names, want)
 	}
@@ -407,8 +407,8 @@ func TestUnpackEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: whatever the stream, nothing outside of the directory changes and
-// every error has a class.
+// FuzzUnpack: for any stream, nothing outside of the directory changes and every error has a
+// class.
 func FuzzUnpack(f *testing.F) {
 	needRoot(f)
 	f.Add(archive(f, file("a", "1"), dir("d", 0o755), symlink("s", ".."), file("s/x", "1"), link("l", "a"), file("d/.wh.x", ""), file("d/.wh..wh..opq", "")))

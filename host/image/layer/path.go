@@ -131,7 +131,7 @@ func (u *unpacker) walk(name string, create bool) (string, error) {
 	return real, nil
 }
 
-// step looks at one component: a directory answers "", a symbolic link its target.
+// step resolves one component: a directory answers "", a symbolic link its target.
 func (u *unpacker) step(dir, name string, create bool) (string, error) {
 	fd, err := u.openStrict(dir)
 	if err != nil {
@@ -170,7 +170,7 @@ func (u *unpacker) makeImplicit(fd int, name string) error {
 	if err := unix.Mkdirat(fd, name, 0o755); err != nil {
 		return err
 	}
-	return unix.Fchmodat(fd, name, 0o755, 0) // whatever the umask is
+	return unix.Fchmodat(fd, name, 0o755, 0) // despite the umask
 }
 
 func isWhiteout(st *unix.Stat_t) bool {
@@ -210,7 +210,7 @@ func (u *unpacker) fdAttributes(fd int, h *tar.Header) error {
 	return unix.Fchmod(fd, permissions(h))
 }
 
-// nodeAttributes sets owner and time of what cannot be opened.
+// nodeAttributes sets owner and time of a file that cannot be opened.
 func (u *unpacker) nodeAttributes(parent directory, base string, h *tar.Header) error {
 	if err := unix.Fchownat(parent.fd, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -235,7 +235,7 @@ func keepXattr(name string) bool {
 
 func permissions(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) }
 
-// timespec keeps to what every file system can store.
+// timespec converts a time; one that some file system could not store becomes 0.
 func timespec(t time.Time) unix.Timespec {
 	if sec := t.Unix(); sec < 0 || sec > 1<<33 {
 		return unix.Timespec{}

@@ -85,7 +85,7 @@ func (u *unpacker) run(r io.Reader) error {
 			return err
 		}
 	}
-	// What follows the end of the archive counts for the digest.
+	// Bytes after the end of the archive count for the digest.
 	if _, err := io.CopyBuffer(io.Discard, r, u.buf); err != nil {
 		return err
 	}
@@ -200,8 +200,8 @@ func (u *unpacker) directory(parent directory, base, real string, h *tar.Header)
 	return u.attributes(parent.fd, base, real, h)
 }
 
-// redirectory makes the existing entry a directory. What was deleted before in the
-// same layer stays deleted: the new directory hides the one below.
+// redirectory makes the existing entry a directory. Paths deleted before in the same layer stay
+// deleted: the new directory hides the one below.
 func (u *unpacker) redirectory(parent directory, base, real string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -253,8 +253,8 @@ func (u *unpacker) link(parent directory, base, real string, h *tar.Header) erro
 	})
 }
 
-// whiteout records that the lower layers' file, or all of the directory, is
-// deleted. What the same layer adds stays.
+// whiteout records that the lower layers' file, or all of the directory, is deleted. Additions of
+// the same layer stay.
 func (u *unpacker) whiteout(parent directory, base string) error {
 	if base == whiteoutOpaque {
 		return u.markOpaque(parent.fd, ".", parent.path)
@@ -295,7 +295,7 @@ func (u *unpacker) markOpaque(dirfd int, name, real string) error {
 	return unix.Fsetxattr(fd, xattrOpaque, []byte("y"), 0)
 }
 
-// replace runs create, after removing what was there if need be.
+// replace runs create, after removing an existing entry if need be.
 func (u *unpacker) replace(parent directory, base string, create func() error) error {
 	err := create()
 	if !errors.Is(err, unix.EEXIST) {

@@ -17,7 +17,8 @@ type TokenAccess struct {
 
 var _ Access = (*TokenAccess)(nil)
 
-// NewTokenAccess returns what knows the callers by tokens, and asks the services as them.
+// NewTokenAccess returns an Access that identifies callers by tokens, and asks the services as
+// them.
 func NewTokenAccess(tokens hangar.Authenticator, repositories hangar.RepositoryService, orgs hangar.OrgService) *TokenAccess {
 	return &TokenAccess{tokens, repositories, orgs}
 }

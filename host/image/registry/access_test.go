@@ -9,10 +9,10 @@ import (
 	"github.com/hangar-platform/hangar/host/image/registry"
 )
 
-// whoAsks is a service of repositories that notes who asks it.
-type whoAsks struct{ subject string }
+// askers is a service of repositories that records the subject of a request.
+type askers struct{ subject string }
 
-func (w *whoAsks) Repository(ctx context.Context, name hangar.RepositoryName, _ hangar.Action) (hangar.Repository, error) {
+func (w *askers) Repository(ctx context.Context, name hangar.RepositoryName, _ hangar.Action) (hangar.Repository, error) {
 	p, err := hangar.PrincipalFrom(ctx)
 	w.subject = p.Subject
 	return hangar.Repository{Org: "id", Name: name.Name()}, err
@@ -34,7 +34,7 @@ func (reader) Life(hangar.TokenID) context.Context { return context.Background()
 // what they may do is asked of the control plane as them.
 func TestTokenAccess(t *testing.T) {
 	t.Parallel()
-	asked := &whoAsks{}
+	asked := &askers{}
 	access := registry.NewTokenAccess(reader{}, asked, nil)
 	for header, valid := range map[string]bool{
 		"Bearer reader": true, "flyv1 FlyV1 reader": true, "Basic bWU6cmVhZGVy": true,

@@ -55,7 +55,7 @@ func (a *adoption) manifest(ctx context.Context, digest string, depth int) error
 	if a.manifests++; a.manifests > maxAdopted || depth > maxAdoptDepth {
 		return refuse(http.StatusBadRequest, "MANIFEST_INVALID", "the index names too many manifests that this server does not have; push them to it")
 	}
-	m, err := a.r.Manifest(ctx, a.c.kept, digest, a.c.whose)
+	m, err := a.r.Manifest(ctx, a.c.kept, digest, a.c.limitKey)
 	if errors.Is(err, ErrNotFound) {
 		return nil // the caller refuses it
 	}
@@ -84,7 +84,7 @@ func (a *adoption) blob(ctx context.Context, digest string) error {
 }
 
 func (a *adoption) fetch(ctx context.Context, digest string) error {
-	b, err := a.r.Blob(ctx, a.c.kept, digest, a.c.whose)
+	b, err := a.r.Blob(ctx, a.c.kept, digest, a.c.limitKey)
 	if errors.Is(err, ErrNotFound) {
 		return nil // the caller refuses it
 	}

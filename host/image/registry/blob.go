@@ -18,7 +18,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 	if !validDigest(c.reference) {
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
-	blob, err := h.r.Blob(req.Context(), c.kept, c.reference, c.whose)
+	blob, err := h.r.Blob(req.Context(), c.kept, c.reference, c.limitKey)
 	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // a client that asks may push it here, too
 	if errors.Is(err, ErrNotFound) || away {
 		return blobUnknown(c)

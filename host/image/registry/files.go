@@ -19,7 +19,7 @@ import (
 // say which manifests a repository has.
 type files struct {
 	r  *Registry
-	mu sync.Mutex // held by what writes
+	mu sync.Mutex // held by writers
 }
 
 var _ hangar.ImageCatalog = (*files)(nil)

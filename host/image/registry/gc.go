@@ -22,8 +22,8 @@ type Policy struct {
 	UploadAge time.Duration
 }
 
-// GC removes uploads that nobody continues, blobs that no manifest names and manifests as the
-// policy says. It answers how many bytes it freed.
+// GC removes abandoned uploads, blobs that no manifest names and manifests as the policy says. It
+// answers how many bytes it freed.
 func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	if p.UploadAge == 0 {
 		p.UploadAge = r.opts.UploadAge
@@ -180,7 +180,7 @@ func (r *Registry) collectRepository(repository string, dead map[string]bool, li
 	return nil
 }
 
-// linkedManifest is a manifest of a repository with what the collector asks of it.
+// linkedManifest is a manifest of a repository as the collector needs it.
 type linkedManifest struct {
 	doc document
 	age time.Duration // since it was pushed last
@@ -204,8 +204,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 			m.doc, err = readDocument(raw)
 		}
 		if err != nil {
-			// Nothing can be pulled by it, and it must not keep the rest from being
-			// collected; the next push of the manifest mends it.
+			// Nothing can be pulled by it, and it must not keep the rest from being collected;
+			// the next push of the manifest repairs it.
 			r.log.Warn("manifest cannot be read", slog.String("repository", repository), slog.String("digest", digest), slog.Any("error", err))
 		}
 		manifests[digest] = m

@@ -52,22 +52,20 @@ func blobUnknown(c call) error {
 	return refuse(http.StatusNotFound, "BLOB_UNKNOWN", "blob %.128s is not known to %s", c.reference, c.repository)
 }
 
-// Access decides who may do what. Its methods may be called from many goroutines.
+// Access decides what each caller may do. Its methods may be called from many goroutines.
 type Access interface {
 	// Repository returns where a repository is kept, by the name it has in the request, if the
-	// caller of the request may do action to it. With an empty name and no action it says
-	// whether the caller is anybody at all. It answers hangar.CodeUnauthenticated for a caller
-	// who is nobody.
+	// caller of the request may do action to it. With an empty name and no action it only
+	// authenticates the caller. It answers hangar.CodeUnauthenticated for an anonymous caller.
 	Repository(req *http.Request, name string, action hangar.Action) (hangar.Repository, error)
 	// Orgs are the organizations in which the caller of a request may read something.
 	Orgs(req *http.Request) ([]*hangar.Org, error)
 }
 
-// Handler serves the OCI distribution API under /v2/. Each request is answered if
-// access allows it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to
-// delete hangar.ActionDelete; what a request means for a second repository (the
-// source of a mount, each line of the catalog) is asked as a read of that one. A
-// repository that the caller may not read is answered like one that is not there.
+// Handler serves the OCI distribution API under /v2/. Each request is answered if access allows
+// it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to delete hangar.ActionDelete; a
+// second repository in a request (the source of a mount, each line of the catalog) needs a read
+// of that one. A repository that the caller may not read is answered like a missing one.
 func (r *Registry) Handler(access Access) http.Handler {
 	h := &handler{r: r, access: access}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -96,7 +94,7 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c.kept, c.org, c.whose = at.Path(), at.Org, whose(req, at)
+	c.kept, c.org, c.limitKey = at.Path(), at.Org, limitKey(req, at)
 	switch rest {
 	case "":
 		return writeJSON(w, http.StatusOK, struct{}{})
@@ -170,12 +168,12 @@ type call struct {
 	reference  string // tag, digest or upload id
 	kept       string // where the repository is kept, see hangar.Repository
 	org        hangar.OrgID
-	whose      string // see whose
+	limitKey   string // see limitKey
 }
 
-// whose says with which others the reads of a request from other hosts are bounded: those of its
-// organization or, of a repository of the server, which all may read, of its client.
-func whose(req *http.Request, at hangar.Repository) string {
+// limitKey groups the requests whose reads from other hosts share a bound: by organization or,
+// for a repository of the server, which all may read, by client.
+func limitKey(req *http.Request, at hangar.Repository) string {
 	if at.Org != "" {
 		return at.Root()
 	}
@@ -282,8 +280,7 @@ func (h *handler) tags(w http.ResponseWriter, req *http.Request, c call) error {
 	return writeJSON(w, http.StatusOK, map[string]any{"name": c.repository, "tags": names})
 }
 
-// page cuts the part of the sorted names that the query wants, and tells the
-// client where the next one is.
+// page cuts the part of the sorted names that the query wants, and adds a link to the next one.
 func page(w http.ResponseWriter, req *http.Request, path string, names []string) ([]string, error) {
 	slices.Sort(names)
 	q := req.URL.Query()
@@ -323,7 +320,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the caller went away: nobody is left to tell
+	_, _ = w.Write(raw) // the caller went away: there is no one to report to
 	return nil
 }
 

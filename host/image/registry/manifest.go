@@ -53,7 +53,7 @@ type document struct {
 	Annotations   map[string]string `json:"annotations"`
 }
 
-// blobs are the digests of what the document needs beside manifests.
+// blobs are the digests of the blobs that the document needs beside manifests.
 func (d document) blobs() []string {
 	var digests []string
 	if d.Config != nil {
@@ -127,7 +127,7 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 	known, err := h.r.Lookup(req.Context(), c.kept, c.reference)
 	var m Manifest
 	if err == nil {
-		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.whose)
+		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.limitKey)
 	}
 	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
 		return manifestUnknown(c) // a client that asks may push it here, too
@@ -154,7 +154,8 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 	return nil
 }
 
-// unknown is the error of what is not found in a repository of which this host has nothing.
+// unknown is the error for a missing manifest or blob in a repository of which this host has
+// nothing.
 func (h *handler) unknown(req *http.Request, c call) error {
 	all, err := h.r.catalog.Repository(req.Context(), c.kept)
 	if err != nil {

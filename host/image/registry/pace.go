@@ -19,7 +19,7 @@ type pacedWriter struct {
 // Unwrap lets http.ResponseController find deadlines.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Write implements http.ResponseWriter. What has no deadlines is not bounded.
+// Write implements http.ResponseWriter. A writer without deadlines is not bounded.
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	now := time.Now()
 	if w.began.IsZero() {

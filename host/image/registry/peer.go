@@ -22,11 +22,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The bounds of what is read from other hosts and by them.
+// The bounds of reads from other hosts and by them.
 const (
-	readsEach = 32  // at a time, of what has one PushedRead.For: enough for all pulls of an organization
+	readsEach = 32  // at a time, for each PushedRead.For: enough for all pulls of an organization
 	readsAll  = 512 // at a time
-	// maxFailures is how often a read begins anew where it broke, at the same host or another.
+	// maxFailures is how often a read resumes where it broke, at the same host or another.
 	maxFailures = 4
 	againPause  = 200 * time.Millisecond // before the first host is asked again; it grows
 	rateWindow  = 20 * time.Second       // of the least rate
@@ -58,9 +58,10 @@ type Blob struct {
 // Local reports whether this host holds the blob.
 func (b *Blob) Local() bool { return b.file != nil }
 
-// Blob opens a blob that a repository has, on this host or another. Reads from others are bounded by
-// whose they are. It answers ErrNotFound, ErrAway, or another hangar.CodeUnavailable.
-func (r *Registry) Blob(ctx context.Context, repository, digest, whose string) (*Blob, error) {
+// Blob opens a blob that a repository has, on this host or another. Reads from others are bounded
+// by limitKey, see its function. It answers ErrNotFound, ErrAway, or another
+// hangar.CodeUnavailable.
+func (r *Registry) Blob(ctx context.Context, repository, digest, limitKey string) (*Blob, error) {
 	f, err := r.openBlob(repository, digest)
 	if err == nil {
 		fi, err := f.Stat()
@@ -76,7 +77,7 @@ func (r *Registry) Blob(ctx context.Context, repository, digest, whose string) (
 	if err != nil {
 		return nil, err
 	}
-	remote, err := r.openRemote(ctx, hangar.PushedRead{Repository: repository, Digest: digest, For: whose}, holders)
+	remote, err := r.openRemote(ctx, hangar.PushedRead{Repository: repository, Digest: digest, For: limitKey}, holders)
 	if errors.Is(err, ErrGone) {
 		err = ErrNotFound
 	}
@@ -87,11 +88,11 @@ func (r *Registry) Blob(ctx context.Context, repository, digest, whose string) (
 }
 
 // remoteManifest reads a manifest that another host holds.
-func (r *Registry) remoteManifest(ctx context.Context, repository string, m hangar.PushedManifest, whose string) (Manifest, error) {
+func (r *Registry) remoteManifest(ctx context.Context, repository string, m hangar.PushedManifest, limitKey string) (Manifest, error) {
 	if r.opts.Peers == nil {
 		return Manifest{}, ErrNotFound
 	}
-	in, err := r.openRemote(ctx, hangar.PushedRead{Repository: repository, Digest: m.Digest, Manifest: true, For: whose}, m.Hosts)
+	in, err := r.openRemote(ctx, hangar.PushedRead{Repository: repository, Digest: m.Digest, Manifest: true, For: limitKey}, m.Hosts)
 	if err != nil {
 		return Manifest{}, err
 	}
@@ -103,7 +104,7 @@ func (r *Registry) remoteManifest(ctx context.Context, repository string, m hang
 	return Manifest{Raw: raw, MediaType: m.MediaType, Digest: m.Digest, Remote: true}, err
 }
 
-// remote reads content that other hosts hold. It goes on where a transfer breaks, and answers the
+// remote reads content that other hosts hold. It resumes where a transfer breaks, and answers the
 // last bytes if all are what the digest says.
 type remote struct {
 	r     *Registry
@@ -134,7 +135,7 @@ func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts [
 	return f, nil
 }
 
-// open asks the hosts, beginning with the next one, for what has not been read yet.
+// open requests the unread rest from the hosts, beginning with the next one.
 func (f *remote) open() error {
 	failed := ErrGone
 	for range f.hosts {
@@ -216,12 +217,12 @@ func (f *remote) verified(otherwise error) error {
 	if "sha256:"+hex.EncodeToString(f.hash.Sum(nil)) == f.in.Digest {
 		return otherwise
 	}
-	f.r.log.ErrorContext(f.ctx, "content of another host is not what its digest says",
+	f.r.log.ErrorContext(f.ctx, "content of another host does not match its digest",
 		slog.String("repository", f.in.Repository), slog.String("digest", f.in.Digest), slog.Any("hosts", f.hosts))
 	return errDamaged
 }
 
-// resume goes on after a transfer broke.
+// resume continues after a transfer broke.
 func (f *remote) resume(broken error) error {
 	_ = f.from.Close()
 	if f.ctx.Err() != nil {

@@ -89,8 +89,9 @@ func (p *pushes) any(root string) bool {
 	return false
 }
 
-// publishedFile says that the catalog knows what the registry had when it had no other catalog than
-// its own files. From then on, what the catalog does not know was deleted.
+// publishedFile says that the catalog knows the content of the registry from the time when its
+// own files were the only catalog. From then on, content that the catalog does not know was
+// deleted.
 const publishedFile = "published"
 
 func (r *Registry) published() (bool, error) {
@@ -101,9 +102,9 @@ func (r *Registry) published() (bool, error) {
 	return err == nil, err
 }
 
-// Publish tells the catalog of manifests and tags of the time before there was one. It does so once,
-// before anything is pushed, and may be repeated. A tag that the catalog knows stays what it is. Until
-// then the collector takes nothing for deleted.
+// Publish fills the catalog with manifests and tags of the time before there was one. It does so
+// once, before anything is pushed, and may be repeated. A tag that the catalog knows is not
+// changed. Until then the collector takes nothing for deleted.
 func (r *Registry) Publish(ctx context.Context) error {
 	if done, err := r.published(); done || err != nil || r.opts.Catalog == nil {
 		return err

@@ -1,28 +1,27 @@
-// Package registry is an OCI registry in a directory: what docker push, skopeo and
-// other clients of the OCI distribution API write to and read from, and what the
-// image store of the same host reads without a detour over the network.
+// Package registry is an OCI registry in a directory: docker push, skopeo and other clients of the
+// OCI distribution API write to it and read from it, and the image store of the same host reads it
+// without a detour over the network.
 //
-// Repositories are kept by the id of their organization, and requests name them by its slug:
-// one that is made anew under an old slug finds nothing of the old one.
+// Repositories are kept by the id of their organization, and requests name them by its slug: a
+// new organization with an old slug finds nothing of the old one.
 //
-// A blob is stored once, under its digest, however many repositories have it, and
-// can be read only through a repository that it was pushed or mounted to. A name
-// becomes visible when all that it stands for is on disk, so that after a crash
-// every manifest and tag that was acknowledged is there and none is half. Every
-// blob and manifest is checked against its digest before it gets its name. Uploads
-// may be continued after a restart; those that nobody continues are collected. How many an
-// organization has unfinished, and how large they are, is bounded.
+// A blob is stored once, under its digest, however many repositories have it, and can be read
+// only through a repository that it was pushed or mounted to. A name becomes visible when all
+// that it stands for is on disk, so that after a crash every manifest and tag that was
+// acknowledged is there and none is partial. Every blob and manifest is checked against its
+// digest before it gets its name. Uploads may be continued after a restart; abandoned ones are
+// collected. How many an organization has unfinished, and how large they are, is bounded.
 //
 // All methods may be called from many goroutines. One lock separates the collector
 // (and deletes) from everything else; uploads run outside of it.
 //
-// Several hosts have one registry: a Catalog knows what was pushed to any of them, and what this host
-// does not have is read from one that does, as it is asked for. What a client pushes a manifest of is
-// all on the host that it is pushed to. A blob of another host is given to no one who may not read
-// the repository that has it, and its digest is verified. What was deleted on another host is found no
-// more, and collected. Of a host that is lost, what it alone had is lost with it.
+// Several hosts have one registry: a Catalog knows what was pushed to any of them, and blobs that
+// this host lacks are read on request from one that has them. All blobs of a manifest are on the
+// host that it is pushed to. A blob of another host is given only to callers that may read the
+// repository that has it, and its digest is verified. Content deleted on another host is no
+// longer found, and is collected. The only copies on a lost host are lost with it.
 //
-// The package decides nothing about who may do what: the Handler asks an Access.
+// The package decides nothing about access: the Handler asks an Access.
 package registry
 
 import (
@@ -48,7 +47,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// What New takes where Options are silent.
+// The defaults of Options.
 const (
 	DefaultManifestBytes = 4 << 20
 	DefaultBlobBytes     = 32 << 30
@@ -102,11 +101,11 @@ type Registry struct {
 	pushes     pushes
 	collecting sync.Mutex               // held by the collector
 	adopting   singleflight.Group       // of blobs of other hosts, by repository and digest
-	reads      *connlimit.Count[string] // from other hosts, by whose they are
+	reads      *connlimit.Count[string] // from other hosts, by limitKey
 	served     *connlimit.Count[string] // reads of other hosts, in the same way
 
-	// mu is held for reading while links and manifests are made, so that what was
-	// checked to be there stays there, and for writing by what removes.
+	// mu is held for reading while links and manifests are made, so that blobs that were checked
+	// stay there, and for writing by removals.
 	mu      sync.RWMutex
 	removed map[hangar.OrgID]bool // organizations that are gone; their ids are never used again
 
@@ -139,8 +138,8 @@ func New(opts Options) *Registry {
 	return r
 }
 
-// Open makes the directory, removes what a crash left unfinished and the uploads that nobody
-// has continued for UploadAge, and counts the others.
+// Open makes the directory, removes what a crash left unfinished and the uploads that were idle
+// for UploadAge, and counts the others.
 func (r *Registry) Open(ctx context.Context) error {
 	if err := os.RemoveAll(r.path("tmp")); err != nil {
 		return err
@@ -170,8 +169,8 @@ type Manifest struct {
 	Remote    bool // another host holds it, and all that it names
 }
 
-// Lookup returns what a tag or digest of a repository, by its hangar.Repository.Path, stands for, or
-// ErrNotFound.
+// Lookup returns the manifest that a tag or digest of a repository names, by its
+// hangar.Repository.Path, or ErrNotFound.
 func (r *Registry) Lookup(ctx context.Context, repository, reference string) (hangar.PushedManifest, error) {
 	if !validName(repository) || !validDigest(reference) && !tagPattern.MatchString(reference) {
 		return hangar.PushedManifest{}, ErrNotFound
@@ -183,17 +182,17 @@ func (r *Registry) Lookup(ctx context.Context, repository, reference string) (ha
 	return m, err
 }
 
-// Manifest returns what a tag or digest of a repository stands for, from this host or another. Reads
-// from others are bounded by whose they are. It answers ErrNotFound, ErrGone, ErrAway, or another
-// hangar.CodeUnavailable.
-func (r *Registry) Manifest(ctx context.Context, repository, reference, whose string) (Manifest, error) {
+// Manifest returns the manifest of a tag or digest of a repository, from this host or another.
+// Reads from others are bounded by limitKey, see its function. It answers ErrNotFound, ErrGone,
+// ErrAway, or another hangar.CodeUnavailable.
+func (r *Registry) Manifest(ctx context.Context, repository, reference, limitKey string) (Manifest, error) {
 	m, err := r.Lookup(ctx, repository, reference)
 	if err != nil {
 		return Manifest{}, err
 	}
 	raw, err := r.heldManifest(repository, m.Digest)
 	if errors.Is(err, ErrNotFound) {
-		return r.remoteManifest(ctx, repository, m, whose)
+		return r.remoteManifest(ctx, repository, m, limitKey)
 	}
 	return Manifest{Raw: raw, MediaType: m.MediaType, Digest: m.Digest}, err
 }

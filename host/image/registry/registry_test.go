@@ -268,7 +268,7 @@ func TestStrangersGetNothing(t *testing.T) {
 		t.Error("no challenge: clients would not send their credentials")
 	}
 	s.status(t, http.StatusUnauthorized, "UNAUTHORIZED", "", http.MethodGet, "/v2/a/app/manifests/v1", nil)
-	// What is there cannot be told from what is not.
+	// Forbidden and missing manifests get the same answer.
 	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "b", http.MethodGet, "/v2/a/app/manifests/v1", nil)
 	s.status(t, http.StatusNotFound, "MANIFEST_UNKNOWN", "b", http.MethodGet, "/v2/a/none/manifests/v1", nil)
 	s.status(t, http.StatusNotFound, "BLOB_UNKNOWN", "b", http.MethodGet, "/v2/a/app/blobs/"+blob, nil)
@@ -520,8 +520,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestConcurrentPushesAndCollections: what was acknowledged is there whatever runs
-// beside it.
+// TestConcurrentPushesAndCollections: acknowledged pushes are there in spite of concurrent work.
 func TestConcurrentPushesAndCollections(t *testing.T) {
 	s := serve(t, registry.Options{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -45,7 +45,7 @@ type uploadSum struct {
 
 var uploadPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// rootOf is the part of the path of a repository that tells organizations apart.
+// rootOf is the part of the path of a repository that names its organization.
 func rootOf(repository string) string {
 	parts := strings.SplitN(repository, "/", 3)
 	if len(parts) == 3 {
@@ -54,7 +54,7 @@ func rootOf(repository string) string {
 	return parts[0]
 }
 
-// loadUploads makes the uploads of a repository known, but for those that rest too long.
+// loadUploads makes the uploads of a repository known, except for those that rest too long.
 func (r *Registry) loadUploads(repository string) error {
 	entries, err := os.ReadDir(r.repoPath(repository, "uploads"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -307,7 +307,7 @@ func (r *Registry) publish(u *upload, digest string) error {
 }
 
 // collectUploads removes the uploads that rest for so long and that no request writes to. It
-// answers how many bytes that were; what cannot be removed stays for the next time.
+// answers how many bytes that were; the next run retries failures.
 func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 {
 	r.uploadsMu.Lock()
 	all := make([]*upload, 0, len(r.uploads))

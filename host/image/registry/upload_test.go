@@ -25,7 +25,7 @@ func (s server) begin(t *testing.T, user, repository string) string {
 
 // TestUnfinishedUploads: an organization that begins uploads and finishes none meets a bound of
 // their number and bytes, over all of its repositories, which others do not notice, and which
-// holds after a restart; what nobody continues expires.
+// holds after a restart; abandoned uploads expire.
 func TestUnfinishedUploads(t *testing.T) {
 	opts := registry.Options{OrgUploads: 4, UploadBytes: 1000, Dir: t.TempDir()}
 	s := serve(t, opts)
@@ -37,7 +37,7 @@ func TestUnfinishedUploads(t *testing.T) {
 	s.status(t, http.StatusTooManyRequests, "TOOMANYREQUESTS", "a", http.MethodPost, "/v2/a/new/blobs/uploads/", nil)
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[0], make([]byte, 600))
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[2], make([]byte, 300))
-	// What has no room goes, so that it does not keep the room from others.
+	// An upload without room is removed, so that it does not keep the room from others.
 	s.status(t, http.StatusTooManyRequests, "bytes in uploads", "a", http.MethodPatch, at[1], make([]byte, 200))
 	s.status(t, http.StatusNotFound, "BLOB_UPLOAD_UNKNOWN", "a", http.MethodGet, at[1], nil)
 	other := s.begin(t, "b", "b/app")
@@ -115,8 +115,8 @@ func touch(t *testing.T, dir string, at time.Time) {
 	}
 }
 
-// TestPushToAFullDisk: a push that meets a full disk is told so and leaves nothing, so that the
-// next one of another organization finds the room.
+// TestPushToAFullDisk: a push to a full disk gets an error that says so and leaves nothing, so
+// that the next one of another organization finds the room.
 func TestPushToAFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -1,12 +1,11 @@
-// Package dm makes block devices of others with the kernel's device mapper, by means of
+// Package dm makes block devices on top of others with the kernel's device mapper, by means of
 // dmsetup(8).
 //
-// A device belongs to nobody: it stays until Remove, whatever becomes of the process that
-// made it, and is known by its name. What it does is said by its table. A table may hold
-// the key of a disk, so tables pass through pipes alone, and are in no message and no list
-// of processes.
+// A device has no owner process: it stays until Remove, even after its maker has ended, and is
+// known by its name. Its table says what it does. A table may hold the key of a disk, so tables
+// pass through pipes alone, and are in no message and no list of processes.
 //
-// A command goes on when the process that began it is killed; Settle waits for such ones.
+// A command continues when the process that began it is killed; Settle waits for such ones.
 //
 // Methods may be called from many goroutines. The package does not know what devices are
 // for.
@@ -41,12 +40,12 @@ func Path(name string) string { return filepath.Join("/dev/mapper", name) }
 
 // Mapper gives commands to the device mapper.
 type Mapper struct {
-	// Lock is a file or directory that is locked while a command runs. Those who use the
+	// Lock is a file or directory that is locked while a command runs. Processes that use the
 	// same devices have the same one.
 	Lock string
 }
 
-// Settle waits until no command runs that anybody began, also before they were killed.
+// Settle waits until no command runs, including those whose caller was killed.
 func (m Mapper) Settle(ctx context.Context) error {
 	f, err := os.Open(m.Lock)
 	if err != nil {
@@ -84,17 +83,17 @@ func (m Mapper) shared() (*os.File, error) {
 	return f, nil
 }
 
-// State is what there is of a device.
+// State is the state of a device.
 type State struct {
 	Name      string
 	Live      bool // it has a table
 	Waiting   bool // another table is loaded and waits for Resume
-	Suspended bool // who writes to it waits
-	Open      bool // somebody uses it
+	Suspended bool // writers wait
+	Open      bool // it is in use
 }
 
-// Targets are what tables of this kernel may say that a device does, as far as their
-// modules are loaded.
+// Targets are the kinds of targets that this kernel offers in tables, as far as their modules are
+// loaded.
 func (m Mapper) Targets(ctx context.Context) ([]string, error) {
 	out, err := m.run(ctx, "", "targets")
 	if err != nil {
@@ -154,19 +153,19 @@ func (m Mapper) Tabled(ctx context.Context, name string) (Table, error) {
 	return parseTable(out)
 }
 
-// Load gives a device another table, which waits for Resume.
+// Load gives a device another table, which takes effect with Resume.
 func (m Mapper) Load(ctx context.Context, name string, t Table) error {
 	_, err := m.run(ctx, t.line(), "load", name)
 	return err
 }
 
-// Clear drops a table that waits.
+// Clear drops a waiting table.
 func (m Mapper) Clear(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "clear", name)
 	return err
 }
 
-// Remove ends a device that nobody uses; nil if there is none.
+// Remove ends a device that is not in use; nil if there is none.
 func (m Mapper) Remove(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "remove", "--retry", name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,8 +174,8 @@ func (m Mapper) Remove(ctx finish.Context, name string) error {
 	return err
 }
 
-// Abandon ends a device that somebody uses: nothing is read or written by it any more, it
-// gets another name, and it goes with its last user.
+// Abandon ends a device that is in use: its reads and writes fail from now on, it gets another
+// name, and it goes with its last user.
 func (m Mapper) Abandon(ctx finish.Context, name, another string) error {
 	for _, args := range [][]string{
 		{"wipe_table", "--noflush", "--nolockfs", name},

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control is there if the kernel has device mapper, and opens if that works.
+// Control exists if the kernel has device mapper, and opens if that works.
 const Control = "/dev/mapper/control"
 
-// Resume makes a table that waits the table of a device, at one moment: what was written
+// Resume makes the waiting table of a device its current one, at one moment: what was written
 // before has gone through the old one. The kernel does it in one step, that no end of this
-// process leaves half-way. Without a table that waits, it ends a suspension.
+// process leaves half-way. Without a waiting table, it ends a suspension.
 //
-// Nobody freezes a file system on the device meanwhile, and who writes waits. So it is the
-// one thing that is asked of the kernel itself: dmsetup would have to be started, and would
-// wait for udev.
+// The file system on the device cannot be frozen meanwhile, and writers wait. So this is the one
+// thing that is asked of the kernel itself: dmsetup would have to be started, and would wait for
+// udev.
 func (m Mapper) Resume(name string) error {
 	lock, err := m.shared()
 	if err != nil {

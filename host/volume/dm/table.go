@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// sector is the unit of tables, in bytes, whatever that of the device.
+// sector is the unit of tables, in bytes, independent of the device's.
 const sector = 512
 
-// chunk is what a snapshot copies at once, in sectors: small enough that a random write
-// does not copy much that nobody writes to, and large enough that copies are few.
+// chunk is what a snapshot copies at once, in sectors: small enough that a random write does not
+// copy much unwritten data, and large enough that copies are few.
 const chunk = 32
 
 // Table says what a device does, from its first byte to its last.
@@ -42,19 +42,19 @@ func underIndex(target string) (int, bool) {
 	}
 }
 
-// Linear is another device, as it is.
+// Linear is another device, unchanged.
 func Linear(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetLinear, args: []string{under, "0"}}
 }
 
-// Origin is another device of which there are snapshots: what is written to it is copied
-// for them before.
+// Origin is another device of which there are snapshots: old blocks are copied for them before a
+// write.
 func Origin(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetOrigin, args: []string{under}}
 }
 
-// Snapshot is what was on a device before anything was written by way of its Origin; of
-// what is written, the copies go to another device. They are lost with the snapshot.
+// Snapshot is the content of a device before the first write by way of its Origin; old blocks are
+// copied to another device. They are lost with the snapshot.
 func Snapshot(size int64, under, copies string) Table {
 	return Table{sectors: size / sector, target: TargetSnapshot, args: []string{under, copies, "N", strconv.Itoa(chunk)}}
 }

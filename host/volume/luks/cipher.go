@@ -11,7 +11,7 @@ import (
 // SectorSize is the unit of encryption, in bytes.
 const SectorSize = 512
 
-// Cipher encrypts and decrypts what is behind a header: AES in XTS mode, where the number of each
+// Cipher encrypts and decrypts the data behind a header: AES in XTS mode, where the number of each
 // sector is its tweak. It may be used from many goroutines. golang.org/x/crypto/xts works byte by
 // byte, at less than a third of the rate.
 type Cipher struct {
@@ -30,7 +30,7 @@ func newCipher(key []byte) (*Cipher, error) {
 	return &Cipher{data: data, tweak: tweak}, nil
 }
 
-// chunk is how many bytes are worked on at once: what the processor has at hand.
+// chunk is how many bytes are worked on at once: as many as fit the processor's cache.
 const chunk = 32 << 10
 
 // scratch holds the tweaks of a chunk.

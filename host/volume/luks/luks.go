@@ -1,14 +1,13 @@
 // Package luks makes and reads the headers of encrypted images in the format LUKS1, which
 // the kernel, QEMU and cryptsetup all open.
 //
-// A key is 32 random bytes; its passphrase is their hexadecimal form, because QEMU takes
-// nothing but text. No key is ever in a file or an argument of a program. Since LUKS1 has no
-// checksum of its header, Format adds one behind the key slots, where nobody else looks, so
-// that a damaged header can be told from a wrong key.
+// A key is 32 random bytes; its passphrase is their hexadecimal form, because QEMU takes nothing
+// but text. No key is ever in a file or an argument of a program. Since LUKS1 has no checksum of
+// its header, Format adds one behind the key slots, where no other program looks, so that a
+// damaged header can be told from a wrong key.
 //
-// The package does no more than that: what is behind the header is for others to read and
-// write, with the Cipher of an unlocked header if they like. Functions may be called from
-// many goroutines.
+// The package does no more than that: its callers read and write the data behind the header, with
+// the Cipher of an unlocked header if they like. Functions may be called from many goroutines.
 package luks
 
 import (
@@ -36,7 +35,7 @@ const KeySize = 32
 
 // Errors of Unlock.
 var (
-	ErrNoHeader = errors.New("there is no LUKS1 header")
+	ErrNoHeader = errors.New("no LUKS1 header")
 	ErrFormat   = errors.New("the LUKS1 header is not as this program makes them")
 	ErrDamaged  = errors.New("the LUKS1 header is damaged")
 	ErrWrongKey = errors.New("the key opens no slot of the LUKS1 header")
@@ -52,11 +51,11 @@ const (
 // needs none.
 const iterations = 1000
 
-// Passphrase is what opens the image of a key.
+// Passphrase is the passphrase of a key's image.
 func Passphrase(key []byte) []byte { return hex.AppendEncode(nil, key) }
 
-// Format writes a header with one slot for the key at the beginning of a file, which has
-// to be there and at least Payload bytes long.
+// Format writes a header with one slot for the key at the beginning of a file, which has to exist
+// and be at least Payload bytes long.
 func Format(ctx context.Context, file string, key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("format %s: a key has %d bytes, not %d", file, KeySize, len(key))
@@ -93,8 +92,8 @@ func checksum(r io.ReaderAt) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// Begun reports whether a file begins as an image does, however it goes on: with a header,
-// or with a checksum where one was.
+// Begun reports whether a file begins as an image does, regardless of the rest: with a header, or
+// with a checksum where one was.
 func Begun(r io.ReaderAt) (bool, error) {
 	begin := make([]byte, len(magic))
 	if _, err := r.ReadAt(begin, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -107,7 +106,7 @@ func Begun(r io.ReaderAt) (bool, error) {
 	return string(begin) == magic || string(sealed) == sealMagic, nil
 }
 
-// Unlock tries a key on a header and returns the cipher of what is behind it. It answers
+// Unlock tries a key on a header and returns the cipher of the data behind it. It answers
 // ErrNoHeader, ErrFormat, ErrDamaged and ErrWrongKey, and changes nothing.
 func Unlock(r io.ReaderAt, key []byte) (*Cipher, error) {
 	raw := make([]byte, headerSize)
@@ -135,8 +134,7 @@ func Unlock(r io.ReaderAt, key []byte) (*Cipher, error) {
 	return h.unlock(r, Passphrase(key))
 }
 
-// Destroy overwrites the header with all key slots, durably: nothing opens the image any
-// more, whoever knows the key.
+// Destroy overwrites the header with all key slots, durably: from then on no key opens the image.
 func Destroy(f *os.File) error {
 	noise := make([]byte, Payload)
 	_, _ = rand.Read(noise) // never fails: crypto/rand.Read aborts the program instead

@@ -37,7 +37,7 @@ func newKey() []byte {
 	return key
 }
 
-// What QEMU encrypted is decrypted here, whole or in part.
+// QEMU's ciphertext is decrypted here, whole or in part.
 func TestDecrypt(t *testing.T) {
 	key := newKey()
 	f := format(t, key)
@@ -121,7 +121,7 @@ func TestForeignHeaders(t *testing.T) {
 	}
 }
 
-// What is encrypted here is what was decrypted, whatever the parts.
+// Encrypted data decrypts to the same, in any parts.
 func TestEncrypt(t *testing.T) {
 	c := unlocked(t)
 	plain := make([]byte, 200<<10)

@@ -1,10 +1,10 @@
 // Package nbd reads a remote block device by the NBD protocol, as far as QEMU's storage
 // daemon speaks it: the fixed newstyle handshake, structured replies, block status.
 //
-// A Client asks for several things at once and sorts the answers by their cookies, so that
-// methods may be called from many goroutines. After the first failure of the connection, or
-// when the server says nothing for Patience, every call fails; an error of the server concerns one call. The protocol is that of
-// https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md.
+// A Client sends concurrent requests and sorts the answers by their cookies, so that methods may be
+// called from many goroutines. After the first failure of the connection, or when the server is
+// silent for Patience, every call fails; an error of the server concerns one call. The protocol is
+// that of https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md.
 package nbd
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// Allocation is the context that tells where data is.
+// Allocation is the context that says where data is.
 const Allocation = "base:allocation"
 
-// DirtyBitmap is the context that tells where a dirty bitmap of QEMU has bits.
+// DirtyBitmap is the context that says where a dirty bitmap of QEMU has bits.
 func DirtyBitmap(name string) string { return "qemu:dirty-bitmap:" + name }
 
 // Flags of the status of a range. Those of a dirty bitmap have but the first.
@@ -75,8 +75,8 @@ type status struct {
 	length, flags uint32
 }
 
-// Dial connects to an export by a Unix socket. What the server does not know of the
-// contexts Status answers errors.ErrUnsupported for.
+// Dial connects to an export by a Unix socket. For a context that the server does not know,
+// Status answers errors.ErrUnsupported.
 func Dial(ctx context.Context, socket, export string, contexts ...string) (*Client, error) {
 	conn, err := (&net.Dialer{Timeout: Patience}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *Client) renewDeadline() {
 // Size is how large the export is, in bytes.
 func (c *Client) Size() int64 { return c.size }
 
-// Close ends the connection. Calls that wait fail.
+// Close ends the connection. Calls in flight fail.
 func (c *Client) Close() error {
 	c.send.Lock()
 	_, _ = c.conn.Write(encode(cmdDisconnect, 0, 0, 0))
@@ -125,7 +125,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// ReadAt reads len(b) bytes, with several requests under way if they are many.
+// ReadAt reads len(b) bytes, with several requests in flight if they are many.
 func (c *Client) ReadAt(b []byte, offset int64) (int, error) {
 	if offset < 0 {
 		return 0, fmt.Errorf("read at %d: %w", offset, syscall.EINVAL)
@@ -204,7 +204,7 @@ func (c *Client) start(command uint16, offset, length int64, r *request) *reques
 	_, err := c.conn.Write(encode(command, cookie, offset, uint32(length)))
 	c.send.Unlock()
 	if err != nil {
-		_ = c.conn.Close() // receive tells all that wait
+		_ = c.conn.Close() // receive wakes all waiters
 	}
 	return r
 }
@@ -239,7 +239,7 @@ func (c *Client) answer() error {
 		}
 		r := c.request(h.Cookie)
 		if r == nil {
-			return fmt.Errorf("answer to %d, which nobody asked", h.Cookie)
+			return fmt.Errorf("answer to %d, which was not requested", h.Cookie)
 		}
 		r.fail(h.Error, "")
 		if h.Error == 0 && r.into != nil {

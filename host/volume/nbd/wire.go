@@ -139,7 +139,7 @@ func (c *Client) option(option uint32, payload []byte, take func(kind uint32, pa
 			return err
 		}
 		if h.Magic != magicOptReply || h.Option != option || h.Length > maxOption {
-			return errors.New("the server does not answer what it was asked")
+			return errors.New("the server does not answer the request")
 		}
 		reply := make([]byte, h.Length)
 		if _, err := io.ReadFull(c.conn, reply); err != nil {
@@ -204,7 +204,7 @@ func (r *request) data(conn io.Reader, length int64) error {
 func (r *request) part(offset, length int64) ([]byte, error) {
 	from := offset - r.offset
 	if from < 0 || length < 0 || from+length > int64(len(r.into)) {
-		return nil, fmt.Errorf("answer of %d bytes at %d, which nobody asked for", length, offset)
+		return nil, fmt.Errorf("answer of %d bytes at %d, which were not requested", length, offset)
 	}
 	return r.into[from : from+length], nil
 }

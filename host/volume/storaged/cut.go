@@ -102,16 +102,16 @@ func (t *transaction) begin(mark string, since []bitmap) {
 	t.add("block-dirty-bitmap-add", nodeDisk, args{"name": next.name(), "granularity": granularity})
 }
 
-// Plan is a cut that is prepared. What begins to count begins before the cut, and what
-// was counted is copied after it: so nothing is missed even if somebody writes meanwhile.
+// Plan is a cut that is prepared. New counts begin before the cut, and old ones are copied after
+// it, so nothing is missed even if there are writes meanwhile.
 type Plan struct {
 	begin, copies, forget transaction
 	until                 []string
 }
 
-// Prepare does what can be done before a cut: mark is the one for which changes are
-// counted from then on, unless it is empty, and cow the file for what is overwritten. It
-// is made as large as the image, and sparse.
+// Prepare does the work that is possible before a cut. Changes are counted for mark from then on,
+// unless it is empty. cow is the file for overwritten blocks; it is made as large as the image, and
+// sparse.
 func (d *Daemon) Prepare(ctx context.Context, mark, cow string) (*Plan, error) {
 	since, err := d.bitmaps(ctx, bitmapSince)
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *Plan) copy(since []bitmap) {
 	}
 }
 
-// Cut makes the moment of which the view is.
+// Cut makes the moment of the view.
 func (d *Daemon) Cut(ctx context.Context, p *Plan) error {
 	if err := p.begin.commit(ctx, d.qmp); err != nil {
 		return err
@@ -177,8 +177,8 @@ func (d *Daemon) reopen(ctx context.Context, file string) error {
 	return d.qmp.do(ctx, "blockdev-reopen", args{"options": []args{options}}, nil)
 }
 
-// Show offers the view by NBD: the image as it was, in ciphertext. QEMU 7.2 could decrypt
-// it, too, but then sometimes shows what was written since.
+// Show offers the view by NBD: the image as it was, in ciphertext. QEMU 7.2 could decrypt it, too,
+// but then sometimes shows later writes.
 func (d *Daemon) Show(ctx context.Context, p *Plan) error {
 	access := args{"driver": "snapshot-access", "node-name": nodeAccess, "file": nodeFilter}
 	if err := d.qmp.do(ctx, "blockdev-add", access, nil); err != nil {
@@ -212,8 +212,8 @@ func (d *Daemon) Marks(ctx context.Context) (marks, bitmaps []string, err error)
 	return marks, bitmaps, err
 }
 
-// Drop ends a view, in whatever state, with all that was made for it, and removes cow. It
-// may be repeated.
+// Drop ends a view, in any state, with all that was made for it, and removes cow. It may be
+// repeated.
 func (d *Daemon) Drop(ctx finish.Context, cow string) error {
 	var errs []error
 	errs = append(errs, d.qmp.unexport(ctx, ExportImage), d.remove(ctx, nodeAccess), d.reopen(ctx, nodeDisk),

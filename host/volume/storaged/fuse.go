@@ -14,10 +14,10 @@ import (
 // The control file system of FUSE, where it usually is.
 const fuseControl = "/sys/fs/fuse/connections"
 
-// noHoles makes whoever punches holes into the exported file hear that it cannot be done.
-// The driver of encrypted images says that it did it, and does nothing: the loop driver,
-// which clears blocks for ext4 in that way, would leave there what was there before. Of
-// ENOSYS the kernel concludes that it need not ask again, and writes zeros by itself.
+// noHoles makes punching a hole into the exported file fail. The driver of encrypted images
+// reports success and does nothing: the loop driver, which clears blocks for ext4 in that way,
+// would leave the old data there. After ENOSYS the kernel does not ask again, and writes zeros
+// itself.
 const noHoles = "inject-error.0.event=none,inject-error.0.iotype=discard,inject-error.0.errno=38,inject-error.0.once=off"
 
 // prepare makes the exported file safe to use, once.

@@ -18,9 +18,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// find returns the process that serves a directory and its pidfd, or ErrNotRunning. The
-// number is looked up first and then among all processes, because whoever started it may
-// have been killed before there was a file; that it is ours, its arguments tell.
+// find returns the process that serves a directory and its pidfd, or ErrNotRunning. The number is
+// looked up first and then among all processes, because its starter may have been killed before
+// there was a file; its arguments show that it is ours.
 func find(dir string) (int, *os.File, error) {
 	if raw, err := os.ReadFile(filepath.Join(dir, pidFile)); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil {
@@ -131,8 +131,7 @@ func List(run string) ([]string, error) {
 	return slices.Compact(dirs), nil
 }
 
-// Kill ends the daemon of a directory at once, and all that is left of one. It may be
-// repeated.
+// Kill ends the daemon of a directory at once, and cleans up. It may be repeated.
 func Kill(dir string) error {
 	for {
 		_, proc, err := find(dir)
@@ -185,18 +184,18 @@ func reapStarter(dir string) error {
 	if leader == pid {
 		return nil
 	}
-	// Its number is nobody else's while the session has a member.
+	// Its number is not used again while the session has a member.
 	for {
 		if _, err := unix.Wait4(leader, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-			return nil // it is a child of somebody else, if there is an error
+			return nil // an error means that it is not our child
 		}
 	}
 }
 
-// reapFailed ends what is left of a daemon of a directory that has failed to start, and reaps it
-// together with its starter, whose number nobody knows: those who ended among the children of
-// this process that have the program's name and a session of their own. Another daemon of which
-// one is reaped so does not miss it: see awaitEnd.
+// reapFailed ends the remains of a daemon of a directory that has failed to start, and reaps it
+// together with its starter, whose number is not known: the zombies among the children of this
+// process that have the program's name and a session of their own. Another daemon that is reaped
+// this way does not miss it: see awaitEnd.
 func reapFailed(dir string) error {
 	if err := Kill(dir); err != nil {
 		return err
@@ -214,7 +213,7 @@ func reapFailed(dir string) error {
 		if err != nil || !isOrphan(pid, own) {
 			continue
 		}
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // whoever was faster has done it
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise it is reaped already
 	}
 	return nil
 }

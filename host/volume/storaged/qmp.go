@@ -70,7 +70,7 @@ func (q *qmp) greet(ctx context.Context) error {
 		return fmt.Errorf("greeting of the storage daemon: %w", err)
 	}
 	if hello.QMP == nil {
-		return errors.New("whoever answers is no storage daemon")
+		return errors.New("the answering process is no storage daemon")
 	}
 	return q.do(ctx, "qmp_capabilities", nil, nil)
 }
@@ -108,7 +108,7 @@ func (q *qmp) ask(ctx context.Context, command string, in args) (json.RawMessage
 	if err != nil {
 		return nil, err
 	}
-	// A command is never left half-way: what was asked for happens, with or without us.
+	// A command is never left half-way: it completes, with or without us.
 	if err := q.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
@@ -166,8 +166,8 @@ func (q *qmp) unexport(ctx context.Context, id string) error {
 	return nil
 }
 
-// isAbsent reports whether a command could not be done because what it is about is not
-// there. The daemon has no class of errors for that, but for some of them.
+// isAbsent reports whether a command failed because its object is missing. The daemon has a class
+// of errors for that in a few cases only.
 func isAbsent(err error) bool {
 	e, ok := errors.AsType[*qmpError](err)
 	return ok && (e.Class == "DeviceNotFound" || absentText.MatchString(e.Text))

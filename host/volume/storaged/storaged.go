@@ -1,21 +1,20 @@
 // Package storaged runs QEMU's storage daemon: a process per image, which decrypts it and
 // offers it as a file by FUSE, from which a loop device can be made.
 //
-// A Daemon outlives the process that started it: Adopt takes it back, Kill ends whatever is
-// left of one. It is found by its directory, which holds its sockets, the exported file and
-// what it said last.
+// A Daemon outlives the process that started it: Adopt takes it back, Kill ends its remains. It
+// is found by its directory, which holds its sockets, the exported file and its last output.
 //
-// What the file's user syncs is on the disk under the image before the sync returns: the
-// file's fsync becomes a flush of every layer down to fdatasync of the image. A daemon that
-// is killed loses what was not synced, no more.
+// Data that the file's user syncs is on the disk under the image before the sync returns: the
+// file's fsync becomes a flush of every layer down to fdatasync of the image. A daemon that is
+// killed loses unsynced data, no more.
 //
-// A Daemon can show what the image was at one moment while it is written to: Prepare, Cut,
-// Show, Drop, in that order. From then on whoever overwrites something first copies what
-// was there, in ciphertext, to a file beside the image; if that fails, the view is lost and
-// not the write. Changes since some earlier cuts are counted.
+// A Daemon can show the image as of one moment while it is written to: Prepare, Cut, Show, Drop,
+// in that order. From then on each overwrite first copies the old data, in ciphertext, to a file
+// beside the image; if that fails, the view is lost and not the write. Changes since some earlier
+// cuts are counted.
 //
-// The key reaches the daemon through a pipe. Methods may be called from many goroutines, but
-// for those four, which belong to one.
+// The key reaches the daemon through a pipe. Methods may be called from many goroutines, except for
+// those four, which belong to one.
 package storaged
 
 import (
@@ -71,8 +70,8 @@ const (
 	exportID   = "volume"
 )
 
-// ExportImage is the name of the export by NBD, while a view is shown: what was in the
-// image, what of it had ever been written, and what has changed.
+// ExportImage is the name of the export by NBD, while a view is shown: the content of the image,
+// which parts of it had ever been written, and which have changed.
 const ExportImage = "image"
 
 var absentText = regexp.MustCompile(`(?i)not found|does not exist|cannot find|is not found|failed to find`)
@@ -214,7 +213,7 @@ func (d *Daemon) watch() {
 	}
 }
 
-// Leave lets go of the daemon, which goes on. It may be repeated.
+// Leave disconnects from the daemon, which continues. It may be repeated.
 func (d *Daemon) Leave() (err error) {
 	d.left.Do(func() {
 		close(d.leaving)
@@ -250,7 +249,7 @@ func (d *Daemon) Resize(ctx context.Context, size int64) error {
 	return d.qmp.do(ctx, "block_resize", args{"node-name": nodeTop, "size": size}, nil)
 }
 
-// Quit ends the daemon once everything is on disk. Nobody has its file open.
+// Quit ends the daemon once everything is on disk. Its file is not open.
 func (d *Daemon) Quit(ctx finish.Context) error {
 	err := d.qmp.unexport(ctx, exportID)
 	if err == nil {
@@ -273,7 +272,7 @@ func (d *Daemon) Quit(ctx finish.Context) error {
 func clean(dir string) error {
 	var errs []error
 	file := filepath.Join(dir, exportFile)
-	// A daemon that was killed leaves a mount that answers to nobody.
+	// A daemon that was killed leaves a mount that does not answer.
 	for {
 		err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestQuitAfterAKill: a daemon that is killed before it is asked to end is let go of once, so that
-// what ends it by force afterwards finds nothing wrong.
+// TestQuitAfterAKill: a daemon that is killed before it is asked to end is released once, so that
+// a later forced end finds nothing wrong.
 func TestQuitAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")

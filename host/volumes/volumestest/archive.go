@@ -234,7 +234,7 @@ func (f *Archive) Collect(ctx context.Context) (int64, error) {
 	return 0, f.begin(ctx, "collect", "")
 }
 
-// IDs are those of the snapshots that there are, sorted.
+// IDs are the ids of all snapshots, sorted.
 func (f *Archive) IDs() []hangar.SnapshotID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +248,7 @@ func (f *Archive) SetAway(err error) {
 	f.away = err
 }
 
-// Intercept has before called with what is about to happen, which it may hold up, or fail.
+// Intercept has before called before each operation, which it may delay or fail.
 func (f *Archive) Intercept(before func(ctx context.Context, op string, id hangar.SnapshotID) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -295,7 +295,7 @@ func (f *Archive) Spoil(id hangar.SnapshotID) {
 	f.has[id] = &spoilt
 }
 
-// Put makes a snapshot one that is there, without content.
+// Put adds a snapshot without content.
 func (f *Archive) Put(entry archive.Entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -330,7 +330,7 @@ func (f *Archive) Base(id hangar.SnapshotID) *archive.Base {
 	return f.bases[id]
 }
 
-// Lie has it say of every device that it has another digest than it has.
+// Lie has it report a wrong digest for every device.
 func (f *Archive) Lie() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

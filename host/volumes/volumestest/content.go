@@ -19,7 +19,7 @@ const blockSize = 4096
 
 // Content is what is on a pretend image.
 type Content struct {
-	blocks map[int64][]byte          // by offset; what was never written is not there
+	blocks map[int64][]byte          // by offset; unwritten ones are missing
 	marks  map[string]map[int64]bool // the blocks that changed since
 	Viewed bool
 	Broken error // what a check of the file system finds

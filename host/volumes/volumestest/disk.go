@@ -29,7 +29,7 @@ type Disk struct {
 	fault   func(op string, id hangar.VolumeID) error
 	misuses []string
 
-	stuck atomic.Bool // nothing tells how full it is
+	stuck atomic.Bool // its usage cannot be read
 }
 
 // Image is an image and what is open of it.
@@ -65,7 +65,7 @@ func (d *Disk) SetOnline(online bool) {
 	d.online = online
 }
 
-// SetStuck has nothing tell how full it is any more, or has it told again.
+// SetStuck makes the usage unreadable, or readable again.
 func (d *Disk) SetStuck(stuck bool) { d.stuck.Store(stuck) }
 
 // Count is how many images there are.
@@ -87,7 +87,7 @@ func (d *Disk) Unused(images int) bool {
 	return images == len(d.images)
 }
 
-// Misuses are the calls that no Store may make.
+// Misuses are calls that no Store may make.
 func (d *Disk) Misuses() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

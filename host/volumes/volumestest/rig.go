@@ -176,7 +176,7 @@ func (r *Rig) must(err error) {
 	}
 }
 
-// until waits for something that no event tells of.
+// until waits for a condition without an event.
 func (r *Rig) until(true func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(2 * time.Millisecond) {

@@ -21,7 +21,7 @@ type PrivateKey [32]byte
 func (k PrivateKey) Public() hangar.PeerKey {
 	private, err := ecdh.X25519().NewPrivateKey(k[:])
 	if err != nil {
-		return "" // 32 bytes are a key, whatever they are
+		return "" // any 32 bytes are a key
 	}
 	return hangar.PeerKey(base64.StdEncoding.EncodeToString(private.PublicKey().Bytes()))
 }
@@ -29,7 +29,7 @@ func (k PrivateKey) Public() hangar.PeerKey {
 // Identity is what a device keeps for as long as its data directory lasts: others know it by that.
 type Identity struct {
 	Key  []byte `json:"private_key"`
-	Port uint16 `json:"port,omitempty"` // 0: it was told one
+	Port uint16 `json:"port,omitempty"` // 0: the port is configured
 }
 
 // PrivateKey is the key as Open wants it.

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// keepaliveSeconds is how often a peer that was called hears of this one, whatever else is sent.
+// keepaliveSeconds is how often a called peer hears of this one, apart from other traffic.
 const keepaliveSeconds = 25
 
 // Reach makes a peer, to which nothing leads yet, or says where it is now. It is not called before Call,
@@ -24,7 +24,7 @@ func (l *Link) Reach(key hangar.PeerKey, endpoint netip.AddrPort) error {
 	return nil
 }
 
-// Call calls a peer after Reach, and goes on to do so until it answers. It may be repeated.
+// Call calls a peer after Reach, and repeats that until it answers. It may be called again.
 func (l *Link) Call(key hangar.PeerKey) error {
 	raw := key.Bytes()
 	// That keepalives are turned on is what makes it call at once.

@@ -1,8 +1,8 @@
-// Package link is a WireGuard device of this process: a TUN device with WireGuard behind it, the
-// key that it has, and what it has seen of its peers.
+// Package link is a WireGuard device of this process: a TUN device with WireGuard behind it, its
+// key, and what it has seen of its peers.
 //
 // The kernel takes the device and its routes away when the process ends, however it ends. A Link is
-// safe for concurrent use. Which peers there are, and what they may, is decided by its owner.
+// safe for concurrent use. Its owner decides on the peers and their rights.
 package link
 
 import (
@@ -38,8 +38,7 @@ type Link struct {
 	PublicKey hangar.PeerKey
 }
 
-// MTU of the device, in bytes: what a WireGuard packet over IPv6 has room for on an
-// Ethernet.
+// MTU of the device, in bytes: the payload of a WireGuard packet over IPv6 on an Ethernet.
 const MTU = 1420
 
 // engine is what a link needs of a *device.Device.
@@ -57,7 +56,7 @@ func Open(name string, key PrivateKey, port uint16, log *slog.Logger) (_ *Link, 
 	if err != nil {
 		return nil, fmt.Errorf("make device %s: %w", name, err)
 	}
-	// What it has to say is about packets, which anybody can send.
+	// Its messages are about packets, which any sender can cause.
 	l := &Link{name: name, PublicKey: key.Public(), device: device.NewDevice(wire, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf: func(format string, args ...any) {
@@ -81,6 +80,11 @@ func Open(name string, key PrivateKey, port uint16, log *slog.Logger) (_ *Link, 
 		}
 	}); err != nil {
 		return nil, err
+	}
+	if port != 0 && l.Port != port {
+		// wireguard-go calls Up itself when the device reports that it is up, which may come before the call
+		// above. If the port is in use, that first Up fails and leaves port 0 to the second.
+		return nil, fmt.Errorf("listen at UDP port %d: %w", port, unix.EADDRINUSE)
 	}
 	return l, l.enable()
 }

@@ -32,8 +32,8 @@ func (r reluctant) IpcSet(config string) error {
 	return nil
 }
 
-// A peer that could not be let in wholly is not on the device at all: nobody would
-// expel it when it is removed.
+// A peer that could not be admitted wholly is not on the device at all: otherwise a removal would
+// not expel it.
 func TestAdmitAllOrNothing(t *testing.T) {
 	key := PrivateKey{1}.Public()
 	raw := key.Bytes()

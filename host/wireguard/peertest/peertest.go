@@ -1,5 +1,5 @@
-// Package peertest is a computer outside, for tests: a WireGuard peer in a network
-// namespace of its own, made of the configuration that wg-quick(8) would take.
+// Package peertest is an outside computer for tests: a WireGuard peer in a network namespace of its
+// own, made from a configuration for wg-quick(8).
 //
 // The namespace has the tunnel and nothing else; only WireGuard's own packets travel in
 // the namespace of the test, as those of a computer elsewhere travel on the internet.
@@ -159,8 +159,8 @@ func (c Config) enable() error {
 	return nil
 }
 
-// Add gives the peer a further address that it may or may not use, or a route through
-// the tunnel to more than it was told.
+// Add gives the peer a further address that it may or may not use, or a route through the tunnel
+// to more than its config has.
 func (p *Peer) Add(addr netip.Addr, route netip.Prefix) error {
 	return p.Inside(func() error {
 		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)

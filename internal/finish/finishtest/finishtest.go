@@ -17,7 +17,7 @@ type TB interface {
 	Cleanup(cleanup func())
 }
 
-// Context returns a context for what a test, or its cleanup, carries to its end.
+// Context returns a context for work that a test, or its cleanup, carries to its end.
 func Context(tb TB) finish.Context {
 	ctx, cancel := finish.Within(tb.Context(), limit)
 	tb.Cleanup(cancel)

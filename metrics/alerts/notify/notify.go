@@ -1,11 +1,11 @@
 // Package notify sends alerts to the receivers of organizations: webhooks and e-mail.
 //
-// A Notifier is given the alerts that fire and those that are resolved, and the receivers of
-// each organization. Every receiver has a worker and groups of its own, so that one that hangs or
-// fails delays no other. What waits for it is the latest state of each alert, not a list of
-// changes, and so is bounded by the number of alerts. Alerts are grouped, held back and repeated
-// as Alertmanager does it: a group is looked at some time after its first alert and then at every
-// interval, and is sent if something of it was not sent yet, or not for a long time.
+// A Notifier receives the firing and the resolved alerts, and the receivers of each organization.
+// Every receiver has a worker and groups of its own, so that one that hangs or fails delays no
+// other. Its queue has the latest state of each alert, not a list of changes, and so is bounded
+// by the number of alerts. Alerts are grouped, held back and repeated as Alertmanager does it: a
+// group is checked some time after its first alert and then at every interval, and is sent if a
+// part of it was not sent yet, or not for a long time.
 //
 // What was sent is in a Ledger, so that a restart repeats nothing. If the process dies between
 // sending and writing that down, a notification is sent twice; none is lost.
@@ -122,8 +122,8 @@ func (n *Notifier) start(r *receiver) {
 	n.workers.Go(func() { r.run(ctx) })
 }
 
-// Configure sets the receivers of an organization. One that has not changed goes on; one that
-// is new, or is another now, gets what fires.
+// Configure sets the receivers of an organization. An unchanged one continues; a new or
+// changed one gets what fires.
 func (n *Notifier) Configure(org hangar.Org, config hangar.AlertConfig) {
 	notices := n.notices(org.ID)
 	receivers := n.configure(org, config, notices)
@@ -214,7 +214,7 @@ func (n *Notifier) Update(org hangar.OrgID, alerts []hangar.Alert) {
 	}
 }
 
-// Remove ends the receivers of an organization, whatever waits for them.
+// Remove ends the receivers of an organization, and drops their queues.
 func (n *Notifier) Remove(org hangar.OrgID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -298,7 +298,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestReceiversChange: one that stays goes on, a new one gets what fires.
+// TestReceiversChange: an unchanged one continues, a new one gets what fires.
 func TestReceiversChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)

@@ -65,7 +65,7 @@ type notice struct {
 	Firing []string  `json:"firing"` // fingerprints, sorted
 }
 
-// fired reports whether the receiver was told that an alert fires.
+// fired reports whether the receiver was notified that an alert fires.
 func (n notice) fired(a hangar.Alert) bool {
 	_, found := slices.BinarySearch(n.Firing, a.Fingerprint)
 	return found
@@ -129,7 +129,7 @@ func (r *receiver) put(a hangar.Alert, now time.Time) bool {
 	if g == nil {
 		sent, known := r.notices[key]
 		if a.State != hangar.AlertFiring && (!known || !sent.fired(a)) {
-			return false // nobody knows that it has fired
+			return false // its firing was never notified
 		}
 		delete(r.notices, key)
 		g = &group{key: key, labels: labels, alerts: map[string]hangar.Alert{}, sent: sent, due: now.Add(time.Duration(r.group.Wait))}
@@ -322,8 +322,8 @@ func fingerprints(alerts []hangar.Alert) []string {
 	return list
 }
 
-// backoff is how long a receiver is left alone after so many failures, between half and all of
-// a time that doubles.
+// backoff is the pause after so many failures of a receiver, between half and all of a time
+// that doubles.
 func backoff(failures int) time.Duration {
 	d := min(firstRetry<<min(failures-1, 10), lastRetry)
 	return d/2 + rand.N(d/2+1) //nolint:gosec // it only spreads retries

@@ -38,8 +38,8 @@ func (e *execution) text(in int, out string) (string, error) {
 	return out, e.spend(16 + in + len(out))
 }
 
-// functions are those that templates may call. They read their arguments and nothing else.
-// text/template has further ones, of which those that make texts are replaced here.
+// functions are the functions that templates may call. They read only their arguments.
+// text/template has further ones; those that make texts are replaced here.
 func (e *execution) functions() template.FuncMap {
 	number := func(f func(float64) string) func(any) (string, error) {
 		return func(v any) (string, error) {

@@ -129,7 +129,7 @@ func TestRulesThatPrometheusTakes(t *testing.T) {
 		"labels of a group":        {"groups:\n- name: g\n  labels: {a: b}\n  rules: [{alert: A, expr: up}]\n", ours, !theirs, "Prometheus has them since 3.0"},
 
 		"recording rules":     {"groups:\n- name: g\n  rules: [{record: 'a:b', expr: up}]\n", !ours, theirs, "they are not evaluated here"},
-		"queries in texts":    {rule("expr: up\nannotations: {a: '{{ query \"up\" }}'}"), !ours, theirs, "a text asks nobody"},
+		"queries in texts":    {rule("expr: up\nannotations: {a: '{{ query \"up\" }}'}"), !ours, theirs, "a text makes no queries"},
 		"templates in texts":  {rule("expr: up\nannotations: {a: '{{ define \"x\" }}{{ end }}'}"), !ours, theirs, "a text is bounded"},
 		"the name of alerts":  {rule("expr: up\nlabels: {alertname: b}"), !ours, theirs, "the platform sets it"},
 		"aliases of YAML":     {"groups:\n- name: &n g\n  rules: [{alert: *n, expr: up}]\n", !ours, theirs, "a file is bounded"},

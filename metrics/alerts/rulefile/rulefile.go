@@ -3,8 +3,8 @@
 //
 // A file comes from a tenant. Parse refuses what it does not know, and says in which group, rule
 // and field it found that, and in which line. What it returns is bounded: a file has no aliases,
-// its groups, rules, labels and texts are counted, and the templates of a rule contain nothing
-// that loops without end, calls other templates or asks anybody; see Template.
+// its groups, rules, labels and texts are counted, and the templates of a rule have no unbounded
+// loops, calls of other templates or queries; see Template.
 //
 // The format is described at
 // https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/ and
@@ -34,7 +34,7 @@ const (
 	MaxInterval     = 24 * time.Hour
 	maxFor          = 30 * 24 * time.Hour
 	maxName         = 128      // bytes
-	maxLabels       = 32       // of a rule, those of its group included; and annotations
+	maxLabels       = 32       // of a rule, including those of its group; and annotations
 	maxText         = 4 << 10  // bytes of a label or annotation
 	maxTexts        = 16 << 10 // bytes of all of them of a rule
 )
@@ -241,7 +241,7 @@ func parseRule(n *yaml.Node, at place, groupLabels []Template) (Rule, error) {
 		case "alert":
 			r.Alert, err = scalar(value, at)
 		case "record":
-			err = at.errorf("recording rules are not evaluated here; leave the rule out, or put its expression into those that use it")
+			err = at.errorf("recording rules are not evaluated here; leave the rule out, or put its expression into the rules that use it")
 		case "expr":
 			exprAt = at
 			r.Expr, err = scalar(value, at)

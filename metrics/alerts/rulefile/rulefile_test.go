@@ -259,8 +259,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a tenant sends is read or refused, and what is read stays within its
-// bounds.
+// FuzzParse: all input is parsed or refused, and what is parsed stays within its bounds.
 func FuzzParse(f *testing.F) {
 	f.Add(example, 1.5)
 	f.Add("groups: [{name: g, rules: [{alert: A, expr: 'up', annotations: {a: '{{ printf \"%5.1f\" $value }}', b: '{{ range $k, $v := $labels }}{{ $k | js | html }}{{ end }}'}}]}]", 0.0)

@@ -58,7 +58,7 @@ func NewTemplate(name, text string) (Template, error) {
 	return t, nil
 }
 
-// place of an error within a template, which counts the prologue and is of no use.
+// place of an error within a template, which counts the prologue and so is wrong.
 var templatePlace = regexp.MustCompile(`^template: [^ ]*:\d+(:\d+)?: `)
 
 func cleanError(err error) string {

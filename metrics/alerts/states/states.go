@@ -1,12 +1,12 @@
-// Package states keeps on disk what the evaluation of alerts has to remember over a restart.
+// Package states keeps the states of alerts on disk, over restarts.
 //
-// A Store is one file. It has values by kind, organization and key; what they mean is their
-// writer's matter. What Save has written when it returns survives the loss of power, all of it
-// or nothing. Writers that come while another one writes share the next transaction, and one
-// alone does not wait for company.
+// A Store is one file. It has values by kind, organization and key, which it does not
+// interpret. A Save that has returned survives a loss of power, as a whole or not at all.
+// Writers that arrive during a write share the next transaction; a single one does not wait
+// for others.
 //
-// What is in a Store is worth a repeated notification, not more. So a file that cannot be used
-// is put aside, and a new one is begun.
+// Losing a Store costs repeated notifications, not more. So an unusable file is put aside, and
+// a new one is begun.
 package states
 
 import (

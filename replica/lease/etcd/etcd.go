@@ -325,7 +325,7 @@ func ask[T any](ctx context.Context, s *Store, path string, in any) (T, error) {
 	return out, err
 }
 
-// sessionErr returns lease.ErrSessionEnded for what etcd says of a lease that it does not have.
+// sessionErr returns lease.ErrSessionEnded for etcd's error about an unknown lease.
 func sessionErr(err error) error {
 	var f *fault
 	if errors.As(err, &f) && f.Code == codeNotFound && strings.Contains(f.Error(), "lease not found") {
@@ -408,7 +408,8 @@ func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease
 	return func(yield func(lease.Snapshot, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// Who does not hear from etcd for long has lost the connection. The answer to the request comes at once, too.
+		// A client that does not hear from etcd for long has lost the connection. The answer to
+		// the request comes at once, too.
 		silence := time.AfterFunc(connectTimeout, cancel)
 		defer silence.Stop()
 		fail := func(err error) {

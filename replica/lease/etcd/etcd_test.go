@@ -120,7 +120,7 @@ func TestTokenIsLost(t *testing.T) {
 	}
 }
 
-// TestEndpoints goes on to the next endpoint when one is away.
+// TestEndpoints moves to the next endpoint when one is down.
 func TestEndpoints(t *testing.T) {
 	s := open(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1", etcdtest.Start(t)}})(&leasetest.Link{})
 	if _, err := s.Read(t.Context()); err != nil {

@@ -130,7 +130,7 @@ func await(t *testing.T, n *node, what string, ok func(lease.Term) bool) lease.T
 		select {
 		case <-changed:
 		case <-limit:
-			t.Fatalf("node %d, waited in vain: %s; %+v", n.id, what, term)
+			t.Fatalf("node %d, timed out: %s; %+v", n.id, what, term)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func election(t *testing.T, open Open) {
 	if second.Epoch <= first.Epoch || a.Valid(first.Epoch) {
 		t.Errorf("epoch %d after %d", second.Epoch, first.Epoch)
 	}
-	// Who does not speak within a fifth of the time to live is not waited for.
+	// A node that is silent for a fifth of the time to live is not waited for.
 	for _, heard := range second.Heard {
 		if ahead := len(heard.Ahead(c.marks)); ahead > 0 != (heard.Node == 4) {
 			t.Errorf("heard %+v", heard)
@@ -276,7 +276,7 @@ func changedOf(n *node) <-chan struct{} {
 	return changed
 }
 
-// lostStore gives the nodes another store, whose revisions begin anew: epochs do not.
+// lostStore gives the nodes another store, whose revisions restart: epochs do not.
 func lostStore(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 1_000_000 })
 	if term := await(t, a, "to be the primary", held); term.Epoch <= 1_000_000 {
@@ -292,7 +292,7 @@ func lostStore(t *testing.T, open Open) {
 	select {
 	case <-c.ended:
 	case <-time.After(30 * time.Second):
-		t.Error("a node of another cluster goes on")
+		t.Error("a node of another cluster still runs")
 	}
 	if err := c.stop(); !errors.Is(err, lease.ErrCluster) {
 		t.Error(err)

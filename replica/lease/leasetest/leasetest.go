@@ -1,7 +1,8 @@
-// Package leasetest is the behaviour that every lease.Store shares, as tests.
+// Package leasetest tests the behaviour that every lease.Store shares.
 //
-// Run proves what package lease promises of stores: sessions that end, changes that happen as a whole and once, and
-// watches that miss nothing. That an election works over a store, also when it cannot be reached, is what Elections proves.
+// Run proves the promises of package lease for stores: sessions that end, changes that happen as a
+// whole and once, and watches that miss nothing. Elections proves that an election works over a
+// store, also when it cannot be reached.
 package leasetest
 
 import (
@@ -69,7 +70,7 @@ func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
 		t.Errorf("renewed for %s, %v", granted, err)
 	}
-	// The short one ends by itself, which a watch tells.
+	// The short one ends by itself, which a watch reports.
 	var now lease.Snapshot
 	var err error
 	for now, err = range other.Watch(ctx, before) {
@@ -163,7 +164,7 @@ func watch(ctx context.Context, t *testing.T, open func() lease.Store) {
 	stop()
 	group.Wait()
 	if ctx.Err() != nil {
-		t.Error("waited in vain")
+		t.Error("timed out")
 	}
 }
 

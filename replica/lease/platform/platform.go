@@ -74,7 +74,7 @@ func socket() (string, bool) {
 func dialSocket(ctx context.Context) (net.Conn, error) {
 	name, ok := socket()
 	if !ok {
-		return nil, errors.New("there is no socket of the platform: this is no Machine of it, or the server is starting")
+		return nil, errors.New("the socket of the platform is missing: this is no Machine of it, or the server is starting")
 	}
 	return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "unix", name)
 }

@@ -1,8 +1,8 @@
-// Package blockstest builds the program blocks, runs it, and keeps account of what it
-// acknowledged, for tests of volumes.
+// Package blockstest builds the program blocks, runs it, and records what it acknowledged, for
+// tests of volumes.
 //
-// A Writer may be used from many goroutines; its connection is gone whenever the program
-// is, which is nothing that it hides.
+// A Writer may be used from many goroutines. Its connection fails whenever the program ends, which
+// it does not hide.
 package blockstest
 
 import (

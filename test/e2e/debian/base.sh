@@ -9,7 +9,7 @@ printf 'APT::Install-Recommends "false";\nAcquire::Languages "none";\n' >"$ROOT/
 printf 'force-unsafe-io\npath-exclude=/usr/share/man/*\npath-exclude=/usr/share/locale/*\npath-exclude=/usr/share/doc/*\npath-include=/usr/share/doc/*/copyright\n' \
 	>"$ROOT/etc/dpkg/dpkg.cfg.d/90image"
 
-# What belongs to this host, or can be had again. Devices are the sandbox's.
+# What belongs to this host, or can be fetched again. Devices are the sandbox's.
 umount "$ROOT/proc" "$ROOT/sys" 2>/dev/null || true
 find "$ROOT/dev" -mindepth 1 -delete
 find "$ROOT/var/cache/apt" "$ROOT/var/lib/apt/lists" "$ROOT/var/log" -type f -delete

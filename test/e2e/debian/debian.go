@@ -1,15 +1,13 @@
 // Package debian builds OCI images from Debian packages, without a container
 // engine, for tests that run real software.
 //
-// An image has two layers: a minimal system made by debootstrap, which all images
-// share, and what apt-get added to it in a chroot. Layers are kept in a cache by
-// what they were made from, appear there by a rename when they are complete, and are
-// used again by later runs; nothing else is left behind. Builders of several
-// processes may share a cache: one builds at a time.
+// An image has two layers: a minimal system made by debootstrap, which all images share, and what
+// apt-get added to it in a chroot. Layers are kept in a cache under a hash of their sources, appear
+// there by a rename when they are complete, and are used again by later runs; nothing else is left
+// behind. Builders of several processes may share a cache: one builds at a time.
 //
-// What runs while an image is built lives in namespaces of its own, so that no
-// process, mount or service outlives the build. A Builder may be used from many
-// goroutines.
+// A build runs in namespaces of its own, so that no process, mount or service outlives it. A
+// Builder may be used from many goroutines.
 //
 // It is not a builder of images for production: it neither minimises nor signs them,
 // and a cached layer is as old as its first build.
@@ -50,7 +48,7 @@ var packagesScript string
 
 const (
 	downloadsDir = "downloads" // of the cache: packages
-	// keepFor is how long a layer stays that nobody uses.
+	// keepFor is how long an unused layer stays.
 	keepFor = 30 * 24 * time.Hour
 )
 

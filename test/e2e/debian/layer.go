@@ -93,8 +93,8 @@ func writeLayer(ctx context.Context, root, dir string, l layer) (err error) {
 	if err != nil {
 		return err
 	}
-	// The tar of the host, not this module's: what is unpacked later was then
-	// written by somebody else.
+	// The tar of the host, not this module's, so that the unpacked files come from a foreign
+	// program.
 	tar := exec.CommandContext(ctx, "tar", "--create", "--directory", root, "--numeric-owner", "--sort=name",
 		"--format=posix", "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime",
 		"--xattrs", "--xattrs-include=security.capability", "--xattrs-include=user.*", ".")

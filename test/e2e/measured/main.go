@@ -1,4 +1,4 @@
-// Command measured is the program by which end-to-end tests have a Machine use what is measured:
+// Command measured is the program by which end-to-end tests have a Machine use measured resources:
 // processor time, memory, its disk, its network.
 package main
 

@@ -1,5 +1,5 @@
-// Command probe is the program that tests of the private network run in Machines: it
-// reaches out to others on demand, and answers whoever reaches it.
+// Command probe is the program that tests of the private network run in Machines: it reaches out to
+// others on demand, and answers callers.
 //
 // See package reach for what it tries and answers. It is asked over HTTP on port 8080:
 //

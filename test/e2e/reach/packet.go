@@ -25,7 +25,7 @@ func tryICMP(ctx context.Context, a Attempt) error {
 	if a.To.Addr().Is4() {
 		domain, proto, request, reply = unix.AF_INET, unix.IPPROTO_ICMP, echoRequest4, echoReply4
 	}
-	// A raw socket, where the kernel lets nobody have one for echoes alone.
+	// A raw socket, where the kernel refuses sockets for echoes alone.
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, proto)
 	if err != nil {
 		fd, err = unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
@@ -49,7 +49,7 @@ func tryICMP(ctx context.Context, a Attempt) error {
 		for {
 			n, from, err := unix.Recvfrom(fd, answer, 0)
 			if err != nil {
-				break // too late, or a refusal: once more
+				break // too late, or a refusal: try again
 			}
 			// A raw socket hears answers to others, too, and by IPv4 gives their headers.
 			got := answer[:n]
@@ -83,8 +83,8 @@ func sockaddr(at netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// sendForged sends a UDP datagram from an address that eth0 takes for as long as that
-// lasts. Sandboxes let nobody write the headers of IPv6 packets; this they do let.
+// sendForged sends a UDP datagram from an address that eth0 takes for as long as that lasts.
+// Sandboxes forbid writing the headers of IPv6 packets; this they allow.
 func sendForged(ctx context.Context, a Attempt) (err error) {
 	eth0, err := netlink.LinkByName("eth0")
 	if err != nil {

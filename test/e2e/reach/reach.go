@@ -1,11 +1,10 @@
-// Package reach tries to reach others in every way that a network may let somebody, and
-// answers whoever tries.
+// Package reach tries to reach others in every way that a network may allow, and answers such
+// attempts.
 //
-// The program probe does that in Machines, for whoever asks it over HTTP; tests do it
-// themselves on the host and in namespaces of their own. What answers says who it is and
-// whom it heard, so that to reach somebody else is told from reaching nobody. An
-// attempt repeats what may be lost on the way until its patience ends; nothing else is
-// waited for.
+// The program probe does that in Machines, for callers over HTTP; tests do it themselves on the
+// host and in namespaces of their own. An answer names its sender and whom it heard, so that
+// reaching the wrong one is told from reaching none. An attempt repeats what may be lost on the way
+// until its patience ends; nothing else is waited for.
 package reach
 
 import (
@@ -42,8 +41,7 @@ type Outcome struct {
 	Err     string `json:"error,omitempty"`
 }
 
-// Try makes an attempt. A forged datagram is sent, and its outcome is known to whoever
-// hears it alone.
+// Try makes an attempt. A forged datagram is sent, and only its receiver knows the outcome.
 func Try(ctx context.Context, a Attempt) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, a.Patience)
 	defer cancel()
@@ -72,7 +70,7 @@ func outcome(reached bool, answer string, err error) Outcome {
 	return o
 }
 
-// tryTCP has reached somebody once it is connected.
+// tryTCP has reached a server once it is connected.
 func tryTCP(ctx context.Context, a Attempt) (string, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", a.To.String())
@@ -83,7 +81,7 @@ func tryTCP(ctx context.Context, a Attempt) (string, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	answer, _ := io.ReadAll(io.LimitReader(conn, 200)) // who says nothing was reached all the same
+	answer, _ := io.ReadAll(io.LimitReader(conn, 200)) // a silent server was reached nevertheless
 	return string(answer), nil
 }
 

@@ -1,15 +1,15 @@
-// Command remember is the program that end-to-end tests run in Machines: it keeps a
-// state in memory and on disk that any loss shows in.
+// Command remember is the program that end-to-end tests run in Machines: it keeps a state in memory
+// and on disk that shows any loss.
 //
-// The state is determined by the number of steps alone, so that two of them after
-// as many steps answer with the same checksums, and a test compares one in a Machine
-// with one that runs beside it. Each step changes pages all over the memory and
-// appends to a file of the root file system. Everything is asked for over HTTP:
+// The state is determined by the number of steps alone, so that two instances after as many steps
+// answer with the same checksums, and a test compares one in a Machine with one that runs beside
+// it. Each step changes pages all over the memory and appends to a file of the root file system.
+// All requests are HTTP:
 //
 //	POST /step?n=10      do steps; answers like /state
 //	GET  /state          number of steps, checksums, and a random id of this process
 //	GET  /quick?x        what follows the question mark, at once
-//	POST /chatter?ms=5   print a numbered line to stdout every so often, for ever
+//	POST /chatter?ms=5   print a numbered line to stdout every so often, without end
 //	POST /eat?mb=300     take memory and never give it back
 //	POST /exit?code=7    end; or with signal=11
 //

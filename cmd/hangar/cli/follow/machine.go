@@ -1,5 +1,5 @@
-// Package follow waits for work of the platform that takes long, and shows how far it is: Machines that
-// start, volumes that are filled, snapshots and drills.
+// Package follow waits for long work of the platform and shows its progress: starts of Machines,
+// filling of volumes, snapshots and drills.
 package follow
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Machine watches a new version of a Machine until it is as wished, with a progress bar for
-// its image. A Machine that ran to its end meanwhile was started, too. It answers CodeTimeout
-// when patience ends first; the Machine goes on by itself.
+// Machine watches a new version of a Machine until it is in the wanted state, with a progress
+// bar for its image. A Machine that ran to its end meanwhile was started, too. It answers
+// CodeTimeout when patience ends first; the work on the Machine continues.
 func Machine(
 	ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration, bar *cli.Progress,
 ) (*hangar.Machine, error) {
@@ -32,7 +32,7 @@ func Machine(
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return nil, cli.WithHint(err, fmt.Sprintf("hangar machine status %s %s; it goes on by itself", ref.App, ref.ID))
+			return nil, cli.WithHint(err, fmt.Sprintf("hangar machine status %s %s; it continues by itself", ref.App, ref.ID))
 		}
 		if change.Progress != nil {
 			bar.Update(change.Progress.Phase+" "+cli.ImageText(m.ImageRef, m.Config.ImageName()), change.Progress.Done, change.Progress.Total)
@@ -42,7 +42,7 @@ func Machine(
 			bar.Close()
 			return nil, Failed(ref, failure(change))
 		}
-		// What an update replaces goes on until it is replaced.
+		// The replaced version runs until the new one replaces it.
 		if now == nil || now.InstanceID < m.InstanceID {
 			continue
 		}
@@ -77,7 +77,7 @@ func failure(change hangar.MachineChange) string {
 	}
 }
 
-// outcome judges a Machine that rests in another state than was wished: it ran to
+// outcome judges a Machine that rests in another state than the wanted one: it ran to
 // its end, or failed, or (not ended) has not begun yet.
 func outcome(ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState) (ended bool, err error) {
 	if m.State == hangar.MachineFailed {

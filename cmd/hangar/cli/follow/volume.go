@@ -47,14 +47,14 @@ func pollUntil[T any](ctx context.Context, ask func(context.Context) (T, error),
 	}
 }
 
-// attend follows work that goes on by itself: when the person interrupts it, the error
-// says so, and where the work can be seen.
+// attend follows work in the background: when the user interrupts it, the error says
+// that the work continues, and where it can be seen.
 func attend(ctx context.Context, see string, work func(context.Context) error) error {
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer restore()
 	err := work(ctx)
 	if errors.Is(err, context.Canceled) {
-		return cli.WithHint(err, fmt.Sprintf("it goes on by itself; see `%s`", see))
+		return cli.WithHint(err, fmt.Sprintf("it continues by itself; see `%s`", see))
 	}
 	return err
 }

@@ -191,7 +191,7 @@ func TestInterruptingLeavesTheWork(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		if got, want := cli.HintFor(err), "it goes on by itself; see `hangar volumes drill hello --show`"; got != want {
+		if got, want := cli.HintFor(err), "it continues by itself; see `hangar volumes drill hello --show`"; got != want {
 			t.Errorf("%q", got)
 		}
 	})

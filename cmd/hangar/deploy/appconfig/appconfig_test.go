@@ -81,7 +81,7 @@ func TestMachines(t *testing.T) {
 }
 
 // TestDefinition: what a release keeps of a file makes the same Machines again.
-// TestResize: one group gets another size, whatever the file says about sizes, and no other does.
+// TestResize: one group gets another size, even if the file sets one, and no other does.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	const groups = "[processes]\na = \"x\"\nb = \"x\"\nc = \"x\"\n"

@@ -1,10 +1,10 @@
-// Package appconfig reads the file that describes an App, hangar.toml or fly.toml, and makes the
-// config of Machines of it.
+// Package appconfig reads the file that describes an App, hangar.toml or fly.toml, and makes configs
+// of Machines from it.
 //
 // It is strict: a key that it does not know is an error with its line and the key that was probably
-// meant. The tags of File and of what it holds are all that is known of a key: json is its name, doc
-// what an editor shows, note why it is accepted and does nothing, refuse why it is an error and what
-// to do instead. The check, the decoding and the JSON Schema are all made of them.
+// meant. The struct tags of File and its parts describe each key: json is its name, doc its text in
+// editors, note says why it is accepted without an effect, refuse why it is an error and what to do
+// instead. The check, the decoding and the JSON Schema all follow from them.
 package appconfig
 
 import (
@@ -62,7 +62,7 @@ type File struct {
 	Metrics        Many[Metrics]       `json:"metrics,omitempty" doc:"Where metrics are scraped."`
 	Restart        Many[Restart]       `json:"restart,omitempty" doc:"What follows the end of a program."`
 	Experimental   *Experimental       `json:"experimental,omitempty" doc:"Another command."`
-	Scale          map[string]int      `json:"scale,omitempty" doc:"Number of Machines of each process group. Without it, there stay as many as there are, at first one. A key of hangar.toml alone."`
+	Scale          map[string]int      `json:"scale,omitempty" doc:"Number of Machines of each process group. Without it the number stays, at first one. A key of hangar.toml alone."`
 	Standbys       map[string]int      `json:"standbys,omitempty" doc:"Number of Machines of each process group that wait for the failure of the others' host. A key of hangar.toml alone."`
 	Postgres       any                 `json:"postgres,omitempty" refuse:"managed PostgreSQL"`
 	MPG            any                 `json:"mpg,omitempty" refuse:"managed PostgreSQL"`
@@ -136,7 +136,7 @@ type Service struct {
 	serviceKeys
 }
 
-// serviceKeys are those that both kinds of service have.
+// serviceKeys are the keys that both kinds of service have.
 type serviceKeys struct {
 	Processes          []string                   `json:"processes,omitempty" doc:"Process groups that it belongs to (default the first one)."`
 	AutoStop           *Autostop                  `json:"auto_stop_machines,omitempty" doc:"Whether idle Machines are stopped or suspended."`

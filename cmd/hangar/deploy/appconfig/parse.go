@@ -108,7 +108,7 @@ func linesOf(raw []byte) positions {
 					found[prefix] = line
 				}
 			}
-			// The tables within an element are counted anew in the next one.
+			// The tables within an element are counted from zero in the next one.
 			if e.Kind == unstable.ArrayTable {
 				for name := range tables {
 					if strings.HasPrefix(name, prefix+".") {

@@ -199,7 +199,7 @@ func (a Autostop) value() any {
 // Strategy is the order in which a deploy changes Machines.
 type Strategy string
 
-// Strategies are those that hangar carries out.
+// Strategies are those that hangar supports.
 func Strategies() []Strategy {
 	return []Strategy{
 		Strategy(hangar.StrategyRolling), Strategy(hangar.StrategyRollingOne), Strategy(hangar.StrategyCanary),

@@ -1,9 +1,8 @@
-// Package build makes images of a Dockerfile, with the program for that which this computer has or in a Machine of the
-// platform.
+// Package build makes images from a Dockerfile, with a program of this computer or in a Machine of the platform.
 //
 // The program is docker, podman or buildah, whichever is on PATH first in this order. The Machine runs BuildKit; an
-// organization has one, which ends when nothing is built and keeps its cache on a volume. What is built comes as an archive
-// from both, so that neither a daemon nor its configuration needs to know the registry, a token or a certificate.
+// organization has one, which ends when nothing is built and keeps its cache on a volume. Both return the image as an
+// archive, so that no daemon or its configuration needs to know the registry, a token or a certificate.
 package build
 
 import (

@@ -17,17 +17,19 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-// buildScript builds what comes as an archive on standard input, with its arguments as options, and writes the image as
-// an archive of docker save. A build keeps its Machine from ending as long as it runs.
+// buildScript builds the archive on standard input, with its arguments as options, and writes the image as an archive
+// of docker save. A build keeps its Machine from ending as long as it runs.
 const buildScript = `set -e
 dir=$(mktemp -d /tmp/build.XXXXXX)
 trap 'rm -rf "$dir"' EXIT
 touch ` + busyFile + `
-(while kill -0 $$ 2>/dev/null; do touch ` + busyFile + `; sleep 5; done) </dev/null >/dev/null 2>&1 &
+[ ! -e ` + endingDir + ` ] || exit 75
+(while kill -0 $$ 2>/dev/null; do touch ` + busyFile + `; sleep 1; done) </dev/null >/dev/null 2>&1 &
 tar -x -C "$dir" -f - >&2
 n=0
 until buildctl debug workers >/dev/null 2>&1; do
@@ -37,11 +39,37 @@ until buildctl debug workers >/dev/null 2>&1; do
 done
 buildctl build --progress plain --frontend dockerfile.v0 --local context="$dir/context" --local dockerfile="$dir/dockerfile" --output type=docker "$@"`
 
+// ErrEnding is the error of In when the Machine was about to end: Machine starts it again.
+var ErrEnding = errors.New("the Machine that builds images has ended")
+
+// exitEnding is the exit code of buildScript in a Machine that is about to end.
+const exitEnding = 75
+
 // The directories of the archive that a build is sent.
 const (
 	contextDir    = "context"
 	dockerfileDir = "dockerfile"
 )
+
+// Remote builds an image in the Machine in which those of an organization are built, as In does.
+func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder, w Wish, out io.Writer) (*ociimage.Image, error) {
+	for again := true; ; again = false {
+		m, err := Machine(ctx, p, org, b)
+		if err != nil {
+			return nil, err
+		}
+		// Once: a build that ends its Machine would do so again.
+		image, err := In(ctx, p, m.Ref(), w, out)
+		if !again || !errors.Is(err, ErrEnding) {
+			return image, err
+		}
+		// It may still seem started.
+		_, err = p.WaitMachine(ctx, m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}})
+		if reason := hangar.ReasonOf(err); err != nil && reason != hangar.ReasonWaitTimeout && reason != hangar.ReasonOutOfReach {
+			return nil, err
+		}
+	}
+}
 
 // In builds an image in a Machine that Machine has returned, with what BuildKit says on out, and opens it. The caller
 // closes it.
@@ -81,6 +109,10 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 		return nil, wrong
 	}
 	switch {
+	case hangar.ReasonOf(err) == hangar.ReasonWrongState:
+		return nil, fmt.Errorf("%w: %w", ErrEnding, err)
+	case err == nil && result.ExitCode == exitEnding:
+		return nil, ErrEnding
 	case err != nil:
 		return nil, err
 	case result.ExitCode != 0:

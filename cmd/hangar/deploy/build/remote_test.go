@@ -17,8 +17,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
 	"github.com/hangar-platform/hangar/test/platform"
 )
@@ -144,7 +146,7 @@ func TestMachine(t *testing.T) {
 	if _, err := c.CreateApp(t.Context(), hangar.AppCreate{Name: "builder-acme", Org: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	first, err := build.Machine(t.Context(), c, "acme", "buildkit")
+	first, err := build.Machine(t.Context(), c, "acme", build.Builder{Image: "buildkit"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +159,7 @@ func TestMachine(t *testing.T) {
 	}
 	same := func() {
 		t.Helper()
-		again, err := build.Machine(t.Context(), c, "acme", "another")
+		again, err := build.Machine(t.Context(), c, "acme", build.Builder{Image: "another"})
 		if err != nil || again.ID != first.ID {
 			t.Errorf("%+v, %v", again, err)
 		}
@@ -181,8 +183,77 @@ func TestMachine(t *testing.T) {
 	if _, err := c.WaitMachine(t.Context(), first.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}}); err != nil {
 		t.Fatal(err)
 	}
-	next, err := build.Machine(t.Context(), c, "acme", "buildkit")
+	next, err := build.Machine(t.Context(), c, "acme", build.Builder{Image: "buildkit"})
 	if err != nil || next.ID == first.ID || next.Config.Mounts[0].Volume != first.Config.Mounts[0].Volume {
 		t.Errorf("%+v, %v", next, err)
+	}
+}
+
+// TestOneMachine: of many first builds at the same moment one makes the App, the volume and the Machine.
+func TestOneMachine(t *testing.T) {
+	t.Parallel()
+	c := platform.Start(t, platform.Options{}).Client()
+	var ids [6]hangar.MachineID
+	callers, ctx := errgroup.WithContext(t.Context())
+	for i := range ids {
+		callers.Go(func() error {
+			m, err := build.Machine(ctx, c, hangar.OrgPersonal, build.Builder{Image: "buildkit"})
+			if err == nil {
+				ids[i] = m.ID
+			}
+			return err
+		})
+	}
+	if err := callers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(ids[:], func(id hangar.MachineID) bool { return id != ids[0] }) {
+		t.Errorf("callers have Machines %v", ids)
+	}
+	apps, err := c.Apps(t.Context(), hangar.AppFilter{})
+	if err != nil || len(apps) != 1 {
+		t.Fatalf("Apps are %+v, %v", apps, err)
+	}
+	machines, err := c.Machines(t.Context(), apps[0].Name, hangar.MachineFilter{})
+	if err != nil || len(machines) != 1 {
+		t.Errorf("%d Machines build, %v", len(machines), err)
+	}
+	volumes, err := c.Volumes(t.Context(), apps[0].Name)
+	usable := slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !v.State.Usable() })
+	if err != nil || len(usable) != 1 {
+		t.Errorf("volumes are %+v, %v", usable, err)
+	}
+}
+
+// TestNoImage: the error about an image that cannot be pulled says which flag names another, and no Machine is left.
+func TestNoImage(t *testing.T) {
+	t.Parallel()
+	c := platform.Start(t, platform.Options{}).Client()
+	for _, image := range []string{"docker.io/missing/buildkit:1", "down.test/buildkit:1"} {
+		_, err := build.Machine(t.Context(), c, hangar.OrgPersonal, build.Builder{Image: image})
+		if err == nil || !strings.Contains(cli.HintFor(err), image) || !strings.Contains(cli.HintFor(err), "--builder-image") {
+			t.Errorf("%s: %v, next: %q", image, err, cli.HintFor(err))
+		}
+		machines, err := c.Machines(t.Context(), "builder-personal", hangar.MachineFilter{})
+		if machines = slices.DeleteFunc(machines, func(m *hangar.Machine) bool { return m.State == hangar.MachineDestroying }); err != nil || len(machines) > 0 {
+			t.Errorf("%s leaves %+v, %v", image, machines, err)
+		}
+	}
+	volumes, err := c.Volumes(t.Context(), "builder-personal")
+	if usable := slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !v.State.Usable() }); err != nil || len(usable) > 1 {
+		t.Errorf("volumes are %+v, %v", usable, err)
+	}
+	// One that cannot be started makes way for the next.
+	config := hangar.MachineConfig{Image: "broken", Env: map[string]string{"HANGAR_FAKE_START_ERROR": "command not found"}, Metadata: map[string]string{"hangar_builder": "1"}}
+	broken, err := c.CreateMachine(t.Context(), "builder-personal", hangar.MachineCreate{Name: "builder", Config: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WaitMachine(t.Context(), broken.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineFailed}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := build.Machine(t.Context(), c, hangar.OrgPersonal, build.Builder{Image: "buildkit"})
+	if err != nil || m.ID == broken.ID {
+		t.Errorf("%+v, %v", m, err)
 	}
 }

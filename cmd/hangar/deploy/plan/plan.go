@@ -1,9 +1,9 @@
 // Package plan decides in which order a deploy changes the Machines of an App.
 //
-// It is pure: of the Machines that there are, of what is wanted and of a strategy it makes stages, of
-// which each begins when the one before it has ended. A deploy that ended anywhere leaves Machines from
-// which the next plan goes on: what is right already is checked and not changed, a half of a pair of
-// blue and green is completed or removed, and Machines that were to live for one deploy alone go.
+// It is pure: from the existing Machines, the wanted ones and a strategy it makes stages, each of which
+// begins when the one before it has ended. A deploy that ended at any point leaves Machines from which
+// the next plan continues: a Machine that is right already is checked and not changed, a half of a
+// blue-green pair is completed or removed, and temporary Machines of an earlier deploy are removed.
 package plan
 
 import (
@@ -48,7 +48,7 @@ func (m *Machine) runs() bool {
 // Group is what is wanted of a process group.
 type Group struct {
 	Name     string
-	Count    int  // of Machines; -1: as many as there are, and at least one
+	Count    int  // of Machines; -1: the current number, at least one
 	Standbys int  // beside them
 	Volumes  bool // each has one of its own
 	// Unavailable returns how many of n Machines may be away at once: at least one.

@@ -167,8 +167,8 @@ func (w *world) serving() int {
 
 func (w *world) look() { w.least = min(w.least, w.serving()) }
 
-// run carries out a plan until so many steps have begun; -1: to its end. While a stage goes on, what it
-// updates is away.
+// run carries out a plan until so many steps have begun; -1: to its end. During a stage, the Machines
+// that it updates are away.
 func (w *world) run(p *Plan, steps int) {
 	slots := map[string]hangar.MachineID{}
 	for _, stage := range p.Stages {
@@ -214,7 +214,7 @@ func (w *world) run(p *Plan, steps int) {
 			}
 			w.look()
 		}
-		// What was begun goes on by itself, also when the deploy has died.
+		// A step that was begun continues, also when the deploy has died.
 		for _, m := range back {
 			m.State, m.Crashed = hangar.MachineStarted, false
 		}

@@ -37,7 +37,7 @@ func TestJudge(t *testing.T) {
 		"checks":             {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStarted, Checks: []hangar.MachineCheck{passing, critical}}, want: verdict{started: true, text: "started, 1 of 2 checks pass"}},
 		"one crash":          {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStarted, Events: []hangar.Event{crash, launch}}, want: verdict{started: true, healthy: true, text: "started"}},
 		"crash loop":         {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStarting, Events: []hangar.Event{crash, crash, launch}}, err: "its program has ended with code 7"},
-		"crash, for good":    {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStopped, Events: []hangar.Event{final, launch}}, err: "its program has ended with code 7"},
+		"final crash":        {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStopped, Events: []hangar.Event{final, launch}}, err: "its program has ended with code 7"},
 		"crash before":       {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStarted, Events: []hangar.Event{launch, final}}, want: verdict{started: true, healthy: true, text: "started"}},
 		"started by hand":    {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStarting, Events: []hangar.Event{byHand, final, launch}}, want: verdict{text: "starting"}},
 		"a job":              {m: hangar.Machine{InstanceID: "01B", State: hangar.MachineStopped, Events: []hangar.Event{good, launch}}, want: verdict{ended: true, text: "has run to its end"}},

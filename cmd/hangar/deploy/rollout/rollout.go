@@ -1,9 +1,9 @@
-// Package rollout carries out a deploy: it looks at an App, has package plan decide what is done in
-// which order, and does it by the API.
+// Package rollout carries out a deploy: it reads the state of an App, gets the steps and their order
+// from package plan, and executes them by the API.
 //
-// What a deploy knows is in the platform: a release, the metadata of Machines and the leases that it
-// holds on them. It may die at any time: its leases run out, and the next deploy finds by the metadata
-// how far it has come.
+// All state of a deploy is in the platform: a release, the metadata of Machines and its leases on
+// them. It may die at any time: its leases expire, and the next deploy learns its progress from the
+// metadata.
 package rollout
 
 import (
@@ -66,9 +66,9 @@ type Options struct {
 	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
 }
 
-// Scaling is a deploy of the release that there is with another number or size of Machines. Those of it whose group
-// has the same config stay as they are, whatever their tag or the secrets of the App have become since, and those that
-// change keep the image that they have.
+// Scaling is a deploy of the current release with another number or size of Machines. Machines whose group has the
+// same config stay as they are, even if their tag or the secrets of the App have changed since, and those that change
+// keep their image.
 type Scaling struct {
 	Version int             // of the release
 	File    *appconfig.File // of the release, as it was
@@ -271,7 +271,7 @@ func (d *Deploy) look(ctx context.Context) error {
 		}
 	}
 	if others > 0 {
-		d.Notes = append(d.Notes, "not made by a deploy, and left alone: "+cli.Plural(others, "Machine", "Machines"))
+		d.Notes = append(d.Notes, "not made by a deploy, and left as they are: "+cli.Plural(others, "Machine", "Machines"))
 	}
 	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
 		return err
@@ -315,13 +315,13 @@ func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && time.Since(r.UpdatedAt) < abandonedAfter {
 			return cli.WithHint(hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "release v%d of %s is being deployed, last seen %s",
 				r.Version, cmp.Or(r.User, "an unknown user"), r.UpdatedAt.Format(time.RFC3339)),
-				"wait for its end: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over goes on with what it has left")
+				"wait for its end: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over continues from what it has left")
 		}
 	}
 	return nil
 }
 
-// resumed is the oldest version that this deploy goes on with: those before it that did not complete and
+// resumed is the oldest version that this deploy continues: those before it that did not complete and
 // are of the same image. A tag may lead elsewhere since a complete one.
 func (d *Deploy) resumed() int {
 	oldest := 0

@@ -177,7 +177,8 @@ func waitStarted(t *testing.T, c *client.Client) {
 	}
 }
 
-// TestFailingChecks: what does not become healthy stops a deploy, and the next one goes on.
+// TestFailingChecks: a Machine that does not become healthy stops a deploy, and the next one
+// continues.
 func TestFailingChecks(t *testing.T) {
 	t.Parallel()
 	for strategy, test := range map[appconfig.Strategy]struct{ after map[string]int }{
@@ -351,7 +352,7 @@ func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.to.RoundTrip(r)
 }
 
-// TestKilled: a deploy that dies after any change is gone on with by the next one.
+// TestKilled: a deploy that dies after any change is continued by the next one.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for strategy, ends := range map[appconfig.Strategy][]int64{"rolling": {4, 6, 7}, "canary": {6, 7, 11}, "bluegreen": {7, 9, 12, 16, 20}} {
@@ -385,7 +386,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce: while a deploy goes on, another is refused and learns whose it is.
+// TestTwoAtOnce: during a deploy, another is refused and learns whose it is.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -465,7 +466,7 @@ func TestVolumes(t *testing.T) {
 	expect(t, c, map[string]int{"2": 3}, complete, complete)
 }
 
-// TestOthersStay: Machines that no deploy has made are left alone.
+// TestOthersStay: Machines that no deploy has made stay as they are.
 func TestOthersStay(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -476,7 +477,7 @@ func TestOthersStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(d.Notes, []string{"not made by a deploy, and left alone: 1 Machine"}) {
+	if !slices.Equal(d.Notes, []string{"not made by a deploy, and left as they are: 1 Machine"}) {
 		t.Errorf("%q", d.Notes)
 	}
 	waitStarted(t, c)

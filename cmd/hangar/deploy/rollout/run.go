@@ -76,7 +76,7 @@ func (d *Deploy) begin(ctx context.Context) error {
 		return err
 	}
 	d.Release = made
-	// Of two that begin at once, the older version goes on.
+	// Of two that begin at once, the older version continues.
 	now, err := d.p.Releases(ctx, d.o.App, 0)
 	if err == nil && !d.o.TakeOver {
 		err = d.unoccupied(now, made.Version)

@@ -1,8 +1,8 @@
 // Package files moves files between this computer and a Machine, by SFTP (draft-ietf-secsh-filexfer-02).
 //
 // The server is the platform's own program in the Machine, which is executed there by the API: neither the image nor
-// the network needs to have anything for it. A Machine is not trusted: what it says are names of files is checked, and
-// nothing that it says leads out of the directory that is copied to.
+// the network needs to have anything for it. A Machine is not trusted: names of files that it returns are checked, so
+// that none leads out of the target directory.
 package files
 
 import (
@@ -87,7 +87,8 @@ func (s *Session) Why(name string, err error) error {
 	return fmt.Errorf("%s in the Machine: %w", Printable(name), err)
 }
 
-// Find calls found with a file or directory and all that is below it. What cannot be read is told to failed.
+// Find calls found with a file or directory and all that is below it, and failed with the error of what
+// cannot be read.
 func (s *Session) Find(ctx context.Context, root string, found func(name string, info fs.FileInfo) error, failed func(error)) error {
 	for w := s.Walk(root); w.Step(); {
 		if ctx.Err() != nil {

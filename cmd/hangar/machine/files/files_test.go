@@ -158,7 +158,7 @@ func TestCopy(t *testing.T) {
 		}
 		expect(t, local+"/small", "x", 0o644)
 	})
-	t.Run("what is not there", func(t *testing.T) {
+	t.Run("a missing file", func(t *testing.T) {
 		if err := s.Get(t.Context(), "none", local, o); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "none in the Machine") {
 			t.Errorf("%v", err)
 		}

@@ -29,7 +29,7 @@ var palette = []asciigraph.AnsiColor{
 	asciigraph.Magenta, asciigraph.Teal, asciigraph.Brown, asciigraph.Gray,
 }
 
-// MaxLines is how many lines can be told apart in one picture.
+// MaxLines is how many distinguishable lines a picture has.
 var MaxLines = len(palette)
 
 const (
@@ -123,8 +123,8 @@ func charSets() []asciigraph.CharSet {
 	return sets
 }
 
-// fit returns width points. The library would draw between points what is not there, and lose a
-// point that is alone.
+// fit returns width points. The library would interpolate over gaps, and lose an isolated
+// point.
 func fit(points []float64, width int) []float64 {
 	points = condense(points, width)
 	if len(points) == 0 || len(points) == width {

@@ -1,13 +1,12 @@
 // Package hostcheck finds out whether a host can run Machines, and what it lacks.
 //
-// It believes no version numbers: where it can, a check does for real what the
-// platform will do, and looks whether that works. What must not be left on the host
-// is done in namespaces that end with the check, and the rest is removed again; a host
-// is the same before and after Run, also when Run is killed, but for an empty cgroup or
-// temporary directory in the worst case.
+// It does not rely on version numbers: where possible, a check tries what the platform
+// will do. Most of that happens in namespaces that end with the check, and the rest is
+// removed again; a host is the same before and after Run, also when Run is killed,
+// except for an empty cgroup or temporary directory in the worst case.
 //
 // Checks run one after the other; Run may be called from many goroutines. The package
-// knows nothing of what is installed by whom, and mends nothing: a Check says how.
+// knows no package manager and fixes nothing: a Check says how to.
 package hostcheck
 
 import (
@@ -40,7 +39,7 @@ type Check struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
 	Detail string `json:"detail"`        // what was found, and what needs it
-	Fix    string `json:"fix,omitempty"` // how to mend it, unless it is ok
+	Fix    string `json:"fix,omitempty"` // how to fix it, unless it is ok
 }
 
 // Run examines the host. When ctx ends it returns the checks made so far.

@@ -49,7 +49,7 @@ func wellFormed(t *testing.T, checks []Check) {
 		switch c.Status {
 		case OK:
 			if c.Fix != "" {
-				t.Errorf("%s is ok, and is to be mended by %q", c.Name, c.Fix)
+				t.Errorf("%s is ok, and has the fix %q", c.Name, c.Fix)
 			}
 		case Warn, Fail:
 			t.Logf("%s %s: %s. %s", c.Status, c.Name, c.Detail, c.Fix)
@@ -160,7 +160,7 @@ func TestRunAsNobody(t *testing.T) {
 	wellFormed(t, checks)
 	for _, c := range checks {
 		if want := Fail; slices.Contains([]string{"root", "cgroups", "namespaces", "overlayfs", "writable layers", "nftables", "ipv6"}, c.Name) && c.Status != want {
-			t.Errorf("%s is %s for nobody, want %s", c.Name, c.Status, want)
+			t.Errorf("%s is %s for an unprivileged user, want %s", c.Name, c.Status, want)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func checkVolumeTools(string) Check {
 	return ok("%s are installed", strings.Join(found, ", "))
 }
 
-// checkLoop asks for a loop device that nobody has, and leaves it.
+// checkLoop looks for a free loop device, and leaves it free.
 func checkLoop(string) Check {
 	const fix = "as root, modprobe loop; in a container, give it /dev/loop-control and the loop devices"
 	fd, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -94,7 +94,7 @@ func checkLoop(string) Check {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if _, err := unix.IoctlRetInt(fd, unix.LOOP_CTL_GET_FREE); err != nil {
-		return warn(fix, "no loop device is to be had: %v; every volume in use is one", err)
+		return warn(fix, "there is no free loop device: %v; every volume in use is one", err)
 	}
 	return ok("usable; every volume in use is one")
 }

@@ -1,11 +1,10 @@
-// Package bundle is what the gVisor driver and its engine process say to each
-// other through the directory of a Machine: the names of the files in it, how a
-// sandbox ended, what a snapshot consists of.
+// Package bundle is the protocol of the gVisor driver and its engine process in the directory of a
+// Machine: the names of the files, how a sandbox ended, what a snapshot consists of.
 //
-// A snapshot directory is complete or absent: Seal checks and renames it in one
-// step, in the engine process, so that a daemon that dies meanwhile changes
-// nothing. Verify finds any file that is missing, cut short or altered by damage;
-// it is no defence against somebody who may write to the directory.
+// A snapshot directory is complete or absent: Seal checks and renames it in one step, in the
+// engine process, so that a daemon that dies meanwhile changes nothing. Verify finds any file
+// that is missing, cut short or altered by damage; it is no defence against a process that may
+// write to the directory.
 //
 // Functions may be called from many goroutines, for different directories.
 //
@@ -25,19 +24,19 @@ const (
 	ConfigFile   = "config.json" // OCI runtime configuration: a link, see gvisor.Options.Root
 	TotalMemFile = "totalmem"    // bytes that the guest sees, decimal
 	ExitFile     = "exit"        // written by the sentry as it ends; empty until then
-	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by who writes it
+	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by its writer
 	ResultFile   = "result"      // of the start or resume that made the sandbox, once it has succeeded
 )
 
 // ResultFD is the descriptor on which an engine command writes its Result.
 const ResultFD = 3
 
-// An engine that is started as `runsc await` reads its command from the socket
-// AwaitFD, of type SOCK_SEQPACKET: one message of at most MaxCommand bytes, the
-// arguments with NUL between them, and with it the descriptors of the result and,
-// unless the command has no output, of the guest's output. It answers with one byte,
-// and from then on works in the directory that the command names, by which it is told
-// from one that still waits. It ends when the socket is closed before that.
+// An engine that is started as `runsc await` reads its command from the socket AwaitFD, of type
+// SOCK_SEQPACKET: one message of at most MaxCommand bytes, the arguments with NUL between them,
+// and with it the descriptors of the result and, unless the command has no output, of the guest's
+// output. It answers with one byte. From then on it works in the directory that the command
+// names, which distinguishes it from one that still waits. It ends when the socket is closed
+// before that.
 const (
 	AwaitArg   = "await"
 	AwaitFD    = 3
@@ -51,7 +50,7 @@ type Result struct {
 	ControlSocket string `json:"control_socket,omitempty"`
 	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot, as the processes are of
 	Error         string `json:"error,omitempty"`
-	// Unusable: the snapshot is why a resume went wrong.
+	// Unusable: the snapshot is why a resume failed.
 	Unusable bool `json:"unusable,omitempty"`
 }
 

@@ -119,8 +119,8 @@ func TestDamageIsFound(t *testing.T) {
 	}
 }
 
-// TestUntouchedIsNotRead: only what was written long enough before it was sealed, in
-// this boot of the host, and is still in memory, is taken for what it was.
+// TestUntouchedIsNotRead: a file counts as unchanged only if it was written long enough before it
+// was sealed, in this boot of the host, and is still in memory.
 func TestUntouchedIsNotRead(t *testing.T) {
 	dir, _ := sealed(t)
 	meta, err := ReadMeta(dir)
@@ -128,7 +128,7 @@ func TestUntouchedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range meta.Files {
-		meta.Files[i].Sum++ // shows who reads
+		meta.Files[i].Sum++ // any read fails now
 	}
 	for _, f := range meta.Files {
 		var st unix.Stat_t

@@ -32,14 +32,14 @@ const chunkSize = 256 << 10
 // been changed after it with the same stamp.
 const clockTick = 20_000_000
 
-// ErrDamaged is what Verify answers for a snapshot that is not as it was sealed.
+// ErrDamaged is Verify's answer for a snapshot that differs from what was sealed.
 var ErrDamaged = errors.New("snapshot damaged")
 
-// Origin is what must be the same where a snapshot is taken back.
+// Origin is what must be equal on the host that resumes the snapshot.
 type Origin struct {
 	Engine string `json:"engine"` // gVisor version
 	CPU    string `json:"cpu"`    // digest of the features of the processor
-	Spec   string `json:"spec"`   // digest of what of the spec must not change
+	Spec   string `json:"spec"`   // digest of the parts of the spec that must not change
 }
 
 // Meta is the content of MetaFile.
@@ -56,7 +56,7 @@ type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 	Sum  uint64 `json:"sum,string"`
-	// Inode and Changed tell whether somebody has touched the file since.
+	// Inode and Changed show whether the file was touched since.
 	Inode   uint64 `json:"inode,omitempty"`
 	Changed int64  `json:"changed,omitempty"` // ctime in nanoseconds
 }
@@ -107,9 +107,8 @@ func ReadMeta(dir string) (Meta, error) {
 	return meta, nil
 }
 
-// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. The
-// content of a file is not read if it is the very file that was sealed and still in
-// memory as it was then; what has been to disk and back is.
+// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. The content of a
+// file is not read if it is the very file that was sealed and still in memory; otherwise it is.
 func Verify(dir string, meta Meta) error {
 	sameBoot := meta.Boot != "" && meta.Boot == hostBoot()
 	conclusive := meta.Sealed - clockTick

@@ -1,9 +1,9 @@
 /*
- * init is PID 1 of a Machine. It runs one command, or several, reaps what is orphaned,
- * hands signals on, and ends exactly as the command ended: with its exit code, or by the
+ * init is PID 1 of a Machine. It runs one command, or several, reaps orphaned processes,
+ * forwards signals, and ends exactly as the command ended: with its exit code, or by the
  * same signal. With -t it gives the command a terminal of its own, which lives in
- * the Machine and survives the daemon: standard input goes there, what is written
- * there comes out of standard output, and descriptor 3, if open, brings new sizes
+ * the Machine and survives the daemon: standard input goes there, its output
+ * comes out of standard output, and descriptor 3, if open, brings new sizes
  * (rows and columns, two little-endian 16-bit numbers). In this way it also runs
  * commands beside the main one; they die with it.
  *
@@ -107,7 +107,7 @@ enum { O_RDWR = 2, O_NOCTTY = 0400, O_CLOEXEC = 02000000, TIOCSCTTY = 0x540E, TI
 /* For how long, in milliseconds, the last output of a command waits for a reader. */
 enum { LAST_WORDS = 1000 };
 /* How many commands there may be, and for how long, in milliseconds, they may follow one
- * another if whoever told them to stop has set a limit of his own. */
+ * another if the driver has sent them the signal to stop, and sets its own limit. */
 enum { MOST = 64, PATIENCE = 300000 };
 enum { POLLIN = 1, POLLOUT = 4, POLLNVAL = 32, PR_SET_PDEATHSIG = 1, RESIZE = 3, CTRL_D = 4 };
 enum { SOL_SOCKET = 1, SO_TYPE = 3, SO_ACCEPTCONN = 30 };
@@ -280,8 +280,8 @@ static int terminal(int *slave, unsigned uid, unsigned gid)
 	return master;
 }
 
-/* copy moves what there is to read; it returns 0 at the end of the input. Where it
- * writes was seen to take something: a page then goes in without waiting. */
+/* copy moves the bytes that can be read; it returns 0 at the end of the input. The output
+ * was found ready before: it takes a page without blocking. */
 static int copy(int from, int to)
 {
 	static char buf[4096];
@@ -331,7 +331,7 @@ static int reap(int command, int *status)
 	return found;
 }
 
-/* signalled takes note of a signal; it returns only while the command runs. */
+/* signalled handles a signal; it returns only while the command runs. */
 static int signalled(int sig, int command, int *status)
 {
 	if (sig == SIGCHLD)
@@ -420,7 +420,7 @@ __attribute__((noinline)) static void several(char **argv, char **env)
 
 	while (env[vars - 1])
 		vars++;
-	/* The commands wait at the gate until the last of them is there, so that their
+	/* The commands wait at the gate until the last of them exists, so that their
 	 * process ids follow from their order. */
 	if (call(SYS_pipe2, (word)gate, O_CLOEXEC, 0, 0) < 0)
 		die(125, "no pipe", "");
@@ -459,9 +459,9 @@ __attribute__((noinline)) static void several(char **argv, char **env)
 		word sig = call(SYS_rt_sigtimedwait, (word)&all, 0, 0, 8), pid;
 		int ws;
 		if (sig == SIGALRM && ended)
-			break; /* what is left goes with us */
+			break; /* the rest ends with us */
 		if (sig > 0 && sig != SIGCHLD) {
-			/* Who is asked to end by one signal is not asked again by another. */
+			/* A command that was asked to end by one signal is not asked by another. */
 			told |= sig == stop || sig == SIGINT || sig == SIGQUIT || sig == SIGTERM;
 			for (int i = 0; i < n; i++)
 				if (commands[i])
@@ -563,9 +563,9 @@ __attribute__((used)) void run(word *stack)
 		}
 	}
 
-	/* The slave stays open here: without any, poll would report a hang-up for ever.
-	 * Nothing is read before it can be passed on, so that signals are heard also when
-	 * nobody takes what is said. */
+	/* The slave stays open here: without any, poll would keep reporting a hang-up.
+	 * Nothing is read before it can be passed on, so that signals are handled even if
+	 * the output has no reader. */
 	int signals = call(SYS_signalfd4, -1, (word)&all, 8, 0);
 	int out_ready = 0, in_ready = 0, in = 0;
 	enum { SIGNALS, MASTER, OUT, STDIN, SIZES, SOURCES };

@@ -183,7 +183,7 @@ func meminfo() int {
 	return 0
 }
 
-// eat touches memory until it is told to stop by force.
+// eat touches memory until it is killed.
 func eat(mb int) {
 	var hold [][]byte
 	for range mb {
@@ -197,8 +197,8 @@ func eat(mb int) {
 	forever()
 }
 
-// orphan leaves a process behind that ends when nobody but PID 1 can collect it, and
-// exits with 0 once that happened.
+// orphan leaves a process behind that ends when only PID 1 can reap it, and exits with 0 once
+// that happened.
 func orphan() {
 	out, err := exec.Command("/proc/self/exe", "orphan-parent").Output()
 	must(err)
