@@ -18,7 +18,7 @@ const (
 
 // ServicesSSHPort is the TCP port of a host's own private address at which it answers for the port
 // MachineSSHPort of its Machines. It is not to be called directly.
-const ServicesSSHPort = 4281
+const ServicesSSHPort = 4282
 
 type selfKey struct{}
 

@@ -43,6 +43,7 @@ type cluster struct {
 	*testing.T
 
 	dir, net, name string
+	flags          string    // more, of `hangar up`
 	servers        []*server // that were started once
 }
 
@@ -95,14 +96,20 @@ func newCluster(t *testing.T) *cluster {
 func startCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	c := newCluster(t)
-	if out, err := c.script(nil, "up", strconv.Itoa(n)); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	c.up(n)
+	return c
+}
+
+// up starts n servers.
+func (c *cluster) up(n int) {
+	c.Helper()
 	for i := range n {
 		c.add(i + 1)
 	}
+	if out, err := c.script(nil, "up", strconv.Itoa(n)); err != nil {
+		c.Fatalf("%v\n%s", err, out)
+	}
 	c.awaitAlive(c.servers...)
-	return c
 }
 
 // add makes a server known that was started.
@@ -122,7 +129,7 @@ func (c *cluster) script(env []string, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null", "HANGAR="+daemon.Binary(c), "CLUSTER_DIR="+c.dir, "CLUSTER_NET="+c.net,
-		"CLUSTER_NAME="+c.name, "CLUSTER_DOMAIN="+domain, "CLUSTER_FLAGS=--quota apps=unlimited,machines=unlimited")
+		"CLUSTER_NAME="+c.name, "CLUSTER_DOMAIN="+domain, "CLUSTER_FLAGS=--quota apps=unlimited,machines=unlimited "+c.flags)
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

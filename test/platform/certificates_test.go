@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control"
 	"github.com/hangar-platform/hangar/control/hostnames"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/state/statetest"
@@ -34,7 +36,7 @@ import (
 // edge.
 type issuing struct {
 	t         *testing.T
-	store     *state.Memory
+	store     statetest.Store
 	keys      *keyset.Keyset
 	directory string
 	roots     *x509.CertPool
@@ -45,7 +47,16 @@ type issuing struct {
 
 func newIssuing(t *testing.T) *issuing {
 	t.Helper()
-	i := &issuing{t: t, store: state.NewMemory(), roots: x509.NewCertPool()}
+	store, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	i := &issuing{t: t, store: store, roots: x509.NewCertPool()}
 	keys, err := keyset.Create(filepath.Join(t.TempDir(), keyset.File))
 	if err != nil {
 		t.Fatal(err)
@@ -164,10 +175,14 @@ func (i *issuing) edge(host hangar.HostID, change func(*certs.Options)) *issuing
 	i.t.Helper()
 	log := slog.New(slog.NewTextHandler(i.t.Output(), nil)).With("edge", host)
 	e := &issuingEdge{state: &statetest.Away{Store: i.store}, locks: make(chan struct{})}
+	mirror := control.NewMirror(e.state, log)
+	if err := mirror.Open(i.t.Context()); err != nil {
+		i.t.Fatal(err)
+	}
 	many := certs.Limit{N: 1000, Per: time.Second}
 	o := certs.Options{
 		Dir: i.t.TempDir(), Domain: "apps.example.com", Host: host, Directory: i.directory, Roots: i.roots, Log: log,
-		Shared: &lateStore{hostnames.NewOrders(e.state, vault.New(e.state, i.keys, log), time.Second, log), e.locks},
+		Shared: &lateStore{hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), time.Second, log), e.locks},
 		Pace:   certs.Pace{Away: 50 * time.Millisecond, Refused: time.Hour, Most: time.Hour, Limited: time.Hour, Again: time.Hour},
 		Limits: certs.Limits{Account: many, Org: many, Domain: many, Own: many, Name: many},
 	}
@@ -187,7 +202,7 @@ func (i *issuing) edge(host hangar.HostID, change func(*certs.Options)) *issuing
 	e.stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended
-		if err := e.Close(); err != nil {
+		if err := errors.Join(e.Close(), mirror.Close()); err != nil {
 			i.t.Error(err)
 		}
 	})
