@@ -6,6 +6,7 @@ import "maps"
 // The document shows each beside the request.
 func Commands() map[string]string { return maps.Clone(commands) }
 
+//nolint:gosec // G101: no credential is in it
 var commands = map[string]string{
 	"createApp":  "hangar apps create web",
 	"listApps":   "hangar apps list",

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // OverWebSocket returns an address on which WireGuard's packets are taken that go to the gateway of a host by a
@@ -24,7 +26,7 @@ func OverWebSocket(tb testing.TB, host string, at netip.AddrPort) netip.AddrPort
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	ctx, cancel := finish.Lifetime(tb.Context())
 	c := &carried{url: "wss://" + host + "/", plug: plug, client: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, at.String())
