@@ -229,7 +229,7 @@ func (c *Certs) catchUp(ctx context.Context, w wish) (at time.Time, done bool, e
 		return at, false, err
 	}
 	if there {
-		e, err := c.adopt(w.name, &issued)
+		e, err := c.adopt(ctx, w.name, &issued)
 		if err != nil {
 			return at, false, err
 		}
@@ -259,7 +259,7 @@ func (c *Certs) learn(w wish, failed *attempt) bool {
 
 // adopt puts a shared certificate on the disk and lets handshakes meet it, unless this edge has one that is
 // valid for longer. It returns the one that is served then.
-func (c *Certs) adopt(name hangar.Hostname, issued *sharedCertificate) (*entry, error) {
+func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedCertificate) (*entry, error) {
 	chain, private := []byte(issued.Chain), []byte(issued.Key)
 	sum := sumOf(chain, private)
 	c.adopting.Lock()
@@ -281,7 +281,7 @@ func (c *Certs) adopt(name hangar.Hostname, issued *sharedCertificate) (*entry, 
 	if err != nil {
 		return nil, err
 	}
-	ctx, key, keys := context.Background(), c.issuer.IssuerKey(), certmagic.StorageKeys
+	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
 	for file, data := range map[string][]byte{
 		keys.SitePrivateKey(key, string(name)): private, keys.SiteMeta(key, string(name)): meta, keys.SiteCert(key, string(name)): chain,
 	} {
@@ -330,7 +330,7 @@ func (c *Certs) publish(ctx context.Context, w wish, current *entry) time.Time {
 		return c.again(ctx, w.name, err)
 	}
 	if there {
-		if e, err := c.adopt(w.name, &issued); err == nil && e != current {
+		if e, err := c.adopt(lock.Context(), w.name, &issued); err == nil && e != current {
 			return e.renewAt(c.options.RenewalRatio)
 		} else if err == nil && c.shared.has(w.name) == current.sum {
 			return at
@@ -352,7 +352,7 @@ func (c *Certs) followShared(ctx context.Context) {
 				break
 			}
 			for _, v := range batch.Values {
-				c.applyShared(v, !before)
+				c.applyShared(ctx, v, !before)
 			}
 			if batch.Listed && before {
 				before, delay = false, feedPause
@@ -382,14 +382,14 @@ func (c *Certs) orderable(name hangar.Hostname) bool {
 }
 
 // applyShared takes over one value. fresh says that it was written just now.
-func (c *Certs) applyShared(v hangar.SharedValue, fresh bool) {
+func (c *Certs) applyShared(ctx context.Context, v hangar.SharedValue, fresh bool) {
 	kind, name := c.shared.named(v.Key)
 	var err error
 	switch {
 	case kind == ordersKind && v.Note:
 		err = c.applyNote(name, v.Value)
 	case kind == issuedKind:
-		err = c.applyIssued(name, v.Value, fresh)
+		err = c.applyIssued(ctx, name, v.Value, fresh)
 	case kind == attemptsKind:
 		err = c.applyAttempt(name, v.Value)
 	}
@@ -413,7 +413,7 @@ func (c *Certs) applyNote(name hangar.Hostname, value json.RawMessage) error {
 	return nil
 }
 
-func (c *Certs) applyIssued(name hangar.Hostname, value json.RawMessage, fresh bool) error {
+func (c *Certs) applyIssued(ctx context.Context, name hangar.Hostname, value json.RawMessage, fresh bool) error {
 	if value == nil {
 		c.shared.change(name, func(s *sharedState) { s.sum, s.notAfter = [sha256.Size]byte{}, time.Time{} })
 		return nil
@@ -432,7 +432,7 @@ func (c *Certs) applyIssued(name hangar.Hostname, value json.RawMessage, fresh b
 		}
 		return err
 	}
-	e, err := c.adopt(name, &issued)
+	e, err := c.adopt(ctx, name, &issued)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -93,9 +94,7 @@ func (i *issuing) count(server *acmetest.Server) {
 		if r.URL.Path == "/order-plz" && resp.StatusCode == http.StatusCreated {
 			i.orders.Add(1)
 		}
-		for name, values := range resp.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), resp.Header)
 		w.WriteHeader(resp.StatusCode)
 		_, _ = io.Copy(w, resp.Body)
 	}))
