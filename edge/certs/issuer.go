@@ -247,7 +247,7 @@ func (i *issuer) writeAccount(ctx context.Context, account acme.Account, key *ec
 }
 
 func (i *issuer) keepAccount(ctx context.Context, stored *storedAccount) error {
-	b, err := json.Marshal(stored) //nolint:gosec // G117: the key of the account is what it is for
+	b, err := json.Marshal(stored) //nolint:gosec // for a file that root alone reads
 	if err != nil {
 		return err
 	}

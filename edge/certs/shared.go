@@ -336,7 +336,7 @@ func (c *Certs) publish(ctx context.Context, w wish, current *entry) time.Time {
 		return c.again(ctx, w.name, err)
 	}
 	if there {
-		if e, err := c.adopt(ctx, w.name, &issued); err == nil && e != current {
+		if e, err := c.adopt(lock.Context(), w.name, &issued); err == nil && e != current {
 			return e.renewAt(c.options.RenewalRatio)
 		} else if err == nil && c.shared.has(w.name) == current.sum {
 			return at

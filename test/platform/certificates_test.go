@@ -10,6 +10,7 @@ import (
 	"maps"
 	"iter"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
