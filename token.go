@@ -184,7 +184,7 @@ type TokenService interface {
 	// ask.
 	CurrentTokens(ctx context.Context) ([]*Token, error)
 	// AuthenticateTokens returns the valid tokens in a header that was presented to the
-	// caller. It needs no authentication: whoever knows a token may ask about it. It
+	// caller. It needs no authentication: every caller that knows a token may ask about it. It
 	// answers CodeInvalid with ReasonTokenInvalid when there are none.
 	AuthenticateTokens(ctx context.Context, header Authorization) ([]*Token, error)
 	// Authorize returns the access, with its organization, if the tokens in a header

@@ -225,7 +225,7 @@ func (i *issuing) serves(e *issuingEdge, name hangar.Hostname) *x509.Certificate
 		if err == nil {
 			return pair.Leaf
 		}
-		time.Sleep(10 * time.Millisecond) // no event tells of a certificate
+		time.Sleep(10 * time.Millisecond) // no event reports a certificate
 	}
 	i.t.Fatalf("there is no certificate of %s: %+v", name, e.CertificateState(name))
 	return nil
@@ -314,7 +314,7 @@ func TestEdgesShareFailures(t *testing.T) {
 	for _, name := range refused {
 		for _, e := range []*issuingEdge{a, b} {
 			for len(e.CertificateState(name).Errors) == 0 {
-				time.Sleep(10 * time.Millisecond) // no event tells of it
+				time.Sleep(10 * time.Millisecond) // no event reports it
 			}
 		}
 		if first, second := a.CertificateState(name).Errors[0], b.CertificateState(name).Errors[0]; first != second {

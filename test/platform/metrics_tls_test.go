@@ -83,7 +83,7 @@ func TestMetricsByMutualTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	for writes.Load() == 0 {
-		if err := pause.For(t.Context(), 50*time.Millisecond); err != nil { // nothing tells of a write
+		if err := pause.For(t.Context(), 50*time.Millisecond); err != nil { // no event reports a write
 			t.Fatal("no samples arrived")
 		}
 	}

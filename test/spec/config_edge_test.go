@@ -97,7 +97,7 @@ func configEdgeRows() []row {
 				400 {"error": "~config.mounts"}`,
 		},
 		{
-			says: "to change the volume a Machine is destroyed and created anew",
+			says: "to change the volume a Machine is destroyed and created again",
 			with: mounted,
 			do: `DELETE $prepared
 				200

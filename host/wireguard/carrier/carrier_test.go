@@ -158,7 +158,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestShare: a client has no more carriages than its share, which it has back once one has ended, and begins no more
+// TestShare: a client has no more carriages than its share, which it receives again once one has ended, and begins no more
 // handshakes in one than a few.
 func TestShare(t *testing.T) {
 	t.Parallel()
