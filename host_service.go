@@ -33,6 +33,19 @@ type HostUpdate struct {
 	Labels   *map[string]string `json:"labels,omitempty"` // all of them
 }
 
+// HostUsage is how much of a host is used.
+type HostUsage struct {
+	Host
+
+	Machines int `json:"machines"` // that it has published, also those that are stopped
+	Volumes  int `json:"volumes"`  // likewise
+	// Reached says that the host has answered; what follows is not known otherwise.
+	Reached         bool  `json:"reached"`
+	MemoryPromised  int64 `json:"memory_promised"`  // bytes, to Machines
+	VolumesPromised int64 `json:"volumes_promised"` // bytes, to volumes
+	VolumesFree     int64 `json:"volumes_free"`     // bytes that it would promise to new volumes
+}
+
 // HostRemoval says how a host is removed.
 type HostRemoval struct {
 	// Force also removes a host that has Machines or volumes, whose rows are removed with it: they
@@ -81,6 +94,9 @@ type HostService interface {
 	// Hosts are sorted by id.
 	Hosts(ctx context.Context) ([]Host, error)
 	Host(ctx context.Context, id HostID) (Host, error)
+	// HostUsage asks all hosts what they have left, and waits for none longer than a moment. The answer is sorted
+	// by id.
+	HostUsage(ctx context.Context) ([]HostUsage, error)
 	UpdateHost(ctx context.Context, id HostID, in HostUpdate) (Host, error)
 	// RemoveHost answers CodeConflict for a host that is alive and, unless in.Force, for one that
 	// has Machines or volumes. Its server cannot come back without joining again.

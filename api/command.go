@@ -130,6 +130,7 @@ var commands = map[string]string{
 	"rotateSigningKey":          "hangar oidc rotate",
 
 	"listHosts":       "hangar host list",
+	"listHostUsage":   "hangar host top",
 	"createJoinToken": "hangar host token create",
 	"listJoinTokens":  "hangar host token list",
 }

@@ -19,6 +19,14 @@ func (c *Client) Hosts(ctx context.Context) ([]hangar.Host, error) {
 	return list.Hosts, err
 }
 
+// HostUsage implements hangar.HostService.
+func (c *Client) HostUsage(ctx context.Context) ([]hangar.HostUsage, error) {
+	list, err := answered[struct {
+		Hosts []hangar.HostUsage `json:"hosts"`
+	}](ctx, c, get("/v1/host-usage"))
+	return list.Hosts, err
+}
+
 // Host implements hangar.HostService.
 func (c *Client) Host(ctx context.Context, id hangar.HostID) (hangar.Host, error) {
 	return answered[hangar.Host](ctx, c, get(hostPath(id)))

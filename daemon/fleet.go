@@ -61,6 +61,13 @@ func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *priva
 
 func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fleet.Config {
 	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Heard: n.heard, Log: d.log, Now: time.Now}
+	cfg.Room = func(ctx context.Context, id hangar.HostID) (hangar.HostRoom, error) {
+		agent, err := f.hosts.Agent(id) // they are found before anyone asks
+		if err != nil {
+			return hangar.HostRoom{}, err
+		}
+		return agent.Room(ctx)
+	}
 	if d.options.Around.State == nil && (c.peers != nil || len(d.cfg.Etcd) > 0) {
 		cfg.Presence, _ = c.store.(state.Presence)
 	}

@@ -34,6 +34,13 @@ func Describe(s *openapi.Schemas) {
 		"cordoned":       "It takes no new Machines.",
 		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
 	})
+	openapi.Describe[hangar.HostUsage](s, map[string]string{
+		"machines":         "How many it has, also stopped ones.",
+		"reached":          "The host has answered. Otherwise it is not known what it has promised.",
+		"memory_promised":  "In bytes, to Machines.",
+		"volumes_promised": "In bytes.",
+		"volumes_free":     "In bytes: what it would promise to new volumes.",
+	})
 	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: missing ones are removed."})
 	openapi.Describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
 	openapi.Describe[hangar.JoinToken](s, map[string]string{
@@ -50,6 +57,11 @@ type area struct{ hangar.HostService }
 // hostList is a listing of hosts.
 type hostList struct {
 	Hosts []hangar.Host `json:"hosts"`
+}
+
+// usageList is how much of each host is used.
+type usageList struct {
+	Hosts []hangar.HostUsage `json:"hosts"`
 }
 
 // joinTokenList is a listing of tokens for joining.
@@ -74,6 +86,11 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	)
 	rt.Handle("GET "+all, a.list, router.Operation{
 		ID: "listHosts", Tag: Tag, Summary: "List hosts", Text: "The servers of the platform. For administrators, as all about hosts.", Answer: hostList{[]hangar.Host{example}},
+	})
+	rt.Handle("GET /v1/host-usage", a.usage, router.Operation{
+		ID: "listHostUsage", Tag: Tag, Summary: "List what hosts have left",
+		Text:   "Each host is asked, for two seconds at most.",
+		Answer: usageList{[]hangar.HostUsage{{Host: example, Machines: 12, Volumes: 3, Reached: true, MemoryPromised: 24 << 30, VolumesPromised: 30 << 30, VolumesFree: 400 << 30}}},
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getHost", Tag: Tag, Summary: "Get a host", Answer: example})
 	rt.Handle("PATCH "+one, a.update, router.Operation{
@@ -109,6 +126,11 @@ func idOf(r *http.Request) hangar.HostID { return hangar.HostID(r.PathValue("hos
 func (a area) list(r *http.Request) (router.Answer, error) {
 	list, err := a.Hosts(r.Context())
 	return router.AnswerOf(hostList{list}, err)
+}
+
+func (a area) usage(r *http.Request) (router.Answer, error) {
+	list, err := a.HostUsage(r.Context())
+	return router.AnswerOf(usageList{list}, err)
 }
 
 func (a area) get(r *http.Request) (router.Answer, error) {

@@ -73,7 +73,9 @@ type Config struct {
 	JoinURL  string // where servers join
 	// Heard is when other hosts were last heard of in the private network; nil: there is none.
 	Heard func() map[hangar.HostID]time.Time
-	TTL   time.Duration // of leases; 0: DefaultTTL
+	// Room asks a host what it has left; nil: hosts cannot be asked.
+	Room func(ctx context.Context, host hangar.HostID) (hangar.HostRoom, error)
+	TTL  time.Duration // of leases; 0: DefaultTTL
 	// DeadAfter is how long a host is suspect before it is dead; 0: DefaultDeadAfter.
 	DeadAfter time.Duration
 	Log       *slog.Logger

@@ -205,6 +205,7 @@ func TestAdministratorsAlone(t *testing.T) {
 	user := hangar.WithPrincipal(t.Context(), hangar.Principal{User: "ann", SignedIn: true})
 	for name, call := range map[string]func(context.Context) error{
 		"Hosts":      func(ctx context.Context) error { _, err := f.Hosts(ctx); return err },
+		"HostUsage":  func(ctx context.Context) error { _, err := f.HostUsage(ctx); return err },
 		"Host":       func(ctx context.Context) error { _, err := f.Host(ctx, first); return err },
 		"UpdateHost": func(ctx context.Context) error { _, err := f.UpdateHost(ctx, first, hangar.HostUpdate{}); return err },
 		"RemoveHost": func(ctx context.Context) error { return f.RemoveHost(ctx, first, hangar.HostRemoval{}) },
@@ -297,6 +298,39 @@ func TestTokens(t *testing.T) {
 		}
 		if _, err := f.CreateJoinToken(admin(ctx), hangar.JoinTokenCreate{}); hangar.CodeOf(err) != hangar.CodeExhausted {
 			t.Errorf("one token too many: %v", err)
+		}
+	})
+}
+
+// TestUsage asks two hosts, of which one does not answer: it is listed with what it has published.
+func TestUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		for _, id := range []hangar.HostID{first, second} {
+			if err := w.host(id, false).Register(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := fleet.New(fleet.Config{
+			Store: w.store, Rows: w.rows, Self: hangar.Host{ID: first, Memory: 1 << 30}, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+			Room: func(ctx context.Context, id hangar.HostID) (hangar.HostRoom, error) {
+				if id == second {
+					<-ctx.Done()
+					return hangar.HostRoom{}, ctx.Err()
+				}
+				return hangar.HostRoom{Memory: 1 << 30, Free: 1 << 28, VolumesPromised: 5, Volumes: -3}, nil
+			},
+		})
+		began := time.Now()
+		usage, err := f.HostUsage(admin(t.Context()))
+		if err != nil || len(usage) != 2 || time.Since(began) != 2*time.Second {
+			t.Fatalf("usage after %v is %+v, %v", time.Since(began), usage, err)
+		}
+		if u := usage[0]; !u.Reached || u.MemoryPromised != 3<<28 || u.VolumesPromised != 5 || u.VolumesFree != 0 || u.Machines != 0 {
+			t.Errorf("the first is %+v", u)
+		}
+		if u := usage[1]; u.Reached || u.MemoryPromised != 0 || u.Machines != 1 || u.Volumes != 1 {
+			t.Errorf("the second is %+v", u)
 		}
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
@@ -60,6 +62,57 @@ func (f *Fleet) addHeard(hosts []hangar.Host) {
 			hosts[i].MeshHandshake = f.cfg.Now().UTC()
 		}
 	}
+}
+
+// How many hosts are asked at once for what they have left, and how long each may take to answer.
+const (
+	roomsAtOnce = 32
+	roomTimeout = 2 * time.Second
+)
+
+// HostUsage implements hangar.HostService.
+func (f *Fleet) HostUsage(ctx context.Context) ([]hangar.HostUsage, error) {
+	hosts, err := f.Hosts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	usage := make([]hangar.HostUsage, len(hosts))
+	var group errgroup.Group
+	group.SetLimit(roomsAtOnce)
+	for i, h := range hosts {
+		group.Go(func() (err error) {
+			usage[i], err = f.usage(ctx, h)
+			return err
+		})
+	}
+	return usage, group.Wait()
+}
+
+// usage is how much of a host is used. A host that does not answer is no error.
+func (f *Fleet) usage(ctx context.Context, h hangar.Host) (hangar.HostUsage, error) {
+	u := hangar.HostUsage{Host: h}
+	machines, err := f.cfg.Rows.PublishedMachines(ctx, h.ID)
+	if err != nil {
+		return u, err
+	}
+	volumes, err := f.cfg.Rows.PublishedVolumes(ctx, h.ID)
+	if err != nil {
+		return u, err
+	}
+	u.Machines, u.Volumes = len(machines), len(volumes)
+	if f.cfg.Room == nil {
+		return u, nil
+	}
+	asking, cancel := context.WithTimeout(ctx, roomTimeout)
+	defer cancel()
+	room, err := f.cfg.Room(asking, h.ID)
+	if err != nil {
+		f.cfg.Log.DebugContext(ctx, "a host does not say what it has left", "host", h.ID, "error", err)
+		return u, ctx.Err()
+	}
+	u.Reached, u.Memory, u.MemoryPromised = true, room.Memory, room.Memory-room.Free
+	u.VolumesPromised, u.VolumesFree = room.VolumesPromised, max(0, room.Volumes)
+	return u, nil
 }
 
 // Host implements hangar.HostService.

@@ -2,6 +2,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -36,7 +37,7 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("host", "The servers of the platform, and how others join", "hosts")
 	cmd.Long = about
-	cmd.AddCommand(newListCommand(c), newShowCommand(c), newCordonCommand(c), newUncordonCommand(c), newLabelCommand(c), newRemoveCommand(c), newTokenCommand(c))
+	cmd.AddCommand(newListCommand(c), newTopCommand(c), newShowCommand(c), newCordonCommand(c), newUncordonCommand(c), newLabelCommand(c), newRemoveCommand(c), newTokenCommand(c))
 	return cmd
 }
 
@@ -54,6 +55,33 @@ func newListCommand(c commands) *cobra.Command {
 		return c.PrintTable(rows)
 	})
 }
+
+func newTopCommand(c commands) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "top", Short: "Show how much of each server is used, the fullest first", Args: cobra.NoArgs,
+		Long: "Show how much of each server is used, the fullest first. Memory is what Machines were promised, and volumes what they\n" +
+			"were promised of the disk. A server that does not answer has a question mark.",
+	}
+	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.HostUsage, error) {
+		hosts, err := p.HostUsage(ctx)
+		slices.SortStableFunc(hosts, func(a, b hangar.HostUsage) int { return cmp.Compare(share(b), share(a)) })
+		return hosts, err
+	}), func(hosts []hangar.HostUsage) error {
+		rows := [][]string{{"ID", "NAME", "STATE", "MACHINES", "MEMORY", "OF", "USED", "VOLUMES", "PROMISED", "FREE"}}
+		for _, h := range hosts {
+			row := []string{string(h.ID), h.Name, stateText(h.Host), strconv.Itoa(h.Machines), "?", units.BytesSize(float64(h.Memory)), "?", strconv.Itoa(h.Volumes), "?", "?"}
+			if h.Reached {
+				row[4], row[6] = units.BytesSize(float64(h.MemoryPromised)), fmt.Sprintf("%.0f%%", 100*share(h))
+				row[8], row[9] = units.BytesSize(float64(h.VolumesPromised)), units.BytesSize(float64(h.VolumesFree))
+			}
+			rows = append(rows, row)
+		}
+		return c.PrintTable(rows)
+	})
+}
+
+// share is how much of the memory of a server its Machines were promised.
+func share(h hangar.HostUsage) float64 { return float64(h.MemoryPromised) / float64(max(1, h.Memory)) }
 
 func stateText(h hangar.Host) string {
 	if h.Cordoned {
