@@ -41,8 +41,11 @@ const (
 	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
 	maxRequestBytes = 1 << 21  // above MaxTxnBytes with what etcd adds
 	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts late
-	keptForOthers   = 100      // writes, of which a member without peers needs none
-	keptLogs        = 2        // files of old writes, of 64 MB each
+	// keptWrites stay in memory after a snapshot. A start must not drop what it has to apply: raft panics if it
+	// begins an election (after electionMillis) while its first writes are still synced to a slow disk, and the
+	// writes that were applied meanwhile are gone (go.etcd.io/raft: hasUnappliedConfChanges).
+	keptWrites = 2 * replayedAtMost
+	keptLogs   = 2 // files of old writes, of 64 MB each
 )
 
 // memberDir is etcd's own directory in that of the state.
@@ -183,7 +186,7 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 	c.QuotaBackendBytes = cmp.Or(c.QuotaBackendBytes, DefaultQuotaBytes)
 	c.MaxRequestBytes = maxRequestBytes
 	c.MaxWalFiles = keptLogs
-	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptForOthers
+	c.SnapshotCount, c.SnapshotCatchUpEntries = replayedAtMost, keptWrites
 	c.EnableGRPCGateway = false
 	c.UnsafeNoFsync = cfg.NoSync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(slogCore{log: cfg.Log}))
