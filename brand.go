@@ -28,6 +28,9 @@ var (
 	HeaderReplaySource     = NamePair{"platform-replay-src", "fly-replay-src"}
 	HeaderReplayFailed     = NamePair{"platform-replay-failed", "fly-replay-failed"}
 	HeaderReplayCacheState = NamePair{"platform-replay-cache-status", "fly-replay-cache-status"}
+	// HeaderCacheStatus says of an answer whether the edge had it: HIT for a file that it serves, MISS for the answer
+	// of a Machine.
+	HeaderCacheStatus = NamePair{"platform-cache-status", "fly-cache-status"}
 	// HeaderPreferredUnavailable names a preferred Machine that was not available.
 	HeaderPreferredUnavailable = NamePair{"platform-preferred-instance-unavailable", "fly-preferred-instance-unavailable"}
 )

@@ -32,6 +32,7 @@ var (
 	tracestates          = canonical(hangar.HeaderTracestate)
 	replaySource         = canonical(hangar.HeaderReplaySource)
 	replayFailed         = canonical(hangar.HeaderReplayFailed)
+	cacheStatus          = canonical(hangar.HeaderCacheStatus)
 	replayCacheState     = canonical(hangar.HeaderReplayCacheState)
 	preferredUnavailable = canonical(hangar.HeaderPreferredUnavailable)
 	preferRegion         = canonical(hangar.HeaderPreferRegion)
@@ -305,6 +306,9 @@ func (x *exchange) setAnswerHeaders(h http.Header, answer *http.Response) {
 	x.setEdgeHeaders(h, viaOf(answer.ProtoMajor, answer.ProtoMinor))
 }
 
+// The values of HeaderCacheStatus. They are shared by all answers, and never changed.
+var cacheHit, cacheMiss = []string{"HIT"}, []string{"MISS"}
+
 // setEdgeHeaders sets the edge's own headers of an answer, and those that the service configures.
 // via is the protocol of the Machine's answer; nil: the answer is the edge's own.
 func (x *exchange) setEdgeHeaders(h http.Header, via []string) {
@@ -312,9 +316,12 @@ func (x *exchange) setEdgeHeaders(h http.Header, via []string) {
 	pristine := o != nil && o.Response != nil && o.Response.Pristine != nil && *o.Response.Pristine
 	if !pristine {
 		h["Server"] = product
+		cache := cacheHit
 		if via != nil {
 			appendVia(h, via)
+			cache = cacheMiss
 		}
+		cacheStatus.set(h, cache)
 		requestIDs.set(h, x.value(x.id))
 	}
 	if alt := x.client.alt; alt != nil && h["Alt-Svc"] == nil {

@@ -150,6 +150,7 @@ func TestHeadersToClient(t *testing.T) {
 		h.Set("X-Hop", "1")
 		h.Set("Fly-Replay-Cache", "invalidate")
 		h.Set("Via", "1.1 varnish")
+		h.Set("Fly-Cache-Status", "HIT")
 		h["Content-Type"] = nil
 		io.WriteString(rw, "ok")
 	})
@@ -168,14 +169,14 @@ func TestHeadersToClient(t *testing.T) {
 		_ = h.Write(&b)
 		return strings.ReplaceAll(b.String(), "\r\n", "\n")
 	}
-	const usual = "Content-Length: 2\nDate: Thu, 01 Jan 1970 00:00:00 GMT\nFly-Request-Id: ID\nPlatform-Request-Id: ID\nServer: hangar\nVia: 1.1 varnish\nVia: 1.1 hangar\nX-Powered-By: PHP\n"
+	const usual = "Content-Length: 2\nDate: Thu, 01 Jan 1970 00:00:00 GMT\nFly-Cache-Status: MISS\nFly-Request-Id: ID\nPlatform-Cache-Status: MISS\nPlatform-Request-Id: ID\nServer: hangar\nVia: 1.1 varnish\nVia: 1.1 hangar\nX-Powered-By: PHP\n"
 	if got := show(w.get("http://app.apps.test/").Header); got != usual {
 		t.Errorf("got\n%s\nwant\n%s", got, usual)
 	}
 	if got, want := show(w.get("https://app.apps.test/").Header), "Alt-Svc: h3=\":443\"\n"+usual; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	const pristine = "Content-Length: 2\nDate: Thu, 01 Jan 1970 00:00:00 GMT\nServer: nginx\nSet-Cookie: a=1\nSet-Cookie: b=2\nVia: 1.1 varnish\nX-Frame-Options: DENY\n"
+	const pristine = "Content-Length: 2\nDate: Thu, 01 Jan 1970 00:00:00 GMT\nFly-Cache-Status: HIT\nServer: nginx\nSet-Cookie: a=1\nSet-Cookie: b=2\nVia: 1.1 varnish\nX-Frame-Options: DENY\n"
 	if got := show(w.get("http://second.apps.test/").Header); got != pristine {
 		t.Errorf("got\n%s\nwant\n%s", got, pristine)
 	}

@@ -55,7 +55,8 @@ func sandboxRows() []row {
 				200
 				< server: hangar
 				< via: ~hangar
-				< platform-request-id: ~.+`,
+				< platform-request-id: ~.+
+				< platform-cache-status: MISS`,
 		},
 		{
 			says: "a pristine answer has none of the platform's headers",
@@ -64,7 +65,8 @@ func sandboxRows() []row {
 				< server:
 				< via:
 				< fly-request-id:
-				< platform-request-id:`,
+				< platform-request-id:
+				< platform-cache-status:`,
 		},
 		{
 			says: "headers of http_options are set on answers",
