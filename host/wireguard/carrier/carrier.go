@@ -4,7 +4,7 @@
 // packet of no bytes is a sign of life. Where messages begin and end means nothing. They are text unless the client
 // asks for Subprotocol, because that is what existing clients send and expect, whatever bytes are in them.
 //
-// Anyone may open a carriage, as anyone may send packets to the UDP port: WireGuard drops what no peer has sent. A
+// Anyone may open a tunnel, as anyone may send packets to the UDP port: WireGuard drops what no peer has sent. A
 // client holds a bounded number of them, begins a bounded number of handshakes in each, and has to get an answer of
 // WireGuard within Limits.Answer.
 package carrier
@@ -46,9 +46,9 @@ const (
 
 // Limits bound what clients may take. What is 0 has its default.
 type Limits struct {
-	Client     int           // carriages of one client; 32
-	All        int           // carriages; 4096
-	Initiation time.Duration // one handshake may begin this often in a carriage, after the first five; 2s
+	Client     int           // tunnels of one client; 32
+	All        int           // tunnels; 4096
+	Initiation time.Duration // one handshake may begin this often in a tunnel, after the first five; 2s
 	Answer     time.Duration // within which WireGuard must have answered; 2m
 	Silence    time.Duration // after which a client that sends nothing is gone; 1m
 }
@@ -71,10 +71,10 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// burst is how many handshakes may begin at once in a carriage.
+// burst is how many handshakes may begin at once in a tunnel.
 const burst = 5
 
-// Carrier is a handler of requests that open carriages. It is safe for concurrent use.
+// Carrier is a handler of requests that open tunnels. It is safe for concurrent use.
 type Carrier struct {
 	limits Limits
 	port   func() uint16
@@ -88,7 +88,7 @@ func New(port func() uint16, limits Limits, log *slog.Logger) *Carrier {
 	return &Carrier{limits: limits, port: port, log: log, open: connlimit.NewCount[netip.Addr](limits.Client, limits.All)}
 }
 
-// ServeHTTP implements http.Handler. It returns when the carriage has ended.
+// ServeHTTP implements http.Handler. It returns when the tunnel has ended.
 func (c *Carrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/" || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		http.NotFound(w, r)
@@ -113,7 +113,7 @@ func (c *Carrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // it has answered
 	}
 	err = c.carry(r.Context(), ws, port)
-	c.log.DebugContext(r.Context(), "carriage of WireGuard ended", slog.String("client", r.RemoteAddr), slog.Any("err", err))
+	c.log.DebugContext(r.Context(), "tunnel of WireGuard ended", slog.String("client", r.RemoteAddr), slog.Any("err", err))
 }
 
 // carry joins a WebSocket with the port of WireGuard until one of them ends.

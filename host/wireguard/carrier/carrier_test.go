@@ -52,7 +52,7 @@ func serve(t *testing.T, port uint16, limits carrier.Limits) (url string) {
 
 func portOf(c *net.UDPConn) uint16 { return netip.MustParseAddrPort(c.LocalAddr().String()).Port() }
 
-// open opens a carriage with messages of a type, and begins it with a word.
+// open opens a tunnel with messages of a type, and begins it with a word.
 func open(t *testing.T, url string, messages websocket.MessageType, word uint32) net.Conn {
 	t.Helper()
 	o := &websocket.DialOptions{}
@@ -104,7 +104,7 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// ends waits until a carriage ends.
+// ends waits until a tunnel ends.
 func ends(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if b, err := io.ReadAll(conn); len(b) > 0 {
@@ -158,7 +158,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestShare: a client has no more carriages than its share, which it receives again once one has ended, and begins no more
+// TestShare: a client has no more tunnels than its share, which it receives again once one has ended, and begins no more
 // handshakes in one than a few.
 func TestShare(t *testing.T) {
 	t.Parallel()
