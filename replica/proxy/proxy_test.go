@@ -277,14 +277,14 @@ func TestReadYourWrites(t *testing.T) {
 	if body := <-done; body != "app" {
 		t.Error(body)
 	}
+	for len(p.node.waiting) > 0 {
+		<-p.node.waiting
+	}
 	// The same ID of another epoch is another transaction: an earlier one is not what the client wrote.
 	go func() {
 		_, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000006; __txepoch=000000000000002b")
 		done <- body
 	}()
-	for len(p.node.waiting) > 0 {
-		<-p.node.waiting
-	}
 	<-p.node.waiting
 	p.node.set(func() { p.node.txid = 9 })
 	<-p.node.waiting
