@@ -25,9 +25,10 @@ packages of %s, runs each on the gVisor engine, and takes it through all of this
 - it boots and serves a client that connects to its private address;
 - it passes a check of its own, which is run inside or by its own client program;
 - it is suspended and resumed several times while a client stays connected and keeps
-  asking, also while it is suspended: the same connection, the same memory, no answer lost;
+  sending requests, also while it is suspended: the same connection, the same memory, no
+  answer lost;
 - the daemon is killed and started again under that client, which does not notice;
-- it is stopped and started again; databases keep their data.
+- it is stopped and started again; databases keep what was written.
 
 This file is written by ` + "`go test ./test/e2e -run TestPrograms -update`" + `.
 
