@@ -64,12 +64,8 @@ var frontPage = template.Must(template.New("front").Parse(frontSource))
 
 // getFront answers people who open the address of the API in a browser.
 func (s *server) getFront(r *http.Request) (router.Answer, error) {
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
 	var b bytes.Buffer
-	err := frontPage.Execute(&b, map[string]any{"Version": s.Version, "Region": s.Region, "URL": scheme + "://" + r.Host})
+	err := frontPage.Execute(&b, map[string]any{"Version": s.Version, "Region": s.Region, "URL": router.Origin(r)})
 	return router.Answer{Page: b.Bytes()}, err
 }
 

@@ -89,7 +89,7 @@ func (d *opening) newHandler(m *machines, public *edge.Edge, f *servers, c *cont
 		Issuer: decide.Issuer(), Peers: decide.Peers(), Volumes: decide.Volumes(), Addresses: decide.Addresses(), Certificates: decide.Certificates(),
 		Webhooks: decide.Webhooks(events), Releases: decide.Releases(), Elections: decide.Elections(), ImageResolver: decide.Images(), SSH: decide.SSH(),
 		Auth: f.tokens, Registry: m.images.Registry(registry.NewTokenAccess(f.tokens, decide.Repositories(), decide.Orgs())),
-		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: string(hangar.PlatformRegistry.Hostname(hangar.Hostname(d.cfg.Domain))),
+		Metrics: d.counts, RateLimits: limits, AppURL: public.AppURL, RegistryName: d.cfg.registryHost(),
 		Hosts:      f.fleet,
 		Extensions: extension.Services{Providers: decide.Providers(), Extensions: decide.Extensions(), Hooks: decide.Hooks()},
 		OAuth:      decide.OAuth(), Sessions: decide.Sessions(), OAuthIssuer: d.cfg.platformURL(hangar.PlatformAuth, https),

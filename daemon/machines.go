@@ -77,7 +77,7 @@ func (d *opening) openImages(ctx context.Context, s *server, c *cluster, inUse f
 		return nil, err
 	}
 	o := image.Options{
-		Dir: filepath.Join(d.cfg.Dir, "images"), Local: registryNames(d.cfg.Domain, d.listener.Addr()),
+		Dir: filepath.Join(d.cfg.Dir, "images"), Local: registryNames(d.cfg.registryHost(), d.listener.Addr()),
 		Credentials: vault.NewLogins(c.sealed).Credentials, Quota: c.rows.AdmitImages, InUse: inUse, Space: d.space, Log: d.log,
 		Catalog: pushed.New(pushed.Config{Store: c.store, Memory: c.mirror, Host: s.self.ID, Log: d.log, Now: time.Now}), Peers: d.late.pushed, Host: s.self.ID,
 		Limits: image.Limits{
@@ -100,13 +100,13 @@ func (d *opening) openImages(ctx context.Context, s *server, c *cluster, inUse f
 }
 
 // registryNames are the hosts under which the built-in registry is reached.
-func registryNames(domain string, served net.Addr) []string {
-	names := []string{"registry." + domain}
+func registryNames(registry string, served net.Addr) []string {
+	names := []string{registry}
 	_, port, err := net.SplitHostPort(served.String())
 	if err != nil {
 		return names
 	}
-	for _, name := range []string{"127.0.0.1", "localhost", "[::1]", "registry." + domain} {
+	for _, name := range []string{"127.0.0.1", "localhost", "[::1]", registry} {
 		names = append(names, name+":"+port)
 	}
 	return names

@@ -3,13 +3,11 @@ package daemon
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"iter"
 	"math"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -166,13 +164,9 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 func (d *opening) metricsClient() (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if d.cfg.MetricsCA != "" {
-		found, err := os.ReadFile(d.cfg.MetricsCA)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = readRoots("--metrics-ca", d.cfg.MetricsCA); err != nil {
 			return nil, hint.With(err, "give --metrics-ca a file with certificates")
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(found) {
-			return nil, fmt.Errorf("--metrics-ca %s: has no certificate", d.cfg.MetricsCA)
 		}
 	}
 	if d.cfg.MetricsCert != "" {

@@ -65,15 +65,25 @@ func (c *Config) acmeRoots() (*x509.CertPool, error) {
 	if c.ACMERoot == "" {
 		return nil, nil //nolint:nilnil // x509 takes it for the system's
 	}
-	raw, err := os.ReadFile(c.ACMERoot)
+	return readRoots("--acme-root", c.ACMERoot)
+}
+
+// readRoots reads the authorities in the file that a flag names.
+func readRoots(flag, path string) (*x509.CertPool, error) {
+	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("--acme-root: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(raw) {
-		return nil, fmt.Errorf("--acme-root %q: has no certificate in PEM", c.ACMERoot)
+		return nil, fmt.Errorf("%s %q: has no certificate in PEM", flag, path)
 	}
 	return pool, nil
+}
+
+// registryHost is the name of the built-in registry.
+func (c *Config) registryHost() string {
+	return string(hangar.PlatformRegistry.Hostname(hangar.Hostname(c.Domain)))
 }
 
 // oidcURL is the address below which the issuers are.

@@ -22,6 +22,15 @@ func Source(r *http.Request) netip.Addr {
 	return connlimit.ClientOf(at.Addr())
 }
 
+// Origin is the server as the client of a request calls it: a scheme and a host.
+func Origin(r *http.Request) string {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host
+}
+
 // CalledHost is the name or address of this server by which the caller knows it.
 func CalledHost(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.Host)

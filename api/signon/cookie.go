@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/router"
 )
 
 // The cookies. Over TLS their names begin with __Host-, so that no other name of the domain can set them
@@ -94,7 +95,7 @@ func sameOrigin(r *http.Request) bool {
 		return true
 	default:
 		u, err := url.Parse(from)
-		return err == nil && u.Scheme+"://"+u.Host == origin(r)
+		return err == nil && u.Scheme+"://"+u.Host == router.Origin(r)
 	}
 }
 

@@ -31,7 +31,7 @@ type openIDVisit struct{ secret, request string }
 // where its cookie is.
 func (v openIDVisit) signIn(r *http.Request) openid.SignIn {
 	return openid.SignIn{
-		State: derived(v.secret, "state"), Nonce: derived(v.secret, "nonce"), Verifier: derived(v.secret, "verifier"), Redirect: origin(r) + openIDBackPath,
+		State: derived(v.secret, "state"), Nonce: derived(v.secret, "nonce"), Verifier: derived(v.secret, "verifier"), Redirect: router.Origin(r) + openIDBackPath,
 	}
 }
 

@@ -133,16 +133,7 @@ func (h *Handler) issuer(r *http.Request) string {
 	if h.Issuer != "" {
 		return h.Issuer
 	}
-	return origin(r)
-}
-
-// origin is the server as the client of a request calls it.
-func origin(r *http.Request) string {
-	scheme := "http"
-	if r.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + r.Host
+	return router.Origin(r)
 }
 
 // source is whose attempts a request counts among.

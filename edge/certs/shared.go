@@ -154,9 +154,14 @@ func (s *shared) give(lock hangar.CertificateLock, key string, v any) error {
 	return lock.StoreShared(lock.Context(), key, b)
 }
 
+// order is an order of this edge as all edges count it.
+func (s *shared) order(w wish, counted bool) sharedOrder {
+	return sharedOrder{Host: s.host, Counted: counted, Org: w.org, Own: w.own, Renewal: w.renewal}
+}
+
 // place tells the other edges that an order is placed.
 func (s *shared) place(lock hangar.CertificateLock, w wish, counted bool) (note, error) {
-	n := note{Order: sharedOrder{Host: s.host, Counted: counted, Org: w.org, Own: w.own, Renewal: w.renewal}}
+	n := note{Order: s.order(w, counted)}
 	return n, n.write(lock)
 }
 
@@ -307,7 +312,7 @@ func (c *Certs) giveIssued(lock hangar.CertificateLock, w wish, e *entry) error 
 	}
 	err = c.shared.give(lock, c.shared.key(issuedKind, w.name), sharedCertificate{
 		Chain: string(chain), Key: string(private),
-		Order: sharedOrder{Host: c.options.Host, Counted: !c.platform(w.name), Org: w.org, Own: w.own, Renewal: w.renewal},
+		Order: c.shared.order(w, !c.platform(w.name)),
 	})
 	if err != nil {
 		return err

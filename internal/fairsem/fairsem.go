@@ -1,4 +1,4 @@
-// Package fairsem is a semaphore that tenants share fairly: a tenant that asks for ever more
+// Package fairsem is a semaphore that tenants share fairly: a tenant that keeps asking for
 // slots delays only itself.
 //
 // Every acquisition names a key, such as an organization. A key never holds all slots, unless

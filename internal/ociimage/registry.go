@@ -68,9 +68,8 @@ type Pushed struct {
 	Digest     string `json:"digest"` // of the manifest, or of the index
 }
 
-// List returns the tags of the repositories of a registry, by name, of those whose names begin with prefix.
-// Errors are those of Push.
-func List(ctx context.Context, host, prefix string, from Registry) ([]Pushed, error) {
+// List returns the tags of all repositories of a registry, by name. Errors are those of Push.
+func List(ctx context.Context, host string, from Registry) ([]Pushed, error) {
 	registry, err := name.NewRegistry(host, from.scheme()...)
 	if err != nil {
 		return nil, err
@@ -83,9 +82,6 @@ func List(ctx context.Context, host, prefix string, from Registry) ([]Pushed, er
 	}
 	var list []Pushed
 	for _, path := range repositories {
-		if !strings.HasPrefix(path, prefix) {
-			continue
-		}
 		repository := registry.Repo(path)
 		tags, err := remote.List(repository, options...)
 		if gone(err) {

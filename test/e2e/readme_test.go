@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"bufio"
-	"context"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -34,10 +32,7 @@ func TestReadme(t *testing.T) {
 	image := d.Push(program, "hello")
 	d.Run("apps", "create", "hello")
 	edge, _ := d.Edge()
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, edge)
-	}}}
-	defer client.CloseIdleConnections()
+	client := http.Client{Transport: &viaEdge{edge, &http.Transport{DisableKeepAlives: true}}}
 	for step := range strings.SplitSeq(terminal, "\n$ ") {
 		line, shown, _ := strings.Cut(step, "\n")
 		line, _, _ = strings.Cut(line, "  #")

@@ -2,7 +2,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -69,7 +68,7 @@ func listPushed(ctx context.Context, c *cli.Invocation, f cli.ListFlags) error {
 	if err != nil {
 		return err
 	}
-	tags, err := ociimage.List(ctx, host, "", at.Registry())
+	tags, err := ociimage.List(ctx, host, at.Registry())
 	if err != nil {
 		return err
 	}
@@ -90,9 +89,7 @@ func removePushed(ctx context.Context, c *cli.Invocation, org string, names []st
 	if err != nil {
 		return err
 	}
-	if org == "" {
-		org = cmp.Or(string(at.Org), string(hangar.OrgPersonal))
-	}
+	org = string(c.OrgOr(org))
 	for _, name := range names {
 		ref, err := cli.RegistryReference(at.URL, org, strings.TrimPrefix(name, org+"/"))
 		if err != nil {

@@ -1,13 +1,11 @@
 package image
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
@@ -45,10 +43,7 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if org == "" {
-				org = cmp.Or(string(at.Org), string(hangar.OrgPersonal))
-			}
-			to, err := cli.RegistryReference(at.URL, org, args[1])
+			to, err := cli.RegistryReference(at.URL, string(c.OrgOr(org)), args[1])
 			if err != nil {
 				return err
 			}

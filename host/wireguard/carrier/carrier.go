@@ -11,6 +11,7 @@ package carrier
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -54,21 +55,10 @@ type Limits struct {
 }
 
 func (l Limits) complete() Limits {
-	set := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
+	return Limits{
+		Client: cmp.Or(l.Client, 32), All: cmp.Or(l.All, 4096),
+		Initiation: cmp.Or(l.Initiation, 2*time.Second), Answer: cmp.Or(l.Answer, 2*time.Minute), Silence: cmp.Or(l.Silence, time.Minute),
 	}
-	if l.Client == 0 {
-		l.Client = 32
-	}
-	if l.All == 0 {
-		l.All = 4096
-	}
-	set(&l.Initiation, 2*time.Second)
-	set(&l.Answer, 2*time.Minute)
-	set(&l.Silence, time.Minute)
-	return l
 }
 
 // burst is how many handshakes may begin at once in a tunnel.
