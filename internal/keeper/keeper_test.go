@@ -243,17 +243,27 @@ func TestQuit(t *testing.T) {
 	}
 }
 
-func TestFIFOsThatWereRemovedAreNotHeld(t *testing.T) {
+// patrolOften is how often the keeper of attended looks at what it holds.
+const patrolOften = 100 * time.Millisecond
+
+// attended is a connection to a keeper, which was there before the keeper first looked for one.
+func attended(t *testing.T, patience time.Duration) (*net.UnixConn, <-chan error) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})
 	must(err)
-	ended := make(chan error, 1)
-	go func() { ended <- serve(l, time.Millisecond, socketPatience) }()
 	conn, err := dial(t.Context(), socket)
 	must(err)
+	ended := make(chan error, 1)
+	go func() { ended <- serve(l, patrolOften, patience) }()
+	return conn, ended
+}
+
+func TestFIFOsThatWereRemovedAreNotHeld(t *testing.T) {
+	conn, ended := attended(t, socketPatience)
 	f := machine(t, "text")
 	must(handOver(conn, "name", holding{wordHold, f.Name(), f}))
-	for range 20 { // it stays while it has a name
+	for range 5 { // it stays while it has a name
+		time.Sleep(patrolOften)
 		if got, err := list(conn); err != nil || len(got) != 1 {
 			t.Fatalf("held are %v, %v", got, err)
 		}

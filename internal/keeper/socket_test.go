@@ -110,18 +110,13 @@ func TestSocketsSurvive(t *testing.T) {
 }
 
 func TestSocketsAreNotHeldForNobody(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "socket")
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})
-	must(err)
-	ended := make(chan error, 1)
-	go func() { ended <- serve(l, time.Millisecond, 0) }()
-	conn, err := dial(t.Context(), socket)
-	must(err)
+	conn, ended := attended(t, 0)
 	u, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	must(err)
 	defer u.Close()
 	must(handOver(conn, "name", holding{wordSocket, "", u}))
-	for range 20 { // it stays while a client is connected
+	for range 5 { // it stays while a client is connected
+		time.Sleep(patrolOften)
 		got, err := sockets(conn)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("held are %v, %v", got, err)
