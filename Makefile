@@ -239,6 +239,9 @@ bench-events: ## events of Machines to webhooks, next to plain posts
 bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
+bench-deploy: build ## rolling and blue-green deploys, next to the engine's own start, and GraphQL next to REST (root)
+	CGO_ENABLED=0 $(GO) run ./bench/deploy $(ARGS)
+
 bench-cluster: build ## requests, creates, wakes, starts and queries at another server, next to the same at one's own (root)
 	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 

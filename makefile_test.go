@@ -49,6 +49,23 @@ func TestWhatSkipsUnderTheRaceDetectorRunsWithout(t *testing.T) {
 	}
 }
 
+// TestTargetsHaveRules: make says nothing of a phony target without a rule, and does nothing.
+func TestTargetsHaveRules(t *testing.T) {
+	text, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	phony := regexp.MustCompile(`(?m)^\.PHONY: (.*)$`).FindSubmatch(text)
+	if phony == nil {
+		t.Fatal("the Makefile declares no phony targets")
+	}
+	for _, target := range strings.Fields(string(phony[1])) {
+		if !regexp.MustCompile(`(?m)^` + target + `:`).Match(text) {
+			t.Errorf("the Makefile has no rule for %s", target)
+		}
+	}
+}
+
 // TestWhatStressRunsIsThere: each line of .ci/stress names tests of its package.
 func TestWhatStressRunsIsThere(t *testing.T) {
 	text, err := os.ReadFile(".ci/stress")
