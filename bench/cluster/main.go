@@ -1,6 +1,6 @@
 // Command cluster measures the cost of a request to a server for a Machine on another one:
-// requests by its edge, creating, waking, being found after a start, and queries of metrics that another
-// server keeps.
+// requests by its edge, creating, waking, being found after a start, queries of metrics that another
+// server keeps, and the throughput of the mesh next to that of plain WireGuard.
 //
 // It runs the servers of examples/cluster.sh on this machine, with real Machines. Near and far
 // are measured in turns, so that other work affects both alike: compare the ratios. The servers
@@ -32,6 +32,7 @@ type options struct {
 	wakes    int
 	starts   int
 	queries  int
+	pours    int
 }
 
 func main() { harness.Main("cluster", run) }
@@ -46,6 +47,7 @@ func run(ctx context.Context) (err error) {
 	flag.IntVar(&o.wakes, "wakes", 30, "wakes by the edge of each of two servers")
 	flag.IntVar(&o.starts, "starts", 60, "Machines that are started and looked for by the edges of two servers")
 	flag.IntVar(&o.queries, "queries", 500, "queries of metrics by each of two servers")
+	flag.IntVar(&o.pours, "pours", 5, "measurements of the throughput of the mesh")
 	flag.Parse()
 	if err := harness.NeedRoot(); err != nil {
 		return err
@@ -78,7 +80,7 @@ func (b *bench) section() string {
 		fmt.Fprintf(&s, "| %s | %d, %d | %s | %s | %s | %s | %.2f | %s | %s | %s |\n", p.name, len(p.near), len(p.far), harness.Short(near), harness.Short(harness.Quantile(p.near, .99)),
 			harness.Short(far), harness.Short(harness.Quantile(p.far, .99)), float64(far)/float64(near), harness.Short(far-near), goal, verdict)
 	}
-	return s.String()
+	return s.String() + b.meshSection()
 }
 
 // pair is how long the same took here and at another server.

@@ -44,6 +44,7 @@ type bench struct {
 	machines []*hangar.Machine // one of each server, in the same order
 	edges    *http.Client
 	pairs    []*pair
+	rates    map[string][]float64 // in MB/s, by way
 }
 
 // server is one of the platform.
@@ -55,6 +56,9 @@ type server struct {
 }
 
 func (b *bench) measure(ctx context.Context) error {
+	if err := b.mesh(ctx); err != nil {
+		return err
+	}
 	if err := b.start(ctx); err != nil {
 		return err
 	}

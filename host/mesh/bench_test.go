@@ -80,12 +80,14 @@ func BenchmarkThroughput(b *testing.B) {
 	from, to := c.hosts[0], c.hosts[1]
 	own, other := c.machine(from, 5, 1), c.machine(to, 5, 1)
 	from.reaches(1, other, own.Addr())
+	port := uint16(7000)
 	for name, way := range map[string]struct {
 		number uint64
 		at     netip.Addr
 	}{"mesh": {1, other.Addr()}, "wireguard": {0, tunnel(from, to)}, "plain": {0, netip.MustParseAddrPort(to.MeshAddress).Addr()}} {
 		b.Run(name, func(b *testing.B) {
-			at := netip.AddrPortFrom(way.at, 7000)
+			port++ // a run's stays open
+			at := netip.AddrPortFrom(way.at, port)
 			call(to, "Drain", Packet{By: way.number, To: at}, &struct{}{})
 			const size = 64 << 20
 			b.SetBytes(size)
