@@ -45,6 +45,25 @@ type MachineGate interface {
 	LogEdge(ref MachineRef, level, message string)
 }
 
+// EnteringConn is a connection of DialService to a Machine of another host. Requests can enter the
+// Machine over it, one after the other, so that none waits for a round trip before it is sent.
+type EnteringConn interface {
+	net.Conn
+	// EnterMachine is that of MachineGate, but for its answer: what is written next waits at the
+	// host until that has let the request in. If the host refuses, nothing of that reaches the
+	// Machine, and the connection fails with a *RefusedError. The next entry ends the one before.
+	EnterMachine() (leave func(), err error)
+}
+
+// RefusedError is the error of an EnteringConn whose host did not let the request in.
+type RefusedError struct{ Err error }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return "the host did not let the request in: " + e.Err.Error() }
+
+// Unwrap returns the host's reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 // MachineGates finds the gates of Machines.
 type MachineGates interface {
 	// Gate answers CodeUnavailable for a host that cannot be reached.

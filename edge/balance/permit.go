@@ -44,16 +44,17 @@ type Permit struct {
 	app          *app
 	candidate    *candidate
 	gate         hangar.MachineGate
-	leave        func() // the host's gate
-	failureEpoch int    // the candidate's, at the time of admission
-	shared       bool   // other requests were in flight in the Machine then
-	admitted     uint64 // the Machine's, then
+	leave        func()   // the host's gate; nil: not entered
+	over         net.Conn // it was entered over this connection; nil: through the gate
+	failureEpoch int      // the candidate's, at the time of admission
+	shared       bool     // other requests were in flight in the Machine then
+	admitted     uint64   // the Machine's, then
 	released     atomic.Bool
 	failed       bool // guarded by app.mu
 }
 
-// Acquire picks a Machine for a request and enters it through the host's gate. If no candidate
-// is available, it wakes one or waits in the queue. Every error is a *hangar.EdgeError; if ctx
+// Acquire picks a Machine for a request and, unless that is deferred, enters it through the host's
+// gate. If no candidate is available, it wakes one or waits in the queue. Every error is a *hangar.EdgeError; if ctx
 // ended, that is its cause.
 func (b *Balancer) Acquire(ctx context.Context, ep *Endpoint, sel Selector) (*Permit, error) {
 	var w *waiter
@@ -91,7 +92,7 @@ func (b *Balancer) Acquire(ctx context.Context, ep *Endpoint, sel Selector) (*Pe
 		if permit == nil {
 			continue // the candidate changed since it was granted
 		}
-		err := permit.enter()
+		err := permit.open(sel.Deferred)
 		if err == nil {
 			if woken {
 				permit.Woken = time.Duration(b.now() - w.since)
@@ -126,13 +127,50 @@ func (a *app) permit(ep *Endpoint, c *candidate) *Permit {
 	}
 }
 
-// enter asks the host, which has the last word.
-func (p *Permit) enter() (err error) {
-	if p.gate, err = p.app.b.o.Gates.Gate(p.Row.Machine.Host); err != nil {
+// open finds the host's gate and, unless that is deferred, enters the Machine.
+func (p *Permit) open(deferred bool) (err error) {
+	if p.gate, err = p.app.b.o.Gates.Gate(p.Row.Machine.Host); err != nil || deferred {
 		return err
 	}
-	p.leave, err = p.gate.EnterMachine(p.Row.Machine.Ref(), p.Port)
+	return p.Enter(nil)
+}
+
+// Enter enters the Machine, if Acquire has not: the host has the last word. If requests can enter
+// over the connection that the request will use, its answer comes later, as an error of that
+// connection. conn may be nil. After an error and after such an answer the caller calls Refused.
+func (p *Permit) Enter(conn net.Conn) (err error) {
+	entering, ok := conn.(hangar.EnteringConn)
+	switch {
+	case p.leave != nil && (p.over == nil || p.over == conn):
+		return nil
+	case p.leave != nil:
+		p.leave() // the connection was lost
+		p.leave = nil
+	}
+	if ok {
+		p.over = conn
+		p.leave, err = entering.EnterMachine()
+	} else {
+		p.over = nil
+		p.leave, err = p.gate.EnterMachine(p.Row.Machine.Ref(), p.Port)
+	}
 	return err
+}
+
+// Refused ends a permit whose request the host did not let in. The Machine is passed over for a
+// while, as when Acquire is refused.
+func (p *Permit) Refused(err error) {
+	if !p.released.CompareAndSwap(false, true) {
+		return
+	}
+	if p.leave != nil {
+		p.leave()
+	}
+	a := p.app
+	a.mu.Lock()
+	delete(p.candidate.machine.onExit, p)
+	a.mu.Unlock()
+	a.noteRefusal(p.candidate, err)
 }
 
 // reserve counts a request as in flight at an available candidate.
@@ -178,7 +216,9 @@ func (p *Permit) Release() {
 	if !p.released.CompareAndSwap(false, true) {
 		return
 	}
-	p.leave() // first, so that the host has room for the waiter that gets the candidate
+	if p.leave != nil {
+		p.leave() // first, so that the host has room for the waiter that gets the candidate
+	}
 	a, c := p.app, p.candidate
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,6 +17,7 @@ type Selector struct {
 	OnlyRegions bool               // no others than Regions
 	Exclude     []hangar.MachineID // never these, even if there is no other
 	NoWait      bool               // neither wait nor wake
+	Deferred    bool               // the caller enters the Machine: see Permit.Enter
 }
 
 // unrestricted reports whether the selector allows every candidate.

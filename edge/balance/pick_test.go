@@ -2,6 +2,7 @@ package balance_test
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -347,6 +348,88 @@ func TestRefusals(t *testing.T) {
 		w.gate.set(id(1), func(g *guest) { g.in = 4 })
 		time.Sleep(60 * time.Millisecond)
 		expect(1)
+	})
+}
+
+// enteringConn is a connection over which requests enter.
+type enteringConn struct {
+	net.Conn
+	in, left int
+}
+
+func (c *enteringConn) EnterMachine() (func(), error) {
+	c.in++
+	return func() { c.left++ }, nil
+}
+
+// TestDeferred: the caller enters the Machine, over a connection or through the gate, and says if it was refused.
+func TestDeferred(t *testing.T) {
+	within(t, nil, func(t *testing.T, w *world) {
+		w.put(1)
+		w.put(2, region("fra"))
+		acquire := func() *balance.Permit {
+			t.Helper()
+			permit, err := w.tryAcquire(balance.Selector{Deferred: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return permit
+		}
+		permit := acquire()
+		if permit.Row.Machine.ID != id(1) || w.gate.in(id(1)) != 0 {
+			t.Fatalf("got machine %s, %d are in", permit.Row.Machine.ID, w.gate.in(id(1)))
+		}
+		first, second := &enteringConn{}, &enteringConn{}
+		for _, conn := range []net.Conn{first, first, second} { // the first is lost
+			if err := permit.Enter(conn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if first.in != 1 || first.left != 1 || second.in != 1 || second.left != 0 {
+			t.Errorf("entered %+v and %+v", first, second)
+		}
+		if err := permit.Enter(nil); err != nil || w.gate.in(id(1)) != 1 || second.left != 1 {
+			t.Errorf("%d are in by the gate, %v", w.gate.in(id(1)), err)
+		}
+		if err := permit.Enter(first); err != nil || first.in != 1 {
+			t.Errorf("it was in already: %+v, %v", first, err)
+		}
+		permit.Release()
+		permit.Refused(errors.New("too late"))
+		if w.gate.in(id(1)) != 0 {
+			t.Error("it has not left")
+		}
+
+		permit = acquire()
+		if err := permit.Enter(first); err != nil || permit.Row.Machine.ID != id(1) {
+			t.Fatalf("got machine %s, %v", permit.Row.Machine.ID, err)
+		}
+		permit.Refused(&hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonWrongState})
+		permit.Release()
+		if first.left != 2 {
+			t.Errorf("it has not left: %+v", first)
+		}
+		for _, want := range []int{2, 1} {
+			permit = acquire()
+			if permit.Row.Machine.ID != id(want) {
+				t.Errorf("got machine %s, want %d", permit.Row.Machine.ID, want)
+			}
+			permit.Release() // it has never entered
+			time.Sleep(260 * time.Millisecond)
+		}
+		w.gate.set(id(1), func(g *guest) { g.draining = true })
+		permit = acquire()
+		if err := permit.Enter(nil); hangar.ReasonOf(err) != hangar.ReasonWrongState {
+			t.Errorf("got %v", err)
+		} else {
+			permit.Refused(err)
+		}
+		w.gate.mu.Lock()
+		w.gate.down = true
+		w.gate.mu.Unlock()
+		if _, err := w.tryAcquire(balance.Selector{Deferred: true, NoWait: true}); err == nil {
+			t.Error("a host that is away gave a permit")
+		}
 	})
 }
 

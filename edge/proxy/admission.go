@@ -32,6 +32,12 @@ func (ad *admission) end() {
 	ad.permit, ad.cancel = nil, nil
 }
 
+// refused ends the permit of a request that the host did not let in.
+func (ad *admission) refused(err error) {
+	ad.permit.Refused(err)
+	*ad = admission{}
+}
+
 // abort is end for a request that was given up before its answer was complete.
 func (ad *admission) abort() {
 	if ad.permit != nil && ad.cancel != nil {

@@ -279,6 +279,7 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.mayHaveRun, x.brokenOff = false, 0
 	ctx, stop, answered := x.replays.withTimeout(ctx)
 	sel, delay := x.selector, minPause
+	sel.Deferred = x.mayDefer()
 	sel.Exclude = slices.Clip(sel.Exclude)
 	given := len(sel.Exclude)
 	var first time.Time // when the first attempt failed
@@ -303,6 +304,11 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 		x.admission.begin(permit)
 		x.reportPreference(permit)
 		a, f := x.try(ctx, permit)
+		if f != nil && f.refused != nil {
+			sel.Deferred = false
+			attempt--
+			continue
+		}
 		if f == nil {
 			answered()
 			before := a.stop

@@ -124,6 +124,48 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// TestDeferredEntry: a request that can be repeated is sent over a connection that is open before the host has let it
+// in, and to another Machine if the host refuses.
+func TestDeferredEntry(t *testing.T) {
+	w := newWorld(t)
+	w.gate.remote = true
+	names := func(name string) string {
+		return w.backend(func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(rw, name)
+		})
+	}
+	first := w.machine("a1", "app", names("first"), nil)
+	w.machine("a2", "app", names("second"), nil)
+	c := w.client()
+	for i, step := range []struct {
+		method, body string
+		full         bool // the first
+		from         string
+		entered      int // over connections, up to then
+	}{
+		{"GET", "", false, "first", 0}, // over a new connection
+		{"GET", "", false, "first", 1},
+		{"POST", "", false, "first", 1},
+		{"PUT", "body", false, "first", 1},
+		{"HEAD", "", false, "", 2},
+		{"GET", "", true, "second", 3},
+		{"GET", "", true, "second", 4}, // the first is not asked again so soon
+	} {
+		w.gate.mu.Lock()
+		w.gate.full = map[hangar.MachineID]bool{first: step.full}
+		w.gate.mu.Unlock()
+		var body io.Reader
+		if step.body != "" {
+			body = strings.NewReader(step.body)
+		}
+		got := w.do(c, w.request(step.method, "http://app.apps.test/", body, "fly-prefer-instance-id", string(first)))
+		if got.StatusCode != http.StatusOK || got.body != step.from || w.gate.overConnections() != step.entered {
+			t.Errorf("request %d: got %d %q, %d have entered over connections, want %q, %d", i, got.StatusCode, got.body, w.gate.overConnections(), step.from, step.entered)
+		}
+	}
+}
+
 // A connection that was kept for the next request may be closed under it.
 func TestRetryStale(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {

@@ -59,10 +59,11 @@ func (a *answer) done(p *pool) {
 // failure is why an attempt brought no answer.
 type failure struct {
 	err     *hangar.EdgeError
-	unsent  bool // nothing of the request was written
-	stale   bool // the connection had been kept from an earlier request, and was silent
-	answers bool // something of an answer was read
-	final   bool // it would be the same elsewhere
+	refused error // the host did not let the request in; it was not sent
+	unsent  bool  // nothing of the request was written
+	stale   bool  // the connection had been kept from an earlier request, and was silent
+	answers bool  // something of an answer was read
+	final   bool  // it would be the same elsewhere
 }
 
 // try sends the request to the Machine of a permit and returns the beginning of its answer.
@@ -80,6 +81,10 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 		if shared {
 			u, at = x.p.pool.take(to, began)
 		}
+		if err := x.enter(permit, u); err != nil {
+			x.admission.refused(err)
+			return nil, &failure{refused: err}
+		}
 		if u == nil {
 			conn, err := x.dial(ctx, permit)
 			if err != nil {
@@ -96,12 +101,35 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 			return res, nil
 		}
 		_ = u.Close()
+		if f.refused != nil {
+			x.admission.refused(f.refused)
+			return nil, f
+		}
 		if !f.stale || !x.mayResend(ctx, permit, f) {
 			x.admission.end()
 			return nil, f
 		}
 		x.p.stats.retries.Add(1)
 	}
+}
+
+// enter enters the Machine of a permit, if that was deferred: over the connection that the request
+// will use, if there is one and it allows that.
+func (x *exchange) enter(permit *balance.Permit, u *upstream) error {
+	if u == nil {
+		return permit.Enter(nil)
+	}
+	err := permit.Enter(u.NetConn())
+	if err != nil {
+		x.p.pool.put(u, time.Now())
+	}
+	return err
+}
+
+// mayDefer reports whether the request may be sent before the host has let it in: if a host that
+// does not answer can be passed over for another.
+func (x *exchange) mayDefer() bool {
+	return x.body == nil && x.upgrade == "" && !x.http2() && idempotent(x.r)
 }
 
 // dial connects to the Machine, and says who the client is if the service wants that. Who closes
@@ -148,6 +176,9 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	}
 	if e := x.bodyFailure(); e != nil {
 		return nil, &failure{err: e, final: true}
+	}
+	if refused, ok := errors.AsType[*hangar.RefusedError](err); ok {
+		return nil, &failure{refused: refused.Err}
 	}
 	f := &failure{err: exchangeError(ctx, err)}
 	if rt, ok := errors.AsType[*http1.RoundTripError](err); ok {

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,12 +66,50 @@ type gate struct {
 	in                 map[hangar.MachineID]int
 	logs               []string
 	limit              int
+	full               map[hangar.MachineID]bool // lets none in
+	remote             bool                      // requests enter over connections
+	entered            int                       // over connections
+}
+
+// enteringConn is a connection to a Machine of another host, over which requests enter.
+type enteringConn struct {
+	net.Conn
+
+	gate    *gate
+	ref     hangar.MachineRef
+	refused atomic.Pointer[hangar.RefusedError]
+}
+
+func (c *enteringConn) EnterMachine() (func(), error) {
+	leave, err := c.gate.EnterMachine(c.ref, 0)
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	c.gate.entered++
+	if err != nil {
+		c.refused.Store(&hangar.RefusedError{Err: err})
+		leave = func() {}
+	}
+	return leave, nil
+}
+
+func (c *enteringConn) Write(p []byte) (int, error) {
+	if c.refused.Load() != nil {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *enteringConn) Read(p []byte) (int, error) {
+	if refused := c.refused.Load(); refused != nil {
+		return 0, refused
+	}
+	return c.Conn.Read(p)
 }
 
 func (g *gate) EnterMachine(ref hangar.MachineRef, _ int) (func(), error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.limit > 0 && g.in[ref.ID] >= g.limit {
+	if g.limit > 0 && g.in[ref.ID] >= g.limit || g.full[ref.ID] {
 		return nil, &hangar.Error{Code: hangar.CodeExhausted, Reason: hangar.ReasonAtLimit}
 	}
 	g.in[ref.ID]++
@@ -86,12 +125,16 @@ func (g *gate) EnterMachine(ref hangar.MachineRef, _ int) (func(), error) {
 
 func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, _ int) (net.Conn, error) {
 	g.mu.Lock()
-	dial := g.dials[ref.ID]
+	dial, remote := g.dials[ref.ID], g.remote
 	g.mu.Unlock()
 	if dial == nil {
 		return nil, &hangar.Error{Code: hangar.CodeUnavailable, Reason: hangar.ReasonConnectionRefused, Message: "nothing listens"}
 	}
-	return dial(ctx)
+	conn, err := dial(ctx)
+	if err == nil && remote {
+		conn = &enteringConn{Conn: conn, gate: g, ref: ref}
+	}
+	return conn, err
 }
 
 func (g *gate) WakeMachine(context.Context, hangar.MachineRef, int) error { return nil }
@@ -126,6 +169,12 @@ func (g *gate) lines() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string(nil), g.logs...)
+}
+
+func (g *gate) overConnections() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.entered
 }
 
 func (g *gate) inside() (n int) {

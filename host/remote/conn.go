@@ -27,8 +27,11 @@ const (
 // A goroutine of the owner runs pump, which ends when the peer has closed the connection or the
 // exchange ends.
 type conn struct {
-	in        io.Reader
-	out       *frameWriter
+	in  io.Reader
+	out *frameWriter
+	// entries handles what lets requests in and out over the connection, and reports whether the
+	// data that follows is dropped; nil: it is ignored.
+	entries   func(k kind, payload []byte) (dropped bool)
 	finish    func() // ends our direction of the exchange, after what was written
 	end       func() // ends the exchange, dropping what is on its way
 	remote    addr
@@ -48,6 +51,7 @@ type conn struct {
 	ended    bool       // our direction has ended
 	peerGone bool       // the peer has closed its end: it reads nothing any more
 	writing  bool
+	ahead    []byte // frames that go with the next data
 }
 
 func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, finish, end func()) *conn {
@@ -63,7 +67,7 @@ func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, fini
 // pump handles the peer's frames. It returns at the end of them.
 func (c *conn) pump() {
 	defer c.fail(net.ErrClosed)
-	ended := false
+	ended, dropped := false, false
 	endRead := func() {
 		if !ended {
 			ended = true
@@ -84,12 +88,16 @@ func (c *conn) pump() {
 		}
 		switch k {
 		case kindData:
-			if ended {
+			if ended || dropped {
 				continue
 			}
 			select {
 			case c.pieces <- payload:
 			case <-c.closed: // it is not read any more
+			}
+		case kindEnter, kindEntered, kindRefused, kindLeave:
+			if c.entries != nil {
+				dropped = c.entries(k, payload)
 			}
 		case kindEnd:
 			endRead()
@@ -181,14 +189,32 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		return len(p), c.written(c.out.write(kindData, p))
 	}
+	frames := c.takeAhead()
 	for done := 0; done < len(p); {
 		piece := p[done:min(len(p), done+maxPiece)]
-		if err := c.written(c.out.write(kindData, piece)); err != nil {
+		frames = appendFrame(frames, kindData, piece)
+		if err := c.written(c.out.raw(frames)); err != nil {
 			return done, err
 		}
 		done += len(piece)
+		frames = frames[:0]
 	}
 	return len(p), nil
+}
+
+// sendAhead has frames sent with the next data.
+func (c *conn) sendAhead(frames []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = append(c.ahead, frames...)
+}
+
+func (c *conn) takeAhead() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	frames := c.ahead
+	c.ahead = nil
+	return frames
 }
 
 func (c *conn) beginWrite() error {

@@ -51,11 +51,15 @@ const (
 
 // writeFrame writes a frame with one Write.
 func writeFrame(w io.Writer, k kind, payload []byte) error {
-	b := make([]byte, frameHeader, frameHeader+len(payload))
-	b[0] = byte(k)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(payload))) // no payload has 4 GiB
-	_, err := w.Write(append(b, payload...))
+	_, err := w.Write(appendFrame(make([]byte, 0, frameHeader+len(payload)), k, payload))
 	return err
+}
+
+// appendFrame appends a frame to others.
+func appendFrame(to []byte, k kind, payload []byte) []byte {
+	to = append(to, byte(k))
+	to = binary.BigEndian.AppendUint32(to, uint32(len(payload))) // no payload has 4 GiB
+	return append(to, payload...)
 }
 
 // readFrame reads a frame of at most limit bytes. It returns io.EOF before the first byte of a

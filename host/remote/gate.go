@@ -229,15 +229,21 @@ func (g *gate) answered(k kind, payload []byte) error {
 }
 
 // DialService implements hangar.MachineGate. Unlike one to this host's Machines, the connection is
-// not the kernel's own.
+// not the kernel's own; it is a hangar.EnteringConn.
 func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return g.dial(ctx, "DialService", false, ref, port)
+	c, err := g.dial(ctx, "DialService", false, ref, port)
+	if err != nil {
+		return nil, err
+	}
+	s := &serviceConn{conn: c, gate: g}
+	c.entries = s.answered
+	return s, g.receive(c, s.ended)
 }
 
 // DialDatagrams implements hangar.MachineGate. The connection keeps datagrams apart as a socket
 // does.
 func (g *gate) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return g.dial(ctx, "DialDatagrams", true, ref, port)
+	return g.dialPlain(ctx, "DialDatagrams", true, ref, port)
 }
 
 // WakeMachine implements hangar.MachineGate.

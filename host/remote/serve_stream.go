@@ -30,9 +30,9 @@ func streams() map[string]streaming {
 			})
 		}},
 		"ExecMachine":     {2, (*Handler).exec},
-		"DialMachine":     {2, func(h *Handler, x *served) { h.dial(x, false, h.agent.DialMachine) }},
-		"DialService":     {2, func(h *Handler, x *served) { h.dial(x, false, h.gate.DialService) }},
-		"DialDatagrams":   {2, func(h *Handler, x *served) { h.dial(x, true, h.gate.DialDatagrams) }},
+		"DialMachine":     {2, func(h *Handler, x *served) { h.dial(x, false, h.agent.DialMachine, nil) }},
+		"DialService":     {2, func(h *Handler, x *served) { h.dial(x, false, h.gate.DialService, h.gate.EnterMachine) }},
+		"DialDatagrams":   {2, func(h *Handler, x *served) { h.dial(x, true, h.gate.DialDatagrams, nil) }},
 		"OpenMachineFile": {2, (*Handler).file},
 		"Enter":           {0, (*Handler).enter},
 		"OpenPushed":      {1, (*Handler).content},
@@ -150,8 +150,11 @@ func (p pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// dial connects the caller with a Machine. The time of the call bounds the dialing alone.
-func (h *Handler) dial(x *served, datagrams bool, dial func(context.Context, hangar.MachineRef, int) (net.Conn, error)) {
+// dial connects the caller with a Machine. The time of the call bounds the dialing alone. Requests
+// enter over the connection if enter is not nil.
+func (h *Handler) dial(
+	x *served, datagrams bool, dial func(context.Context, hangar.MachineRef, int) (net.Conn, error), enter func(hangar.MachineRef, int) (func(), error),
+) {
 	ref, port, err := arguments[hangar.MachineRef, int](&x.call)
 	var machine net.Conn
 	if err == nil {
@@ -168,6 +171,11 @@ func (h *Handler) dial(x *served, datagrams bool, dial func(context.Context, han
 		return
 	}
 	caller := newConn(x.r.Body, x.out, fmt.Sprintf("host %s", x.peer), datagrams, func() {}, x.abort)
+	if enter != nil {
+		v := &visitor{out: x.out, enter: func() (func(), error) { return enter(ref, port) }}
+		caller.entries = v.handle
+		defer v.leave()
+	}
 	var pumping sync.WaitGroup
 	pumping.Go(caller.pump)
 	if datagrams {

@@ -1,0 +1,142 @@
+package remote
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// serviceConn is the edge's end of a connection to a service of a Machine. Requests enter over it,
+// one after the other: what asks to be let in goes ahead of the request itself.
+type serviceConn struct {
+	*conn
+
+	gate *gate
+
+	mu       sync.Mutex  // guards what follows
+	last     uint64      // id of an entry
+	patience *time.Timer // for the answer to it; nil: it was answered
+}
+
+var _ hangar.EnteringConn = (*serviceConn)(nil)
+
+// EnterMachine implements hangar.EnteringConn. A host that does not answer in a second ends the
+// connection.
+func (c *serviceConn) EnterMachine() (leave func(), err error) {
+	if c.gate.circuit.open() {
+		return nil, c.gate.unreachable(errCircuitOpen)
+	}
+	if !c.gate.silent.allow() {
+		return nil, c.gate.unreachable(errSilent)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	in := entry{ID: c.last}
+	payload, err := json.Marshal(in)
+	if err != nil {
+		c.gate.silent.abandon()
+		return nil, err
+	}
+	c.sendAhead(appendFrame(nil, kindEnter, payload))
+	c.patience = time.AfterFunc(enterTimeout, func() {
+		if c.settle(c.gate.silent.fail) {
+			c.fail(c.gate.unreachable(errSilent))
+			c.end()
+		}
+	})
+	return sync.OnceFunc(func() { c.leave(in) }), nil
+}
+
+// leave tells the host that a request has left, unless it knows by the end of the connection.
+func (c *serviceConn) leave(in entry) {
+	payload, err := json.Marshal(in)
+	if err != nil || c.beginWrite() != nil {
+		return
+	}
+	defer c.endWrite()
+	if c.out.write(kindLeave, payload) != nil {
+		c.end()
+	}
+}
+
+// answered takes an answer of the host.
+func (c *serviceConn) answered(k kind, payload []byte) (dropped bool) {
+	switch k {
+	case kindEntered:
+		c.settle(c.gate.silent.succeed)
+	case kindRefused:
+		var r refusal
+		if err := json.Unmarshal(payload, &r); err != nil {
+			c.end()
+			return true
+		}
+		c.settle(c.gate.silent.succeed)
+		c.fail(&hangar.RefusedError{Err: r.rebuild()})
+	default: // of a later version
+	}
+	return false
+}
+
+// ended records the end of the connection.
+func (c *serviceConn) ended() { c.settle(c.gate.silent.abandon) }
+
+// settle ends the wait for an answer with a report, and returns whether there was one.
+func (c *serviceConn) settle(report func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.patience == nil {
+		return false
+	}
+	c.patience.Stop()
+	c.patience = nil
+	report()
+	return true
+}
+
+// visitor is the request that is in a Machine over one connection of the edge on another host.
+type visitor struct {
+	out   *frameWriter
+	enter func() (leave func(), err error)
+
+	id     uint64 // the caller's; 0: none is in
+	leaves func()
+}
+
+// handle lets requests in and out. Of one that is refused the data is dropped: the edge sends it
+// to another Machine.
+func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
+	var in entry
+	if err := json.Unmarshal(payload, &in); err != nil {
+		return true
+	}
+	switch k {
+	case kindEnter:
+		v.leave()
+		leaves, err := v.enter()
+		if err != nil {
+			if payload, err = json.Marshal(refusal{in.ID, faultOf(err)}); err == nil {
+				_ = v.out.write(kindRefused, payload) // the reader notices a lost connection
+			}
+			return true
+		}
+		v.id, v.leaves = in.ID, leaves
+		_ = v.out.write(kindEntered, payload)
+	case kindLeave:
+		if v.id == in.ID { // the next may have entered before
+			v.leave()
+		}
+	default: // of a later version
+	}
+	return false
+}
+
+// leave ends the visit, if there is one.
+func (v *visitor) leave() {
+	if v.leaves != nil {
+		v.leaves()
+		v.id, v.leaves = 0, nil
+	}
+}
