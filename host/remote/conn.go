@@ -209,6 +209,13 @@ func (c *conn) sendAhead(frames []byte) {
 	c.ahead = append(c.ahead, frames...)
 }
 
+// flushAhead sends frames for which there was no data.
+func (c *conn) flushAhead() {
+	if frames := c.takeAhead(); len(frames) > 0 {
+		_ = c.out.raw(frames) // the reader notices a lost connection
+	}
+}
+
 func (c *conn) takeAhead() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -96,13 +96,18 @@ func (c *serviceConn) settle(report func()) bool {
 	return true
 }
 
+// answerWithin is how long the answer to an entry may wait for the first bytes of the Machine's, to
+// be sent with them. It is far less than enterTimeout.
+const answerWithin = 50 * time.Millisecond
+
 // visitor is the request that is in a Machine over one connection of the edge on another host.
 type visitor struct {
-	out   *frameWriter
-	enter func() (leave func(), err error)
+	caller *conn
+	enter  func() (leave func(), err error)
 
 	id     uint64 // the caller's; 0: none is in
 	leaves func()
+	late   *time.Timer // sends the answer to the entry; nil: there was none yet
 }
 
 // handle lets requests in and out. Of one that is refused the data is dropped: the edge sends it
@@ -118,12 +123,17 @@ func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
 		leaves, err := v.enter()
 		if err != nil {
 			if payload, err = json.Marshal(refusal{in.ID, faultOf(err)}); err == nil {
-				_ = v.out.write(kindRefused, payload) // the reader notices a lost connection
+				_ = v.caller.out.write(kindRefused, payload) // the reader notices a lost connection
 			}
 			return true
 		}
 		v.id, v.leaves = in.ID, leaves
-		_ = v.out.write(kindEntered, payload)
+		v.caller.sendAhead(appendFrame(nil, kindEntered, payload))
+		if v.late == nil {
+			v.late = time.AfterFunc(answerWithin, v.caller.flushAhead)
+		} else {
+			v.late.Reset(answerWithin)
+		}
 	case kindLeave:
 		if v.id == in.ID { // the next may have entered before
 			v.leave()
@@ -135,6 +145,9 @@ func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
 
 // leave ends the visit, if there is one.
 func (v *visitor) leave() {
+	if v.late != nil {
+		v.late.Stop()
+	}
 	if v.leaves != nil {
 		v.leaves()
 		v.id, v.leaves = 0, nil

@@ -172,7 +172,7 @@ func (h *Handler) dial(
 	}
 	caller := newConn(x.r.Body, x.out, fmt.Sprintf("host %s", x.peer), datagrams, func() {}, x.abort)
 	if enter != nil {
-		v := &visitor{out: x.out, enter: func() (func(), error) { return enter(ref, port) }}
+		v := &visitor{caller: caller, enter: func() (func(), error) { return enter(ref, port) }}
 		caller.entries = v.handle
 		defer v.leave()
 	}
