@@ -318,7 +318,7 @@ func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 			a.opts.Log.WarnContext(ctx, "A session with the archive did not end.", "error", err)
 		}
 	}
-	// The gate keeps Collect from missing the new session.
+	// Registered under the gate, so that Collect does not take the session for a dead one.
 	if err := a.gate.Acquire(ctx, 1); err != nil {
 		s.release()
 		return nil, err
