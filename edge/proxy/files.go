@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
 )
 
-// shelves cache the static files rules of Apps, as long as no row of theirs changes.
+// shelves cache the static file rules of Apps, as long as no row of theirs changes.
 type shelves struct{ all sync.Map } // of hangar.AppID to *shelf
 
 type shelf struct {
