@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// aside counts what the node had and its primary had not, which is kept in files.
+// aside counts the files with transactions that the node had and its primary lacked.
 type aside struct {
 	mu    sync.Mutex
 	files int
@@ -18,7 +18,7 @@ type aside struct {
 
 func (n *Node) asideDir() string { return filepath.Join(n.c.Data, "diverged") }
 
-// kept notes files that were put aside.
+// kept counts files that were put aside.
 func (n *Node) kept(db string, files int, size int64) {
 	n.aside.mu.Lock()
 	n.aside.files += files
@@ -37,7 +37,7 @@ func (a *aside) now() (files int, size int64) {
 // count counts the existing files.
 func (a *aside) count(dir string) error { return a.remove(dir, time.Time{}) }
 
-// remove removes files that are older than a time, and counts those that are left.
+// remove removes files older than a time, and counts the rest.
 func (a *aside) remove(dir string, before time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar/replica"
 )
 
-// BenchmarkCommit measures transactions of one row, and BenchmarkRead those that read one: on the file system
-// itself, through the mount, and where the log is read.
+// BenchmarkCommit measures transactions of one row, and BenchmarkRead reads of one row: on the file
+// system itself, through the mount, and by reading the log.
 func BenchmarkCommit(b *testing.B) {
 	for _, mode := range []string{"wal-NORMAL", "wal-FULL", "delete-FULL"} {
 		for _, where := range []string{"plain", "strict", "tail"} {

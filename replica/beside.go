@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// beside is what programs and packages beside a node have to do with it.
+// beside holds the connections of a node with the packages and programs around it.
 type beside struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed with each change of a position or a role; nil while no one waits
@@ -21,7 +21,7 @@ type beside struct {
 	sources []measure.Source
 }
 
-// notify wakes the waiters for a position or a role. It does not block.
+// notify wakes the waiters for a position or role. It does not block.
 func (b *beside) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,7 +31,7 @@ func (b *beside) notify() {
 	}
 }
 
-// until waits until ok, which is called again after each change.
+// until waits until ok returns true, and calls it after each change.
 func (b *beside) until(ctx context.Context, ok func() bool) error {
 	for {
 		b.mu.Lock()
@@ -51,7 +51,7 @@ func (b *beside) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// keep returns the last transaction of a database that nothing beside the node needs.
+// keep returns the last transaction of a database that no package around the node needs.
 func (b *beside) keep(db string) ltx.TXID {
 	b.mu.Lock()
 	defer b.mu.Unlock()

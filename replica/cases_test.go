@@ -24,7 +24,8 @@ func whole(t *testing.T, n *testNode, db string) {
 	}
 }
 
-// TestExclusive uses locking modes in which SQLite keeps its locks, and in WAL mode has no index file.
+// TestExclusive uses locking modes in which SQLite keeps its locks, and in WAL mode has no index
+// file.
 func TestExclusive(t *testing.T) {
 	for _, journal := range []string{"wal", "delete", "truncate", "persist"} {
 		t.Run(journal, func(t *testing.T) {
@@ -63,8 +64,8 @@ func TestPageSize(t *testing.T) {
 	whole(t, n, "app.db")
 }
 
-// TestLostLog loses the end of the log, as a loss of power does, and all of it. Transactions in
-// the WAL are captured again with the same numbers and checksums; otherwise the database is one
+// TestLostLog loses the end of the log, as in a power failure, and all of it. Transactions in the
+// WAL are captured again with the same numbers and checksums; otherwise the database becomes one
 // transaction.
 func TestLostLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, segment string, size int64){
@@ -84,7 +85,7 @@ func TestLostLog(t *testing.T) {
 			n := startNode(t, nodeConfig{root: root})
 			n.ready()
 			n.exec("app.db", "wal", "CREATE TABLE t(v)")
-			// A program that is still there keeps the WAL.
+			// A program that is still running keeps the WAL.
 			conn, err := open(n.path("app.db"), "wal")
 			if err != nil {
 				t.Fatal(err)
@@ -115,7 +116,8 @@ func TestLostLog(t *testing.T) {
 	}
 }
 
-// TestHotJournal finds a database whose writer died in the middle of a transaction, and the node with it.
+// TestHotJournal opens a database whose writer died in the middle of a transaction, together with
+// the node.
 func TestHotJournal(t *testing.T) {
 	root := t.TempDir()
 	n := startNode(t, nodeConfig{root: root})
@@ -172,7 +174,7 @@ func TestTwoDatabases(t *testing.T) {
 	}
 }
 
-// TestReplicaWithoutPassthrough has transactions wait until no program has the database open.
+// TestReplicaWithoutPassthrough: transactions wait until no program has the database open.
 func TestReplicaWithoutPassthrough(t *testing.T) {
 	n := startNode(t, nodeConfig{})
 	n.ready()
@@ -187,7 +189,7 @@ func TestReplicaWithoutPassthrough(t *testing.T) {
 	}
 }
 
-// TestTailReplica has a replica without a mount follow, with a reader of an old snapshot.
+// TestTailReplica: a replica without a mount follows, with a reader of an old snapshot.
 func TestTailReplica(t *testing.T) {
 	n := startNode(t, nodeConfig{})
 	n.ready()

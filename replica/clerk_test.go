@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// clerkEnv makes this program a clerk: one process that does all jobs which need another process than the tests',
-// but not each its own.
+// clerkEnv turns this program into a clerk: one process for all jobs that need a process other than
+// the tests', but not one each.
 const clerkEnv = "HANGAR_DB_TEST_CLERK"
 
-// serveJobs does the jobs that it reads, a line each, and prints the error of each.
+// serveJobs does the jobs that it reads, one per line, and prints the error of each.
 func serveJobs() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -41,7 +41,7 @@ var clerk struct {
 	out *bufio.Scanner
 }
 
-// inProcess has the clerk do a job, and waits.
+// inProcess runs a job in the clerk, and waits.
 func (j workerJob) inProcess(tb testing.TB) error {
 	tb.Helper()
 	b, err := json.Marshal(j)

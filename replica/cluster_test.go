@@ -28,7 +28,7 @@ type network struct {
 	mu    sync.Mutex
 	names map[string]string    // by address
 	cut   map[[2]string]bool   // both ways
-	conns map[*faultyConn]bool // that are open
+	conns map[*faultyConn]bool // open ones
 	delay time.Duration        // of each write, at most
 }
 
@@ -88,7 +88,8 @@ func (n *network) isCut(ends [2]string) bool {
 	return n.cut[ends] || n.cut[[2]string{ends[1], ends[0]}]
 }
 
-// separate cuts the network between pairs of names, and heals it between all others. Connections break.
+// separate cuts the network between pairs of names, and restores it between all others. Connections
+// break.
 func (n *network) separate(pairs ...[2]string) {
 	n.mu.Lock()
 	clear(n.cut)
@@ -265,8 +266,8 @@ func (n *testNode) rows(db string) int {
 	return count
 }
 
-// TestFailover loses primaries: another node takes over with all that was replicated, under the programs that
-// have the database open, and the lost one follows it when it comes back.
+// TestFailover loses primaries: another node takes over with everything that was replicated, under
+// programs that have the database open, and the lost one follows it when it comes back.
 func TestFailover(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -299,7 +300,7 @@ func TestFailover(t *testing.T) {
 			if got := program.ask("y"); !strings.HasPrefix(got, "refused") {
 				t.Error("a program writes on a replica: ", got)
 			}
-			// And back, with the program still there.
+			// And back, with the program still running.
 			eventually(t, "the promotion", func() bool {
 				status, text := primary.post("/promote")
 				return status == http.StatusOK && text == name
@@ -318,8 +319,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestHandoffUnderWrites hands over again and again while programs write on whichever node is primary: no commit is
-// lost.
+// TestHandoffUnderWrites repeatedly hands over while programs write on the current primary: no
+// commit is lost.
 func TestHandoffUnderWrites(t *testing.T) {
 	c := newCluster(t, 0, "a", "b")
 	name, primary := c.primary()
@@ -327,7 +328,7 @@ func TestHandoffUnderWrites(t *testing.T) {
 	c.connected(name)
 	c.same("app.db")
 	ctx, cancel := context.WithCancel(context.Background())
-	counts := make(chan [2]int) // acknowledged, and those that may have happened
+	counts := make(chan [2]int) // acknowledged commits, and unknown ones
 	for _, n := range c.nodes {
 		w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Journal: "wal"})
 		go func() {
@@ -336,7 +337,7 @@ func TestHandoffUnderWrites(t *testing.T) {
 				switch answer := w.ask(""); {
 				case strings.HasPrefix(answer, "acked"):
 					count[0]++
-				case !strings.HasPrefix(answer, "refused"): // the lease went between the commit and its answer
+				case !strings.HasPrefix(answer, "refused"): // the lease was lost between the commit and its answer
 					count[1]++
 				}
 			}

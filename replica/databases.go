@@ -68,7 +68,7 @@ func (n *Node) Database(name string, create bool) (*database.DB, error) {
 	return db, nil
 }
 
-// fence is what a commit to a database asks.
+// fence returns an error if a commit to the database is not allowed.
 func (n *Node) fence(db string) error {
 	if n.Writable() {
 		return nil
@@ -117,7 +117,7 @@ func (n *Node) closeDatabases() error {
 	return errors.Join(errs...)
 }
 
-// trim removes what is too old of the logs, and what no replica needs.
+// trim removes old records that no replica needs from the logs.
 func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {

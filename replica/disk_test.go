@@ -20,14 +20,14 @@ import (
 	"github.com/hangar-platform/hangar/replica/database"
 )
 
-// sector is what a disk writes whole.
+// sector is the unit that a disk writes atomically.
 const sector = 512
 
-// diskOp is one change of a disk, or a sync, which makes changes durable: those of the content of a file, or of the names
-// in a directory.
+// diskOp is one change of a disk, or a sync, which makes changes durable: of the content of a file,
+// or of the names in a directory.
 type diskOp struct {
 	kind diskOpKind
-	file int    // whose content it is
+	file int    // file whose content it changes
 	name string // path, from the root of the disk
 	to   string // new path of a rename
 	off  int64
@@ -48,14 +48,14 @@ const (
 	diskSyncDir
 )
 
-// disk is a file system in memory that records what is done to it, in order.
+// disk is a file system in memory that records its operations, in order.
 type disk struct {
 	dir string // where it is mounted
 
 	mu     sync.Mutex
 	ops    []diskOp
 	files  int
-	before func(op int) // called before each change, with how many there were
+	before func(op int) // called before each change, with the number of changes so far
 	broken string       // suffix of files that cannot be synced, if any
 }
 
@@ -72,8 +72,8 @@ func newDisk(t *testing.T) *disk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// Files that a program had open when its node ended are open still, and would keep the
-		// server.
+		// Files that a program had open when its node ended are still open, and would keep the
+		// server running.
 		if err := unix.Unmount(d.dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
 			t.Errorf("the disk stays mounted: %v", err)
 		}
@@ -122,7 +122,7 @@ func (n *diskDir) Create(ctx context.Context, name string, _, _ uint32, _ *fuse.
 	return n.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), nil, diskOpenFlags(name), 0
 }
 
-// diskOpenFlags has each operation reach the disk at once, except for the index of a log, which
+// diskOpenFlags makes each operation reach the disk at once, except for the index of a log, which
 // programs map.
 func diskOpenFlags(name string) uint32 {
 	if strings.HasSuffix(name, database.SHM.Suffix()) {
@@ -197,7 +197,8 @@ func (f *diskFile) truncate(size int64) {
 	f.data = op.apply(f.data)
 }
 
-// Flush has the kernel ask no more when a file is closed: this process, which answers, would not end where a test is killed.
+// Flush tells the kernel not to send a request when a file is closed: otherwise this process, which
+// answers, would not end when a test is killed.
 func (f *diskFile) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
 func (f *diskFile) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
@@ -250,7 +251,7 @@ func (op *diskOp) sectors() []diskOp {
 	return all
 }
 
-// platter is the state of a disk after some operations: the durable part, and the rest.
+// platter is the state of a disk after some operations: its durable part, and the rest.
 type platter struct {
 	content map[int][]byte   // of files
 	pending map[int][]diskOp // of the content of files
@@ -262,7 +263,7 @@ func newPlatter() *platter {
 	return &platter{content: map[int][]byte{}, pending: map[int][]diskOp{}, names: map[string]int{}, naming: map[string][]diskOp{}}
 }
 
-// do has the disk do an operation.
+// do applies an operation.
 func (p *platter) do(op diskOp) {
 	switch op.kind {
 	case diskWrite, diskTruncate:
@@ -301,7 +302,7 @@ func rename(names map[string]int, op diskOp) {
 	}
 }
 
-// losses says what becomes of that which was not durable when the power went.
+// losses are what happens to changes that were not durable in a power failure.
 type losses int
 
 const (
@@ -311,7 +312,7 @@ const (
 	lossesCount
 )
 
-// after writes what a disk may have after a loss of power to a directory.
+// after writes a possible content of the disk after a power failure to a directory.
 func (p *platter) after(l losses, rng *rand.Rand, dir string) error {
 	names, content := maps.Clone(p.names), map[int][]byte{}
 	for _, in := range slices.Sorted(maps.Keys(p.naming)) {

@@ -19,16 +19,17 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// swapIn and swapOut are an operation of the register: its value is replaced, and the one before returned.
+// swapIn and swapOut are an operation of the register: it replaces the value, and returns the
+// previous one.
 type swapIn struct{ value string }
 
 type swapOut struct {
 	old   string
-	known bool // else it may have happened, now, later or never
+	known bool // otherwise it may have happened, now, later or never
 }
 
-// registerModel is a register with swaps. A swap with an unknown outcome may be put at the end, which is
-// equivalent to no swap.
+// registerModel is a register with swaps. A swap with an unknown result may be placed at the end,
+// which is equivalent to no swap.
 func registerModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return "" },
@@ -50,7 +51,7 @@ type history struct {
 	refused int
 }
 
-// swap has a program swap, and notes what it answers.
+// swap makes a program swap, and records the answer.
 func (h *history) swap(w *worker, value string) {
 	call := time.Since(h.began).Nanoseconds()
 	answer := w.ask(value)
@@ -73,7 +74,7 @@ func (h *history) swap(w *worker, value string) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: h.client, Input: swapIn{value}, Call: call, Output: out, Return: back})
 }
 
-// fault makes the network worse, or better, or sets a clock.
+// fault changes the network or a clock, for worse or better.
 func (c *cluster) fault(t *testing.T, rng *rand.Rand, names []string) {
 	name := names[rng.IntN(len(names))]
 	all := append(slices.Clone(names), "etcd")
@@ -123,10 +124,10 @@ func (c *cluster) fault(t *testing.T, rng *rand.Rand, names []string) {
 	}
 }
 
-// TestFaults has programs on three nodes swap the value of a register while the network fails in every way and clocks are set, with
-// commits that wait for one replica. The swaps that were acknowledged can be put in an order, each epoch has had one
-// writer, no node goes back, and in the end all have the same bytes. REPLICA_SECONDS is how long, REPLICA_SEED repeats the
-// faults.
+// TestFaults has programs on three nodes swap the value of a register, with commits that wait for
+// one replica, while the network fails in every way and clocks are set. Acknowledged swaps are
+// linearizable, each epoch has had one writer, no node goes back, and in the end all have the same
+// bytes. REPLICA_SECONDS is the duration, REPLICA_SEED repeats the faults.
 func TestFaults(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -202,8 +203,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// monotonic looks where a node is, which never goes back: not in its ID alone, since what no other node has may be
-// undone, but in epoch and ID.
+// monotonic checks that the position of a node never goes back. It compares epoch and ID, because
+// transactions that no other node has may be undone, which lowers the ID alone.
 func monotonic(ctx context.Context, t *testing.T, name string, n *testNode) {
 	var last lease.Mark
 	for ctx.Err() == nil {
@@ -217,7 +218,7 @@ func monotonic(ctx context.Context, t *testing.T, name string, n *testNode) {
 	}
 }
 
-// writers notes which node has committed in which epoch, as the log of a node has it.
+// writers records which node has committed in which epoch, according to a node's log.
 func (n *testNode) writers(t *testing.T, db string, by map[uint64]uint64) {
 	t.Helper()
 	log := n.Find(db).Log()
@@ -242,7 +243,7 @@ func (n *testNode) writers(t *testing.T, db string, by map[uint64]uint64) {
 	}
 }
 
-// TestRegisterModel makes sure that the model tells right from wrong.
+// TestRegisterModel checks that the model distinguishes right from wrong.
 func TestRegisterModel(t *testing.T) {
 	op := func(from, to int64, value, old string, known bool) porcupine.Operation {
 		return porcupine.Operation{ClientId: int(from), Input: swapIn{value}, Call: from, Output: swapOut{old, known}, Return: to}

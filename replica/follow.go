@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/stream"
 )
 
-// Bounds of the time between two attempts to connect to the primary, to which up to as much is added by
-// chance.
+// Bounds of the pause between attempts to connect to the primary. Jitter of up to the same length
+// is added.
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 2 * time.Second
@@ -50,7 +50,7 @@ func (n part) follow(ctx context.Context, primary lease.Peer) error {
 			return nil
 		}
 		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "err", err)
-		jitter := rand.N(backoff) //nolint:gosec // it spreads load, and protects nothing
+		jitter := rand.N(backoff) //nolint:gosec // spreads load; not a secret
 		if pause.For(ctx, backoff+jitter) != nil {
 			return nil
 		}
@@ -59,7 +59,7 @@ func (n part) follow(ctx context.Context, primary lease.Peer) error {
 	return nil
 }
 
-// settle makes the databases what a primary can continue.
+// settle brings the databases to a position that a primary can continue.
 func (n part) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -71,14 +71,14 @@ func (n part) settle(ctx context.Context) error {
 	return nil
 }
 
-// reconnect ends the connection to the primary, for another.
+// reconnect closes the connection to the primary, so that a new one is opened.
 func (n *Node) reconnect() {
 	if end := n.again.Load(); end != nil {
 		(*end)()
 	}
 }
 
-// settleTimeout bounds how long a replica waits for programs that have a database open, before it connects.
+// settleTimeout bounds the wait for programs that have a database open, before a replica connects.
 const settleTimeout = time.Second
 
 func (n *Node) newTransport() *http.Transport {
@@ -94,7 +94,7 @@ func (n *Node) newTransport() *http.Transport {
 	}
 }
 
-// follower is the node as package stream sees it, during one connection.
+// follower implements the interfaces of package stream during one connection.
 type follower struct {
 	*Node
 
@@ -177,7 +177,7 @@ func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
 	return n.id.Cluster, n.id.Epoch, over, true
 }
 
-// published is called with each change of a database.
+// published is called after each change of a database.
 func (n *Node) published(c database.Change) {
 	n.hub.Publish(c)
 	n.sender.Changed(c.Name)

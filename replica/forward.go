@@ -21,25 +21,25 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// forward is the right of this replica to write to a database, which it has from the primary.
+// forward is this replica's right, granted by the primary, to write to a database.
 type forward struct {
 	id      string
 	epoch   uint64
 	primary lease.Peer
 	expires time.Time
-	sent    ltx.Pos // the last that the primary has
+	sent    ltx.Pos // last position that was sent to the primary
 }
 
-// forwards are those of a node.
+// forwards are the rights of a node.
 type forwards struct {
 	mu   sync.Mutex
 	held map[string]forward // by database
 }
 
-// haltMargin is how long before the primary this node takes the right for ended.
+// haltMargin is how much earlier than the primary this node considers the right expired.
 const haltMargin = 5 * time.Second
 
-// forwarding returns the right to write to a database, if this node has it.
+// forwarding returns the right to write to a database, if this node holds it.
 func (n *Node) forwarding(db string) (forward, bool) {
 	n.forwards.mu.Lock()
 	f, ok := n.forwards.held[db]
@@ -47,7 +47,7 @@ func (n *Node) forwarding(db string) (forward, bool) {
 	return f, ok && time.Now().Before(f.expires) && f.epoch == n.epoch()
 }
 
-// programs is the node as the programs on its machine meet it, by the mount.
+// programs is the node as local programs see it through the mount.
 type programs struct{ *Node }
 
 // Writes implements mount.Databases.
@@ -59,8 +59,8 @@ func (n programs) Writes(db *database.DB) bool {
 	return ok
 }
 
-// Halt implements mount.Databases: on a replica it takes the halt lock of the primary, and waits until this node is
-// where the primary is.
+// Halt implements mount.Databases. On a replica it takes the halt lock of the primary, and waits
+// until this node has caught up with the primary.
 func (n programs) Halt(ctx context.Context, db *database.DB) error {
 	if n.Writable() {
 		return nil
@@ -119,7 +119,7 @@ func (n programs) Unhalt(ctx context.Context, db *database.DB) {
 	}
 }
 
-// unhalt releases the lock of the primary. If that fails, it ends by itself.
+// unhalt releases the primary's lock. If that fails, the lock expires.
 func (n programs) unhalt(ctx context.Context, db string, f forward) {
 	err := finish.Do(ctx, HaltTimeout/5, func(ctx finish.Context) error {
 		_, err := n.ask(ctx, f.primary, http.MethodDelete, "/halt", url.Values{"name": {db}, "id": {f.id}}, nil)
@@ -130,7 +130,7 @@ func (n programs) unhalt(ctx context.Context, db string, f forward) {
 	}
 }
 
-// send brings to the primary what was committed here by the right to do so.
+// send sends the primary the transactions that were committed here under the right to write.
 func (n programs) send(ctx context.Context, db *database.DB, f forward) error {
 	name := db.Name()
 	r, err := db.Log().After(f.sent)
@@ -150,8 +150,7 @@ func (n programs) send(ctx context.Context, db *database.DB, f forward) error {
 				url.Values{"name": {name}, "lockID": {f.id}, "epoch": {fmt.Sprint(f.epoch)}}, b)
 		}
 		if err != nil {
-			// Transactions that the primary does not have are put aside: a new connection finds
-			// out.
+			// A new connection puts transactions aside that the primary lacks.
 			n.forwards.mu.Lock()
 			delete(n.forwards.held, name)
 			n.forwards.mu.Unlock()
@@ -168,10 +167,10 @@ func (n programs) send(ctx context.Context, db *database.DB, f forward) error {
 	return nil
 }
 
-// maxAnswer bounds what another node answers, in bytes.
+// maxAnswer bounds the response of another node, in bytes.
 const maxAnswer = 64 << 10
 
-// ask makes a request of another node, and returns the answer if it is a success.
+// ask sends a request to another node, and returns the response if it succeeded.
 func (n *Node) ask(ctx context.Context, node lease.Peer, method, path string, query url.Values, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(node.URL, "/")+path+"?"+query.Encode(), bytes.NewReader(body))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/mount"
 )
 
-// lockToWrite takes the lock that lets programs write on a replica. The function that it returns gives it back.
+// lockToWrite takes the lock that lets programs write on a replica. The returned function releases
+// it.
 func (n *testNode) lockToWrite(t *testing.T, db string) (func(), error) {
 	t.Helper()
 	f, err := os.OpenFile(n.path(db)+"-lock", os.O_RDWR, 0)
@@ -25,8 +26,8 @@ func (n *testNode) lockToWrite(t *testing.T, db string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// TestForward writes on a replica, by the halt lock: the primary has the transactions, and no program writes there
-// meanwhile.
+// TestForward writes on a replica, under the halt lock: the primary gets the transactions, and no
+// program writes there meanwhile.
 func TestForward(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -71,7 +72,7 @@ func TestForward(t *testing.T) {
 			if got := other.Info().Aside.Files; got != 0 {
 				t.Errorf("%d files put aside", got)
 			}
-			// The primary is out of reach when the transaction is committed.
+			// The primary cannot be reached when the transaction is committed.
 			if done, err = other.lockToWrite(t, "app.db"); err != nil {
 				t.Fatal(err)
 			}

@@ -22,10 +22,11 @@ const (
 	HaltTimeout = 10 * time.Second // to get it
 )
 
-// halt is the right to write to a database of this primary from elsewhere, while no program here may.
+// halt is the right to write to a database of this primary from elsewhere, while local programs may
+// not.
 type halt struct {
 	id      string
-	epoch   uint64 // of the data
+	epoch   uint64 // in which the lock counts
 	expires time.Time
 }
 
@@ -41,7 +42,7 @@ func (h *halts) of(db string) bool {
 	return h.get(db) != nil
 }
 
-// get returns the lock of a database, unless it has ended. h.mu is held.
+// get returns the lock of a database unless it has expired. The caller holds h.mu.
 func (h *halts) get(db string) *halt {
 	l := h.held[db]
 	if l != nil && !time.Now().Before(l.expires) {
@@ -51,7 +52,7 @@ func (h *halts) get(db string) *halt {
 	return l
 }
 
-// take takes or renews the lock of a database. It reports false if another has it.
+// take takes or renews the lock of a database. It reports false if another client holds it.
 func (h *halts) take(db, id string, epoch uint64) (halt, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +99,7 @@ type HaltedPos struct {
 // ErrHalted is returned for a halt lock that another client has.
 var ErrHalted = errors.New("another has the halt lock of the database")
 
-// halt keeps the programs of this node from writing to a database, for the holder of a lock.
+// halt keeps local programs from writing to a database, for the holder of a lock.
 func (n *Node) halt(ctx context.Context, db *database.DB, id string) (Halted, error) {
 	ctx, cancel := context.WithTimeout(ctx, HaltTimeout)
 	defer cancel()
@@ -159,7 +160,7 @@ func (n endpoints) serveHalt(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveTx commits a transaction of the holder of a halt lock: a file of the LTX format.
+// serveTx commits a transaction, in an LTX file, of the holder of a halt lock.
 func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name, id := query.Get("name"), query.Get("lockID")
@@ -183,8 +184,8 @@ func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	// The lock may end while the transaction is committed, but not before: programs that begin to write then wait
-	// for the lock of writers, as Accept does.
+	// The lock may expire while the transaction is committed, but not before: programs that begin
+	// to write then wait for the writers' lock, as Accept does.
 	if !n.halts.holds(name, id, epoch) || epoch != n.epoch() {
 		http.Error(w, "the lock is not held", http.StatusConflict)
 		return

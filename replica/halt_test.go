@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// elsewhere makes a transaction of what a statement does to a copy of a database.
+// elsewhere makes a transaction from a statement on a copy of a database.
 func elsewhere(t *testing.T, n *testNode, db, statement string) []byte {
 	t.Helper()
 	old, _ := n.export(db)
@@ -64,7 +64,7 @@ func elsewhere(t *testing.T, n *testNode, db, statement string) []byte {
 	return b
 }
 
-// TestHalt has another write to the primary's database, while no program of the primary may.
+// TestHalt: another node writes to the primary's database, while no program of the primary may.
 func TestHalt(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -184,7 +184,8 @@ func (a *authority) node() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestTLS has a replica follow by TLS, and others that have no certificate, or one of another authority, not.
+// TestTLS: a replica follows over TLS, and nodes without a certificate, or with one of another
+// authority, cannot.
 func TestTLS(t *testing.T) {
 	a := newAuthority(t)
 	pool := x509.NewCertPool()

@@ -43,7 +43,7 @@ func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	if n.fixed() {
 		return "", lease.ErrFixed
 	}
-	// Writers need not wait if there is no candidate at all.
+	// Without any candidate there is no reason to block writers.
 	if _, err := (transfer{n}).successor(to, nil); err != nil {
 		return "", err
 	}
@@ -71,7 +71,7 @@ func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	}
 }
 
-// transfer brings the lease from one node to another.
+// transfer moves the lease from one node to another.
 type transfer struct{ *Node }
 
 // successor returns a connected candidate that has all of marks.
@@ -84,7 +84,8 @@ func (n transfer) successor(to string, marks map[string]ltx.TXID) (stream.Connec
 	return stream.Connected{}, ErrNoCandidate
 }
 
-// quiet waits until no program writes, while none may begin to, and returns where the databases are then.
+// quiet waits until no program writes, while none may begin to, and returns the positions of the
+// databases.
 func (n transfer) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
 	marks := map[string]ltx.TXID{}
 	for _, db := range n.All() {
@@ -163,7 +164,7 @@ func (n *Node) Promote(ctx context.Context, force bool) error {
 	return transfer{n}.awaitPrimary(ctx)
 }
 
-// awaitPrimary waits until this node may be written.
+// awaitPrimary waits until this node may be written to.
 func (n transfer) awaitPrimary(ctx context.Context) error {
 	for !n.Writable() {
 		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
@@ -198,14 +199,14 @@ func (n endpoints) servePromote(w http.ResponseWriter, r *http.Request) {
 	answerName(w, n.c.Hostname)
 }
 
-// answerName answers with the name of the primary.
+// answerName responds with the name of the primary.
 func answerName(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = io.WriteString(w, name+"\n") //nolint:gosec // plain text, and no browser guesses otherwise; the client may have gone
+	_, _ = io.WriteString(w, name+"\n") //nolint:gosec // plain text, which browsers do not sniff; the client may be gone
 }
 
-// refuse answers why a role does not change.
+// refuse responds with the reason why a role does not change.
 func (n endpoints) refuse(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	switch {

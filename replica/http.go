@@ -18,7 +18,7 @@ import (
 // DefaultPort is where a node serves HTTP.
 const DefaultPort = 20202
 
-// endpoints answers requests.
+// endpoints serves HTTP requests.
 type endpoints struct{ *Node }
 
 // Handler serves the requests of others to a node: its events, its state, copies of its
@@ -49,7 +49,7 @@ func (n *Node) Handler() http.Handler {
 	})
 }
 
-// private asks for a certificate of the client, where the configuration says which ones count.
+// private requires a client certificate, if the configuration has CAs for them.
 func (n endpoints) private(h http.Handler) http.Handler {
 	if n.c.ServerTLS == nil || n.c.ServerTLS.ClientCAs == nil {
 		return h
@@ -63,7 +63,7 @@ func (n endpoints) private(h http.Handler) http.Handler {
 	})
 }
 
-// only lets requests of some methods through, which are separated by ", ".
+// only rejects methods other than the given ones, which are separated by ", ".
 func only(methods string, h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(strings.Split(methods, ", "), r.Method) {
@@ -158,7 +158,7 @@ func (n endpoints) serveInfo(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // the client may have gone
+	_, _ = w.Write(append(b, '\n')) // the client may be gone
 }
 
 func (n endpoints) serveExport(w http.ResponseWriter, r *http.Request) {
@@ -211,7 +211,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	// Writers of the database that never end must not keep the client indefinitely.
+	// Writers of the database that never finish must not block the client indefinitely.
 	change, err := db.Import(r.Context(), r.Body)
 	switch {
 	case errors.Is(err, database.ErrBadImport):
@@ -226,7 +226,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers a request that failed by a fault of the node.
+// fail responds to a request that failed through a fault of the node.
 func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		n.c.Log.Error("request failed", "path", r.URL.Path, "err", err)

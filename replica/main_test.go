@@ -32,8 +32,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// workerEnv makes this program a writer of a database, and not the tests: programs that are killed, and
-// that lock a database against each other, are processes.
+// workerEnv turns this program into a writer of a database: programs that are killed, or that lock
+// a database against each other, have to be processes.
 const workerEnv = "HANGAR_DB_TEST_WORKER"
 
 func TestMain(m *testing.M) {
@@ -84,7 +84,7 @@ func open(path, journal string) (*sql.DB, error) {
 		var mode string
 		err := db.QueryRow("PRAGMA journal_mode=" + journal).Scan(&mode)
 		if err == nil && mode != journal {
-			err = fmt.Errorf("the journal mode is %s, not %s", mode, journal) // SQLite does not say that it is busy
+			err = fmt.Errorf("the journal mode is %s, not %s", mode, journal) // SQLite does not report that it is busy
 		}
 		if err != nil {
 			return nil, errors.Join(err, db.Close())
@@ -120,7 +120,7 @@ func (j workerJob) run() error {
 	}
 	if j.Hold {
 		fmt.Println("holding")
-		_, err := io.Copy(io.Discard, os.Stdin) // which does not end before this process
+		_, err := io.Copy(io.Discard, os.Stdin) // it does not end before this process
 		return err
 	}
 	if len(j.Statements) > 0 {
@@ -132,7 +132,7 @@ func (j workerJob) run() error {
 	rng := rand.New(rand.NewPCG(j.Seed, 1))
 	for range j.Ops {
 		changed, err := j.op(db, rng)
-		// In WAL mode a reader's snapshot may be too old to write, which no timeout helps.
+		// In WAL mode a reader's snapshot may be too old to write, and no timeout helps.
 		if e := (sqlite3.Error{}); errors.As(err, &e) && (e.Code == sqlite3.ErrBusy || e.Code == sqlite3.ErrLocked) {
 			continue
 		}
@@ -180,7 +180,7 @@ func (j workerJob) op(db *sql.DB, rng *rand.Rand) (bool, error) {
 	}
 }
 
-// transaction spills its cache, goes back to savepoints, and is rolled back at times.
+// transaction spills its cache, returns to savepoints, and is sometimes rolled back.
 func (j workerJob) transaction(db *sql.DB, rng *rand.Rand, blob func(int) string) (bool, error) {
 	tx, err := db.Begin()
 	if err != nil {
@@ -211,7 +211,7 @@ type worker struct {
 	committed int
 	done      chan error
 	in        io.Writer
-	lines     chan string // what it answers
+	lines     chan string // its answers
 }
 
 func startWorker(t *testing.T, j workerJob) *worker {
@@ -281,7 +281,7 @@ type testNode struct {
 	stop func()
 }
 
-// nodeConfig is a node on its way.
+// nodeConfig configures a node.
 type nodeConfig struct {
 	root    string // data and mount are below; made if empty
 	primary string // URL; empty for the primary itself
@@ -365,8 +365,8 @@ func (n *testNode) ready() {
 
 func (n *testNode) path(db string) string { return filepath.Join(n.dir, db) }
 
-// exec runs SQL on a database of the node, in another process: this one serves the mount, and would wait for
-// itself when it touches memory that is mapped from there.
+// exec runs SQL on a database of the node in another process: this process serves the mount, and
+// would deadlock on memory that is mapped from there.
 func (n *testNode) exec(db, journal string, statements ...string) {
 	n.t.Helper()
 	if err := (workerJob{Path: n.path(db), Journal: journal, Statements: statements}).inProcess(n.t); err != nil {
@@ -399,7 +399,7 @@ type recorder struct {
 	err    error
 }
 
-// record subscribes to /events and returns when the first event is there.
+// record subscribes to /events and returns when the first event has arrived.
 func record(t *testing.T, url string) *recorder {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -487,7 +487,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// export returns a database as /export has it, and its position.
+// export returns a database and its position from /export.
 func (n *testNode) export(db string) ([]byte, string) {
 	n.t.Helper()
 	f, err := os.CreateTemp(n.t.TempDir(), "export")
@@ -515,8 +515,8 @@ func fullSum(b []byte, pageSize uint32) ltx.Checksum {
 	return sum | ltx.ChecksumFlag
 }
 
-// replay applies the log of a database to nothing. It checks that each transaction leads to the checksum
-// that it says, and returns the database.
+// replay applies the log of a database to an empty one. It checks that each transaction leads to
+// its checksum, and returns the database.
 func (n *testNode) replay(db string) []byte {
 	n.t.Helper()
 	log := n.Find(db).Log()
@@ -555,7 +555,7 @@ func (n *testNode) replay(db string) []byte {
 	}
 }
 
-// consecutive checks that events have all IDs from the first on, each once.
+// consecutive checks that events have all IDs from the first one on, each once.
 func consecutive(t *testing.T, events []txEvent, first ltx.TXID) {
 	t.Helper()
 	for i, e := range events {

@@ -30,14 +30,14 @@ func (m member) Adopt(cluster string) error {
 	return fmt.Errorf("%w: %s, not %s", lease.ErrCluster, m.id.Cluster, cluster)
 }
 
-// Marks implements lease.Member. The node takes no part any more while it has the lock.
+// Marks implements lease.Member. With the lock, the node neither leads nor follows meanwhile.
 func (m member) Marks() map[string]lease.Mark {
 	m.part.Lock()
 	defer m.part.Unlock()
 	return m.marks()
 }
 
-// marks returns how far the databases are.
+// marks returns the marks of all databases.
 func (n *Node) marks() map[string]lease.Mark {
 	all := map[string]lease.Mark{}
 	for _, db := range n.All() {

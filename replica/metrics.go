@@ -52,5 +52,5 @@ func (n endpoints) metrics(w http.ResponseWriter, _ *http.Request) {
 		s.Measure(&p)
 	}
 	w.Header().Set("Content-Type", measure.ContentType)
-	_, _ = p.WriteTo(w) // a client that is gone cannot get an error
+	_, _ = p.WriteTo(w) // the client may be gone
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/replica"
 )
 
-// intEnv is how long a test is: the bound of a usual run, or what the environment says.
+// intEnv is the length of a test: the usual bound, or the value of the environment variable.
 func intEnv(name string, usual int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -21,10 +21,10 @@ func intEnv(name string, usual int) int {
 	return usual
 }
 
-// TestExactlyOnce has processes write to one database in every way that SQLite has, and compares what they
-// committed with the events: one for each commit, with consecutive IDs, and a checksum that a full scan
-// has, too. REPLICA_WRITERS is the number of processes, REPLICA_OPS that of operations of each, REPLICA_KILLS of how
-// many are killed, REPLICA_SEED repeats a run.
+// TestExactlyOnce lets processes write to one database in every way that SQLite has, and compares
+// their commits with the events: one for each commit, with consecutive IDs and the checksum of a
+// full scan. REPLICA_WRITERS is the number of processes, REPLICA_OPS the number of operations of
+// each, REPLICA_KILLS the number of kills, REPLICA_SEED repeats a run.
 func TestExactlyOnce(t *testing.T) {
 	type variant struct {
 		journal  string
@@ -65,7 +65,7 @@ func TestExactlyOnce(t *testing.T) {
 			n.exec("app.db", v.journal, fmt.Sprintf("PRAGMA page_size=%d", v.pageSize), "PRAGMA journal_mode="+v.journal,
 				"CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)")
 			if v.capture == replica.Tail {
-				// Until it is attached, transactions may be one.
+				// Transactions before the attachment may be merged into one.
 				eventually(t, "the database to be attached", func() bool { return n.Find("app.db") != nil && n.Find("app.db").Pos().TXID > 0 })
 			}
 			created := len(mustSettle(t, n, events, "app.db"))
@@ -94,7 +94,8 @@ func TestExactlyOnce(t *testing.T) {
 				t.Errorf("%d events for %d commits, %d writers killed", got, committed, killed)
 			}
 			integrity(t, n.path("app.db"))
-			// A rollback at the end may have left free pages, which the export makes a transaction.
+			// A rollback at the end may have left free pages, which the export commits as a
+			// transaction.
 			exported, pos := n.export("app.db")
 			all = mustSettle(t, n, events, "app.db")
 			consecutive(t, all, 1)
@@ -115,7 +116,7 @@ func TestExactlyOnce(t *testing.T) {
 	}
 }
 
-// killWorkers starts writers and kills them at random moments. It returns the commits that they told of,
+// killWorkers starts writers and kills them at random moments. It returns their reported commits,
 // and how many may have made one more.
 func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand.Rand) (committed, killed int) {
 	t.Helper()
@@ -135,12 +136,12 @@ func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand
 	if err := <-steady.done; err != nil {
 		t.Fatal("steady writer: ", err)
 	}
-	// The next program settles what the last killed one has left.
+	// The next program cleans up after the last killed one.
 	n.exec("app.db", journal, "INSERT INTO t(v) VALUES(1)")
 	return committed + steady.count() + 1, killed
 }
 
-// mustSettle waits until the last event is of the position that the database is at, and returns all.
+// mustSettle waits until the last event has the position of the database, and returns all.
 func mustSettle(t *testing.T, n *testNode, r *recorder, db string) []txEvent {
 	t.Helper()
 	var all []txEvent
@@ -151,7 +152,7 @@ func mustSettle(t *testing.T, n *testNode, r *recorder, db string) []txEvent {
 	return all
 }
 
-// TestShrink has a database lose more than 256 pages in one transaction.
+// TestShrink: a database loses more than 256 pages in one transaction.
 func TestShrink(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -176,8 +177,7 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// TestReopen has a node end and begin again, in order and without, with a WAL that is not in the database
-// file.
+// TestReopen: a node stops and starts, in order and by a kill, with a WAL that is not checkpointed.
 func TestReopen(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestReopen(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := n.Find("app.db").Pos()
-			n.stop() // under the program's feet
+			n.stop() // while the program runs
 			conn.Close()
 			n = startNode(t, nodeConfig{root: root})
 			n.ready()

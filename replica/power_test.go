@@ -25,34 +25,35 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// moment is what was promised when so many operations had reached a disk.
+// moment is what was promised after a number of operations had reached a disk.
 type moment struct {
 	ops    int
 	acked  int                          // rows of t that were acknowledged to a program
 	events map[ltx.TXID]events.Position // of transactions that were published
 }
 
-// promises are the moments of a recording, in their order.
+// promises are the moments of a recording, in order.
 type promises struct {
 	all  []moment
 	now  moment
 	seen events.Position
 }
 
-// note keeps what is promised from an operation on.
+// note records what is promised from an operation on.
 func (p *promises) note(ops int) {
 	m := p.now
 	m.ops, m.events = ops, maps.Clone(p.now.events)
 	p.all = append(p.all, m)
 }
 
-// publishes looks, before each operation of the disk, at which position a node says that a database is.
+// publishes returns a function that records, before each operation of the disk, the position that a
+// node publishes for a database.
 func (p *promises) publishes(n *testNode, db string) func(op int) {
 	p.now.events = map[ltx.TXID]events.Position{}
 	return func(op int) {
 		s, err := n.Hub().Subscribe()
 		if err != nil {
-			return // the node ends
+			return // the node is stopping
 		}
 		s.Cancel()
 		if at := s.Positions[db]; at != p.seen && at.TXID > 0 {
@@ -62,8 +63,8 @@ func (p *promises) publishes(n *testNode, db string) func(op int) {
 	}
 }
 
-// during notes what a node promises of a database while something writes to it, and ends the node. It returns the operation of its
-// disk from which on that is.
+// during records a node's promises about a database while something writes to it, and stops the
+// node. It returns the first operation of its disk to which they apply.
 func (p *promises) during(d *disk, n *testNode, write func()) (from int) {
 	d.mu.Lock()
 	from = len(d.ops)
@@ -78,7 +79,7 @@ func (p *promises) during(d *disk, n *testNode, write func()) (from int) {
 	return from
 }
 
-// at returns what was promised when so many operations had been done.
+// at returns what was promised after a number of operations.
 func (p *promises) at(ops int) moment {
 	var m moment
 	for _, next := range p.all {
@@ -90,14 +91,14 @@ func (p *promises) at(ops int) moment {
 	return m
 }
 
-// writeWithPower has programs write to a database of a node, with transactions of all sizes, and notes in p
-// which rows were acknowledged. With full each commit is synced by SQLite.
+// writeWithPower has programs write to a database of a node, with transactions of all sizes, and
+// records in p which rows were acknowledged. With full, SQLite syncs each commit.
 func writeWithPower(t *testing.T, n *testNode, d *disk, p *promises, journal string, full bool) {
 	t.Helper()
 	db := "app.db" + (workerJob{Full: full}).query()
 	n.exec(db, journal, "CREATE TABLE t(v)", "CREATE TABLE big(id INTEGER PRIMARY KEY, v)")
 	insert := func(i int) { n.exec(db, "", "INSERT INTO t VALUES("+strconv.Itoa(i)+")") }
-	if n.Info().Capture != string(replica.Tail) { // which has no files that say what is synced
+	if n.Info().Capture != string(replica.Tail) { // which has no NAME-synced files
 		w := startWorker(t, workerJob{Path: n.path("app.db"), Register: true, Full: full})
 		insert = func(i int) {
 			if got := w.ask(strconv.Itoa(i)); !strings.HasPrefix(got, "acked") {
@@ -126,7 +127,7 @@ func writeWithPower(t *testing.T, n *testNode, d *disk, p *promises, journal str
 	}
 }
 
-// recovered is a database that was opened after a loss of power.
+// recovered is a database that was opened after a power failure.
 type recovered struct {
 	t   *testing.T
 	db  *database.DB
@@ -151,7 +152,7 @@ func recoverFrom(t *testing.T, root string) *recovered {
 	return &recovered{t, db, root}
 }
 
-// rows reads the rows of table t, in their order, and checks the whole database.
+// rows reads the rows of table t, in order, and checks the whole database.
 func (r *recovered) rows() []int {
 	r.t.Helper()
 	b := r.export()
@@ -214,7 +215,7 @@ func (r *recovered) export() []byte {
 	return b
 }
 
-// chain returns the checksums of the transactions that the log has.
+// chain returns the checksums of the transactions in the log.
 func (r *recovered) chain() map[ltx.TXID]ltx.Checksum {
 	r.t.Helper()
 	log := r.db.Log()
@@ -240,8 +241,8 @@ func (r *recovered) chain() map[ltx.TXID]ltx.Checksum {
 	}
 }
 
-// keeps checks the promises: all acknowledged rows are there, in order, and the chain has each event with its
-// checksum.
+// keeps checks the promises: all acknowledged rows exist, in order, and the chain contains each
+// event with its checksum.
 func (r *recovered) keeps(m moment) {
 	r.t.Helper()
 	rows := r.rows()
@@ -262,8 +263,8 @@ func (r *recovered) keeps(m moment) {
 	}
 }
 
-// cut calls check with what a disk may have after losses of power, at some moments. REPLICA_CUTS is after how many of the
-// operations, 0: after each. REPLICA_SEED repeats a run.
+// cut calls check with possible contents of a disk after power failures, at some moments.
+// REPLICA_CUTS is the number of operations to try; 0: each. REPLICA_SEED repeats a run.
 func (d *disk) cut(t *testing.T, from int, check func(t *testing.T, ops int, root string)) {
 	t.Helper()
 	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
@@ -308,9 +309,9 @@ func (d *disk) cut(t *testing.T, from int, check func(t *testing.T, ops int, roo
 	t.Logf("%d losses of power", tried)
 }
 
-// TestPowerLoss has the power of a primary fail after each write, sync and rename of it and SQLite, with all,
-// some or none of the unsynced data on the disk. Commits are synced by SQLite, or else by the node. All
-// acknowledged rows are there, and each event is of the chain.
+// TestPowerLoss has the power of a primary fail after each write, sync and rename by it and SQLite,
+// with all, some or none of the unsynced data on the disk. Commits are synced by SQLite, or else by
+// the node. All acknowledged rows exist, and each event is in the chain.
 func TestPowerLoss(t *testing.T) {
 	for _, journal := range []string{"wal", "delete", "truncate", "persist"} {
 		for _, durable := range []bool{false, true} {
@@ -330,7 +331,7 @@ func TestPowerLoss(t *testing.T) {
 					if err := r.db.Close(); err != nil {
 						t.Fatal(err)
 					}
-					// Again, from what the first recovery has left.
+					// Again, from the result of the first recovery.
 					r = recoverFrom(t, root)
 					if _, err := r.db.Reconcile(); err != nil {
 						t.Fatal(err)
@@ -348,7 +349,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestTailPowerLoss has the power fail where logs are read: of a node, and of programs that sync each commit.
+// TestTailPowerLoss has the power fail where logs are read: of a node, and of programs that sync
+// each commit.
 func TestTailPowerLoss(t *testing.T) {
 	tailOn := func(dir string) *testNode {
 		n := startNode(t, nodeConfig{capture: replica.Tail, with: func(c *replica.Config) { c.Data, c.Dir = dir, filepath.Join(dir, "files") }})
@@ -378,8 +380,9 @@ func TestTailPowerLoss(t *testing.T) {
 	})
 }
 
-// TestReplicaPowerLoss has the power of a replica fail. It is then at a position of its primary, or knows that it has to ask
-// for what differs; and if it becomes the primary itself, it has a whole database, of the rows up to any.
+// TestReplicaPowerLoss has the power of a replica fail. Afterwards it is at a position of its
+// primary, or knows that it has to request the differences. If it becomes the primary itself, it
+// has a whole database, with a prefix of the rows.
 func TestReplicaPowerLoss(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		for _, durable := range []bool{false, true} {
@@ -406,7 +409,7 @@ func TestReplicaPowerLoss(t *testing.T) {
 							}
 						}
 					}
-					m.events = nil // those that were not synced may be gone
+					m.events = nil // unsynced ones may be gone
 					if diverged {
 						if _, err := r.db.Reconcile(); err != nil {
 							t.Fatal(err)
@@ -419,8 +422,8 @@ func TestReplicaPowerLoss(t *testing.T) {
 	}
 }
 
-// TestLogNotSynced has a sync of the log fail, before a commit in rollback mode can be: the program gets the
-// error, no event says that it was committed, and the next commit is the one that follows.
+// TestLogNotSynced: a sync of the log fails before a commit in rollback mode. The program gets the
+// error, no event reports a commit, and the next commit is the one that follows.
 func TestLogNotSynced(t *testing.T) {
 	d := newDisk(t)
 	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
@@ -451,5 +454,5 @@ func TestLogNotSynced(t *testing.T) {
 	}
 }
 
-// newRecord is a disk that is not mounted, for its count of operations alone.
+// newRecord is an unmounted disk, only for its count of operations.
 func newRecord() *disk { return &disk{} }

@@ -67,7 +67,7 @@ func startReference(t *testing.T) *reference {
 		if t.Failed() {
 			t.Logf("LiteFS: %.4000s", log.String())
 		}
-		_ = syscall.Unmount(r.dir, syscall.MNT_DETACH) // where it did not
+		_ = syscall.Unmount(r.dir, syscall.MNT_DETACH) // in case it did not
 		notMounted(t, r.dir)
 	})
 	eventually(t, "the mount of LiteFS", func() bool {
@@ -77,8 +77,8 @@ func startReference(t *testing.T) *reference {
 	return r
 }
 
-// TestReference has a program do the same on a mount of LiteFS and on one of ours: transactions have the same IDs, checksums
-// and sizes, and are the same events.
+// TestReference has a program do the same on a mount of LiteFS and on one of ours: the transactions
+// have the same IDs, checksums and sizes, and the events are the same.
 func TestReference(t *testing.T) {
 	ref := startReference(t)
 	n := startNode(t, nodeConfig{})

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// swaps replaces the value of a register, row 1 of a table that it makes, by each line that it reads, and adds a row
-// to t. It prints what became of it: "acked OLD", "refused" if nothing has happened, or "unknown".
+// swaps replaces the value of a register, row 1 of a table that it creates, with each line that it
+// reads, and adds a row to t. It prints the result: "acked OLD", "refused" if nothing has happened,
+// or "unknown".
 func (j workerJob) swaps() error {
 	lines := bufio.NewScanner(os.Stdin)
 	var db *sql.DB
@@ -28,7 +29,7 @@ func (j workerJob) swaps() error {
 		}
 		answer, again := j.swap(db, lines.Text())
 		fmt.Println(strings.ReplaceAll(answer, "\n", " "))
-		if again { // so that it may be opened to write
+		if again { // so that it can be opened for writing
 			db.Close()
 			db = nil
 		}
@@ -36,8 +37,8 @@ func (j workerJob) swaps() error {
 	return lines.Err()
 }
 
-// reads opens the database for each line that it reads, and prints how many rows t has then, or the error. The last program
-// to close the database removes its log and its index.
+// reads opens the database for each line that it reads, and prints the number of rows of t, or the
+// error. The last program to close the database removes its log and index.
 func (j workerJob) reads() error {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -60,7 +61,7 @@ func (j workerJob) count() (n int, err error) {
 	return n, db.QueryRow("SELECT count(*) FROM t").Scan(&n)
 }
 
-// query is how a database is opened.
+// query is the URL query that opens a database.
 func (j workerJob) query() string {
 	if j.Full {
 		return "?_synchronous=FULL"
@@ -74,7 +75,7 @@ func (j workerJob) swap(db *sql.DB, value string) (answer string, again bool) {
 		return fmt.Sprint("refused ", err), strings.Contains(err.Error(), "readonly") || strings.Contains(err.Error(), "I/O")
 	}
 	defer tx.Rollback()
-	// The transaction to come is the next one: no other program writes now.
+	// The coming transaction is the next one: no other program writes now.
 	_, epoch, err := j.says("synced")
 	if err != nil {
 		return fmt.Sprint("refused ", err), false
@@ -99,7 +100,7 @@ func (j workerJob) swap(db *sql.DB, value string) (answer string, again bool) {
 	if err := tx.Commit(); err != nil {
 		return fmt.Sprint("unknown ", err), true
 	}
-	// In WAL mode SQLite knows no error once it has committed.
+	// In WAL mode SQLite cannot fail after its commit.
 	after, now, err := j.says("synced")
 	if err != nil || now != epoch || after <= before {
 		return fmt.Sprintf("unknown synced %d %d, epoch %d %d: %v", before, after, epoch, now, err), false
@@ -117,7 +118,7 @@ func (j workerJob) says(file string) (first, second uint64, err error) {
 	return first, second, err
 }
 
-// ask writes a line to a worker, and returns the line that it answers.
+// ask writes a line to a worker, and returns its answer.
 func (w *worker) ask(line string) string {
 	if _, err := fmt.Fprintln(w.in, line); err != nil {
 		return fmt.Sprint("gone ", err)

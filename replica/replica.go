@@ -93,7 +93,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// capturer is what sees commits.
+// capturer observes commits.
 type capturer interface {
 	Locks(db string, f database.File) (locks.Ranges, error)
 	Written(db string, f database.File, off, n int64)
@@ -109,7 +109,7 @@ type Node struct {
 	hub    *events.Hub
 	sender *stream.Sender
 	id     identity
-	mode   string // what capture is, in words
+	mode   string // description of capture
 	strict bool
 
 	captureMu sync.Mutex
@@ -117,8 +117,8 @@ type Node struct {
 
 	mu        sync.Mutex
 	databases map[string]*database.DB
-	upstream  lease.Peer // connected to
-	heard     time.Time  // when the primary last said that this node has all
+	upstream  lease.Peer // the primary that it is connected to
+	heard     time.Time  // when the primary last confirmed that this node is up to date
 	followed  bool       // heard is set
 
 	beside beside
@@ -127,15 +127,15 @@ type Node struct {
 	sync     syncing
 	halts    halts
 	forwards forwards
-	again    atomic.Pointer[context.CancelFunc] // ends the connection to the primary, for another
+	again    atomic.Pointer[context.CancelFunc] // ends the connection to the primary, so that a new one is opened
 	part     sync.Mutex                         // held while the node leads or follows
-	leading  atomic.Uint64                      // the epoch of the lease, while the node is the primary; else 0
-	holds    atomic.Int32                       // while it is not 0, no program begins to write
-	ready    chan struct{}                      // closed when the node has been the primary, or has had all of one's transactions
+	leading  atomic.Uint64                      // epoch of the lease while the node is the primary; else 0
+	holds    atomic.Int32                       // while it is not 0, no program may begin to write
+	ready    chan struct{}                      // closed when the node has been the primary, or up to date with one
 	once     sync.Once
 }
 
-// identity is cluster.json.
+// identity is the content of cluster.json.
 type identity struct {
 	Node    uint64 `json:"node"`
 	Cluster string `json:"cluster,omitempty"`
@@ -189,7 +189,7 @@ func (n *Node) Open() error {
 	if err := (opening{n}).loadIdentity(); err != nil {
 		return err
 	}
-	// Files that a killed process has left.
+	// Files of a killed process.
 	for _, pattern := range []string{"export-*", "files/.probe-*", "log/*/spool-*"} {
 		left, err := filepath.Glob(filepath.Join(n.c.Data, pattern))
 		if err != nil {
@@ -237,10 +237,10 @@ func (n *Node) saveIdentity() error {
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
 }
 
-// opening finds the databases, and begins to show them.
+// opening finds the databases and begins to serve them.
 type opening struct{ *Node }
 
-// choose begins to capture in the way that the configuration says or the machine has.
+// choose starts to capture with the configured or best method.
 func (n opening) choose() error {
 	if n.c.Capture != Tail {
 		n.strict = true
@@ -277,7 +277,7 @@ func (n opening) tail() error {
 	return nil
 }
 
-// mount shows the databases by FUSE.
+// mount serves the databases through FUSE.
 func (n opening) mount() error {
 	if err := mount.Supported(); err != nil {
 		return err
@@ -304,7 +304,7 @@ func (n opening) mount() error {
 	return nil
 }
 
-// openAll opens every database of which there is a file or a log.
+// openAll opens every database that has a file or a log.
 func (n opening) openAll() error {
 	names := map[string]bool{}
 	files, err := os.ReadDir(n.filesDir())

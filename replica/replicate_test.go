@@ -14,7 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/replica"
 )
 
-// same waits until a replica is where its primary is, and compares their databases and events byte by byte.
+// same waits until a replica is at its primary's position, and compares their databases and events
+// byte by byte.
 func same(t *testing.T, primary, other *testNode, db string) {
 	t.Helper()
 	// An export may commit free pages that a rollback has left, so the position is known after it.
@@ -30,8 +31,8 @@ func same(t *testing.T, primary, other *testNode, db string) {
 	integrity(t, other.path(db)+"?mode=ro")
 }
 
-// TestReplica has a replica follow a primary on which processes write, with readers that hold old
-// snapshots, and compares all they have.
+// TestReplica: a replica follows a primary on which processes write, with readers that hold old
+// snapshots, and everything is compared.
 func TestReplica(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestReplica(t *testing.T) {
 			primary.exec("app.db", journal, "CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB)", "INSERT INTO t VALUES(1, 'first')")
 			same(t, primary, other, "app.db")
 			if journal == "wal" {
-				// A reader that holds a snapshot keeps nothing from being applied.
+				// A reader that holds a snapshot does not block applying.
 				reader, err := open(other.path("app.db")+"?mode=ro", "")
 				if err != nil {
 					t.Fatal(err)
@@ -110,8 +111,8 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// TestCatchUp has a replica that was away: for less than the log goes back, for more, and with content that the
-// primary never had.
+// TestCatchUp: a replica comes back after it was away for less than the log goes back, for more,
+// and with content that the primary never had.
 func TestCatchUp(t *testing.T) {
 	primary := startNode(t, nodeConfig{})
 	primary.ready()
@@ -148,7 +149,7 @@ func TestCatchUp(t *testing.T) {
 	if diverged, _ := n.Find("app.db").Diverged(); diverged {
 		t.Error("still diverged")
 	}
-	// A database of which there never was one here, and one that is dropped.
+	// A database that never existed here, and one that is dropped.
 	primary.exec("new.db", "delete", "CREATE TABLE t(v)")
 	same(t, primary, n, "new.db")
 	if err := os.Remove(primary.path("new.db")); err != nil {
@@ -161,7 +162,7 @@ func TestCatchUp(t *testing.T) {
 	eventually(t, "the lag to be small", func() bool { return n.Lag() < 3*time.Second })
 }
 
-// TestImport imports databases: a new one, over one that is open, and what is none.
+// TestImport imports databases: a new one, one over an open one, and an invalid one.
 func TestImport(t *testing.T) {
 	primary := startNode(t, nodeConfig{})
 	primary.ready()
@@ -218,7 +219,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestHTTP asks what a client may ask.
+// TestHTTP sends the requests that a client may send.
 func TestHTTP(t *testing.T) {
 	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Candidate = true }})
 	n.ready()
@@ -272,8 +273,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestRestarts writes at random while primary and replica are restarted and the log of the primary is lost, and
-// then compares primary, replica and export. REPLICA_ROUNDS is how often.
+// TestRestarts writes at random while primary and replica are restarted and the primary's log is
+// lost, and then compares primary, replica and export. REPLICA_ROUNDS is the number of rounds.
 func TestRestarts(t *testing.T) {
 	seed := uint64(intEnv("REPLICA_SEED", int(time.Now().UnixNano()%1e9)))
 	t.Logf("REPLICA_SEED=%d", seed)

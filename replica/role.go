@@ -36,10 +36,10 @@ func (n *Node) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// part is what a node does in a term.
+// part is the role of a node in a term.
 type part struct{ *Node }
 
-// play takes the part of each term.
+// play plays the node's role in each term.
 func (n part) play(ctx context.Context) error {
 	for ctx.Err() == nil {
 		term, changed := n.c.Lease.Term()
@@ -61,7 +61,7 @@ func (n part) play(ctx context.Context) error {
 	return nil
 }
 
-// during is one term.
+// during plays one term.
 func (n part) during(ctx context.Context, term lease.Term) error {
 	if !term.Held {
 		n.setRole()
@@ -89,7 +89,7 @@ func (n part) during(ctx context.Context, term lease.Term) error {
 	return quorum(n).keepQuorum(ctx, term)
 }
 
-// raise notes that there is an epoch, so that nothing of an earlier one is taken any more.
+// raise records an epoch. From then on, everything of an earlier epoch is rejected.
 func (n *Node) raise(epoch uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,17 +100,17 @@ func (n *Node) raise(epoch uint64) error {
 	return n.saveIdentity()
 }
 
-// epoch is the highest that the node has seen.
+// epoch is the highest epoch that the node has seen.
 func (n *Node) epoch() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.id.Epoch
 }
 
-// gatherTimeout bounds how long a node that becomes primary fetches what others have more.
+// gatherTimeout bounds how long a new primary fetches transactions from others.
 const gatherTimeout = 30 * time.Second
 
-// gather gets from the nodes of the election what they have more than this one.
+// gather fetches the transactions that the other nodes of the election have and this one lacks.
 func (n part) gather(ctx context.Context, term lease.Term) error {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func (n part) gather(ctx context.Context, term lease.Term) error {
 	return errors.Join(errs...)
 }
 
-// resignTimeout bounds giving up a lease that cannot be used.
+// resignTimeout bounds giving up an unusable lease.
 const resignTimeout = 5 * time.Second
 
 // lead makes this node the primary.
@@ -166,7 +166,7 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 	if err != nil {
 		return err
 	}
-	n.holds.Add(1) // until the databases are what their positions say
+	n.holds.Add(1) // until the databases match their positions
 	defer n.holds.Add(-1)
 	epoch := n.epoch()
 	for _, db := range n.All() {
@@ -176,11 +176,11 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 	n.leading.Store(term.Epoch)
 	for _, db := range n.All() {
 		if !n.strict {
-			continue // a reader of the log compares it with the database, while no one writes
+			continue // the tail compares the database with its position while no program writes
 		}
 		differed, err := db.Reconcile()
 		if errors.Is(err, database.ErrFenced) {
-			return nil // the term is over already
+			return nil // the term is already over
 		}
 		if err != nil {
 			n.leading.Store(0)
@@ -196,7 +196,7 @@ func (n part) lead(ctx context.Context, term lease.Term) error {
 	return nil
 }
 
-// connected notes which primary the node is connected to; the zero Peer means none.
+// connected records the primary that the node is connected to; the zero Peer means none.
 func (n *Node) connected(to lease.Peer) {
 	n.mu.Lock()
 	n.upstream = to
@@ -217,7 +217,7 @@ func (n *Node) Ready(ctx context.Context) error {
 // Close stops to show the databases and closes them. The caller has ended Run.
 func (n *Node) Close() error {
 	n.hub.Close()
-	n.leading.Store(0) // a program that still has a database open commits nothing more
+	n.leading.Store(0) // open programs cannot commit any more
 	var err error
 	if c := n.captures(); c != nil {
 		err = c.Close()
@@ -225,7 +225,7 @@ func (n *Node) Close() error {
 	return errors.Join(err, n.closeDatabases())
 }
 
-// captures returns what sees commits, or nil before Open.
+// captures returns the capturer, or nil before Open.
 func (n *Node) captures() capturer {
 	n.captureMu.Lock()
 	defer n.captureMu.Unlock()

@@ -15,23 +15,23 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// syncing is on which nodes transactions must be before they are acknowledged.
+// syncing tracks on which nodes a transaction must be before it is acknowledged.
 type syncing struct {
 	mu   sync.Mutex
-	now  lease.Quorum        // as the lease has it
-	next *lease.Quorum       // as the lease may have it
-	late map[string]ltx.TXID // by database: replicas did not have the transaction in time
-	last map[string]ltx.TXID // by database: the last that was acknowledged in this term
+	now  lease.Quorum        // in the lease
+	next *lease.Quorum       // possibly in the lease
+	late map[string]ltx.TXID // by database: a transaction that replicas did not get in time
+	last map[string]ltx.TXID // by database: the last acknowledged transaction of this term
 	outs int                 // commits that were not acknowledged in time
 }
 
 // ErrNotSynced is returned for a transaction that not enough replicas have acknowledged in time.
 var ErrNotSynced = errors.New("not enough replicas have the transaction")
 
-// quorum keeps note of the nodes that have all transactions.
+// quorum maintains the record of the nodes that have all transactions.
 type quorum struct{ *Node }
 
-// beginSync takes over where transactions of earlier terms are.
+// beginSync takes over the quorum of earlier terms.
 func (n quorum) beginSync(term lease.Term) {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
@@ -61,7 +61,8 @@ func (n *Node) fixed() bool {
 	return fixed
 }
 
-// late reports whether a database waits for replicas to have a transaction that they did not have in time.
+// late reports whether a database still waits for replicas to acknowledge a transaction that timed
+// out.
 func (n *Node) late(db *database.DB) bool {
 	if n.c.Replicas == 0 {
 		return false
@@ -98,11 +99,11 @@ func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	_, late := n.sync.late[name]
 	n.sync.mu.Unlock()
 	if late {
-		return nil // what undoes a transaction that was late does not wait
+		return nil // undoing a late transaction does not wait
 	}
 	err := n.await(ctx, name, id, n.c.SyncTimeout)
 	if errors.Is(err, database.ErrFenced) {
-		return err // whether others have it, the next primary knows
+		return err // whether others have it depends on the next primary
 	}
 	n.sync.mu.Lock()
 	if err == nil {
@@ -118,7 +119,7 @@ func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	return err
 }
 
-// unacknowledged is how many transactions were not acknowledged in time so far.
+// unacknowledged is the number of transactions so far that were not acknowledged in time.
 func (n *Node) unacknowledged() int {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
@@ -133,7 +134,8 @@ func (n programs) await(ctx context.Context, db string, id ltx.TXID, limit time.
 		news := n.sender.News()
 		_, changed := n.c.Lease.Term()
 		if n.stored(db, id) {
-			// Commits that are acknowledged after the term may be missed by the voters for the next primary.
+			// The voters for the next primary may miss commits that are acknowledged after the
+			// term.
 			if !n.Writable() {
 				return database.ErrFenced
 			}
@@ -165,13 +167,13 @@ func (n programs) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
 	return id, epoch, n.Writable() && epoch == n.leading.Load()
 }
 
-// quorumPause is between two changes of the quorum.
+// quorumPause is the minimum time between changes of the quorum.
 const quorumPause = 200 * time.Millisecond
 
-// keepQuorum makes the connected candidates that have everything those on which transactions are, until ctx ends.
+// keepQuorum keeps the quorum equal to the connected, caught-up candidates until ctx ends.
 func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	for n.c.Replicas == 0 && term.Quorum.Promises() && ctx.Err() == nil {
-		// The configuration no longer asks for it.
+		// The configuration no longer requires a quorum.
 		if n.c.Lease.SetQuorum(ctx, term.Epoch, lease.Quorum{}) == nil {
 			break
 		}
@@ -192,7 +194,7 @@ func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	return nil
 }
 
-// changeQuorum changes the quorum, if other nodes are connected than it has.
+// changeQuorum changes the quorum if other nodes are connected than those in it.
 func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 	n.sync.mu.Lock()
 	now := n.sync.now
@@ -201,8 +203,9 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 	if next.Equal(now) || len(next.Nodes) < next.Copies {
 		return nil
 	}
-	n.setNext(&next) // from here on transactions are stored by both
-	// Earlier acknowledged commits are on all nodes of the next quorum once those have the current positions.
+	n.setNext(&next) // from here on, a transaction must be stored by both quorums
+	// Once the nodes of the next quorum have the current positions, they have all commits that were
+	// acknowledged before.
 	marks := map[string]ltx.TXID{}
 	for _, db := range n.All() {
 		marks[db.Name()] = db.Pos().TXID
@@ -213,7 +216,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 			break
 		}
 		if !within(next.Nodes, n.candidates(nil)) {
-			// A node went: another quorum is due. This one was never noted.
+			// A node disconnected, so another quorum is needed. This one was never in the lease.
 			n.setNext(nil)
 			n.sender.Announce()
 			return nil
@@ -232,7 +235,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 		if ctx.Err() != nil || errors.Is(err, lease.ErrNotHeld) {
 			return err
 		}
-		// It may have been noted: until that is known, both count.
+		// The lease may have the new quorum: until that is known, both count.
 		n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
 		if pause.For(ctx, quorumPause) != nil {
 			return err
@@ -245,7 +248,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 	return nil
 }
 
-// within reports whether all nodes are among others.
+// within reports whether others contains all of nodes.
 func within(nodes, others []uint64) bool {
 	return !slices.ContainsFunc(nodes, func(node uint64) bool { return !slices.Contains(others, node) })
 }
@@ -256,8 +259,8 @@ func (n quorum) setNext(q *lease.Quorum) {
 	n.sync.next = q
 }
 
-// candidates returns this node and the candidates that follow it and have all of marks; of a fixed primary, all
-// replicas.
+// candidates returns this node and the connected candidates that have all of marks. With a fixed
+// primary, all replicas count.
 func (n *Node) candidates(marks map[string]ltx.TXID) []uint64 {
 	all := map[uint64]bool{n.ID(): true}
 	for _, f := range n.sender.Followers(marks) {

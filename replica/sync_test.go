@@ -21,8 +21,9 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// TestSync has commits wait for a replica. Without one they are not acknowledged: in rollback mode SQLite
-// undoes the transaction, in WAL mode no other can begin. Once the replica is back, both continue.
+// TestSync: commits wait for a replica. Without one they are not acknowledged: in rollback mode
+// SQLite undoes the transaction, in WAL mode no other can begin. Once the replica is back, both
+// continue.
 func TestSync(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestDiverged has a primary commit what no other node gets, be cut off, and come back: its
+// TestDiverged: a primary commits what no other node gets, is cut off, and comes back. Its
 // transactions are put aside, as transactions and as pages, and lead from the new content to the
 // old.
 func TestDiverged(t *testing.T) {
@@ -149,7 +150,7 @@ func TestDiverged(t *testing.T) {
 	}
 }
 
-// apply brings a transaction into a database file.
+// apply applies a transaction to a database file.
 func apply(file []byte, tx *txlog.Tx) []byte {
 	size := int(tx.Commit) * int(tx.PageSize)
 	next := make([]byte, size)
@@ -160,8 +161,8 @@ func apply(file []byte, tx *txlog.Tx) []byte {
 	return next
 }
 
-// TestOrphan has a program commit after its node has lost the lease: in rollback mode it fails, in WAL mode SQLite
-// takes no error, and the transaction is put aside.
+// TestOrphan: a program commits after its node has lost the lease. In rollback mode the commit
+// fails; in WAL mode SQLite cannot handle an error, and the transaction is put aside.
 func TestOrphan(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
@@ -204,8 +205,8 @@ func TestOrphan(t *testing.T) {
 	}
 }
 
-// TestCutWriter loses the primary while a program is in the middle of a transaction, of which a part is in the
-// database file already, and then the program.
+// TestCutWriter loses the primary while a program is in the middle of a transaction, part of which
+// is already in the database file, and then the program.
 func TestCutWriter(t *testing.T) {
 	for _, journal := range []string{"wal", "delete", "persist"} {
 		t.Run(journal, func(t *testing.T) {
@@ -236,7 +237,7 @@ func TestCutWriter(t *testing.T) {
 	}
 }
 
-// TestRoles asks for changes of roles that must be refused.
+// TestRoles requests role changes that must be refused.
 func TestRoles(t *testing.T) {
 	fixed := startNode(t, nodeConfig{})
 	fixed.ready()

@@ -16,13 +16,13 @@ import (
 	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
-// showsMember reports whether this process holds a lock of its own, as SQLite does and looks for, that says that an index is
-// in use.
+// showsMember reports whether this process holds a lock of its own, of the kind that SQLite takes
+// and looks for, that marks an index as in use.
 func showsMember(t *testing.T, shm string) bool {
 	t.Helper()
 	info, err := os.Stat(shm)
 	if err != nil {
-		return false // no program has made it yet
+		return false // no program has created it yet
 	}
 	all, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -33,8 +33,9 @@ func showsMember(t *testing.T, shm string) bool {
 	return regexp.MustCompile(lock).Match(all)
 }
 
-// TestTailMember has a node join a program that has the database open. gVisor shows SQLite no locks of open files, so the
-// node has to hold one of its process, whether the program was there first or not, and to take it again where it is lost.
+// TestTailMember: a node joins a program that has the database open. gVisor does not show SQLite
+// locks of open files, so the node has to hold one of its process, whether the program was first or
+// not, and to take it again if it is lost.
 func TestTailMember(t *testing.T) {
 	n := startNode(t, nodeConfig{capture: replica.Tail})
 	n.ready()
@@ -43,7 +44,7 @@ func TestTailMember(t *testing.T) {
 	eventually(t, "the database to be captured", func() bool { return program.count() == 1 && n.Position("app.db") > 0 })
 	shm := path + "-shm"
 	eventually(t, "the lock of the process", func() bool { return showsMember(t, shm) })
-	// It ends with any descriptor of the file.
+	// Closing any descriptor of the file ends it.
 	f, err := os.Open(shm)
 	if err != nil {
 		t.Fatal(err)
@@ -55,8 +56,8 @@ func TestTailMember(t *testing.T) {
 	eventually(t, "the database to be captured", func() bool { return n.Position("app.db") > before })
 }
 
-// TestTailReaders has programs open a replica's database, read it and close it, as some do for
-// each request, while transactions arrive: a program reads what was applied before it opened the
+// TestTailReaders: programs open a replica's database, read it and close it, as some do for each
+// request, while transactions arrive. A program reads what was applied before it opened the
 // database.
 func TestTailReaders(t *testing.T) {
 	primary := startNode(t, nodeConfig{capture: replica.Tail})

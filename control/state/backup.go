@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// bumpRevisions is by how much a restored state is later than its backup, so that no revision that
-// was given out since is given out again for something else.
+// bumpRevisions is how far a restored state is ahead of its backup, so that no revision that was
+// used since is used again for something else.
 const bumpRevisions = 1_000_000_000
 
 // Backup writes the whole of the state as of one revision, in the form of an etcd snapshot.
@@ -35,7 +35,7 @@ func (s *Etcd) Backup(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// restored is who the member of a directory is after Restore: one that is alone.
+// restored is the identity of a directory's single member after Restore.
 type restored struct{ name, url string }
 
 var alone = restored{"hangar", embed.DefaultInitialAdvertisePeerURLs}
@@ -53,7 +53,7 @@ func Restore(dir, backup string, now time.Time, log *slog.Logger) (kept string, 
 	}
 	defer lock.Close()
 	fresh := filepath.Join(dir, memberDir+".restored")
-	if err := os.RemoveAll(fresh); err != nil { // of a restore that did not get to its end
+	if err := os.RemoveAll(fresh); err != nil { // left by an interrupted restore
 		return "", err
 	}
 	err = snapshot.NewV3(zap.New(slogCore{log: log})).Restore(snapshot.RestoreConfig{

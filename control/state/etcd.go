@@ -34,21 +34,22 @@ const (
 )
 
 const (
-	tickMillis      = 10  // one member elects itself; short ticks only shorten its start
+	tickMillis      = 10  // a single member elects itself; short ticks only shorten its start
 	electionMillis  = 100 // ten ticks
 	dialTimeout     = 5 * time.Second
 	keepAlive       = 10 * time.Second
 	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
-	maxRequestBytes = 1 << 21  // above MaxTxnBytes with what etcd adds
-	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts late
-	// keptWrites stay in memory after a snapshot. A start must not drop what it has to apply: raft panics if it
-	// begins an election (after electionMillis) while its first writes are still synced to a slow disk, and the
-	// writes that were applied meanwhile are gone (go.etcd.io/raft: hasUnappliedConfChanges).
+	maxRequestBytes = 1 << 21  // MaxTxnBytes plus etcd's overhead
+	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts slowly
+	// keptWrites stay in memory after a snapshot. A start must not drop what it has to apply: raft
+	// panics if it begins an election (after electionMillis) while its first writes are still being
+	// synced to a slow disk, and writes applied meanwhile are gone (go.etcd.io/raft:
+	// hasUnappliedConfChanges).
 	keptWrites = 2 * replayedAtMost
-	keptLogs   = 2 // files of old writes, of 64 MB each
+	keptLogs   = 2 // old log files, of 64 MB each
 )
 
-// memberDir is etcd's own directory in that of the state.
+// memberDir is etcd's own directory below the state's.
 const memberDir = "member"
 
 // EtcdConfig says where the state is kept.
@@ -157,9 +158,8 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 	return nil
 }
 
-// makeRoom gives free pages of the file back to the file system, and lifts the
-// alarm of a member that had reached its quota; it is raised again if that is
-// still so.
+// makeRoom returns free pages of the file to the file system, and clears the alarm of a member that
+// had reached its quota; if it still exceeds the quota, the alarm is raised again.
 func (s *Etcd) makeRoom(ctx context.Context) {
 	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()) == nil {
 		if err := db.Defrag(); err != nil {
@@ -173,8 +173,8 @@ func (s *Etcd) makeRoom(ctx context.Context) {
 	}
 }
 
-// memberConfig is a cluster of one that cannot be reached from outside: its URLs are
-// names that etcd records for itself, and it listens on none.
+// memberConfig is a cluster of one that cannot be reached from outside: its URLs are only names
+// that etcd records, and it does not listen on them.
 func memberConfig(cfg EtcdConfig) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "hangar"
@@ -193,8 +193,8 @@ func memberConfig(cfg EtcdConfig) *embed.Config {
 	return c
 }
 
-// lockDir keeps a second process from blocking on etcd's own lock. The kernel drops the
-// lock when the process dies.
+// lockDir keeps a second process from blocking on etcd's own lock. The kernel releases the lock
+// when the process dies.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Etcd) Close() error {
 	}
 	err := s.client.Close()
 	if errors.Is(err, context.Canceled) {
-		err = nil // what closing an in-process client always answers
+		err = nil // closing an in-process client always returns it
 	}
 	if s.member != nil {
 		s.member.Close()
@@ -258,7 +258,7 @@ func (s *Etcd) List(ctx context.Context, prefix string, o ListOptions) (Page, er
 	from := s.prefix + prefix
 	end := clientv3.GetPrefixRangeEnd(from)
 	if o.After != "" && o.After >= prefix {
-		from = s.prefix + o.After + "\x00" // past end if After is: etcd answers with nothing then
+		from = s.prefix + o.After + "\x00" // past end if After is; etcd then returns nothing
 	}
 	opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(int64(o.limit())), clientv3.WithRev(int64(o.Revision))}
 	if o.KeysOnly {
@@ -292,7 +292,7 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 			return
 		}
 		watching, cancel := context.WithCancel(s.watchContext(ctx))
-		defer cancel() // ends the watch when the caller breaks off
+		defer cancel() // ends the watch when the caller stops iterating
 		for r := range s.client.Watch(watching, s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from))) {
 			if err := r.Err(); err != nil {
 				if ctx.Err() == nil {
@@ -314,16 +314,16 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 	}
 }
 
-// watchContext is that of every watch. Those of one context with the same metadata
-// share a stream, which receives progress notifications.
+// watchContext is the context of every watch. Watches with the same context metadata share a
+// stream, which receives progress notifications.
 func (s *Etcd) watchContext(ctx context.Context) context.Context {
 	if s.member == nil {
-		return clientv3.WithRequireLeader(ctx) // a member that lost its cluster says so instead of staying silent
+		return clientv3.WithRequireLeader(ctx) // a member without quorum then returns an error instead of staying silent
 	}
 	return ctx
 }
 
-// progress makes every Watch yield how far it is.
+// progress makes every Watch yield its progress.
 func (s *Etcd) progress(ctx context.Context) error {
 	if err := s.client.RequestProgress(s.watchContext(ctx)); err != nil {
 		return s.classify(ctx, "ask for progress of", "watches", err)
@@ -331,12 +331,12 @@ func (s *Etcd) progress(ctx context.Context) error {
 	return nil
 }
 
-// current implements current. An embedded member of its own has no other writer.
+// current implements current. An embedded single member has no other writer.
 func (s *Etcd) current(ctx context.Context) (Revision, error) {
 	if s.member != nil {
 		return 0, nil
 	}
-	r, err := s.client.Get(ctx, s.prefix, clientv3.WithCountOnly()) // any read that is linearizable
+	r, err := s.client.Get(ctx, s.prefix, clientv3.WithCountOnly()) // any linearizable read
 	if err != nil {
 		return 0, s.classify(ctx, "get", "the newest revision", err)
 	}
@@ -416,9 +416,8 @@ func (s *Etcd) batch(events []*clientv3.Event) Batch {
 	return b
 }
 
-// classify turns what callers tell apart into the errors of this package. The end
-// of the caller's own context stays one; running out of a call's limit does not
-// look like it.
+// classify converts errors that callers distinguish into those of this package. The end of the
+// caller's own context remains one; exceeding a call's limit does not look like it.
 func (s *Etcd) classify(ctx context.Context, verb, key string, err error) error {
 	switch {
 	case s.closed.Load():

@@ -54,7 +54,7 @@ func (s *Etcd) Revoke(ctx context.Context, id LeaseID) (Revision, error) {
 	return Revision(r.Header.Revision), nil
 }
 
-// seconds is a time to live in whole seconds, at least MinLease.
+// seconds rounds a time to live to whole seconds, at least MinLease.
 func seconds(ttl time.Duration) int64 {
 	return int64((max(ttl, MinLease) + time.Second - 1) / time.Second)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
 )
 
-// TestFullDisk writes to the state while others fill the disk again and again, to the last
-// byte. Writes are durable or refused with the reason; the process survives, and starts on
-// the full disk; reads go on.
+// TestFullDisk writes to the state while others repeatedly fill the disk to the last byte. Writes
+// are durable or refused with the reason; the process survives, and starts on the full disk; reads
+// continue.
 func TestFullDisk(t *testing.T) {
 	kinds, writes := disktest.Kinds(), 2000
 	if testing.Short() {
@@ -105,8 +105,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestStartNeedsNoFile: the file that etcd makes at each start is there before, because a full
-// disk may have no room for another file.
+// TestStartNeedsNoFile: the file that etcd creates at each start exists before, because a full disk
+// may have no room for another file.
 func TestStartNeedsNoFile(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {

@@ -2,10 +2,10 @@ package state
 
 import "github.com/hangar-platform/hangar"
 
-// The keys of the state, but for those of packages auth and oidc. Names and ids cannot hold a
-// slash, so that a prefix that ends with one selects exactly the things of one App,
-// organization or host. What an App or organization has is found by its id: the next one of
-// the same name finds nothing of it.
+// Keys of the state, except for those of packages auth and oidc. Names and ids cannot contain a
+// slash, so a prefix that ends with one selects exactly the records of one App, organization or
+// host. The content of an App or organization is found by its id: the next one of the same name
+// finds nothing of it (ADR 28).
 const (
 	OrgsPrefix         = "/orgs/"            // <org>
 	NetworksPrefix     = "/networks/"        // <id of the org>/<network>

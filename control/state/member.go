@@ -66,7 +66,7 @@ func Paths() []string {
 	}
 }
 
-// member is one of a cluster, in this process.
+// member is a member of a cluster in this process.
 type member struct {
 	cfg    MemberConfig
 	etcd   *embed.Etcd
@@ -85,9 +85,9 @@ func hasMember(dir string) bool {
 	return err == nil
 }
 
-// startMember starts the member of a directory, or makes one: of a cluster of its own, or, with
-// peers, of the cluster that they are, which has added it. Each of them is "name=URL". It is not
-// waited for.
+// startMember starts the member of a directory, or creates one: of a cluster of its own or, with
+// peers, of the cluster of these peers, which has added it. Each peer is "name=URL". It does not
+// wait for the member to be ready.
 func startMember(ctx context.Context, cfg MemberConfig, peers []string) (_ *member, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state: %w", err)
@@ -159,18 +159,18 @@ func (m *member) ready() bool {
 	}
 }
 
-// id is that of the member in its cluster.
+// id is the member's id in its cluster.
 func (m *member) id() uint64 { return uint64(m.etcd.Server.MemberID()) }
 
 // cluster is the id of its cluster.
 func (m *member) cluster() uint64 { return uint64(m.etcd.Server.Cluster().ID()) }
 
-// stopped is closed when the member has ended: by itself only if its cluster has removed it, or
-// if it cannot go on.
+// stopped is closed when the member has ended. It ends by itself only if its cluster has removed
+// it, or if it cannot continue.
 func (m *member) stopped() <-chan struct{} { return m.etcd.Server.StopNotify() }
 
-// admit refuses writes that the disk has no room for; see room. Those that other members let in
-// come by another way, for which tend takes room ahead.
+// admit refuses writes that the disk has no room for; see room. Writes that other members admit do
+// not pass through it; tend allocates room for them.
 func (m *member) admit(ctx context.Context, in any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if write, ok := in.(*pb.TxnRequest); ok {
 		var txn Txn
@@ -188,7 +188,7 @@ func (m *member) admit(ctx context.Context, in any, _ *grpc.UnaryServerInfo, nex
 	return next(ctx, in)
 }
 
-// tend takes room for what is written, and has the leader forget old revisions.
+// tend allocates room for writes, and makes the leader compact old revisions.
 func (m *member) tend(ctx context.Context) {
 	history := cmp.Or(m.cfg.History, DefaultHistory)
 	for due := int64(0); pause.For(ctx, tendEvery) == nil; {
@@ -223,7 +223,7 @@ func (m *member) close() error {
 	m.calls.Stop()
 	err := m.client.Close()
 	if errors.Is(err, context.Canceled) {
-		err = nil // what closing an in-process client always answers
+		err = nil // closing an in-process client always returns it
 	}
 	m.etcd.Close()
 	return errors.Join(err, m.lock.Close())

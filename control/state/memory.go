@@ -25,7 +25,7 @@ type Memory struct {
 	lastLease LeaseID
 }
 
-// version is what a key was from a revision on.
+// version is the value of a key from a revision on.
 type version struct {
 	revision Revision
 	value    []byte
@@ -137,8 +137,8 @@ func (m *Memory) Watch(ctx context.Context, prefix string, from Revision) iter.S
 	}
 }
 
-// since returns the changes from a revision on, the revision until which they
-// are complete, and a channel that is closed when there are more.
+// since returns the changes from a revision on, the revision up to which they are complete, and a
+// channel that is closed when there are more.
 func (m *Memory) since(prefix string, from Revision) ([]Batch, Revision, <-chan struct{}, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,7 +189,7 @@ func (m *Memory) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	return m.revision, nil
 }
 
-// write makes the writes one revision, if they change anything. m.mu is held.
+// write applies writes as one revision, if they change anything. m.mu is held.
 func (m *Memory) write(ops []Op) {
 	next := m.revision + 1
 	batch := Batch{Revision: next}

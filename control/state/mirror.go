@@ -30,11 +30,11 @@ type MirrorConfig struct {
 }
 
 const (
-	mirrorRoot     = "/"                   // all keys of hangar are below it; what is not is not kept
+	mirrorRoot     = "/"                   // keys outside of it are not kept
 	mirrorDegree   = 32                    // of the tree
-	mirrorPatience = 10 * time.Second      // until a write of our own must have come back by the watch
-	progressAfter  = 10 * time.Millisecond // of waiting, an etcd that others use, too, is asked how far it is
-	minWatchPause  = 50 * time.Millisecond // before a watch that broke is taken up again
+	mirrorPatience = 10 * time.Second      // bounds the time until the watch delivers our own write
+	progressAfter  = 10 * time.Millisecond // after so long, a waiter asks an etcd with other users for its progress
+	minWatchPause  = 50 * time.Millisecond // before a broken watch is resumed
 	maxWatchPause  = 2 * time.Second
 )
 
@@ -70,7 +70,7 @@ type Mirror struct {
 	misses misses
 }
 
-// image is a state of the Store. It is never changed.
+// image is an immutable state of the Store.
 type image struct {
 	items    *btree.BTreeG[Item]
 	revision Revision
@@ -82,13 +82,13 @@ type waiter struct {
 	reached  chan struct{} // closed when the mirror has it
 }
 
-// progresser is a Store that can be asked to tell its watchers how far they are,
-// which they otherwise do not learn when what was written is not theirs.
+// progresser is a Store that can be asked to report its progress to watchers. Otherwise they do not
+// learn of writes outside of their prefix.
 type progresser interface {
 	progress(ctx context.Context) error
 }
 
-// parsed holds what the value of an item means.
+// parsed holds the parsed value of an item.
 type parsed struct{ value atomic.Pointer[any] }
 
 // Parse returns what parse makes of the value of an item. If the item is one that a
@@ -153,7 +153,7 @@ func (m *Mirror) keepsAll(prefix string) bool {
 	return m.keeps(prefix) && !slices.ContainsFunc(m.except, func(p string) bool { return strings.HasPrefix(p, prefix) })
 }
 
-// load reads all that is kept, as of one revision.
+// load reads everything that is kept, as of one revision.
 func (m *Mirror) load(ctx context.Context) (*image, error) {
 	items := btree.NewG(mirrorDegree, func(a, b Item) bool { return a.Key < b.Key })
 	var o ListOptions
@@ -166,7 +166,7 @@ func (m *Mirror) load(ctx context.Context) (*image, error) {
 		for _, item := range page.Items {
 			o.After = item.Key
 			if i := slices.IndexFunc(m.except, func(p string) bool { return strings.HasPrefix(item.Key, p) }); i >= 0 {
-				o.After = m.except[i] + "\xff" // sorts behind all of them: keys are text
+				o.After = m.except[i] + "\xff" // sorts after all of them, because keys are text
 				continue
 			}
 			item.parsed = new(parsed)
@@ -192,7 +192,7 @@ func (m *Mirror) show(next *image) {
 	})
 }
 
-// follow is the one goroutine of a Mirror, and the only one that shows images.
+// follow is the only goroutine of a Mirror, and alone shows images.
 func (m *Mirror) follow(ctx context.Context) {
 	defer close(m.done)
 	delay := minWatchPause
@@ -231,7 +231,7 @@ func (m *Mirror) watch(ctx context.Context) error {
 func (m *Mirror) apply(batch Batch) {
 	last := m.now.Load()
 	if batch.Revision <= last.revision {
-		return // tells only how far the watch is
+		return // it only reports the progress of the watch
 	}
 	next := &image{items: last.items, revision: batch.Revision}
 	for _, c := range batch.Changes {
@@ -239,7 +239,7 @@ func (m *Mirror) apply(batch Batch) {
 			continue
 		}
 		if next.items == last.items {
-			next.items = last.items.Clone() // shares what is not changed
+			next.items = last.items.Clone() // shares unchanged nodes
 		}
 		if c.Deleted {
 			next.items.Delete(c.Item)
@@ -294,7 +294,7 @@ func (m *Mirror) forget(w waiter) {
 	m.waiters = slices.DeleteFunc(m.waiters, func(x waiter) bool { return x == w })
 }
 
-// usable returns what reads see, nil before Open.
+// usable returns the image that reads see, or nil before Open.
 func (m *Mirror) usable(ctx context.Context) (*image, error) {
 	if m.closed.Load() {
 		return nil, ErrClosed

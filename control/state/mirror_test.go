@@ -22,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// mirrored is a Mirror with its store, as the suite wants it.
+// mirrored is a Mirror with its store, for the suite.
 type mirrored struct {
 	*state.Mirror
 	store statetest.Store
@@ -66,7 +66,7 @@ func TestMirrorBeforeOpen(t *testing.T) {
 	})
 }
 
-// slow is a store whose watches lag, and break now and then.
+// slow is a store whose watches lag, and sometimes break.
 type slow struct {
 	statetest.Away // neither reads nor watches answer while it is lost
 
@@ -97,8 +97,8 @@ func (s *slow) Watch(ctx context.Context, prefix string, from state.Revision) it
 	}
 }
 
-// TestMirrorsOfOneStore lets two processes increment a counter: no increment is
-// lost, and what a process reads never goes back.
+// TestMirrorsOfOneStore lets two processes increment a counter: no increment is lost, and a
+// process's reads never go back.
 func TestMirrorsOfOneStore(t *testing.T) {
 	s := newSlow()
 	a, b := mirror(t, s), mirror(t, s)
@@ -115,7 +115,7 @@ func TestMirrorsOfOneStore(t *testing.T) {
 				for done := 0; done < each; {
 					item, err := m.Get(t.Context(), "/n")
 					if errors.Is(err, state.ErrNotFound) && last < 0 {
-						continue // the other process was not heard of yet
+						continue // the other process's write has not arrived yet
 					}
 					if err != nil {
 						t.Error(err)
@@ -184,8 +184,8 @@ func TestMirrorConflictIsFresh(t *testing.T) {
 	}
 }
 
-// TestMirrorAnswersWhileTheStoreIsAway, and catches up when it is back, also when
-// what happened meanwhile was compacted.
+// TestMirrorAnswersWhileTheStoreIsAway: it also catches up when the store is back, even if the
+// changes meanwhile were compacted.
 func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compacted=%v", compacted), func(t *testing.T) {
@@ -271,8 +271,7 @@ func TestMirrorParsesOnce(t *testing.T) {
 	}
 }
 
-// TestMirrorOfSharedEtcd: other users of an etcd make revisions of which no watch of
-// ours tells.
+// TestMirrorOfSharedEtcd: other users of an etcd make revisions that our watches do not report.
 func TestMirrorOfSharedEtcd(t *testing.T) {
 	endpoint := etcdtest.Start(t)
 	s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Endpoints: []string{endpoint}, Prefix: "/mine", Log: slog.New(slog.DiscardHandler)})

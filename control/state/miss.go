@@ -9,34 +9,34 @@ import (
 )
 
 const (
-	missPatience = time.Second // for the Store to answer its revision and the watch to reach it
+	missPatience = time.Second // for the Store to return its revision and the watch to reach it
 	missPause    = time.Second // how long misses are answered from memory after a timeout
 )
 
-// current is a Store that can be asked what its newest revision is.
+// current is a Store that can return its newest revision.
 type current interface {
 	// current returns 0 if no other process writes to the Store.
 	current(ctx context.Context) (Revision, error)
 }
 
 // misses bring a Mirror up to date for readers of missing keys. All readers that arrive during a
-// request to the Store share the next one, so there is one request at a time for any number of them.
+// request to the Store share the next one, so any number of them cause one request at a time.
 type misses struct {
 	work   *background.Group
 	store  current // nil: it cannot be asked
 	mirror *Mirror
 
-	asking chan struct{} // holds a token while a question is under way
+	asking chan struct{} // holds a token while a request is in flight
 
-	mu    sync.Mutex // guards what follows
-	next  *question  // that is not asked yet; nil: there is none
-	until time.Time  // nothing is asked before, because there was no answer
+	mu    sync.Mutex // guards the fields below
+	next  *question  // not sent yet; nil: none
+	until time.Time  // no requests before this time, because the last one failed
 }
 
-// question is one that some wait for.
+// question is a request that readers share.
 type question struct {
-	answered chan struct{} // closed when reads see what there was when it was asked
-	ok       bool          // they do; valid once answered is closed
+	answered chan struct{} // closed when reads see everything from before the request
+	ok       bool          // whether they do; valid once answered is closed
 }
 
 // open is called before the Mirror is used.
@@ -50,8 +50,8 @@ func (q *misses) close() {
 	q.work.Wait()
 }
 
-// catchUp returns true when the Mirror has all that the Store had at the time of the call. It returns
-// false if that cannot be found out in time, and if the Mirror has it anyway.
+// catchUp returns true when the Mirror has everything that the Store had at the time of the call.
+// It returns false if that cannot be determined in time, or if the Mirror has no need to ask.
 func (q *misses) catchUp(ctx context.Context) bool {
 	if q.store == nil {
 		return false
@@ -68,7 +68,7 @@ func (q *misses) catchUp(ctx context.Context) bool {
 	}
 }
 
-// share returns the question that will be asked next; nil: none is.
+// share returns the next question to be asked; nil: none.
 func (q *misses) share() *question {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -89,7 +89,7 @@ func (q *misses) ask(asked *question) {
 	q.asking <- struct{}{}
 	defer func() { <-q.asking }()
 	q.mu.Lock()
-	q.next = nil // later callers may look for later writes
+	q.next = nil // later callers may need later writes
 	q.mu.Unlock()
 	ctx, cancel := context.WithTimeout(q.work.Context, missPatience)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// distant is a Store that is slow to say how far it is, or does not say it.
+// distant is a Store that is slow to return its revision, or never does.
 type distant struct {
 	*Memory
 
@@ -67,7 +67,8 @@ func TestMissFindsWhatAnotherHasMade(t *testing.T) {
 	}
 }
 
-// For any number of readers of missing keys, the Store has one request at a time.
+// TestMissesShareAQuestion: for any number of readers of missing keys, the Store gets one request
+// at a time.
 func TestMissesShareAQuestion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +98,8 @@ func TestMissesShareAQuestion(t *testing.T) {
 	})
 }
 
-// While the Store is away misses are answered from memory, and hardly any waits for it.
+// TestMissWhileTheStoreIsAway: while the Store is away, misses are answered from memory, nearly all
+// without a wait.
 func TestMissWhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +127,7 @@ func TestMissWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
-// A caller that gives up receives that error, and not that the key is missing.
+// TestMissIsGivenUp: a cancelled caller gets that error, and not that the key is missing.
 func TestMissIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,10 +20,10 @@ type Presence interface {
 	Hold(ctx context.Context, key string, value []byte, ttl time.Duration, held func()) error
 }
 
-// errLeaseLost says that a key that was held is gone, or will be.
+// errLeaseLost means that a held key is gone, or will be.
 var errLeaseLost = errors.New("state: the lease has ended")
 
-// releaseWithin bounds giving a key up.
+// releaseWithin bounds the release of a key.
 const releaseWithin = 2 * time.Second
 
 // Hold implements Presence by a lease.
@@ -43,7 +43,7 @@ func (s *Etcd) Hold(ctx context.Context, key string, value []byte, ttl time.Dura
 	defer func() {
 		_ = finish.Do(ctx, releaseWithin, func(ctx finish.Context) error {
 			_, err := s.client.Revoke(ctx, lease.ID)
-			return err // without it, the lease ends by itself
+			return err // the lease then expires
 		})
 	}()
 	if _, err := s.client.Put(bounded, s.prefix+key, string(value), clientv3.WithLease(lease.ID)); err != nil {
@@ -54,7 +54,7 @@ func (s *Etcd) Hold(ctx context.Context, key string, value []byte, ttl time.Dura
 		return s.classify(ctx, "keep", key, err)
 	}
 	held()
-	for range alive { // each says that the lease was prolonged
+	for range alive { // each message renews the lease
 	}
 	if ctx.Err() != nil {
 		return nil

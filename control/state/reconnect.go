@@ -7,18 +7,18 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// The pauses between attempts to connect to a member that cannot be reached.
+// Pauses between attempts to connect to an unreachable member.
 const (
 	minConnectPause = 100 * time.Millisecond
 	maxConnectPause = 2 * time.Second
-	// connectTimeout bounds an attempt. A cut network answers nothing, and TCP repeats what was lost later and later, so a
-	// new attempt comes sooner than an old one.
+	// connectTimeout bounds an attempt. A cut network answers nothing, and TCP retransmits with
+	// growing delays, so a new attempt succeeds sooner than an old one.
 	connectTimeout = 2 * time.Second
 )
 
-// reconnect has a client of etcd connect again soon after members were away. With the settings of gRPC it is silent for
-// up to two minutes after it has failed for long, and waits 20 s for each attempt, so that a host which was cut off, and
-// is not any more, would go on as if it were.
+// reconnect makes a client of etcd reconnect soon after members were unreachable. With the defaults
+// of gRPC it pauses for up to two minutes after long failures, and waits 20 s for each attempt, so
+// a host that was cut off would behave as if it still were.
 func reconnect() []grpc.DialOption {
 	pauses := backoff.Config{BaseDelay: minConnectPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxConnectPause}
 	return []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: connectTimeout})}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A member that refuses is tried again and again, without pauses that grow and grow: with those of gRPC, ten attempts take
-// more than two minutes.
+// TestMembersAreTriedAgainSoon: a member that refuses connections is retried without growing
+// pauses: with those of gRPC, ten attempts take more than two minutes.
 func TestMembersAreTriedAgainSoon(t *testing.T) {
 	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

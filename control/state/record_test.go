@@ -34,7 +34,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestNextNumber: a number is claimed by one transaction, and the next one is another.
+// TestNextNumber: one transaction claims a number, and the next one gets another.
 func TestNextNumber(t *testing.T) {
 	store := state.NewMemory()
 	for want := uint64(1); want <= 3; want++ {

@@ -14,32 +14,31 @@ import (
 )
 
 const (
-	dbHeadroom = 32 << 20 // bytes; what bbolt makes its file larger by, and more
-	roomEvery  = 1 << 20  // bytes of writes after which the room is looked at again
+	dbHeadroom = 32 << 20 // bytes; more than bbolt's step of file growth
+	roomEvery  = 1 << 20  // bytes of writes after which room is checked again
 )
 
-// room is what the embedded member takes of the disk before it needs it. etcd ends the
-// process when it cannot write, and the programs of tenants may fill the disk between two
-// looks at it; so no write may need room that is not taken already:
+// room allocates the embedded member's disk space ahead of time (ADR 31). etcd ends the process
+// when it cannot write, and tenants' programs may fill the disk between two checks, so no write may
+// need unallocated space:
 //
-//   - the next file of the log. etcd allocates one ahead, while it begins the one before; if
-//     that fails, the file after the current one is missing, and the process ends when it is
-//     due. What etcd allocates is the file "0.tmp" or "1.tmp", in turn, whether or not it is
-//     there: the one that it does not have is made here.
+//   - the next file of the log. etcd allocates one ahead, while it begins the previous one. If that
+//     fails, the process ends when the file is due. etcd allocates "0.tmp" and "1.tmp" in turn,
+//     whether or not they exist: the one that it does not have is made here.
 //   - pages of the database, which is extended in steps.
 //   - the file by which etcd tries at each start whether it may write to its directory, and
 //     without which a full disk would keep it from starting.
 //
-// What remains are files of a few KB that say how far the database is, one for every
-// thousand writes: for these, Space.AdmitOwn keeps some of the disk.
+// The rest are files of a few KB that record the progress of the database, one for every thousand
+// writes: for these, Space.AdmitOwn keeps some of the disk.
 type room struct {
 	dir   string           // etcd's own, with the directories snap and wal
 	space *diskspace.Space // may be nil
-	due   atomic.Int64     // bytes that may be written before the room is taken again
+	due   atomic.Int64     // bytes that may be written before room is allocated again
 }
 
-// open has the files that will be made in the directory of the state overwritten in place,
-// and removes what an earlier process was making.
+// open makes future files in the directory of the state be overwritten in place, and removes
+// unfinished files of an earlier process.
 func (r *room) open(dir string) error {
 	half, err := filepath.Glob(filepath.Join(r.dir, halfMade))
 	if err != nil {
@@ -57,10 +56,10 @@ func (r *room) open(dir string) error {
 	return errors.Join(diskspace.InPlace(d), d.Close())
 }
 
-// halfMade matches files for the log that are being made.
+// halfMade matches unfinished files for the log.
 const halfMade = "log-*"
 
-// admit refuses a transaction if there is no room for it, or for what etcd will do then.
+// admit refuses a transaction if there is no room for it, or for what etcd does afterwards.
 func (r *room) admit(txn Txn) error {
 	if r.space == nil {
 		return nil
@@ -82,8 +81,7 @@ func (r *room) admit(txn Txn) error {
 	return nil
 }
 
-// take takes the room. It may be repeated, and costs next to nothing if there is nothing to
-// do.
+// take allocates the room. Repeating it is cheap.
 func (r *room) take() error {
 	if err := r.keepProbe(); err != nil {
 		return err
@@ -108,8 +106,8 @@ func (r *room) take() error {
 	return nil
 }
 
-// keepProbe makes the file that etcd makes at its next start, unless it is there. That it was
-// removed by this start leaves room for it.
+// keepProbe creates the file that etcd creates at its next start, unless it exists. This start
+// removed it, which leaves room for it.
 func (r *room) keepProbe() error {
 	f, err := os.OpenFile(filepath.Join(filepath.Dir(r.dir), ".touch"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -118,8 +116,8 @@ func (r *room) keepProbe() error {
 	return f.Close()
 }
 
-// makeSpare makes a file for the log, unless there is one of that name. It has its name only
-// when it has its room.
+// makeSpare makes a file for the log, unless it exists. The file gets its name once its room is
+// allocated.
 func makeSpare(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -137,7 +135,7 @@ func makeSpare(path string) error {
 	}
 	if err == nil {
 		if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
-			err = nil // etcd was first
+			err = nil // etcd was faster
 		}
 	}
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))

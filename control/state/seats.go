@@ -25,21 +25,22 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The numbers of members that a cluster may have. With less hosts, it has one for each, of which
-// an odd number votes.
+// Numbers of members that a cluster may have. With fewer hosts, each has a member, of which an odd
+// number votes.
 const (
 	DefaultSeats = 3
 	MaxSeats     = 5
 )
 
 const (
-	seatsEvery   = 10 * time.Second // a host looks whether it has to take a seat
+	seatsEvery   = 10 * time.Second // interval at which a host checks whether to take a seat
 	askOthers    = 3 * time.Second
-	seatTTL      = 10 // seconds, of the lock for changes of the members
+	seatTTL      = 10 // seconds, of the lock for changes of members
 	addPause     = 500 * time.Millisecond
 	addAttempts  = 30
 	promotePause = 200 * time.Millisecond
-	// promoteAttempts are those with a learner that has not caught up; it is promoted later then.
+	// promoteAttempts bounds attempts to promote a learner that has not caught up; it is promoted
+	// later then.
 	promoteAttempts = 25
 	takePatience    = time.Minute
 )
@@ -123,10 +124,10 @@ func (s *Seats) dial(endpoints []string) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// compareWith asks each of the other members for what has changed while this host was away: a member
-// that the cluster has removed starts over, and one that moved updates its address. A cluster that
-// was recovered from the loss of most members consists of one of these members, and does not have
-// this host's. If none answers, the member starts unchanged: all may be starting.
+// compareWith asks each of the other members for changes while this host was away: a member that
+// the cluster has removed starts over, and one that moved updates its address. A cluster that was
+// recovered after the loss of most members consists of one of these members, and lacks this host's.
+// If none answers, the member starts unchanged, because all may be starting.
 func (s *Seats) compareWith(ctx context.Context, others []string) error {
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
@@ -159,7 +160,7 @@ func (s *Seats) compareWith(ctx context.Context, others []string) error {
 	return nil
 }
 
-// errNotListed says that a cluster does not have the member of this host.
+// errNotListed means that a cluster does not have this host's member.
 var errNotListed = errors.New("state: the member is not one of the cluster")
 
 // compare asks one member.
@@ -192,7 +193,7 @@ func (s *Seats) compare(ctx context.Context, at string) error {
 // removed reports whether members refuse this host.
 func removed(err error) bool { return status.Code(err) == codes.PermissionDenied }
 
-// forget removes the data of a member that no cluster has.
+// forget removes the data of a member that belongs to no cluster.
 func (s *Seats) forget() error {
 	if err := os.RemoveAll(filepath.Join(s.cfg.Member.Dir, memberDir)); err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -200,8 +201,8 @@ func (s *Seats) forget() error {
 	return nil
 }
 
-// find returns the member of this host: by its name, or, as long as it has not started and so has
-// none, by where it will be.
+// find returns this host's member: by its name or, if it has not started and so has no name, by its
+// URL.
 func (s *Seats) find(members []*etcdserverpb.Member) *etcdserverpb.Member {
 	for _, m := range members {
 		if m.Name == s.cfg.Member.Name || m.Name == "" && slices.Contains(m.PeerURLs, s.cfg.Member.URL) {
@@ -278,7 +279,7 @@ func (s *Seats) Take(ctx context.Context) error {
 	})
 }
 
-// settled reports whether there is nothing to change, so that the lock needs not be taken.
+// settled reports whether nothing needs to change, so that the lock is not needed.
 func (s *Seats) settled(ctx context.Context) (bool, error) {
 	list, err := s.client.MemberList(ctx)
 	if err != nil {
@@ -301,7 +302,7 @@ func (s *Seats) settled(ctx context.Context) (bool, error) {
 
 func (s *Seats) seats() int { return cmp.Or(s.cfg.Seats, DefaultSeats) }
 
-// follow has the client use the members that vote, and keeps where they are.
+// follow makes the client use the voting members, and saves their URLs.
 func (s *Seats) follow(members []*etcdserverpb.Member) error {
 	var urls []string
 	for _, m := range members {
@@ -328,11 +329,11 @@ func (s *Seats) locked(ctx context.Context, change func() error) error {
 	if err := mutex.Lock(ctx); err != nil {
 		return fmt.Errorf("state: lock the members: %w", err)
 	}
-	defer func() { _ = mutex.Unlock(ctx) }() // ends with the session anyway
+	defer func() { _ = mutex.Unlock(ctx) }() // it ends with the session anyway
 	return change()
 }
 
-// takeSeat makes this host a member if there is a free seat, or if it was to be one already.
+// takeSeat makes this host a member if there is a free seat, or if it was already added.
 func (s *Seats) takeSeat(ctx context.Context) error {
 	list, err := s.client.MemberList(ctx)
 	if err != nil {
@@ -347,7 +348,7 @@ func (s *Seats) takeSeat(ctx context.Context) error {
 	if m != nil {
 		return s.announce(ctx, list.Members, m)
 	}
-	if mine != nil && mine.Name != "" { // its data is gone
+	if mine != nil && mine.Name != "" { // it has lost its data
 		if list, err = s.remove(ctx, mine.ID); err != nil {
 			return err
 		}
@@ -373,7 +374,7 @@ func (s *Seats) takeSeat(ctx context.Context) error {
 			peers = append(peers, name+"="+at)
 		}
 	}
-	if err := s.forget(); err != nil { // of a start that did not get to its end
+	if err := s.forget(); err != nil { // left by an interrupted start
 		return err
 	}
 	if m, err = startMember(ctx, s.cfg.Member, peers); err != nil {
@@ -390,16 +391,16 @@ func (s *Seats) takeSeat(ctx context.Context) error {
 	}
 }
 
-// leave ends the member of a cluster that there is no longer: the state was restored, or recovered, and the member of this
-// host has started as it was, because no other answered in time.
+// leave ends the member of a cluster that no longer exists: the state was restored or recovered,
+// and this host's member has started unchanged, because no other member answered in time.
 func (s *Seats) leave(m *member) error {
 	s.cfg.Log.Warn("the member of this host is of another cluster, and starts over", "dir", s.cfg.Member.Dir)
 	s.set(nil)
 	return errors.Join(m.close(), s.forget())
 }
 
-// add adds the member of this host as a learner. etcd refuses that until the members have been
-// connected for some seconds.
+// add adds this host's member as a learner. etcd refuses that until the members have been connected
+// for some seconds.
 func (s *Seats) add(ctx context.Context) (*clientv3.MemberAddResponse, error) {
 	for attempt := 1; ; attempt++ {
 		added, err := s.client.MemberAddAsLearner(ctx, []string{s.cfg.Member.URL})
@@ -409,8 +410,8 @@ func (s *Seats) add(ctx context.Context) (*clientv3.MemberAddResponse, error) {
 	}
 }
 
-// announce publishes the address of this host's member: a single member has announced no usable
-// one.
+// announce publishes the address of this host's member: a formerly single member has not announced
+// a usable one.
 func (s *Seats) announce(ctx context.Context, members []*etcdserverpb.Member, m *member) error {
 	for _, p := range members {
 		if p.ID == m.id() && !slices.Equal(p.PeerURLs, []string{s.cfg.Member.URL}) {
@@ -422,7 +423,7 @@ func (s *Seats) announce(ctx context.Context, members []*etcdserverpb.Member, m 
 	return nil
 }
 
-// promote gives learners a vote as long as the number of all members is odd.
+// promote makes learners voters as long as the number of all members is odd.
 func (s *Seats) promote(ctx context.Context) error {
 	list, err := s.client.MemberList(ctx)
 	if err != nil || len(list.Members)%2 == 0 {
@@ -504,7 +505,7 @@ func (s *Seats) Run(ctx context.Context) error {
 	}
 }
 
-// lost continues without a member that has ended: one that the cluster has removed starts over.
+// lost handles the end of a member: one that the cluster has removed starts over.
 func (s *Seats) lost(ctx context.Context) error {
 	m := s.running()
 	id := m.id()

@@ -51,7 +51,7 @@ func newHosts(t *testing.T, seats int) *hosts {
 	return &hosts{t: t, authority: a, seats: seats}
 }
 
-// server makes a host that has not started.
+// server returns a host that has not started.
 func (h *hosts) server(n int, endpoints ...string) *server {
 	h.t.Helper()
 	s := &server{hosts: h, id: hangar.HostID(fmt.Sprintf("a%07x", n)), dir: h.t.TempDir(), endpoints: endpoints}
@@ -83,7 +83,7 @@ func (h *hosts) server(n int, endpoints ...string) *server {
 
 func (s *server) url() string { return "https://" + s.address }
 
-// open starts a host at the address that it had before.
+// open starts a host at its previous address.
 func (s *server) open() error {
 	log := slog.New(slog.DiscardHandler)
 	identity, err := authority.Open(s.dir, s.id, log, time.Now)
@@ -152,7 +152,7 @@ func (s *server) mustStart() {
 	}
 }
 
-// put writes through a host, until the state takes it.
+// put writes through a host, until the state accepts it.
 func (s *server) put(key string) {
 	s.hosts.t.Helper()
 	for {
@@ -206,10 +206,10 @@ func (s *server) members() (voters, learners []string) {
 	return voters, learners
 }
 
-// TestSeatsOfHostsThatJoinAtOnce: a server that was alone becomes the first of a cluster with all
-// that it has. Of four that join at the same moment, two become members that vote, with the first
-// one; the others are clients. The loss of a member is survived, and one that was removed is
-// replaced by a client.
+// TestSeatsOfHostsThatJoinAtOnce: a single server becomes the first of a cluster with all its data.
+// Of four that join at the same moment, two become voting members together with the first; the
+// others are clients. The cluster survives the loss of a member, and a client replaces a removed
+// one.
 func TestSeatsOfHostsThatJoinAtOnce(t *testing.T) {
 	h := newHosts(t, 0)
 	first := h.server(1)
@@ -272,7 +272,7 @@ func TestSeatsOfHostsThatJoinAtOnce(t *testing.T) {
 		t.Errorf("members %v: want that of %s among them", voters, clients[1].id)
 	}
 
-	// The one that was removed comes back with its old data, and is a client.
+	// The removed one comes back with its old data, and is a client.
 	dead.endpoints = []string{first.url(), members[1].url(), dead.url()}
 	dead.mustStart()
 	if !dead.has("/after-a-loss") {
@@ -283,7 +283,7 @@ func TestSeatsOfHostsThatJoinAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoHostsHaveOneVote: the second host may be lost without loss, and the third makes three.
+// TestTwoHostsHaveOneVote: losing the second host does no harm, and the third makes three.
 func TestTwoHostsHaveOneVote(t *testing.T) {
 	h := newHosts(t, 0)
 	first := h.server(1)
@@ -330,8 +330,8 @@ func TestTwoHostsHaveOneVote(t *testing.T) {
 	}
 }
 
-// TestHalfDoneJoinIsFinished: a host that ended after it was added, and before it started, is a
-// member when it starts again.
+// TestHalfDoneJoinIsFinished: a host that stopped after it was added, and before its member
+// started, is a member when it starts again.
 func TestHalfDoneJoinIsFinished(t *testing.T) {
 	h := newHosts(t, 0)
 	first := h.server(1)

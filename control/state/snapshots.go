@@ -32,7 +32,7 @@ func Snapshots[T any](ctx context.Context, s Store, prefix string, read func(con
 	}
 }
 
-// changed returns when something below a prefix has changed in a revision or later.
+// changed returns when a key below a prefix has changed in the given revision or later.
 func changed(ctx context.Context, s Store, prefix string, from Revision) error {
 	for batch, err := range s.Watch(ctx, prefix, from) {
 		if err != nil || len(batch.Changes) > 0 {

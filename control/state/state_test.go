@@ -109,8 +109,8 @@ func TestUnreachableClusterIsAnError(t *testing.T) {
 	}
 }
 
-// TestEtcdRecoversFromItsQuota fills a member until it refuses, frees what is in
-// it and starts it again: the file has shrunk and takes writes.
+// TestEtcdRecoversFromItsQuota fills a member until it refuses writes, deletes its content and
+// starts it again: the file has shrunk and accepts writes.
 func TestEtcdRecoversFromItsQuota(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *state.Etcd {
@@ -175,7 +175,8 @@ func TestEtcdRecoversFromItsQuota(t *testing.T) {
 	}
 }
 
-// TestEtcdForgetsHistory: old revisions go while new ones are made, and none that is young.
+// TestEtcdForgetsHistory: old revisions are removed while new ones are made, and recent ones are
+// kept.
 func TestEtcdForgetsHistory(t *testing.T) {
 	const history = 200
 	s, err := state.OpenEtcd(t.Context(), state.EtcdConfig{Dir: t.TempDir(), History: history, Log: slog.New(slog.DiscardHandler)})
@@ -269,8 +270,8 @@ func ownSockets(t *testing.T) map[string]bool {
 	return inodes
 }
 
-// TestEtcdSurvivesKill kills a process that writes, again and again, and looks
-// for every write that it had acknowledged.
+// TestEtcdSurvivesKill repeatedly kills a process that writes, and looks for every acknowledged
+// write.
 func TestEtcdSurvivesKill(t *testing.T) {
 	rounds := 5
 	if testing.Short() {
@@ -321,8 +322,8 @@ func TestEtcdSurvivesKill(t *testing.T) {
 	}
 }
 
-// writeUntilKilled is the child of TestEtcdSurvivesKill: some writers that say
-// what was acknowledged to them.
+// writeUntilKilled is the child of TestEtcdSurvivesKill: several writers that print their
+// acknowledged writes.
 func writeUntilKilled(dir string) {
 	ctx := context.Background()
 	s, err := state.OpenEtcd(ctx, state.EtcdConfig{Dir: dir, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})

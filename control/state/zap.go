@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// slogCore passes etcd's warnings and errors on to the logger that the process
-// was given. What etcd says below that is about its own inside.
+// slogCore forwards etcd's warnings and errors to the process's logger. Lower levels are etcd
+// internals.
 //
-// The member's own advice on how to serve strangers is left out, for it serves
-// none; so is what a new member says before its first entry, of which the store has no term.
+// It drops the member's advice on serving strangers, because it serves none, and a new member's
+// message before its first entry, of which the store has no term.
 type slogCore struct {
 	log    *slog.Logger
 	fields []zapcore.Field

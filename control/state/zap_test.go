@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestEtcdLog: the log has what etcd warns of, but for what is no trouble.
+// TestEtcdLog: the log has etcd's warnings, except for harmless ones.
 func TestEtcdLog(t *testing.T) {
 	var text bytes.Buffer
 	log := zap.New(slogCore{log: slog.New(slog.NewTextHandler(&text, nil))})

@@ -6,18 +6,18 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 )
 
-// admission is the time of a request in a Machine. The connections to a killed Machine may stay
-// silent, so the end of its program cancels the waits for them.
+// admission is the presence of a request in a Machine. Connections to a killed Machine may stay
+// silent, so the end of its program cancels what waits for them.
 type admission struct {
 	permit *balance.Permit // nil: none is held
-	cancel func()          // ends what waits for the Machine; nil: nothing waits
+	cancel func()          // cancels what waits for the Machine; nil: nothing waits
 }
 
-// begin holds a permit. The one before has ended.
+// begin holds a permit. The previous one has ended.
 func (ad *admission) begin(permit *balance.Permit) { *ad = admission{permit: permit} }
 
-// onExit has cancel called when the Machine's program exits, or at once if it has, instead of
-// an earlier one.
+// onExit registers cancel to be called when the Machine's program exits, or immediately if it has
+// exited. It replaces an earlier cancel.
 func (ad *admission) onExit(cancel func()) {
 	ad.cancel = cancel
 	ad.permit.OnExit(cancel)
@@ -38,7 +38,7 @@ func (ad *admission) refused(err error) {
 	*ad = admission{}
 }
 
-// abort is end for a request that was given up before its answer was complete.
+// abort is end for a request that was abandoned before its answer was complete.
 func (ad *admission) abort() {
 	if ad.permit != nil && ad.cancel != nil {
 		ad.cancel()

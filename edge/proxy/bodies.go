@@ -6,17 +6,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// orgShare is which part of the room for bodies one organization can take: its kept bodies leave
-// room for those of others.
+// orgShare is the fraction of the room for bodies that one organization can take, as its divisor,
+// so that room is left for others.
 const orgShare = 4
 
-// bodyRoom accounts for the bytes of kept bodies, for each organization and for all. An
-// organization is in it only while it has bodies, so that it is no larger than the number of
-// requests in flight.
+// bodyRoom accounts for the bytes of buffered bodies, for each organization and for all. An
+// organization has an entry only while it has bodies, so there are no more entries than requests in
+// flight.
 type bodyRoom struct {
 	most bodyBytes // of all organizations
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	taken bodyBytes
 	of    map[hangar.OrgID]bodyBytes
 }
@@ -46,7 +46,7 @@ func (r *bodyRoom) take(org hangar.OrgID, more bodyBytes) bool {
 	return true
 }
 
-// give returns bytes that were taken.
+// give returns bytes.
 func (r *bodyRoom) give(org hangar.OrgID, bytes bodyBytes) {
 	if bytes == (bodyBytes{}) {
 		return

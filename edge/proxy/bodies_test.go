@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
-// TestBodiesOfOneOrganization has one organization keep as many bodies as it can: its own
-// requests are then served, but not replayed, while those of another organization are.
+// TestBodiesOfOneOrganization: one organization keeps as many bodies as it can. Its own requests
+// are then served, but not replayed, while those of another organization are.
 func TestBodiesOfOneOrganization(t *testing.T) {
 	for name, limits := range map[string]proxy.Limits{
 		"in files":  {KeepBody: 100, SpoolBody: 1000, SpoolBodies: 8000},

@@ -18,25 +18,25 @@ var (
 	errBodyTooBig = errors.New("the body is larger than the edge passes on")
 )
 
-// body is that of a client's request. It keeps the bytes read so far, so that it can be sent
-// again, up to a limit, after which it drops all of them.
+// body is the body of a client's request. It buffers the bytes read so far, up to a limit, so that
+// they can be sent again. Beyond the limit it drops the whole buffer.
 //
-// One attempt reads at a time. When the next begins, an attempt in progress gets no more bytes; a
-// read that it waits for is kept for the next.
+// One attempt reads at a time. When the next attempt begins, an earlier one gets no more bytes; the
+// bytes of a read in progress are buffered for the next.
 type body struct {
 	src    io.ReadCloser
-	of     *http.Request // has the trailers, when src has ended
+	of     *http.Request // has the trailers once src has ended
 	org    hangar.OrgID  // whose room it takes
 	limits bodyLimits
 	max    int64 // bytes that the client may send; 0: any number
 
 	mu     sync.Mutex // held while src is read
 	memory []byte     // the first bytes
-	spool  *os.File   // those after memory; nil: none
+	spool  *os.File   // the bytes after memory; nil: none
 	read   int64      // bytes of src so far
 	err    error      // how src ended; nil: it has not
-	lost   bool       // more was read than is kept
-	noRoom bool       // lost, though it is not too large: there was no room left for it
+	lost   bool       // it was larger than the buffer may be
+	noRoom bool       // lost only because there was no room left
 	taken  bodyBytes  // of the room
 	reader atomic.Pointer[attemptBody]
 }
@@ -49,7 +49,7 @@ type bodyLimits struct {
 	room   *bodyRoom // for all bodies
 }
 
-// attempt returns a reader of the whole body, or false when it is not all at hand.
+// attempt returns a reader of the whole body, or false if it is not fully buffered.
 func (b *body) attempt() (*attemptBody, bool) {
 	a := &attemptBody{b: b}
 	b.reader.Store(a)
@@ -57,21 +57,21 @@ func (b *body) attempt() (*attemptBody, bool) {
 }
 
 // repeatable reports whether the whole body can be read again from its beginning. It waits for a
-// client read in progress.
+// read from the client in progress.
 func (b *body) repeatable() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.lost
 }
 
-// full reports whether the body is lost because there was no room to keep it.
+// full reports whether the body was dropped for lack of room.
 func (b *body) full() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.noRoom
 }
 
-// failure is why the client's body could not be read to its end; nil: it could so far, or is
+// failure is the error of reading the client's body; nil if there was none so far, or the body is
 // being read.
 func (b *body) failure() error {
 	if !b.mu.TryLock() {
@@ -84,7 +84,7 @@ func (b *body) failure() error {
 	return b.err
 }
 
-// close drops the kept bytes. No attempt gets more.
+// close drops the buffer. No attempt gets more bytes.
 func (b *body) close() {
 	b.reader.Store(nil)
 	if b.mu.TryLock() {
@@ -111,7 +111,7 @@ func (b *body) forget() {
 	b.taken = bodyBytes{}
 }
 
-// lose drops a body that can no longer be kept. b.mu is held.
+// lose drops a body that can no longer be buffered. b.mu is held.
 func (b *body) lose(noRoom bool) {
 	b.forget()
 	b.lost, b.noRoom = true, noRoom
@@ -126,7 +126,7 @@ func (b *body) take(more bodyBytes) bool {
 	return true
 }
 
-// keep appends bytes to those that it has. b.mu is held.
+// keep appends bytes to the buffer. b.mu is held.
 func (b *body) keep(p []byte) {
 	if b.lost || len(p) == 0 {
 		return
@@ -150,7 +150,7 @@ func (b *body) keep(p []byte) {
 	if b.spool == nil {
 		f, err := os.CreateTemp(b.limits.dir, "hangar-body-")
 		if err == nil {
-			err = os.Remove(f.Name()) // it goes when it is closed
+			err = os.Remove(f.Name()) // the file ends when it is closed
 			b.spool = f
 		}
 		if err != nil {
@@ -163,7 +163,7 @@ func (b *body) keep(p []byte) {
 	}
 }
 
-// readAt reads from an offset, at most to the end of the bytes read so far.
+// readAt reads from an offset, up to the end of the bytes read so far.
 func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,12 +190,12 @@ func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
 		dropForged(b.of.Trailer)
 	}
 	if b.reader.Load() != a {
-		return 0, errBodyEnded // the next attempt takes these bytes from what is kept
+		return 0, errBodyEnded // the next attempt reads these bytes from the buffer
 	}
 	return n, err
 }
 
-// attemptBody is a body from its beginning, for one attempt.
+// attemptBody reads a body from its beginning, for one attempt.
 type attemptBody struct {
 	b   *body
 	off int64
@@ -228,7 +228,7 @@ func (a *attemptBody) AtHand() int {
 	return int(n)
 }
 
-// Close ends the reading of this attempt. The body itself stays.
+// Close ends this attempt's reading, but not the body.
 func (a *attemptBody) Close() error {
 	a.b.reader.CompareAndSwap(a, nil)
 	return nil

@@ -61,7 +61,8 @@ func TestBodyIsReadAgain(t *testing.T) {
 	}
 }
 
-// All bodies together take no more than they may, nor do those of an organization.
+// TestBodiesAreBounded: all bodies together stay within their bound, and so do those of an
+// organization.
 func TestBodiesAreBounded(t *testing.T) {
 	for name, most := range map[string]bodyBytes{"memory": {400, 1 << 20}, "disk": {1 << 20, 400}} {
 		for _, taken := range []hangar.OrgID{"", "me", "other"} {
@@ -93,7 +94,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// An attempt that is over gets no more, and what it waited for is the next one's.
+// TestBodyChangesHands: a finished attempt gets no more bytes; what it waited for goes to the next.
 func TestBodyChangesHands(t *testing.T) {
 	pr, pw := io.Pipe()
 	b, _ := newBody(pr, 1000, 0, "")

@@ -9,30 +9,30 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// headerClock is a client's connection over HTTP/2 on which the header of a request has a time
-// limit, from its first byte to its last. It reads only the headers of frames.
+// headerClock is a client's HTTP/2 connection with a time limit for the header of a request, from
+// its first byte to its last. It parses only the headers of frames.
 type headerClock struct {
 	net.Conn
 	within time.Duration
 
-	preface int     // bytes that come before the first frame, still to come
-	frame   [9]byte // what is known of the latest frame: its length, type and flags
+	preface int     // remaining bytes before the first frame
+	frame   [9]byte // header of the current frame, as far as known: length, type and flags
 	known   int     // bytes of it
-	left    int     // bytes of its payload, still to come
+	left    int     // remaining bytes of its payload
 	open    bool    // the header continues in the next frame
 	timed   bool    // a deadline is set
 }
 
 type connectionStater interface{ ConnectionState() tls.ConnectionState }
 
-// bounded returns a connection whose client has sent nothing yet.
+// bounded wraps a connection on which the client has sent nothing yet.
 func bounded(conn net.Conn, within time.Duration) net.Conn {
 	clock := &headerClock{Conn: conn, within: within, preface: len(http2.ClientPreface)}
 	secure, ok := conn.(connectionStater)
 	if !ok {
 		return clock
 	}
-	return struct { // so that HTTP/2 knows of TLS
+	return struct { // so that HTTP/2 detects TLS
 		*headerClock
 		connectionStater
 	}{clock, secure}
@@ -54,7 +54,7 @@ func (c *headerClock) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begun reports whether a part of a header has come, or a part of a frame that may be one.
+// begun reports whether part of a header has arrived, or part of a frame that may be one.
 func (c *headerClock) begun() bool {
 	return c.open || c.known > 0 && c.known < len(c.frame) || c.left > 0 && c.isHeader()
 }
@@ -64,7 +64,7 @@ func (c *headerClock) isHeader() bool {
 	return t == http2.FrameHeaders || t == http2.FrameContinuation
 }
 
-// follow notes what has come.
+// follow parses arriving bytes.
 func (c *headerClock) follow(b []byte) {
 	skip := min(c.preface, len(b))
 	c.preface -= skip

@@ -28,8 +28,9 @@ func block(host, path string) []byte {
 	return b.Bytes()
 }
 
-// speak begins HTTP/2 on a connection, sends something and returns the types of what comes until
-// the first frame of a type or the end of the connection, which must not be for a fault of the client.
+// speak begins HTTP/2 on a connection, sends something and returns the types of the received
+// frames, up to the first frame of a type or the end of the connection, which must not be caused by
+// a fault of the client.
 func speak(t *testing.T, c net.Conn, until http2.FrameType, send func(*http2.Framer)) (got []http2.FrameType) {
 	t.Helper()
 	defer c.Close()
@@ -56,11 +57,11 @@ func speak(t *testing.T, c net.Conn, until http2.FrameType, send func(*http2.Fra
 	}
 }
 
-// theEnd is no type of a frame.
+// theEnd is not a frame type.
 const theEnd http2.FrameType = 0xff
 
-// TestTimeoutsOfAServiceOverHTTP2: they hold from the beginning where TLS is for the App's name,
-// or the address is the App's own. A client that waits for an answer is not hurried.
+// TestTimeoutsOfAServiceOverHTTP2: they apply from the beginning if TLS is for the App's name, or
+// the address is the App's own. A client that waits for an answer is not disconnected.
 func TestTimeoutsOfAServiceOverHTTP2(t *testing.T) {
 	one := uint32(1)
 	w := newWorld(t)

@@ -35,7 +35,7 @@ func TestDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer idle.Close()
-			// It has had an answer, so that the proxy knows of it.
+			// It has received an answer, so the proxy knows it.
 			_, _ = io.WriteString(idle, "GET / HTTP/1.1\r\nHost: app.apps.test\r\n\r\n")
 			br := bufio.NewReader(idle)
 			first, err := http.ReadResponse(br, nil)
@@ -83,7 +83,7 @@ func TestDrain(t *testing.T) {
 }
 
 // TestDrainWithTunnel: a WebSocket continues while the proxy drains, until the drain's limit, and
-// is cut then.
+// is then cut.
 func TestDrainWithTunnel(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		for _, ends := range []bool{true, false} {
@@ -152,7 +152,7 @@ func TestDrainWithTunnel(t *testing.T) {
 	}
 }
 
-// Each thing that a Machine does to a connection has its code.
+// TestFailureCodes: each fault of a Machine's connection has its code.
 func TestFailureCodes(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -175,7 +175,7 @@ func TestFailureCodes(t *testing.T) {
 	}
 }
 
-// The log of an App is not flooded, and says what it does not have.
+// TestLinesAreBounded: the log of an App is not flooded, and reports how many lines are missing.
 func TestLinesAreBounded(t *testing.T) {
 	w := newWorld(t, func(o *proxy.Options) { o.Limits.MaxBody = 1 })
 	w.machine("a1", "app", "", nil)
@@ -191,7 +191,7 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
-// Connections to a Machine that has been restarted are not used again.
+// TestGone: connections to a Machine from before its restart are not reused.
 func TestGone(t *testing.T) {
 	w := newWorld(t)
 	addr := w.backend(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "ok") })

@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// silent takes requests and never says anything more, as the connections of a Machine do that
-// was killed; first is what it says to each before that.
+// silent accepts requests and then sends nothing, like the connections of a killed Machine; first
+// is what it sends on each before that.
 func (w *world) silent(first string) (addr string, asked chan struct{}) {
 	asked = make(chan struct{}, 100)
 	addr = w.scripted(func(_ int, c net.Conn) {
@@ -30,7 +30,7 @@ func (w *world) silent(first string) (addr string, asked chan struct{}) {
 	return addr, asked
 }
 
-// TestMachineKilled: no request waits for a dead Machine, even when its connections stay open.
+// TestMachineKilled: no request waits for a dead Machine, even if its connections stay open.
 func TestMachineKilled(t *testing.T) {
 	during := func(t *testing.T, w *world, asked chan struct{}, after hangar.MachineState, r *http.Request) (*http.Response, error) {
 		t.Helper()
@@ -122,8 +122,8 @@ func TestMachineKilled(t *testing.T) {
 	})
 }
 
-// TestTunnelOfAKilledMachine: it ends with the Machine, and neither when the Machine is asked to
-// stop nor when it is suspended.
+// TestTunnelOfAKilledMachine: a tunnel ends with the Machine, but not when the Machine is asked to
+// stop or is suspended.
 func TestTunnelOfAKilledMachine(t *testing.T) {
 	w := newWorld(t)
 	addr, _ := w.silent(switching)

@@ -15,19 +15,18 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// exchange is a request of a client on its way to a Machine, and the answer on its way back.
-// One goroutine owns it.
+// exchange is a client's request to a Machine and its answer. One goroutine owns it.
 type exchange struct {
 	p              *Proxy
 	client         *clientConn
 	w              http.ResponseWriter
 	sent           *http.Request // as the client sent it, with the headers of identify
-	r              *http.Request // as it is passed on now: sent, or sent transformed
+	r              *http.Request // as it is forwarded now: sent, or sent transformed
 	id             string
 	start          time.Time
 	route          *hangar.AppRoute // of ep
 	ep             *balance.Endpoint
-	home           origin           // where the client's request came to
+	home           origin           // where the client's request arrived
 	clientSelector balance.Selector // from the client's headers
 	selector       balance.Selector // the current one: the client's, or a replay's
 	body           *body            // nil: none
@@ -40,16 +39,16 @@ type exchange struct {
 	mayHaveRun     bool              // a Machine may have run the request, and it is not idempotent
 	brokenOff      int               // connections that broke off after it was sent
 	status         int               // of the answer; 0: none
-	took           time.Duration     // until that was known
-	unanswered     bool              // the client has not waited for the answer
-	bytes          int64             // of its body that were taken over from the Machine, or from a file
+	took           time.Duration     // until the status was known
+	unanswered     bool              // the client disconnected before the answer
+	bytes          int64             // of its body that were read from the Machine, or from a file
 	code           hangar.EdgeCode   // of the edge's own answer
 
 	values [12]string // that headers consist of; see value
 	used   int
 }
 
-// value is a header's value of one line. It saves an allocation for each.
+// value returns a header's value with one line. It saves an allocation for each.
 func (x *exchange) value(s string) []string {
 	if x.used == len(x.values) {
 		return []string{s}
@@ -78,7 +77,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *clientConn) {
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
 		x.body = &body{src: r.Body, of: r, org: x.home.route.Org, limits: p.bodies, max: p.limits.MaxBody}
 	} else {
-		r.Body = http.NoBody // with HTTP/2 it is one that is empty
+		r.Body = http.NoBody // with HTTP/2 it is an empty reader
 	}
 	if x.statics() {
 		return
@@ -104,7 +103,8 @@ func (x *exchange) finish() {
 // answered records the status of the answer, whose header is about to be written.
 func (x *exchange) answered(status int) { x.status, x.took = status, time.Since(x.start) }
 
-// count counts the answer for the App that the client has asked. A client that has gone got none.
+// count counts the answer for the App that the client requested. A client that has disconnected got
+// none.
 func (x *exchange) count() {
 	route := x.route
 	if x.home.route != nil {
@@ -116,7 +116,7 @@ func (x *exchange) count() {
 	x.traffic(route.ID).Response(x.status, x.took)
 }
 
-// traffic has the client's connection count for an App, and returns the App's counts.
+// traffic counts the client's connection for an App, and returns the App's counts.
 func (x *exchange) traffic(app hangar.AppID) *traffic.App {
 	if x.client.Flow != nil {
 		return x.client.Flow.For(app)
@@ -124,8 +124,8 @@ func (x *exchange) traffic(app hangar.AppID) *traffic.App {
 	return x.p.options.Traffic.App(app)
 }
 
-// resolve finds the App of the request and its endpoint. Without an endpoint, the request has been
-// answered.
+// resolve finds the App of the request and its endpoint. If it finds no endpoint, it has answered
+// the request.
 func (x *exchange) resolve() *hangar.EdgeError {
 	p, v, r := x.p, x.client, x.sent
 	if v.TLS == nil && v.Port == 80 && p.challenged(x.w, r) {
@@ -194,7 +194,7 @@ func tooLarge() *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: "the body is larger than is allowed"}
 }
 
-// nameOf is the name that a request is for; empty: none.
+// nameOf is the hostname that a request is for; empty: none.
 func nameOf(v *clientConn, r *http.Request) hangar.Hostname {
 	if r.Host == "" {
 		return v.ServerName
@@ -227,7 +227,7 @@ func (p *Proxy) routeOf(v *clientConn, r *http.Request) (*hangar.AppRoute, *hang
 	return route, nil
 }
 
-// forward brings the request to a Machine, and to others if that one replays it, and the answer to
+// forward sends the request to a Machine, and to others if that one replays it, and the answer to
 // the client.
 func (x *exchange) forward() {
 	ctx := x.sent.Context()
@@ -273,8 +273,8 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
-// send sends the request to a Machine that the selector allows, and to others as long as it may
-// be resent, and returns the first answer.
+// send sends the request to a Machine that the selector allows, and to others as long as it may be
+// resent, and returns the first answer.
 func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.mayHaveRun, x.brokenOff = false, 0
 	ctx, stop, answered := x.replays.withTimeout(ctx)
@@ -288,11 +288,11 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 		permit, err := x.p.balancer.Acquire(ctx, x.ep, sel)
 		if err != nil {
 			if x.refreshEndpoint() {
-				continue // the service has been changed under the request
+				continue // the service has changed during the request
 			}
 			if ctx.Err() == nil && last != nil && len(sel.Exclude) > given && x.mayRetry(first, attempt) && pause.For(ctx, delay) == nil {
 				sel.Exclude, delay = sel.Exclude[:given:given], min(2*delay, maxPause)
-				continue // all that are left have failed
+				continue // all remaining candidates have failed
 			}
 			stop()
 			if last == nil {
@@ -338,8 +338,8 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 	}
 }
 
-// refreshEndpoint replaces the endpoint if the port is handled in another way since the request
-// came, and reports whether it did.
+// refreshEndpoint replaces the endpoint if the handling of the port has changed since the request
+// arrived, and reports whether it did.
 func (x *exchange) refreshEndpoint() bool {
 	ep, ok := x.p.balancer.Endpoint(x.route, false, x.ep.Port)
 	if !ok || ep.Handling == x.ep.Handling || !ep.Handling.HTTP || ep.Handling.TLS != x.ep.Handling.TLS {
@@ -364,7 +364,7 @@ func (x *exchange) reportPreference(permit *balance.Permit) {
 	}
 }
 
-// edgeError is an error of the balancer for the client.
+// edgeError converts an error of the balancer to the client's.
 func edgeError(ctx context.Context, err error) *hangar.EdgeError {
 	var e *hangar.EdgeError
 	switch {
@@ -390,12 +390,12 @@ func (x *exchange) http2() bool {
 	return o != nil && o.H2Backend != nil && *o.H2Backend
 }
 
-// selectorOf reads which Machines the client's headers ask for.
+// selectorOf parses which Machines the client's headers ask for.
 func selectorOf(h http.Header) (sel balance.Selector, e *hangar.EdgeError) {
 	sel.Instance = hangar.MachineID(forceInstance.get(h))
 	sel.Prefer = hangar.MachineID(preferInstance.get(h))
 	if list := preferRegion.get(h); list != "" {
-		sel.Regions, _, _ = replay.Regions(list) // a preference that makes no sense is none
+		sel.Regions, _, _ = replay.Regions(list) // an invalid preference is ignored
 	}
 	if list := forceRegion.get(h); list != "" {
 		regions, anywhere, err := replay.Regions(list)

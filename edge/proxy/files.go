@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/statics"
 )
 
-// shelves cache which static files Apps have, as long as no row of theirs changes.
+// shelves cache the static file rules of Apps, as long as no row of theirs changes.
 type shelves struct{ all sync.Map } // of hangar.AppID to *shelf
 
 type shelf struct {
@@ -20,7 +20,7 @@ type shelf struct {
 	rules   []hangar.Static
 }
 
-// rules are those of the newest Machine of an App.
+// rules returns the rules of an App's newest Machine.
 func (s *shelves) rules(c *catalog.Catalog, route *hangar.AppRoute) []hangar.Static {
 	view := c.App(route.ID)
 	if view.Version == 0 {
@@ -41,7 +41,7 @@ func (s *shelves) rules(c *catalog.Catalog, route *hangar.AppRoute) []hangar.Sta
 	return next.rules
 }
 
-// sweep forgets Apps that are gone.
+// sweep removes entries of Apps that are gone.
 func (s *shelves) sweep(exists func(hangar.AppID) bool) {
 	s.all.Range(func(app, _ any) bool {
 		if !exists(app.(hangar.AppID)) {
@@ -85,7 +85,7 @@ func (x *exchange) statics() bool {
 		clear(x.w.Header())
 		return false
 	case err != nil && x.status != 0:
-		panic(http.ErrAbortHandler) // so that the client does not take what it has for all
+		panic(http.ErrAbortHandler) // so that the client does not take a partial body for complete
 	case errors.As(err, &e):
 		x.fail(e)
 	case err != nil:
@@ -94,8 +94,7 @@ func (x *exchange) statics() bool {
 	return true
 }
 
-// machineFile answers with a file of a Machine, for which the request counts as in flight
-// meanwhile.
+// machineFile answers with a file of a Machine. Meanwhile the request counts as in flight there.
 func (x *exchange) machineFile(w http.ResponseWriter) error {
 	ctx := x.sent.Context()
 	permit, err := x.p.balancer.Acquire(ctx, x.ep, x.clientSelector)
@@ -106,7 +105,7 @@ func (x *exchange) machineFile(w http.ResponseWriter) error {
 	m := &permit.Row.Machine
 	rule, rest, ok := statics.Match(m.Config.Statics, x.sent.URL.EscapedPath())
 	if !ok || rule.TigrisBucket != "" {
-		return statics.ErrNoFile // it is of another version
+		return statics.ErrNoFile // it runs another version
 	}
 	gate, err := x.p.options.Gates.Gate(m.Host)
 	if err != nil {
@@ -118,7 +117,7 @@ func (x *exchange) machineFile(w http.ResponseWriter) error {
 	}, rule, rest)
 }
 
-// edgeAnswer adds the edge's headers to an answer that no Machine gave.
+// edgeAnswer adds the edge's headers to an answer that does not come from a Machine.
 type edgeAnswer struct {
 	http.ResponseWriter
 	x *exchange

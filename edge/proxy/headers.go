@@ -41,7 +41,7 @@ var (
 	forceInstance        = canonical(hangar.HeaderForceInstance)
 )
 
-// answerOnly are the headers by which a Machine talks to the edge. Clients do not see them.
+// answerOnly are the headers with which a Machine controls the edge. Clients do not see them.
 var answerOnly = []pair{
 	canonical(hangar.HeaderReplay), canonical(hangar.HeaderReplayCache),
 	canonical(hangar.HeaderReplayCacheTTL), canonical(hangar.HeaderReplayCacheAllowBypass),
@@ -94,8 +94,8 @@ func hopByHop(key string) bool {
 	return strings.HasPrefix(key, "Proxy-")
 }
 
-// spoofed reports whether a program that takes "_" and other characters for "-", as CGI does,
-// would read a header as one that only the edge sets, or that frames the request.
+// spoofed reports whether a program that treats "_" and other characters as "-", as CGI does, would
+// read a header as one that only the edge sets, or that frames the request.
 func spoofed(key string) bool {
 	if strings.IndexFunc(key, unusual) < 0 {
 		return false
@@ -113,11 +113,11 @@ func unusual(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
 }
 
-// forged reports whether a header of a client's is not passed on.
+// forged reports whether a client's header is not forwarded.
 func forged(key string) bool { return hopByHop(key) || edgeOnly[key] || spoofed(key) }
 
-// dropForged removes from trailers the fields that a program which merges them into the headers
-// would take for the edge's own.
+// dropForged removes trailers that a program which merges them into the headers would take for the
+// edge's own.
 func dropForged(trailers http.Header) {
 	for key := range trailers {
 		if forged(key) || strings.HasPrefix(key, "X-Forwarded-") || key == "Via" {
@@ -137,8 +137,8 @@ func dropNominated(h http.Header) {
 	}
 }
 
-// upgradeOf returns the protocol to which the client asks to switch; empty: none that can
-// be passed on.
+// upgradeOf returns the protocol to which the client asks to switch; empty: none that can be
+// forwarded.
 func upgradeOf(r *http.Request) string {
 	if r.ProtoMajor != 1 || r.ProtoMinor != 1 || len(r.Header["Upgrade"]) != 1 || !hasToken(r.Header["Connection"], "upgrade") {
 		return ""
@@ -150,7 +150,7 @@ func upgradeOf(r *http.Request) string {
 	return to
 }
 
-// hasToken reports whether a list in headers has a word.
+// hasToken reports whether a list in headers contains a word.
 func hasToken(lines []string, word string) bool {
 	for _, line := range lines {
 		for part := range strings.SplitSeq(line, ",") {
@@ -162,9 +162,9 @@ func hasToken(lines []string, word string) bool {
 	return false
 }
 
-// cleaned is what of the headers of a request is to be passed on, with room for the edge's own.
+// cleaned returns the headers of a request that may be forwarded, with room for the edge's own.
 func cleaned(sent http.Header) http.Header {
-	trailers := hasToken(sent["Te"], "trailers") // before Connection takes it away, as it has to
+	trailers := hasToken(sent["Te"], "trailers") // read before Connection removes it, as it must
 	if sent["Connection"] != nil {
 		dropNominated(sent)
 	}
@@ -210,7 +210,7 @@ func viaOf(major, minor int) []string {
 	return via11
 }
 
-// appendVia adds one more to the proxies that a message went through.
+// appendVia adds another proxy to the Via header.
 func appendVia(h http.Header, via []string) {
 	if before := h["Via"]; len(before) > 0 {
 		h["Via"] = append(slices.Clip(before), via...)
@@ -219,15 +219,15 @@ func appendVia(h http.Header, via []string) {
 	h["Via"] = via
 }
 
-// identify makes the headers of a request those that the Machine gets: the client's without
-// those that are not its to set, and the edge's own.
+// identify sets the headers of a request that the Machine gets: the client's without those that it
+// may not set, and the edge's own.
 func (x *exchange) identify(now time.Time) {
 	v, upgrade := x.client, upgradeOf(x.sent)
 	h := cleaned(x.sent.Header)
 	x.sent.Header = h
-	x.sent.Close = false // that is about the client's connection
+	x.sent.Close = false // it concerns the client's connection
 	dropForged(x.sent.Trailer)
-	if x.sent.Host == "" { // HTTP/1.0 need not name one, RFC 9112, section 3.3
+	if x.sent.Host == "" { // HTTP/1.0 may omit it, RFC 9112, section 3.3
 		if x.sent.Host = string(v.ServerName); x.sent.Host == "" {
 			x.sent.Host = hostOnly(v.Local.String())
 		}
@@ -274,7 +274,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// cleanTrailers removes from the trailers of an answer what the client must not get.
+// cleanTrailers removes trailers that the client must not get.
 func cleanTrailers(trailers http.Header) {
 	for key := range trailers {
 		if hopByHop(key) {
@@ -301,12 +301,12 @@ func (x *exchange) setAnswerHeaders(h http.Header, answer *http.Response) {
 		p.remove(h)
 	}
 	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // or the server guesses
+		h["Content-Type"] = nil // otherwise the server guesses
 	}
 	x.setEdgeHeaders(h, viaOf(answer.ProtoMajor, answer.ProtoMinor))
 }
 
-// The values of HeaderCacheStatus. They are shared by all answers, and never changed.
+// Values of HeaderCacheStatus, shared by all answers and never changed.
 var cacheHit, cacheMiss = []string{"HIT"}, []string{"MISS"}
 
 // setEdgeHeaders sets the edge's own headers of an answer, and those that the service configures.

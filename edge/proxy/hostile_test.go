@@ -20,8 +20,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
-// recorder is a Machine that reads requests as the strictest server would, and says what more
-// than one server could read in more than one way.
+// recorder is a Machine that parses requests as the strictest server would, and reports everything
+// that servers could parse in different ways.
 type recorder struct {
 	mu    sync.Mutex
 	got   []string // requests, as they came
@@ -34,7 +34,7 @@ func (r *recorder) note(to *[]string, format string, args ...any) {
 	*to = append(*to, fmt.Sprintf(format, args...))
 }
 
-// reset returns what has come, and forgets it.
+// reset returns what was received, and forgets it.
 func (r *recorder) reset() (got, wrong []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,7 @@ var (
 	fieldLine   = regexp.MustCompile(`^[A-Za-z0-9-]+: [\t -~\x80-\xff]*$`)
 )
 
-// serve reads one request after the other, and stops at what it does not understand.
+// serve reads one request after the other, and stops at the first one that it cannot parse.
 func (r *recorder) serve(_ int, c net.Conn) {
 	br := bufio.NewReader(c)
 	for {
@@ -100,7 +100,7 @@ func (r *recorder) serve(_ int, c net.Conn) {
 		case coding == "chunked":
 			b, err := io.ReadAll(httputil.NewChunkedReader(br))
 			if err != nil {
-				return // given up in the middle, as the sender knows
+				return // abandoned in the middle, as the sender knows
 			}
 			if trailers, err = r.lines(br); err != nil {
 				return
@@ -286,11 +286,11 @@ func hostileHTTP2() []hostile2 {
 	}
 }
 
-// incomplete has a request answered soon whose body does not come.
+// incomplete gets a quick answer for a request whose body does not arrive.
 func incomplete(o *proxy.Options) { o.Limits.BodyTimeout = 2 * time.Second }
 
-// TestHostile sends what has fooled other proxies. The Machine gets nothing, or what can be read
-// in one way only.
+// TestHostile sends requests that have fooled other proxies. The Machine gets nothing, or what can
+// be parsed in one way only.
 func TestHostile(t *testing.T) {
 	w := newWorld(t, incomplete)
 	r := &recorder{}
@@ -311,8 +311,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// check compares what has come with what may come. A refused client has an answer that says so,
-// or none.
+// check compares what was received with what is allowed. A refused client gets an answer that says
+// so, or none.
 func (r *recorder) check(t *testing.T, answer, want string) {
 	t.Helper()
 	got, wrong := r.reset()
@@ -327,7 +327,7 @@ func (r *recorder) check(t *testing.T, answer, want string) {
 	}
 }
 
-// raw2 sends one request over HTTP/2, and returns its status between spaces, or what came of it.
+// raw2 sends one request over HTTP/2, and returns its status between spaces, or what happened.
 func (w *world) raw2(fields []string, body string, trailers []string) string {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.addr)

@@ -21,7 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/traffic"
 )
 
-// multiplexed is a connection to a Machine that speaks HTTP/2 with prior knowledge.
+// multiplexed is a connection to a Machine that uses HTTP/2 with prior knowledge.
 type multiplexed struct {
 	*http.ClientConn
 	pool *multiplexes
@@ -34,19 +34,17 @@ type multiplexed struct {
 	closed  bool
 }
 
-// multiplexes are the connections over HTTP/2, those to one destination in the order in
-// which they were made.
+// multiplexes are the HTTP/2 connections, by destination in the order of creation.
 type multiplexes struct {
 	transport *http.Transport
 	mu        sync.Mutex
 	all       map[destination][]*multiplexed
 }
 
-// maxUntaken is how many bytes of an answer over HTTP/2 are held for a client that does not
-// take them.
+// maxUntaken bounds the bytes of an answer over HTTP/2 that are held for a slow client.
 const maxUntaken = 128 << 10
 
-// dialKey is where a context has the function that connects.
+// dialKey is the context key of the function that connects.
 type dialKey struct{}
 
 func newMultiplexes() *multiplexes {
@@ -67,7 +65,7 @@ func newMultiplexes() *multiplexes {
 	}
 }
 
-// take returns a connection that has room for one more request, or nil.
+// take returns a connection with room for one more request, or nil.
 func (p *multiplexes) take(to destination) *multiplexed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +89,7 @@ func (p *multiplexes) take(to destination) *multiplexed {
 	return nil
 }
 
-// dial makes a connection with room for a request, which others share if to is not nil.
+// dial makes a connection with room for a request. It is shared unless to is nil.
 func (p *multiplexes) dial(ctx context.Context, to *destination, dial func(context.Context) (net.Conn, error)) (*multiplexed, error) {
 	conn, err := p.transport.NewClientConn(context.WithValue(ctx, dialKey{}, dial), "http", "machine:80")
 	if err != nil {
@@ -143,7 +141,7 @@ func (m *multiplexed) leave() {
 	})
 }
 
-// retire keeps a connection from being taken, and closes it when its requests are over.
+// retire excludes a connection from reuse, and closes it when its requests have ended.
 func (m *multiplexed) retire() {
 	m.pool.mu.Lock()
 	list := m.pool.all[m.to]
@@ -168,7 +166,7 @@ func (m *multiplexed) retire() {
 	}
 }
 
-// drop retires the connections to a Machine; to every one if id is empty.
+// drop retires the connections to a Machine, or all if id is empty.
 func (p *multiplexes) drop(id hangar.MachineID) {
 	var list []*multiplexed
 	p.mu.Lock()
@@ -254,7 +252,7 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop = func() { a.stallTimer.Stop(); cancel(nil) }
 	}
 	var wrote, read atomic.Bool
-	var interim struct { // the connection calls while its answer is waited for, and a moment longer
+	var interim struct { // the connection calls it while its answer is pending, and a moment longer
 		sync.Mutex
 		over bool
 	}
@@ -275,9 +273,9 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop()
 		return nil, &failure{err: bodyLost(x.body), final: true}
 	}
-	out.Header = out.Header.Clone() // the connection reads them on after an attempt that was given up
+	out.Header = out.Header.Clone() // the connection still reads them after an abandoned attempt
 	if out.Header["User-Agent"] == nil {
-		out.Header["User-Agent"] = []string{""} // or it names itself
+		out.Header["User-Agent"] = []string{""} // otherwise the library sets its own
 	}
 	out.URL = &url.URL{Scheme: "http", Host: out.Host, Path: out.URL.Path, RawPath: out.URL.RawPath, RawQuery: out.URL.RawQuery, ForceQuery: out.URL.ForceQuery}
 	if out.Host == "" {
@@ -304,7 +302,7 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop()
 		return nil, &failure{err: e, final: true}
 	}
-	// A round trip that is cut short does not wait for the writer of the request.
+	// A cancelled round trip does not wait for the writer of the request.
 	unsent := ctx.Err() == nil && !wrote.Load()
 	f := &failure{err: exchangeError(ctx, err), unsent: unsent || refusedStream(err), answers: read.Load()}
 	a.stop()
@@ -316,7 +314,7 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 	return nil, f
 }
 
-// refusedStream reports whether the Machine has said that it did nothing about a request.
+// refusedStream reports whether the Machine has reported that it did not process a request.
 func refusedStream(err error) bool {
 	var s http2.StreamError
 	return errors.As(err, &s) && s.Code == http2.ErrCodeRefusedStream
@@ -363,7 +361,7 @@ func (p *Proxy) streamServer(idle time.Duration) *streamServer {
 		h2: new(http2.Server), //nolint:staticcheck // see serveHTTP2
 	}
 	if err := http2.ConfigureServer(s.base, s.h2); err != nil { //nolint:staticcheck // see serveHTTP2
-		panic("configure HTTP/2: " + err.Error()) // only for a TLS config, of which there is none
+		panic("configure HTTP/2: " + err.Error()) // fails only for a TLS config, which is not set
 	}
 	p.streamServers[idle] = s
 	return s

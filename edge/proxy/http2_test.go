@@ -39,8 +39,7 @@ func h2Backend(p *hangar.ServicePort) {
 	p.HTTP = &hangar.HTTPOptions{H2Backend: &yes}
 }
 
-// echo is a stream that sends back what it gets, and ends with the status that the client asks
-// for.
+// echo is a stream that returns what it gets, and ends with the status that the client asks for.
 func echo(_ any, s grpc.ServerStream) error {
 	md, _ := metadata.FromIncomingContext(s.Context())
 	s.SetTrailer(metadata.Pairs("x-trailer", "the end", "x-client", strings.Join(md.Get("fly-client-ip"), ",")))
@@ -193,7 +192,7 @@ func TestHTTP2Backend(t *testing.T) {
 	})
 }
 
-// The conformance suite of a third party, all cases.
+// TestH2spec runs a third-party conformance suite, all cases.
 func TestH2spec(t *testing.T) {
 	t.Parallel()
 	tool, err := filepath.Abs("../../.tools/h2spec-v2.2.1")
@@ -222,8 +221,8 @@ func TestH2spec(t *testing.T) {
 	}
 }
 
-// h2spec runs all cases with some seconds for each answer, and returns what it says of those that
-// fail, and the names of those that should not.
+// h2spec runs all cases with some seconds for each answer, and returns the output of the failed
+// ones, and the names of unexpected failures.
 func h2spec(t *testing.T, tool, port, seconds string) (failures string, unknown []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -253,7 +252,7 @@ var deviations = map[string]string{
 	`Sends a HEADERS frame that contains the TE header field with any value other than "trailers"`: "it answers 400, as RFC 9113, section 8.1.1, allows",
 }
 
-// HTTP/2 can carry what is no request of HTTP/1: it is refused, and no Machine is asked twice.
+// TestNotForHTTP1: HTTP/2 requests that HTTP/1 cannot express are refused, and no Machine gets one.
 func TestNotForHTTP1(t *testing.T) {
 	w := newWorld(t)
 	w.machine("a1", "app", w.backend(func(http.ResponseWriter, *http.Request) { t.Error("it was passed on") }), nil)

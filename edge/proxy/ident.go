@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// requestID returns a new <ULID>-<region>. It is no secret and orders nothing, so that it
-// needs neither a lock nor the kernel.
+// requestID returns a new <ULID>-<region>. It is not a secret and defines no order, so it needs
+// neither a lock nor the kernel.
 func requestID(now time.Time, region hangar.Region) string {
 	var id ulid.ULID
 	_ = id.SetTime(ulid.Timestamp(now)) // fails in 10889
@@ -23,7 +23,7 @@ func requestID(now time.Time, region hangar.Region) string {
 	return string(append(b[:ulid.EncodedSize+1], region...))
 }
 
-// random is for values that have to be unique and not secret.
+// random is for values that have to be unique but not secret.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // see there
 
 const lowerHex = "0123456789abcdef"
@@ -35,7 +35,7 @@ func traceparent(sent string) (value string, continued bool) {
 	var b [length]byte
 	continued = len(sent) >= length && validTrace(sent)
 	copy(b[:], "00-")
-	// Odd numbers, as no id may be all zero.
+	// Odd numbers, because no id may be all zero.
 	if continued {
 		copy(b[3:], sent[3:36])
 		copy(b[53:], sent[53:55])

@@ -15,18 +15,18 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/compress"
 )
 
-// bufferSize is how much of an answer is passed on at once.
+// bufferSize is how much of an answer is forwarded at once.
 const bufferSize = 32 << 10
 
-// large is how long a body has to be for the kernel to move it, where it can.
+// large is the size from which the kernel moves a body, where it can.
 const large = 256 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// informational passes an interim answer on.
+// informational forwards an interim answer.
 func (x *exchange) informational(code int, h http.Header) {
 	if !x.sent.ProtoAtLeast(1, 1) || code < 102 || code > 199 {
-		return // 100 goes to the client when its body is read
+		return // the client gets 100 when its body is read
 	}
 	to := x.w.Header()
 	if h["Connection"] != nil {
@@ -41,7 +41,7 @@ func (x *exchange) informational(code int, h http.Header) {
 	clear(to)
 }
 
-// pass gives the answer of a Machine to the client.
+// pass forwards a Machine's answer to the client.
 func (x *exchange) pass(a *answer) {
 	if a.StatusCode == http.StatusSwitchingProtocols {
 		x.tunnel(a)
@@ -64,7 +64,7 @@ func (x *exchange) pass(a *answer) {
 		slices.Sort(names)
 		h["Trailer"] = names
 		if x.sent.ProtoMajor == 1 {
-			delete(h, "Content-Length") // or there is no room for them
+			delete(h, "Content-Length") // otherwise there is no room for them
 		}
 	}
 	x.answered(a.StatusCode)
@@ -83,11 +83,10 @@ func (x *exchange) pass(a *answer) {
 	if errors.As(end, &lost) && x.sent.Context().Err() == nil {
 		x.report(&hangar.EdgeError{Code: hangar.EdgeIncomplete, Status: a.StatusCode, Message: "the machine did not complete its answer", Err: lost.error})
 	}
-	panic(http.ErrAbortHandler) // so that the client does not take what it has for all
+	panic(http.ErrAbortHandler) // so that the client does not take a partial body for complete
 }
 
-// trail writes the trailers of an answer. Those that were not announced have to say that
-// they are trailers.
+// trail writes the trailers of an answer. Unannounced ones have to be marked as trailers.
 func trail(h, trailers http.Header, announced int) {
 	if len(trailers) == announced {
 		maps.Copy(h, trailers)
@@ -98,12 +97,12 @@ func trail(h, trailers http.Header, announced int) {
 	}
 }
 
-// machineError is one of the Machine's side while its answer is passed on.
+// machineError is an error on the Machine's side while its answer is forwarded.
 type machineError struct{ error }
 
 func (e *machineError) Unwrap() error { return e.error }
 
-// stream passes the body of an answer on as it arrives.
+// stream forwards the body of an answer as it arrives.
 func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 	if a.Body == nil || a.Body == http.NoBody || a.ContentLength == 0 || x.sent.Method == http.MethodHead {
 		return nil
@@ -123,7 +122,7 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 	if left < 0 {
 		flusher, _ = w.(http.Flusher)
 		if quiet, ok := a.Body.(interface{ AtHand() int }); flusher != nil && (!ok || quiet.AtHand() == 0) {
-			flusher.Flush() // the header, as the body may be long in coming
+			flusher.Flush() // the header, because the body may take long
 		}
 	}
 	for {
@@ -144,9 +143,9 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 		case err != nil:
 			return &machineError{err}
 		case left == 0:
-			continue // nothing but the end is to come
+			continue // only the end is left
 		case n == len(buf):
-			continue // there is more
+			continue // more is available
 		}
 		if more, ok := a.Body.(interface{ Ready() bool }); ok && more.Ready() {
 			continue
@@ -160,14 +159,14 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 	}
 }
 
-// touch records that an answer over HTTP/2 makes progress.
+// touch records progress of an answer over HTTP/2.
 func (a *answer) touch() {
 	if a.stallTimer != nil {
 		a.stallTimer.Reset(a.stallTimeout)
 	}
 }
 
-// redirectHTTPS sends the client to the same place by https.
+// redirectHTTPS redirects the client to the same URL over https.
 func (x *exchange) redirectHTTPS() {
 	host := x.sent.Host
 	if name := hangar.Canonical(host); name != "" {
@@ -191,7 +190,7 @@ func (x *exchange) redirectHTTPS() {
 	x.w.WriteHeader(http.StatusMovedPermanently)
 }
 
-// hostOnly is a Host header with an address, without its port.
+// hostOnly is a Host header without its port.
 func hostOnly(host string) string {
 	if ap, err := netip.ParseAddrPort(host); err == nil {
 		if host = ap.Addr().String(); ap.Addr().Is6() {

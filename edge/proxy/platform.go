@@ -6,7 +6,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// platformOf returns the handler of a request for a name of the platform; nil: it is for an App.
+// platformOf returns the handler of a request for a name of the platform; nil: it is for an App
+// (ADR 34).
 //
 // A request for such a name never reaches an App, and one on a connection whose TLS is for such a
 // name is never answered as another: a request that came by an address or a port of an App's own,
@@ -30,9 +31,9 @@ func (p *Proxy) platformOf(v *clientConn, r *http.Request) (http.Handler, *hanga
 	return own, nil
 }
 
-// servePlatform has a request answered by the platform itself. Without TLS it is redirected if
-// it is harmless, and else refused: a token must not cross a network in the clear, and a client
-// that has sent one has to know.
+// servePlatform lets the platform itself answer a request. Without TLS it redirects a harmless
+// request and refuses others: a token must not cross a network in the clear, and a client that has
+// sent one has to know.
 func (x *exchange) servePlatform(own http.Handler) *hangar.EdgeError {
 	r := x.sent
 	if x.client.TLS == nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
-// own is a handler of the platform. It answers its name, and notes what it has seen.
+// own is a handler of the platform. It answers with its name, and records what it sees.
 type own struct {
 	name string
 	mu   sync.Mutex
@@ -41,7 +41,7 @@ func (o *own) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, o.name)
 }
 
-// reset returns what was seen since it was last called.
+// reset returns what was seen since the last call.
 func (o *own) reset() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -74,8 +74,8 @@ func (w *world) begin(name string, protocols ...string) net.Conn {
 	return c
 }
 
-// TestPlatformNames asks in all mixes of the name that TLS is for and the one that a request is
-// for. Each name is answered by its owner or not at all.
+// TestPlatformNames sends requests with all combinations of the name in TLS and the name of the
+// request. Each name is answered by its owner or not at all.
 func TestPlatformNames(t *testing.T) {
 	w, _, _ := newPlatform(t, nil)
 	const misdirected = "421"
@@ -137,7 +137,8 @@ func TestPlatformNames(t *testing.T) {
 	}
 }
 
-// TestPlatformWithoutTLS: a harmless request is redirected, and a token is refused with a word.
+// TestPlatformWithoutTLS: a harmless request is redirected, and a token is refused with an
+// explanation.
 func TestPlatformWithoutTLS(t *testing.T) {
 	w, api, _ := newPlatform(t, func(o *proxy.Options) { o.HTTPSPort = 8443 })
 	for _, client := range []*http.Client{w.client(), w.clientOf(true)} {
@@ -170,8 +171,8 @@ func TestPlatformSeesClients(t *testing.T) {
 	}
 }
 
-// TestPlatformRequestsAreBounded: one client cannot take the room of the others, over however
-// many connections and streams.
+// TestPlatformRequestsAreBounded: one client cannot take the room of others, with any number of
+// connections and streams.
 func TestPlatformRequestsAreBounded(t *testing.T) {
 	const most = 5
 	enter, leave := make(chan struct{}, 100), make(chan struct{})
@@ -228,8 +229,8 @@ func TestPlatformRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOneOrganization has an organization hold as many requests as it can, for several
-// of its Apps, over HTTP/1 and HTTP/2. Those of another one are served.
+// TestRequestsOfOneOrganization: an organization holds as many requests as it can, for several of
+// its Apps, over HTTP/1 and HTTP/2. Those of another one are served.
 func TestRequestsOfOneOrganization(t *testing.T) {
 	const most = 20
 	enter, leave := make(chan struct{}, most), make(chan struct{})
@@ -277,8 +278,8 @@ func TestRequestsOfOneOrganization(t *testing.T) {
 	}
 }
 
-// TestHostileToThePlatform sends what has fooled other servers to a name of the platform: it
-// sees nothing, or one request.
+// TestHostileToThePlatform sends requests that have fooled other servers to a name of the platform:
+// it sees nothing, or one request.
 func TestHostileToThePlatform(t *testing.T) {
 	w, api, registry := newPlatform(t, incomplete)
 	renamed := func(text string) string { return strings.ReplaceAll(text, "app.apps.test", "api.apps.test") }

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// idleUpstream is for how long a connection to a Machine waits for its next request:
-	// less than what servers usually allow, so that none is closed under a request.
+	// idleUpstream is how long an idle connection to a Machine is kept: less than servers usually
+	// allow, so that none is closed while it is reused (ADR 23).
 	idleUpstream = 4 * time.Second
-	// sweepEvery is how often idle connections are looked through.
+	// sweepEvery is the interval of the search for idle connections.
 	sweepEvery = time.Second
 	// maxIdle bounds the idle connections to one service of a Machine, maxIdleAll those to all.
 	maxIdle    = 512
 	maxIdleAll = 8192
 )
 
-// destination is where connections of a pool lead. One config version of a Machine has
-// nothing to do with the next.
+// destination is where connections of a pool lead. Config versions of a Machine do not share
+// connections.
 type destination struct {
 	machine  hangar.MachineID
 	instance hangar.InstanceID
@@ -32,7 +32,7 @@ type destination struct {
 // upstream is a connection to a Machine, in use or idle.
 type upstream struct {
 	*http1.Conn
-	at    *idle // where it goes back to; nil: nowhere
+	at    *idle // where it returns to; nil: nowhere
 	used  bool  // it has served a request before
 	since time.Time
 
@@ -40,8 +40,7 @@ type upstream struct {
 	closed  atomic.Bool
 }
 
-// Close closes the connection, and counts that once. The owner of a detached part closes that
-// part.
+// Close closes the connection, and counts that once. The owner of a detached connection closes it.
 func (u *upstream) Close() error {
 	if !u.closed.Swap(true) {
 		u.traffic.Disconnected()
@@ -49,27 +48,27 @@ func (u *upstream) Close() error {
 	return u.Conn.Close()
 }
 
-// end closes the connection under a request.
+// end closes the connection during a request.
 func (u *upstream) end() { _ = u.Close() }
 
 // idle are the unused connections to a destination.
 type idle struct {
-	stale   bool        // the Machine has restarted: nothing comes back
-	conns   []*upstream // the one used last is the last
-	touched time.Time   // when one was last taken or came back
+	stale   bool        // the Machine has restarted: no connection returns
+	conns   []*upstream // the most recently used one is last
+	touched time.Time   // when one was last taken or returned
 }
 
 // pool keeps connections to Machines between requests.
 type pool struct {
 	mu    sync.Mutex
 	all   map[destination]*idle
-	count int // idle ones
+	count int // idle connections
 }
 
 func newPool() *pool { return &pool{all: make(map[destination]*idle)} }
 
-// take returns an idle connection that the Machine has not closed, or nil, and where a new
-// one would go back to.
+// take returns an idle connection that the Machine has not closed, or nil, and the place to which a
+// new one would return.
 func (p *pool) take(d destination, now time.Time) (*upstream, *idle) {
 	for {
 		p.mu.Lock()
@@ -96,7 +95,7 @@ func (p *pool) take(d destination, now time.Time) (*upstream, *idle) {
 	}
 }
 
-// put takes a connection back, or closes it.
+// put returns a connection to the pool, or closes it.
 func (p *pool) put(u *upstream, now time.Time) {
 	if u.at == nil || !u.Reusable() {
 		_ = u.Close()
@@ -114,7 +113,7 @@ func (p *pool) put(u *upstream, now time.Time) {
 	p.mu.Unlock()
 }
 
-// drop closes the idle connections to a Machine and keeps those in use from coming back.
+// drop closes the idle connections to a Machine and keeps those in use from returning.
 func (p *pool) drop(id hangar.MachineID) {
 	var closing []*upstream
 	p.mu.Lock()
@@ -127,7 +126,7 @@ func (p *pool) drop(id hangar.MachineID) {
 	closeAll(closing)
 }
 
-// sweep closes what has been idle since a time.
+// sweep closes connections that have been idle since a time.
 func (p *pool) sweep(since time.Time) {
 	var closing []*upstream
 	p.mu.Lock()
@@ -150,7 +149,7 @@ func (p *pool) sweep(since time.Time) {
 	closeAll(closing)
 }
 
-// voidLocked forgets a destination and returns its connections. p.mu is held.
+// voidLocked removes a destination and returns its connections. p.mu is held.
 func (p *pool) voidLocked(d destination, at *idle) []*upstream {
 	at.stale = true
 	delete(p.all, d)

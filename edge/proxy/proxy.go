@@ -164,7 +164,7 @@ type Proxy struct {
 	log      *slog.Logger
 	routes   *catalog.Routes
 	balancer *balance.Balancer
-	region   []string // of headers
+	region   []string // value of a header
 	bodies   bodyLimits
 
 	pool    *pool
@@ -180,8 +180,8 @@ type Proxy struct {
 	h1      *http1.Server
 	stats   counters
 
-	mu       sync.Mutex            // guards what follows
-	streamed map[net.Conn]struct{} // connections over HTTP/2
+	mu       sync.Mutex            // guards the fields below
+	streamed map[net.Conn]struct{} // HTTP/2 connections
 	draining bool
 	ended    chan struct{} // closed when streamed is empty, while draining
 
@@ -260,8 +260,8 @@ func (p *Proxy) Drain(ctx context.Context) {
 	ending.Wait()
 }
 
-// goAwayEvery is how often connections over HTTP/2 are told that the server is shutting down: a
-// connection that has just arrived may have missed the last round.
+// goAwayEvery is how often HTTP/2 connections are notified of a shutdown: a new connection may have
+// missed the last round.
 const goAwayEvery = 100 * time.Millisecond
 
 func (p *Proxy) drainHTTP2(ctx context.Context) {
@@ -272,7 +272,7 @@ func (p *Proxy) drainHTTP2(ctx context.Context) {
 		servers := slices.Collect(maps.Values(p.streamServers))
 		p.mu.Unlock()
 		for _, s := range servers {
-			_ = s.base.Shutdown(ctx) // says GOAWAY, once to each, and waits for nothing that is not its own
+			_ = s.base.Shutdown(ctx) // sends GOAWAY, once to each, and waits only for its own connections
 		}
 		select {
 		case <-p.ended:
@@ -297,7 +297,7 @@ func sever(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// enter notes a connection over HTTP/2; false: no more are served.
+// enter registers an HTTP/2 connection; false: no more are served.
 func (p *Proxy) enter(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -342,7 +342,7 @@ func (p *Proxy) Stats() Stats {
 	}
 }
 
-// refuse answers a request that is no HTTP/1.
+// refuse answers a request that is not HTTP/1.
 func (p *Proxy) refuse(w http.ResponseWriter, status int, err error) {
 	e := refused(status, err)
 	p.stats.failures.Add(1)

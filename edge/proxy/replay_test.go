@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
-// replaying answers with what the query's "replay" says, or else says who it is and what it
-// got.
+// replaying answers with the content of the query's "replay", or else with its name and what it
+// received.
 func replaying(name string) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -123,7 +123,7 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// A target of remembered replays can invalidate them.
+// TestReplayCacheIsInvalidatedByTheTarget: the target of cached replays can invalidate them.
 func TestReplayCacheIsInvalidatedByTheTarget(t *testing.T) {
 	w := newWorld(t)
 	said := make(chan string, 8)
@@ -239,8 +239,8 @@ func TestAccessLog(t *testing.T) {
 	<-done
 }
 
-// TestRememberedReplayIsNotRepeated: a request that was sent by memory to a Machine that may have
-// done it is not repeated where it would have gone otherwise.
+// TestRememberedReplayIsNotRepeated: a request that the cache sent to a Machine that may have
+// executed it is not repeated at its original destination.
 func TestRememberedReplayIsNotRepeated(t *testing.T) {
 	w := newWorld(t)
 	var posts atomic.Int32

@@ -12,25 +12,26 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/replay"
 )
 
-// replays is the replays of a request: Machines answered it with instructions to send it elsewhere.
+// replays is the state of a request's replays: Machines answered it with instructions to send it
+// elsewhere.
 type replays struct {
 	count    int
-	last     *replay.Instruction // the current one; nil: none, the client's selector counts
+	last     *replay.Instruction // the current one; nil: none, and the client's selector applies
 	cached   bool                // last is from the replay cache
 	from     origin              // the Machine that gave last
 	since    time.Time           // when
-	fellBack bool                // it was sent back to from, and is not replayed again
+	fellBack bool                // it was returned to from, and is not replayed again
 }
 
-// origin is the Machine that gave an instruction, and how the request had come to it.
+// origin is the Machine that gave an instruction, and how the request reached it.
 type origin struct {
 	machine hangar.MachineID
 	route   *hangar.AppRoute
 	ep      *balance.Endpoint
 }
 
-// withTimeout bounds a context by the timeout of the instruction, if it has one; answered ends
-// the timeout.
+// withTimeout bounds a context by the timeout of the instruction, if it has one; answered ends the
+// timeout.
 func (s *replays) withTimeout(ctx context.Context) (bounded context.Context, stop, answered func()) {
 	if s.last == nil || s.last.Timeout == 0 || s.fellBack {
 		return ctx, noop, noop
@@ -40,7 +41,7 @@ func (s *replays) withTimeout(ctx context.Context) (bounded context.Context, sto
 	return ctx, func() { timer.Stop(); cancel(nil) }, func() { timer.Stop() }
 }
 
-// cacheRules are those of the origin's endpoint.
+// cacheRules are the cache rules of the origin's endpoint.
 func (o *origin) cacheRules() []hangar.ReplayCache {
 	if options := o.ep.Options.HTTP; options != nil {
 		return options.ReplayCache
@@ -88,8 +89,8 @@ func (x *exchange) applyInstruction(in *replay.Instruction, from hangar.MachineI
 	return nil
 }
 
-// siblingApp finds another App of the same organization by the public port that the request
-// came to. It needs no address, and its network does not matter.
+// siblingApp finds another App of the same organization by the public port of the request. It needs
+// no address, and its network does not matter.
 func (x *exchange) siblingApp(app hangar.AppName) (*hangar.AppRoute, *balance.Endpoint, *hangar.EdgeError) {
 	route, ok := x.p.routes.ByName(app)
 	if !ok {
@@ -105,8 +106,8 @@ func (x *exchange) siblingApp(app hangar.AppName) (*hangar.AppRoute, *balance.En
 	return route, ep, nil
 }
 
-// replayed reports whether the answer of a Machine is a replay. Then the answer was dropped, and
-// the next send goes where the instruction says.
+// replayed reports whether the answer of a Machine is a replay. If it is, the answer is dropped,
+// and the next send follows the instruction.
 func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	if !replay.Asked(a.Header) {
 		if forgets(a.Header) {
@@ -131,14 +132,14 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	x.r = x.sent
 	if in.Transform != nil {
 		x.r = x.sent.Clone(x.sent.Context())
-		x.r.Trailer = x.sent.Trailer // which the end of the body fills in
+		x.r.Trailer = x.sent.Trailer // filled in at the end of the body
 		if err := in.Transform.Apply(x.r); err != nil {
 			return false, edgeError(x.sent.Context(), err)
 		}
 	}
 	switch {
 	case in.Cache != nil && in.Cache.Invalidate:
-		// Also from a Machine that got the request by the cache.
+		// This applies to a Machine that got the request by the cache, too.
 		x.p.memory.Forget(x.home.route.ID, x.sent, x.home.cacheRules())
 	case first:
 		x.p.memory.Learn(x.home.route.ID, x.sent, x.home.cacheRules(), in)
@@ -157,11 +158,11 @@ func (x *exchange) replayed(a *answer) (bool, *hangar.EdgeError) {
 	return true, nil
 }
 
-// forgets reports whether a Machine wants the edge to forget where requests like the one that
-// it answers were sent.
+// forgets reports whether a Machine asks the edge to drop the cached target of requests like this
+// one.
 func forgets(h http.Header) bool { return answerOnly[1].get(h) == "invalidate" }
 
-// instruction reads that of an answer.
+// instruction parses the instruction of an answer.
 func instruction(a *answer) (*replay.Instruction, error) {
 	if in, ok, err := replay.Parse(a.Header); ok || err != nil {
 		return in, err
@@ -173,9 +174,10 @@ func instruction(a *answer) (*replay.Instruction, error) {
 	return replay.ParseJSON(text)
 }
 
-// fallBack prepares a request whose replay failed to go where it would have gone without, and
-// reports whether it may. A Machine that asked for a fallback accepts that the request may have
-// run elsewhere; after a hit of the cache no Machine has, so such a request is not run twice.
+// fallBack redirects a request whose replay failed to where it would have gone without the replay,
+// and reports whether that is allowed. A Machine that asked for a fallback accepts that the request
+// may have run elsewhere; after a cache hit no Machine has accepted that, so such a request is not
+// run twice.
 func (x *exchange) fallBack(e *hangar.EdgeError) bool {
 	s := &x.replays
 	if s.last == nil || s.fellBack || x.body != nil && !x.body.repeatable() {

@@ -30,7 +30,7 @@ func (x *exchange) fail(e *hangar.EdgeError) {
 
 var retryAfter = []string{"1"}
 
-// report counts a failed request and writes it to the App's log.
+// report counts a failed request and logs it for the App.
 func (x *exchange) report(e *hangar.EdgeError) {
 	x.code = e.Code
 	x.p.stats.failures.Add(1)
@@ -53,7 +53,7 @@ func (x *exchange) report(e *hangar.EdgeError) {
 	x.p.logEdge(cmp.Or(x.host, x.p.options.Host), ref, level(e.Status), text+leftOut(more))
 }
 
-// leftOut says how many lines like one were not written.
+// leftOut reports how many similar lines were not written.
 func leftOut(n int) string {
 	if n == 0 {
 		return ""
@@ -68,7 +68,7 @@ func level(status int) string {
 	return "warn"
 }
 
-// printable cuts a path for a log.
+// printable shortens a path for a log.
 func printable(path string) string {
 	if len(path) > maxLoggedPath {
 		return path[:maxLoggedPath] + "…"
@@ -89,7 +89,7 @@ func (p *Proxy) logEdge(host hangar.HostID, ref hangar.MachineRef, level, text s
 	gate.LogEdge(ref, level, text)
 }
 
-// record writes a line about a request for the followers of its App.
+// record publishes a line about a request to the followers of its App.
 func (x *exchange) record() {
 	if x.route == nil || !x.p.access.Wanted(x.route.ID) {
 		return
@@ -106,19 +106,19 @@ func (x *exchange) record() {
 	}.Entry(now, x.machine.ID, region))
 }
 
-// Lines about failed requests of one App and code in a period. The rest is counted.
+// Bounds of lines about failed requests of one App and code in a period. The rest is counted.
 const (
 	linesPerPeriod = 10
 	linePeriod     = 10 * time.Second
 )
 
-// line is what lines in the log of an App have in common.
+// line identifies similar lines in the log of an App.
 type line struct {
 	app  hangar.AppID
 	code hangar.EdgeCode
 }
 
-// lines keeps the logs of Apps from being flooded.
+// lines protects the logs of Apps from floods.
 type lines struct {
 	mu     sync.Mutex
 	recent map[line]*tally
@@ -127,10 +127,10 @@ type lines struct {
 type tally struct {
 	since   time.Time
 	written int
-	left    int // lines that were left out
+	left    int // omitted lines
 }
 
-// allow reports whether a line may be written, and how many before it were not.
+// allow reports whether a line may be written, and how many were omitted before it.
 func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,7 @@ func (l *lines) allow(of line, now time.Time) (more int, ok bool) {
 	return more, true
 }
 
-// sweep drops expired entries, and returns how many lines were left out.
+// sweep drops expired entries, and returns how many lines were omitted.
 func (l *lines) sweep(now time.Time) map[line]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *lines) sweep(now time.Time) map[line]int {
 	return left
 }
 
-// refuse answers a request that could not be read.
+// refuse answers a request that could not be parsed.
 func refuse(w http.ResponseWriter, e *hangar.EdgeError, id string) {
 	h := w.Header()
 	h["Server"] = product

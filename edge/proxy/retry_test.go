@@ -43,7 +43,7 @@ const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 var deaths = []struct {
 	name   string
 	do     func(c net.Conn)
-	passed bool // a part of an answer goes through
+	passed bool // part of an answer gets through
 }{
 	{"closes at once", func(net.Conn) {}, false},
 	{"resets at once", func(c net.Conn) { reset(c) }, false},
@@ -166,7 +166,7 @@ func TestDeferredEntry(t *testing.T) {
 	}
 }
 
-// A connection that was kept for the next request may be closed under it.
+// TestRetryStale: a kept connection may be closed while it is reused.
 func TestRetryStale(t *testing.T) {
 	for _, method := range []string{"GET", "POST"} {
 		t.Run(method, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestMalformedAnswer(t *testing.T) {
 	}
 }
 
-// Machines that die and come back cost no request that can be repeated.
+// TestNoRequestLost: Machines that die and come back lose no repeatable request.
 func TestNoRequestLost(t *testing.T) {
 	w := newWorld(t)
 	addr := w.scripted(func(n int, c net.Conn) {
@@ -358,18 +358,18 @@ func TestNoRequestLost(t *testing.T) {
 	}
 }
 
-// TestFatalRequest: a request that crashes the program of a Machine while it is alone there is
-// brought to no other, and one that may have been it no more than once.
+// TestFatalRequest: a request that crashes the program of a Machine while it is alone there is sent
+// to no other, and one that may be the cause is sent at most once more.
 func TestFatalRequest(t *testing.T) {
 	tests := []struct {
 		name    string
 		method  string
-		kept    bool          // it goes over a connection that was kept
-		h2      bool          // to a Machine that speaks HTTP/2
-		beside  int           // requests that are in the Machine
-		crashes bool          // the program, or else only the connection breaks off
-		word    time.Duration // after which the edge knows
-		asked   int           // Machines
+		kept    bool          // it uses a kept connection
+		h2      bool          // to a Machine that supports HTTP/2
+		beside  int           // other requests in the Machine
+		crashes bool          // the program crashes; otherwise only the connection breaks
+		word    time.Duration // after which the edge learns of it
+		asked   int           // Machines that get it
 		status  int
 	}{
 		{name: "alone", method: "GET", crashes: true, asked: 1, status: 502},

@@ -16,25 +16,25 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy/http1"
 )
 
-// clientConn is what the edge knows of a client's connection.
+// clientConn is the state of a client's connection.
 type clientConn struct {
 	Entry
 	ctx  context.Context //nolint:containedctx // the connection's, not a request's
-	idle time.Duration   // how long it may wait between requests at most
+	idle time.Duration   // longest pause between requests
 
-	// Headers of all its requests.
+	// Headers of all its requests:
 
 	ip        []string
-	forwarded []string // what is appended to X-Forwarded-For
+	forwarded []string // appended to X-Forwarded-For
 	port      []string
 	alt       []string // nil: none
 
-	// timeouts are those of the service that its last request over HTTP/1 was for, or its first
-	// one will be. HTTP/2 has those of the beginning.
+	// timeouts are those of the service of its last request over HTTP/1, or of the first one to
+	// come. HTTP/2 keeps the initial ones.
 	timeouts http1.Timeouts
 }
 
-// setTimeouts takes the timeouts that a service configures for the connection.
+// setTimeouts applies a service's timeouts to the connection.
 func (v *clientConn) setTimeouts(ep *balance.Endpoint) {
 	v.timeouts = http1.Timeouts{}
 	o := ep.Options.HTTP
@@ -49,12 +49,12 @@ func (v *clientConn) setTimeouts(ep *balance.Endpoint) {
 	}
 }
 
-// timeouts are those of a client's connection.
+// timeouts returns the timeouts of a client's connection.
 func timeouts(ctx context.Context) *http1.Timeouts {
 	return &ctx.Value(clientConnKey{}).(*clientConn).timeouts
 }
 
-// taken notes that Drain waits for a client's connection.
+// taken records that Drain waits for a client's connection.
 func taken(ctx context.Context) {
 	if f := ctx.Value(clientConnKey{}).(*clientConn).Taken; f != nil {
 		f()
@@ -105,7 +105,7 @@ const http2Protocol = "h2"
 // ServeRequest answers one request of a client that speaks HTTP/3.
 func (p *Proxy) ServeRequest(w http.ResponseWriter, r *http.Request, e Entry) {
 	v := p.newClientConn(r.Context(), e)
-	v.alt = nil // it knows
+	v.alt = nil // it already uses HTTP/3
 	p.serve(w, r, v)
 }
 
@@ -114,8 +114,8 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	p.serve(w, r, r.Context().Value(clientConnKey{}).(*clientConn))
 }
 
-// priorKnowledge serves a connection whose client speaks HTTP/2 without having been asked,
-// of which the first bytes have been read.
+// priorKnowledge serves a connection whose client starts with HTTP/2 without negotiation, and of
+// which the first bytes have been read.
 func (p *Proxy) priorKnowledge(ctx context.Context, conn net.Conn, read []byte) {
 	defer conn.Close()
 	p.serveHTTP2(ctx, &prefixed{Conn: conn, first: read})
@@ -136,10 +136,10 @@ func (c *prefixed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ambiguous refuses what HTTP/2 and HTTP/3 can say and HTTP/1 cannot, or not in one way.
+// ambiguous refuses what HTTP/2 and HTTP/3 can express and HTTP/1 cannot, or not in one way.
 func ambiguous(r *http.Request) *hangar.EdgeError {
 	if r.ProtoMajor < 2 {
-		return nil // package http1 has been strict
+		return nil // package http1 is strict
 	}
 	why := ""
 	length := r.Header["Content-Length"]
@@ -164,13 +164,13 @@ func ambiguous(r *http.Request) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the request is malformed: " + why}
 }
 
-// challenged answers an ACME server that checks whether a name leads here.
+// challenged answers an ACME server that validates a name.
 func (p *Proxy) challenged(w http.ResponseWriter, r *http.Request) bool {
 	const where = "/.well-known/acme-challenge/"
 	return p.options.Challenge != nil && len(r.URL.Path) > len(where) && r.URL.Path[:len(where)] == where && p.options.Challenge(w, r)
 }
 
-// refused is the error of a request that is no HTTP/1.
+// refused is the error of a request that is not HTTP/1.
 func refused(status int, err error) *hangar.EdgeError {
 	e := &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: status, Message: "the request is malformed", Err: err}
 	if why, ok := errors.AsType[*http1.ProtocolError](err); ok {

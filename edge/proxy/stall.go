@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// past is a deadline that ends reads and writes at once.
+// past is a deadline that interrupts reads and writes at once.
 var past = time.Unix(1, 0)
 
-// stallTimer bounds how long a stream over HTTP/2 or HTTP/3 may make no progress because of its
-// client. Package http1 has its own, for a connection.
+// stallTimer bounds how long a client may stall a stream over HTTP/2 or HTTP/3. Package http1 has
+// its own, for a connection.
 type stallTimer struct {
 	timeout time.Duration
-	expire  func() // ends the reading or the writing of a stream
+	expire  func() // interrupts reading or writing the stream
 
 	mu    sync.Mutex
-	timer *time.Timer // nil: no read or write began yet
+	timer *time.Timer // nil: no read or write has begun
 	until time.Time   // zero: no read or write is in progress
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
-// TestStreamsThatStall: a client over HTTP/2 that takes nothing of its answers, or sends
-// nothing of its bodies, does not keep its requests in the Machine.
+// TestStreamsThatStall: a client over HTTP/2 that reads nothing of its answers, or sends nothing of
+// its bodies, does not keep its requests in the Machine.
 func TestStreamsThatStall(t *testing.T) {
 	t.Parallel()
 	const streams = 50

@@ -122,7 +122,7 @@ func TestInformational(t *testing.T) {
 	})
 }
 
-// The body is not sent before the Machine wants it.
+// TestContinue: the body is not sent before the Machine wants it.
 func TestContinue(t *testing.T) {
 	w := newWorld(t)
 	addr := w.scripted(func(_ int, c net.Conn) {
@@ -283,9 +283,9 @@ func TestSlowHeader(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfAService: a service's limits for the client's connection hold once the service is
-// known: without TLS, from the first request on an address of the App's own, else from the
-// second.
+// TestTimeoutsOfAService: a service's limits for the client's connection apply once the service is
+// known. Without TLS, that is from the first request on an address of the App's own, otherwise from
+// the second.
 func TestTimeoutsOfAService(t *testing.T) {
 	one := uint32(1)
 	w := newWorld(t)
@@ -387,7 +387,7 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
-// An answer may take its time, also on a connection that has served others before.
+// TestSlowAnswer: an answer may take long, even on a connection that has served others before.
 func TestSlowAnswer(t *testing.T) {
 	kinds(t, func(t *testing.T, w *world, c *http.Client, change func(*hangar.ServicePort)) {
 		t.Parallel()

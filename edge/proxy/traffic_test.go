@@ -55,8 +55,8 @@ func (w *world) counted(table *traffic.Table, want map[string]float64) {
 	}
 }
 
-// Answers are counted for the App that the client has asked, and for each Machine that has given
-// one, over every protocol.
+// TestAnswersAreCounted: answers are counted for the App that the client requested, and for each
+// Machine that answered, over every protocol.
 func TestAnswersAreCounted(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -102,8 +102,8 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// An answer of the edge's own counts for its App, and the end of a connection to a Machine is
-// counted once.
+// TestFailuresAreCounted: an answer of the edge itself counts for its App, and the end of a
+// connection to a Machine is counted once.
 func TestFailuresAreCounted(t *testing.T) {
 	table := traffic.NewTable()
 	w := newWorld(t, func(o *proxy.Options) { o.Traffic = table })
@@ -136,7 +136,8 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
-// A client's connection counts for the App of its requests, one after the other.
+// TestConnectionsOfClientsAreCounted: a client's connection counts for the App of its requests, one
+// after the other.
 func TestConnectionsOfClientsAreCounted(t *testing.T) {
 	table := traffic.NewTable()
 	w := newWorld(t, func(o *proxy.Options) { o.Traffic = table })

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// tunnel switches protocols on both sides and joins them until both have ended. It is in the
+// tunnel switches protocols on both sides and joins them until both have ended. It counts as in the
 // Machine for as long.
 func (x *exchange) tunnel(a *answer) {
 	defer a.drop()
@@ -49,7 +49,7 @@ func (x *exchange) tunnel(a *answer) {
 	machine, early := a.conn.Detach()
 	defer machine.Close()
 	x.admission.onExit(func() { _ = machine.Close() })
-	// Early bytes of one side are behind its request or answer, in a buffer.
+	// Early bytes follow a side's request or answer, in a buffer.
 	if _, err := client.Write(early); err != nil {
 		return
 	}
@@ -65,15 +65,15 @@ func (x *exchange) tunnel(a *answer) {
 	r.run(x.client.ctx)
 }
 
-// halfClosed is the idle timeout of a tunnel of which one side has ended.
+// halfClosed is the idle timeout of a tunnel after one side has ended.
 const halfClosed = 5 * time.Minute
 
-// relay passes bytes between a client and a Machine.
+// relay forwards bytes between a client and a Machine.
 type relay struct {
 	client, machine net.Conn
 	idle            time.Duration // 0: no limit
-	moved           atomic.Int64  // bytes, as far as they have been counted
-	ended           atomic.Int32  // directions
+	moved           atomic.Int64  // bytes counted so far
+	ended           atomic.Int32  // number of directions
 }
 
 // run returns when both directions have ended, one has failed, or ctx has ended.
@@ -91,8 +91,8 @@ func (r *relay) close() {
 	_ = r.machine.Close()
 }
 
-// copyOneWay passes bytes one way until their source ends, then closes the other side for writing.
-// Between two sockets, the kernel moves them.
+// copyOneWay forwards bytes one way until their source ends, then closes the other side for
+// writing. Between two sockets, the kernel moves them.
 //
 // The other direction counts its bytes only when a read times out or it ends, up to half an idle
 // timeout late: so a tunnel is idle only after several timeouts in a row without any bytes.
@@ -112,7 +112,7 @@ func (r *relay) copyOneWay(to, from net.Conn) {
 			if r.ended.Add(1) == 2 || !ok || half.CloseWrite() != nil {
 				r.close()
 			} else {
-				_ = to.SetReadDeadline(time.Now()) // its timeout is another one from now on
+				_ = to.SetReadDeadline(time.Now()) // so that its new timeout applies
 			}
 			return
 		case !errors.Is(err, os.ErrDeadlineExceeded):

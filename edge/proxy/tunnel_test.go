@@ -89,7 +89,7 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// upgraded asks for a protocol, and returns the connection after the answer.
+// upgraded requests a protocol, and returns the connection after the answer.
 func (w *world) upgraded(secure bool) (net.Conn, *bufio.Reader) {
 	w.t.Helper()
 	addr := w.addr
@@ -105,7 +105,7 @@ func (w *world) upgraded(secure bool) (net.Conn, *bufio.Reader) {
 	}
 	w.t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	// The bytes behind the request are early.
+	// Bytes behind the request are early.
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: app.apps.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\nearly"); err != nil {
 		w.t.Fatal(err)
 	}
@@ -122,9 +122,9 @@ func (w *world) upgraded(secure bool) (net.Conn, *bufio.Reader) {
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
 
-// After the switch, the proxy passes all bytes on unchanged, however they are cut: the frames
-// that Autobahn's cases are about (fragments, control frames between them, reserved bits and
-// opcodes, invalid UTF-8, lengths that are not the shortest, a close without or with an invalid
+// TestTunnelIsTransparent: after the switch, the proxy forwards all bytes unchanged, however they
+// are split: the frames of Autobahn's cases (fragments, control frames between them, reserved bits
+// and opcodes, invalid UTF-8, lengths that are not the shortest, a close without or with an invalid
 // code).
 func TestTunnelIsTransparent(t *testing.T) {
 	w := newWorld(t)

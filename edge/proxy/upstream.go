@@ -24,13 +24,13 @@ type answer struct {
 	admission *admission
 	conn      *upstream    // HTTP/1.1
 	h2        *multiplexed // HTTP/2
-	stop      func()       // ends the request to the Machine
-	// stallTimer ends an answer over HTTP/2 that makes no progress; nil: nothing does.
+	stop      func()       // cancels the request to the Machine
+	// stallTimer ends an answer over HTTP/2 without progress; nil: nothing does.
 	stallTimer   *time.Timer
 	stallTimeout time.Duration
 }
 
-// drop gives up the rest of the answer, and releases the permit.
+// drop abandons the rest of the answer, and releases the permit.
 func (a *answer) drop() {
 	a.stop()
 	if a.conn != nil {
@@ -43,7 +43,7 @@ func (a *answer) drop() {
 	a.admission.end()
 }
 
-// done returns the connection of an answer that was read to its end, and releases the permit.
+// done releases the connection of a fully read answer, and the permit.
 func (a *answer) done(p *pool) {
 	_ = a.Body.Close()
 	if a.conn != nil {
@@ -56,24 +56,24 @@ func (a *answer) done(p *pool) {
 	a.admission.end()
 }
 
-// failure is why an attempt brought no answer.
+// failure is the result of an attempt without an answer.
 type failure struct {
 	err     *hangar.EdgeError
-	refused error // the host did not let the request in; it was not sent
+	refused error // the host did not admit the request, which was not sent
 	unsent  bool  // nothing of the request was written
 	stale   bool  // the connection had been kept from an earlier request, and was silent
-	answers bool  // something of an answer was read
-	final   bool  // it would be the same elsewhere
+	answers bool  // part of an answer was read
+	final   bool  // another Machine would give the same result
 }
 
-// try sends the request to the Machine of a permit and returns the beginning of its answer.
-// Without an answer, it ends the admission.
+// try sends the request to the Machine of a permit and returns the beginning of its answer. Without
+// an answer, it ends the admission.
 func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *failure) {
 	if x.upgrade == "" && x.http2() {
 		return x.tryHTTP2(ctx, permit)
 	}
 	to := destination{permit.Row.Machine.ID, permit.Row.Machine.InstanceID, permit.Port}
-	shared := !x.ep.Handling.ProxyProto // a connection says whose it is, then
+	shared := !x.ep.Handling.ProxyProto // otherwise the connection names its client
 	began := time.Now()
 	for {
 		var u *upstream
@@ -132,8 +132,8 @@ func (x *exchange) mayDefer() bool {
 	return x.body == nil && x.upgrade == "" && !x.http2() && idempotent(x.r)
 }
 
-// dial connects to the Machine, and says who the client is if the service wants that. Who closes
-// the connection counts that.
+// dial connects to the Machine, and sends the client's address if the service wants that. The code
+// that closes the connection counts that.
 func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, error) {
 	x.p.stats.dials.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
@@ -187,7 +187,7 @@ func (x *exchange) roundTrip(ctx context.Context, u *upstream) (*answer, *failur
 	}
 	switch {
 	case f.err.Code != hangar.EdgeIncomplete:
-	case f.unsent && !f.answers: // HTTP/2 and HTTP/3 can say what HTTP/1 cannot
+	case f.unsent && !f.answers: // HTTP/2 and HTTP/3 can express what HTTP/1 cannot
 		f.final = true
 		f.err = &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the request cannot be passed on over HTTP/1", Err: err}
 	case f.answers:
@@ -214,7 +214,7 @@ func (x *exchange) mayResend(ctx context.Context, permit *balance.Permit, f *fai
 }
 
 // blamedForCrash reports whether the program crashed, and the request, whose connection broke off,
-// takes the blame: if it was alone in the Machine, or if this is not its first one.
+// takes the blame: because it was alone in the Machine, or because this is not its first one.
 func (x *exchange) blamedForCrash(ctx context.Context, permit *balance.Permit) bool {
 	if x.brokenOff++; x.brokenOff == 1 && !permit.Alone() {
 		return false
@@ -253,7 +253,7 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
 
 func noop() {}
 
-// bodyFailure is what the client did wrong with its body, or nil.
+// bodyFailure is the client's error in its body, or nil.
 func (x *exchange) bodyFailure() *hangar.EdgeError {
 	if x.body == nil {
 		return nil
@@ -271,7 +271,7 @@ func (x *exchange) bodyFailure() *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeBadRequest, Status: http.StatusBadRequest, Message: "the body of the request is malformed or incomplete", Err: err}
 }
 
-// bodyLost is why a request cannot be repeated.
+// bodyLost is the reason why a request cannot be repeated.
 func bodyLost(b *body) *hangar.EdgeError {
 	if b.full() {
 		return &hangar.EdgeError{
@@ -290,7 +290,7 @@ var (
 	errExited  = errors.New("the Machine has ended")
 )
 
-// dialError says why a Machine cannot be connected to.
+// dialError converts a failure to connect to a Machine.
 func dialError(err error) *hangar.EdgeError {
 	if e, ok := errors.AsType[*hangar.EdgeError](err); ok {
 		return e
@@ -298,7 +298,7 @@ func dialError(err error) *hangar.EdgeError {
 	return &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 }
 
-// exchangeError says why a connected Machine did not answer.
+// exchangeError converts a connected Machine's failure to answer.
 func exchangeError(ctx context.Context, err error) *hangar.EdgeError {
 	e := &hangar.EdgeError{Code: hangar.EdgeIO, Status: http.StatusBadGateway, Message: "the connection to the machine failed", Err: err}
 	var network net.Error

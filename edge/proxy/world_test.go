@@ -59,7 +59,7 @@ type option func(*proxy.Options)
 
 // gate is the gate of all Machines.
 type gate struct {
-	hangar.MachineGate // what is not needed here
+	hangar.MachineGate // methods that are not needed here
 	mu                 sync.Mutex
 	dials              map[hangar.MachineID]func(ctx context.Context) (net.Conn, error)
 	files              map[string]string
@@ -361,7 +361,7 @@ func (w *world) dialed(id, app string, dial func(context.Context) (net.Conn, err
 	return full
 }
 
-// publish has the edge know a row.
+// publish sends a row to the edge.
 func (w *world) publish(row hangar.MachineRow) {
 	w.t.Helper()
 	seq := w.feed.Put(row)
@@ -370,7 +370,7 @@ func (w *world) publish(row hangar.MachineRow) {
 	}
 }
 
-// crash has the edge know that the program of a Machine has ended by itself, and is started again.
+// crash tells the edge that the program of a Machine has exited by itself, and was restarted.
 func (w *world) crash(id hangar.MachineID) {
 	w.t.Helper()
 	row, ok := w.catalog.Machine(id)
@@ -404,7 +404,7 @@ func (w *world) backend(h http.HandlerFunc) string {
 	return l.Addr().String()
 }
 
-// scripted serves each connection, counted from 1, with a function.
+// scripted serves each connection, numbered from 1, with a function.
 func (w *world) scripted(serve func(n int, c net.Conn)) string {
 	w.t.Helper()
 	l := w.listen()
@@ -491,8 +491,8 @@ func (w *world) request(method, url string, body io.Reader, headers ...string) *
 	return r
 }
 
-// raw sends bytes over a new connection, and returns all that comes back until it ends, or
-// nothing more comes for a while.
+// raw sends bytes over a new connection, and returns everything received until it ends, or nothing
+// arrives for a while.
 func (w *world) raw(text string) string {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.addr)

@@ -92,20 +92,20 @@ type Archive struct {
 	opts   Options
 	store  *store
 	rep    repo.DirectRepository
-	end    context.CancelFunc // of the context that rep runs with
+	end    context.CancelFunc // cancels the context that rep runs with
 	shared bool               // other processes may have it open
 
-	// gate is held shared while a snapshot is committed, and alone by Collect while it decides
-	// what is garbage, so that one of the two sees what the other did.
-	gate *semaphore.Weighted // of gateAlone
+	// gate is shared by commits of snapshots, and held exclusively by Collect while it decides what
+	// is garbage, so that one of the two sees the result of the other.
+	gate *semaphore.Weighted // with a capacity of gateAlone
 
 	mu       sync.Mutex
-	sessions map[*session]time.Time // under way, with their begin
+	sessions map[*session]time.Time // sessions in progress, with the time of their begin
 
-	collecting chan struct{} // holds one while a Collect runs
+	collecting chan struct{} // holds one element while a Collect runs
 }
 
-// gateAlone is what holds the gate alone; who shares it holds 1.
+// gateAlone is the weight of an exclusive holder of the gate; a shared one holds 1.
 const gateAlone = 1 << 30
 
 // New returns an archive that Open opens.
@@ -145,7 +145,7 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 			err = fmt.Errorf("open archive %s: %w", place, err)
 		}
 	}()
-	// The password is random, and as long as the key that is derived from it.
+	// The password is random, and as long as the key that the library derives from it.
 	phrase := hex.EncodeToString(password)
 	if err := a.initialize(ctx, phrase); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// initialize makes the repository where there is none. All that is secret or unique in it comes
-// from the password, so that daemons which do it at the same time write the same.
+// initialize creates the repository. Everything secret or unique in it is derived from the
+// password, so that daemons that do so at the same time write the same.
 func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	switch _, err := a.store.GetMetadata(ctx, format.KopiaRepositoryBlobID); {
 	case err == nil:
@@ -180,12 +180,12 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 			return err
 		}
 	}
-	// The rest is what the library considers best for new repositories.
+	// All other settings are the library's defaults for new repositories.
 	err := repo.Initialize(ctx, blank{a.store}, &repo.NewRepositoryOptions{
 		UniqueID: keys[0],
 		BlockFormat: format.ContentFormat{
 			HMACSecret: keys[1], MasterKey: keys[2],
-			Hash:              "BLAKE3-256-128", // half the time of BLAKE2, which is the library's choice
+			Hash:              "BLAKE3-256-128", // half the time of BLAKE2, the library's default
 			MutableParameters: format.MutableParameters{MaxPackSize: packSize},
 		},
 		ObjectFormat:                      format.ObjectFormat{Splitter: splitter},
@@ -200,8 +200,8 @@ func (a *Archive) initialize(ctx context.Context, phrase string) error {
 	return a.store.synced()
 }
 
-// connect opens the existing repository. The library takes its settings from a file; there is no
-// secret in it, as the store itself travels in the context.
+// connect opens the existing repository. The library reads its settings from a file. The file has
+// no secret, because the store itself travels in the context.
 func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	cache, err := filepath.Abs(a.opts.Cache)
 	if err != nil {
@@ -212,12 +212,12 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	}
 	settings, err := json.Marshal(repo.LocalConfig{
 		Storage: &blob.ConnectionInfo{Type: storageType, Config: struct{}{}},
-		// Nothing is cached on disk: a restore must read the store itself. The index is
-		// in memory, some 35 bytes for each segment: 570 MB per TB that is stored.
+		// Nothing is cached on disk: a restore must read the store itself. The index is in memory,
+		// some 35 bytes for each segment: 570 MB per TB stored.
 		Caching: new(content.CachingOptions),
 		ClientOptions: repo.ClientOptions{
 			Hostname: owner, Username: owner, Description: owner,
-			FormatBlobCacheDuration: -1, // whether the password is right is asked of the store
+			FormatBlobCacheDuration: -1, // no cache: the store itself must verify the password
 		},
 	})
 	if err != nil {
@@ -257,11 +257,11 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	}
 }
 
-// owner is who hangar is to the library.
+// owner is hangar's name in the library.
 const owner = "hangar"
 
-// adopt says in the repository that hangar sees to its maintenance, so that a kopia
-// that people point at it does not.
+// adopt makes hangar the owner of the repository's maintenance, so that a kopia client that a user
+// points at it does not run it.
 func (a *Archive) adopt(ctx context.Context) error {
 	switch has, err := maintenance.HasParams(ctx, a.rep); {
 	case err != nil:
@@ -286,14 +286,14 @@ func (a *Archive) Close() error {
 		return nil
 	}
 	defer a.end()
-	// What is closed are files and connections, which no context bounds.
+	// Close only closes files and connections, so it needs no bound.
 	return a.rep.Close(a.logged(context.Background())) //nolint:forbidigo // see above
 }
 
 // sessionClosing bounds the end of a session.
 const sessionClosing = time.Minute
 
-// session is one use of the archive that writes.
+// session is one writer of the archive.
 type session struct {
 	a        *Archive
 	w        repo.DirectRepositoryWriter
@@ -301,7 +301,7 @@ type session struct {
 	release  func()
 }
 
-// begin begins a session, which must end. Unflushed writes are lost.
+// begin starts a session; the caller ends it. Unflushed writes are lost.
 func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 	s := &session{a: a}
 	_, w, err := a.rep.NewDirectWriter(ctx, repo.WriteSessionOptions{
@@ -318,7 +318,7 @@ func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 			a.opts.Log.WarnContext(ctx, "A session with the archive did not end.", "error", err)
 		}
 	}
-	// Collect must not take the session for one that has died.
+	// Registered under the gate, so that Collect does not take the session for a dead one.
 	if err := a.gate.Acquire(ctx, 1); err != nil {
 		s.release()
 		return nil, err

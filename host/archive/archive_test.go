@@ -52,8 +52,8 @@ func restore(tb testing.TB, a *archive.Archive, e archive.Entry) []byte {
 	return to.b
 }
 
-// Random volumes, with holes, changes, growth and any base, come back as they were; only
-// what has to be is read and written, and the digest is that of a plain calculation.
+// TestRoundTrip writes and restores random volumes, with holes, changes, growth and any base. Only
+// what is necessary is read and written, and the digest matches a plain calculation.
 func TestRoundTrip(t *testing.T) {
 	racetest.Skip(t)
 	everywhere(t, func(t *testing.T, p place) {
@@ -63,7 +63,7 @@ func TestRoundTrip(t *testing.T) {
 			checks = 10
 		}
 		if strings.HasPrefix(p.url, "s3") {
-			checks /= 5 // the cutting is the same
+			checks /= 5 // the division into segments is the same
 		}
 		rapid.Check(t, func(rt *rapid.T) {
 			if checks--; checks >= 0 {
@@ -100,7 +100,7 @@ func roundTrip(t *rapid.T, a *archive.Archive) {
 			case "zero":
 				clear(part)
 				data = data.Union(extent.Of(e))
-			case "discard": // whole segments only, as the holes of a file are blocks
+			case "discard": // whole segments only, as holes of a file are blocks
 				e = extent.Extent{Offset: e.Offset / mib * mib, Length: mib}
 				clear(d.b[e.Offset:min(e.End(), d.Size())])
 				data = data.Intersect(extent.Of(extent.Extent{Length: e.Offset}, extent.Extent{Offset: e.End(), Length: d.Size()}))
@@ -147,12 +147,12 @@ func roundTrip(t *rapid.T, a *archive.Archive) {
 		}
 		base = rapid.SampledFrom([]*archive.Base{nil, {ID: m.ID}, {ID: m.ID}, {ID: hangar.NewSnapshotID()}}).Draw(t, "base")
 		if base != nil && base.ID != m.ID {
-			base.Changed = nil // says nothing, and is not believed
+			base.Changed = nil // it claims no changes, which is not believed
 		}
 	}
 }
 
-// A snapshot that builds on another one reads only what has changed.
+// TestChangesAreReadAlone: a snapshot with a base reads only what has changed.
 func TestChangesAreReadAlone(t *testing.T) {
 	racetest.Skip(t)
 	a := inDirectory(t).open(t)
@@ -176,7 +176,7 @@ func TestChangesAreReadAlone(t *testing.T) {
 	}
 }
 
-// What is alike is stored once, whichever volume it is of.
+// TestStoredOnce: equal content is stored once, across volumes.
 func TestStoredOnce(t *testing.T) {
 	racetest.Skip(t)
 	everywhere(t, func(t *testing.T, p place) {
@@ -287,7 +287,7 @@ func TestProgressAndCancel(t *testing.T) {
 	}
 }
 
-// failing is a volume that cannot be read any more, after some of it was.
+// failing is a volume that fails after some reads.
 type failing struct{ *device }
 
 var errBroken = errors.New("the disk is broken")
@@ -299,7 +299,7 @@ func (f failing) ReadAt(p []byte, off int64) (int, error) {
 	return f.device.ReadAt(p, off)
 }
 
-// A failed snapshot leaves nothing in the store.
+// TestFailedWriteLeavesNothing: a failed snapshot leaves nothing in the store.
 func TestFailedWriteLeavesNothing(t *testing.T) {
 	p := inDirectory(t)
 	a := p.open(t)
@@ -318,7 +318,7 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	shrinks(t, p, a, 0)
 }
 
-// shrinks waits until the archive takes not much more than want bytes.
+// shrinks waits until the archive takes little more than want bytes.
 func shrinks(t *testing.T, p place, a *archive.Archive, want int64) {
 	t.Helper()
 	for begun := time.Now(); ; <-time.After(500 * time.Millisecond) {
@@ -351,7 +351,7 @@ func TestCollect(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, freed := p.size(t), int64(0)
-	// Contents that became garbage after the second in which a collection began are left for the
+	// Contents that became garbage after the second in which a collection began are left to the
 	// next one.
 	for begun := time.Now(); p.size(t) > 85*mib && time.Since(begun) < time.Minute; <-time.After(500 * time.Millisecond) {
 		n, err := a.Collect(t.Context())
@@ -372,13 +372,14 @@ func TestCollect(t *testing.T) {
 	shrinks(t, p, a, 0)
 }
 
-// TestWriteWaitsForCollectNoLongerThanItsCaller has the caller of a snapshot leave while what is garbage is decided.
+// TestWriteWaitsForCollectNoLongerThanItsCaller cancels the caller of a snapshot while Collect
+// decides what is garbage.
 func TestWriteWaitsForCollectNoLongerThanItsCaller(t *testing.T) {
 	deciding, decided := make(chan struct{}), make(chan struct{})
 	var collecting atomic.Bool
 	opts := inDirectory(t).options()
 	opts.Now = func() time.Time {
-		if collecting.CompareAndSwap(true, false) { // it decides what is garbage
+		if collecting.CompareAndSwap(true, false) { // it is deciding what is garbage
 			close(deciding)
 			<-decided
 		}
@@ -409,9 +410,9 @@ func TestWriteWaitsForCollectNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// While garbage is collected all the time, snapshots are written, built upon, read and
-// removed, and none loses anything. Many of them are of the same few contents, so that
-// what one needs is often garbage of another.
+// TestCollectBesideWrites writes, builds upon, reads and removes snapshots while garbage is
+// collected continuously; none loses anything. Many snapshots share the same few contents, so what
+// one needs is often another's garbage.
 func TestCollectBesideWrites(t *testing.T) {
 	p := inDirectory(t)
 	a := p.open(t)
@@ -494,7 +495,7 @@ func TestDamage(t *testing.T) {
 					bad[i] ^= 1
 				}
 				put := func(b []byte) {
-					if err := os.WriteFile(name, b, 0o600); err != nil { // keeps what the S3 server noted of it
+					if err := os.WriteFile(name, b, 0o600); err != nil { // preserves the S3 server's metadata of it
 						t.Fatal(err)
 					}
 				}
@@ -518,8 +519,7 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// isDamage checks that what an error says of the snapshot is true. Some of the other files have
-// nothing of it.
+// isDamage checks what an error says about the snapshot. Some files do not belong to it.
 func isDamage(t *testing.T, what string, id hangar.SnapshotID, err error, must bool) {
 	t.Helper()
 	if err == nil && !must {

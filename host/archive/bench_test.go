@@ -20,9 +20,9 @@ func mixed(size int) *device {
 	return d
 }
 
-// BenchmarkArchive writes a volume of 256 MiB, changes one per cent of it at random
-// places, writes that with and without knowing what has changed, writes it unchanged, and
-// reads it, to and from a directory.
+// BenchmarkArchive writes a volume of 256 MiB, changes one per cent of it at random places, writes
+// that with and without knowing the changes, writes it unchanged, and reads it, to and from a
+// directory.
 func BenchmarkArchive(b *testing.B) {
 	const size = 256 * mib
 	d := mixed(size)

@@ -48,7 +48,7 @@ func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// grace is how exact times of files and of the library are, and some.
+// grace is the tolerance of timestamps of files and of the library, with a margin.
 const grace = 2 * time.Second
 
 func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
@@ -80,8 +80,8 @@ func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
 	return freed, errors.Join(err, a.tidy(ctx, s))
 }
 
-// safety are the ages by which the library judges. They keep what other processes may be
-// about to use. A directory has no others, and about our own we know.
+// safety returns the minimum ages of garbage. They protect what other processes may be about to
+// use. A directory has no other processes, and the sessions of this one are known.
 func (a *Archive) safety() maintenance.SafetyParameters {
 	if a.shared {
 		return maintenance.SafetyFull
@@ -89,10 +89,10 @@ func (a *Archive) safety() maintenance.SafetyParameters {
 	return maintenance.SafetyNone
 }
 
-// mark decides what is garbage, durably, and so that later decisions can take it back. It returns
-// the second of the decision. Content that is stored again is of that second or younger, and wins
-// over the decision; a decision on content that was stored in the same second has a later time,
-// and waits for the next Collect.
+// mark decides what is garbage, durably and reversibly. It returns the second of the decision.
+// Content that is stored again has that time or a later one, and overrides the decision. For
+// content that was stored in the same second, the decision gets a later time, and takes effect with
+// the next Collect.
 func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.SafetyParameters) (time.Time, error) {
 	if err := a.gate.Acquire(ctx, gateAlone); err != nil {
 		return time.Time{}, err
@@ -112,8 +112,8 @@ func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.Safet
 	return now.Truncate(time.Second), nil
 }
 
-// oldest is when the oldest session began that is under way beside s, and some; now if
-// there is none.
+// oldest returns the begin of the oldest other session, minus a margin, or the current time without
+// one.
 func (a *Archive) oldest(s *session) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,8 +126,9 @@ func (a *Archive) oldest(s *session) time.Time {
 	return oldest
 }
 
-// settled is the time until which all decisions are final, because a later one has confirmed them,
-// after everything that could be in progress then had become visible. Zero: there is none.
+// settled returns the time until which all decisions are final: a later run has confirmed them,
+// after everything in progress at the time had become visible. It returns zero if there is no such
+// time.
 func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters) time.Time {
 	runs := slices.DeleteFunc(slices.Clone(schedule.Runs[maintenance.TaskSnapshotGarbageCollection]),
 		func(r maintenance.RunInfo) bool { return !r.Success })
@@ -143,22 +144,22 @@ func settled(schedule *maintenance.Schedule, safety maintenance.SafetyParameters
 	return time.Time{}
 }
 
-// packSize is how many bytes the library collects in memory before it writes a file. A file is
-// rewritten once less than shortPack of it is needed.
+// packSize is the size at which the library writes its buffer to a file. A file of which less than
+// shortPack is needed is rewritten.
 const (
-	packSize  = 10 << 20 // the least that the library allows
+	packSize  = 10 << 20 // the library's minimum
 	shortPack = packSize / 4 * 3
 )
 
-// sweep rewrites files of which little is needed, and removes those of which nothing is.
+// sweep rewrites files with little live content, and removes files without any.
 func (a *Archive) sweep(ctx context.Context, s *session, safety maintenance.SafetyParameters) (freed int64, err error) {
 	schedule, err := maintenance.GetSchedule(ctx, s.w)
 	if err != nil {
 		return 0, err
 	}
 	before := s.uploaded.Load()
-	// A process with an old index reads from the old files, so that in a bucket those stay until
-	// all have read the new one. Meanwhile no more are rewritten.
+	// A process with an old index reads the old files. In a bucket they are therefore kept until
+	// all processes have read the new index, and no more files are rewritten meanwhile.
 	rewritten, removed := last(schedule, maintenance.TaskRewriteContentsFull), last(schedule, maintenance.TaskDeleteOrphanedBlobsFull)
 	var damage error
 	if !a.shared || !rewritten.After(removed) {
@@ -167,8 +168,8 @@ func (a *Archive) sweep(ctx context.Context, s *session, safety maintenance.Safe
 	if a.shared && a.opts.Now().Sub(rewritten) < safety.MinRewriteToOrphanDeletionDelay {
 		return 0, damage
 	}
-	// Files in a directory carry the time of this server. Those that are younger than a
-	// session may be of that, and not in the index yet.
+	// Files in a directory carry this server's time. Files younger than an open session may belong
+	// to it, and may not be in the index yet.
 	until := a.oldest(s)
 	if a.shared {
 		until = a.opts.Now()
@@ -196,8 +197,8 @@ func last(schedule *maintenance.Schedule, task maintenance.TaskType) (end time.T
 	return end
 }
 
-// rewrite moves what is needed out of files of which little is. The library can do so by
-// itself, but lists all that is stored in memory.
+// rewrite moves live content out of files with little of it. The library has a function for this,
+// but it lists all stored content in memory.
 func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.SafetyParameters) error {
 	type pack struct {
 		id   blob.ID
@@ -213,8 +214,8 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 	if err != nil {
 		return err
 	}
-	// One alone would only be copied. The smallest come first, so that most files end for
-	// the least copying.
+	// Rewriting a single file would only copy it. The smallest files come first, because they free
+	// the most files for the least copying.
 	kinds := map[string]int{}
 	for _, p := range short {
 		kinds[string(p.id[:1])]++
@@ -247,8 +248,8 @@ func (a *Archive) rewrite(ctx context.Context, s *session, safety maintenance.Sa
 	})
 }
 
-// copyContents stores contents again, except for damaged ones. The library's own function fails
-// on contents that leave the index meanwhile because they were garbage.
+// copyContents stores contents again, except for damaged ones. The library's own function fails on
+// garbage that leaves the index meanwhile.
 func copyContents(ctx context.Context, to *content.WriteManager, contents []content.Info) (*maintenancestats.RewriteContentsStats, error) {
 	var stats maintenancestats.RewriteContentsStats
 	var failed []error
@@ -275,10 +276,10 @@ func copyContents(ctx context.Context, to *content.WriteManager, contents []cont
 	return &stats, nil
 }
 
-// maxRewritten bounds how many files one Collect rewrites.
+// maxRewritten bounds the files that one Collect rewrites.
 const maxRewritten = 1000
 
-// tidy merges the small pieces of the index that sessions leave.
+// tidy merges the small index files that sessions leave.
 func (a *Archive) tidy(ctx context.Context, s *session) error {
 	epochs, ok, err := s.w.ContentManager().EpochManager(ctx)
 	if err != nil || !ok {

@@ -21,14 +21,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// The environment of a child process: the URL of an archive, and a place for its cache.
+// Environment of a child process: the URL of an archive, and the directory for its cache.
 const (
 	envChild = "ARCHIVE_TEST_CHILD"
 	envCache = "ARCHIVE_TEST_CACHE"
 )
 
-// child writes, removes and collects until it is killed, and reports each step. Its volumes
-// have few different contents, so that snapshots share a lot.
+// child writes, removes and collects until it is killed, and reports each step. Its volumes have
+// few different contents, so that snapshots share much.
 func child(url string) {
 	ctx := context.Background()
 	a := archive.New(archive.Options{URL: url, Cache: os.Getenv(envCache), Password: password})
@@ -85,10 +85,9 @@ func child(url string) {
 	}
 }
 
-// TestKill kills a process that writes, removes and collects, again and again. All that it
-// has reported is there, bit for bit, nothing that it has removed is, and nothing that it
-// was about to write is there in part. In the end all room comes back.
-// ARCHIVE_KILL_ROUNDS sets how often.
+// TestKill repeatedly kills a process that writes, removes and collects. Everything that it has
+// reported exists, bit for bit; nothing that it has removed exists, and no part of an unfinished
+// write. In the end all room is freed. ARCHIVE_KILL_ROUNDS sets how often.
 func TestKill(t *testing.T) {
 	racetest.Skip(t)
 	rounds := 15
@@ -146,9 +145,8 @@ func TestKill(t *testing.T) {
 	shrinks(t, p, a, 2*mib)
 }
 
-// runAndKill runs a child for a random time. It keeps known up to date, and returns what
-// the child was removing when it died, and how many snapshots it may have written
-// without a word.
+// runAndKill runs a child for a random time. It keeps known up to date, and returns what the child
+// was removing when it died, and how many unreported snapshots it may have written.
 func runAndKill(t *testing.T, p place, known map[hangar.SnapshotID]string) (unsure hangar.SnapshotID, extra int) {
 	t.Helper()
 	opts := p.options()
@@ -166,7 +164,7 @@ func runAndKill(t *testing.T, p place, known map[hangar.SnapshotID]string) (unsu
 	for in := bufio.NewReader(out); ; {
 		line, err := in.ReadString('\n')
 		if err != nil {
-			break // a line that was cut off was not received
+			break // a truncated line was not received
 		}
 		switch words := strings.Fields(line); words[0] {
 		case "ready":

@@ -18,17 +18,16 @@ import (
 )
 
 const (
-	// segmentSize is how many bytes are stored, shared and checked as one.
+	// segmentSize is the unit of storage, deduplication and verification, in bytes.
 	segmentSize = 64 << 10
-	// groupSegments is how many segments one table lists. What changes costs a new table
-	// of its group.
+	// groupSegments is how many segments a table lists. A change costs a new table of its group.
 	groupSegments = 1024
 	groupSize     = groupSegments * segmentSize
-	// runSize is how many bytes of a volume are read or written at once, at most.
+	// runSize bounds one read or write of a volume, in bytes.
 	runSize = 1 << 20
 )
 
-// sum is the SHA-256 of something.
+// sum is a SHA-256 sum.
 type sum [sha256.Size]byte
 
 // Source is the content of a device. ReadAt is called by several goroutines at once.
@@ -66,11 +65,11 @@ func (a *Archive) Digest(ctx context.Context, src Source, data extent.List) (str
 	return c.digest(sums), nil
 }
 
-// volume is how the content of a volume of some size is cut.
+// volume is the division of a volume into groups and segments.
 type volume struct {
 	size int64
-	zero sum // of a whole segment of zeros
-	last sum // of zeros as long as the last segment
+	zero sum // of a segment of zeros
+	last sum // of zeros, in the length of the last segment
 }
 
 func cut(size int64) volume {
@@ -82,18 +81,18 @@ func cut(size int64) volume {
 
 func (c volume) groups() int { return int((c.size + groupSize - 1) / groupSize) }
 
-// span is where group g is.
+// span returns the extent of group g.
 func (c volume) span(g int) extent.Extent {
 	from := int64(g) * groupSize
 	return extent.Extent{Offset: from, Length: min(groupSize, c.size-from)}
 }
 
-// segments is how many segments group g has.
+// segments returns the number of segments of group g.
 func (c volume) segments(g int) int {
 	return int((c.span(g).Length + segmentSize - 1) / segmentSize)
 }
 
-// segment is where segment i of group g is.
+// segment returns the extent of segment i of group g.
 func (c volume) segment(g, i int) extent.Extent {
 	from := int64(g)*groupSize + int64(i)*segmentSize
 	return extent.Extent{Offset: from, Length: min(segmentSize, c.size-from)}
@@ -114,7 +113,7 @@ func (c volume) zeroTable(g int) []sum {
 	return table
 }
 
-// marks says of each segment of a volume whether it is marked.
+// marks is a bitmap of the segments of a volume.
 type marks []uint64
 
 // has reports whether segment i of group g is marked.
@@ -123,7 +122,7 @@ func (m marks) has(g, i int) bool {
 	return m[n/64]&(1<<(n%64)) != 0
 }
 
-// touched marks the segments that a list has any byte of.
+// touched marks the segments that overlap a list.
 func (c volume) touched(list extent.List) marks {
 	m := make(marks, c.groups()*groupSegments/64)
 	for _, e := range list {
@@ -135,7 +134,7 @@ func (c volume) touched(list extent.List) marks {
 	return m
 }
 
-// both marks what is marked in two.
+// both returns the intersection.
 func (m marks) both(other marks) marks {
 	b := make(marks, len(m))
 	for i := range m {
@@ -144,7 +143,7 @@ func (m marks) both(other marks) marks {
 	return b
 }
 
-// bytes is how many bytes the segments have that are marked.
+// bytes returns the total size of the marked segments.
 func (c volume) bytes(m marks) (n int64) {
 	for _, word := range m {
 		n += int64(bits.OnesCount64(word)) * segmentSize
@@ -156,8 +155,8 @@ func (c volume) bytes(m marks) (n int64) {
 	return n
 }
 
-// read hands those segments of a group to take that are wanted, one after the other.
-// The buffer, which has runSize bytes, is read into.
+// read calls take for each wanted segment of a group, in order. It uses the buffer, which has
+// runSize bytes.
 func (c volume) read(ctx context.Context, src io.ReaderAt, g int, wanted func(i int) bool, buf []byte, take func(i int, segment []byte) error) error {
 	for i, n := 0, c.segments(g); i < n; {
 		if !wanted(i) {
@@ -189,8 +188,8 @@ func (c volume) read(ctx context.Context, src io.ReaderAt, g int, wanted func(i 
 	return nil
 }
 
-// workers is how many groups are worked on at once: more than most servers have cores
-// for, since some of them wait for the disk.
+// workers is how many groups are processed at once: more than most servers have cores, because some
+// wait for the disk.
 const workers = 4
 
 // each calls do for every group, in parallel, with a buffer of runSize bytes.
@@ -214,7 +213,7 @@ func (c volume) each(ctx context.Context, do func(ctx context.Context, g int, bu
 	return ctx.Err()
 }
 
-// digest is the digest of a content whose groups have these sums.
+// digest returns the digest of a volume with these group sums.
 func (c volume) digest(groups []sum) string {
 	h := sha256.New()
 	h.Write([]byte("hangar volume 1\n"))
@@ -225,7 +224,7 @@ func (c volume) digest(groups []sum) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// sumOf is the sum of a group whose segments have these sums.
+// sumOf returns the sum of a group with these segment sums.
 func sumOf(table []sum) sum { return sha256.Sum256(flat(table)) }
 
 func flat(table []sum) []byte {
@@ -236,7 +235,7 @@ func flat(table []sum) []byte {
 	return b
 }
 
-// table is the opposite of flat.
+// table is the inverse of flat.
 func table(b []byte) []sum {
 	sums := make([]sum, len(b)/sha256.Size)
 	for i := range sums {
@@ -245,10 +244,10 @@ func table(b []byte) []sum {
 	return sums
 }
 
-// reportEvery is how often progress is reported, at most.
+// reportEvery is the minimum time between progress reports.
 const reportEvery = 100 * time.Millisecond
 
-// reporter reports the progress of some work.
+// reporter reports progress.
 type reporter struct {
 	mu     sync.Mutex
 	report func(hangar.Progress) // may be nil
@@ -256,7 +255,7 @@ type reporter struct {
 	last   time.Time
 }
 
-// newReporter reports the total at once.
+// newReporter reports the total immediately.
 func newReporter(report func(hangar.Progress), total int64) *reporter {
 	r := &reporter{report: report, now: hangar.Progress{Total: total}}
 	r.add(0)

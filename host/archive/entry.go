@@ -35,8 +35,8 @@ type Entry struct {
 	Digest     string // see Archive.Digest
 }
 
-// The tags of a snapshot. They are labels of its manifest, so that a snapshot is found by
-// them, and `kopia snapshot list --tags snapshot:vs_…` shows them.
+// Tags of a snapshot. They are labels of its manifest: snapshots are found by them, and `kopia
+// snapshot list --tags snapshot:vs_…` shows them.
 const (
 	tagSnapshot  = "tag:snapshot"
 	tagVolume    = "tag:volume"
@@ -102,8 +102,7 @@ func (a *Archive) Entry(ctx context.Context, id hangar.SnapshotID) (Entry, error
 	return e, err
 }
 
-// find returns a snapshot and its manifest. If several processes wrote it, the first one
-// counts.
+// find returns a snapshot and its manifest. If several processes wrote it, the first one wins.
 func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manifest.ID, error) {
 	if err := a.refresh(ctx); err != nil {
 		return Entry{}, "", err
@@ -192,7 +191,7 @@ func labels(tag, value string) map[string]string {
 	return l
 }
 
-// refresh shows what other processes have done.
+// refresh makes changes by other processes visible.
 func (a *Archive) refresh(ctx context.Context) error {
 	if !a.shared {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// Of a volume of which one per cent has changed in scattered pieces, not much more than
-// that is stored.
+// TestScatteredChanges: after scattered changes to one per cent of a volume, little more than that
+// is stored.
 func TestScatteredChanges(t *testing.T) {
 	racetest.Skip(t)
 	a := inDirectory(t).open(t)
@@ -32,7 +32,7 @@ func TestScatteredChanges(t *testing.T) {
 	}
 }
 
-// numbered is a large volume in which every page has its number.
+// numbered is a large volume in which every page contains its number.
 type numbered struct{ size int64 }
 
 func (n numbered) Size() int64 { return n.size }
@@ -45,7 +45,7 @@ func (n numbered) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// WriteAt checks what comes back.
+// WriteAt verifies restored pages.
 func (n numbered) WriteAt(b []byte, at int64) (int, error) {
 	for i := 0; i+8 <= len(b); i += 4096 {
 		if got := binary.BigEndian.Uint64(b[i:]); got != uint64(at)+uint64(i)+1 {
@@ -55,7 +55,8 @@ func (n numbered) WriteAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// What is put into the index before a large snapshot is complete is not garbage meanwhile.
+// TestLarge: what is added to the index before a large snapshot is complete is not garbage
+// meanwhile.
 func TestLarge(t *testing.T) {
 	racetest.Skip(t)
 	a := inDirectory(t).open(t)

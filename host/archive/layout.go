@@ -21,7 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// A snapshot is a directory of four files to the library:
+// To the library, a snapshot is a directory of four files:
 //
 //   - volume, the content, as a tree of two levels: its index lists groups, whose
 //     indexes list segments. Groups and segments that are alike are one object.
@@ -37,19 +37,19 @@ const (
 const (
 	splitter    = "FIXED-1M"
 	compression = "zstd-fastest"
-	// indexPrefix makes the library keep something apart from data, and cache it.
+	// indexPrefix makes the library store something separately from data, and cache it.
 	indexPrefix = "x"
 	dirPrefix   = "k"
 )
 
-// group is a part of a volume, as it is stored.
+// group is a stored part of a volume.
 type group struct {
 	data  object.ID // an index of segments
 	table object.ID // the sums of the segments
 	sum   sum       // of the table
 }
 
-// tree is a snapshot as it is stored, except for the content of its groups.
+// tree is a stored snapshot, without the content of its groups.
 type tree struct {
 	Entry
 	volume
@@ -57,7 +57,7 @@ type tree struct {
 	written extent.List
 }
 
-// index is what the library calls an indirect object: one that is made of others.
+// index is the library's indirect object: one that consists of others.
 type index struct {
 	Stream  string                       `json:"stream"`
 	Entries []object.IndirectObjectEntry `json:"entries"`
@@ -78,8 +78,7 @@ func put(ctx context.Context, w repo.RepositoryWriter, prefix string, b []byte) 
 	return o.Result()
 }
 
-// putIndex stores an object that is made of others, of which each is as long as length
-// says.
+// putIndex stores an object that consists of others, with the given lengths.
 func putIndex(ctx context.Context, w repo.RepositoryWriter, parts []object.ID, length func(i int) int64) (object.ID, error) {
 	x := index{Stream: indexStream}
 	var at int64
@@ -98,7 +97,7 @@ func putIndex(ctx context.Context, w repo.RepositoryWriter, parts []object.ID, l
 	return object.ParseID("I" + id.String())
 }
 
-// get returns the bytes of an object.
+// get returns the content of an object.
 func get(ctx context.Context, rep repo.DirectRepository, id object.ID) ([]byte, error) {
 	b, err := getOnce(ctx, rep, id)
 	if errors.Is(err, blob.ErrBlobNotFound) {
@@ -113,7 +112,7 @@ func get(ctx context.Context, rep repo.DirectRepository, id object.ID) ([]byte, 
 
 func getOnce(ctx context.Context, rep repo.DirectRepository, id object.ID) ([]byte, error) {
 	if of, compressed, ok := id.ContentID(); ok && !compressed {
-		return rep.ContentReader().GetContent(ctx, of) // does not copy it
+		return rep.ContentReader().GetContent(ctx, of) // returned without a copy
 	}
 	r, err := rep.OpenObject(ctx, id)
 	if err != nil {
@@ -127,7 +126,7 @@ func getOnce(ctx context.Context, rep repo.DirectRepository, id object.ID) ([]by
 	return b, nil
 }
 
-// getIndex returns the n objects of which another one is made.
+// getIndex returns the n objects that another one consists of.
 func getIndex(ctx context.Context, rep repo.DirectRepository, id object.ID, n int) ([]object.ID, error) {
 	of, ok := id.IndexObjectID()
 	if !ok {
@@ -151,8 +150,8 @@ func getIndex(ctx context.Context, rep repo.DirectRepository, id object.ID, n in
 	return parts, nil
 }
 
-// putTree stores what is above the groups of a snapshot, and returns its root and the
-// objects that it has stored.
+// putTree stores what is above the groups of a snapshot. It returns the root and all objects that
+// it has stored.
 func putTree(ctx context.Context, w repo.RepositoryWriter, t *tree) (*snapshot.DirEntry, []object.ID, error) {
 	data, tables := make([]object.ID, len(t.groups)), make([]object.ID, len(t.groups))
 	sums := make([]sum, len(t.groups))
@@ -206,7 +205,7 @@ func putTree(ctx context.Context, w repo.RepositoryWriter, t *tree) (*snapshot.D
 	}, []object.ID{whole, segments, groups, written, root}, nil
 }
 
-// getTree reads what putTree has stored, and checks it against the digest.
+// getTree reads a snapshot that putTree stored, and verifies it against the digest.
 func (a *Archive) getTree(ctx context.Context, id hangar.SnapshotID) (*tree, error) {
 	e, m, err := a.find(ctx, id)
 	if err != nil {
@@ -299,8 +298,8 @@ func (e *CorruptError) Error() string {
 // Unwrap makes the error an ErrCorrupt.
 func (e *CorruptError) Unwrap() []error { return []error{ErrCorrupt, e.Err} }
 
-// damaged separates damage from errors that say nothing of the snapshot: the end of the context,
-// a network that is down, and that the snapshot was removed meanwhile.
+// damaged separates damage from errors that say nothing about the snapshot: an ended context, a
+// network failure, or removal of the snapshot meanwhile.
 func (a *Archive) damaged(ctx context.Context, id hangar.SnapshotID, offset int64, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -314,7 +313,7 @@ func (a *Archive) damaged(ctx context.Context, id hangar.SnapshotID, offset int6
 	return &CorruptError{ID: id, Offset: offset, Err: err}
 }
 
-// zeros reports whether a block is zero.
+// zeros reports whether all bytes are zero.
 func zeros(b []byte) bool {
 	const n = 4096
 	var zero [n]byte

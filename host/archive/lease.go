@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// leaseBlob says which daemon collects the garbage of a bucket.
+	// leaseBlob names the daemon that collects the garbage of a bucket.
 	leaseBlob blob.ID = "hangar.collector"
 	leaseFor          = 15 * time.Minute
-	// leaseSettles is how long a process that takes the lease waits for a competitor. If two
-	// believe they have it, because a request took longer, they slow one another down and do no
-	// harm: the ages by which the library judges are much longer.
+	// leaseSettles is how long a process that takes the lease waits for competitors. If a slow
+	// request makes two processes believe that they hold it, they slow each other down but do no
+	// harm: the library's minimum ages are much longer.
 	leaseSettles = time.Second
 )
 
@@ -29,8 +29,8 @@ type leaseRecord struct {
 	Until  time.Time `json:"until"`
 }
 
-// lease gives this process the right to collect garbage for as long as the context that it
-// returns lasts, and end gives it back. Without a context another process has it.
+// lease acquires the right to collect garbage. It lasts as long as the returned context, and end
+// releases it. If another process has the lease, the context is nil.
 func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), err error) {
 	me := rand.Text()
 	switch held, err := a.holder(ctx); {
@@ -102,7 +102,7 @@ func (a *Archive) hold(ctx context.Context, who string) error {
 	return a.store.PutBlob(ctx, leaseBlob, plain(b), blob.PutOptions{})
 }
 
-// plain is bytes as a storage takes them.
+// plain implements blob.Bytes.
 type plain []byte
 
 // WriteTo writes all of them.

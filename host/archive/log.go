@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// loggers passes on the library's log. Messages for its users are details to ours; its errors are
-// returned as well.
+// loggers forwards the library's log. Its messages for users are logged as details; its errors are
+// also returned.
 func loggers(log *slog.Logger) logging.LoggerFactory {
 	return func(module string) logging.Logger {
 		return zap.New(&bridge{log: log.With("library", module)}).Sugar()

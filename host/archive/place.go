@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/storeurl"
 )
 
-// place is what the URL of an archive means.
+// place is a parsed archive URL.
 type place struct{ storeurl.Place }
 
 func (p place) shared() bool { return p.Dir == "" }
@@ -24,7 +24,7 @@ func CheckURL(raw string) error {
 	return err
 }
 
-// parse returns what the URL of an archive means.
+// parse parses the URL of an archive.
 func parse(raw string) (place, error) {
 	p, err := storeurl.Parse(raw)
 	if err != nil {
@@ -58,12 +58,12 @@ func (p place) open(ctx context.Context) (*store, error) {
 	return &store{Storage: st, remote: true}, nil
 }
 
-// dialing bounds how long Open waits for a server, which the library tries for minutes.
+// dialing bounds how long Open waits for a server. The library would retry for minutes.
 const dialing = 5 * time.Second
 
-// dial finds out whether the server that the operator has named takes connections. Tenants have no
-// say in that. It is called directly, while the library would use a proxy of the environment: an archive
-// behind one is refused.
+// dial checks whether the server accepts connections. The operator has named it, so that the
+// guarded dialer is not needed. It connects directly, where the library would use a proxy of the
+// environment: an archive behind a proxy is refused.
 func (p place) dial(ctx context.Context) error {
 	address := p.Endpoint
 	if _, _, err := net.SplitHostPort(address); err != nil {

@@ -57,7 +57,7 @@ func (a *Archive) readGroup(ctx context.Context, t *tree, g int, dst io.WriterAt
 	return nil
 }
 
-// readRun reads segments that follow one another into the buffer, and checks them.
+// readRun reads consecutive segments into the buffer and verifies them.
 func (a *Archive) readRun(ctx context.Context, t *tree, g, first int, parts []object.ID, sums []sum, buf []byte) ([]byte, error) {
 	run := buf[:0]
 	for i, part := range parts {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(envChild); dir != "" {
 		child(dir)
 	}
-	// The library leaves its workers behind when it is interrupted while it removes files.
+	// The library leaks its workers when the removal of files is interrupted.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/kopia/kopia/repo/maintenance.DeleteUnreferencedPacks.func1"))
 }
 
@@ -113,7 +113,7 @@ var caches struct {
 	n int
 }
 
-// options are those of one more process that uses the archive.
+// options are those of another process that uses the archive.
 func (p place) options() archive.Options {
 	caches.Lock()
 	defer caches.Unlock()
@@ -140,7 +140,7 @@ func open(tb testing.TB, opts archive.Options) *archive.Archive {
 	return a
 }
 
-// size is how many bytes the blobs take.
+// size is the total size of the blobs, in bytes.
 func (p place) size(tb testing.TB) (n int64) {
 	tb.Helper()
 	for _, f := range p.files(tb, "") {
@@ -153,7 +153,7 @@ func (p place) size(tb testing.TB) (n int64) {
 	return n
 }
 
-// files are the blobs whose names begin with a prefix.
+// files are the blobs with a prefix.
 func (p place) files(tb testing.TB, prefix string) (files []string) {
 	tb.Helper()
 	err := filepath.WalkDir(p.blobs, func(name string, d fs.DirEntry, err error) error {
@@ -176,7 +176,7 @@ func (p place) files(tb testing.TB, prefix string) (files []string) {
 	return files
 }
 
-// device is a volume in memory that notes what is read of it.
+// device is a volume in memory that records its reads.
 type device struct {
 	b []byte
 
@@ -200,7 +200,7 @@ func (d *device) WriteAt(p []byte, off int64) (int, error) {
 	return copy(d.b[off:], p), nil
 }
 
-// touched is what was read or written since the last call.
+// touched returns what was read or written since the last call.
 func (d *device) touched() extent.List {
 	defer func() { d.read = nil }()
 	return extent.Of(d.read...)

@@ -30,8 +30,8 @@ type clock struct{ ahead atomic.Int64 }
 func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// Two daemons that share a bucket: one removes what the other is about to build upon, and
-// collects; the room of what is a day old comes back within half a day.
+// TestTwoDaemons: two daemons share a bucket. One removes what the other is about to build upon,
+// and collects; the room of day-old garbage is freed within half a day.
 func TestTwoDaemons(t *testing.T) {
 	racetest.Skip(t)
 	p := inBucket(t)
@@ -60,7 +60,7 @@ func TestTwoDaemons(t *testing.T) {
 		return freed
 	}
 
-	// b reads slowly; a removes the base meanwhile, and all that it had is gone when b is
+	// b reads slowly. Meanwhile a removes the base, and everything that it had is gone when b is
 	// done.
 	slow := &waiting{device: d, begun: make(chan struct{}), proceed: make(chan struct{})}
 	done := make(chan error)
@@ -114,7 +114,7 @@ func (w *waiting) ReadAt(p []byte, off int64) (int, error) {
 	return w.device.ReadAt(p, off)
 }
 
-// Daemons that begin at once, with nothing there, make one archive.
+// TestDaemonsBeginTogether: daemons that start at once with an empty store make one archive.
 func TestDaemonsBeginTogether(t *testing.T) {
 	p := inBucket(t)
 	daemons := make([]*archive.Archive, 4)
@@ -143,7 +143,7 @@ func TestDaemonsBeginTogether(t *testing.T) {
 	}
 }
 
-// The stock library finds and restores a snapshot, as `kopia restore` does.
+// TestKopiaRestores: the stock library finds and restores a snapshot, as `kopia restore` does.
 func TestKopiaRestores(t *testing.T) {
 	racetest.Skip(t)
 	p := inDirectory(t)

@@ -20,15 +20,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// store is where the library puts its blobs: its own storage, with additions.
+// store is the library's storage for blobs, with additions.
 type store struct {
 	blob.Storage
 	remote bool
 	dir    *directory // nil: remote
 }
 
-// GetBlob marks errors that say nothing about the blob, so that a network that is down does not
-// make a snapshot look damaged.
+// GetBlob marks errors that say nothing about the blob, so that a network failure does not make a
+// snapshot look damaged.
 func (s *store) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
 	err := s.Storage.GetBlob(ctx, id, offset, length, to)
 	if err == nil || !s.remote || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
@@ -75,7 +75,8 @@ func (s *store) Close(ctx context.Context) error {
 	return err
 }
 
-// occupied reports whether there is an archive, and answers ErrForeign when there is anything else.
+// occupied reports whether the store has an archive, and answers ErrForeign if it has anything
+// else.
 func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	if s.dir != nil {
 		if err := s.dir.vacant(); err != nil {
@@ -85,9 +86,9 @@ func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	var foreign blob.ID
 	err = s.ListBlobs(ctx, "", func(found blob.Metadata) error {
 		switch found.BlobID {
-		case format.KopiaRepositoryBlobID: // another daemon was quicker
+		case format.KopiaRepositoryBlobID: // another daemon was faster
 			made = true
-		case format.KopiaBlobCfgBlobID: // written first; of a process that died, or is at it
+		case format.KopiaBlobCfgBlobID: // written first, by a process that is creating the archive or has died
 		default:
 			foreign = found.BlobID
 		}
@@ -99,7 +100,7 @@ func (s *store) occupied(ctx context.Context) (made bool, err error) {
 	return made, err
 }
 
-// blank hides the blobs that the library writes when it makes an archive: it takes one of its two
+// blank hides the blobs that the library writes when it creates an archive: it takes one of its two
 // blobs without the other for damage.
 type blank struct{ blob.Storage }
 
@@ -108,7 +109,7 @@ func (blank) GetBlob(context.Context, blob.ID, int64, int64, blob.OutputBuffer) 
 	return blob.ErrBlobNotFound
 }
 
-// synced makes durable what the library wrote beside its blobs.
+// synced flushes what the library wrote beside its blobs.
 func (s *store) synced() error {
 	f, err := os.Open(filepath.Join(s.dir.root, shardsFile))
 	if err != nil {
@@ -120,11 +121,11 @@ func (s *store) synced() error {
 
 const (
 	lockFile   = "hangar.lock"
-	shardsFile = ".shards" // of the library: how blobs are spread over directories
+	shardsFile = ".shards" // the library's file that says how blobs are spread over directories
 )
 
-// directory has the blobs of a store as files, laid out by the library, which does not
-// make them durable.
+// directory stores blobs as files in the library's layout, and makes them durable, which the
+// library does not.
 type directory struct {
 	root string
 	path func(context.Context, blob.ID) (dir, file string, err error)
@@ -153,7 +154,8 @@ func openDirectory(ctx context.Context, root string) (_ *store, err error) {
 	if err := sweep(root); err != nil {
 		return nil, err
 	}
-	// A directory that has its shards file is not asked how blobs are to be spread.
+	// In a directory that has the shards file, the library does not need to be asked how to spread
+	// blobs.
 	st, err := filesystem.New(ctx, &filesystem.Options{Path: root}, true)
 	if err != nil {
 		return nil, err
@@ -169,7 +171,7 @@ func openDirectory(ctx context.Context, root string) (_ *store, err error) {
 	}}, nil
 }
 
-// sweep removes what a process left that died while it was writing.
+// sweep removes temporary files of a process that died while writing.
 func sweep(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -233,17 +235,17 @@ func (d *directory) mkdirLocked(dir string) error {
 	return nil
 }
 
-// storageType is how the settings of the library name a store.
+// storageType names the store in the library's settings.
 const storageType = "hangar"
 
 type storeKey struct{}
 
-// withStore hands a store to the library through a context.
+// withStore passes a store to the library through a context.
 func withStore(ctx context.Context, s *store) context.Context {
 	return context.WithValue(ctx, storeKey{}, s)
 }
 
-// registerStorage registers the type of store in the library, whose registry is global.
+// registerStorage registers the storage type in the library's global registry.
 var registerStorage = sync.OnceFunc(func() {
 	blob.AddSupportedStorage(storageType, struct{}{}, func(ctx context.Context, _ *struct{}, _ bool) (blob.Storage, error) {
 		s, ok := ctx.Value(storeKey{}).(*store)
@@ -254,7 +256,7 @@ var registerStorage = sync.OnceFunc(func() {
 	})
 })
 
-// output is a buffer that a storage fills.
+// output is a buffer for blobs.
 type output struct{ bytes.Buffer }
 
 // Length is how many bytes are in it.

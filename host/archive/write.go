@@ -85,28 +85,28 @@ func (a *Archive) write(ctx context.Context, meta Meta, src Source, data extent.
 	return w.Entry, w.finish(ctx)
 }
 
-// writing is a snapshot that is being written.
+// writing is a snapshot in progress.
 type writing struct {
 	*tree
 	*session
 	src     Source
 	present marks // segments that have data
 	base    *tree // nil: none
-	changed marks // segments that are not as in base
+	changed marks // segments that differ from base
 	report  *reporter
 
-	pending atomic.Int64 // segments that were stored since the last flush, about
+	pending atomic.Int64 // roughly, segments stored since the last flush
 
 	mu    sync.Mutex
-	zeros map[int64]object.ID // what is stored for zeros of a length
+	zeros map[int64]object.ID // the stored object for zeros, by length
 }
 
-// maxPending bounds what the library remembers in memory of segments that are not in the
-// index on disk yet, some 500 bytes for each.
+// maxPending bounds the segments that the library keeps in memory until the index is written, at
+// some 500 bytes each.
 const maxPending = 16 << 10
 
-// flushSome writes the index to disk if much was stored. Until there is a snapshot of it, the
-// open session keeps it.
+// flushSome writes the index to disk if much was stored. The open session protects the content
+// until the snapshot refers to it.
 func (w *writing) flushSome(ctx context.Context) error {
 	if n := w.pending.Load(); n < maxPending || !w.pending.CompareAndSwap(n, 0) {
 		return nil
@@ -114,7 +114,7 @@ func (w *writing) flushSome(ctx context.Context) error {
 	return w.w.Flush(ctx)
 }
 
-// start finds the base.
+// start opens the base.
 func (w *writing) start(ctx context.Context, a *Archive, base *Base) error {
 	w.zeros = map[int64]object.ID{}
 	if base == nil {
@@ -130,7 +130,7 @@ func (w *writing) start(ctx context.Context, a *Archive, base *Base) error {
 	case t.Volume != w.Volume:
 		return nil
 	}
-	// A segment that has another length than in the base is not as it was.
+	// A segment whose length differs from the base's has changed.
 	changed := base.Changed
 	if t.size != w.size {
 		from := min(t.size, w.size) / segmentSize * segmentSize
@@ -140,7 +140,7 @@ func (w *writing) start(ctx context.Context, a *Archive, base *Base) error {
 	return nil
 }
 
-// plan says which segments are to be read.
+// plan returns the segments to read.
 func (w *writing) plan() marks {
 	if w.base == nil {
 		return w.present
@@ -148,8 +148,8 @@ func (w *writing) plan() marks {
 	return w.present.both(w.changed)
 }
 
-// writeGroup stores a group: parts that have changed since the base, if there is one, from the
-// source, and references to the base for the rest.
+// writeGroup stores a group. It reads the parts that have changed since the base, or all without
+// one, and refers to the base for the rest.
 func (w *writing) writeGroup(ctx context.Context, g int, base *tree, buf []byte) (group, error) {
 	n := w.segments(g)
 	changed := func(int) bool { return true }
@@ -197,7 +197,7 @@ func (w *writing) writeGroup(ctx context.Context, g int, base *tree, buf []byte)
 	return group{data: data, table: table, sum: sumOf(sums)}, nil
 }
 
-// countIf is of how many of n things something holds.
+// countIf returns for how many of n indexes holds is true.
 func countIf(n int, holds func(i int) bool) (count int) {
 	for i := range n {
 		if holds(i) {
@@ -230,8 +230,8 @@ func (w *writing) writeZeros(ctx context.Context, length int64) (id object.ID, o
 	return id, of, err
 }
 
-// finish makes a snapshot of the stored groups. Meanwhile this process takes nothing for garbage;
-// what any process took for garbage before is stored again.
+// finish makes a snapshot of the stored groups. Meanwhile this process declares nothing garbage;
+// content that any process had declared garbage is stored again.
 func (w *writing) finish(ctx context.Context) error {
 	if err := w.a.gate.Acquire(ctx, 1); err != nil {
 		return err
@@ -278,12 +278,12 @@ func (w *writing) finish(ctx context.Context) error {
 	return w.w.Flush(ctx)
 }
 
-// errLost: the library orders what it knows of a piece by time, so that after the clock
-// was set back something that is stored again can stay garbage.
+// errLost means that content is missing after it was stored again. The library orders its records
+// of a content by time, so that after the clock was set back, it can still count as garbage.
 var errLost = errors.New("stored content is missing: was the clock set back?")
 
-// heal stores again those of the groups that are garbage by now, and reports whether there were
-// any: another snapshot had stored them, and was removed while this one was being written.
+// heal stores groups again that have become garbage, and reports whether there were any. That
+// happens when another snapshot had stored them and was removed meanwhile.
 func (w *writing) heal(ctx context.Context) (healed bool, err error) {
 	clear(w.zeros)
 	var mu sync.Mutex
@@ -314,7 +314,7 @@ func (w *writing) heal(ctx context.Context) (healed bool, err error) {
 	return healed, err
 }
 
-// intact reports whether all of a group is in the archive, and not as garbage.
+// intact reports whether all of a group is in the archive and not garbage.
 func (w *writing) intact(ctx context.Context, g int) bool {
 	if !w.has(ctx, w.groups[g].table) || !w.has(ctx, w.groups[g].data) {
 		return false

@@ -14,22 +14,22 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// Unwritten parts of a volume and zeros on it are told apart: on an encrypted volume, unwritten
-// parts read as noise. A snapshot has a list of what was written, so that its zeros are written,
-// too, when it is restored.
+// fileWritten lists the extents that were ever written. On an encrypted volume, unwritten parts
+// read as noise, so they differ from zeros: a restore writes the zeros of the list, and leaves the
+// rest.
 const fileWritten = "written"
 
-// blankSource is a source that reads as zeros wherever nothing was ever written.
+// blankSource reads as zeros wherever nothing was written.
 type blankSource struct {
 	Source
 
 	data extent.List
 }
 
-// ReadAt reads what was written, and nothing else.
+// ReadAt reads written parts only.
 func (s blankSource) ReadAt(b []byte, at int64) (int, error) {
 	where := extent.Extent{Offset: at, Length: int64(len(b))}
-	from := at // up to which b is filled
+	from := at // b is filled up to here
 	for _, e := range within(s.data, where) {
 		clear(b[from-at : e.Offset-at])
 		if n, err := s.Source.ReadAt(b[e.Offset-at:e.End()-at], e.Offset); n < int(e.Length) {
@@ -44,7 +44,7 @@ func (s blankSource) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// within returns what of a list lies in an extent.
+// within returns the part of a list that lies in an extent.
 func within(list extent.List, where extent.Extent) extent.List {
 	from := sort.Search(len(list), func(i int) bool { return list[i].End() > where.Offset })
 	to := sort.Search(len(list), func(i int) bool { return list[i].Offset >= where.End() })
@@ -54,12 +54,12 @@ func within(list extent.List, where extent.Extent) extent.List {
 	return list[from:to].Intersect(extent.List{where})
 }
 
-// maxWritten bounds the list of a snapshot, in bytes, so that it is one segment. A longer list
-// loses detail: zeros in place of unwritten parts do no harm.
+// maxWritten bounds the list of a snapshot, in bytes, so that it fits one segment. A longer list
+// loses detail, which is harmless: a restore then writes zeros to unwritten parts.
 const maxWritten = 512 << 10
 
-// putWritten stores a list of a volume of some size: for each extent how far it is from
-// the end of the one before, and its length.
+// putWritten stores the list of a volume. For each extent it has the distance from the end of the
+// previous one, and the length.
 func putWritten(ctx context.Context, w repo.RepositoryWriter, list extent.List, size int64) (id object.ID, length int64, err error) {
 	b := encodeWritten(list)
 	for unit := int64(4096); len(b) > maxWritten; unit *= 2 {
@@ -77,14 +77,14 @@ func encodeWritten(list extent.List) (b []byte) {
 		end = e.End()
 	}
 	if len(b) == 0 {
-		return []byte{0, 0} // objects are not empty
+		return []byte{0, 0} // objects cannot be empty
 	}
 	return b
 }
 
 var errWritten = errors.New("the list of what was written is damaged")
 
-// getWritten reads what putWritten has stored, of a volume of some size.
+// getWritten reads the list that putWritten stored.
 func getWritten(ctx context.Context, rep repo.DirectRepository, id object.ID, size int64) (extent.List, error) {
 	b, err := get(ctx, rep, id)
 	if err != nil {
@@ -109,7 +109,7 @@ func getWritten(ctx context.Context, rep repo.DirectRepository, id object.ID, si
 	return extent.Of(slices.Clip(list)...), nil
 }
 
-// writeWritten writes b, which belongs at an offset, wherever the volume was written to.
+// writeWritten writes b, which belongs at offset at, to the parts that were ever written.
 func (t *tree) writeWritten(dst io.WriterAt, b []byte, at int64) error {
 	for _, e := range within(t.written, extent.Extent{Offset: at, Length: int64(len(b))}) {
 		if _, err := dst.WriteAt(b[e.Offset-at:e.End()-at], e.Offset); err != nil {

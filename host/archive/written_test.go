@@ -12,8 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// noisy is a device that reads as noise wherever nothing was written, as an encrypted one
-// does.
+// noisy is a device that reads as noise wherever nothing was written, as an encrypted one does.
 type noisy struct {
 	b     []byte
 	noise byte
@@ -25,8 +24,8 @@ func (n *noisy) Size() int64                             { return int64(len(n.b)
 func (n *noisy) ReadAt(b []byte, at int64) (int, error)  { return copy(b, n.b[at:]), nil }
 func (n *noisy) WriteAt(b []byte, at int64) (int, error) { return copy(n.b[at:], b), nil }
 
-// Zeros that were written are zeros after a restore to an encrypted volume, where what
-// was never written is noise; noise is neither stored nor part of the digest.
+// TestZerosAreRestored: written zeros are zeros after a restore to an encrypted volume, where
+// unwritten parts are noise; noise is neither stored nor part of the digest.
 func TestZerosAreRestored(t *testing.T) {
 	racetest.Skip(t)
 	a := archive.New(archive.Options{
@@ -79,7 +78,7 @@ func TestZerosAreRestored(t *testing.T) {
 	if !bytes.Equal(target.b, want.b) {
 		t.Error("the restored volume differs")
 	}
-	// One that builds on it, and has one more block of zeros.
+	// A second snapshot builds on it, and has one more block of zeros.
 	meta.ID = hangar.NewSnapshotID()
 	more := extent.Of(extent.Extent{Offset: 20 * segment, Length: 4096})
 	clear(one.b[20*segment : 20*segment+4096])

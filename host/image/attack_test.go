@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 )
 
-// attacker and victim are of two organizations.
+// attacker and victim belong to two organizations.
 var (
 	attacker = image.Puller{Org: "orgattacker", Slug: "evil"}
 	victim   = image.Puller{Org: "orgvictim", Slug: "acme"}
@@ -48,7 +48,7 @@ func isBlob(tb testing.TB, r *http.Request, l v1.Layer) bool {
 	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, digest(tb, l))
 }
 
-// TestRegistryThatDrips: a registry of one organization that sends next to nothing ends that
+// TestRegistryThatDrips: a registry of one organization that sends next to nothing fails that
 // organization's pull, and delays no pull of the same layer from elsewhere.
 func TestRegistryThatDrips(t *testing.T) {
 	shared := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
@@ -82,7 +82,7 @@ func TestRegistryThatDrips(t *testing.T) {
 	group.Wait()
 }
 
-// TestRegistryThatNeverEnds: what sends fast enough ends with the deadline.
+// TestRegistryThatNeverEnds: a response that is fast enough ends with the deadline.
 func TestRegistryThatNeverEnds(t *testing.T) {
 	l := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	u := serve(t)
@@ -112,8 +112,8 @@ func TestRegistryThatNeverEnds(t *testing.T) {
 	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "registry "+u.host+" does not answer in time")
 }
 
-// TestRegistryThatLies: junk in place of a blob fails its own pull, while another organization
-// gets the layer, and neither error reveals the other's registry.
+// TestRegistryThatLies: junk in place of a blob fails its own pull, while another organization gets
+// the layer, and neither error reveals the other's registry.
 func TestRegistryThatLies(t *testing.T) {
 	shared := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	lying, good := serve(t), serve(t)
@@ -147,7 +147,7 @@ func TestRegistryThatLies(t *testing.T) {
 		}
 	})
 	<-asked
-	<-asked // both are in flight at a time
+	<-asked // both are in flight at the same time
 	close(gate)
 	group.Wait()
 }
@@ -173,8 +173,8 @@ func claims(t *testing.T, manifest, config []byte, mediaType string, blobs map[s
 	return strings.TrimPrefix(s.URL, "http://") + "/claim:v1"
 }
 
-// TestLayersOfOthers: the layers that an organization has unpacked are not given to another that
-// only knows their digests, whatever its manifests and configs claim.
+// TestLayersOfOthers: an organization that only knows the digests of another's unpacked layers does
+// not get them, whatever its manifests and configs claim.
 func TestLayersOfOthers(t *testing.T) {
 	secret := files(t, map[string]string{"secret": strings.Repeat("the victim's", 100)})
 	img := imageOf(t, secret)
@@ -225,7 +225,7 @@ func TestLayersOfOthers(t *testing.T) {
 			}
 		})
 	}
-	// A pinned reference to where the victim pulls from is asked of that registry, not of memory.
+	// A pinned reference to the victim's repository is resolved by that registry, not from memory.
 	private.on(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusForbidden)
 		return true
@@ -246,8 +246,8 @@ func TestLayersOfOthers(t *testing.T) {
 	}
 }
 
-// TestAddressesThatAreNotPublic: references, token realms and redirects of a tenant lead to
-// nothing on the server, in private networks or at metadata services, and errors tell nothing.
+// TestAddressesThatAreNotPublic: references, token realms and redirects of a tenant reach nothing
+// on the server, in private networks or at metadata services, and errors reveal nothing.
 func TestAddressesThatAreNotPublic(t *testing.T) {
 	const secret = "SECRET-of-an-inner-service"
 	var reached atomic.Int64
@@ -309,8 +309,7 @@ func TestAddressesThatAreNotPublic(t *testing.T) {
 	}
 }
 
-// TestForeignLayersAreNotFetched: the URLs that a manifest may name for a layer are no concern
-// of the server.
+// TestForeignLayersAreNotFetched: the server ignores the URLs that a manifest may name for a layer.
 func TestForeignLayersAreNotFetched(t *testing.T) {
 	var reached atomic.Int64
 	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
@@ -330,8 +329,7 @@ func TestForeignLayersAreNotFetched(t *testing.T) {
 	}
 }
 
-// TestErrorsHoldNothingForeign: no part of a registry's or token service's answer is in the
-// error.
+// TestErrorsHoldNothingForeign: errors contain no part of a registry's or token service's response.
 func TestErrorsHoldNothingForeign(t *testing.T) {
 	const secret = "SECRET-body"
 	var answer atomic.Pointer[http.HandlerFunc]
@@ -391,8 +389,8 @@ func TestErrorsHoldNothingForeign(t *testing.T) {
 	})
 }
 
-// TestAdministratorsRegistry: an administrator may name a registry on the server; its images are
-// given to no tenant of another organization.
+// TestAdministratorsRegistry: an administrator may name a registry on the server; no tenant of
+// another organization gets its images.
 func TestAdministratorsRegistry(t *testing.T) {
 	u := serve(t)
 	img := imageOf(t, files(t, map[string]string{"a": "1"}))
@@ -413,8 +411,9 @@ func TestAdministratorsRegistry(t *testing.T) {
 	}
 }
 
-// TestOrganizationThatIsRemoved: images that were pushed and pulled for an organization go with
-// it, and one that gets its slug finds nothing, whether the daemon was killed in between or not.
+// TestOrganizationThatIsRemoved: the images that were pushed and pulled for an organization are
+// removed with it. The next organization with its slug finds nothing, even if the daemon was killed
+// in between.
 func TestOrganizationThatIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	const registryName = "registry.hangar.localhost"
@@ -437,7 +436,7 @@ func TestOrganizationThatIsRemoved(t *testing.T) {
 	if other, err := s.Usage(t.Context(), attacker.Org); err != nil || other != (hangar.ImageUsage{}) {
 		t.Errorf("usage of another %+v, %v", other, err)
 	}
-	// Before it is removed, others see nothing of it by any name.
+	// Before the removal, others see nothing of it by any name.
 	for _, who := range []image.Puller{attacker, {Org: attacker.Org, Slug: victim.Slug}, {Slug: victim.Slug}} {
 		for _, name := range []string{ref, ref + "@" + digest(t, img), registryName + "/acme/app@" + digest(t, img)} {
 			_, err := s.Pull(t.Context(), who, name, nil)
@@ -447,7 +446,7 @@ func TestOrganizationThatIsRemoved(t *testing.T) {
 	if err := s.RemoveOrg(t.Context(), victim.Org); err != nil {
 		t.Fatal(err)
 	}
-	// A request that was let in before it was removed writes nothing any more.
+	// A request that was admitted before the removal writes nothing any more.
 	if status := post(t, server.URL+"/v2/acme/late/blobs/uploads/"); status != http.StatusNotFound {
 		t.Errorf("a push for an organization that is removed answers %d", status)
 	}
@@ -509,7 +508,7 @@ func post(t *testing.T, url string) int {
 	return resp.StatusCode
 }
 
-// bomb is a layer that is small and becomes large: of zeros, or of a hole in a sparse file.
+// bomb is a small layer that unpacks to a large one: of zeros, or of a hole in a sparse file.
 func bomb(t *testing.T, size int64) v1.Layer {
 	t.Helper()
 	var b bytes.Buffer
@@ -629,8 +628,8 @@ func chain(n int) []byte {
 	return index
 }
 
-// TestFullDisk: a pull that finds no room says so and leaves nothing half-made; once there is
-// room, it succeeds.
+// TestFullDisk: a pull without room reports that and leaves nothing partial; once there is room, it
+// succeeds.
 func TestFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -667,8 +666,8 @@ func TestFullDisk(t *testing.T) {
 
 func sum(b []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(b)) }
 
-// TestImagesStayWithinTheQuota: an organization that has as much as it may pulls nothing more. What
-// it has stays usable, and others notice nothing.
+// TestImagesStayWithinTheQuota: an organization at its quota cannot pull more. Its images stay
+// usable, and others are not affected.
 func TestImagesStayWithinTheQuota(t *testing.T) {
 	u := serve(t)
 	first := u.push(t, "app:v1", imageOf(t, files(t, map[string]string{"a": strings.Repeat("a", 1000)})))

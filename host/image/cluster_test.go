@@ -85,7 +85,7 @@ func TestPushedToAnother(t *testing.T) {
 	if now := a.reads.Load(); now != reads {
 		t.Errorf("an image that is held is read %d times again", now-reads)
 	}
-	// The last push counts, to whichever host.
+	// The last push wins, to whichever host.
 	push(t, b.clients+"/personal/app:v1", second, token)
 	for id, h := range hosts {
 		found, err := h.Resolve(t.Context(), tenant, ref)
@@ -127,8 +127,8 @@ func TestPushedToAnother(t *testing.T) {
 	}
 }
 
-// TestPushOfWhatAnotherHas: a client leaves out what the repository has on another host. Its manifest
-// then has all it names here, and stays when that host is lost.
+// TestPushOfWhatAnotherHas: a client leaves out blobs that the repository has on another host. This
+// host then gets everything that the manifest names, and keeps it when the other host is lost.
 func TestPushOfWhatAnotherHas(t *testing.T) {
 	_, hosts := cluster(t, aa, bb, cc)
 	a, b, c := hosts[aa], hosts[bb], hosts[cc]
@@ -143,19 +143,19 @@ func TestPushOfWhatAnotherHas(t *testing.T) {
 	if got := pull(t, c.Store, builtIn+"/personal/app:v2"); got.Ref.Digest != digest(t, next) {
 		t.Errorf("pulled %v", got.Ref)
 	}
-	// Blobs that it alone had are lost with it: the error names the image, and no address.
+	// Blobs that only it had are lost with it: the error names the image, and no address.
 	_, err := c.Pull(t.Context(), tenant, builtIn+"/personal/app:v1", nil)
 	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it is away")
 	if strings.Contains(fmt.Sprint(err), "127.0.0.1") {
 		t.Errorf("the error has an address: %v", err)
 	}
 	c.want(t, http.StatusServiceUnavailable, "v1 of personal/app: the server that has it is away", http.MethodGet, "/v2/personal/app/manifests/v1")
-	// A push brings it back.
+	// A push restores it.
 	push(t, c.clients+"/personal/app:v1", imageOf(t, base), token)
 	pull(t, c.Store, builtIn+"/personal/app:v1")
 }
 
-// TestDeletedOnAnother: also on a host that was away.
+// TestDeletedOnAnother: a delete reaches a host that was away.
 func TestDeletedOnAnother(t *testing.T) {
 	all, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -170,7 +170,7 @@ func TestDeletedOnAnother(t *testing.T) {
 		_, err := h.Resolve(t.Context(), tenant, builtIn+"/personal/app:v1")
 		wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")
 	}
-	// While the catalog cannot be asked, nothing is taken for deleted.
+	// While the catalog cannot be reached, nothing counts as deleted.
 	link := filepath.Join(a.dir, "registry", "repositories", "orgs", string(tenant.Org), "app", "_", "manifests", strings.TrimPrefix(digest(t, img), "sha256:"))
 	all.mu.Lock()
 	all.away = true
@@ -192,7 +192,8 @@ func TestDeletedOnAnother(t *testing.T) {
 	}
 }
 
-// TestBlobOfOthersByAnotherHost: a digest gives no blob of another organization, whichever host has it.
+// TestBlobOfOthersByAnotherHost: knowing a digest gives no access to a blob of another
+// organization, whichever host has it.
 func TestBlobOfOthersByAnotherHost(t *testing.T) {
 	_, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -225,7 +226,7 @@ func TestBlobOfOthersByAnotherHost(t *testing.T) {
 			t.Errorf("%+v: %v", in, err)
 		}
 	}
-	// A manifest that names it is refused, also by a host that would have to fetch it.
+	// A manifest that names it is refused, even by a host that would have to fetch it.
 	config := files(t, map[string]string{"c": "1"})
 	stolen := manifestOf(t, secret, config)
 	if code := b.put(t, "/v2/personal/app/manifests/stolen", stolen); code != http.StatusBadRequest {
@@ -268,8 +269,8 @@ func (h *atHost) put(tb testing.TB, path string, manifest []byte) int {
 	return resp.StatusCode
 }
 
-// TestHostsThatMisbehave: a broken transfer continues, at the same host or another. Content that
-// does not match its digest is refused.
+// TestHostsThatMisbehave: an interrupted transfer continues, at the same host or another. Content
+// that does not match its digest is refused.
 func TestHostsThatMisbehave(t *testing.T) {
 	t.Parallel()
 	type wrap = func(context.Context, hangar.PushedRead, hangar.PushedContent) hangar.PushedContent
@@ -332,7 +333,7 @@ func TestHostsThatMisbehave(t *testing.T) {
 	}
 }
 
-// until is a reader of what does not come.
+// until is a reader that blocks.
 type until <-chan struct{}
 
 func (u until) Read([]byte) (int, error) {
@@ -340,7 +341,7 @@ func (u until) Read([]byte) (int, error) {
 	return 0, errBroken
 }
 
-// TestHostThatIsKilled: a transfer continues at another host, or says what is unavailable.
+// TestHostThatIsKilled: a transfer continues at another host, or reports what is unavailable.
 func TestHostThatIsKilled(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		t.Run(fmt.Sprintf("another has it: %v", others), func(t *testing.T) {
@@ -374,7 +375,7 @@ func TestHostThatIsKilled(t *testing.T) {
 	}
 }
 
-// closing ends a server in the middle of what it sends.
+// closing ends a server in the middle of a response.
 type closing struct{ server *http.Server }
 
 func (c closing) Read([]byte) (int, error) {
@@ -382,7 +383,7 @@ func (c closing) Read([]byte) (int, error) {
 	return 0, errBroken
 }
 
-// TestFloodOfReads: one tenant that reads all it can takes no read from another.
+// TestFloodOfReads: one tenant that reads as much as it can takes no reads from another.
 func TestFloodOfReads(t *testing.T) {
 	_, hosts := clusterWith(t, image.Limits{RateWindow: time.Hour}, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -407,7 +408,7 @@ func TestFloodOfReads(t *testing.T) {
 		})
 	}
 	var codes []int
-	for range flood - 32 { // those that are beyond the bound are answered at once
+	for range flood - 32 { // reads beyond the bound are answered at once
 		codes = append(codes, <-answers)
 	}
 	if i := slices.IndexFunc(codes, func(c int) bool { return c != http.StatusTooManyRequests }); i >= 0 {
@@ -423,8 +424,7 @@ func TestFloodOfReads(t *testing.T) {
 	clients.Wait()
 }
 
-// TestDeletedWithinAPull: the blobs of a manifest stay for a host that has just read the
-// manifest.
+// TestDeletedWithinAPull: the blobs of a manifest stay for a host that has just read the manifest.
 func TestDeletedWithinAPull(t *testing.T) {
 	_, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -454,8 +454,8 @@ func TestDeletedWithinAPull(t *testing.T) {
 	}
 }
 
-// TestPublish: what a host had before there was a catalog is published once, and deleted images
-// are not published again.
+// TestPublish: a host publishes its content from before the catalog once, and does not publish
+// deleted images again.
 func TestPublish(t *testing.T) {
 	dir := t.TempDir()
 	img := imageOf(t, noise(t, 64<<10))

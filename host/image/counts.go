@@ -6,14 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How requests for an image end.
+// Results of requests for an image.
 const (
-	pullHeld   = "held" // nothing had to be transferred, nor shown
+	pullHeld   = "held" // nothing had to be transferred or shown
 	pullPulled = "pulled"
 	pullFailed = "failed"
 )
 
-// Where layers of pulls come from.
+// Sources of the layers of a pull.
 const (
 	layerHeld        = "held"
 	layerTransferred = "transferred"

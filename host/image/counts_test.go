@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 )
 
-// TestPullsAreCounted: an image that is pulled, one that is held, one that shares a layer, and one
-// that is not there.
+// TestPullsAreCounted: one image that is pulled, one that is held, one that shares a layer, and one
+// that does not exist.
 func TestPullsAreCounted(t *testing.T) {
 	u := serve(t)
 	base := files(t, map[string]string{"base": strings.Repeat("b", 10000)})

@@ -32,8 +32,8 @@ func TestChildThatPulls(t *testing.T) {
 	pull(t, open(t, image.Options{Dir: flag.Arg(0)}), flag.Arg(1))
 }
 
-// TestKilledPulls kills a process at any moment of a pull. Afterwards an image is
-// held whole or not at all, nothing half-made is left, and the next pull succeeds.
+// TestKilledPulls kills a process at any moment of a pull. Afterwards an image is held completely
+// or not at all, no partial files are left, and the next pull succeeds.
 func TestKilledPulls(t *testing.T) {
 	racetest.Skip(t)
 	u := serve(t)
@@ -63,7 +63,7 @@ func TestKilledPulls(t *testing.T) {
 		if round%2 == 1 {
 			kill = time.AfterFunc(time.Duration(round)*4*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		}
-		_ = cmd.Wait() // killed or not: what counts is what it left
+		_ = cmd.Wait() // killed or not, only the remaining files matter
 		if kill != nil {
 			kill.Stop()
 		}
@@ -111,12 +111,12 @@ func TestChildThatRemovesAnOrganization(t *testing.T) {
 	}
 }
 
-// childBegins is printed by a child when it begins with what it may be killed in.
+// childBegins is printed by a child before the work during which it may be killed.
 const childBegins = "begins"
 
 // TestKilledRemovals kills a process at any moment of the removal of an organization. Afterwards
-// the one that gets its slug has nothing of it, and once it is removed again, as the next daemon
-// does, not a file is there that a removal in one piece had not left: others have what they had.
+// the next organization with its slug has nothing of it. Once it is removed again, as the next
+// daemon does, the files are those after an uninterrupted removal: others have what they had.
 func TestKilledRemovals(t *testing.T) {
 	racetest.Skip(t)
 	const registryName = "registry.hangar.localhost"
@@ -149,7 +149,7 @@ func TestKilledRemovals(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var want []string // files after a removal in one piece
+	var want []string // files after an uninterrupted removal
 	var took time.Duration
 	cut := 0
 	for round := range 16 {

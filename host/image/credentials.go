@@ -17,8 +17,8 @@ import (
 // maxDockerConfig bounds how much of a config.json is read, in bytes.
 const maxDockerConfig = 1 << 20
 
-// authenticator returns the credentials for a registry: the platform's own, then those of the
-// Docker client, else none. They are read for each pull, so that a login counts at once.
+// authenticator returns the credentials for a registry: from the platform's own store, else from
+// the Docker client, else none. Each pull reads them again, so that a login takes effect at once.
 func (s *Store) authenticator(ctx context.Context, registry string) authn.Authenticator {
 	if s.opts.Credentials != nil {
 		if user, password, ok := s.opts.Credentials(ctx, registry); ok {
@@ -38,8 +38,8 @@ func (s *Store) authenticator(ctx context.Context, registry string) authn.Authen
 	return authn.FromConfig(config)
 }
 
-// readDockerConfig looks a registry up in a Docker client's config.json. What the
-// client keeps in a credential helper is not found.
+// readDockerConfig looks up a registry in a Docker client's config.json. It does not ask credential
+// helpers.
 func readDockerConfig(file, registry string) (authn.AuthConfig, bool, error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,8 +84,8 @@ func readDockerConfig(file, registry string) (authn.AuthConfig, bool, error) {
 	return authn.AuthConfig{}, false, nil
 }
 
-// dockerConfigHost brings the key of an entry, which may be a URL, to the name that
-// an ImageRef has for the registry.
+// dockerConfigHost converts the key of an entry, which may be a URL, to the registry name in an
+// ImageRef.
 func dockerConfigHost(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	key, _, _ = strings.Cut(key, "/")

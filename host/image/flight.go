@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// flights share work between concurrent callers for the same key. P is what the work reports
-// while it runs. The zero value is ready to use.
+// flights share work between concurrent callers with the same key. P is the type of the progress
+// reports. The zero value is ready to use.
 type flights[V, P any] struct {
 	mu     sync.Mutex
 	byKey  map[string]*flight[V, P]
@@ -18,7 +18,7 @@ type flights[V, P any] struct {
 	wg     sync.WaitGroup
 }
 
-// flight is one piece of work. mu of flights guards waiters.
+// flight is one piece of work. The mu of flights guards waiters.
 type flight[V, P any] struct {
 	done    chan struct{} // closed when value and err are set
 	value   V
@@ -31,10 +31,9 @@ type flight[V, P any] struct {
 	last      *P
 }
 
-// do returns what run returns, running it once for all concurrent callers with key. A caller
-// whose ctx ends stops waiting; run's context ends when there are no waiters left. listen may be
-// nil. It is called by one goroutine at a time, must not block, and is not called after do has
-// returned.
+// do returns what run returns, running it once for all concurrent callers with key. A caller whose
+// ctx ends stops waiting; run's context ends when no caller waits any more. listen may be nil. It
+// is called by one goroutine at a time, must not block, and is not called after do has returned.
 func (f *flights[V, P]) do(ctx context.Context, key string, listen func(P), run func(context.Context, func(P)) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()
@@ -87,14 +86,14 @@ func (f *flights[V, P]) start(ctx context.Context, key string, run func(context.
 	return c
 }
 
-// forget makes the next caller start again; the caller holds mu.
+// forget makes the next caller start a new flight; the caller holds mu.
 func (f *flights[V, P]) forget(key string, c *flight[V, P]) {
 	if f.byKey[key] == c {
 		delete(f.byKey, key)
 	}
 }
 
-// close ends all flights and waits for them.
+// close cancels all flights and waits until they have ended.
 func (f *flights[V, P]) close() {
 	f.mu.Lock()
 	f.closed = true
@@ -105,7 +104,7 @@ func (f *flights[V, P]) close() {
 	f.wg.Wait()
 }
 
-// attach passes reports to listen, beginning with the last one.
+// attach passes reports to listen, starting with the latest one.
 func (c *flight[V, P]) attach(listen func(P)) (detach func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// grace is how long an image that was used is safe from lack of space: its caller may be about to
+// grace protects a recently used image from eviction for lack of space: its caller may be about to
 // mark it as in use.
 const grace = 5 * time.Minute
 
-// pressedUploadAge is how long an upload may rest while there is too little space.
+// pressedUploadAge is how long an upload may be idle while disk space is short.
 const pressedUploadAge = time.Hour
 
 // Policy says what GC frees.
@@ -106,9 +106,9 @@ func (s *Store) leastRecentlyUsed() []candidate {
 	return list
 }
 
-// evict drops an image unless it is in use or was used since the caller looked. InUse is asked
-// again, before the lock is taken: a Machine is in it before it asks for its image, and asking
-// changes the time of use.
+// evict drops an image unless it is in use or was used after the caller listed it. It calls InUse
+// again before it takes the lock: a Machine is in InUse before it asks for its image, and asking
+// updates the time of use.
 func (s *Store) evict(c candidate) (bool, error) {
 	used := s.inUse()
 	s.mu.Lock()
@@ -124,8 +124,8 @@ func (s *Store) evict(c candidate) (bool, error) {
 	return true, nil
 }
 
-// sweep removes layers that no image has and no pull relies on. They are moved out of sight under
-// the lock, so that a pull finds them whole or not at all.
+// sweep removes layers that belong to no image and that no pull relies on. It moves them away under
+// the lock, so that a pull finds a whole layer or none.
 func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
 	dead, err := s.hide()
 	for _, d := range dead {
@@ -165,7 +165,7 @@ func (s *Store) hide() ([]deadLayer, error) {
 		}
 		var r layerRecord
 		if raw, err := os.ReadFile(s.path("layers", e.Name(), "layer.json")); err == nil {
-			_ = json.Unmarshal(raw, &r) // only its size is of interest
+			_ = json.Unmarshal(raw, &r) // only the size is needed; a damaged record counts as zero
 		}
 		to := s.path("tmp", "dead-"+strconv.FormatInt(time.Now().UnixNano(), 36)+"-"+strconv.Itoa(i))
 		if err := os.Rename(s.path("layers", e.Name()), to); err != nil {
@@ -179,7 +179,7 @@ func (s *Store) hide() ([]deadLayer, error) {
 	return dead, durable.SyncDir(filepath.Join(s.opts.Dir, "layers"))
 }
 
-// free returns the space that the file system has left, in bytes.
+// free returns the free space of the file system, in bytes.
 func (s *Store) free() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.opts.Dir, &st); err != nil {

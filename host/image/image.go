@@ -163,9 +163,9 @@ type Store struct {
 	measuring singleflight.Group // of usages, by organization
 
 	mu      sync.Mutex
-	usages  map[hangar.OrgID]measured // not older than Limits.UsageAge when they were looked at; guarded by mu
+	usages  map[hangar.OrgID]measured // at most Limits.UsageAge old when last looked at; guarded by mu
 	records map[string]*record        // by digest
-	pins    map[string]int            // layers, by name, that pulls at hand count on
+	pins    map[string]int            // layers, by name, that pulls in progress rely on
 }
 
 // New returns a Store that Open makes usable.
@@ -345,17 +345,16 @@ func (s *Store) inUse() map[string]bool {
 	return s.opts.InUse()
 }
 
-// record is an image as it is noted on disk. The file's modification time is when
-// the image was used last.
+// record is an image's entry on disk. The modification time of its file is the time of last use.
 type record struct {
 	Ref     hangar.ImageRef `json:"ref"`
-	Sources []string        `json:"sources"` // for whom and from where it was pulled, as Puller.source names it
+	Sources []string        `json:"sources"` // by whom and from where it was pulled, see Store.sourceOf
 	Config  v1.Config       `json:"config"`
 	Layers  []string        `json:"layers"` // names of directories in layers, lowest first
 	Size    int64           `json:"size"`
 
 	lastUsed time.Time
-	noted    time.Time // lastUsed as the file has it
+	noted    time.Time // lastUsed in the file
 }
 
 func (s *Store) readRecord(file string) (*record, error) {
@@ -386,7 +385,7 @@ func (s *Store) readRecord(file string) (*record, error) {
 	return r, nil
 }
 
-// write notes a record durably; the caller holds mu.
+// write writes a record durably; the caller holds mu.
 func (s *Store) write(r *record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -401,8 +400,7 @@ func (s *Store) write(r *record) error {
 	return nil
 }
 
-// touch notes that an image is used; the caller holds mu. That the time survives a
-// crash is not promised.
+// touch updates an image's time of use; the caller holds mu. A crash may lose the update.
 func (s *Store) touch(r *record) {
 	now := time.Now()
 	noted := now.Sub(r.noted) < time.Minute
@@ -416,7 +414,7 @@ func (s *Store) touch(r *record) {
 	}
 }
 
-// drop forgets an image; the caller holds mu. Its layers go with the next sweep.
+// drop removes the record of an image; the caller holds mu. The next sweep removes its layers.
 func (s *Store) drop(r *record) error {
 	err := os.Remove(s.path("images", recordFile(r.Ref.Digest)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -44,13 +44,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// upstream is a registry of foreign make, behind real HTTP, that counts what is
-// asked of it.
+// upstream is a third-party registry behind real HTTP that counts requests.
 type upstream struct {
 	host  string
 	blobs atomic.Int64 // GETs of blobs
 	all   atomic.Int64
-	// intercept, if set, answers in place of the registry when it returns true.
+	// intercept, if set, answers instead of the registry when it returns true.
 	intercept atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 }
 
@@ -102,10 +101,10 @@ func push(tb testing.TB, ref string, img remote.Taggable, more ...remote.Option)
 	}
 }
 
-// tenant is for whom tests pull.
+// tenant is the puller in tests.
 var tenant = image.Puller{Org: "orgtenant", Slug: "personal"}
 
-// dialer returns one that makes exceptions.
+// dialer returns a dialer with exceptions.
 func dialer(tb testing.TB, allow ...string) *publicdial.Dialer {
 	tb.Helper()
 	var o publicdial.Options
@@ -219,7 +218,7 @@ func wantError(tb testing.TB, err error, code hangar.Code, reason, says string) 
 	}
 }
 
-// left lists what lies in the store's places for layers and for what is half-made.
+// left lists the store's directories for layers and for temporary files.
 func left(tb testing.TB, dir string) (layers, tmp int) {
 	tb.Helper()
 	l, err := os.ReadDir(filepath.Join(dir, "layers"))
@@ -266,7 +265,7 @@ func TestPull(t *testing.T) {
 	if last := reports[len(reports)-1]; last != (hangar.PullProgress{Phase: "unpacking", Done: total, Total: total}) {
 		t.Errorf("last report %+v, want %d bytes", last, total)
 	}
-	// lower lies on top, so it is left out below; the empty layer is no layer.
+	// lower is on top, so it is left out below; the empty layer is no layer.
 	if len(got.Layers) != 3 {
 		t.Errorf("%d layers, want upper, its directories and lower: %q", len(got.Layers), got.Layers)
 	}
@@ -280,7 +279,7 @@ func TestPull(t *testing.T) {
 		}
 	}
 
-	// What is pinned and held needs no network, but only from where it came.
+	// A pinned, held image needs no network, but only for its origin.
 	before := u.all.Load()
 	pinned := u.host + "/team/app:v1@" + digest(t, img)
 	again := pull(t, s, pinned)
@@ -292,7 +291,7 @@ func TestPull(t *testing.T) {
 	}
 	_, err = s.Pull(t.Context(), tenant, u.host+"/other/app@"+digest(t, img), nil)
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest "+u.host+"/other/app")
-	// A tag that still stands for the same costs no blob.
+	// A tag that still resolves to the same image costs no blob.
 	blobs := u.blobs.Load()
 	pull(t, s, ref)
 	if u.blobs.Load() != blobs {
@@ -354,7 +353,7 @@ func TestLayersAreSharedAndSurviveARestart(t *testing.T) {
 	if n, _ := left(t, dir); n != 2 {
 		t.Errorf("%d layers are left, want those of the other image", n)
 	}
-	// Partial files of a crash are gone after the start; the rest is there.
+	// The start removes partial files of a crash and keeps the rest.
 	for _, p := range []string{"tmp/layer-x/fs/deep", "tmp/write-y"} {
 		if err := os.MkdirAll(filepath.Join(dir, p), 0o700); err != nil {
 			t.Fatal(err)
@@ -404,7 +403,7 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 		}
 		return false
 	})
-	// The caller that began leaves while the transfer runs; the others get it.
+	// The first caller leaves while the transfer runs; the others get it.
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
@@ -436,7 +435,7 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	if n := len(arrived); n > 3 {
 		t.Errorf("layers were asked for %d times more than once each", n-1)
 	}
-	// When all leave, no work continues and nothing is left.
+	// When all callers leave, no work continues and nothing is left.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +580,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 			s := open(t, image.Options{Dir: dir, Limits: image.Limits{UnpackedBytes: 1 << 20, Files: 100, Layers: 8, ManifestBytes: 4096}})
 			_, err := s.Pull(t.Context(), tenant, ref, nil)
 			wantError(t, err, hangar.CodeInvalid, hangar.ReasonBadImage, tt.says)
-			if err := s.Close(); err != nil { // which waits for what was given up
+			if err := s.Close(); err != nil { // it waits for abandoned work
 				t.Fatal(err)
 			}
 			if _, tmp := left(t, dir); tmp != 0 {
@@ -737,14 +736,14 @@ func TestBuiltInRegistry(t *testing.T) {
 	server := httptest.NewServer(s.Registry(access{"personal": tenant.Org}))
 	img := imageOf(t, files(t, map[string]string{"a": "1"}))
 	push(t, strings.TrimPrefix(server.URL, "http://")+"/personal/app:v1", img, token)
-	server.Close() // what is read in process needs no server
+	server.Close() // reading in process needs no server
 	got := pull(t, s, "registry.hangar.localhost:4280/personal/app:v1")
 	if got.Ref.Registry != "registry.hangar.localhost:4280" || got.Ref.Digest != digest(t, img) || len(got.Layers) != 1 {
 		t.Errorf("pulled %+v", got)
 	}
 	_, err := s.Resolve(t.Context(), tenant, "registry.hangar.localhost/personal/none:v1")
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "not found")
-	// The collector keeps what was pushed, even without the unpacked copy.
+	// The collector keeps pushed content, even without the unpacked copy.
 	if err := s.Remove(t.Context(), digest(t, img)); err != nil {
 		t.Fatal(err)
 	}
@@ -849,7 +848,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestGCBesidePulls: an image that Pull returned and that is in use stays whole during any
+// TestGCBesidePulls: an image that Pull returned and that is in use stays complete during any
 // collection.
 func TestGCBesidePulls(t *testing.T) {
 	u := serve(t)
@@ -911,7 +910,7 @@ func TestPlainHTTPStaysOnThisHost(t *testing.T) {
 	s := open(t, image.Options{Log: slog.New(slog.DiscardHandler), Dialer: dialer(t, "0.0.0.0/8")})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	// No server has 192.0.2.0/24 and 10/8 here: what matters is that it is not asked.
+	// No server has 192.0.2.0/24 and 10/8 here: the point is that it is not contacted.
 	for _, host := range []string{"0.0.0.0:1", "0.0.0.0"} {
 		_, err := s.Resolve(ctx, tenant, host+"/app:v1")
 		if hangar.CodeOf(err) != hangar.CodeUnavailable {

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	parallelLayers   = 3 // of one image: enough to keep both network and processor busy
+	parallelLayers   = 3 // of one image; enough to keep both network and processor busy
 	transferAttempts = 4
 	progressInterval = 100 * time.Millisecond
 )
@@ -42,13 +42,13 @@ func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(
 	switch {
 	case err == nil:
 		s.counts.pull(result)
-	case ctx.Err() == nil: // else the caller has given up
+	case ctx.Err() == nil: // otherwise the caller has given up
 		s.counts.pull(pullFailed)
 	}
 	return img, err
 }
 
-// findOrPull is Pull, and says which of both was done.
+// findOrPull is Pull, and also returns how the request was served.
 func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (img *Image, result string, err error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
@@ -85,9 +85,10 @@ func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress
 	return s.image(r, p.ref.resolved(p.digest, nil)), pullPulled, nil
 }
 
-// note makes an image known, or known for the organization and from the place of a plan too.
+// note records an image, or adds the plan's organization and source to the record of one that is
+// held.
 func (s *Store) note(p *plan, r *record) error {
-	source, _ := s.sourceOf(p.who, p.ref) // open has seen to it
+	source, _ := s.sourceOf(p.who, p.ref) // cannot fail: open has checked it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if held, ok := s.records[p.digest]; ok {
@@ -100,8 +101,8 @@ func (s *Store) note(p *plan, r *record) error {
 	return s.write(r)
 }
 
-// pull transfers what is missing of an image and notes it. Also of an image that is held, the
-// source has to show the layers.
+// pull transfers the missing parts of an image and records it. The source has to show the layers of
+// an image that is held, too.
 func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgress)) error {
 	release, err := s.pulls.take(ctx, p.who.Org)
 	if err != nil {
@@ -149,8 +150,8 @@ func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgre
 	return nil
 }
 
-// stack puts the layers of an image in order and adds those that keep the look of
-// directories; see layer.Inherit. The caller calls unpin in any case.
+// stack orders the layers of an image and adds layers that preserve the attributes of directories;
+// see layer.Inherit. The caller calls unpin in any case.
 func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), err error) {
 	var pinned []string
 	unpin = func() { s.unpin(pinned...) }
@@ -190,8 +191,8 @@ func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), 
 	return r, unpin, nil
 }
 
-// topmost drops all but the highest of equal layers: overlayfs takes none twice, and the highest
-// hides the content of the others.
+// topmost drops all but the highest of equal layers: overlayfs refuses duplicates, and the highest
+// one hides the others.
 func topmost(names []string) []string {
 	seen := map[string]bool{}
 	var kept []string
@@ -205,7 +206,7 @@ func topmost(names []string) []string {
 	return kept
 }
 
-// layerRecord is what is noted beside an unpacked layer.
+// layerRecord is the file beside an unpacked layer.
 type layerRecord struct {
 	ID       string   `json:"id"` // digest of the tar stream, or layer.ShapeID
 	Bytes    int64    `json:"bytes"`
@@ -216,18 +217,17 @@ type layerRecord struct {
 	Shown []shownBlob `json:"shown,omitempty"`
 }
 
-// shownBlob is a blob that a place has shown to have.
+// shownBlob is a blob that an origin has shown to possess.
 type shownBlob struct {
 	Digest string `json:"digest"`
 	Origin string `json:"origin"` // see Store.origin
 }
 
-// maxShown bounds the blobs noted for a layer. A forgotten one is transferred again.
+// maxShown bounds the recorded blobs of a layer. A forgotten one is transferred again.
 const maxShown = 256
 
-// layerName is the directory of a layer: short, because the paths of all layers
-// of an image must fit in one page as a mount option. The full name is in the
-// record.
+// layerName is the directory of a layer. It is short, because the paths of all layers of an image
+// must fit in one page as a mount option. The record has the full name.
 func layerName(id string) string {
 	kind, sum, _ := strings.Cut(id, ":")
 	if kind != "sha256" {
@@ -251,8 +251,8 @@ func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
 	return r, err == nil, err
 }
 
-// ensureLayer makes a layer be held that the source of a plan has shown. The caller has
-// pinned it.
+// ensureLayer makes sure that the host holds a layer and that the plan's source has shown it. The
+// caller has pinned it.
 func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
 	return s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
 		for attempt := 1; ; attempt++ {
@@ -269,8 +269,8 @@ func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget
 	})
 }
 
-// showLayer returns a layer that is held if its blob has been shown, and else transfers the
-// blob: to unpack it, or to see that it is what the layer was made of.
+// showLayer returns a held layer whose blob the source has shown before. Otherwise it transfers the
+// blob, to unpack it or to verify that it unpacks to the held layer.
 func (s *Store) showLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
 	r, found, err := s.readLayer(l.diffID)
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *Store) layerLimits(budget *layer.Budget) layer.Limits {
 	return layer.Limits{Bytes: s.opts.Limits.UnpackedBytes, Files: s.opts.Limits.Files, Ratio: s.opts.Limits.Ratio, Slack: s.opts.Limits.RatioSlack, Budget: budget, Space: s.opts.Space}
 }
 
-// check says whether a layer has become what the config says.
+// check verifies that a layer unpacks to the DiffID of the config.
 func (l plannedLayer) check(diffID string) error {
 	if diffID != l.diffID {
 		return badImage("layer %s unpacks to %s, not to %s", l.digest, diffID, l.diffID)
@@ -309,7 +309,7 @@ func (l plannedLayer) check(diffID string) error {
 	return nil
 }
 
-// noteShown notes that a place has shown the blob of a layer which is held.
+// noteShown records that origin has shown the blob of a held layer.
 func (s *Store) noteShown(l plannedLayer, origin string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +326,7 @@ func (s *Store) noteShown(l plannedLayer, origin string) error {
 	return durable.WriteFileVia(s.path("tmp"), s.path("layers", layerName(l.diffID), "layer.json"), raw, 0o600)
 }
 
-// receive hands the blob of a layer to use, and sees that all of it has arrived.
+// receive passes the blob of a layer to use, and verifies that all of it arrived.
 func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report func(int64), use func(io.Reader) error) error {
 	rc, err := p.source.blob(ctx, l.digest)
 	if err != nil {
@@ -340,9 +340,9 @@ func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report fun
 		return cmp.Or(in.err, err)
 	}
 	if errors.Is(err, layer.ErrTooLarge) {
-		return err // the rest need not come
+		return err // no need to read the rest
 	}
-	// A failed transfer is told apart from a bad layer.
+	// The error of a failed transfer takes precedence over that of a bad layer.
 	if err := cmp.Or(in.finish(ctx, l.digest), err); err != nil {
 		return err
 	}
@@ -363,10 +363,10 @@ func (s *Store) transfer(ctx context.Context, p *plan, l plannedLayer, budget *l
 	if err != nil {
 		return r, err
 	}
-	return r, s.noteShown(l, p.origin) // another organization may have been first
+	return r, s.noteShown(l, p.origin) // another organization may have been faster
 }
 
-// ensureShape makes the layer of a shape be held, pinned for the caller.
+// ensureShape makes sure that the layer of a shape exists, and pins it for the caller.
 func (s *Store) ensureShape(dirs []layer.Directory, pinned *[]string) (string, error) {
 	id := layer.ShapeID(dirs)
 	name := layerName(id)
@@ -381,7 +381,7 @@ func (s *Store) ensureShape(dirs []layer.Directory, pinned *[]string) (string, e
 	return name, err
 }
 
-// build makes a layer out of sight and publishes it when it is complete and on disk.
+// build makes a layer in a temporary directory and publishes it once it is complete and on disk.
 func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (layerRecord, error) {
 	tmp, err := os.MkdirTemp(s.path("tmp"), "layer-*")
 	if err != nil {
@@ -414,7 +414,7 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 		return layerRecord{}, err
 	}
 	if err := durable.Rename(tmp, s.path("layers", layerName(id))); err != nil {
-		if held, found, _ := s.readLayer(id); found { // another pull was first
+		if held, found, _ := s.readLayer(id); found { // another pull was faster
 			return held, nil
 		}
 		return layerRecord{}, err
@@ -422,12 +422,12 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 	return r, nil
 }
 
-// full reports whether a disk has no room, which does not change within seconds.
+// full reports whether the disk is full, so that retrying within seconds is useless.
 func full(err error) bool {
 	return hangar.ReasonOf(err) == hangar.ReasonDiskFull
 }
 
-// pin keeps the layers of a plan from the collector.
+// pin protects the layers of a plan from the collector.
 func (s *Store) pin(p *plan) (unpin func()) {
 	names := make([]string, len(p.layers))
 	for i, l := range p.layers {
@@ -451,7 +451,7 @@ func (s *Store) unpin(names ...string) {
 	}
 }
 
-// checked hashes and counts a transfer.
+// checked hashes and counts the bytes of a transfer.
 type checked struct {
 	r      io.Reader
 	hash   hash.Hash
@@ -475,7 +475,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// finish reads what the archive did not need and checks all of it.
+// finish reads what the archive reader left, and verifies size and digest.
 func (c *checked) finish(ctx context.Context, digest string) error {
 	if c.err != nil {
 		return c.err
@@ -495,7 +495,7 @@ func (c *checked) finish(ctx context.Context, digest string) error {
 	return nil
 }
 
-// progress adds up what has arrived of the layers.
+// progress sums up the bytes that have arrived of all layers.
 type progress struct {
 	report func(hangar.PullProgress)
 	total  int64

@@ -29,7 +29,7 @@ type Puller struct {
 	AnyRegistry bool
 }
 
-// context is a context for the puller's connections.
+// context returns a context for the puller's connections.
 func (p Puller) context(ctx context.Context) context.Context {
 	if p.AnyRegistry {
 		return publicdial.WithAdministrator(ctx)
@@ -37,7 +37,7 @@ func (p Puller) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// key separates what pullers share, which is the work in flight for their organization.
+// key scopes a key of shared work to the puller's organization.
 func (p Puller) key(elem ...string) string {
 	kind := "tenant"
 	if p.AnyRegistry {
@@ -46,8 +46,8 @@ func (p Puller) key(elem ...string) string {
 	return strings.Join(append([]string{string(p.Org), kind}, elem...), " ")
 }
 
-// repository is the name under which the built-in registry keeps the repository of a
-// reference, if it belongs to the organization of the puller or to the server.
+// repository returns the built-in registry's name for the repository of a reference, if it belongs
+// to the puller's organization or to the server.
 func (p Puller) repository(ref reference) (string, bool) {
 	repository := hangar.RepositoryName(ref.repository.RepositoryStr())
 	org := repository.Target().Org
@@ -57,10 +57,11 @@ func (p Puller) repository(ref reference) (string, bool) {
 	return hangar.Repository{Org: p.Org, Name: repository.Name()}.Path(), p.Org != "" && org == p.Slug
 }
 
-// locate returns the reference that a short name stands for. NAME and SLUG/NAME mean the repository of the
-// puller's organization in the built-in registry, and NAME also that of the server, if that has the tag or the digest.
-// Otherwise they mean Docker Hub, as every other reference without a registry does. A lookup that fails is an
-// error: an image of the organization must not be replaced by a stranger's of the same name.
+// locate expands a short reference. NAME and SLUG/NAME mean the repository of the puller's
+// organization in the built-in registry, and NAME also that of the server, if it has the tag or
+// digest. Otherwise they mean Docker Hub, as does every other reference without a registry. A
+// failed lookup is an error: a stranger's image must not replace the organization's image of the
+// same name.
 func (s *Store) locate(ctx context.Context, who Puller, ref reference) (reference, error) {
 	if ref.short == "" || len(s.opts.Local) == 0 {
 		return ref, nil
@@ -94,11 +95,11 @@ func (s *Store) locate(ctx context.Context, who Puller, ref reference) (referenc
 	return ref, nil
 }
 
-// builtInOrigin is before the names of repositories of the built-in registry, which is no
-// name of another one.
+// builtInOrigin prefixes repositories of the built-in registry. No other registry can have this
+// name.
 const builtInOrigin = "built-in/"
 
-// origin names the place that a reference is pulled from: a repository of a registry.
+// origin names the repository, with its registry, that a reference is pulled from.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
 	if !named(ref.repository.RegistryStr(), s.opts.Local) {
 		return ref.source(), true
@@ -107,17 +108,16 @@ func (s *Store) origin(who Puller, ref reference) (string, bool) {
 	return builtInOrigin + repository, ok
 }
 
-// sourceOf names for whom and from where an image is pulled.
+// sourceOf names the organization that pulls an image, and the origin of the image.
 func (s *Store) sourceOf(who Puller, ref reference) (string, bool) {
 	origin, ok := s.origin(who, ref)
 	return string(who.Org) + " " + origin, ok
 }
 
-// maxSources bounds from how many places an image is known to come for one organization.
+// maxSources bounds the recorded origins of an image for one organization.
 const maxSources = 16
 
-// withSource adds where an image was pulled from, and forgets the oldest place of the same
-// organization if there are too many.
+// withSource adds a source of an image. If the organization has too many, it drops the oldest.
 func withSource(sources []string, org hangar.OrgID, source string) []string {
 	own := 0
 	for _, s := range sources {
@@ -162,18 +162,18 @@ func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage,
 	return usage, err
 }
 
-// measureTimeout bounds how long it takes to measure what an organization uses.
+// measureTimeout bounds the measurement of an organization's usage.
 const measureTimeout = 10 * time.Minute
 
-// measured is what an organization used.
+// measured is the usage of an organization at one time.
 type measured struct {
 	bytes int64
 	at    time.Time
 }
 
-// withinQuota refuses to keep more for an organization at its quota. Its usage is measured at
-// most once in Limits.UsageAge; pushes and pulls that have begun before are finished, within
-// their own bounds.
+// withinQuota refuses to store more for an organization at its quota. It measures usage at most
+// once in Limits.UsageAge. Pushes and pulls that began before are finished, within their own
+// bounds.
 func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	if s.opts.Quota == nil || org == "" {
 		return nil
@@ -191,8 +191,8 @@ func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	return s.opts.Quota(ctx, org, known.bytes)
 }
 
-// measure remembers what an organization uses, and forgets what was measured too long ago.
-// It does not end with the caller's context: others wait for the same answer.
+// measure returns and remembers an organization's usage, and drops expired measurements. It does
+// not end with the caller's context, because other callers wait for the same answer.
 func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error) {
 	ctx, cancel := finish.Within(ctx, measureTimeout)
 	defer cancel()
@@ -208,8 +208,8 @@ func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error)
 	return now, nil
 }
 
-// forgetSources drops the images that were pulled for an organization alone. One that a
-// Machine uses, which is about to be forgotten, goes when it is the collector's turn.
+// forgetSources drops the images that only one organization has pulled. If a Machine that is being
+// destroyed still uses one, the collector removes it later.
 func (s *Store) forgetSources(org hangar.OrgID) error {
 	used := s.inUse()
 	s.mu.Lock()
@@ -234,8 +234,8 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 	return nil
 }
 
-// slots bound the work in flight for each organization. There is no bound for all of them, which
-// one could use up: organizations are made by administrators.
+// slots bound the work in flight of each organization. There is no global bound, because one
+// organization could use it up; only administrators create organizations.
 type slots struct {
 	each int64
 
@@ -245,13 +245,13 @@ type slots struct {
 	byOrg map[hangar.OrgID]*slot
 }
 
-// slot is that of one organization; users is guarded by mu of slots.
+// slot is the slot of one organization; the mu of slots guards users.
 type slot struct {
 	free  *semaphore.Weighted
-	users int // that hold it or wait
+	users int // holders and waiters
 }
 
-// take waits until there is a slot for an organization, or ctx ends.
+// take waits for a slot of an organization, or until ctx ends.
 func (s *slots) take(ctx context.Context, org hangar.OrgID) (release func(), err error) {
 	s.mu.Lock()
 	if s.byOrg == nil {

@@ -12,39 +12,38 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Docker Hub has one name for people, one for the Docker client's settings and
-// one where its registry is.
+// Docker Hub has one name for users, one in the Docker client's settings and one for its registry.
 const (
 	hubForPeople   = "docker.io"
 	hubForSettings = "index.docker.io"
 	hubRegistry    = "registry-1.docker.io"
 )
 
-// reference is an image reference taken apart.
+// reference is a parsed image reference.
 type reference struct {
-	text       string // as it was given
+	text       string // as given
 	repository name.Repository
-	tag        string // "latest" if neither tag nor digest was given; else may be empty
+	tag        string // "latest" if the reference has neither tag nor digest; may be empty if it has a digest
 	digest     string // empty if not pinned
-	short      string // the repository as it was given, if no registry was
+	short      string // the repository as given, if the reference has no registry
 }
 
-// The parts of a reference become parts of a URL, so that nothing but what the
-// distribution specification allows may pass.
+// The parts of a reference become parts of a URL, so that only what the distribution specification
+// allows may pass.
 var (
 	digestPattern     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	registryPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9._-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
 )
 
-// maxReference bounds what is parsed at all, and maxRepository the whole name of a repository, in
-// bytes. Of one at Docker Hub, package name checks what was given, without "library/".
+// maxReference bounds what is parsed, and maxRepository the full name of a repository, in bytes.
+// For Docker Hub, package name checks the name as given, without "library/".
 const (
 	maxReference  = 1024
 	maxRepository = 255
 )
 
-// parseReference takes a reference apart: [registry/]repository[:tag][@digest].
+// parseReference parses [registry/]repository[:tag][@digest].
 func parseReference(text string) (reference, error) {
 	invalid := func(why string) (reference, error) {
 		return reference{}, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid image reference %.200q: %s", text, why)
@@ -90,7 +89,7 @@ func parseReference(text string) (reference, error) {
 	return ref, nil
 }
 
-// registryName is the registry as an ImageRef names it.
+// registryName is the registry as in an ImageRef.
 func (r reference) registryName() string {
 	if n := r.repository.RegistryStr(); n != hubForSettings {
 		return n
@@ -98,7 +97,7 @@ func (r reference) registryName() string {
 	return hubRegistry
 }
 
-// source is the place that an image comes from, without tag and digest.
+// source is the repository of the image with its registry, without tag and digest.
 func (r reference) source() string { return r.registryName() + "/" + r.repository.RepositoryStr() }
 
 func (r reference) resolved(digest string, labels map[string]string) hangar.ImageRef {
@@ -107,7 +106,7 @@ func (r reference) resolved(digest string, labels map[string]string) hangar.Imag
 	}
 }
 
-// identifier is what the registry is asked for.
+// identifier is the digest or tag that the registry is asked for.
 func (r reference) identifier() string {
 	if r.digest != "" {
 		return r.digest
@@ -115,7 +114,7 @@ func (r reference) identifier() string {
 	return r.tag
 }
 
-// named reports whether a registry, host or host:port, is one of names.
+// named reports whether names has a registry, a host or host:port.
 func named(registry string, names []string) bool {
 	host := hostOf(registry)
 	for _, n := range names {
@@ -126,8 +125,8 @@ func named(registry string, names []string) bool {
 	return false
 }
 
-// plainAllowed reports whether a registry may be spoken to without TLS: what it
-// says does not leave this host.
+// plainAllowed reports whether a registry may be used without TLS, because the connection does not
+// leave this host.
 func plainAllowed(registry string) bool {
 	host := hostOf(registry)
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {

@@ -58,8 +58,8 @@ func (s *Store) resolve(ctx context.Context, who Puller, ref string) (hangar.Res
 	return found, nil
 }
 
-// held returns an image of that digest, if it is held and was pulled for the same organization
-// from the repository of ref: knowing a digest does not replace a login or a transfer.
+// held returns the held image with a digest, if the same organization pulled it from the repository
+// of ref: knowing a digest does not replace a login or a transfer.
 func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	if digest == "" {
 		return nil
@@ -78,13 +78,13 @@ func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	return s.image(r, ref.resolved(digest, nil))
 }
 
-// plan is an image as its registry describes it, checked but not transferred.
+// plan is an image as its registry describes it: checked, but not transferred.
 type plan struct {
 	who    Puller
 	ref    reference
 	origin string // see Store.origin
 	source source
-	digest string // that the reference resolved to: of the index, if there is one
+	digest string // what the reference resolved to: the digest of the index, if there is one
 	config v1.ConfigFile
 	layers []plannedLayer // lowest first
 }
@@ -95,7 +95,7 @@ type plannedLayer struct {
 	size   int64  // of the compressed blob
 }
 
-// plan asks the registry. It answers the image instead if that is held.
+// plan asks the registry for an image. It returns the image instead if the host holds it.
 func (s *Store) plan(ctx context.Context, who Puller, ref reference) (*plan, *Image, error) {
 	release, err := s.resolves.take(ctx, who.Org)
 	if err != nil {
@@ -115,8 +115,8 @@ func (s *Store) plan(ctx context.Context, who Puller, ref reference) (*plan, *Im
 	}
 }
 
-// about says in an error what failed, and with which reference. Clients know
-// "failed to get manifest <ref>".
+// about adds the failed step and the reference to an error. Clients know "failed to get manifest
+// <ref>".
 func about(failed string, ref reference, err error) error {
 	var e *hangar.Error
 	if !errors.As(err, &e) {
@@ -130,10 +130,10 @@ func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan,
 	if err != nil {
 		return nil, nil, err
 	}
-	origin, _ := s.origin(who, ref) // open has seen to it
+	origin, _ := s.origin(who, ref) // cannot fail: open has checked it
 	p := &plan{who: who, ref: ref, origin: origin, source: src, digest: ref.digest}
 	if p.digest == "" {
-		// Not every registry answers this; the manifest itself settles it.
+		// Not every registry supports this; the manifest request then decides.
 		if p.digest, err = src.digest(ctx, ref.tag); err != nil && hangar.ReasonOf(err) == hangar.ReasonImageNotFound {
 			return nil, nil, err
 		}
@@ -156,7 +156,7 @@ func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan,
 	return p, nil, nil
 }
 
-// manifest reads a manifest and checks it, if it is asked for by digest.
+// manifest reads a manifest, and verifies it if identifier is a digest.
 func (s *Store) manifest(ctx context.Context, src source, identifier string) ([]byte, error) {
 	raw, err := src.manifest(ctx, identifier, s.opts.Limits.ManifestBytes)
 	if err != nil {
@@ -168,8 +168,8 @@ func (s *Store) manifest(ctx context.Context, src source, identifier string) ([]
 	return raw, nil
 }
 
-// manifest is an image manifest or an index; which, its fields say, because media
-// types are optional in one of the formats and wrong in many registries.
+// manifest is an image manifest or an index. Its fields tell which, because media types are
+// optional in one format and wrong in many registries.
 type manifest struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	MediaType     string          `json:"mediaType"`
@@ -201,10 +201,10 @@ func parseManifest(raw []byte) (manifest, error) {
 	return m, nil
 }
 
-// maxIndexDepth bounds how deep indexes may lie in indexes.
+// maxIndexDepth bounds the nesting of indexes.
 const maxIndexDepth = 3
 
-// choose follows indexes to the manifest for the platform of this host.
+// choose follows indexes to the manifest for this host's platform.
 func (s *Store) choose(ctx context.Context, src source, raw []byte) (manifest, error) {
 	for range maxIndexDepth {
 		m, err := parseManifest(raw)
@@ -241,7 +241,7 @@ func (s *Store) pick(list []v1.Descriptor) (string, error) {
 	return "", badImage("image is not made for %s, only for: %s", s.opts.Platform, strings.Join(offered, ", "))
 }
 
-// readConfig completes the plan of an image.
+// readConfig reads the config and completes the plan with it.
 func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 	switch m.Config.MediaType {
 	case "application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json", "":

@@ -22,19 +22,19 @@ import (
 
 // source is one repository of one registry. Its errors carry hangar codes.
 type source interface {
-	// digest resolves a tag or digest without transferring the manifest; it answers
-	// "" if the registry does not say.
+	// digest resolves a tag or digest without transferring the manifest. It returns "" if the
+	// registry does not tell.
 	digest(ctx context.Context, identifier string) (string, error)
-	// manifest answers at most limit bytes, not yet checked against a digest.
+	// manifest returns at most limit bytes, not yet verified.
 	manifest(ctx context.Context, identifier string, limit int64) ([]byte, error)
-	// blob answers a stream that is not yet checked.
+	// blob returns a stream that is not yet verified.
 	blob(ctx context.Context, digest string) (io.ReadCloser, error)
-	// has reports whether a blob that a manifest of the repository has just named, and that
-	// existed once, may be assumed to exist.
+	// has reports whether a blob that a manifest of the repository has just named, and that existed
+	// once, may be assumed to exist.
 	has(digest string) bool
 }
 
-// open returns the source of a reference, for a puller who may use it.
+// open returns the source of a reference, if the puller may use it.
 func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, error) {
 	if named(ref.repository.RegistryStr(), s.opts.Local) {
 		repository, ok := who.repository(ref)
@@ -60,12 +60,13 @@ func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, er
 	}, nil
 }
 
-// pushedSource reads the built-in registry: in process, or from the host that has what was asked for.
+// pushedSource reads the built-in registry: in process, or from another host that holds the
+// content.
 type pushedSource struct {
 	registry   *registry.Registry
 	repository string
-	whose      string      // with which its reads from other hosts are bounded
-	remote     atomic.Bool // another host has a manifest that was read, and all that it names
+	whose      string      // limitKey of its reads from other hosts
+	remote     atomic.Bool // a manifest that was read is on another host, with all its blobs
 }
 
 func (p *pushedSource) digest(ctx context.Context, identifier string) (string, error) {
@@ -92,8 +93,8 @@ func (p *pushedSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return b, nil
 }
 
-// has implements source. The host has all blobs of a manifest: otherwise it would have refused
-// it.
+// has implements source. The host has all blobs of its manifests: it refuses a manifest without
+// them.
 func (p *pushedSource) has(digest string) bool {
 	return p.remote.Load() || p.registry.Has(p.repository, digest)
 }
@@ -112,13 +113,13 @@ func errNotFound() error {
 // remoteSource speaks the OCI distribution API.
 type remoteSource struct {
 	client   *http.Client
-	registry string // as the reference names it
-	as       string // the user that is signed in, for messages
-	base     string // URL of the repository, with a slash at the end
+	registry string // as in the reference
+	as       string // the user that is logged in, for messages
+	base     string // URL of the repository, with a trailing slash
 }
 
-// manifestTypes are what a registry may answer with. Schema 1 is never requested; a registry
-// without another form answers that it has none.
+// manifestTypes are the accepted media types. Schema 1 is not among them; a registry that has only
+// that answers that the image is missing.
 const manifestTypes = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -185,10 +186,10 @@ func (r *remoteSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return &blobBody{ctx: ctx, cancel: cancel, rc: resp.Body, source: r}, nil
 }
 
-// has implements source: the registry answers for the parts of its manifests.
+// has implements source: the registry is trusted to keep the blobs of its manifests.
 func (r *remoteSource) has(string) bool { return true }
 
-// blobBody is the transfer of a blob, in the words of its source.
+// blobBody is the transfer of a blob. It translates errors with remoteError.
 type blobBody struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -209,8 +210,8 @@ func (b *blobBody) Close() error {
 	return b.rc.Close()
 }
 
-// remoteError gives the failure of a registry, or of the way to it, a code and words of our own:
-// a registry's words may come from anywhere.
+// remoteError gives a registry or network failure a code and a text of our own. The registry's text
+// is not used, because anyone may have written it.
 func remoteError(ctx context.Context, err error, host, as string) error {
 	var answer *transport.Error
 	var unreached *publicdial.Error
@@ -240,11 +241,11 @@ func remoteError(ctx context.Context, err error, host, as string) error {
 	}
 }
 
-// reasonUnreachable: the registry could not be asked; trying again may help.
+// reasonUnreachable means that the registry could not be asked; a retry may help.
 const reasonUnreachable = "registry_unreachable"
 
-// guard keeps credentials and images off the open network: plain HTTP goes to this
-// host only.
+// guard keeps credentials and images off unencrypted networks: plain HTTP is allowed to this host
+// only.
 type guard struct{ next http.RoundTripper }
 
 var errPlain = errors.New("registry does not speak TLS")
@@ -256,7 +257,7 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(req)
 }
 
-// readBlob reads a small blob and checks it.
+// readBlob reads a small blob and verifies it.
 func readBlob(ctx context.Context, src source, digest string, size, limit int64) ([]byte, error) {
 	if size < 0 || size > limit {
 		return nil, badImage("config is larger than %d bytes", limit)

@@ -8,14 +8,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/minrate"
 )
 
-// bounded is a transport to registries whose answers have a least rate and, except for blobs that
-// are streamed, a largest size. It is below all requests to registries, also for tokens.
+// bounded is a transport to registries. It enforces a minimum rate and, except for streamed blobs,
+// a maximum size of answers. All requests to registries pass through it, including those for
+// tokens.
 type bounded struct {
 	next   http.RoundTripper
 	limits Limits
 }
 
-// largeKey is the key of a context in which the body of an answer may have any size.
+// largeKey is the context key that lifts the size limit of an answer.
 type largeKey struct{}
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -25,7 +26,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	// A redirect is recognized by the request that was sent.
+	// The registry client recognizes a redirect by the request that was sent.
 	resp.Request = req
 	body := minrate.New(ctx, cancel, resp.Body, b.limits.MinRate, b.limits.RateWindow)
 	resp.Body = body

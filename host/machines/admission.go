@@ -6,9 +6,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// How many times its own resources a host promises to Machines that are not at rest, unless its
-// operator says otherwise. Memory that is promised twice can be taken by one Machine from another,
-// which the kernel then kills; processors are shared by time.
+// Defaults of how many times its own resources a host promises to Machines that are not at rest. If
+// memory is promised twice, one Machine can take another's, and the kernel kills one; processors
+// are shared by time.
 const (
 	DefaultMemoryOvercommit = 1
 	DefaultCPUOvercommit    = 32
@@ -29,17 +29,17 @@ func (o *Options) capacity() admission.Load {
 	}
 }
 
-// loadOf is the promise of the host to a Machine. A Machine at rest has no process and no promise:
-// its start is admitted instead, whether a user, a schedule or a request asks for it
-// (docs/adr/0032-quotas.md). One that is being replaced has the larger need of its two versions,
-// because it may return to the one before.
+// loadOf is the host's promise to a Machine. A Machine at rest has no process and no promise: its
+// start is admitted instead, whether a user, a schedule or a request causes it (ADR 32). A Machine
+// that is being replaced counts the larger of its two versions, because it may return to the
+// previous one.
 func loadOf(rec *journal.Record) admission.Load {
 	m := &rec.Machine
 	switch {
 	case m.State.AtRest(), m.State == hangar.MachineCreated && rec.SkipLaunch:
 		return admission.Load{}
 	case m.State == hangar.MachineDestroying && (rec.Handle == nil || rec.Ended):
-		return admission.Load{} // it was at rest: to be destroyed it needs no room
+		return admission.Load{} // it was at rest: destroying it needs no room
 	case m.State == hangar.MachineReplacing && rec.Previous != nil:
 		if rec.Previous.State.AtRest() {
 			return admission.Load{}

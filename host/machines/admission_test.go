@@ -26,7 +26,7 @@ func (r *rig) free() int64 {
 	return room.Free
 }
 
-// TestCreatesShareTheRoom: of creations at once, as many succeed as there is memory for.
+// TestCreatesShareTheRoom: of concurrent creations, as many succeed as there is memory for.
 func TestCreatesShareTheRoom(t *testing.T) {
 	r := newRig(t) // 8 GB
 	var made, refused atomic.Int64
@@ -53,8 +53,8 @@ func TestCreatesShareTheRoom(t *testing.T) {
 	}
 }
 
-// TestFullHostDestroys: a Machine at rest, or not launched yet, can be destroyed while others
-// have all of the room.
+// TestFullHostDestroys: a Machine at rest, or not launched yet, can be destroyed while others have
+// all of the room.
 func TestFullHostDestroys(t *testing.T) {
 	r := newRig(t) // 8 GB
 	stopped := r.create(nil, gigabytes(1), atRest)
@@ -133,7 +133,8 @@ func TestStoppedMachinesDoNotAllWake(t *testing.T) {
 	}
 }
 
-// TestRoomAfterRestart: the next daemon knows what runs, and takes it as it is.
+// TestRoomAfterRestart: the next daemon accounts for running Machines, even if they exceed the
+// limit.
 func TestRoomAfterRestart(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, gigabytes(5))
@@ -149,8 +150,8 @@ func TestRoomAfterRestart(t *testing.T) {
 			t.Errorf("a start on a full host: %v", err)
 		}
 	}
-	// An operator who lowers the overcommit finds more promised than the host has. Running
-	// Machines continue.
+	// After an operator lowers the overcommit, more is promised than the host has. Running Machines
+	// continue.
 	r.overcommit = 0.5
 	r.restart()
 	if r.state(ref) != hangar.MachineStarted || r.free() != -1<<30 {
@@ -160,8 +161,8 @@ func TestRoomAfterRestart(t *testing.T) {
 	r.wait(ref, hangar.MachineStarted)
 }
 
-// TestUpdatesAreAdmitted: a version that is larger takes room, and one that is smaller gives
-// it back once it is in place.
+// TestUpdatesAreAdmitted: a larger version takes room, and a smaller one frees it once it is in
+// place.
 func TestUpdatesAreAdmitted(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, gigabytes(4))

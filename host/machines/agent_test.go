@@ -105,7 +105,7 @@ func (r *rig) said(ref hangar.MachineRef) []string {
 	return lines
 }
 
-// TestRestartWindow plays crash loops of a day.
+// TestRestartWindow simulates crash loops of a day.
 func TestRestartWindow(t *testing.T) {
 	onFailure := func(retries int) *hangar.RestartConfig {
 		return &hangar.RestartConfig{Policy: hangar.RestartOnFailure, MaxRetries: retries}
@@ -117,7 +117,7 @@ func TestRestartWindow(t *testing.T) {
 		restarts int // -1: endless
 		after    time.Duration
 	}{
-		// The first one comes at once; the pauses are 1, 2, 4, 8 and then 10 seconds.
+		// The first restart is immediate; the pauses are 1, 2, 4, 8 and then 10 seconds.
 		"nothing said":        {nil, 1, 0, hangar.DefaultMaxRetries, 65 * time.Second},
 		"no policy":           {&hangar.RestartConfig{}, 1, 0, hangar.DefaultMaxRetries, 65 * time.Second},
 		"on-failure":          {onFailure(0), 1, time.Second, hangar.DefaultMaxRetries, 76 * time.Second},
@@ -168,8 +168,8 @@ func TestExitWhileTheDaemonWasDown(t *testing.T) {
 	}
 }
 
-// TestRestartOfTheDaemon stops the agent in every state and finds the Machine again
-// as it was, or where it was going.
+// TestRestartOfTheDaemon stops the agent in every state and finds the Machine in the same state, or
+// in the one it was changing to.
 func TestRestartOfTheDaemon(t *testing.T) {
 	r := newRig(t)
 	started := r.create(nil)
@@ -267,7 +267,7 @@ func TestFailedUpdateKeepsTheOldVersionRunning(t *testing.T) {
 	}
 }
 
-// TestColdBootHidesTheServer: the reason of a cold boot does not say where files of the server are.
+// TestColdBootHidesTheServer: the reason of a cold boot does not reveal paths of the server.
 func TestColdBootHidesTheServer(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -296,8 +296,8 @@ func TestUnusableSnapshotBootsCold(t *testing.T) {
 	}
 }
 
-// TestImagesOfOthers: a Machine runs no image of another organization's part of the
-// built-in registry, neither from the start nor by an update.
+// TestImagesOfOthers: a Machine runs no image of another organization's part of the built-in
+// registry, neither at its creation nor after an update.
 func TestImagesOfOthers(t *testing.T) {
 	r := newRig(t)
 	spec := func(image string) hangar.MachineSpec {

@@ -8,9 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// annotate commits a change to what a Machine shows of itself and not to its config. The worker
-// is not involved: it is not woken, and a step under way continues and adds its result to the
-// record as it is by then. m.mu is held.
+// annotate commits a change of the record outside of the config. It does not wake the worker: a
+// step in progress continues and adds its result to the changed record. m.mu is held.
 func (m *machine) annotate(alter change) error {
 	if state := m.rec.Load().Machine.State; state.Answers(hangar.VerbAnnotate) != hangar.Accept {
 		return refusal(hangar.VerbAnnotate, state)
@@ -38,8 +37,8 @@ func (s *Store) UncordonMachine(ctx context.Context, ref hangar.MachineRef) erro
 	return err
 }
 
-// setCordon cordons a Machine or lets it be reached again. While an update is under way, this also
-// holds for the version that it may have to return to.
+// setCordon cordons or uncordons a Machine. During an update, this includes the version that it may
+// return to.
 func (s *Store) setCordon(ctx context.Context, ref hangar.MachineRef, cordoned bool) error {
 	event := hangar.Event{Type: hangar.EventUncordon, Source: hangar.EventSourceFrom(ctx)}
 	if cordoned {
@@ -96,8 +95,8 @@ func (s *Store) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef,
 // retag returns the new pairs, decided at t.
 type retag func(t hangar.MetadataTimes, pairs map[string]string, now time.Time) (map[string]string, hangar.MetadataTimes)
 
-// tag changes the metadata of a Machine. While an update is under way, the version
-// that it may have to return to is tagged, too.
+// tag changes the metadata of a Machine. During an update, this includes the version that it may
+// return to.
 func (s *Store) tag(ref hangar.MachineRef, version hangar.InstanceID, write retag) error {
 	m, err := s.machine(ref)
 	if err != nil {

@@ -23,7 +23,7 @@ func (r *rig) metadata(ref hangar.MachineRef) map[string]string {
 	return pairs
 }
 
-// TestAnnotationsOutliveTheDaemon kills it right after the answers.
+// TestAnnotationsOutliveTheDaemon kills the daemon right after the answers.
 func TestAnnotationsOutliveTheDaemon(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -44,7 +44,7 @@ func TestAnnotationsOutliveTheDaemon(t *testing.T) {
 	}
 }
 
-// TestAnnotationsLetStepsGoOn writes while each step of a Machine's life is under way.
+// TestAnnotationsLetStepsGoOn writes metadata during each step of a Machine's life.
 func TestAnnotationsLetStepsGoOn(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
@@ -130,8 +130,8 @@ func TestRowsFollowAnnotations(t *testing.T) {
 	}
 }
 
-// BenchmarkMetadata writes one key each to as many Machines as there are writers, and
-// each write is on disk when it returns.
+// BenchmarkMetadata writes one key each to as many Machines as there are writers. Each write is on
+// disk when it returns.
 func BenchmarkMetadata(b *testing.B) {
 	for _, writers := range []int{1, 32} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {

@@ -12,8 +12,8 @@ import (
 // needs nothing of the host meanwhile. A suspend does.
 const stopPatience = time.Second
 
-// stopIdle stops or suspends an empty Machine, and returns when that is done, continues by
-// itself, or is not to be.
+// stopIdle stops or suspends an empty Machine. It returns when that is done, continues in the
+// background, or is called off.
 func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	m, err := e.index.machine(idle.Ref)
 	if err != nil {
@@ -21,7 +21,8 @@ func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	}
 	began, suspend, err := m.stopIdle(hangar.WithEventSource(ctx, hangar.SourceProxy), idle)
 	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
-		// It stays: a stop would lose its memory, and nothing is started on a full disk.
+		// It keeps running: a stop would lose its memory, and on a full disk it could not start
+		// again.
 		if !m.noRoom.Swap(true) {
 			e.logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
 		}
@@ -48,8 +49,8 @@ func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	}
 }
 
-// stopIdle asks the Machine to stop, unless it has been asked something else since its gate
-// closed. The lease of a user does not keep it from that.
+// stopIdle asks the Machine to stop, unless another request has arrived since its gate closed. A
+// user's lease does not prevent it (ADR 6).
 func (m *machine) stopIdle(ctx context.Context, s gate.Stopping) (began, suspend bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// awaiting is a wait without a goroutine: the one that learns the result calls told.
+// awaiting is a wait without a goroutine: the goroutine that learns the result calls told.
 type awaiting struct {
 	waiter
 
@@ -17,7 +17,7 @@ type awaiting struct {
 	told  func(hangar.MachineReached, error)
 	ended atomic.Bool
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	deadline *time.Timer
 	detach   func() bool // from the end of the Store
 }
@@ -34,7 +34,7 @@ func (s *Store) AwaitMachine(
 	}
 	w := &awaiting{waiter: waiter{wish: in}, m: m, told: told}
 	w.tell = w.judged
-	w.mu.Lock() // until all possible ends of the wait are set up
+	w.mu.Lock() // held until all ends of the wait are set up
 	defer w.mu.Unlock()
 	v, err := m.enlist(&w.waiter)
 	switch {
@@ -49,7 +49,7 @@ func (s *Store) AwaitMachine(
 	return w.forget, nil
 }
 
-// end calls told, unless the wait has come to another end.
+// end calls told, unless the wait has already ended.
 func (w *awaiting) end(reached hangar.MachineReached, err error) {
 	if !w.ended.Swap(true) {
 		w.told(reached, err)
@@ -65,7 +65,7 @@ func (w *awaiting) forget() {
 	w.detach()
 }
 
-// judged takes the verdict from the goroutine that changed the Machine, whose lock is held.
+// judged takes the verdict from the goroutine that changed the Machine, which holds its lock.
 func (w *awaiting) judged(v *verdict) {
 	if v.look {
 		w.m.store.work.Go(w.lookAgain)

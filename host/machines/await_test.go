@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/machines"
 )
 
-// outcome is what a wait has come to.
+// outcome is the result of a wait.
 type outcome struct {
 	hangar.MachineReached
 	err error
@@ -25,7 +25,7 @@ func (r *rig) await(ref hangar.MachineRef, in hangar.MachineWait) (ends chan out
 	return ends, forget
 }
 
-// ended returns what a wait has come to, once.
+// ended returns the result of a wait, once.
 func (r *rig) ended(ends chan outcome) outcome {
 	r.Helper()
 	select {
@@ -92,13 +92,13 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// refused is the error of a wait that is not begun.
+// refused is the error of a wait that does not begin.
 func (r *rig) refused(ref hangar.MachineRef, in hangar.MachineWait) error {
 	_, err := r.AwaitMachine(r.Context(), ref, in, func(hangar.MachineReached, error) { r.Error("told of a wait that was refused") })
 	return err
 }
 
-// TestAwaitSeesStatesThatPass: a Machine that does its work and is gone was started.
+// TestAwaitSeesStatesThatPass: a Machine that has finished and is gone was started.
 func TestAwaitSeesStatesThatPass(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvExit: "0@0ms"}, func(s *hangar.MachineSpec) {

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// boot brings a Machine from starting to started: from its memory if there is any,
-// else from its image.
+// boot brings a Machine from starting to started: from its memory if it has a snapshot, else from
+// its image.
 func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	began := w.store.o.Now()
 	if handle := w.takeOver(ctx, rec); handle != nil {
@@ -51,13 +51,13 @@ func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	return w.notBooted(rec, err)
 }
 
-// notBooted records that a boot or a resume failed, and its consequences.
+// notBooted records a failed boot or resume and its consequences.
 func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	w.note("error", "Machine failed to start: %s", hangar.MessageOf(cause))
 	w.store.counts.failures.WithLabelValues(startKind(rec, false)).Inc()
 	r := nextRestart(rec, true, w.store.o.Now())
-	// The policy decides only on a boot that it began, and not where another attempt is bound to
-	// fail in the same way.
+	// The policy decides only on boots that it started, and not on failures that another attempt
+	// would repeat.
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
@@ -76,8 +76,8 @@ func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	})
 }
 
-// clear makes sure that nothing of an earlier sandbox is left, even of one that has ended or whose
-// start was never recorded.
+// clear removes everything of an earlier sandbox, even of one that has ended or whose start was
+// never recorded.
 func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	if w.clean && rec.Handle == nil {
 		return nil
@@ -92,8 +92,8 @@ func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	return nil
 }
 
-// clearUnlessKept is clear, except for a Machine whose memory this daemon has written to disk:
-// the driver's remains make the resume quick.
+// clearUnlessKept is clear, except for a Machine that this daemon has suspended: what the driver
+// keeps makes the resume fast.
 func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error {
 	if w.kept && rec.Snapshot {
 		return nil
@@ -101,8 +101,8 @@ func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error
 	return w.clear(ctx, rec)
 }
 
-// ready records the start of a launch: no sandbox, so that one that is found after a crash can
-// only be of this launch, and the image, so that it is not removed meanwhile.
+// ready records the start of a launch. It clears the handle, so that a sandbox found after a crash
+// can only belong to this launch, and sets the image, so that the collector keeps it.
 func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
@@ -114,9 +114,9 @@ func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, 
 	})
 }
 
-// launch starts the sandbox, and returns the record that it left.
+// launch starts the sandbox, and returns its handle and the current record.
 func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
-	w.clean = false // what spec mounts is to be unmounted
+	w.clean = false // spec mounts file systems, which must be unmounted
 	spec, err := w.spec(ctx, rec, img)
 	if errors.Is(err, errRepaired) {
 		if rec, err = w.startAfresh(rec, err); err == nil {
@@ -143,7 +143,7 @@ func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Ima
 		if rec, err = w.startAfresh(rec, err); err != nil {
 			return nil, rec, err
 		}
-		// Addresses went into the sandbox that could not be resumed.
+		// The sandbox that failed to resume has taken the addresses.
 		at, err := w.attach(ctx, rec)
 		if err != nil {
 			return nil, rec, err
@@ -154,8 +154,8 @@ func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Ima
 	return handle, rec, err
 }
 
-// startAfresh records that memory cannot be resumed from: a crash must not make a cold
-// boot look like a resume.
+// startAfresh records that the memory cannot be resumed, so that after a crash a cold boot does not
+// look like a resume.
 func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record, error) {
 	why := withoutDir(w.store.o.Dir, cause.Error())
 	w.note("warn", "Cannot resume from memory, starting afresh: %s", why)
@@ -165,12 +165,12 @@ func (w *worker) startAfresh(rec *journal.Record, cause error) (*journal.Record,
 	})
 }
 
-// withoutDir is a text for users that does not reveal where the server keeps its files.
+// withoutDir removes the server's directory from a text for users.
 func withoutDir(dir, text string) string {
 	return strings.ReplaceAll(text, filepath.Clean(dir)+string(filepath.Separator), "")
 }
 
-// capture begins to read what the Machine prints.
+// capture starts reading the Machine's output.
 func (w *worker) capture(rec *journal.Record) error {
 	if err := w.makeDirs(); err != nil {
 		return err
@@ -179,15 +179,15 @@ func (w *worker) capture(rec *journal.Record) error {
 	return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile))
 }
 
-// forgetMemory makes the next start a cold boot that keeps the root file system, because the memory
-// that belongs to it is lost.
+// forgetMemory makes the next start a cold boot that keeps the root file system, because the
+// matching memory is lost.
 func forgetMemory(next *journal.Record, why string) {
 	dropSnapshot(next)
 	next.ColdBoot, next.KeepRoot = why, true
 }
 
-// resume continues from the snapshot. The resume is journaled first: memory may be resumed only
-// once, because the root file system moves on with it.
+// resume continues from the snapshot. It journals the resume first: memory may be resumed only
+// once, because the root file system changes afterwards.
 func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Spec) (driver.Handle, *journal.Record, error) {
 	suspender, ok := w.store.o.Driver.(driver.Suspender)
 	if !ok {
@@ -207,12 +207,12 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 	return handle, rec, err
 }
 
-// booted records that the sandbox runs. When that fails, the next attempt takes the sandbox
-// over, with the memory that may be nowhere else.
+// booted records that the sandbox runs. If that fails, the next attempt adopts the sandbox, whose
+// memory may exist nowhere else.
 func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, took time.Duration) (err error) {
 	defer func() { w.unrecorded = err != nil && !errors.Is(err, errOvertaken) }()
-	// Out of the way before the record: where the next suspend writes there must never be an older
-	// snapshot, which would be mistaken for the new one.
+	// The snapshot is moved before the record is written: where the next suspend writes there must
+	// never be an older snapshot, which would be mistaken for the new one.
 	if err := w.retireSnapshot(); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	if rec.Snapshot {
 		how = "resumed"
 	}
-	// A user who waits for the start finds it in the log.
+	// Written first, so that a user who waits for the start finds it in the log.
 	w.note("info", "Machine %s in %s", how, took.Round(time.Millisecond))
 	err = w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
@@ -245,8 +245,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	return nil
 }
 
-// retireSnapshot moves the snapshot away, if there is one. That is quick, while freeing its room
-// may not be.
+// retireSnapshot moves an existing snapshot away, which is fast, while freeing its room may not be.
 func (w *worker) retireSnapshot() error {
 	if err := os.RemoveAll(w.path(usedDir)); err != nil {
 		return err
@@ -257,13 +256,12 @@ func (w *worker) retireSnapshot() error {
 	return nil
 }
 
-// attach gives the Machine its network namespace with its addresses.
+// attach gives the Machine its network namespace and addresses.
 func (w *worker) attach(ctx context.Context, rec *journal.Record) (network.Attachment, error) {
 	return w.store.o.Network.Attach(ctx, network.Endpoint{ID: w.id, IPv6: rec.Machine.PrivateIP, Number: rec.Number})
 }
 
-// spec works out everything that the driver needs, and writes the files that the
-// Machine finds in /etc.
+// spec assembles the driver's input, and writes the files in the Machine's /etc.
 func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Spec, error) {
 	secrets, err := w.store.secrets.reveal(&rec.Machine)
 	if err != nil {
@@ -320,7 +318,7 @@ func (w *worker) spec(ctx context.Context, rec *journal.Record, img *image.Image
 	return spec, nil
 }
 
-// resetsRoot says whether the boot begins with the image's root file system.
+// resetsRoot reports whether the boot starts with the image's root file system.
 func resetsRoot(rec *journal.Record) bool {
 	switch rec.Machine.Config.Persist() {
 	case hangar.PersistAlways:

@@ -10,8 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
-// run runs a command in the Machine and returns what it prints, without the last line
-// break.
+// run runs a command in the Machine and returns its output, without the last line break.
 func (r *rig) run(ref hangar.MachineRef, command ...string) (string, int) {
 	r.Helper()
 	var out strings.Builder
@@ -20,7 +19,7 @@ func (r *rig) run(ref hangar.MachineRef, command ...string) (string, int) {
 	return strings.TrimSuffix(out.String(), "\n"), result.ExitCode
 }
 
-// cycle brings a started Machine to another start.
+// cycle restarts a started Machine.
 func (r *rig) cycle(ref hangar.MachineRef, how string) {
 	r.Helper()
 	ctx := r.Context()
@@ -61,7 +60,7 @@ func (r *rig) cycle(ref hangar.MachineRef, how string) {
 	}
 }
 
-// TestPersistRootfs writes to the root file system and looks what is left of it.
+// TestPersistRootfs writes to the root file system and checks what is left of it.
 func TestPersistRootfs(t *testing.T) {
 	cycles := []string{"restart", "stop and start", "policy", "update", "suspend"}
 	for _, tc := range []struct {
@@ -153,7 +152,7 @@ func TestFilesAndNames(t *testing.T) {
 	}
 }
 
-// TestBootsThatLackSomething: the Machine says what is missing.
+// TestBootsThatLackSomething: the Machine reports what is missing.
 func TestBootsThatLackSomething(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edit func(*hangar.MachineConfig)

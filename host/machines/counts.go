@@ -9,15 +9,15 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// The kinds of starts.
+// Kinds of starts.
 const (
 	startBoot     = "boot"     // from the image
 	startResume   = "resume"   // from memory
 	startFallback = "fallback" // from the image, because memory could not be resumed
-	startTakeover = "takeover" // of a sandbox that ran and was not recorded
+	startTakeover = "takeover" // of an unrecorded sandbox that was running
 )
 
-// startKind is how a start that ends with a record has begun.
+// startKind returns the kind of a start that ended with the given record.
 func startKind(rec *journal.Record, takenOver bool) string {
 	switch {
 	case takenOver:
@@ -90,7 +90,7 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	for _, state := range hangar.MachineStates() {
-		if state != hangar.MachineDestroyed { // they are the journal's alone
+		if state != hangar.MachineDestroyed { // only the journal has them
 			gauge(machinesDesc, float64(byState[state]), string(state))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
-// TestStartsAreCounted: by what they have begun with, and whether they have failed.
+// TestStartsAreCounted: starts are counted by kind and result.
 func TestStartsAreCounted(t *testing.T) {
 	r := newRig(t)
 	starts := func(kind string) func() float64 {
@@ -16,7 +16,7 @@ func TestStartsAreCounted(t *testing.T) {
 	failures := func(kind string) func() float64 {
 		return func() float64 { return r.Counted("hangar_machine_start_failures_total", kind) }
 	}
-	// A count follows the commit that others wait for.
+	// The count follows the commit that others wait for.
 	becomes := func(count func() float64, want float64) {
 		t.Helper()
 		r.until(func() bool { return count() == want })

@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/host/machines"
 )
 
-// exec plays a command of the fake driver and returns what it printed.
+// exec runs a command of the fake driver and returns its output.
 func (r *rig) exec(ref hangar.MachineRef, args ...string) string {
 	r.Helper()
 	var out strings.Builder
@@ -55,12 +55,12 @@ func (r *rig) isRunning(ref hangar.MachineRef) bool {
 	return slices.Contains(ids, ref.ID)
 }
 
-// TestCrashAroundEffects kills the agent right before and right after the driver did
-// something, before its answer could be recorded.
+// TestCrashAroundEffects kills the agent right before and right after each effect of the driver,
+// before its result could be recorded.
 func TestCrashAroundEffects(t *testing.T) {
 	type outcome struct {
 		state hangar.MachineState
-		count string // what the Machine counted in memory; "": not to be asked
+		count string // what the Machine counted in memory; "": not checked
 		cold  bool   // its newest event says that memory was lost
 	}
 	for op, want := range map[fake.Op]outcome{
@@ -142,8 +142,7 @@ func TestCrashAroundEffects(t *testing.T) {
 	}
 }
 
-// TestColdBootIsToldAfterACrash: the reason of a cold boot is not lost with the
-// daemon that learned it.
+// TestColdBootIsToldAfterACrash: the reason of a cold boot survives the daemon that found it.
 func TestColdBootIsToldAfterACrash(t *testing.T) {
 	for _, op := range []fake.Op{fake.OpStart, fake.OpStartDone} {
 		r := newRig(t)
@@ -164,7 +163,7 @@ func TestColdBootIsToldAfterACrash(t *testing.T) {
 	}
 }
 
-// TestEndOfTheDaemonFinishesAResume: a step that cannot be repeated is not cut off.
+// TestEndOfTheDaemonFinishesAResume: a step that cannot be repeated is not interrupted.
 func TestEndOfTheDaemonFinishesAResume(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -191,7 +190,7 @@ func TestEndOfTheDaemonFinishesAResume(t *testing.T) {
 }
 
 // TestResumeThatCannotBeRecorded: a Machine that runs from its memory keeps it while the disk
-// does not let the daemon say so.
+// prevents the daemon from recording that.
 func TestResumeThatCannotBeRecorded(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a directory that cannot be removed takes a mount, which takes root")
@@ -248,7 +247,7 @@ func TestEndOfTheDaemonIsBounded(t *testing.T) {
 	r.wait(ref, hangar.MachineStarted)
 }
 
-// TestLossOfPower: every sandbox is gone, and the daemon makes the best of it.
+// TestLossOfPower: every sandbox is gone, and the daemon recovers what it can.
 func TestLossOfPower(t *testing.T) {
 	always := func(s *hangar.MachineSpec) {
 		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
@@ -271,7 +270,7 @@ func TestLossOfPower(t *testing.T) {
 		restarted: hangar.MachineStarted, stopped: hangar.MachineStopped, stopping: hangar.MachineStopped,
 		suspended: hangar.MachineSuspended, ephemeral: hangar.MachineDestroyed,
 	} {
-		if ref == restarted { // it was started before, too
+		if ref == restarted { // it was started before as well
 			r.until(func() bool { return strings.Contains(r.history(ref), "exit/restarting") })
 		}
 		r.wait(ref, want)
@@ -298,8 +297,7 @@ func TestAutoDestroyOfAnExitWhileTheDaemonWasDown(t *testing.T) {
 	}
 }
 
-// TestFaultWhileTakingBack: a Machine that cannot be taken back at once is not given
-// up: it runs.
+// TestFaultWhileTakingBack: a Machine that cannot be adopted at first is not given up: it runs.
 func TestFaultWhileTakingBack(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -326,7 +324,7 @@ func TestFaultWhileTakingBack(t *testing.T) {
 	}
 }
 
-// TestLeftoverThatCannotBeSweptIsNoReasonNotToServe.
+// TestLeftoverThatCannotBeSweptIsNoReasonNotToServe: the agent serves despite it.
 func TestLeftoverThatCannotBeSweptIsNoReasonNotToServe(t *testing.T) {
 	r := newRig(t)
 	kept, lost := r.create(nil), r.create(nil)
@@ -354,8 +352,8 @@ func TestLeftoverThatCannotBeSweptIsNoReasonNotToServe(t *testing.T) {
 	}
 }
 
-// TestUnreadableRecordKeepsWhatItHas: a Machine whose record is damaged loses
-// neither its sandbox nor its row.
+// TestUnreadableRecordKeepsWhatItHas: a Machine with a damaged record keeps its sandbox and its
+// row.
 func TestUnreadableRecordKeepsWhatItHas(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -364,14 +362,14 @@ func TestUnreadableRecordKeepsWhatItHas(t *testing.T) {
 	r.crash()
 	r.editJournal(func(machines *bolt.Bucket) error { return machines.Put([]byte(ref.ID), []byte("{")) })
 	r.open()
-	other := r.create(nil) // by whose row we know that publishing has begun
+	other := r.create(nil) // its row shows that publishing has begun
 	r.published(other, hangar.MachineStarted)
 	if !r.isRunning(ref) || r.rows.state(ref.ID) != hangar.MachineStarted {
 		t.Errorf("runs %t, row %q", r.isRunning(ref), r.rows.state(ref.ID))
 	}
 }
 
-// editJournal changes records behind the back of the agent, which must be closed.
+// editJournal changes records without the agent, which must be closed.
 func (r *rig) editJournal(edit func(machines *bolt.Bucket) error) {
 	r.Helper()
 	db, err := bolt.Open(filepath.Join(r.dir, "journal.db"), 0o600, nil)
@@ -390,8 +388,8 @@ func (r *rig) published(ref hangar.MachineRef, want hangar.MachineState) {
 	}
 }
 
-// TestVerbsWhileTheDaemonEnds: the next daemon does what is acknowledged; the rest is answered
-// that the server is shutting down.
+// TestVerbsWhileTheDaemonEnds: the next daemon carries out acknowledged verbs; for others the error
+// is that the server is shutting down.
 func TestVerbsWhileTheDaemonEnds(t *testing.T) {
 	for range 20 {
 		r := newRig(t)

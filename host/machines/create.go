@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
-// resolveTimeout bounds how long a request waits for a registry to name an image. Where that is too
+// resolveTimeout bounds how long a request waits for a registry to resolve an image. If that is too
 // short, the preparation of the Machine reports the failure.
 const resolveTimeout = 10 * time.Second
 
@@ -101,7 +101,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 		return nil, notRecorded(spec.ID, err)
 	}
 	claims.Settle()
-	// Before others can find the Machine: its lock is taken before those of volumes.
+	// Unlocked before others can find the Machine: its lock is taken before those of volumes.
 	unlock()
 	m := s.newMachine(rec, lease, true)
 	m.recent.Store(&launched)
@@ -115,8 +115,8 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	return m, nil
 }
 
-// resolve names the image of a config. A registry that cannot be reached is no error here:
-// the Machine may still find the image on the host.
+// resolve resolves the image of a config. An unreachable registry is not an error here: the host
+// may hold the image.
 func resolve(ctx context.Context, images Images, who image.Puller, ref string) (hangar.ImageRef, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -129,11 +129,10 @@ func resolve(ctx context.Context, images Images, who image.Puller, ref string) (
 	}
 }
 
-// prepareDeadline bounds the fetching of an image.
+// prepareDeadline bounds the pull of an image.
 const prepareDeadline = 30 * time.Minute
 
-// prepare fetches the image of a created Machine, which then boots, or rests when
-// it was created with SkipLaunch.
+// prepare pulls the image of a created Machine, which then boots, or stays at rest with SkipLaunch.
 func (w *worker) prepare(ctx context.Context, rec *journal.Record) error {
 	if err := w.makeDirs(); err != nil {
 		return err
@@ -164,20 +163,20 @@ func (w *worker) prepare(ctx context.Context, rec *journal.Record) error {
 // makeDirs makes the directories of the Machine.
 func (w *worker) makeDirs() error {
 	for _, dir := range []string{"", sandboxDir} {
-		if err := os.MkdirAll(w.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user passes through
+		if err := os.MkdirAll(w.path(dir), 0o711); err != nil { //nolint:gosec // the Machine's user must be able to traverse it
 			return err
 		}
 	}
 	return nil
 }
 
-// failure is an event that says why something failed.
+// failure is an event with the reason of a failure.
 func failure(typ hangar.EventType, err error) hangar.Event {
 	return hangar.Event{Type: typ, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Error: hangar.MessageOf(err)}}
 }
 
-// pull returns the image of the record's current version. Once the version has had its image, that
-// is used as long as it is on this host.
+// pull returns the image of the record's current version. Once a version has its image, that is
+// used as long as the host holds it.
 func (w *worker) pull(ctx context.Context, rec *journal.Record) (*image.Image, error) {
 	ref := rec.Machine.Config.ImageName()
 	if digest := rec.Machine.ImageRef.Digest; digest != "" {

@@ -13,8 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// destroy brings a Machine from destroying to destroyed: nothing but its record
-// and its log remains.
+// destroy brings a Machine from destroying to destroyed: only its record and its log remain.
 func (w *worker) destroy(ctx context.Context, rec *journal.Record) error {
 	s := w.store
 	w.clean = false
@@ -43,7 +42,7 @@ func (w *worker) destroy(ctx context.Context, rec *journal.Record) error {
 // destroyedFor is how long a destroyed Machine stays readable.
 const destroyedFor = 24 * time.Hour
 
-// forgetAtOnce is how many Machines are forgotten with one commit.
+// forgetAtOnce is how many Machines one commit removes.
 const forgetAtOnce = 256
 
 // ForgetDestroyed forgets all Machines that were destroyed long ago and that it can, and returns why it could not forget the first
@@ -66,7 +65,7 @@ func (s *Store) ForgetDestroyed() error {
 		if forget(s.o.Journal, some...) == nil {
 			continue
 		}
-		for _, id := range some { // one of which keeps none of the others
+		for _, id := range some { // the failed one must not keep the others
 			if err := forget(s.o.Journal, id); err != nil {
 				failed = cmp.Or(failed, fmt.Errorf("machine %s: %w", id, err))
 			}
@@ -75,7 +74,7 @@ func (s *Store) ForgetDestroyed() error {
 	return failed
 }
 
-// forget removes the journal's records of destroyed Machines, all of them or none.
+// forget removes the journal's records of destroyed Machines, all or none.
 func forget(j *journal.Journal, ids ...hangar.MachineID) error {
 	return j.Commit(func(tx *journal.Tx) error {
 		for _, id := range ids {

@@ -16,7 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// TestDestroyedStaysReadable: for a day, over restarts, and no longer.
+// TestDestroyedStaysReadable: a destroyed Machine is readable for a day, across restarts, and no
+// longer.
 func TestDestroyedStaysReadable(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -49,8 +50,8 @@ func TestDestroyedStaysReadable(t *testing.T) {
 	r.until(r.forgotten(ref))
 }
 
-// TestDestroyIsNotCutShort ends the daemon while the driver destroys a sandbox: nothing is left
-// of it half-way.
+// TestDestroyIsNotCutShort ends the daemon while the driver destroys a sandbox: no partial sandbox
+// is left.
 func TestDestroyIsNotCutShort(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -72,7 +73,7 @@ func TestDestroyIsNotCutShort(t *testing.T) {
 	}
 }
 
-// forgotten reports whether nothing is known of a Machine.
+// forgotten reports whether the agent has no record of a Machine.
 func (r *rig) forgotten(ref hangar.MachineRef) func() bool {
 	return func() bool {
 		_, err := r.Machine(r.Context(), ref)
@@ -80,8 +81,8 @@ func (r *rig) forgotten(ref hangar.MachineRef) func() bool {
 	}
 }
 
-// TestUnreadableIsNotForgotten: a destroyed Machine whose record cannot be read keeps no other
-// from being forgotten.
+// TestUnreadableIsNotForgotten: a destroyed Machine with an unreadable record does not keep others
+// from being removed.
 func TestUnreadableIsNotForgotten(t *testing.T) {
 	r := newRig(t)
 	var refs []hangar.MachineRef
@@ -105,8 +106,8 @@ func TestUnreadableIsNotForgotten(t *testing.T) {
 	}
 }
 
-// TestForgettingGoesOn: one log that cannot be removed keeps no Machine from being forgotten, and
-// is removed when it can be.
+// TestForgettingGoesOn: a log that cannot be removed does not keep Machines from being removed, and
+// is removed later.
 func TestForgettingGoesOn(t *testing.T) {
 	r := newRig(t)
 	var refs []hangar.MachineRef
@@ -144,7 +145,7 @@ func TestForgettingGoesOn(t *testing.T) {
 	r.until(func() bool { return len(retired("*")) == 0 })
 }
 
-// TestOrgMachines: only those of one organization, after an id, as many as asked.
+// TestOrgMachines: a page has Machines of one organization only, after an id, up to a number.
 func TestOrgMachines(t *testing.T) {
 	r := newRig(t)
 	var ids []hangar.MachineID

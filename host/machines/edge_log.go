@@ -8,12 +8,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// edgeLogSize is how many lines of the edge, and of the scraper of metrics, may wait to be
-// written.
+// edgeLogSize bounds the queued log lines of the edge and of the metrics scraper.
 const edgeLogSize = 1024
 
-// edgeLog has the unwritten lines of the edge, and of the scraper of metrics. They do not wait
-// for the disk: surplus lines are dropped, counted and reported.
+// edgeLog queues log lines of the edge and of the metrics scraper, which do not wait for the disk:
+// surplus lines are dropped, counted and reported.
 type edgeLog struct {
 	some chan struct{} // buffered 1: there are lines
 
@@ -66,7 +65,7 @@ func (e *edge) LogMetrics(ref hangar.MachineRef, level, message string) {
 	e.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }
 
-// writeEdgeLog writes the lines of the edge until ctx ends, and then the remaining ones.
+// writeEdgeLog writes queued lines until ctx ends, and then the rest.
 func (e *edge) writeEdgeLog(ctx context.Context) {
 	for {
 		select {

@@ -25,8 +25,8 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// newEngineRig is an agent with real sandboxes in a real network. It needs root, and what
-// `make build` has built.
+// newEngineRig is an agent with real sandboxes in a real network. It needs root, and the programs
+// of `make build`.
 func newEngineRig(b *testing.B) *rig {
 	b.Helper()
 	engine, err := filepath.Abs("../bin/hangar-sandbox")
@@ -82,9 +82,9 @@ func newEngineRig(b *testing.B) *rig {
 	return r
 }
 
-// BenchmarkWakeEngine wakes real Machines. It reports the median of the whole time, and of the
-// delay between the later of two moments, when the program began to listen and when the Machine
-// was recorded as started, and the answer.
+// BenchmarkWakeEngine wakes real Machines. It reports the median of the total time, and of the
+// delay between the answer and the later of two moments: when the program began to listen, and when
+// the Machine was recorded as started.
 func BenchmarkWakeEngine(b *testing.B) {
 	for _, rest := range []hangar.MachineState{hangar.MachineStopped, hangar.MachineSuspended} {
 		b.Run(string(rest), func(b *testing.B) {

@@ -18,12 +18,12 @@ import (
 	"github.com/hangar-platform/hangar/host/network"
 )
 
-// etcFiles are those that writeEtc writes.
+// etcFiles are the files that writeEtc writes.
 func etcFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"} }
 
-// writeEtc writes the files that the platform puts into the Machine, and returns how they are
-// mounted. The set is always the same, so that a resume finds the mounts of the suspend. It uses
-// those of files that replace one of its own, and returns the rest.
+// writeEtc writes the platform's files in the Machine's /etc, and returns their mounts. The set is
+// always the same, so that a resume finds the mounts of the suspend. A file in files replaces the
+// platform's; writeEtc returns the others.
 func (w *worker) writeEtc(
 	rec *journal.Record, img *image.Image, at network.Attachment, files []guest.File,
 ) ([]driver.Mount, []driver.File, error) {
@@ -44,9 +44,9 @@ func (w *worker) writeEtc(
 		}
 		rest = append(rest, driver.File{Path: f.Path, Content: f.Content, Mode: f.Mode})
 	}
-	// Other files that the Machine has written are kept; so are its changes to these.
+	// Other files of the Machine are kept, and so are its changes to these.
 	keep := !resetsRoot(rec) && !rec.FreshVersion
-	if err := os.Mkdir(w.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user passes through
+	if err := os.Mkdir(w.layer(etcDir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the Machine's user must be able to traverse it
 		return nil, nil, err
 	}
 	var mounts []driver.Mount
@@ -60,7 +60,7 @@ func (w *worker) writeEtc(
 	return mounts, rest, nil
 }
 
-// writtenSuffix ends the name of the digest of a file as the platform wrote it.
+// writtenSuffix is the suffix of the file with the digest that the platform wrote.
 const writtenSuffix = ".written"
 
 // writeUnlessChanged writes a file of a Machine; with keep, only if the Machine has not changed it
@@ -74,7 +74,8 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 			return nil
 		}
 	}
-	// Without its digest a file is written again, in case a crash cut it short.
+	// The digest is removed first: without one, a file is written again, in case a crash truncates
+	// it.
 	if err := removeFile(path + writtenSuffix); err != nil {
 		return err
 	}
@@ -85,12 +86,12 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 	return os.WriteFile(path+writtenSuffix, sum[:], 0o600)
 }
 
-// maxCompared bounds what is read of a file that a Machine may have changed, in bytes:
-// it is more than the platform writes.
+// maxCompared bounds the bytes read of a file that a Machine may have changed. The platform writes
+// less.
 const maxCompared = 32 << 20
 
-// isChanged reports whether a file differs from what the platform wrote. An empty file was cut
-// short by a loss of power.
+// isChanged reports whether a file differs from what the platform wrote. An empty file is the
+// result of a power failure.
 func isChanged(path string) (bool, error) {
 	written, err := os.ReadFile(path + writtenSuffix)
 	if errors.Is(err, fs.ErrNotExist) {

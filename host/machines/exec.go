@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host/guest"
 )
 
-// gone turns the driver's error about an ended sandbox into the platform's.
+// gone converts the driver's error for an ended sandbox.
 func gone(err error) error {
 	if errors.Is(err, driver.ErrNotFound) {
 		return refusal(hangar.VerbExec, hangar.MachineStopped)
@@ -98,8 +98,8 @@ func (s *Store) ExecSSH(ctx context.Context, ref hangar.MachineRef, in hangar.SS
 	})
 }
 
-// overriding returns the variables of an environment, replaced by those of first with the same
-// names. If first has a name twice, the last counts.
+// overriding returns an environment in which variables of first replace those with the same names.
+// If first has a name twice, the last one wins.
 func overriding(first, env []string) []string {
 	seen := make(map[string]bool, len(first)+len(env))
 	kept := make([]string, 0, len(first)+len(env))

@@ -41,17 +41,17 @@ func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	return w.exited(rec, exit)
 }
 
-// lostExit is the exit of a sandbox that is gone without a trace.
+// lostExit is the exit of a sandbox that left no exit status.
 func lostExit(now time.Time) driver.Exit {
 	return driver.Exit{Code: 137, Signal: int(sigKill), Unknown: true, At: now}
 }
 
-// exited records an unrequested exit, and its consequences.
+// exited records an unrequested exit and its consequences.
 func (w *worker) exited(rec *journal.Record, exit driver.Exit) error {
 	return w.exitedBecause(rec, exit, "")
 }
 
-// exitedBecause is exited with a reason; empty: that of the exit.
+// exitedBecause is exited with a reason; empty: the exit's own.
 func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string) error {
 	r := nextRestart(rec, exit.Code != 0, w.store.o.Now())
 	restarting := r.wanted && !rec.Machine.Config.AutoDestroy
@@ -82,16 +82,16 @@ func (w *worker) exitedBecause(rec *journal.Record, exit driver.Exit, why string
 	})
 }
 
-// restart is the policy's decision on an unrequested exit.
+// restart is the policy's decision about an unrequested exit.
 type restart struct {
 	wanted    bool
-	exhausted bool        // it would be wanted, were it not for as many as there may be before
-	most      int         // restarts within the window; 0: any number
-	times     []time.Time // of the restarts within the window, with this one if it is wanted
+	exhausted bool        // the limit of restarts was reached
+	most      int         // restarts within the window; 0: no limit
+	times     []time.Time // of the restarts within the window, including a wanted one
 	at        time.Time
 }
 
-// nextRestart is the policy's decision on an exit at now; failed says that the exit code is not 0.
+// nextRestart decides about an exit at now; failed means a non-zero exit code.
 func nextRestart(rec *journal.Record, failed bool, now time.Time) restart {
 	policy, most := rec.Machine.Config.RestartPolicy()
 	r := restart{most: most}
@@ -120,11 +120,11 @@ func (w *worker) noteExit(exit driver.Exit) {
 	}
 }
 
-// restartWindow is the time within which restarts are counted against MaxRetries.
+// restartWindow is the time within which restarts count against MaxRetries.
 const restartWindow = 5 * time.Minute
 
-// restartPause is how long a restart waits after n others within the window: the first one comes
-// at once, because requests wait for it.
+// restartPause is the pause before a restart after n others within the window. The first restart is
+// immediate, because requests wait for it.
 func restartPause(n int) time.Duration {
 	if n == 0 {
 		return 0
@@ -132,7 +132,7 @@ func restartPause(n int) time.Duration {
 	return min(time.Second<<min(n-1, 10), 10*time.Second)
 }
 
-// exitEvent is the event of an exit, in both places where clients look.
+// exitEvent is the event of an exit, with the data in both places where clients look.
 func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hangar.Event {
 	signal := -1
 	if exit.Signal != 0 {
@@ -151,8 +151,8 @@ func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hanga
 	}
 }
 
-// halt ends the sandbox as the record's Stop says, by force if it must, and returns how it ended,
-// or nil when there was none or its end was recorded already.
+// halt ends the sandbox according to the record's Stop, by force if necessary. It returns how it
+// ended, or nil if there was none or its end was already recorded.
 func (w *worker) halt(ctx context.Context, rec *journal.Record) (*driver.Exit, error) {
 	if rec.Handle == nil || rec.Ended {
 		return nil, w.clear(ctx, rec)
@@ -209,8 +209,8 @@ func (w *worker) end(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-// again brings a Machine from restarting to starting: after its pause, when the policy restarts
-// it, or after its stop, when a restart was requested.
+// again brings a Machine from restarting to starting: after the policy's pause, or after the stop
+// of a requested restart.
 func (w *worker) again(ctx context.Context, rec *journal.Record) error {
 	if rec.Stop != nil {
 		exit, err := w.halt(ctx, rec)

@@ -8,9 +8,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// Crashes plays a Machine that ends with a code each time after it has run for so
-// long, and returns how often it is restarted within a day, and how long until the
-// policy gives up (0: it does not).
+// Crashes simulates a Machine that exits with a code each time after running for a given time. It
+// returns how often it is restarted within a day, and the time until the policy gives up (0: it
+// does not).
 func Crashes(config hangar.MachineConfig, code int, runs time.Duration) (restarts int, after time.Duration) {
 	rec := &journal.Record{Machine: hangar.Machine{Config: config}}
 	began := time.Unix(0, 0)
@@ -51,7 +51,7 @@ func (l limits) exported() Limits {
 	}
 }
 
-// Waiting returns how many wait for a Machine to change.
+// Waiting returns the number of waiters for a change of a Machine.
 func Waiting(s *Store, ref hangar.MachineRef) int {
 	m, err := s.machine(ref)
 	if err != nil {
@@ -73,7 +73,7 @@ func Probed(s *Store, ref hangar.MachineRef) bool {
 	return len(m.probes.waiting) > 0
 }
 
-// RestartAt is when a Machine is to be started again by its policy; zero: it waits for no such time.
+// RestartAt is when the policy will start a Machine again; zero: no restart is pending.
 func RestartAt(s *Store, ref hangar.MachineRef) time.Time {
 	m, err := s.machine(ref)
 	if err != nil {
@@ -82,7 +82,7 @@ func RestartAt(s *Store, ref hangar.MachineRef) time.Time {
 	return m.rec.Load().RestartAt
 }
 
-// RestartPause is how long a Machine that is to be restarted waits for that; 0: it does not.
+// RestartPause is how long a Machine waits for its restart; 0: it does not.
 func RestartPause(s *Store, ref hangar.MachineRef) time.Duration {
 	m, err := s.machine(ref)
 	if err != nil {

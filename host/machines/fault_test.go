@@ -16,8 +16,8 @@ import (
 
 var errFault = errors.New("the host is in a bad mood")
 
-// failing makes an operation fail for n times, with a negative n always, and
-// returns how often it did.
+// failing makes an operation fail n times, always if n is negative, and returns the number of
+// failures.
 func (r *rig) failing(at fake.Op, n int64) *atomic.Int64 {
 	var failed atomic.Int64
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
@@ -47,7 +47,7 @@ func (r *rig) reopenWith(pace func(*machines.Limits)) {
 	r.open()
 }
 
-// TestStopThatHangsIsForced: a sandbox that hangs is ended nevertheless.
+// TestStopThatHangsIsForced: a hanging sandbox is ended nevertheless.
 func TestStopThatHangsIsForced(t *testing.T) {
 	r := newRig(t)
 	r.reopenWith(func(l *machines.Limits) { l.Stop = 20 * time.Millisecond })
@@ -70,14 +70,14 @@ func TestStopThatHangsIsForced(t *testing.T) {
 	}
 }
 
-// TestStopCanBeHurried: an impatient user need not wait for the grace.
+// TestStopCanBeHurried: an impatient user need not wait for the grace period.
 func TestStopCanBeHurried(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvStop: "ignore"})
 	r.wait(ref, hangar.MachineStarted)
 	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{Timeout: time.Hour}))
 	r.wait(ref, hangar.MachineStopping)
-	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{})) // says nothing new
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{})) // nothing new
 	if got := r.state(ref); got != hangar.MachineStopping {
 		t.Errorf("machine is %s after a stop that says nothing new", got)
 	}
@@ -88,8 +88,7 @@ func TestStopCanBeHurried(t *testing.T) {
 	}
 }
 
-// TestForceWorksWhateverHangs destroys Machines that are in the middle of something
-// that will never end.
+// TestForceWorksWhateverHangs destroys Machines in the middle of a step that never ends.
 func TestForceWorksWhateverHangs(t *testing.T) {
 	for _, op := range []fake.Op{fake.OpStart, fake.OpStartDone, fake.OpSuspend, fake.OpStop, fake.OpResume} {
 		r := newRig(t)
@@ -119,8 +118,8 @@ func TestForceWorksWhateverHangs(t *testing.T) {
 	}
 }
 
-// TestReleaseIsRepeated: a sandbox that cannot be released at first is later, and
-// meanwhile the Machine says what it is doing.
+// TestReleaseIsRepeated: the release of a sandbox is retried, and meanwhile the Machine reports
+// what it is doing.
 func TestReleaseIsRepeated(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -136,8 +135,8 @@ func TestReleaseIsRepeated(t *testing.T) {
 	}
 }
 
-// TestExitIsToldOnce, also when the sandbox cannot be released before the Machine is
-// asked for the next thing.
+// TestExitIsToldOnce: an exit is recorded once, even if the sandbox cannot be released before the
+// next request.
 func TestExitIsToldOnce(t *testing.T) {
 	always := func(s *hangar.MachineSpec) {
 		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
@@ -177,7 +176,7 @@ func TestExitIsToldOnce(t *testing.T) {
 			r.wait(ref, want)
 			first := r.history(ref)
 			if parts := strings.SplitAfterN(first, "start/started", 3); len(parts) == 3 {
-				first = parts[0] + parts[1] // by now it may have ended again
+				first = parts[0] + parts[1] // it may have ended again by now
 			}
 			if n := strings.Count(first, "exit/"); n != 1 {
 				t.Errorf("%d exits, want 1: %s", n, r.history(ref))
@@ -186,7 +185,7 @@ func TestExitIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestUpdateOfASuspendedMachineTellsNoExit: nothing of it runs that could end.
+// TestUpdateOfASuspendedMachineTellsNoExit: no process of it runs that could exit.
 func TestUpdateOfASuspendedMachineTellsNoExit(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -204,7 +203,7 @@ func TestUpdateOfASuspendedMachineTellsNoExit(t *testing.T) {
 	}
 }
 
-// TestRestartOutlivesAFailedUpdate: both were promised.
+// TestRestartOutlivesAFailedUpdate: a failed update does not cancel a requested restart.
 func TestRestartOutlivesAFailedUpdate(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvStop: "ignore"})
@@ -225,13 +224,13 @@ func TestRestartOutlivesAFailedUpdate(t *testing.T) {
 	}
 }
 
-// TestPolicyRestartThatCannotBootIsRepeated: a fault of the host is no reason to give up a
-// Machine that is to run always.
+// TestPolicyRestartThatCannotBootIsRepeated: a fault of the host is no reason to give up a Machine
+// that is to run always.
 func TestPolicyRestartThatCannotBootIsRepeated(t *testing.T) {
 	r := newRig(t)
 	var starts atomic.Int64
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
-		if op == fake.OpStart && starts.Add(1) == 3 { // after two ends
+		if op == fake.OpStart && starts.Add(1) == 3 { // after two exits
 			return 0, errFault
 		}
 		return 0, nil
@@ -242,7 +241,7 @@ func TestPolicyRestartThatCannotBootIsRepeated(t *testing.T) {
 	r.until(func() bool {
 		return strings.Contains(r.history(ref), "exit/restarting start/starting start/restarting start/starting start/started")
 	})
-	// One that was asked for by a person fails at once, and says so.
+	// A start that a user requested fails immediately, with the reason.
 	r.failing(fake.OpStart, -1)
 	other := r.create(nil, func(s *hangar.MachineSpec) {
 		s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartAlways}
@@ -250,8 +249,8 @@ func TestPolicyRestartThatCannotBootIsRepeated(t *testing.T) {
 	r.wait(other, hangar.MachineFailed)
 }
 
-// TestBackOffOutlivesTheDaemon: a restart of the daemon neither forgets the restarts
-// before it nor starts the Machine early.
+// TestBackOffOutlivesTheDaemon: after a restart of the daemon, earlier restarts still count, and
+// the Machine does not start early.
 func TestBackOffOutlivesTheDaemon(t *testing.T) {
 	r := newRig(t)
 	var (
@@ -287,7 +286,7 @@ func TestBackOffOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
-// TestMachineWhoseImageCameLate knows which image it uses, so that it is not removed.
+// TestMachineWhoseImageCameLate: the Machine records its image, so that the image is not removed.
 func TestMachineWhoseImageCameLate(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, func(s *hangar.MachineSpec) { s.Config.Image = "offline" })
@@ -306,7 +305,7 @@ func TestMachineWhoseImageCameLate(t *testing.T) {
 	}
 }
 
-// TestMachinesAtRestHoldNothing: no goroutine, no file of theirs stays open.
+// TestMachinesAtRestHoldNothing: they have no goroutine and no open file.
 func TestMachinesAtRestHoldNothing(t *testing.T) {
 	r := newRig(t)
 	before := runtime.NumGoroutine()
@@ -336,8 +335,8 @@ func TestMachinesAtRestHoldNothing(t *testing.T) {
 	}
 }
 
-// TestRefusedRowHoldsUpNobody: the row of another Machine does not queue behind one
-// that can never be published.
+// TestRefusedRowHoldsUpNobody: a row that can never be published does not block the rows of other
+// Machines.
 func TestRefusedRowHoldsUpNobody(t *testing.T) {
 	r := newRig(t)
 	r.rows.setAway(true)
@@ -356,7 +355,7 @@ func TestRefusedRowHoldsUpNobody(t *testing.T) {
 }
 
 // TestWaitersMissNothing: each waits for the state after the last event that it received, however
-// short that state lasts.
+// short that state is.
 func TestWaitersMissNothing(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvExit: "0@1ms"}, func(s *hangar.MachineSpec) {

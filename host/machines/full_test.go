@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
 )
 
-// fullRig is a rig that asks for room on a small disk.
+// fullRig is a rig with a small disk.
 type fullRig struct {
 	*rig
 	dir   string
@@ -34,7 +34,7 @@ func newFullRig(t *testing.T) *fullRig {
 	return r
 }
 
-// fill leaves so many bytes of the disk free.
+// fill leaves a number of bytes of the disk free.
 func (r *fullRig) fill(leave int64) {
 	r.Helper()
 	r.fills = append(r.fills, disktest.Fill(r, r.dir, leave))
@@ -53,8 +53,8 @@ func (r *fullRig) makeRoom() {
 	r.must(unix.Syncfs(int(d.Fd())))
 }
 
-// TestFullDisk asks for everything that takes room, which is refused with the reason, and works
-// when there is room again. Running Machines continue and may be stopped.
+// TestFullDisk makes every request that needs room. Each is refused with the reason, and works when
+// there is room again. Running Machines continue and may be stopped.
 func TestFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	running, stopped, suspended := r.create(nil), r.create(nil), r.create(nil)
@@ -119,7 +119,7 @@ func (r *rig) tryVolume(edit func(*hangar.VolumeSpec)) error {
 	return err
 }
 
-// TestSuspendsShareTheRoom suspends two Machines when there is room for the memory of one.
+// TestSuspendsShareTheRoom suspends two Machines when there is room for one's memory.
 func TestSuspendsShareTheRoom(t *testing.T) {
 	r := newFullRig(t)
 	first, second := r.create(nil), r.create(nil)
@@ -141,9 +141,9 @@ func TestSuspendsShareTheRoom(t *testing.T) {
 	r.suspend(second) // the fake driver writes next to nothing
 }
 
-// TestIdleOnAFullDisk keeps an idle Machine running that the disk has no room to suspend: a
-// stop would lose its memory, and it could not be started again. It is suspended when there
-// is room.
+// TestIdleOnAFullDisk: an idle Machine keeps running if the disk has no room to suspend it, because
+// a stop would lose its memory, and it could not be started again. It is suspended when there is
+// room.
 func TestIdleOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	ref := r.create(nil, serves("suspend", 50*time.Millisecond), func(s *hangar.MachineSpec) { s.Cordoned = true })
@@ -219,8 +219,8 @@ func TestDailySnapshotWaits(t *testing.T) {
 	}
 }
 
-// TestSnapshotUnderWayOnAFullDisk fills the disk while snapshots are being taken: what is
-// still to be read is not, and the volumes go on.
+// TestSnapshotUnderWayOnAFullDisk fills the disk while snapshots are being taken: they stop
+// reading, and the volumes continue.
 func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	g := r.store.Hold("write")
@@ -256,8 +256,8 @@ func TestSnapshotUnderWayOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestRestoreOnAFullDisk fills the disk while volumes are being restored and forked: they
-// wait for room, and are whole then.
+// TestRestoreOnAFullDisk fills the disk while volumes are being restored and forked: they wait for
+// room, and are then complete.
 func TestRestoreOnAFullDisk(t *testing.T) {
 	r := newFullRig(t)
 	from := r.NewVolume(volumestest.Raw, volumestest.OnDemand)

@@ -15,22 +15,22 @@ import (
 	"github.com/hangar-platform/hangar/host/logs"
 )
 
-// Package gate counts the visits to a Machine. Here it learns what becomes of the Machines: as
-// their lock is held whenever a record changes, a gate is never open when the record says that
-// its Machine does not serve.
+// Package gate counts the requests in a Machine. This file tells it what happens to the Machines.
+// The Machine's lock is held whenever a record changes, so a gate is never open when the record
+// says that its Machine does not serve.
 
 var _ hangar.MachineGate = (*edge)(nil)
 
-// edge implements hangar.MachineGate: the edge's requests to Machines.
+// edge implements hangar.MachineGate for the edge's requests to Machines.
 type edge struct {
 	index   *index
 	gates   *gate.Keeper
 	network Networks
 	logs    *logs.Store
 	log     *slog.Logger
-	lines   edgeLog // of the edge, that are not in the logs yet
+	lines   edgeLog // log lines of the edge that are not written yet
 
-	dialling atomic.Int32 // how many ports are dialled for waiters, see probe
+	dialling atomic.Int32 // ports that are being dialled for waiters, see probe
 }
 
 func newEdge(index *index, o *Options) *edge {
@@ -39,7 +39,7 @@ func newEdge(index *index, o *Options) *edge {
 	return e
 }
 
-// errNoGate is shared by all Machines: building a message takes longer than admitting a visit.
+// errNoGate is shared by all Machines: building a message takes longer than admitting a request.
 //
 //nolint:gochecknoglobals // it never changes
 var errNoGate = &hangar.Error{Code: hangar.CodeNotFound, Reason: hangar.ReasonMachineNotFound, Message: "machine not found"}
@@ -63,7 +63,7 @@ func (m *machine) setGate(rec *journal.Record) {
 	})
 }
 
-// primaryRegion is the one of an App in which min_machines_running counts, or empty.
+// primaryRegion is the region of an App in which min_machines_running counts, or empty.
 func primaryRegion(c *hangar.MachineConfig) hangar.Region {
 	const name = "PRIMARY_REGION"
 	if region := c.Env[name]; region != "" {
@@ -72,7 +72,7 @@ func primaryRegion(c *hangar.MachineConfig) hangar.Region {
 	return hangar.Region(c.Metadata["primary_region"])
 }
 
-// ready reports whether the checks of a Machine let requests for all of its services in.
+// ready reports whether the checks of a Machine allow requests to all of its services.
 func (e *edge) ready(ref hangar.MachineRef) bool {
 	m, err := e.index.machine(ref)
 	if err != nil {
@@ -82,14 +82,13 @@ func (e *edge) ready(ref hangar.MachineRef) bool {
 	return !slices.ContainsFunc(now.Config.Services, func(s hangar.Service) bool { return !now.Ready(s.InternalPort) })
 }
 
-// excessText is the line about a Machine that is stopped for being idle, in words that users of
-// the public platform know.
+// excessText is the log line about stopping an idle Machine, in the words of the public platform.
 func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 	return fmt.Sprintf("App %s has excess capacity, %s machine %s. %d out of %d machines left running (region=%s)",
 		s.Ref.App, verb, s.Ref.ID, s.Left, s.Running, region)
 }
 
-// lookAtGate has a Machine judged again whose checks have changed.
+// lookAtGate makes the gate reconsider a Machine whose checks have changed.
 func (e *edge) lookAtGate(id hangar.MachineID) {
 	m := e.index.find(id)
 	if m != nil {
@@ -126,8 +125,8 @@ func (s *Store) KeepMachineBusy(ctx context.Context, ref hangar.MachineRef, ttl 
 	return hangar.MachineBusy{Until: until}, nil
 }
 
-// busyAfter is until when a Machine is busy that has come into its next state: as long as the
-// program that said so still runs. m.mu is held.
+// busyAfter is the time until which a Machine stays busy after a transition: as long as the program
+// that said so still runs. m.mu is held.
 func (m *machine) busyAfter(next *journal.Record) time.Time {
 	if !keepsConnections(next) {
 		return time.Time{}
@@ -135,7 +134,7 @@ func (m *machine) busyAfter(next *journal.Record) time.Time {
 	return m.busy
 }
 
-// serviceTimeout bounds the wait for a program in a Machine to take a connection of the
+// serviceTimeout bounds how long a program in a Machine may take to accept a connection of the
 // edge.
 const serviceTimeout = 5 * time.Second
 

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// BenchmarkEnterMachine lets a visit in and out, with ten thousand other Machines around.
+// BenchmarkEnterMachine lets a request enter and leave, with ten thousand other Machines present.
 func BenchmarkEnterMachine(b *testing.B) {
 	r := newRig(b)
 	ref := r.create(nil, serves(true, time.Hour), func(s *hangar.MachineSpec) { s.Config.Services[0].Concurrency.HardLimit = 0 })
@@ -24,8 +24,8 @@ func BenchmarkEnterMachine(b *testing.B) {
 	}
 }
 
-// BenchmarkWake wakes a Machine that is stopped, or suspended, and compares with what a
-// start and the wait for it take.
+// BenchmarkWake wakes a Machine that is stopped or suspended, and compares that with a start and a
+// wait for it.
 func BenchmarkWake(b *testing.B) {
 	for _, rest := range []hangar.MachineState{hangar.MachineStopped, hangar.MachineSuspended} {
 		for _, how := range []string{"start and wait", "wake"} {
@@ -53,9 +53,9 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// BenchmarkAutostop stops Machines of an App that become idle all at once: five thousand,
-// unless -short, as more need more open files than a process usually may have. The second
-// for which they have to be idle is counted.
+// BenchmarkAutostop stops Machines of an App that become idle all at once: five thousand, unless
+// -short, because more need more open files than a process usually may have. The second of idle
+// time is included.
 func BenchmarkAutostop(b *testing.B) {
 	n := 5_000
 	if testing.Short() {

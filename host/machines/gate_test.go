@@ -36,7 +36,7 @@ func newServingRig(tb testing.TB) *rig {
 	return r
 }
 
-// serves gives a Machine a service that it is stopped for being idle by.
+// serves gives a Machine a service with autostop.
 func serves(autostop any, after time.Duration, port ...int) func(*hangar.MachineSpec) {
 	return func(s *hangar.MachineSpec) {
 		service := hangar.Service{
@@ -50,7 +50,7 @@ func serves(autostop any, after time.Duration, port ...int) func(*hangar.Machine
 	}
 }
 
-// enters wants to enter a Machine, and leaves at once.
+// enters enters a Machine, and leaves at once.
 func (r *rig) enters(ref hangar.MachineRef) error {
 	leave, err := r.EnterMachine(ref, 8080)
 	if err == nil {
@@ -59,7 +59,7 @@ func (r *rig) enters(ref hangar.MachineRef) error {
 	return err
 }
 
-// enter enters a Machine, which is woken as often as it is stopped for being idle before.
+// enter enters a Machine, and wakes it as often as autostop stops it before.
 func (r *rig) enter(ref hangar.MachineRef) (leave func()) {
 	r.Helper()
 	r.until(func() (in bool) {
@@ -73,7 +73,7 @@ func (r *rig) enter(ref hangar.MachineRef) (leave func()) {
 	return leave
 }
 
-// busy has a Machine kept busy, which is started if it has been stopped for being idle.
+// busy keeps a Machine busy, and starts it if autostop has stopped it.
 func (r *rig) busy(ref hangar.MachineRef, ttl time.Duration) (busy hangar.MachineBusy, asked time.Time) {
 	r.Helper()
 	r.until(func() bool {
@@ -125,7 +125,7 @@ func TestGate(t *testing.T) {
 	r.must(r.enters(ref))
 }
 
-// TestAutostop stops and suspends Machines that are idle, in a way that is recorded.
+// TestAutostop stops and suspends idle Machines, and checks the records.
 func TestAutostop(t *testing.T) {
 	r := newRig(t)
 	stopped := r.create(nil, serves(true, 100*time.Millisecond))
@@ -156,7 +156,7 @@ func TestAutostop(t *testing.T) {
 	}
 }
 
-// TestAutostopInsteadOfSuspend stops a Machine that cannot be suspended after all.
+// TestAutostopInsteadOfSuspend: a Machine that cannot be suspended is stopped instead.
 func TestAutostopInsteadOfSuspend(t *testing.T) {
 	r := newRig(t)
 	r.failing(fake.OpSuspend, -1)
@@ -167,15 +167,15 @@ func TestAutostopInsteadOfSuspend(t *testing.T) {
 	}
 }
 
-// TestAutostopSurvivesKill: an agent that is killed while it stops an idle Machine is
-// followed by one that finishes that; one that was killed before counts from the beginning.
+// TestAutostopSurvivesKill: after a kill during the stop of an idle Machine, the next agent
+// finishes it; after a kill before that, idle time starts from zero.
 func TestAutostopSurvivesKill(t *testing.T) {
 	r := newRig(t)
 	reached := r.hangAt(fake.OpStop)
 	ref := r.create(nil, serves(true, 50*time.Millisecond))
 	<-reached
 	lasting := r.create(nil, serves(true, 2*time.Second))
-	r.enter(lasting) // for good: it is not idle before the kill
+	r.enter(lasting) // permanently: it is not idle before the kill
 	r.crash()
 	r.inject(nil)
 	began := time.Now()
@@ -187,8 +187,8 @@ func TestAutostopSurvivesKill(t *testing.T) {
 	}
 }
 
-// TestBusy keeps a Machine from being stopped, over a restart of the daemon, too, and no
-// longer than it says.
+// TestBusy: a busy Machine is not stopped, even across a restart of the daemon, but no longer than
+// requested.
 func TestBusy(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves(true, 500*time.Millisecond))
@@ -205,7 +205,7 @@ func TestBusy(t *testing.T) {
 		t.Errorf("stopped after %s", took)
 	}
 	r.start(ref)
-	r.wait(ref, hangar.MachineStopped) // of the program that was busy nothing is left
+	r.wait(ref, hangar.MachineStopped) // the busy program is gone
 	_, err = r.KeepMachineBusy(t.Context(), ref, time.Minute)
 	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 
@@ -219,7 +219,7 @@ func TestBusy(t *testing.T) {
 	r.wait(ref, hangar.MachineStopped)
 }
 
-// later is a port that takes connections after a while.
+// later is a port that accepts connections after a while.
 func later(t *testing.T, after time.Duration) (port int) {
 	t.Helper()
 	port, err := freeport.Port(t.Context())
@@ -256,13 +256,13 @@ func later(t *testing.T, after time.Duration) (port int) {
 	return port
 }
 
-// TestWake starts a Machine once for all who wake it, and lets them go when it can serve.
+// TestWake starts a Machine once for all waiters, and releases them when it can serve.
 func TestWake(t *testing.T) {
 	r := newServingRig(t)
 	port := later(t, 300*time.Millisecond)
 	ref := r.create(nil, serves(false, 0, port), func(s *hangar.MachineSpec) { s.SkipLaunch = true })
 	r.wait(ref, hangar.MachineStopped)
-	r.lease(ref, time.Hour) // keeps off users
+	r.lease(ref, time.Hour) // it blocks users
 	var woken sync.WaitGroup
 	for range 50 {
 		woken.Go(func() {
@@ -293,7 +293,7 @@ func TestWake(t *testing.T) {
 	r.Declined(err, hangar.CodeUnavailable, hangar.ReasonConnectionRefused)
 }
 
-// TestWakeWhileStopping waits for the end of what a Machine is about, and starts it then.
+// TestWakeWhileStopping waits for the end of the current step, and then starts the Machine.
 func TestWakeWhileStopping(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves(false, 0))
@@ -311,7 +311,7 @@ func TestWakeWhileStopping(t *testing.T) {
 }
 
 // TestWakeInBackOff: a Machine that has crashed often is started for a request before its policy
-// would, a second after its end.
+// would start it, a second after its exit.
 func TestWakeInBackOff(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(map[string]string{fake.EnvExit: "1@10ms"}, serves(false, 0), func(s *hangar.MachineSpec) {
@@ -331,7 +331,7 @@ func TestWakeInBackOff(t *testing.T) {
 	<-woken
 }
 
-// TestWakeInVain answers the waiters of a Machine that does not come to serve.
+// TestWakeInVain: waiters get an error if the Machine fails to serve.
 func TestWakeInVain(t *testing.T) {
 	r := newServingRig(t)
 	ref := r.create(nil, serves(false, 0), func(s *hangar.MachineSpec) {
@@ -353,14 +353,14 @@ func TestWakeInVain(t *testing.T) {
 	r.Declined(<-ended, hangar.CodeUnavailable, "")
 }
 
-// TestWakeAgainstAutostop wakes a Machine all the time that is stopped all the time: each waiter
-// gets in or learns at once that it is stopped again.
+// TestWakeAgainstAutostop wakes a Machine while autostop keeps stopping it: each waiter enters or
+// learns immediately that it is stopped again.
 func TestWakeAgainstAutostop(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, serves("suspend", time.Millisecond))
 	in, late := 0, 0
 	for range 100 {
-		if err := r.WakeMachine(t.Context(), ref, 0); err != nil { // idle before who woke it had a look
+		if err := r.WakeMachine(t.Context(), ref, 0); err != nil { // it was idle before the waiter could enter
 			r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonStartFailed)
 			late++
 			continue
@@ -384,8 +384,8 @@ func TestWakeAgainstAutostop(t *testing.T) {
 	t.Logf("%d got in, %d were late", in, late)
 }
 
-// TestEdgeLog writes lines of the edge to the log of the Machine that they are about, or of
-// another of the App, and drops what is too much.
+// TestEdgeLog writes lines of the edge to the log of the Machine that they are about, or of another
+// one of the App, and drops surplus lines.
 func TestEdgeLog(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)

@@ -14,12 +14,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Health checks run while a Machine is started. Their results are in memory; only a changed
-// status is journaled, beside the record, and published with the row. So a run costs no commit,
-// many changes at once cost one, and the statuses survive the daemon.
+// Health checks run while a Machine is started. Their results are in memory; only changed statuses
+// are journaled, beside the record, and published with the row. So a run costs no commit,
+// concurrent changes share one, and statuses survive the daemon.
 
-// checkHealth begins or ends the checks of a Machine that came into its state; before
-// is nil when the daemon has just found it. m.mu is held.
+// checkHealth starts or ends the checks of a Machine after a transition; before is nil if the
+// daemon has just loaded the Machine. m.mu is held.
 func (m *machine) checkHealth(before, now *journal.Record) {
 	started := now.Machine.State == hangar.MachineStarted
 	if before != nil && (before.Machine.State == hangar.MachineStarted) == started {
@@ -47,7 +47,7 @@ func (m *machine) shown(rec *journal.Record) hangar.Machine {
 	return got
 }
 
-// known is the journal's result of the checks of a record's Machine, since it came into its state.
+// known returns the journaled results of a Machine's checks since its last transition.
 func known(rec *journal.Record) []hangar.MachineCheck {
 	if rec.Health == nil || !rec.Health.Since.Equal(rec.Since) {
 		return nil
@@ -55,7 +55,7 @@ func known(rec *journal.Record) []hangar.MachineCheck {
 	return rec.Health.Checks
 }
 
-// checksOf returns the checks of a record's Machine, of which results are known.
+// checksOf returns the checks of a record's Machine with the known results.
 func checksOf(rec *journal.Record, results []hangar.MachineCheck) []hangar.MachineCheck {
 	checks := rec.Machine.Config.NamedChecks()
 	if len(checks) == 0 {
@@ -80,7 +80,7 @@ func checksOf(rec *journal.Record, results []hangar.MachineCheck) []hangar.Machi
 	return list
 }
 
-// health has the checks of Machines run, and journals what they find.
+// health runs the checks of Machines and journals their results.
 type health struct {
 	index   *index
 	edge    *edge
@@ -89,10 +89,10 @@ type health struct {
 	logs    *logs.Store
 	log     *slog.Logger
 
-	some chan struct{} // buffered 1: there is one in ids
+	some chan struct{} // buffered 1: ids is not empty
 
 	mu  sync.Mutex
-	ids map[hangar.MachineID]bool // of which something was found out that the journal does not have yet; guarded by mu
+	ids map[hangar.MachineID]bool // with results that are not journaled yet; guarded by mu
 }
 
 func newHealth(index *index, edge *edge, o *Options) *health {
@@ -104,7 +104,7 @@ func newHealth(index *index, edge *edge, o *Options) *health {
 	return h
 }
 
-// add has the results of Machines' checks journaled.
+// add queues Machines whose results are to be journaled.
 func (h *health) add(ids ...hangar.MachineID) {
 	h.mu.Lock()
 	for _, id := range ids {
@@ -146,10 +146,10 @@ func (h *health) changed(id hangar.MachineID, c check.Change) {
 		fmt.Sprintf("Health check '%s' on port %d %s", c.Check.Name, c.Check.Port, text))
 }
 
-// healthPause is how long after a failed commit the next is tried.
+// healthPause is the pause after a failed commit.
 const healthPause = time.Second
 
-// keep journals changed statuses, all of them in one commit.
+// keep journals changed statuses, all in one commit.
 func (h *health) keep(ctx context.Context) {
 	for {
 		select {
@@ -179,10 +179,10 @@ func (h *health) record(ids []hangar.MachineID) error {
 		if m == nil {
 			continue
 		}
-		// The record first, so that newer results can be recognized.
+		// The record is read first, so that newer results can be recognized.
 		rec := m.rec.Load()
 		now := &journal.Health{Since: rec.Since, Checks: h.checks.Results(id)}
-		// A change that came just before an earlier commit is in it already.
+		// An earlier commit may have included this change.
 		if rec.Machine.State == hangar.MachineStarted && now.Checks != nil && !m.health.Load().Says(now) {
 			found[m] = now
 		}

@@ -58,7 +58,7 @@ func checked(spec *hangar.MachineSpec) {
 	spec.Config.Services = []hangar.Service{{InternalPort: 80, Checks: []hangar.Check{{Type: "tcp", Interval: &second}}}}
 }
 
-// health is what is known of a Machine's checks, as "status status".
+// health is the state of a Machine's checks, as "status status".
 func (r *rig) health(ref hangar.MachineRef) string {
 	r.Helper()
 	m, err := r.Machine(r.Context(), ref)
@@ -74,7 +74,7 @@ func statuses(checks []hangar.MachineCheck) string {
 	return strings.Join(list, " ")
 }
 
-// TestChecksFollowTheMachine goes through the life of a Machine.
+// TestChecksFollowTheMachine follows the checks through the life of a Machine.
 func TestChecksFollowTheMachine(t *testing.T) {
 	r, p := newCheckedRig(t)
 	ref := r.create(nil, checked, skipLaunch)
@@ -138,7 +138,7 @@ func TestChecksFollowTheMachine(t *testing.T) {
 	p.mu.Unlock()
 }
 
-// TestChecksSurviveTheDaemon also finds that what stays as it is costs no commit.
+// TestChecksSurviveTheDaemon also checks that an unchanged status costs no commit.
 func TestChecksSurviveTheDaemon(t *testing.T) {
 	r, p := newCheckedRig(t)
 	p.set(5432, true)
@@ -167,7 +167,7 @@ func TestChecksSurviveTheDaemon(t *testing.T) {
 	p.set(80, true)
 	r.until(func() bool { return r.rows.row(ref.ID).Seq > seq && r.health(ref) == "passing passing" })
 
-	// The rows of a cluster state that was lost say the same.
+	// The rows are the same after the cluster state was lost.
 	r.rows.mu.Lock()
 	r.rows.has = nil
 	r.rows.mu.Unlock()
@@ -175,7 +175,7 @@ func TestChecksSurviveTheDaemon(t *testing.T) {
 	r.until(func() bool { return statuses(r.rows.row(ref.ID).Machine.Checks) == "passing passing" })
 }
 
-// TestHealthIsToldInTheLog reads the lines that people see.
+// TestHealthIsToldInTheLog reads the lines for users.
 func TestHealthIsToldInTheLog(t *testing.T) {
 	r, p := newCheckedRig(t)
 	p.set(80, true)

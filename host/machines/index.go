@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// index is the Machines that are not destroyed, by id and by App, and how all Machines are read.
-// Those that are destroyed are in the journal alone.
+// index holds the living Machines by id and by App, and implements reads of all Machines. Only the
+// journal has destroyed ones.
 type index struct {
 	journal *journal.Journal
 	revive  func(*journal.Record) *machine // returns the destroyed Machine of a record
@@ -21,7 +21,7 @@ type index struct {
 	mu       sync.RWMutex
 	machines map[hangar.MachineID]*machine                  // guarded by mu
 	apps     map[hangar.AppID]map[hangar.MachineID]*machine // the same by App; guarded by mu
-	unread   map[hangar.MachineID]bool                      // have a record that does not parse; set by Open
+	unread   map[hangar.MachineID]bool                      // their records cannot be parsed; set by Open
 }
 
 func newIndex(j *journal.Journal, revive func(*journal.Record) *machine) *index {
@@ -31,7 +31,7 @@ func newIndex(j *journal.Journal, revive func(*journal.Record) *machine) *index 
 	}
 }
 
-// add makes a Machine known.
+// add adds a Machine.
 func (x *index) add(m *machine) {
 	app := m.rec.Load().Machine.AppID // never changes
 	x.mu.Lock()
@@ -54,8 +54,8 @@ func (x *index) remove(m *machine) {
 	}
 }
 
-// machine returns the Machine that ref names. A destroyed one is read from the journal: it cannot
-// be changed any more.
+// machine returns the Machine that ref names. A destroyed one is read from the journal and cannot
+// be changed.
 func (x *index) machine(ref hangar.MachineRef) (*machine, error) {
 	x.mu.RLock()
 	m := x.machines[ref.ID]
@@ -131,7 +131,7 @@ func (x *index) scheduled() []*machine {
 	return list
 }
 
-// loggedAs names the Machine whose log has the lines of ref.
+// loggedAs names the Machine whose log has the lines about ref.
 func (x *index) loggedAs(ref hangar.MachineRef) (hangar.MachineRef, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -181,7 +181,7 @@ func (x *index) Owns(id hangar.MachineID) bool {
 	return x.unread[id] || x.machines[id] != nil
 }
 
-// findUnread finds the records that the journal could not read.
+// findUnread finds the records that the journal could not parse.
 func (x *index) findUnread() error {
 	ids, err := x.journal.IDs()
 	if err != nil {
@@ -227,8 +227,8 @@ func (x *index) Machine(_ context.Context, ref hangar.MachineRef) (*hangar.Machi
 	return &got, nil
 }
 
-// shownEvents is how many events come with a Machine, and how many a listing of
-// events has unless asked; maxEvents is how many it has at most.
+// shownEvents is how many events are returned with a Machine, and the default length of a listing
+// of events; maxEvents is its maximum.
 const (
 	shownEvents = 20
 	maxEvents   = 50
@@ -264,8 +264,8 @@ func (x *index) MachineMetadata(_ context.Context, ref hangar.MachineRef) (map[s
 	return m.rec.Load().Machine.Config.Metadata, nil
 }
 
-// listedDestroyed is how many of an App's destroyed Machines are listed at most, the newest: a list
-// is in memory as a whole.
+// listedDestroyed bounds the destroyed Machines of an App in a list, newest first: a whole list is
+// in memory.
 const listedDestroyed = 1000
 
 // Machines implements hangar.Agent.
@@ -326,8 +326,8 @@ func (x *index) OrgMachines(
 	return list, nil
 }
 
-// withDestroyed merges Machines with destroyed ones, sorted by id. The living ones were listed
-// before: a Machine that was destroyed meanwhile is in both.
+// withDestroyed merges living and destroyed Machines, sorted by id. The living ones were listed
+// first, so a Machine that was destroyed meanwhile is in both.
 func (x *index) withDestroyed(living []*machine, destroyed []*journal.Record) []*machine {
 	list := make([]*machine, 0, len(destroyed)+len(living))
 	for _, rec := range destroyed {

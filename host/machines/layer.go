@@ -29,11 +29,11 @@ func (w *worker) unmountLayer() error {
 	return w.onDisk(w.store.o.Layers.Unmount(w.id))
 }
 
-// syncLayer puts the writable layer on the disk.
+// syncLayer flushes the writable layer to disk.
 func (w *worker) syncLayer() error { return w.onDisk(w.store.o.Layers.Sync(w.id)) }
 
-// onDisk reports data that did not reach the disk. It is lost, which is no reason to keep the
-// Machine from coming to rest: what it has synced itself failed there already.
+// onDisk logs data that did not reach the disk. The data is lost, but that must not keep the
+// Machine from coming to rest: syncs by the Machine itself have already failed.
 func (w *worker) onDisk(err error) error {
 	if errors.Is(err, rootfs.ErrLost) {
 		w.note("error", "Not all that was written to the root file system reached the disk")
@@ -44,7 +44,7 @@ func (w *worker) onDisk(err error) error {
 }
 
 // reserveLayer makes sure that the next boot finds room for the platform's files, even if the
-// Machine has filled its layer. A boot without that may still succeed.
+// Machine has filled its layer. A boot without the reserve may still succeed.
 func (w *worker) reserveLayer() {
 	if err := w.store.o.Layers.Reserve(w.id); err != nil {
 		w.store.o.Log.Warn("reserve room for the next start", keyMachine, w.id, keyError, err)
@@ -68,7 +68,7 @@ func (s *Store) sweepLayers(ctx context.Context) error {
 		if s.Owns(id) {
 			continue
 		}
-		err := s.release(ctx, id) // from any mount
+		err := s.release(ctx, id) // in case it is mounted
 		if err == nil {
 			err = s.o.Layers.Remove(id)
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// A lease is no part of its Machine's record: to acquire, refresh or release one neither overtakes
-// the step that is under way nor publishes a row. It is journaled beside the record, and in the
-// same commit where a verb changes both.
+// A lease is not part of its Machine's record: acquiring, refreshing or releasing it neither
+// interrupts the current step nor publishes a row (ADR 6). It is journaled beside the record, and
+// in the same commit where a verb changes both.
 
 // leaseAllows answers CodeConflict with hangar.ReasonLeaseHeld to a user who may not change the
 // Machine because another has leased it. Every change for a user calls it under the lock under
@@ -84,7 +84,7 @@ func (s *Store) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error {
 	return m.putLease(nil)
 }
 
-// nonce returns that of the lease, or "" when there is none.
+// nonce returns the nonce of the lease, or "".
 func (m *machine) nonce() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +101,7 @@ func (m *machine) shownLease() hangar.Lease {
 	return shown
 }
 
-// putLease makes a lease, or with nil the end of one, durable and then visible. m.mu is held.
+// putLease writes a lease, or with nil its end, durably and makes it visible. m.mu is held.
 func (m *machine) putLease(next *hangar.Lease) error {
 	err := m.store.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutLease(m.id, next) })
 	if err != nil {

@@ -22,8 +22,8 @@ func (r *rig) lease(ref hangar.MachineRef, ttl time.Duration) (hangar.Lease, con
 	return lease, hangar.WithLeaseNonce(ctx, lease.Nonce)
 }
 
-// TestLeaseOutlivesTheDaemon: a lease is there after a crash and after an orderly
-// end, for as long as it lasts, and a released one is not.
+// TestLeaseOutlivesTheDaemon: a lease survives a crash and an orderly end, until it expires, and a
+// released one does not come back.
 func TestLeaseOutlivesTheDaemon(t *testing.T) {
 	r := newRig(t)
 	kept := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
@@ -64,8 +64,8 @@ func TestLeaseOutlivesTheDaemon(t *testing.T) {
 	r.must(r.ReleaseLease(holder, kept))
 }
 
-// TestRefreshDoesNotDisturb: a client refreshes its lease every few seconds, also while the
-// Machine boots, and no other client notices.
+// TestRefreshDoesNotDisturb: a client refreshes its lease every few seconds, even while the Machine
+// boots, and other clients are not affected.
 func TestRefreshDoesNotDisturb(t *testing.T) {
 	r := newRig(t)
 	booting, boot := make(chan struct{}), make(chan struct{})
@@ -94,7 +94,7 @@ func TestRefreshDoesNotDisturb(t *testing.T) {
 	_, err := r.AcquireLease(holder, ref, hangar.LeaseAcquire{TTL: time.Hour})
 	r.must(err)
 	r.must(r.ReleaseLease(holder, ref))
-	// Rows are published in order: with this one, all before are.
+	// Rows are published in order: once this one is, so are all before.
 	later := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
 	r.published(later, hangar.MachineStopped)
 	if now := r.rows.row(ref.ID).Seq; now != row {
@@ -184,8 +184,8 @@ func TestNonceIsASecret(t *testing.T) {
 	}
 }
 
-// TestLeaseCountsWhenAnUpdateIsDecided, not only when it is asked for: a registry may
-// take its time.
+// TestLeaseCountsWhenAnUpdateIsDecided: the lease is checked again when an update is committed,
+// because a registry may be slow.
 func TestLeaseCountsWhenAnUpdateIsDecided(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch = true })
@@ -218,8 +218,8 @@ func TestLeaseCountsWhenAnUpdateIsDecided(t *testing.T) {
 	}
 }
 
-// TestRefusedUpdateTouchesNothing: what can be known at once to be impossible is
-// refused, and what shows later is undone.
+// TestRefusedUpdateTouchesNothing: an update that is known to be impossible is refused, and one
+// that fails later is undone.
 func TestRefusedUpdateTouchesNothing(t *testing.T) {
 	r := newRig(t)
 	started := r.create(nil)
@@ -266,7 +266,7 @@ func TestRefusedUpdateTouchesNothing(t *testing.T) {
 	}
 }
 
-// TestLeaseInTheJournalGoesWithItsMachine looks into the file.
+// TestLeaseInTheJournalGoesWithItsMachine inspects the journal's file.
 func TestLeaseInTheJournalGoesWithItsMachine(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, func(s *hangar.MachineSpec) { s.SkipLaunch, s.LeaseTTL = true, time.Hour })

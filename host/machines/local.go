@@ -27,12 +27,12 @@ type LocalAPI interface {
 	Close(id hangar.MachineID)
 }
 
-// prepareLocal makes the directory of the platform inside a Machine that is about to run,
-// or to go on, and the socket in it, and returns how they are mounted.
+// prepareLocal makes the platform's directory inside a Machine that is about to run or resume, and
+// the socket in it, and returns their mounts.
 //
-// The Machine may write there, as root: images change the mode of the socket. So the host
-// only renames into the directory, never opens or follows what is in it, and removes
-// something from it only here, while there is no sandbox.
+// The Machine may write there, as root: images change the mode of the socket. So the host only
+// renames into the directory, never opens or follows anything in it, and removes from it only here,
+// while there is no sandbox (ADR 16).
 func (w *worker) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 	dir := w.layer(localDir)
 	if err := w.clearLocal(rec); err != nil {
@@ -47,11 +47,11 @@ func (w *worker) prepareLocal(rec *journal.Record) ([]driver.Mount, error) {
 	}, nil
 }
 
-// clearLocal removes what a boot must not find. While a Machine runs, it removes only what a
-// rename cannot replace.
+// clearLocal removes leftovers before a boot. While a Machine runs, it removes only what a rename
+// cannot replace.
 func (w *worker) clearLocal(rec *journal.Record) error {
 	dir := w.layer(localDir)
-	w.store.o.Local.Close(w.id) // of a start that failed, or of a sandbox that was not tidied yet
+	w.store.o.Local.Close(w.id) // left by a failed start, or by a sandbox that was not cleaned up yet
 	if !rec.Snapshot {
 		return os.RemoveAll(dir)
 	}
@@ -70,15 +70,15 @@ func (w *worker) clearLocal(rec *journal.Record) error {
 // openLocal makes the socket of a Machine.
 func (w *worker) openLocal(rec *journal.Record) error {
 	dir := w.layer(localDir)
-	// Nothing above it is made: without its layer the Machine has no socket.
+	// Parents are not created: without its layer the Machine has no socket.
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // every user of the Machine passes through
 		return err
 	}
 	return w.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
-// reopenLocal makes the socket of a Machine that has run on without a daemon. A failure must not
-// keep the Machine from being taken back.
+// reopenLocal makes the socket of a Machine that kept running without a daemon. A failure must not
+// prevent its recovery.
 func (w *worker) reopenLocal(rec *journal.Record) {
 	if err := w.openLocal(rec); err != nil {
 		w.store.o.Log.Error("local API of a machine", keyMachine, w.id, keyError, err)

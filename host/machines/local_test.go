@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
-// local is a file that the Machine finds in the directory of the platform.
+// local is a file in the platform's directory of a Machine.
 func (r *rig) local(ref hangar.MachineRef, name string) string {
 	return filepath.Join(r.dir, "layers", string(ref.ID), "local", name)
 }
@@ -56,7 +56,7 @@ func self(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, string(ref.App)+" "+string(ref.ID)+" "+string(org)+" "+string(hangar.EventSourceFrom(r.Context())))
 }
 
-// TestLocalSocket: it is there while there is a sandbox, and no longer.
+// TestLocalSocket: the socket exists exactly as long as the sandbox.
 func TestLocalSocket(t *testing.T) {
 	r := newLocalRig(t)
 	ref := r.create(nil)
@@ -146,7 +146,7 @@ func TestLocalSocketOfManyUsers(t *testing.T) {
 }
 
 // TestLocalDirectoryIsHostile: the Machine replaces the platform's files with other things. The
-// host neither follows them nor hangs, and the Machine can be started.
+// host neither follows them nor hangs, and the Machine can still start.
 func TestLocalDirectoryIsHostile(t *testing.T) {
 	victims := t.TempDir()
 	for name, put := range map[string]func(path string) error{
@@ -219,8 +219,8 @@ func TestLocalDirectoryIsHostile(t *testing.T) {
 	}
 }
 
-// TestStartBeforeTidying: a Machine that is started while the end of its last sandbox is still
-// being tidied has a socket of its own.
+// TestStartBeforeTidying: a Machine that starts while its last sandbox is still being cleaned up
+// has a socket of its own.
 func TestStartBeforeTidying(t *testing.T) {
 	r := newLocalRig(t)
 	ref := r.create(nil)
@@ -236,7 +236,7 @@ func TestStartBeforeTidying(t *testing.T) {
 	}
 }
 
-// TestSuspendThatFails leaves the Machine with its socket.
+// TestSuspendThatFails: the Machine keeps its socket.
 func TestSuspendThatFails(t *testing.T) {
 	r := newLocalRig(t)
 	ref := r.create(nil)
@@ -348,8 +348,8 @@ func TestRoleTokenThatCannotBeHad(t *testing.T) {
 	r.until(func() bool { n, _ := r.roleToken(ref); return n > 0 && r.logged(ref, "There is a new identity token") })
 }
 
-// TestRoleTokenDueAtBoot: while a boot gives a Machine its token, or takes it away, no
-// renewal that was due before gets between.
+// TestRoleTokenDueAtBoot: no pending renewal interferes while a boot gives a Machine its token, or
+// removes it.
 func TestRoleTokenDueAtBoot(t *testing.T) {
 	r := newRig(t)
 	r.issuer.set(false, time.Second)
@@ -380,7 +380,7 @@ func TestRoleTokenDueAtBoot(t *testing.T) {
 	}
 }
 
-// TestEtcOfMachines: a Machine's changes to its files stay as long as its root file system does.
+// TestEtcOfMachines: a Machine's changes to its files last as long as its root file system.
 func TestEtcOfMachines(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)

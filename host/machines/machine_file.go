@@ -19,18 +19,18 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// maxOpenFiles is how many files of a Machine are open at once.
+// maxOpenFiles bounds the open files of a Machine.
 const maxOpenFiles = 256
 
-// openFiles are the files of a Machine that the edge reads. They are closed when the
-// Machine ends, because they would keep its file systems from being unmounted.
+// openFiles are the files of a Machine that the edge reads. They are closed when the Machine ends,
+// because open files would block unmounting.
 type openFiles struct {
 	mu   sync.Mutex
 	open map[*machineFile]struct{}
 }
 
-// machineFile is a file of a Machine. It hides the *os.File: sending that to a slow client would
-// keep it in use when it is to be closed.
+// machineFile is a file of a Machine. It hides the *os.File, because sendfile to a slow client
+// would keep that in use when it is to be closed.
 type machineFile struct {
 	info os.FileInfo
 	from *openFiles
@@ -85,8 +85,8 @@ func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name 
 	return file, nil
 }
 
-// mountedByPlatform reports whether a path of a Machine leads to a mount of the platform over its
-// root file system, where there is only an empty mount point.
+// mountedByPlatform reports whether a path is covered by a mount of the platform. The root file
+// system has only an empty mount point there.
 func mountedByPlatform(name string) bool {
 	for _, dir := range []string{hangar.GuestDir.Neutral, hangar.GuestDir.Original, "/dev", "/proc", "/sys"} {
 		if name == dir || strings.HasPrefix(name, dir+"/") {
@@ -100,8 +100,8 @@ func noFile(name string, err error) error {
 	return &hangar.Error{Code: hangar.CodeNotFound, Message: fmt.Sprintf("file not found: %q", name), Err: err}
 }
 
-// rootOf opens the directory of the host below which a path of a Machine leads to a file:
-// that of the volume that is mounted above it, or of the root file system.
+// rootOf opens the host's directory for a path of a Machine: the root of the volume that is mounted
+// above it, or of the root file system.
 func (m *machine) rootOf(ctx context.Context, rec *journal.Record, name string) (root int, rest string, err error) {
 	var volume hangar.VolumeID
 	at := "/"
@@ -138,9 +138,9 @@ func openDir(dir string) (int, error) {
 	return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 }
 
-// openRegular opens a regular file below a directory. A path is resolved, checked, and only then
-// opened for reading, as the very file that was checked: a FIFO or a device is never opened, for
-// that alone may have an effect.
+// openRegular opens a regular file below a directory. It resolves the path, checks the file, and
+// only then opens that same file for reading. It never opens a FIFO or a device, because opening
+// may have side effects.
 func openRegular(root int, name string) (*os.File, error) {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -164,7 +164,7 @@ func openRegular(root int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(opened), name), nil
 }
 
-// add registers a file for close, if its Machine has run on since.
+// add registers a file for close, unless its Machine has ended since.
 func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,10 +172,10 @@ func (o *openFiles) add(f *machineFile, runs func() bool) bool {
 		o.open = make(map[*machineFile]struct{})
 	}
 	o.open[f] = struct{}{}
-	return runs() // first in the list, as a change of that closes it
+	return runs() // registered first, so that a later end of the Machine closes it
 }
 
-// close ends all reading. Reads in progress end with an error.
+// close closes all files. Reads in progress fail.
 func (o *openFiles) close() {
 	o.mu.Lock()
 	files := o.open

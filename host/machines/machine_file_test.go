@@ -24,7 +24,7 @@ func write(tb testing.TB, path, text string) {
 	}
 }
 
-// reads returns what is in a file of a Machine.
+// reads returns the content of a file of a Machine.
 func (r *rig) reads(ref hangar.MachineRef, path string) (string, error) {
 	f, err := r.OpenMachineFile(context.Background(), ref, path)
 	if err != nil {
@@ -145,8 +145,8 @@ func TestMachineFilesEnd(t *testing.T) {
 	r.Declined(err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)
 }
 
-// TestMachineFilesSwapped: a Machine that swaps a file or a directory for a link while it
-// is opened never shows what is not its own.
+// TestMachineFilesSwapped: a Machine that swaps a file or directory for a link during an open never
+// exposes a file that is not its own.
 func TestMachineFilesSwapped(t *testing.T) {
 	r := newRig(t)
 	outside := filepath.Join(t.TempDir(), "www")
@@ -159,7 +159,7 @@ func TestMachineFilesSwapped(t *testing.T) {
 	r.wait(ref, hangar.MachineStarted)
 	ctx, cancel := context.WithCancel(t.Context())
 	var swapping sync.WaitGroup
-	// As the Machine would: what it renames is below its own root.
+	// As the Machine would do it: what it renames is below its own root.
 	www, err := os.Open(filepath.Join(root, "www"))
 	r.must(err)
 	top, err := os.Open(root)

@@ -122,7 +122,7 @@ type Store struct {
 	limits limits
 }
 
-// limits bound the steps of Machines. A step that takes longer is given up or forced.
+// limits bound the steps of Machines. A step that takes longer is abandoned or forced.
 type limits struct {
 	recover time.Duration // to take back a sandbox
 	boot    time.Duration // a boot or a resume, once the image is on the host
@@ -180,7 +180,7 @@ func (s *Store) Close() {
 	s.abandon()
 }
 
-// add makes a Machine known.
+// add adds a Machine.
 func (s *Store) add(m *machine) {
 	m.gate = s.gates.Add(m.rec.Load().Machine.Ref())
 	s.room.Set(m.id, loadOf(m.rec.Load()))

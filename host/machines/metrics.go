@@ -16,20 +16,19 @@ import (
 	"github.com/hangar-platform/hangar/host/usage"
 )
 
-// countersFile has the counters of a Machine's devices when it got them.
+// countersFile has the counters of a Machine's devices at the time of their attachment.
 const countersFile = "counters"
 
-// The devices of a Machine, by the names that the series give them. Further volumes are vdd, vde
-// and so on.
+// Device names in the series of a Machine. Further volumes are vdd, vde and so on.
 const (
 	rootDevice  = "vdb"
 	firstVolume = 'c'
 )
 
-// meter is the state of a Machine between samples.
+// meter is the state of a Machine's series between samples.
 type meter struct {
-	mu        sync.Mutex // guards what follows
-	handle    string     // of the sandbox that it is about
+	mu        sync.Mutex // guards the fields below
+	handle    string     // of the sandbox that the state belongs to
 	processor usage.Processor
 	disks     usage.Disks // nil: not read yet
 }
@@ -83,7 +82,7 @@ func (s *Store) MetricsEndpoints(yield func(hangar.MetricsEndpoint) bool) {
 	}
 }
 
-// series yields those of one Machine.
+// series emits the series of one Machine.
 type series struct {
 	app     hangar.AppID
 	machine hangar.MachineID
@@ -110,8 +109,8 @@ func (e *series) known(name string, value int64) {
 	}
 }
 
-// exitSeries have the last exit of the Machine, if there was one. A sandbox ends with the code of
-// its main process, so that the one of the virtual machine is the same.
+// exitSeries emits the Machine's last exit, if there was one. The sandbox ends with the exit code
+// of its main process, so both codes are the same.
 func (m *machine) exitSeries(e *series) {
 	exit, err := m.lastExit()
 	if err != nil {
@@ -130,7 +129,7 @@ func (m *machine) exitSeries(e *series) {
 	e.emit("exit_vm_code", float64(exit.ExitCode))
 }
 
-// runningSeries are those of a started Machine.
+// runningSeries emits the series of a started Machine.
 func (m *machine) runningSeries(ctx context.Context, e *series, rec *journal.Record) {
 	guest := rec.Machine.Config.Guest
 	if reader, ok := m.store.o.Driver.(driver.UsageReader); ok {
@@ -167,7 +166,7 @@ func memorySeries(e *series, used driver.MemoryUsage, total int64) {
 	}
 }
 
-// processorSeries are of all processors of the Machine together, which cannot be told apart.
+// processorSeries emits the sum of the Machine's processors, which cannot be distinguished.
 func (m *machine) processorSeries(e *series, rec *journal.Record, used driver.Usage) {
 	cpus := rec.Machine.Config.Guest.CPUs
 	m.meter.mu.Lock()
@@ -194,14 +193,14 @@ func (m *machine) processorSeries(e *series, rec *journal.Record, used driver.Us
 
 func centiseconds(d time.Duration) float64 { return float64(d / (10 * time.Millisecond)) }
 
-// about drops the state of another sandbox. mu is held.
+// about resets the state if it belongs to another sandbox. mu is held.
 func (m *meter) about(rec *journal.Record) {
 	if handle := string(rec.Handle); m.handle != handle {
 		m.handle, m.processor, m.disks = handle, usage.Processor{}, nil
 	}
 }
 
-// deviceSeries are of the file systems that the Machine has mounted, and their devices.
+// deviceSeries emits the series of the Machine's mounted file systems and their devices.
 func (m *machine) deviceSeries(e *series, rec *journal.Record) {
 	m.meter.mu.Lock()
 	defer m.meter.mu.Unlock()
@@ -226,10 +225,10 @@ func (m *machine) deviceSeries(e *series, rec *journal.Record) {
 	}
 }
 
-// place is where a file system is in the Machine, and on the host.
+// place is the path of a file system in the Machine and on the host.
 type place struct{ mount, dir string }
 
-// mounted yields what the Machine has mounted, by the names of its devices.
+// mounted yields the mounts of the Machine by device name.
 func (m *machine) mounted(rec *journal.Record) func(yield func(string, place) bool) {
 	return func(yield func(string, place) bool) {
 		if !yield(rootDevice, place{"/", m.store.o.Layers.Path(m.id)}) {
@@ -244,8 +243,8 @@ func (m *machine) mounted(rec *journal.Record) func(yield func(string, place) bo
 	}
 }
 
-// noteCounters records the counts of devices that a Machine is about to get, which are not the
-// Machine's. Without it they count from the first sample on.
+// noteCounters records the initial counters of a Machine's devices, which are not the Machine's
+// activity. If it fails, the series count from the first sample.
 func (w *worker) noteCounters(rec *journal.Record) {
 	disks := usage.Disks{}
 	for device, at := range w.mounted(rec) {
@@ -258,7 +257,7 @@ func (w *worker) noteCounters(rec *journal.Record) {
 	}
 }
 
-// networkSeries are those of the host's end of the Machine's device.
+// networkSeries emits the counters of the host's end of the Machine's device.
 func networkSeries(e *series, c network.Counters) {
 	for _, way := range []struct {
 		name string

@@ -32,7 +32,7 @@ func (r *rig) metered() map[string]float64 {
 	return all
 }
 
-// counted is a network whose devices have counted something.
+// counted is a network whose devices have non-zero counters.
 type counted struct {
 	machines.NoNetwork
 	all map[hangar.MachineID]network.Counters
@@ -49,7 +49,7 @@ func (r *rig) expect(all map[string]float64, want map[string]float64) {
 	}
 }
 
-// none fails for series whose names have a word.
+// none fails if a series name contains a word.
 func (r *rig) none(all map[string]float64, word string) {
 	r.Helper()
 	for name := range all {
@@ -59,7 +59,8 @@ func (r *rig) none(all map[string]float64, word string) {
 	}
 }
 
-// A Machine is measured while it is started, and exits are counted from the first one on.
+// TestMetricsOfAMachine: a Machine is measured while it is started, and exits are counted from the
+// first one on.
 func TestMetricsOfAMachine(t *testing.T) {
 	r := newRig(t)
 	r.close()
@@ -140,7 +141,7 @@ func TestMetricsOfAVolume(t *testing.T) {
 	r.expect(r.metered(), map[string]float64{" volume_used_pct" + id: used, " volume_size_bytes" + id: 2 << 30})
 }
 
-// Of one host 200 Machines are sampled at once, each few seconds.
+// BenchmarkMetrics samples 200 Machines of a host at once, which happens every few seconds.
 func BenchmarkMetrics(b *testing.B) {
 	r := newRig(b)
 	r.close()

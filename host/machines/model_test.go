@@ -12,9 +12,9 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// TestAgainstModel asks random things of one Machine after another, by people with
-// and without the nonce of its lease and by the edge, while time passes and the agent
-// crashes, and compares every answer with the model.
+// TestAgainstModel makes random requests to one Machine after another, by users with and without
+// the nonce of its lease and by the edge, while time passes and the agent crashes, and compares
+// every answer with the model.
 func TestAgainstModel(t *testing.T) {
 	r := newRig(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -55,7 +55,7 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
-// player asks the agent, and keeps the model: one Machine in its simplest form, on
+// player makes requests to the agent, and maintains the model: one Machine in its simplest form, on
 // which verbs take effect at once.
 type player struct {
 	*rig
@@ -74,13 +74,13 @@ type player struct {
 
 func (p *player) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
-// leased says whether the lease lasts; close to its end that is unknown.
+// leased reports whether the lease is valid; close to its end that is uncertain.
 func (p *player) leased() (yes, sure bool) {
 	left := p.until.Sub(p.now())
 	return p.nonce != "" && left > 0, p.nonce == "" || left.Abs() > 5*time.Second
 }
 
-// caller returns the context of a caller, and whether the lease lets it.
+// caller returns the context of a caller, and whether the lease admits it.
 func (p *player) caller(rt *rapid.T) (ctx context.Context, admitted, sure bool) {
 	ctx = p.Context()
 	leased, sure := p.leased()
@@ -97,7 +97,7 @@ func (p *player) caller(rt *rapid.T) (ctx context.Context, admitted, sure bool) 
 	return ctx, !leased, sure
 }
 
-// ask does a verb and returns whether it was accepted, as the model says it must be.
+// ask executes a verb and returns whether it was accepted, as the model predicts.
 func (p *player) ask(rt *rapid.T, verb hangar.Verb, do func(ctx context.Context) error) bool {
 	ctx, admitted, sure := p.caller(rt)
 	err := do(ctx)
@@ -122,7 +122,7 @@ func (p *player) want(rt *rapid.T, verb hangar.Verb, err error, code hangar.Code
 	}
 }
 
-// becomes waits for what a verb brings.
+// becomes waits for the result of a verb.
 func (p *player) becomes(rt *rapid.T, state hangar.MachineState) {
 	p.state = state
 	_, err := p.WaitMachine(p.Context(), p.ref, hangar.MachineWait{States: []hangar.MachineState{state}, Timeout: patience})
@@ -276,7 +276,7 @@ func (p *player) cordon(rt *rapid.T) {
 	}
 }
 
-// kill ends the main process, which no lease hinders.
+// kill ends the main process, which no lease prevents.
 func (p *player) kill(rt *rapid.T) {
 	err := p.SignalMachine(p.Context(), p.ref, 9)
 	if p.state != hangar.MachineStarted {
@@ -328,7 +328,7 @@ func (p *player) release(rt *rapid.T) {
 	p.nonce = ""
 }
 
-// compare looks at all that can be seen of the Machine.
+// compare checks everything visible of the Machine.
 func (p *player) compare(rt *rapid.T) {
 	m, err := p.Machine(p.Context(), p.ref)
 	if err != nil {
@@ -358,7 +358,7 @@ func (p *player) compare(rt *rapid.T) {
 	}
 }
 
-// leave removes the Machine, so that the next check has the host for itself.
+// leave removes the Machine, so that the next check has the host to itself.
 func (p *player) leave() {
 	if p.state == hangar.MachineDestroyed {
 		return

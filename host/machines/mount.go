@@ -65,12 +65,12 @@ type VolumeLost interface {
 	Unwrap() error
 }
 
-// errRepaired makes a resume a cold boot: the suspended memory does not match the repaired file
-// system.
+// errRepaired turns a resume into a cold boot: the suspended memory does not match the repaired
+// file system.
 var errRepaired = errors.New("a volume was not closed when its machine was suspended")
 
-// mountVolumes opens what the Machine mounts. While its memory can be resumed, nothing on the
-// volumes is touched; else their roots become the run user's.
+// mountVolumes opens the volumes that the Machine mounts. If its memory is resumed, it changes
+// nothing on them; otherwise it gives their roots to the run user.
 func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
 	var mounts []driver.Mount
 	if len(rec.Machine.Config.Mounts) > 0 {
@@ -95,7 +95,7 @@ func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user gue
 	return mounts, nil
 }
 
-// withoutVolume ends a Machine that has lost a volume: what it does from now on would be lost as
+// withoutVolume ends a Machine that has lost a volume, because further writes would be lost as
 // well. The next boot repairs the volume.
 func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err error) error {
 	var lost VolumeLost
@@ -120,7 +120,7 @@ func (w *worker) withoutVolume(ctx context.Context, rec *journal.Record, err err
 		return errOvertaken
 	}
 	if exit.Code == 0 {
-		exit.Code = 137 // its policy must see a failure
+		exit.Code = 137 // a failure to the restart policy
 	}
 	return w.exitedBecause(rec, exit, lost.Error())
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// How many rows are published in one go.
+// Bounds of publishing.
 const (
 	publishBatch = 256
-	publishers   = 16 // at once
+	publishers   = 16 // in parallel
 )
 
-// rows are the Machines as the other planes see them.
+// rows publishes the Machines for the other planes.
 type rows struct {
 	index   *index
 	journal *journal.Journal
@@ -28,12 +28,11 @@ type rows struct {
 	log     *slog.Logger
 }
 
-// viewPatience bounds how long an answer waits for the edge to follow. Recorded changes stay
-// recorded.
+// viewPatience bounds how long an answer waits for the edge. The change is recorded in any case.
 const viewPatience = 2 * time.Second
 
-// awaitView lets the edge follow a commit that lets requests in before the caller is answered, as
-// its next request may be for the Machine.
+// awaitView waits until the edge has seen a commit that admits requests, because the caller's next
+// request may be for the Machine.
 func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 	m, err := r.index.machine(ref)
 	if err != nil || r.view == nil {
@@ -58,7 +57,7 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	}
 	var group errgroup.Group
 	group.SetLimit(publishers)
-	for _, p := range pending { // each of another Machine
+	for _, p := range pending { // each belongs to another Machine
 		group.Go(func() error { return r.passOver(p.ID, r.publishRow(ctx, p)) })
 	}
 	if err := group.Wait(); err != nil {
@@ -67,8 +66,8 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	return len(pending), r.journal.Published(pending)
 }
 
-// passOver turns the refusal of one row into a line of the log: it concerns no other Machine, whose
-// rows must not queue behind it. An error that may pass stays an error.
+// passOver logs the refusal of one row, because other Machines' rows must not queue behind it. It
+// returns temporary errors.
 func (r *rows) passOver(id hangar.MachineID, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err
@@ -81,10 +80,10 @@ func (r *rows) publishRow(ctx context.Context, p journal.Pending) error {
 	if p.Deleted {
 		return r.to.RetractMachine(ctx, r.host, hangar.MachineRef{AppID: p.AppID, ID: p.ID})
 	}
-	// The journal is read, not memory, which lags behind it.
+	// Read from the journal, because memory lags behind it.
 	rec, err := r.journal.Machine(p.ID)
 	if errors.Is(err, journal.ErrNotFound) {
-		return nil // its retraction is queued behind
+		return nil // its removal is queued behind
 	}
 	if err != nil {
 		return err
@@ -115,7 +114,7 @@ func (r *rows) Republish(ctx context.Context) error {
 	}
 	for id := range published {
 		if r.index.Owns(id) {
-			continue // its record cannot be read, or it was created meanwhile
+			continue // its record cannot be parsed, or it was created meanwhile
 		}
 		if err := r.to.RetractMachine(ctx, r.host, hangar.MachineRef{ID: id}); err != nil {
 			return err

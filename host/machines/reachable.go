@@ -13,30 +13,29 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The kernel of a Machine does not report outside that a program has begun to listen. So a port
-// is dialled until it answers, by one goroutine for all its waiters: every millisecond as long as
-// a usual program takes to start, and then less and less often; less often, too, the more
-// Machines are being woken, as their starts need the processor time. The connection that was made
-// is the first one that the edge gets.
+// The kernel of a Machine does not report to the host that a program listens. So one goroutine for
+// all waiters of a port dials it until it answers: every millisecond for as long as a usual program
+// takes to start, and then with growing pauses. With many Machines being woken the pauses are
+// longer, because their starts need the processors. The edge gets the first connection that
+// succeeds (ADR 27).
 const (
 	firstDialPause   = time.Millisecond
 	maxDialPause     = 25 * time.Millisecond
 	eagerDialling    = 200 * time.Millisecond // before the pauses grow
-	firstDialTimeout = 5 * time.Millisecond   // a Machine that is about to run drops what comes
-	dialsAtOnce      = 2                      // of all Machines that are woken, in each firstDialPause
+	firstDialTimeout = 5 * time.Millisecond   // a Machine that is about to run drops packets
+	dialsAtOnce      = 2                      // of all woken Machines, in each firstDialPause
 	maxDialTimeout   = time.Second
-	keepDialled      = time.Second // a connection that was not taken yet
+	keepDialled      = time.Second // how long an unused connection is kept
 )
 
-// probes are the ports of a Machine that have waiters, and the connections that were made
-// meanwhile.
+// probes are the ports of a Machine that have waiters, and unused connections.
 type probes struct {
 	mu      sync.Mutex
 	waiting map[int]*probe
 	made    map[int]*dialled
 }
 
-// probe dials a port until it answers, or there are no waiters left.
+// probe dials a port until it answers or no waiter is left.
 type probe struct {
 	waiters int // guarded by probes.mu
 	cancel  context.CancelFunc
@@ -44,7 +43,7 @@ type probe struct {
 	err     error
 }
 
-// dialled is a connection that was not taken yet.
+// dialled is an unused connection.
 type dialled struct {
 	conn   net.Conn
 	expiry *time.Timer
@@ -87,7 +86,7 @@ func (m *machine) probe(port int) *probe {
 	return p
 }
 
-// unprobe ends what probe began.
+// unprobe ends a call of probe.
 func (m *machine) unprobe(port int, p *probe) {
 	m.probes.mu.Lock()
 	defer m.probes.mu.Unlock()
@@ -120,11 +119,11 @@ func (m *machine) dialUntil(ctx context.Context, port int, p *probe) {
 		case err == nil:
 			m.probes.keep(port, conn)
 			if now := m.rec.Load(); now.Machine.State != hangar.MachineStarted || now.Losses != rec.Losses {
-				m.probes.drop() // the end of the Machine may have come before
+				m.probes.drop() // the Machine may have ended before
 			}
 			return
 		case ctx.Err() != nil:
-			p.err = errShutDown() // or there are no waiters left
+			p.err = errShutDown() // or no waiter is left
 			return
 		case hangar.CodeOf(err) == hangar.CodeUnimplemented:
 			p.err = err
@@ -148,7 +147,7 @@ func (m *machine) dialUntil(ctx context.Context, port int, p *probe) {
 	}
 }
 
-// keep holds a connection for the next caller.
+// keep stores a connection for the next caller.
 func (p *probes) keep(port int, conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,8 +169,8 @@ func (p *probes) keep(port int, conn net.Conn) {
 	})
 }
 
-// take returns a connection to a port that was made for a waiter, or nil. One that the program
-// has closed by now would cost a request.
+// take returns a stored connection to a port, or nil. It drops one that the program has closed
+// meanwhile, because that would cost a request.
 func (p *probes) take(port int) net.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +205,7 @@ func (d *dialled) alive() bool {
 	return err == nil && alive
 }
 
-// drop closes the connections that were not taken: their Machine does not serve any more.
+// drop closes unused connections: their Machine no longer serves.
 func (p *probes) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// newest returns the events that come with a Machine, newest first, which are shared
-// and must not be changed. Those of a Machine that was made before the daemon started
-// are read from the journal once; from then on they are in memory.
+// newest returns the events that are shown with a Machine, newest first. They are shared and must
+// not be changed. For a Machine from before the daemon's start, they are read from the journal
+// once, and kept in memory from then on.
 func (m *machine) newest() ([]hangar.Event, error) {
 	if recent := m.recent.Load(); recent != nil {
 		return *recent, nil
@@ -18,7 +18,7 @@ func (m *machine) newest() ([]hangar.Event, error) {
 	return m.newestLocked()
 }
 
-// newestLocked is newest while m.mu is held, so that no event comes meanwhile.
+// newestLocked is newest with m.mu held, so that no event is added meanwhile.
 func (m *machine) newestLocked() ([]hangar.Event, error) {
 	if recent := m.recent.Load(); recent != nil {
 		return *recent, nil
@@ -31,13 +31,13 @@ func (m *machine) newestLocked() ([]hangar.Event, error) {
 	return recent, nil
 }
 
-// ended is how the main process of a Machine has ended last.
+// ended is the last exit of the main process.
 type ended struct {
-	exit *hangar.ExitEvent // nil: it has not, or so long ago that its event does not come with the Machine
+	exit *hangar.ExitEvent // nil: none, or too long ago to be among the shown events
 }
 
-// lastExit returns how the main process has ended last; nil as in ended. Unlike the events it is
-// kept for every Machine that it was requested for.
+// lastExit returns the last exit of the main process, or nil as in ended. Once requested, it is
+// kept in memory, unlike the events.
 func (m *machine) lastExit() (*hangar.ExitEvent, error) {
 	if last := m.ended.Load(); last != nil {
 		return last.exit, nil
@@ -59,14 +59,14 @@ func (m *machine) lastExit() (*hangar.ExitEvent, error) {
 	return last.exit, nil
 }
 
-// note takes over the exit of an event that is newer.
+// note records the exit of a newer event.
 func (l *ended) note(e *hangar.Event) {
 	if e.Request != nil && e.Request.ExitEvent != nil {
 		l.exit = e.Request.ExitEvent
 	}
 }
 
-// remember adds events that were committed, the oldest first. m.mu is held.
+// remember adds committed events, oldest first. m.mu is held.
 func (m *machine) remember(events []hangar.Event) {
 	if last := m.ended.Load(); last != nil {
 		now := *last
@@ -79,7 +79,7 @@ func (m *machine) remember(events []hangar.Event) {
 	}
 	recent := m.recent.Load()
 	if recent == nil || len(events) == 0 {
-		return // they were not requested, or nothing happened
+		return // the events were never requested, or there are none
 	}
 	next := slices.Clone(events)
 	slices.Reverse(next)

@@ -16,14 +16,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// recoverers bounds how many Machines are taken up at once.
+// recoverers bounds how many Machines are recovered concurrently.
 const recoverers = 8
 
 // Open makes the Machines of the journal known. Reattach, Sweep and Run follow, in that order,
 // so that no step of a worker meets leftovers of another Machine.
 func (s *Store) Open(ctx context.Context) (err error) {
-	// Machines write here, with owners and modes of their choice, such as programs that run as
-	// their owner. No other user of the server may come here.
+	// Machines write here, with owners and modes of their choice, including setuid programs. No
+	// other user of the server may have access.
 	dir := filepath.Join(s.o.Dir, "machines")
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { //nolint:gosec // a directory
 		return err
@@ -46,7 +46,7 @@ func (s *Store) Reattach(ctx context.Context) {
 			return nil
 		})
 	}
-	_ = group.Wait() // no error is returned to it
+	_ = group.Wait() // its functions return no errors
 }
 
 // Run starts the workers of the Machines, and the Store's own background work, until Stop.
@@ -63,7 +63,7 @@ func (s *Store) Run() {
 	}
 }
 
-// readJournal reads the Machines. sandboxes are those with something on the host.
+// readJournal loads the Machines. sandboxes are those with something on the host.
 func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 	left := make(map[hangar.MachineID]bool, len(sandboxes))
 	for _, id := range sandboxes {
@@ -71,7 +71,7 @@ func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 	}
 	var newest uint64
 	err := s.o.Journal.Machines(func(rec *journal.Record) error {
-		if rec.Machine.State == hangar.MachineDestroyed { // as earlier versions left it
+		if rec.Machine.State == hangar.MachineDestroyed { // left by an earlier version
 			return s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutDestroyed(rec) })
 		}
 		events, err := s.o.Journal.Events(rec.Machine.ID, 1)
@@ -99,8 +99,8 @@ func (s *Store) readJournal(sandboxes []hangar.MachineID) error {
 	if err != nil {
 		return err
 	}
-	// Ids of events and versions must sort after those in the journal, also when
-	// the clock has been set back since, or has not moved on.
+	// New ids of events and versions must sort after those in the journal, even if the clock was
+	// set back or has not advanced.
 	hangar.NewEventID(ulid.Time(newest + 1))
 	return s.findUnread()
 }
@@ -114,8 +114,8 @@ func timeOf(id string) uint64 {
 	return parsed.Time()
 }
 
-// newMachine returns the Machine of a record, with its lease, if it has one; clean
-// says that nothing of a sandbox of it can be on the host.
+// newMachine returns the Machine of a record, with its lease, if it has one; clean means that
+// nothing of a sandbox can be on the host.
 func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool) *machine {
 	m := &machine{store: s, id: rec.Machine.ID, lease: lease}
 	m.worker = worker{machine: m, clean: clean}
@@ -123,14 +123,14 @@ func (s *Store) newMachine(rec *journal.Record, lease *hangar.Lease, clean bool)
 	return m
 }
 
-// reattach takes back the sandbox of a record, if there is one. A failure of one Machine must not
-// keep the others from being served: the step of its state meets the fault again and acts on it.
+// reattach adopts the sandbox of a record, if there is one. A failure must not block other
+// Machines: the step of its state meets the fault again and handles it.
 func (w *worker) reattach(ctx context.Context) {
 	rec := w.rec.Load()
 	if rec.Handle == nil || rec.Machine.State == hangar.MachineDestroying {
 		return
 	}
-	// The output first: what a sandbox wrote without a reader is still there.
+	// The output is captured first: it includes what a sandbox wrote without a reader.
 	if err := w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)); err != nil {
 		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
 	}
@@ -143,8 +143,8 @@ func (w *worker) reattach(ctx context.Context) {
 	}
 }
 
-// attached makes sure that the driver knows the sandbox of the record's handle, of which there may
-// be nothing left. Otherwise the driver's answer that there is no such sandbox would mean nothing.
+// attached makes the driver recover the record's handle, even if nothing of the sandbox is left.
+// Otherwise the driver's answer that there is no such sandbox would mean nothing.
 func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
 	if w.known {
 		return nil
@@ -161,9 +161,8 @@ func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
 	return nil
 }
 
-// takeOver returns the handle of a sandbox that runs although it was never
-// recorded: the daemon was killed after it had asked for it and before it had the
-// answer. It returns nil when there is none that can be used.
+// takeOver returns the handle of a running sandbox that was never recorded, because the daemon was
+// killed between the start and its answer. It returns nil if there is none that can be used.
 func (w *worker) takeOver(ctx context.Context, rec *journal.Record) driver.Handle {
 	adopter, ok := w.store.o.Driver.(driver.Adopter)
 	if !ok || !w.unrecorded {
@@ -213,7 +212,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 	for _, dir := range dirs {
 		if id := hangar.MachineID(dir.Name()); !s.Owns(id) {
-			// Mounts go before files: release also removes mounts of an earlier daemon.
+			// Mounts are removed before files; release also removes mounts of an earlier daemon.
 			err := s.release(ctx, id)
 			if err == nil {
 				err = os.RemoveAll(filepath.Join(s.o.Dir, "machines", dir.Name()))
@@ -230,8 +229,7 @@ func (s *Store) swept(id hangar.MachineID, err error) {
 	}
 }
 
-// release ends the sandbox of a Machine, if it has not ended, and releases what it
-// held.
+// release ends the sandbox of a Machine, if it has not ended, and frees its resources.
 func (s *Store) release(ctx context.Context, id hangar.MachineID) error {
 	return finish.Do(ctx, s.limits.release, func(ctx finish.Context) error { return s.o.Driver.Destroy(ctx, id, s.sandboxDir(id)) })
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// replace installs the new version of a Machine. Until its image is on the host the old one is not
-// touched; if that fails the old one stays.
+// replace installs the new version of a Machine. The old version keeps running until the new image
+// is on the host, and stays if that fails.
 func (w *worker) replace(ctx context.Context, rec *journal.Record) error {
 	img, err := w.pull(ctx, rec)
 	if ctx.Err() != nil {
@@ -19,7 +19,7 @@ func (w *worker) replace(ctx context.Context, rec *journal.Record) error {
 	running := rec.Handle != nil && !rec.Ended
 	switch {
 	case err != nil && running && rec.Stop != nil:
-		// It was being restarted when the update came: that was promised, too.
+		// It was restarting when the update arrived, so that its load is already promised.
 		return w.endPrevious(ctx, rec)
 	case err != nil:
 		return w.rollBack(rec, err)
@@ -76,7 +76,7 @@ func (w *worker) replaced(rec *journal.Record, img *image.Image) error {
 	})
 }
 
-// rollBack returns to the version before an update that failed.
+// rollBack returns to the version before a failed update.
 func (w *worker) rollBack(rec *journal.Record, cause error) error {
 	w.note("error", "Failed to update, keeping the version before: %s", hangar.MessageOf(cause))
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {

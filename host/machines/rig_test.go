@@ -40,7 +40,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // faults decide what goes wrong.
 type faults func(op fake.Op, id hangar.MachineID) (time.Duration, error)
 
-// rig is an agent on a pretend host, which outlives it.
+// rig is an agent on a simulated host, which outlives it.
 type rig struct {
 	volumestest.Rig
 	dir     string
@@ -64,7 +64,7 @@ type rig struct {
 	handler http.Handler       // of the local API; nil: there is none
 	*host.Agent
 	close func()
-	crash func() // as close, but as a kill does it
+	crash func() // like close, but as in a kill
 
 	archivePatience time.Duration // set before open
 
@@ -92,7 +92,7 @@ func newRig(tb testing.TB) *rig {
 	return r
 }
 
-// patience is how long a test waits for what happens at once on a machine that is not busy.
+// patience bounds the wait for what is immediate on an idle machine.
 const patience = time.Minute
 
 // until waits for a condition without an event.
@@ -105,7 +105,7 @@ func (r *rig) until(true func() bool) {
 	}
 }
 
-// open starts an agent on what the one before left.
+// open starts an agent on what the previous one left.
 func (r *rig) open() {
 	r.Helper()
 	ctx := context.Background()
@@ -210,7 +210,7 @@ func (r *rig) openKeys() *keyset.Keyset {
 // errHang is the fault of an operation that does not return until the daemon ends.
 var errHang = errors.New("hangs")
 
-// hangAt makes an operation hang for good, and returns what is closed once it does.
+// hangAt makes an operation hang permanently, and returns a channel that is closed once it does.
 func (r *rig) hangAt(op fake.Op) <-chan struct{} {
 	reached := make(chan struct{})
 	hit := sync.OnceFunc(func() { close(reached) })
@@ -232,7 +232,7 @@ func (r *rig) inject(f faults) {
 	r.faults.Store(&f)
 }
 
-// restart replaces the agent, as when the daemon is restarted.
+// restart replaces the agent, as a restart of the daemon does.
 func (r *rig) restart() {
 	r.Helper()
 	r.close()
@@ -333,7 +333,7 @@ type identities struct {
 	overlap bool          // two were under way at once
 }
 
-// hold has the next call take long, and returns what is closed once it has come.
+// hold delays the next call, and returns a channel that is closed once it has arrived.
 func (i *identities) hold() <-chan struct{} {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -342,7 +342,7 @@ func (i *identities) hold() <-chan struct{} {
 	return held
 }
 
-// enter counts a call and holds it up, if it is the one.
+// enter counts a call and delays it, if it is the one to hold.
 func (i *identities) enter() {
 	i.mu.Lock()
 	i.calls++
@@ -453,7 +453,7 @@ func (p *rows) row(id hangar.MachineID) hangar.MachineRow {
 
 func (p *rows) state(id hangar.MachineID) hangar.MachineState { return p.row(id).Machine.State }
 
-// create makes a Machine with the environment that steers the fake driver.
+// create makes a Machine with an environment that controls the fake driver.
 func (r *rig) create(env map[string]string, edit ...func(*hangar.MachineSpec)) hangar.MachineRef {
 	r.Helper()
 	spec := hangar.MachineSpec{

@@ -16,33 +16,32 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// A Machine whose programs assume a role at AWS finds an identity token for that in a file. The
-// token is in place before they run and before they continue after a suspend, and is replaced
-// when half of its life is over. The file of roleFile, outside of the Machine, says that there is
-// such a Machine to a daemon that did not boot it.
+// A Machine whose programs assume a role at AWS has an identity token for that in a file. The token
+// is written before they start and before they resume, and is replaced at half of its life. The
+// file roleFile, outside of the Machine, marks such a Machine for a daemon that did not boot it.
 
-// The pauses after a failure to get a token.
+// Pauses after a failure to get a token.
 const (
 	minRolePause = time.Second
 	maxRolePause = time.Minute
 )
 
-// roleFailures is how often in a row a renewal fails until the Machine's log says so. Around a
-// restart of the daemon it may fail, and does no harm.
+// roleFailures is the number of consecutive failures after which the Machine's log reports them.
+// Around a restart of the daemon, failures are harmless.
 const roleFailures = 4
 
-// roles are the Machines with a token to keep fresh.
+// roles are the Machines with a token to renew.
 type roles struct {
 	index *index
 	now   func() time.Time
 
 	mu   sync.Mutex
 	due  map[hangar.MachineID]roleDue // guarded by mu
-	news chan struct{}                // buffered 1: something may be due earlier
+	news chan struct{}                // buffered 1: a token may be due earlier
 }
 
-// roleDue says when a token is to be renewed, how often in a row that failed, and
-// whether the Machine's log says so.
+// roleDue is the time of the next renewal, the number of consecutive failures, and whether the
+// Machine's log has reported them.
 type roleDue struct {
 	at       time.Time
 	failures int
@@ -63,7 +62,7 @@ func (r *roles) set(id hangar.MachineID, due roleDue) {
 	}
 }
 
-// has reports whether due still stands, as the token was not renewed since.
+// has reports whether due still applies, because the token was not renewed since.
 func (r *roles) has(id hangar.MachineID, due roleDue) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +76,7 @@ func (r *roles) forget(id hangar.MachineID) {
 	delete(r.due, id)
 }
 
-// next returns the Machine whose token is due first; ok is false if there is none.
+// next returns the Machine whose token is due first; ok is false without any.
 func (r *roles) next() (id hangar.MachineID, due roleDue, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +88,7 @@ func (r *roles) next() (id hangar.MachineID, due roleDue, ok bool) {
 	return id, due, ok
 }
 
-// retry is when to try again after a failure.
+// retry schedules the next attempt after a failure.
 func (d roleDue) retry(now time.Time) roleDue {
 	return roleDue{now.Add(min(minRolePause<<min(d.failures, 10), maxRolePause)), d.failures + 1, d.told}
 }
@@ -119,7 +118,7 @@ func (r *roles) keep(ctx context.Context) {
 	}
 }
 
-// renew replaces the token of a Machine, unless that has come to rest.
+// renew replaces the token of a Machine, unless it has come to rest.
 func (r *roles) renew(ctx context.Context, id hangar.MachineID, due roleDue) {
 	m := r.index.find(id)
 	if m == nil {
@@ -155,8 +154,8 @@ func (r *roles) renew(ctx context.Context, id hangar.MachineID, due roleDue) {
 	r.set(id, again)
 }
 
-// giveRole provides the token of a Machine that is about to run, or to continue. Without one it
-// runs nevertheless. Work that was due for an earlier boot is dropped.
+// giveRole writes the token of a Machine that is about to run or resume. The Machine runs even
+// without one. Work that was due for an earlier boot is dropped.
 func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []guest.Process) error {
 	w.roleMu.Lock()
 	defer w.roleMu.Unlock()
@@ -178,12 +177,12 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	w.note("warn", "Cannot get the identity token in %s, trying on: %s", rolePath(), hangar.MessageOf(err))
 	w.store.roles.set(w.id, roleDue{told: true}.retry(w.store.o.Now()))
 	if rec.Snapshot {
-		return nil // the token that it was suspended with is its own
+		return nil // the token from before its suspend belongs to it
 	}
 	return removeFile(w.roleToken())
 }
 
-// resumeRole continues with the token of a Machine that has run on without a daemon.
+// resumeRole adopts the token of a Machine that kept running without a daemon.
 func (m *machine) resumeRole() {
 	if _, err := os.Stat(m.path(roleFile)); err == nil {
 		m.store.roles.set(m.id, roleDue{at: m.store.o.Now()})
@@ -195,9 +194,9 @@ func (m *machine) roleToken() string { return filepath.Join(m.layer(localDir), g
 
 func rolePath() string { return hangar.GuestDir.Original + "/" + guest.RoleToken }
 
-// putRole puts a new token into the Machine, replacing the current one, and returns when it is to
-// be renewed. m.roleMu is held. Every user of the Machine may read it: programs give up being
-// root after their start. A crash loses at worst a token, and the next daemon brings another one.
+// putRole writes a new token into the Machine, and returns when to renew it. m.roleMu is held.
+// Every user of the Machine may read it, because programs drop root after their start. A crash
+// loses at most a token, and the next daemon writes another.
 func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.store.limits.role)
 	defer cancel()
@@ -207,18 +206,18 @@ func (m *machine) putRole(ctx context.Context, rec *journal.Record) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	// Made out of the Machine's sight, so that it finds all of it or none.
+	// Written elsewhere and moved, so that the Machine finds all of it or none.
 	made := m.layer(tokenNew)
 	if err := os.WriteFile(made, []byte(token), 0o644); err != nil { //nolint:gosec // see above
 		return time.Time{}, err
 	}
-	if err := os.Chmod(made, 0o644); err != nil { //nolint:gosec // past our own mask
+	if err := os.Chmod(made, 0o644); err != nil { //nolint:gosec // despite our umask
 		return time.Time{}, err
 	}
 	return renewal(token, m.store.o.Now()), os.Rename(made, m.roleToken())
 }
 
-// renewal is when half of a token's remaining life is over.
+// renewal is half of a token's remaining life from now.
 func renewal(token string, now time.Time) time.Time {
 	left := hangar.IdentityTokenLifetime
 	var claims struct {

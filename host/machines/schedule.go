@@ -10,23 +10,23 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// The bounds of the pause between two checks of the schedules. The upper one is how late a step of
-// the clock is noticed.
+// Bounds of the pause between two checks of the schedules. The upper one is the delay in noticing a
+// step of the clock.
 const (
 	minScheduleNap = 10 * time.Millisecond
 	maxScheduleNap = 10 * time.Minute
 	scheduleRetry  = 5 * time.Second // after a run that could not be journaled
 )
 
-// schedules starts Machines when their schedules say so.
+// schedules starts Machines on their schedules.
 type schedules struct {
 	index   *index
-	changed chan struct{} // buffered 1: a Machine has a schedule that it had not
+	changed chan struct{} // buffered 1: a Machine has a new schedule
 	now     func() time.Time
 	log     *slog.Logger
 }
 
-// look has the schedules checked soon.
+// look requests a check of the schedules.
 func (s *schedules) look() {
 	select {
 	case s.changed <- struct{}{}:
@@ -34,7 +34,7 @@ func (s *schedules) look() {
 	}
 }
 
-// keep starts what is due until ctx ends.
+// keep starts due Machines until ctx ends.
 func (s *schedules) keep(ctx context.Context) {
 	for {
 		nap, err := s.run()
@@ -55,7 +55,7 @@ func (s *schedules) keep(ctx context.Context) {
 	}
 }
 
-// run starts what is due, and returns how long until something is.
+// run starts due Machines, and returns the time until the next is due.
 func (s *schedules) run() (time.Duration, error) {
 	nap := maxScheduleNap
 	var errs []error
@@ -73,11 +73,11 @@ func (s *schedules) run() (time.Duration, error) {
 }
 
 // runSchedule starts the Machine if a period has begun for which it was not started yet, and
-// returns when to look again. A period that is over is missed: it is logged, and not made up for.
-// So is one that begins while the Machine still runs. A Machine between two states is given the
-// time to come to rest.
+// returns when to check again. A period that is over is missed: it is logged, and not made up for.
+// So is one that begins while the Machine still runs. A Machine in a transition gets time to come
+// to rest.
 //
-// One commit records that the period is done and that the Machine starts, so no crash gives a
+// One commit records both that the period is done and that the Machine starts, so no crash gives a
 // period two runs.
 func (m *machine) runSchedule() (time.Time, error) {
 	m.mu.Lock()

@@ -31,7 +31,7 @@ func (r *rig) countBoots() *atomic.Int64 {
 	return &n
 }
 
-// missed returns what the events of a Machine tell of runs that did not take place.
+// missed returns the missed runs in the events of a Machine.
 func (r *rig) missed(ref hangar.MachineRef) []hangar.ScheduledRun {
 	r.Helper()
 	events, err := r.MachineEvents(r.Context(), ref, 50)
@@ -83,8 +83,8 @@ func TestAYearOfSchedules(t *testing.T) {
 	})
 }
 
-// TestScheduleCountsFromCreation creates a Machine without a launch, and starts it by
-// hand: neither moves the periods.
+// TestScheduleCountsFromCreation creates a Machine without a launch, and starts it manually:
+// neither moves the periods.
 func TestScheduleCountsFromCreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -115,8 +115,8 @@ func TestScheduleCountsFromCreation(t *testing.T) {
 	})
 }
 
-// TestScheduleMissesWhatItCannotRun keeps the Machine running over its time, and then
-// the daemon down.
+// TestScheduleMissesWhatItCannotRun keeps the Machine running beyond its time, and then the daemon
+// down.
 func TestScheduleMissesWhatItCannotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -147,7 +147,7 @@ func TestScheduleMissesWhatItCannotRun(t *testing.T) {
 	})
 }
 
-// TestScheduleLeavesARunningMachineAlone also lets it end: the period is over for it.
+// TestScheduleLeavesARunningMachineAlone also lets the Machine end: the period remains missed.
 func TestScheduleLeavesARunningMachineAlone(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil, scheduled(hangar.Hourly))
@@ -172,9 +172,9 @@ func TestScheduleLeavesARunningMachineAlone(t *testing.T) {
 	}
 }
 
-// TestScheduledRunsOnceAcrossACrash kills the daemon before and after the sandbox of a
-// scheduled start was there, and before that could be recorded. A job may have ended
-// by the time the next daemon looks.
+// TestScheduledRunsOnceAcrossACrash kills the daemon before and after the sandbox of a scheduled
+// start exists, and before that is recorded. A job may have ended by the time the next daemon
+// checks.
 func TestScheduledRunsOnceAcrossACrash(t *testing.T) {
 	for name, test := range map[string]struct {
 		op    fake.Op

@@ -12,20 +12,19 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// secrets are those of Machines, which the journal keeps encrypted.
+// secrets encrypts the secrets of Machines for the journal.
 type secrets struct {
 	journal *journal.Journal
 	keys    *keyset.Keyset
 	log     *slog.Logger
 }
 
-// labelOf binds sealed values to their version of a Machine.
+// labelOf binds sealed values to their Machine and its version.
 func labelOf(id hangar.MachineID, version hangar.InstanceID) []string {
 	return []string{"journal", string(id), string(version)}
 }
 
-// sealing runs commit with the secrets of a version of a Machine as the journal keeps
-// them: encrypted, and nil if it has none.
+// sealing runs commit with the encrypted secrets of a version of a Machine, or nil if it has none.
 func (s *secrets) sealing(
 	id hangar.MachineID, version hangar.InstanceID, secrets hangar.SecretValues, commit func(*journal.SealedSecrets) error,
 ) error {
@@ -57,7 +56,7 @@ func putSecrets(tx *journal.Tx, secrets *journal.SealedSecrets) error {
 }
 
 // keepSecrets keeps in the journal the secrets that a Machine may still boot with: those of its
-// version and, during an update, of the one before.
+// version and, during an update, of the previous one.
 func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	switch {
 	case rec.Previous != nil:
@@ -67,7 +66,7 @@ func keepSecrets(tx *journal.Tx, rec *journal.Record) error {
 	}
 }
 
-// reveal returns what the current version of a Machine gets in its environment.
+// reveal returns the secrets in the environment of a Machine's current version.
 func (s *secrets) reveal(m *hangar.Machine) (map[string]string, error) {
 	if m.SecretsVersion == 0 {
 		return nil, nil

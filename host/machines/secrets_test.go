@@ -17,8 +17,8 @@ func withSecrets(version int, value string) hangar.SecretValues {
 	return hangar.SecretValues{Version: version, Values: map[string]hangar.Sensitive{"TOKEN": hangar.NewSensitive(value)}}
 }
 
-// variable is a variable of the environment that a command in a Machine finds; without
-// the Machine's secrets it has none of that name.
+// variable is a variable in the environment of a command in a Machine. Without the Machine's
+// secrets it does not exist.
 func (r *rig) variable(ref hangar.MachineRef, name string) string {
 	r.Helper()
 	var out bytes.Buffer
@@ -33,8 +33,8 @@ func (r *rig) variable(ref hangar.MachineRef, name string) string {
 	return ""
 }
 
-// sealed are the Machines of whose versions the journal keeps secrets, one entry for
-// each. The rig must be closed.
+// sealed returns the versions for which the journal keeps secrets, one entry each. The rig must be
+// closed.
 func (r *rig) sealed() (versions []hangar.InstanceID) {
 	r.Helper()
 	j, err := journal.Open(filepath.Join(r.dir, "journal.db"), journal.Options{})

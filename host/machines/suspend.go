@@ -11,22 +11,23 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// suspend brings a Machine from suspending to suspended. When that fails and the
-// Machine still runs, it is started as before.
+// suspend brings a Machine from suspending to suspended. If that fails and the Machine still runs,
+// it returns to started.
 func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	snapshot := w.path(snapshotDir)
 	if err := w.attached(ctx, rec); err != nil {
 		return err
 	}
-	// An existing snapshot was written before the daemon was killed: the directory appears complete
-	// or not at all, and booted leaves none.
+	// An existing snapshot was completed before the daemon was killed: the directory appears
+	// complete or not at all, and booted removes it.
 	if _, err := os.Stat(snapshot); err != nil {
 		release, err := w.store.o.Space.Hold(diskspace.SuspendMachine, snapshotSize(rec))
 		if err != nil {
 			return w.notSuspended(ctx, rec, err)
 		}
 		bounded, cancel := w.patiently(ctx, w.store.limits.suspend)
-		// The caller may be the Machine itself: its connections do not survive.
+		// The caller may be the Machine itself, whose connections do not survive the suspend (ADR
+		// 16).
 		w.store.o.Local.Settle(bounded, w.id)
 		err = w.store.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
 		cancel()
@@ -43,7 +44,7 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	return w.suspended(ctx, rec)
 }
 
-// suspended records that memory is on the disk, after it has synced the volumes and the writable
+// suspended records that the memory is on disk, after it has synced the volumes and the writable
 // layer, without which the memory could not be resumed.
 func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
 	if err := errors.Join(w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config), w.syncLayer()); err != nil {
@@ -58,8 +59,8 @@ func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-// notSuspended continues after a suspend that failed: the Machine either still runs, or has ended
-// as Wait says.
+// notSuspended handles a failed suspend: the Machine either still runs, or has ended, which Wait
+// tells.
 func (w *worker) notSuspended(ctx context.Context, rec *journal.Record, cause error) error {
 	if errors.Is(cause, driver.ErrNotFound) {
 		exit, err := w.store.o.Driver.Wait(ctx, rec.Handle)
@@ -68,7 +69,7 @@ func (w *worker) notSuspended(ctx context.Context, rec *journal.Record, cause er
 			exit = lostExit(w.store.o.Now())
 		case err != nil:
 			return err
-		case exit.Suspended: // what a daemon before this one asked for has come true
+		case exit.Suspended: // a suspend that an earlier daemon requested has completed
 			return w.suspended(ctx, rec)
 		}
 		w.note("error", "Failed to suspend: %s", hangar.MessageOf(cause))

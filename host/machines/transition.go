@@ -11,21 +11,21 @@ import (
 )
 
 // transition is one change of a Machine's record, from the decision to its consequences. The
-// Machine's lock is held for all of it.
+// Machine's lock is held throughout.
 type transition struct {
 	m       *machine
 	current *journal.Record
 	next    *journal.Record
 	events  []hangar.Event
-	lease   *hangar.Lease          // the Machine's from then on
-	secrets *journal.SealedSecrets // of the version that the change makes; nil: it has none, or makes none
-	busy    time.Time              // until when it has said that it is busy
-	freed   Claims                 // what is taken from a Machine that is destroyed; else nil
-	load    admission.Load         // that it was promised until now
+	lease   *hangar.Lease          // after the change
+	secrets *journal.SealedSecrets // of the version that the change creates; nil: it has none, or creates none
+	busy    time.Time              // until when it has declared itself busy
+	freed   Claims                 // volumes of a Machine that is destroyed; else nil
+	load    admission.Load         // promised before the change
 }
 
-// commitWith is commit that also makes lease the Machine's and keeps the secrets of the version
-// that alter makes. A destroyed Machine has neither, and is removed from memory.
+// commitWith is commit that also sets the lease and stores the secrets of the version that alter
+// creates. A destroyed Machine has neither, and is removed from memory.
 func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets, alter change) (*journal.Record, error) {
 	t := &transition{m: m, current: m.rec.Load(), lease: lease, secrets: secrets}
 	if err := t.decide(alter); err != nil {
@@ -45,7 +45,7 @@ func (m *machine) commitWith(lease *hangar.Lease, secrets *journal.SealedSecrets
 	return t.next, nil
 }
 
-// decide works out the next record.
+// decide computes the next record.
 func (t *transition) decide(alter change) error {
 	before := &t.current.Machine
 	if before.State == hangar.MachineDestroyed {
@@ -67,7 +67,7 @@ func (t *transition) decide(alter change) error {
 		t.next.Since = now
 	}
 	if before.Config.Schedule != next.Config.Schedule {
-		t.next.Scheduled = now // what was due by another schedule is none of this one's
+		t.next.Scheduled = now // periods of another schedule do not count
 	}
 	if keepsConnections(t.current) && !keepsConnections(t.next) {
 		t.next.Losses++
@@ -81,8 +81,8 @@ func (t *transition) decide(alter change) error {
 
 func (t *transition) destroys() bool { return t.next.Machine.State == hangar.MachineDestroyed }
 
-// prepare takes what the next record needs: its values in the pool, room on the host and the locks
-// of volumes. No more requests are let in, unless the record says so.
+// prepare acquires what the next record needs: its values in the pool, room on the host and the
+// locks of volumes. It closes the gate, unless the record says that the Machine serves.
 func (t *transition) prepare() (err error) {
 	if err := t.m.store.o.Journal.Pool().Seal(&t.next.Machine.Config); err != nil {
 		return notRecorded(t.m.id, err)
@@ -94,12 +94,12 @@ func (t *transition) prepare() (err error) {
 		t.freed = t.m.store.o.Volumes.Release(t.m.id, &t.current.Machine.Config)
 	}
 	if t.next.Machine.State != hangar.MachineStarted {
-		t.m.gate.Shut() // before it gets the signal to stop, so that no visit is let in meanwhile
+		t.m.gate.Shut() // before the signal to stop, so that no request enters meanwhile
 	}
 	return nil
 }
 
-// put makes the change a part of a commit.
+// put adds the change to a commit.
 func (t *transition) put(tx *journal.Tx) error {
 	if t.destroys() {
 		return errors.Join(tx.PutDestroyed(t.next), t.freed.Put(tx), tx.AppendEvents(t.next, t.events))
@@ -116,7 +116,7 @@ func (t *transition) putRecord(tx *journal.Tx) error {
 	return errors.Join(tx.PutMachine(t.next), putSecrets(tx, t.secrets))
 }
 
-// putVersion keeps a version that is new, and drops the secrets of one that will not boot again.
+// putVersion stores a new version, and drops the secrets of one that will not boot again.
 func (t *transition) putVersion(tx *journal.Tx) error {
 	if t.current.Previous != nil && t.next.Previous == nil {
 		if err := keepSecrets(tx, t.next); err != nil {
@@ -129,7 +129,7 @@ func (t *transition) putVersion(tx *journal.Tx) error {
 	return tx.PutVersion(t.m.id, hangar.MachineVersion{Version: t.next.Machine.InstanceID, Config: t.next.Machine.Config})
 }
 
-// putBeside writes what is no part of the record.
+// putBeside writes what is stored beside the record.
 func (t *transition) putBeside(tx *journal.Tx) error {
 	if t.busy != t.m.busy {
 		if err := tx.PutBusy(t.m.id, t.busy); err != nil {
@@ -142,7 +142,7 @@ func (t *transition) putBeside(tx *journal.Tx) error {
 	return nil
 }
 
-// undo releases what prepare has taken, after a commit that failed.
+// undo releases what prepare has acquired, after a failed commit.
 func (t *transition) undo() {
 	t.m.store.room.Set(t.m.id, t.load)
 	t.m.setGate(t.current)
@@ -166,7 +166,7 @@ func (t *transition) settle() {
 	}
 }
 
-// observe notifies the observers outside of the record of its change. m.mu is held.
+// observe notifies observers other than waiters of a change of the record. m.mu is held.
 func (m *machine) observe(before, now *journal.Record) {
 	m.checkHealth(before, now)
 	if before.Machine.State == hangar.MachineStarting && now.Machine.State == hangar.MachineStarted {
@@ -182,7 +182,7 @@ func (m *machine) observe(before, now *journal.Record) {
 	}
 }
 
-// notRecorded is the error of a change that did not get into the journal.
+// notRecorded is the error of a change that could not be journaled.
 func notRecorded(id hangar.MachineID, err error) error {
 	if errors.Is(err, journal.ErrClosed) {
 		return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the server is shutting down", Err: err}
@@ -190,7 +190,7 @@ func notRecorded(id hangar.MachineID, err error) error {
 	return fmt.Errorf("commit machine %s: %w", id, err)
 }
 
-// stamp gives events their ids, the time and the state that they brought.
+// stamp sets the ids, time and new state of events.
 func stamp(events []hangar.Event, state hangar.MachineState, now time.Time) {
 	for i := range events {
 		events[i].ID = hangar.NewEventID(now)

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// dialTimeout bounds the wait for a program in a Machine to take a connection.
+// dialTimeout bounds how long a program in a Machine may take to accept a connection.
 const dialTimeout = 10 * time.Second
 
 // tunnel is a connection from outside to a program in a Machine.
@@ -24,7 +24,7 @@ type tunnel struct {
 	tcp    *net.TCPConn // the same, for CloseWrite
 	once   sync.Once
 	closed chan struct{}
-	cause  atomic.Pointer[hangar.Error] // why the platform has ended it, if it has
+	cause  atomic.Pointer[hangar.Error] // why the platform has ended it; nil: it has not
 }
 
 // DialMachine implements hangar.MachineDialer.
@@ -36,7 +36,7 @@ func (s *Store) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if err != nil {
 		return nil, err
 	}
-	losses := m.rec.Load().Losses // first: what is lost from here on may be this connection
+	losses := m.rec.Load().Losses // read first: losses from here on may include this connection
 	if _, err := s.running(ref); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (s *Store) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	if !ok {
 		return nil, errors.Join(errors.New("the network does not speak TCP"), conn.Close())
 	}
-	// A suspended Machine does not answer, which is no reason to end the tunnel.
+	// A suspended Machine does not answer, but keeps the tunnel.
 	if err := tcp.SetKeepAlive(false); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -62,7 +62,7 @@ func (s *Store) DialMachine(ctx context.Context, ref hangar.MachineRef, port int
 	return t, nil
 }
 
-// undialled says why there is no connection.
+// undialled returns the error for a failed connection.
 func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) error {
 	var known *hangar.Error
 	switch {
@@ -84,8 +84,8 @@ func undialled(ref hangar.MachineRef, port int, limit time.Duration, err error) 
 }
 
 // bound ends a tunnel when the Machine loses its connections, or when the Store is closed. losses
-// is how often it had lost them before the tunnel was opened. A suspended Machine keeps its
-// connections in its memory.
+// is the number of losses before the tunnel was opened. A suspended Machine keeps its connections
+// in its memory.
 func (m *machine) bound(t *tunnel, losses uint64) {
 	for {
 		changed, _ := m.watchers.wait()
@@ -104,7 +104,7 @@ func (m *machine) bound(t *tunnel, losses uint64) {
 	}
 }
 
-// cutOff says why a Machine has lost its connections, from its state.
+// cutOff returns the reason why a Machine has lost its connections, from its state.
 func cutOff(rec *journal.Record) *hangar.Error {
 	if keepsConnections(rec) {
 		return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine has started afresh")
@@ -112,8 +112,8 @@ func cutOff(rec *journal.Record) *hangar.Error {
 	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonWrongState, "the machine is %s", rec.Machine.State)
 }
 
-// keepsConnections reports whether connections to the Machine still exist, or will exist when it
-// has resumed. A Machine that is asked to stop may serve on until it ends.
+// keepsConnections reports whether connections to the Machine still exist, or will exist after a
+// resume. A Machine that was asked to stop may serve until it ends.
 func keepsConnections(rec *journal.Record) bool {
 	return len(rec.Handle) > 0 && !rec.Ended || rec.Snapshot || rec.Resuming
 }
@@ -121,11 +121,11 @@ func keepsConnections(rec *journal.Record) bool {
 // end closes the tunnel for a reason that both its users receive.
 func (t *tunnel) end(cause *hangar.Error) {
 	t.cause.CompareAndSwap(nil, cause)
-	_ = t.tcp.SetLinger(0) // bytes on their way have no reader
+	_ = t.tcp.SetLinger(0) // bytes in flight have no reader
 	_ = t.Close()
 }
 
-// because returns the error of a call, or rather why the platform has caused it.
+// because returns the reason why the platform ended the tunnel, or else the error.
 func (t *tunnel) because(err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ func (loopback) Dial(ctx context.Context, _ hangar.MachineID, port int) (net.Con
 	return new(net.Dialer).DialContext(ctx, "tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
 }
 
-// silent is a program that takes connections and says nothing.
+// silent is a program that accepts connections and sends nothing.
 func silent(t *testing.T) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,8 +51,8 @@ func silent(t *testing.T) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// TestLosses: the row of a Machine shows that its connections are lost, even if a state between
-// two processes is never published, and that a suspend keeps them.
+// TestLosses: the row of a Machine shows that its connections are lost, even if a state between two
+// processes is never published, and that a suspend keeps them.
 func TestLosses(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(nil)
@@ -111,8 +111,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestConnectionsEnd: a connection to a program that says nothing ends with the
-// Machine's sandbox or the agent, not with a suspend unless its memory is lost, and says why.
+// TestConnectionsEnd: a connection to a silent program ends with the Machine's sandbox or the
+// agent, and not with a suspend unless its memory is lost. The error has the reason.
 func TestConnectionsEnd(t *testing.T) {
 	r := newRig(t)
 	r.close()
@@ -171,7 +171,7 @@ func TestConnectionsEnd(t *testing.T) {
 		t.Errorf("a read after the close: %v", err)
 	}
 
-	// The memory cannot be had after all, and what is connected to it is gone.
+	// The memory cannot be resumed, and its connections are lost.
 	r.suspend(m)
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
 		if op == fake.OpResume {

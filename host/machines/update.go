@@ -13,7 +13,7 @@ import (
 // UpdateMachine implements hangar.MachineOps. The old version keeps running until
 // the image of the new one is on the host.
 func (s *Store) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
-	// An update that is refused anyway need not wait for a registry. The second check counts.
+	// A refused update need not wait for a registry. The second check is the one that counts.
 	who := image.Puller{AnyRegistry: in.AnyRegistry}
 	err := s.guarded(ctx, ref, func(m *machine) error {
 		rec := m.rec.Load()
@@ -47,8 +47,8 @@ func (s *Store) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in han
 	return updated, err
 }
 
-// updatable refuses an update of fields that cannot be changed, by a caller that does not know
-// the current version, or while the state forbids it. m.mu is held.
+// updatable refuses an update that changes immutable fields, names an outdated version, or comes in
+// the wrong state. m.mu is held.
 func (m *machine) updatable(in hangar.MachineUpdate) error {
 	current := &m.rec.Load().Machine
 	switch {
@@ -67,7 +67,7 @@ func (m *machine) updatable(in hangar.MachineUpdate) error {
 }
 
 // update commits a new version, with the requested lease, and returns the Machine as of that
-// commit: another change may come before a second read. m.mu is held.
+// commit, because another change may happen before a second read. m.mu is held.
 func (m *machine) update(ctx context.Context, in hangar.MachineUpdate, img hangar.ImageRef) (*hangar.Machine, error) {
 	lease := m.lease
 	if in.LeaseTTL > 0 {

@@ -10,9 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// ask decides and commits what a verb asks for, and wakes the worker. It returns
-// the state before. When there is nothing to do, alter is not called. m.mu is held,
-// and leaseAllows was asked.
+// ask decides on and commits a verb, and wakes the worker. It returns the previous state. If there
+// is nothing to do, it does not call alter. m.mu is held, and leaseAllows was called.
 func (m *machine) ask(verb hangar.Verb, alter change) (hangar.MachineState, error) {
 	state := m.rec.Load().Machine.State
 	switch state.Answers(verb) {
@@ -32,8 +31,8 @@ func (m *machine) ask(verb hangar.Verb, alter change) (hangar.MachineState, erro
 	return state, nil
 }
 
-// roomFor refuses verbs that need room on the disk: a boot writes some files and the program's
-// data, a suspend all of the memory.
+// roomFor refuses verbs without room on the disk: a boot writes some files and the program's data,
+// a suspend the whole memory.
 func (m *machine) roomFor(verb hangar.Verb) error {
 	space := m.store.o.Space
 	rec := m.rec.Load()
@@ -47,11 +46,10 @@ func (m *machine) roomFor(verb hangar.Verb) error {
 	}
 }
 
-// snapshotSize is how many bytes the snapshot of a Machine takes at most.
+// snapshotSize is the maximum size of a Machine's snapshot, in bytes.
 func snapshotSize(rec *journal.Record) int64 { return int64(rec.Machine.Config.Guest.Memory()) << 20 }
 
-// refusal says why a verb is not possible, in words that clients of the public
-// platform match.
+// refusal is the error of an impossible verb. Clients of the public platform match its text.
 func refusal(verb hangar.Verb, state hangar.MachineState) error {
 	refuse := func(format string, args ...any) error {
 		return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, format, args...)
@@ -127,8 +125,8 @@ func (m *machine) stop(ctx context.Context, in hangar.MachineStop) error {
 	return err
 }
 
-// stopOtherwise changes how a Machine is being stopped, for an impatient user. A request that
-// says nothing new changes nothing: repeating it must not begin the grace again. m.mu is held.
+// stopOtherwise changes how a Machine is being stopped, for an impatient user. A repeated request
+// changes nothing: it must not restart the grace period. m.mu is held.
 func (m *machine) stopOtherwise(in hangar.MachineStop) error {
 	rec := m.rec.Load()
 	stop := howToStop(rec.Machine.Config, in)
@@ -175,7 +173,7 @@ func (s *Store) SuspendMachine(ctx context.Context, ref hangar.MachineRef) error
 	})
 }
 
-// askToSuspend is SuspendMachine, for one that can be suspended. m.mu is held.
+// askToSuspend is SuspendMachine for a Machine that can be suspended. m.mu is held.
 func (m *machine) askToSuspend(ctx context.Context) error {
 	_, err := m.ask(hangar.VerbSuspend, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspending

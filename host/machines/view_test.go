@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// view is an edge that follows when it is let.
+// view is an edge that follows when the test allows it.
 type view struct {
 	asked chan uint64   // receives the seq that is waited for
 	shown chan struct{} // a value for each that has come into view
@@ -28,8 +28,8 @@ func (v view) AwaitMachine(ctx context.Context, _ hangar.MachineRef, seq uint64)
 	return ctx.Err()
 }
 
-// TestAnswersWhenInView: who starts a Machine or uncordons it is answered when the edge routes
-// requests by that.
+// TestAnswersWhenInView: a caller that starts or uncordons a Machine gets its answer once the edge
+// routes accordingly.
 func TestAnswersWhenInView(t *testing.T) {
 	r := newRig(t)
 	r.close()
@@ -38,7 +38,7 @@ func TestAnswersWhenInView(t *testing.T) {
 	r.open()
 	ref := r.create(nil, serves(false, 0), func(s *hangar.MachineSpec) { s.Cordoned = true })
 	r.wait(ref, hangar.MachineStarted)
-	r.must(r.CordonMachine(t.Context(), ref)) // the gate is shut: there is nothing to wait for
+	r.must(r.CordonMachine(t.Context(), ref)) // the gate is closed: there is nothing to wait for
 	follows := func(verb func() error) {
 		t.Helper()
 		before := r.rows.seq(ref.ID)

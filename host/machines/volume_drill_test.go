@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// A drill of any bad snapshot says so in the event, the metric and the log of the App, and leaves
-// nothing behind.
+// TestDrillFails: a drill of a bad snapshot reports that in the event, the metric and the log of
+// the App, and leaves nothing behind.
 func TestDrillFails(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig, id hangar.SnapshotID){
 		"a damaged archive": func(r *rig, id hangar.SnapshotID) { r.store.Spoil(id) },
@@ -53,7 +53,7 @@ func TestDrillFails(t *testing.T) {
 	}
 }
 
-// A damaged file system in an intact snapshot is a failure, too.
+// TestDrillChecksTheFileSystem: a damaged file system in an intact snapshot is a failure, too.
 func TestDrillChecksTheFileSystem(t *testing.T) {
 	r := newRig(t)
 	ref := r.NewVolume()
@@ -76,8 +76,8 @@ func TestDrillChecksTheFileSystem(t *testing.T) {
 	}
 }
 
-// A drill of what is left of an App that was destroyed is not told of in the log of another
-// one that has its name.
+// TestFailedDrillOfLeftovers: a drill of a destroyed App's volume is not reported in the log of
+// another App with its name.
 func TestFailedDrillOfLeftovers(t *testing.T) {
 	r := newRig(t)
 	theirs := r.NewVolume(volumestest.Raw, func(s *hangar.VolumeSpec) { s.AppID = "another" })

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// No request that lists volumes, or changes a setting, waits for a device that does not answer:
-// it gets the last measured values.
+// TestLookAtStuckVolumes: no request that lists volumes, or changes a setting, waits for a hanging
+// device: it gets the last measured values.
 func TestLookAtStuckVolumes(t *testing.T) {
 	r := newRig(t)
 	ref, other := r.NewVolume(), r.NewVolume()

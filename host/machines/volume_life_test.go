@@ -208,8 +208,7 @@ func TestSuspendClosesVolumes(t *testing.T) {
 	}
 }
 
-// TestKillWhileKeysOfVolumesAreResealed ends the agent when some keys are encrypted again and
-// others are not.
+// TestKillWhileKeysOfVolumesAreResealed ends the agent when only some keys are encrypted again.
 func TestKillWhileKeysOfVolumesAreResealed(t *testing.T) {
 	r := newRig(t)
 	first := r.NewVolume()

@@ -14,9 +14,9 @@ import (
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
 )
 
-// TestVolumesAgainstModel asks random things of volumes and their Machines, while the agent is
-// killed between any two things that it does to the disk, devices go away and time passes.
-// Promises are kept, and no device is open without a user.
+// TestVolumesAgainstModel makes random requests about volumes and their Machines, while the agent
+// is killed between any two disk operations, devices fail and time passes. Promises are kept, and
+// no device is open without a user.
 func TestVolumesAgainstModel(t *testing.T) {
 	r := newRig(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -57,7 +57,7 @@ type kept struct {
 	destroyed bool
 }
 
-// maybeKilled does something, and kills the agent while that is under way or not.
+// maybeKilled does an action, and may kill the agent during it.
 func (k *keeper) maybeKilled(rt *rapid.T, draw func(rt *rapid.T) func()) {
 	do := draw(rt)
 	after := rapid.IntRange(0, 12).Draw(rt, "kill after operations")
@@ -116,7 +116,8 @@ func (k *keeper) pick(rt *rapid.T, fits func(*kept) bool) (hangar.VolumeRef, *ke
 	return ref, k.volumes[ref]
 }
 
-// agreed reports whether the agent has done the request, which it must have unless it was killed.
+// agreed reports whether the agent has carried out the request, which it must have unless it was
+// killed.
 func (k *keeper) agreed(rt *rapid.T, err error) bool {
 	if err != nil && !k.killed {
 		rt.Fatal(err)
@@ -227,7 +228,7 @@ func (k *keeper) lose(rt *rapid.T) {
 	}
 }
 
-// check compares the actual state with the promises, once nothing is under way.
+// check compares the actual state with the promises, once no action is in progress.
 func (k *keeper) check(rt *rapid.T) {
 	rows, err := k.VolumeRows(context.Background(), "web")
 	k.must(err)

@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// What is written while a snapshot is being read is not in it, and the Machine of the
-// volume may start and stop meanwhile.
+// TestSnapshotBesideItsMachine: what is written while a snapshot is being read is not in it, and
+// the volume's Machine may start and stop meanwhile.
 func TestSnapshotBesideItsMachine(t *testing.T) {
 	r := newRig(t)
 	ref := r.NewVolume()

@@ -140,7 +140,8 @@ func TestLostVolumeEndsTheMachine(t *testing.T) {
 	}
 }
 
-// A program that writes ends of the loss, often before the storage daemon is seen to have ended.
+// TestVolumeLostAfterTheProgramEnded: a writing program exits because of the loss, often before the
+// storage daemon is known to have ended.
 func TestVolumeLostAfterTheProgramEnded(t *testing.T) {
 	for name, onClose := range map[string]error{"seen when it is closed": nil, "closing fails": errors.New("input/output error")} {
 		t.Run(name, func(t *testing.T) {

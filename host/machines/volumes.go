@@ -33,7 +33,7 @@ func (s *Store) DescribeVolume(volume *hangar.Volume) error {
 	})
 }
 
-// endPatience bounds how long a volume is waited for whose Machine is being destroyed.
+// endPatience bounds the wait for a volume whose Machine is being destroyed.
 const endPatience = 10 * time.Second
 
 // AwaitEnd waits, within limits, for the end of a Machine that is being destroyed, and for no
@@ -42,6 +42,6 @@ func (s *Store) AwaitEnd(ctx context.Context, ref hangar.MachineRef) {
 	if m, err := s.machine(ref); err != nil || m.rec.Load().Machine.State != hangar.MachineDestroying {
 		return
 	}
-	// The result shows when the volume is asked for.
+	// The state of the volume shows the result.
 	_, _ = s.WaitMachine(ctx, ref, hangar.MachineWait{States: []hangar.MachineState{hangar.MachineDestroyed}, Timeout: endPatience})
 }

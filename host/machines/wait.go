@@ -9,19 +9,19 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// waiter waits for a Machine to have a state. Each commit of a change to the Machine checks its
-// waiters, so that a waiter costs nothing until then, and ten thousand of them cost one commit a
-// walk over a list.
+// waiter waits for a state of a Machine. Each commit of a change to the Machine checks its waiters,
+// so a waiter costs nothing until then, and ten thousand of them cost a commit one walk over a
+// list.
 type waiter struct {
 	wish hangar.MachineWait
-	tell func(*verdict) // called once each time that the waiter is enlisted, at most; returns at once
+	tell func(*verdict) // called at most once per enlist; must not block
 }
 
-// verdict is how a wait ended: the wish came true, or never will.
+// verdict is the result of a wait: the state was reached, or never will be.
 type verdict struct {
 	reached hangar.MachineReached
 	err     error
-	look    bool // neither: only the Machine's history knows
+	look    bool // neither: the Machine's history has the answer
 }
 
 // WaitMachine implements hangar.MachineOps.
@@ -47,7 +47,7 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 			if v.look {
 				continue
 			}
-			return v.reached, v.err // a waiter with a verdict is no longer on the list
+			return v.reached, v.err // a waiter with a verdict is no longer in the list
 		case <-deadline.C:
 			m.watchers.strike(w)
 			return hangar.MachineReached{}, m.tooLate(in.States)
@@ -61,7 +61,7 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	}
 }
 
-// waitFor finds the Machine of a wish and completes the wish.
+// waitFor finds the Machine of a wait and completes its parameters.
 func (s *Store) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine, error) {
 	if err := in.Validate(); err != nil {
 		return nil, err
@@ -84,10 +84,9 @@ func errShutDown() error {
 	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 }
 
-// enlist returns the verdict if it is known at once, or registers the waiter for every change
-// from now on.
+// enlist returns the verdict if it is already known, or registers the waiter for future changes.
 func (m *machine) enlist(w *waiter) (*verdict, error) {
-	m.mu.Lock() // nothing is committed between the look and the list
+	m.mu.Lock() // no commit between the check and the registration
 	defer m.mu.Unlock()
 	v, err := m.look(&w.wish)
 	if v == nil && err == nil {
@@ -96,7 +95,7 @@ func (m *machine) enlist(w *waiter) (*verdict, error) {
 	return v, err
 }
 
-// look judges a wish by the Machine's state and its history. m.mu is held.
+// look judges a wait by the Machine's state and history. m.mu is held.
 func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
 	now := &m.rec.Load().Machine
 	if wish.FromEvent == "" && satisfies(wish.States, now.State) && now.InstanceID >= wish.Instance {
@@ -123,8 +122,8 @@ func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
 	return hopeless(wish, now), nil
 }
 
-// selfDestroyed reports whether all former states of the Machine count: it may have done its work
-// before a client could wait for its start.
+// selfDestroyed reports whether all earlier states of the Machine count: it may have finished its
+// work before a client could wait for its start.
 func selfDestroyed(now *hangar.Machine) bool {
 	return now.Config.AutoDestroy && (now.State == hangar.MachineDestroying || now.State == hangar.MachineDestroyed)
 }
@@ -147,7 +146,7 @@ func (m *machine) newestTransit() (hangar.EventID, error) {
 	}
 }
 
-// judge returns the verdict that events bring, which have just been committed.
+// judge returns the verdict of events that have just been committed.
 func (w *waiter) judge(now *hangar.Machine, events []hangar.Event) *verdict {
 	for i := range events {
 		if v := judge(&w.wish, now, &events[i]); v != nil {
@@ -161,8 +160,7 @@ func (w *waiter) judge(now *hangar.Machine, events []hangar.Event) *verdict {
 	return v
 }
 
-// judge says whether an event made a wish come true; now is the Machine as the event
-// left it.
+// judge returns the verdict of one event; now is the Machine after it.
 func judge(wish *hangar.MachineWait, now *hangar.Machine, e *hangar.Event) *verdict {
 	state := hangar.MachineState(e.Status)
 	if !e.Type.Transits() || now.InstanceID < wish.Instance || !satisfies(wish.States, state) {
@@ -175,14 +173,14 @@ func reached(now *hangar.Machine, state hangar.MachineState, by hangar.EventID) 
 	return &verdict{reached: hangar.MachineReached{EventID: by, State: state, Version: now.InstanceID}}
 }
 
-// hopeless says why a wish can no longer come true; nil while it can.
+// hopeless returns the verdict if the wait can no longer succeed; else nil.
 func hopeless(wish *hangar.MachineWait, now *hangar.Machine) *verdict {
 	if now.InstanceID < wish.Instance {
-		// A version that was given out is the Machine's, unless its update failed.
+		// A version that a caller has received is the Machine's, unless its update failed.
 		return outOfReach("machine %s has no version %s, it is at %s", now.ID, wish.Instance, now.InstanceID)
 	}
 	if now.State == hangar.MachineFailed && !slices.Contains(wish.States, hangar.WaitSettled) && !slices.Contains(wish.States, hangar.MachineDestroyed) {
-		// Only a request brings it out of that, and one that was answered has done so.
+		// Only a request ends that state, and an answered request has already done so.
 		return outOfReach("machine %s has failed and does not become %s unless it is started or updated", now.ID, joinStates(wish.States))
 	}
 	for _, s := range wish.States {
@@ -197,7 +195,7 @@ func outOfReach(format string, args ...any) *verdict {
 	return &verdict{err: hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOutOfReach, format, args...)}
 }
 
-// sinceUpdate leaves out the events of versions before the current one.
+// sinceUpdate returns the events of the current version.
 func sinceUpdate(passed []hangar.Event) []hangar.Event {
 	for i, e := range slices.Backward(passed) {
 		if e.Type == hangar.EventUpdate && e.Status == string(hangar.MachineReplacing) {

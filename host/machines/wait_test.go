@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/host/machines"
 )
 
-// TestTenThousandWaiters has them wait for the starts of a hundred Machines. They may
-// cost 200 MB, and none may miss its Machine.
+// TestTenThousandWaiters waits for the starts of a hundred Machines. The waiters may cost 200 MB,
+// and none may miss its Machine.
 func TestTenThousandWaiters(t *testing.T) {
 	const many, each, budget = 100, 100, 200 << 20
 	r := newRig(t)
@@ -63,7 +63,7 @@ func TestTenThousandWaiters(t *testing.T) {
 	}
 }
 
-// memory is what the heap and the stacks of this process hold.
+// memory is the size of this process's heap and stacks.
 func memory() int {
 	runtime.GC()
 	var m runtime.MemStats
@@ -96,7 +96,7 @@ func TestWaitsThatCannotComeTrue(t *testing.T) {
 		}
 	}
 
-	// Told when it is decided, not when it is done.
+	// The waiter learns of the decision, not of the completion.
 	destroying := r.hangAt(fake.OpDestroy)
 	told := make(chan error, 2)
 	for range cap(told) {
@@ -116,8 +116,7 @@ func TestWaitsThatCannotComeTrue(t *testing.T) {
 	}
 }
 
-// TestWaitForWhatFailed: a Machine that has failed keeps no waiter, whether the wait began before
-// or afterwards.
+// TestWaitForWhatFailed: no wait for a failed Machine hangs, whether it began before or afterwards.
 func TestWaitForWhatFailed(t *testing.T) {
 	r := newRig(t)
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
@@ -207,10 +206,9 @@ func TestWaitersLeave(t *testing.T) {
 	}
 }
 
-// BenchmarkWait measures how long after a transition is committed the last of its
-// waiters has the answer: of those with a goroutine each, of those without, and of one
-// waiter while there are as many Machines with one each. "broadcast" is what Go needs to
-// tell as many goroutines of a channel that is closed.
+// BenchmarkWait measures how long after the commit of a transition its last waiter has the answer:
+// with a goroutine each, without, and with one waiter while there are as many Machines with one
+// each. "broadcast" is the time that Go needs to wake as many goroutines by closing a channel.
 func BenchmarkWait(b *testing.B) {
 	starting := hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStarting}}
 	blocked := func(r *rig, ref hangar.MachineRef, answered chan<- time.Time) {

@@ -24,7 +24,7 @@ func (e *edge) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int)
 	return waitError(m.reachable(ctx, port))
 }
 
-// waitError gives a timeout its message, and returns other errors as they are.
+// waitError gives a timeout its message, and returns other errors unchanged.
 func waitError(err error) error {
 	if hangar.CodeOf(err) == hangar.CodeTimeout && hangar.ReasonOf(err) == "" {
 		return &hangar.Error{Code: hangar.CodeTimeout, Message: "the machine was not ready in time", Err: err}
@@ -32,8 +32,8 @@ func waitError(err error) error {
 	return err
 }
 
-// rouse returns once the Machine is started and lets requests in. Until release is called
-// it is not stopped for being idle.
+// rouse returns once the Machine is started and admits requests. Until release is called it is not
+// stopped for being idle.
 func (m *machine) rouse(ctx context.Context) (release func(), err error) {
 	asked := false
 	for {
@@ -71,8 +71,8 @@ func (m *machine) rouse(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// hasten has a Machine that waits for its restart by policy boot a second after it has ended,
-// because a request waits: the policy's pause grows to ten.
+// hasten shortens the policy's pause before a restart to one second, because a request waits. The
+// pause can grow to ten.
 func (m *machine) hasten() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,8 +95,8 @@ func notWoken(reason, format string, args ...any) error {
 	return hangar.Errorf(hangar.CodeFailedPrecondition, reason, format, args...)
 }
 
-// enterStarted holds a Machine that is started, or returns nil when it may no longer be: one
-// that is being stopped for being idle either stays, or has to end first.
+// enterStarted holds a started Machine, or returns nil if it is no longer started. A Machine that
+// is being stopped for being idle either stays, or has to end first.
 func (m *machine) enterStarted(ctx context.Context) (release func(), err error) {
 	if release, err := m.gate.Hold(); err == nil {
 		return release, nil
@@ -105,7 +105,7 @@ func (m *machine) enterStarted(ctx context.Context) (release func(), err error) 
 	switch {
 	case open:
 		return nil, nil
-	case changed == nil: // a change of the record is about to open or shut the gate
+	case changed == nil: // a commit is about to open or close the gate
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return nil, nil
@@ -120,7 +120,7 @@ func (m *machine) enterStarted(ctx context.Context) (release func(), err error) 
 	}
 }
 
-// settled waits until the Machine is in a state in which it stays by itself, and returns it.
+// settled waits until the Machine is in a stable state, and returns it.
 func (m *machine) settled(ctx context.Context) (hangar.MachineState, error) {
 	told := make(chan *verdict, 1)
 	w := &waiter{wish: hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}}, tell: func(v *verdict) { told <- v }}

@@ -16,8 +16,8 @@ type watchers struct {
 	progress *hangar.PullProgress
 }
 
-// wait returns a channel that closes at the next event or progress, and the progress
-// of a pull that is under way.
+// wait returns a channel that closes at the next event or progress, and the progress of a pull in
+// flight.
 func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,7 +37,7 @@ func (w *watchers) enlist(x *waiter) {
 	w.waiters[x] = struct{}{}
 }
 
-// strike ends what enlist began. It may be repeated.
+// strike undoes enlist. It may be repeated.
 func (w *watchers) strike(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,14 +47,14 @@ func (w *watchers) strike(x *waiter) {
 	}
 }
 
-// happened notifies of events that are committed; now is the Machine as they left it. The
-// Machine's lock is held, so that events come in their order.
+// happened reports committed events; now is the Machine after them. The Machine's lock is held, so
+// events are in order.
 func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
 	if len(events) == 0 {
 		return
 	}
 	for _, x := range w.judge(now, events) {
-		x.waiter.tell(x.verdict) // without w.mu, for which woken waiters would queue
+		x.waiter.tell(x.verdict) // without w.mu, which woken waiters take
 	}
 }
 
@@ -64,7 +64,7 @@ type judged struct {
 	verdict *verdict
 }
 
-// judge wakes the watchers and takes the waiters with a verdict off the list.
+// judge wakes the watchers, and removes and returns the waiters with a verdict.
 func (w *watchers) judge(now *hangar.Machine, events []hangar.Event) []judged {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,8 +98,8 @@ func (w *watchers) report(p *hangar.PullProgress) {
 	w.wake()
 }
 
-// since returns the Machine as it is and the events after last; for the first call only the newest,
-// from which to continue.
+// since returns the Machine and the events after last; with first only the newest event, from which
+// to continue.
 func (m *machine) since(first bool, last hangar.EventID) (*hangar.Machine, []hangar.Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Store) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Se
 			}
 			for _, e := range events {
 				last = e.ID
-				then := *now // as the event left it
+				then := *now // after the event
 				then.State = hangar.MachineState(e.Status)
 				if !first && !yield(hangar.MachineChange{Machine: &then, Event: &e}, nil) {
 					return

@@ -11,16 +11,16 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// worker makes the record of a Machine true, one step after the other. It has a goroutine while
-// there is something to do or to watch; what it knows of the host is that goroutine's alone.
+// worker carries out the record of a Machine, step by step. It has a goroutine while there is
+// something to do or to watch; only that goroutine uses the fields below.
 type worker struct {
 	*machine
 
-	clean      bool // nothing of an earlier sandbox can be on the host
-	kept       bool // all that can be there is what the driver keeps for a resume
-	known      bool // the driver was asked to recover the record's handle, and has answered
-	unrecorded bool // a sandbox may run whose handle did not get into the record
-	tidied     bool // a Machine at rest holds nothing that it does not need
+	clean      bool // the host has nothing of an earlier sandbox
+	kept       bool // the host has at most what the driver keeps for a resume
+	known      bool // the driver has recovered the record's handle
+	unrecorded bool // a sandbox may run whose handle was not recorded
+	tidied     bool // a Machine at rest holds no unneeded resources
 }
 
 // advance commits a step's result, unless the Machine has changed since the step began.
@@ -29,7 +29,7 @@ func (w *worker) advance(from *journal.Record, alter change) error {
 	return err
 }
 
-// proceed is advance for a step that continues with the record that it made.
+// proceed is advance for a step that continues with the new record.
 func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,8 +43,8 @@ func (w *worker) proceed(from *journal.Record, alter change) (*journal.Record, e
 	return next, nil
 }
 
-// patiently returns a context for an effect that should finish, because something is lost when it
-// is interrupted. It ends at another request to the Machine, or after limit; it outlives the end of
+// patiently returns a context for an effect that should finish, because an interruption would lose
+// something. It ends with another request to the Machine, or after limit, and outlives the end of
 // the daemon for a while.
 func (w *worker) patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithTimeout(w.store.effects, limit)
@@ -56,13 +56,13 @@ func (w *worker) patiently(ctx context.Context, limit time.Duration) (context.Co
 	return patient, func() { stop(); cancel() }
 }
 
-// The pauses between attempts of a step that fails.
+// Pauses between attempts of a failing step.
 const (
 	minStepPause = 200 * time.Millisecond
 	maxStepPause = 10 * time.Second
 )
 
-// work runs one step after the other until no step is left.
+// work runs steps until none is left.
 func (w *worker) work() {
 	delay := minStepPause
 	for {
@@ -87,8 +87,8 @@ func (w *worker) work() {
 	}
 }
 
-// begin returns the record to work on and a context that ends when the record is
-// overtaken, or nil when the worker may end.
+// begin returns the record to work on and a context that ends when the record is superseded, or nil
+// when the worker may end.
 func (w *worker) begin() (*journal.Record, context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *worker) begin() (*journal.Record, context.Context) {
 	return rec, ctx
 }
 
-// idle reports whether nothing is left to do for the record.
+// idle reports whether the record requires no more work.
 func (w *worker) idle(rec *journal.Record) bool {
 	switch rec.Machine.State {
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
@@ -120,7 +120,8 @@ func (w *worker) idle(rec *journal.Record) bool {
 	}
 }
 
-// step does the work of the record's state. It returns when that is committed, or when ctx ended.
+// step does the work of the record's state. It returns when the result is committed, or when ctx
+// ends.
 func (w *worker) step(ctx context.Context, rec *journal.Record) error {
 	switch rec.Machine.State {
 	case hangar.MachineCreated:

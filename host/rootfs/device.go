@@ -18,21 +18,21 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// blockSize is that of the file system, and so all that its device has to be able to.
+// blockSize is the block size of the file system and of its device.
 const blockSize = 4096
 
-// label is by which a person finds the devices of layers.
+// label marks the devices of layers, for operators.
 const label = "hangar layer"
 
-// attach makes a device of a file that is locked. It ends when the file that is returned is
-// closed and no file system on it is mounted.
+// attach makes a device of a locked file. It ends when the returned file is closed and no file
+// system on it is mounted.
 func (l *Layers) attach(image *os.File) (*os.File, error) {
 	l.attaching.Lock()
 	defer l.attaching.Unlock()
 	return loopdev.Open(image, loopdev.Config{Label: label, BlockSize: blockSize, Direct: true, AutoClear: true})
 }
 
-// place gives a mount its place.
+// place moves a detached mount to a directory.
 func place(mount *os.File, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	if err != nil {
 		return err
 	}
-	// The programs that repair and grow are killed with this process, and have the device open:
-	// until the last of them has ended, the file stays locked.
+	// Programs that repair and grow are killed with this process, and have the device open: the
+	// file stays locked until the last of them has ended.
 	defer dev.Close()
 	if err := l.settle(ctx, id, dev.Name(), max(size, info.Size())); err != nil {
 		return err
@@ -83,12 +83,12 @@ func (l *Layers) mountKept(ctx context.Context, id hangar.MachineID, size int64)
 	return place(mount, l.Path(id))
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. An
-// interrupted growth starts again.
+// growPatience bounds the growth of a file system, which takes time in proportion to its metadata.
+// An interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
-// settle makes a file system fit to be mounted: free of known errors, and as large as its
-// device. The journal is the kernel's to replay.
+// settle makes a file system fit to be mounted: without known errors, and as large as its device.
+// The kernel replays the journal.
 func (l *Layers) settle(ctx context.Context, id hangar.MachineID, device string, size int64) error {
 	if undone, err := ext4.Undo(ctx, device, l.growing(id)); err != nil {
 		return repairError(err)
@@ -115,7 +115,7 @@ func (l *Layers) settle(ctx context.Context, id hangar.MachineID, device string,
 	return finish.Do(ctx, growPatience, func(ctx finish.Context) error { return ext4.GrowCompact(ctx, device, l.growing(id)) })
 }
 
-// growing is a file that exists while the file system of a layer grows, to undo that.
+// growing is the undo file of a layer's growth. It exists while the file system grows.
 func (l *Layers) growing(id hangar.MachineID) string { return l.Path(id) + ".growing" }
 
 func repairError(err error) error {
@@ -125,17 +125,17 @@ func repairError(err error) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
-// lockPatience is how long another process may hold a file that it is about to close.
+// lockPatience is how long another process may take to close the file.
 const lockPatience = 10 * time.Second
 
-// lock locks a file for as long as it is open, here or as a device.
+// lock locks a file for as long as it is open, in this process or as a device.
 func lock(ctx context.Context, image *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	return flock.Wait(ctx, image)
 }
 
-// reachable is a path to the root of a mount that has no place.
+// reachable is a path to the root of a detached mount.
 func reachable(mount *os.File) string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(mount.Fd())))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// TestGrowthKilled kills what grows the file system of a layer, at any moment: the next mount
-// grows it, with all that was in it.
+// TestGrowthKilled kills the growth of a layer's file system at any moment: the next mount
+// completes it, with all its content.
 func TestGrowthKilled(t *testing.T) {
 	racetest.Skip(t)
 	dir := newDir(t)
@@ -39,7 +39,7 @@ func TestGrowthKilled(t *testing.T) {
 		files[fmt.Sprintf("%d/%d", i%17, i)] = content
 	}
 	var killed int
-	var took time.Duration // when nothing kills it
+	var took time.Duration // without a kill
 	for round := range 13 {
 		must(t, l.Mount(t.Context(), id, layerSize, true))
 		for name, content := range files {
@@ -83,7 +83,7 @@ func TestGrowthKilled(t *testing.T) {
 	t.Logf("%d of 12 were killed; a growth takes %v", killed, took)
 }
 
-// TestInterruptedGrowth is about the mark of one: it goes with its layer.
+// TestInterruptedGrowth: the mark of an interrupted growth is removed with its layer.
 func TestInterruptedGrowth(t *testing.T) {
 	dir := newDir(t)
 	l := open(t, rootfs.Options{Dir: dir, Size: layerSize})

@@ -180,12 +180,12 @@ func child(tb testing.TB, dir string) *exec.Cmd {
 	must(tb, err)
 	cmd.Stderr = tb.Output()
 	must(tb, cmd.Start())
-	_, err = io.ReadFull(out, make([]byte, 1)) // it is at work
+	_, err = io.ReadFull(out, make([]byte, 1)) // it has started to work
 	must(tb, err)
 	return cmd
 }
 
-// runChild does everything that there is with layers, over and over.
+// runChild repeats every operation on layers.
 func runChild(dir string) int {
 	ctx := context.Background()
 	l := rootfs.New(rootfs.Options{Dir: dir, Size: layerSize, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})

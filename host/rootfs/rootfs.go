@@ -60,7 +60,7 @@ type Layers struct {
 	o      Options
 	spares spares
 
-	attaching sync.Mutex    // held while a loop device is made: two at once would want the same
+	attaching sync.Mutex    // held while a loop device is made: concurrent calls would choose the same
 	closing   chan struct{} // closed by Close
 	work      sync.WaitGroup
 }
@@ -100,8 +100,7 @@ func (l *Layers) Open(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes layers that were never a Machine's, and those of Unbounded that were about
-// to be removed.
+// sweep removes layers that never belonged to a Machine, and discarded directories of Unbounded.
 func (l *Layers) sweep() error {
 	old, err := filepath.Glob(filepath.Join(l.o.Dir, "*"+discardedSuffix))
 	if err != nil {
@@ -115,8 +114,8 @@ func (l *Layers) sweep() error {
 	return nil
 }
 
-// removeMountPoints removes what a loss of power has left of them: where no layer is mounted
-// there must not be a place to write to.
+// removeMountPoints removes mount points that remain after a power failure: where no layer is
+// mounted there must be no place to write to.
 func (l *Layers) removeMountPoints() error {
 	if l.o.Unbounded {
 		return nil
@@ -156,7 +155,7 @@ func (l *Layers) Close() error {
 // Path is where the layer of a Machine is while it is mounted.
 func (l *Layers) Path(id hangar.MachineID) string { return filepath.Join(l.o.Dir, string(id)) }
 
-// imageSuffix ends the name of the file that a layer is in.
+// imageSuffix is the suffix of a layer's file.
 const imageSuffix = ".img"
 
 func (l *Layers) image(id hangar.MachineID) string { return l.Path(id) + imageSuffix }
@@ -199,8 +198,7 @@ func (l *Layers) mount(ctx context.Context, id hangar.MachineID, size int64, fre
 	return l.mountFresh(ctx, id, size)
 }
 
-// mountFresh gives the Machine a new layer in place of the one it has. A crash leaves it the
-// one or the other.
+// mountFresh replaces the Machine's layer with a new one. A crash leaves either of them.
 func (l *Layers) mountFresh(ctx context.Context, id hangar.MachineID, size int64) error {
 	if err := l.unmount(id); err != nil {
 		return err
@@ -209,8 +207,7 @@ func (l *Layers) mountFresh(ctx context.Context, id hangar.MachineID, size int64
 	if err != nil {
 		return err
 	}
-	// While it is open, the file that is replaced keeps what it takes of the disk, which is
-	// freed when there is time.
+	// While it is open, the replaced file keeps its disk space, which is freed later.
 	old, err := os.Open(l.image(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		old, err = nil, nil
@@ -224,7 +221,7 @@ func (l *Layers) mountFresh(ctx context.Context, id hangar.MachineID, size int64
 	if old != nil {
 		l.later(func() error { return old.Close() })
 	}
-	// A growth that was interrupted was that of the layer before.
+	// An interrupted growth belongs to the previous layer.
 	return errors.Join(os.RemoveAll(l.growing(id)), place(s.mount, l.Path(id)), s.mount.Close())
 }
 
@@ -262,12 +259,12 @@ func (l *Layers) Unmount(id hangar.MachineID) error {
 	if err != nil || !mounted {
 		return err
 	}
-	lost := l.Sync(id) // which unmounting does as well, without telling how it went
+	lost := l.Sync(id) // unmounting syncs as well, but does not report errors
 	return errors.Join(l.unmount(id), lost)
 }
 
-// unmount takes a layer out of sight; it ends with its last user. To remove the mount point
-// unmounts what another mount namespace has there.
+// unmount detaches a layer, which ends with its last user. Removing the mount point also unmounts
+// it in other mount namespaces.
 func (l *Layers) unmount(id hangar.MachineID) error {
 	for {
 		err := unix.Unmount(l.Path(id), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -353,10 +350,10 @@ func (l *Layers) Allocated() (int64, error) {
 	return sum, nil
 }
 
-// restTime is how long work that can wait leaves the cores to a Machine that starts.
+// restTime is how long deferrable work leaves the cores to a starting Machine.
 const restTime = 200 * time.Millisecond
 
-// later does something that can wait.
+// later runs deferrable work.
 func (l *Layers) later(do func() error) {
 	l.work.Go(func() {
 		timer := time.NewTimer(restTime)
@@ -371,7 +368,7 @@ func (l *Layers) later(do func() error) {
 	})
 }
 
-// discardedSuffix ends the name of a directory that is about to be removed.
+// discardedSuffix is the suffix of a directory that is about to be removed.
 const discardedSuffix = ".discarded"
 
 // directory is mount for Unbounded.
@@ -388,5 +385,5 @@ func (l *Layers) directory(id hangar.MachineID, fresh bool) error {
 			return err
 		}
 	}
-	return os.MkdirAll(dir, 0o755) //nolint:gosec // as the root of a file system is
+	return os.MkdirAll(dir, 0o755) //nolint:gosec // like the root of a file system
 }

@@ -30,8 +30,8 @@ func free(tb testing.TB, dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// TestBound fills layers in every way: the Machine that fills one gets ENOSPC at the promised
-// size, and no other does.
+// TestBound fills layers in every way: a Machine that fills its layer gets ENOSPC at the promised
+// size, and others do not.
 func TestBound(t *testing.T) {
 	disk := smallDisk(t, 512*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: layerSize})
@@ -96,7 +96,7 @@ func allocate(path string, size int64) error {
 	return unix.Fallocate(int(f.Fd()), 0, 0, size)
 }
 
-// scatter writes a byte here and there of a file that is far larger than the layer.
+// scatter writes single bytes across a file far larger than the layer.
 func scatter(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -132,7 +132,7 @@ func fillAttributes(dir string) error {
 	}
 }
 
-// fillDeep makes directories with long names below one another.
+// fillDeep makes nested directories with long names.
 func fillDeep(dir string) error {
 	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -151,7 +151,7 @@ func fillDeep(dir string) error {
 	}
 }
 
-// TestKept keeps what was written until a Machine begins afresh.
+// TestKept: a layer keeps its content until a Machine requests a fresh one.
 func TestKept(t *testing.T) {
 	dir := newDir(t)
 	id := machines[0]
@@ -188,7 +188,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestGrow makes a layer larger that is kept, and never smaller.
+// TestGrow: a kept layer grows, and never shrinks.
 func TestGrow(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
@@ -255,7 +255,7 @@ func TestGrowthIsNotCutShort(t *testing.T) {
 	must(t, l.Unmount(id))
 }
 
-// TestFullLayer mounts layers that have room for nothing: the platform still finds some.
+// TestFullLayer mounts full layers: the platform still finds room.
 func TestFullLayer(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
@@ -284,7 +284,7 @@ func TestFullLayer(t *testing.T) {
 }
 
 // TestFullServer fills the disk below the layers: a sync of unwritten data fails, and earlier
-// synced data is there when there is room again.
+// synced data is intact when there is room again.
 func TestFullServer(t *testing.T) {
 	disk := smallDisk(t, 96*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: 1 << 30})
@@ -365,7 +365,7 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-// TestDamaged reports a layer that cannot be mounted, and does not change it.
+// TestDamaged: a layer that cannot be mounted is reported, and not changed.
 func TestDamaged(t *testing.T) {
 	dir := newDir(t)
 	l := open(t, rootfs.Options{Dir: dir, Size: layerSize})
@@ -386,8 +386,8 @@ func TestDamaged(t *testing.T) {
 	must(t, l.Mount(t.Context(), id, 0, true))
 }
 
-// TestKilled kills a process at its work with layers: the next one mounts every one of them,
-// fresh or kept, and nothing of what was under way is left.
+// TestKilled kills a process that works with layers: the next one mounts every layer, fresh or
+// kept, and no unfinished work is left.
 func TestKilled(t *testing.T) {
 	racetest.Skip(t)
 	dir := newDir(t)
@@ -428,7 +428,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestCycles makes, keeps and removes a layer many times: nothing adds up.
+// TestCycles makes, keeps and removes a layer many times: nothing accumulates.
 func TestCycles(t *testing.T) {
 	dir := newDir(t)
 	l := open(t, rootfs.Options{Dir: dir, Size: layerSize})

@@ -16,25 +16,25 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// spareLayers is how many layers are made before they are needed. Machines that start at once
-// beyond that wait for theirs.
+// spareLayers is how many layers are prepared ahead of time. More simultaneous starts wait for
+// theirs.
 const spareLayers = 4
 
-// spare is a layer of no Machine. It is mounted nowhere.
+// spare is a prepared layer that belongs to no Machine and is not mounted in the file system.
 type spare struct {
 	path  string // of its file
 	mount *os.File
 }
 
-// discard ends a layer that no Machine gets.
+// discard removes an unused layer.
 func (s *spare) discard() error { return errors.Join(s.mount.Close(), os.Remove(s.path)) }
 
-// spares are the layers that wait. The zero value has none.
+// spares are the prepared layers. The zero value has none.
 type spares struct {
 	mu       sync.Mutex
 	ready    []*spare  // guarded by mu
-	refill   bool      // goroutine that refills runs; guarded by mu
-	used     time.Time // when a Machine has come last; guarded by mu
+	refill   bool      // the goroutine that refills is running; guarded by mu
+	used     time.Time // when a Machine last took one; guarded by mu
 	template *template // guarded by making
 	making   sync.Mutex
 }
@@ -45,7 +45,7 @@ func (s *spares) put(made *spare) {
 	s.ready = append(s.ready, made)
 }
 
-// take returns a layer that is ready, or nil.
+// take returns a prepared layer, or nil.
 func (s *spares) take() *spare {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,7 @@ func (l *Layers) spare(ctx context.Context, size int64) (*spare, error) {
 	return l.make(ctx, size)
 }
 
-// refillLater makes layers until there are enough, once no Machine has asked for one in a
-// while.
+// refillLater prepares layers until there are enough, once no Machine has taken one for a while.
 func (l *Layers) refillLater() {
 	l.spares.mu.Lock()
 	defer l.spares.mu.Unlock()
@@ -83,7 +82,7 @@ func (l *Layers) refillLater() {
 }
 
 func (l *Layers) refill() {
-	// No caller's: all of them use the result. Making one takes milliseconds.
+	// Not a caller's context: all callers use the result. Preparing one takes milliseconds.
 	ctx := context.Background() //nolint:forbidigo // see above
 	for {
 		l.spares.mu.Lock()
@@ -119,8 +118,8 @@ func (l *Layers) refill() {
 
 func (l *Layers) spareDir() string { return filepath.Join(l.o.Dir, "spare") }
 
-// make makes a layer. Its file is on the disk before a Machine has it: a loss of power then loses
-// at worst what the Machine did not sync.
+// make prepares a layer. Its file is on disk before a Machine gets it: a power failure then loses
+// only what the Machine did not sync.
 func (l *Layers) make(ctx context.Context, size int64) (_ *spare, err error) {
 	image, err := os.CreateTemp(l.spareDir(), "*")
 	if err != nil {
@@ -153,7 +152,7 @@ func (l *Layers) make(ctx context.Context, size int64) (_ *spare, err error) {
 	return &spare{path: image.Name(), mount: mount}, nil
 }
 
-// format makes the file system in a file that is empty.
+// format makes the file system in an empty file.
 func (l *Layers) format(ctx context.Context, image *os.File, size int64) error {
 	if err := image.Truncate(size); err != nil {
 		return err
@@ -178,13 +177,13 @@ func (l *Layers) format(ctx context.Context, image *os.File, size int64) error {
 	return image.Sync()
 }
 
-// template is what has to be written to make an empty file the file system of a layer.
+// template is the data that turns an empty file into a layer's file system.
 type template struct {
 	extents extent.List
-	data    []byte // of one after the other
+	data    []byte // of all extents, in order
 }
 
-// maxTemplate is far more, in bytes, than is written to a file system of any size.
+// maxTemplate is far more than mke2fs writes for a file system of any size, in bytes.
 const maxTemplate = 64 << 20
 
 func readTemplate(image *os.File, size int64) (*template, error) {

@@ -19,68 +19,67 @@ const (
 	BackendDaemon Backend = "daemon" // a qemu-storage-daemon per volume, exported by FUSE to a loop device
 )
 
-// image is where the content of a volume lies.
+// image is the file with the content of a volume.
 type image struct {
 	id      hangar.VolumeID
 	path    string
-	size    int64        // bytes inside, as large as the file has room for
-	payload int64        // offset in the file at which the content begins; 0: it is not encrypted
-	cipher  *luks.Cipher // of the content; nil: it is not encrypted
-	whole   bool         // all of it is taken from the disk; see Spec.Allocate
+	size    int64        // of the content, in bytes
+	payload int64        // offset of the content in the file; 0: not encrypted
+	cipher  *luks.Cipher // of the content; nil: not encrypted
+	whole   bool         // all its blocks are allocated; see Spec.Allocate
 }
 
 func (i image) encrypted() bool { return i.payload > 0 }
 
-// backend makes block devices of images. Its objects on the host outlive this process, and are
-// known by the image's path or by runDir. Methods of one volume are not called at the same time,
-// those of several are.
+// backend makes block devices of images. Its objects on the host outlive this process; the image's
+// path or runDir identifies them. Methods are called concurrently for several volumes, but not for
+// one.
 type backend interface {
-	// check says what the host lacks, and which Debian package has it.
+	// check reports what the host lacks, with the Debian package that provides it.
 	check(ctx context.Context) error
-	// open makes a block device of an image whose key has been tried, and of which nothing is
-	// open. release cleans up after a failure.
+	// open makes a block device of an image that is not open and whose key has been verified. After
+	// a failure, release cleans up.
 	open(ctx context.Context, im image, key []byte) (handle, error)
-	// adopt takes back what an earlier process opened, and ends a view that was open. It
-	// answers errNotOpen only on proof that there is no block device that works; what there
-	// is, is then for release.
+	// adopt takes over what an earlier process opened, and ends an open view. It answers errNotOpen
+	// only on proof that there is no working block device; release then removes the remains.
 	adopt(ctx finish.Context, im image, key []byte) (handle, error)
-	// release ends all use of a volume, in any state, except mounts. Unflushed writes may be
-	// lost. It may be repeated.
+	// release ends all use of a volume except mounts, in any state. Unflushed writes may be lost.
+	// It may be repeated.
 	release(ctx finish.Context, id hangar.VolumeID) error
-	// list returns the volumes of which anything is open.
+	// list returns the volumes that have anything open.
 	list(ctx context.Context) ([]hangar.VolumeID, error)
 }
 
-// handle is the block device of one volume. Methods are not called at the same time,
-// except path, lost and err, and those of a view beside all others.
+// handle is the block device of one volume. Its methods are not called concurrently, except for
+// path, lost and err, and for the methods of a view.
 type handle interface {
 	path() string
-	// grow makes image and block device size bytes large; it may be repeated.
+	// grow enlarges image and block device to size bytes; it may be repeated.
 	grow(ctx finish.Context, size int64) error
-	// cut makes a view of the device as it is while still runs the function that it is given:
-	// nothing is written to the device meanwhile, and everything written before is on it. Work
-	// that can be done before or after has no place in there. From that moment on changes are
-	// counted for mark, if it is not empty. There is at most one view at a time.
+	// cut makes a view of the device as it is while still runs the given function. Nothing is
+	// written to the device meanwhile, and it has everything written before. The function does only
+	// what must happen in that time. Unless mark is empty, changes are counted for it from then on.
+	// There is at most one view at a time.
 	cut(ctx context.Context, mark string, still func(func() error) error) (view, error)
-	// bare reports whether the image may be written past the device while that is not in use:
-	// nothing is counted or copied for a view, and it is worth it.
+	// bare reports whether writing to the image directly is allowed and faster, while the device is
+	// not in use. It is allowed if no changes are counted and there is no view.
 	bare(ctx context.Context) (bool, error)
-	// lost is closed when the device went away by itself, with err saying why.
+	// lost is closed when the device fails by itself; err has the reason.
 	lost() <-chan struct{}
 	err() error
-	// leave stops watching; the device stays as it is.
+	// leave stops watching the device, which stays open.
 	leave() error
-	// close ends the device, which is not in use any more, with its views. All that was written
-	// is durable.
+	// close ends the device, which is no longer in use, and its views. All writes are durable
+	// afterwards.
 	close(ctx finish.Context) error
 }
 
-// view is what was on a device at one moment, as plaintext.
+// view is the plaintext content of a device at one moment.
 type view interface {
 	io.ReaderAt
-	// data returns what was ever written; the rest is undefined.
+	// data returns the extents that were ever written; the rest is undefined.
 	data(ctx context.Context) (extent.List, error)
-	// changed returns what may differ from the cut that had the mark, false if that is
+	// changed returns the extents that may differ from the cut with that mark, or false if they are
 	// not known.
 	changed(ctx context.Context, mark string) (extent.List, bool, error)
 	close(ctx finish.Context) error

@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// both is every backend.
+// both are all backends.
 var both = []volume.Backend{volume.BackendKernel, volume.BackendDaemon}
 
 // needBoth skips a test on a host on which not every backend works.
@@ -30,7 +30,7 @@ func needBoth(t *testing.T) {
 	}
 }
 
-// by are the volumes of a world as another process has them, that prefers a backend.
+// by returns the volumes of a world as seen by another process, which prefers a backend.
 func (w *world) by(b volume.Backend) *world {
 	w.Helper()
 	other := &world{T: w.T, options: w.options}
@@ -42,7 +42,8 @@ func (w *world) by(b volume.Backend) *world {
 	return other
 }
 
-// Backends and cryptsetup open the image of one another, and find all that was written.
+// TestBackendsTakeTurns: backends and cryptsetup open each other's images, and find everything that
+// was written.
 func TestBackendsTakeTurns(t *testing.T) {
 	needBoth(t)
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -74,7 +75,7 @@ func TestBackendsTakeTurns(t *testing.T) {
 	})
 }
 
-// withCryptsetup finds a file in an image without any of this package.
+// withCryptsetup finds a file in an image without this package.
 func withCryptsetup(t *testing.T, w *world, spec volume.Spec, file string) {
 	t.Helper()
 	if spec.Key == nil {
@@ -105,8 +106,8 @@ func withCryptsetup(t *testing.T, w *world, spec volume.Spec, file string) {
 	}
 }
 
-// A volume stays with the backend that has it open, even if the next process prefers another,
-// until it is closed.
+// TestBackendIsKept: a volume stays with the backend that has it open until it is closed, even if
+// the next process prefers another.
 func TestBackendIsKept(t *testing.T) {
 	needBoth(t)
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -133,7 +134,7 @@ func TestBackendIsKept(t *testing.T) {
 				t.Errorf("%s is still of %s", path, b)
 			}
 			second.close(d)
-			// The same if it is not taken back.
+			// The same without adopting it.
 			first.attach(spec)
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
@@ -152,8 +153,8 @@ func TestBackendIsKept(t *testing.T) {
 	})
 }
 
-// The kernel counts no changes, so none that were counted before it had the volume open
-// are to be relied on.
+// TestChangesAreForgotten: the kernel counts no changes, so counts from before it had the volume
+// open cannot be relied on.
 func TestChangesAreForgotten(t *testing.T) {
 	needBoth(t)
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -200,7 +201,7 @@ func TestChangesAreForgotten(t *testing.T) {
 	})
 }
 
-// A mounted volume grows at once where this process may do that.
+// TestExtendMounted: a mounted volume grows at once where this process may do that.
 func TestExtendMounted(t *testing.T) {
 	var caps [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {

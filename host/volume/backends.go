@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// backends are those that work on this host, one or more. The first opens volumes; what an
-// earlier process opened by way of another one stays with that until it is closed.
+// backends are those that work on this host, at least one. The first opens volumes. A volume that
+// an earlier process opened with another backend stays with that one until it is closed.
 type backends []backend
 
 func (b backends) open(ctx context.Context, im image, key []byte) (handle, error) {

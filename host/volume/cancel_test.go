@@ -13,16 +13,16 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// cutContext is a context that ends when it was looked at some times.
+// cutContext is a context that ends after it was checked a number of times.
 type cutContext struct {
 	context.Context
 
 	mu   sync.Mutex
-	left int           // looks until it ends
+	left int           // checks until it ends
 	done chan struct{} // closed when it has ended
 }
 
-// cutAt returns a context that ends with its n-th look, from 0.
+// cutAt returns a context that ends with its n-th check, from 0.
 func cutAt(ctx context.Context, n int) *cutContext {
 	return &cutContext{Context: ctx, left: n, done: make(chan struct{})}
 }
@@ -55,7 +55,7 @@ func (c *cutContext) ended() bool {
 	return c.left < 0
 }
 
-// everyCut repeats something with contexts that end ever later, until one does not.
+// everyCut repeats do with contexts that end ever later, until one does not.
 func everyCut(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	for n := range 10_000 {
@@ -72,7 +72,7 @@ func everyCut(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Fatalf("%s does not end", what)
 }
 
-// finished is what carries something to its end for a caller whose context ends.
+// finished adapts an operation that finishes for a caller whose context ends.
 func finished(do func(finish.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error { return finish.Do(ctx, time.Minute, do) }
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// changes is what has changed since each of some marks, oldest first.
+// changes lists the changed extents since each mark, oldest mark first.
 type changes []change
 
 type change struct {
@@ -21,16 +21,16 @@ type change struct {
 	Changed extent.List
 }
 
-// sinceStart is the mark of the moment at which a device was opened.
+// sinceStart is the mark for the opening of the device.
 const sinceStart = ""
 
-// What is kept of changes of a volume that is closed.
+// Limits of the changes that are kept while a volume is closed.
 const (
-	maxMarks   = 3       // the newest
-	maxExtents = 1 << 16 // of each; more are made fewer and wider
+	maxMarks   = 3       // the newest ones are kept
+	maxExtents = 1 << 16 // of each mark; more are merged into fewer, wider ones
 )
 
-// since returns what has changed since a mark, false if that is not known.
+// since returns the changes since a mark, or false if they are not known.
 func (c changes) since(mark string) (extent.List, bool) {
 	for _, one := range slices.Backward(c) {
 		if one.Mark == mark {
@@ -40,7 +40,8 @@ func (c changes) since(mark string) (extent.List, bool) {
 	return nil, false
 }
 
-// followedBy adds what is known since a device was opened, if that is known.
+// followedBy adds the changes since the device was opened to the earlier ones, if they are known,
+// and appends the new marks.
 func (c changes) followedBy(known changes) changes {
 	var all changes
 	if since, ok := known.since(sinceStart); ok {
@@ -51,7 +52,7 @@ func (c changes) followedBy(known changes) changes {
 	return append(all, slices.DeleteFunc(known, func(one change) bool { return one.Mark == sinceStart })...)
 }
 
-// bounded leaves out what is old, and details.
+// bounded drops old marks and merges extents, within the limits.
 func (c changes) bounded(size int64) changes {
 	c = slices.Clone(c[max(0, len(c)-maxMarks):])
 	for i := range c {
@@ -62,7 +63,7 @@ func (c changes) bounded(size int64) changes {
 	return c
 }
 
-// write writes a file, durably, unless there is nothing to say.
+// write writes the changes to a file, durably; without any it writes no file.
 func (c changes) write(path string) error {
 	if len(c) == 0 {
 		return nil
@@ -74,7 +75,7 @@ func (c changes) write(path string) error {
 	return durable.WriteFile(path, raw, 0o600)
 }
 
-// readChanges reads what write wrote, nothing if there is no file.
+// readChanges reads the file that write wrote. A missing file is not an error.
 func readChanges(path string) (changes, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,13 +91,13 @@ func readChanges(path string) (changes, error) {
 	return c, nil
 }
 
-// takeUp moves the known changes of a closed volume from its directory to one that is gone after
-// a restart of the host, as open devices are: from now on the volume may change without a record.
+// takeUp moves the recorded changes of a closed volume from its directory to one that, like open
+// devices, does not survive a reboot: from now on the volume may change without a record.
 func takeUp(dir, run string) (changes, error) {
 	path := filepath.Join(dir, changesFile)
 	c, err := readChanges(path)
 	if err != nil {
-		c = nil // then the next snapshot reads everything
+		c = nil // the next snapshot then reads everything
 	}
 	if err := c.write(filepath.Join(run, changesFile)); err != nil {
 		return nil, err

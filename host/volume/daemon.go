@@ -19,12 +19,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// daemonBackend opens images with a QEMU storage daemon each, whose file a loop device
-// makes a block device of. The directory of the daemon is runDir.
+// daemonBackend opens each image with a QEMU storage daemon, whose exported file becomes a block
+// device through a loop device. The directory of the daemon is runDir.
 type daemonBackend struct{ v *Volumes }
 
-// blockSize of loop devices, in bytes: that of ext4, so that no write is less than the page
-// that the layers below would have to read first.
+// blockSize is the block size of loop devices, in bytes. It is that of ext4, so that no write is
+// smaller than a page, which the layers below would have to read first.
 const blockSize = 4096
 
 func newDaemonBackend(v *Volumes) *daemonBackend { return &daemonBackend{v} }
@@ -45,7 +45,7 @@ func (b *daemonBackend) check(context.Context) error {
 	return nil
 }
 
-// label is what the loop device of a volume is called.
+// label is the label of a volume's loop device.
 func (b *daemonBackend) label(id hangar.VolumeID) string { return b.labels() + string(id) }
 
 func (b *daemonBackend) labels() string { return "hangar:" + b.v.o.Instance + ":" }
@@ -64,11 +64,12 @@ func (b *daemonBackend) loops(id hangar.VolumeID) ([]loopdev.Device, error) {
 	return slices.DeleteFunc(all, func(d loopdev.Device) bool { return b.ownerOf(d) != id }), err
 }
 
-// isNameless reports whether the name of a file is what is left after it was unmounted.
+// isNameless reports whether a loop device's file name is what remains after its file system was
+// unmounted.
 func isNameless(file string) bool { return file == "/" }
 
-// ownerOf returns the volume of a loop device, empty for another program's. The file names it, or
-// the label if the file has no name any more.
+// ownerOf returns the volume of a loop device, or "" for another program's. It is in the label, or
+// in the file's name on kernels that do not return the label.
 func (b *daemonBackend) ownerOf(d loopdev.Device) hangar.VolumeID {
 	if id, ok := strings.CutPrefix(d.Label, b.labels()); ok {
 		return hangar.VolumeID(id)
@@ -91,7 +92,7 @@ func (b *daemonBackend) open(ctx context.Context, im image, key []byte) (handle,
 	return h, nil
 }
 
-// begin takes up what is known of changes, and makes the block device.
+// begin takes over the recorded changes and makes the block device.
 func (h *daemonHandle) begin(ctx context.Context) error {
 	if size, err := h.daemon.Size(); err != nil || size != h.image.size {
 		return errors.Join(err, fmt.Errorf("the storage daemon offers %d bytes instead of %d", size, h.image.size))
@@ -131,7 +132,7 @@ func (b *daemonBackend) adopt(ctx finish.Context, im image, key []byte) (handle,
 	return nil, errors.Join(err, daemon.Leave())
 }
 
-// resume finds what an earlier process made.
+// resume takes over the objects of an earlier process.
 func (h *daemonHandle) resume(ctx finish.Context) error {
 	found, err := h.b.loops(h.image.id)
 	if err != nil {
@@ -149,14 +150,14 @@ func (h *daemonHandle) resume(ctx finish.Context) error {
 		return err
 	}
 	h.loop = found[0]
-	h.loop.Label = h.b.label(h.image.id) // even if the kernel does not say
+	h.loop.Label = h.b.label(h.image.id) // in case the kernel does not return it
 	if h.prior, err = readChanges(filepath.Join(h.b.v.runDir(h.image.id), changesFile)); err != nil {
 		return err
 	}
 	if err := h.daemon.Drop(ctx, h.cow()); err != nil {
 		return fmt.Errorf("end an earlier view: %w", err)
 	}
-	if size != h.image.size { // killed while it grew
+	if size != h.image.size { // killed while growing
 		return h.grow(ctx, h.image.size)
 	}
 	return h.refresh()
@@ -207,8 +208,8 @@ type daemonHandle struct {
 	image  image
 	daemon *storaged.Daemon
 	loop   loopdev.Device
-	prior  changes     // since marks of before the daemon was started
-	view   *daemonView // that is open, or nil
+	prior  changes     // since marks from before the daemon started
+	view   *daemonView // the open view, or nil
 }
 
 func (h *daemonHandle) path() string          { return h.loop.Path }
@@ -216,7 +217,7 @@ func (h *daemonHandle) lost() <-chan struct{} { return h.daemon.Gone() }
 
 func (h *daemonHandle) leave() error {
 	if h.view != nil {
-		_ = h.view.image.Close() // it ends with the next one who opens the device
+		_ = h.view.image.Close() // the next process that opens the device ends it
 	}
 	return h.daemon.Leave()
 }
@@ -230,20 +231,20 @@ func (h *daemonHandle) err() error {
 	}
 }
 
-// bare is for volumes of which there is no earlier snapshot. The storage daemon reads and
-// writes the image by way of the page cache, as others do, and keeps nothing of it.
+// bare is true while no changes are counted for an earlier snapshot. Storage daemon and direct
+// writers share the page cache, and the daemon has no cache of its own.
 func (h *daemonHandle) bare(ctx context.Context) (bool, error) {
 	counted, err := h.daemon.Counts(ctx)
 	return err == nil && !counted && len(h.prior) == 0 && h.view == nil, err
 }
 
-// cow is the file that has what was overwritten under a view.
+// cow is the file for blocks that are overwritten during a view.
 func (h *daemonHandle) cow() string { return filepath.Join(h.b.v.dir(h.image.id), cowFile) }
 
-// refresh gives the block device the size of the daemon's file.
+// refresh updates the size of the block device to that of the daemon's file.
 func (h *daemonHandle) refresh() error {
-	// The kernel remembers the size of the file for a second; before Linux 6.17, a loop
-	// device takes the size from there.
+	// The kernel caches the file's size for a second, and loop devices before Linux 6.17 use the
+	// cached size.
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, h.daemon.File(), unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE, &st); err != nil {
 		return &os.PathError{Op: "statx", Path: h.daemon.File(), Err: err}
@@ -270,11 +271,11 @@ func (h *daemonHandle) grow(ctx finish.Context, size int64) error {
 }
 
 func (h *daemonHandle) close(ctx finish.Context) error {
-	if err := flush(h.loop.Path); err != nil { // before it is counted
+	if err := flush(h.loop.Path); err != nil { // flushed first, so that all writes are counted
 		return err
 	}
 	known, err := h.changesSoFar(ctx)
-	if err != nil { // then the next snapshot reads everything
+	if err != nil { // the next snapshot then reads everything
 		h.b.v.o.Log.WarnContext(ctx, "changes of a volume are not known any more", "volume", h.image.id, "error", err)
 		known = nil
 	}
@@ -291,7 +292,7 @@ func (h *daemonHandle) close(ctx finish.Context) error {
 		remove(h.cow()), remove(filepath.Join(h.b.v.runDir(h.image.id), changesFile)))
 }
 
-// flush puts all data written to a block device on the disk.
+// flush writes all cached data of a block device to disk.
 func flush(device string) error {
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL, 0)
 	if err != nil {

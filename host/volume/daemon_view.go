@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// daemonView reads what the storage daemon shows of a moment.
+// daemonView reads the view that the storage daemon exports.
 type daemonView struct {
 	h       *daemonHandle
 	image   *nbd.Client
@@ -54,7 +54,7 @@ func (h *daemonHandle) show(ctx context.Context, mark string, still func(func() 
 	return &daemonView{h: h, image: image, size: h.image.size, written: written, changes: known}, nil
 }
 
-// ReadAt reads whole sectors, for nothing less can be decrypted.
+// ReadAt reads whole sectors, because smaller units cannot be decrypted.
 func (v *daemonView) ReadAt(b []byte, offset int64) (int, error) {
 	if offset < 0 || offset >= v.size || len(b) == 0 {
 		return outside(offset, len(b))
@@ -78,7 +78,7 @@ func (v *daemonView) ReadAt(b []byte, offset int64) (int, error) {
 	return int(n), nil
 }
 
-// outside is the answer to a read that has no byte of a device.
+// outside returns the result of a read that lies outside the device.
 func outside(offset int64, n int) (int, error) {
 	switch {
 	case offset < 0:
@@ -103,7 +103,7 @@ func (v *daemonView) read(b []byte, offset int64) error {
 
 func (v *daemonView) data(context.Context) (extent.List, error) { return v.written, nil }
 
-// inside turns ranges of the image into ranges of its content.
+// inside converts extents of the image to extents of its content.
 func (h *daemonHandle) inside(list extent.List) extent.List {
 	moved := make([]extent.Extent, 0, len(list))
 	for _, e := range list {
@@ -124,9 +124,9 @@ func (v *daemonView) close(ctx finish.Context) error {
 	return errors.Join(v.image.Close(), v.h.daemon.Drop(ctx, v.h.cow()))
 }
 
-// readImage returns what was ever written, and what has changed since each mark, as of the view
-// that is shown. It reads the list once, because an overwrite that is smaller than the daemon's
-// copy for the view makes more of it appear as written.
+// readImage returns the extents that were ever written, and the changes since each mark, at the
+// time of the exported view. It reads the list once, because an overwrite smaller than the daemon's
+// copy unit makes more of it appear as written.
 func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, known changes, err error) {
 	marks, bitmaps, err := h.daemon.Marks(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, know
 	return h.inside(written), h.prior.followedBy(known), nil
 }
 
-// changesSoFar returns what has changed since each mark on a device that is no longer in use.
+// changesSoFar returns the changes since each mark on a device that is no longer in use.
 func (h *daemonHandle) changesSoFar(ctx finish.Context) (changes, error) {
 	counted, err := h.daemon.Counts(ctx)
 	if err != nil || !counted {

@@ -27,16 +27,16 @@ type Device struct {
 
 	// The fields below are changed with the volume's lock held.
 	image  image
-	frozen *Frozen // the view that is open, or nil
-	// close has synced what was written; unsynced says that not all of it could be.
+	frozen *Frozen // the open view, or nil
+	// close has synced all writes; unsynced is the error if it could not.
 	synced   bool
 	unsynced error
 
-	filling atomic.Pointer[imageTarget] // that writes into the image, or nil
-	forced  atomic.Bool                 // its end by force has begun, and may have failed
+	filling atomic.Pointer[imageTarget] // writes into the image; or nil
+	forced  atomic.Bool                 // release has begun, and may have failed
 }
 
-// lock waits for the lock of the volume, and answers ErrLost if it is gone.
+// lock waits for the lock of the volume, and answers ErrLost if the device is gone.
 func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -73,7 +73,7 @@ func (d *Device) Err() error {
 
 func (d *Device) dir() string { return d.v.mountPoint(d.image.id) }
 
-// unmounted is lock for what needs the device for itself alone.
+// unmounted is lock for operations that need a device without a mount.
 func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
 	if unlock, err = d.lock(ctx); err != nil {
 		return nil, err
@@ -174,8 +174,7 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 		}
 		return err
 	}
-	// The kernel refuses to grow a mounted file system here, but resize2fs can grow an unmounted
-	// one.
+	// Here the kernel refuses to grow a mounted file system; resize2fs can grow an unmounted one.
 	if err := d.unmount(ctx); err != nil {
 		return err
 	}
@@ -186,12 +185,12 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 	return ext4.Mount(d.Path(), m.Dir)
 }
 
-// growPatience bounds how long a file system grows, which is a matter of its metadata. An
-// interrupted growth starts again.
+// growPatience bounds the growth of a file system, which takes time in proportion to its metadata.
+// An interrupted growth starts again.
 const growPatience = 30 * time.Minute
 
-// growUnmounted makes the file system as large as the device. Until it is complete a file says
-// so, for endGrowth.
+// growUnmounted grows the file system to the size of the device. A marker file exists until it has
+// finished, for endGrowth.
 func (d *Device) growUnmounted(ctx context.Context) error {
 	if _, _, err := ext4.Repair(ctx, d.Path(), true); err != nil {
 		return repairError(err)
@@ -207,8 +206,8 @@ func (d *Device) growUnmounted(ctx context.Context) error {
 	return unmark(mark)
 }
 
-// endGrowth puts right a file system that is not mounted if growUnmounted was interrupted. Its
-// files were not touched by that, so every repair is safe that e2fsck proposes.
+// endGrowth repairs an unmounted file system after an interrupted growUnmounted. Growth does not
+// touch files, so that every repair that e2fsck proposes is safe.
 func (d *Device) endGrowth(ctx context.Context) error {
 	mark := filepath.Join(d.v.dir(d.image.id), growFile)
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
@@ -224,12 +223,12 @@ func (d *Device) endGrowth(ctx context.Context) error {
 	return unmark(mark)
 }
 
-// unmark removes, durably, the file that says that something is under way.
+// unmark removes a marker file, durably.
 func unmark(mark string) error {
 	return errors.Join(remove(mark), durable.SyncDir(filepath.Dir(mark)))
 }
 
-// unmount takes back what Mount has mounted.
+// unmount undoes Mount.
 func (d *Device) unmount(ctx context.Context) error {
 	return finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return unmount(ctx, d.dir()) })
 }
@@ -359,16 +358,16 @@ func (d *Device) close(ctx context.Context) error {
 		return err
 	}
 	if err := syncAll(d.dir()); err != nil {
-		// A file system that has shut itself down writes no more, however often it is asked.
+		// A file system that has shut itself down rejects every write, and retrying does not help.
 		d.v.o.Log.ErrorContext(ctx, "volume is closed with unwritten data, which is lost", "volume", d.image.id, "error", err)
 		d.unsynced = fmt.Errorf("volume %s: %w: %w", d.image.id, ErrUnsynced, err)
 	}
 	d.synced = true
-	// That may have taken all the time there was.
+	// The steps before may have used up the time of ctx.
 	return finish.Do(ctx, finishPatience, d.end)
 }
 
-// end ends a device of which all is on the disk.
+// end ends a device after all its data is on disk.
 func (d *Device) end(ctx finish.Context) error {
 	if err := unmount(ctx, d.dir()); err != nil {
 		return err
@@ -383,9 +382,9 @@ func (d *Device) end(ctx finish.Context) error {
 		err = d.handle.close(ctx)
 	}
 	if err != nil {
-		// All is on the disk and nothing here uses it. A mount namespace that was made meanwhile
-		// may have a copy of the mount for as long as it exists: not a reason to keep the volume
-		// open.
+		// All data is on disk and nothing here uses it. A mount namespace that was created
+		// meanwhile may keep a copy of the mount for as long as it exists. That is no reason to
+		// keep the volume open.
 		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
 		return d.v.release(ctx, d.image.id)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// A volume that grows keeps what it has; its file system grows at once or with the next
+// TestExtend: a volume that grows keeps its content; its file system grows at once or with the next
 // mount.
 func TestExtend(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -76,7 +76,7 @@ func TestExtend(t *testing.T) {
 	})
 }
 
-// Blocks that are cleared read as zeros, or the program that clears them gets an error.
+// TestClearedBlocks: cleared blocks read as zeros, or the program that clears them gets an error.
 func TestClearedBlocks(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)
@@ -109,7 +109,7 @@ func TestClearedBlocks(t *testing.T) {
 	})
 }
 
-// A file system that e2fsck cannot put right is not mounted, and stays as it is.
+// TestUnrepairable: a file system that e2fsck cannot repair is not mounted, and stays unchanged.
 func TestUnrepairable(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		ctx := t.Context()
@@ -123,7 +123,7 @@ func TestUnrepairable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, at := range []int64{1024, 4096} { // the superblock, and the descriptors of groups
+		for _, at := range []int64{1024, 4096} { // the superblock, and the group descriptors
 			if _, err := target.WriteAt(bytes.Repeat([]byte{0x55}, 3072), at); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestUnrepairable(t *testing.T) {
 	})
 }
 
-// Slight damage is repaired, and reported.
+// TestRepaired: slight damage is repaired, and reported.
 func TestRepaired(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)
@@ -159,7 +159,7 @@ func TestRepaired(t *testing.T) {
 	}
 	w.close(d)
 	d = w.attach(spec)
-	// A file whose inode is gone, and a file system that says that something is wrong.
+	// A file whose inode is gone, and a file system that is marked as faulty.
 	for _, request := range []string{"clri file", "set_super_value state 2"} {
 		if out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", request, d.Path()).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

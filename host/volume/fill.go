@@ -58,17 +58,16 @@ func (d *Device) endFilling() error {
 	return nil
 }
 
-// A target writes past the page cache, which takes half the time: whole pages from aligned
-// buffers.
+// A target bypasses the page cache with whole pages from aligned buffers, which halves the time.
 const (
 	pageSize     = 4096
 	bufferSize   = 1 << 20
-	bufferNumber = 2 // writes under way at once
+	bufferNumber = 2 // concurrent writes
 )
 
-// target is a block device.
+// target writes to a block device.
 type target struct {
-	cached  *os.File // reads, and writes less than a page
+	cached  *os.File // for reads, and for writes smaller than a page
 	direct  *os.File
 	buffers chan []byte
 	memory  []byte

@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/luks"
 )
 
-// imageTarget writes into the image itself, past the block device and its encryption: several
-// times as fast. The device is not used otherwise meanwhile, and changes are not counted.
+// imageTarget writes into the image directly, bypassing the block device and its encryption, which
+// is several times as fast. The device is not used meanwhile, and changes are not counted.
 type imageTarget struct {
 	image   image
 	file    *os.File
@@ -21,9 +21,9 @@ type imageTarget struct {
 	release func()   // called once
 	buffers sync.Pool
 
-	parts sync.Mutex // held while part of a sector is replaced
+	parts sync.Mutex // locked while part of a sector is replaced
 
-	mu    sync.RWMutex // held for reading while the files are in use
+	mu    sync.RWMutex // read-locked while the files are in use
 	ended bool
 }
 
@@ -42,7 +42,7 @@ func newImageTarget(im image, device string, release func()) (*imageTarget, erro
 	}, nil
 }
 
-// ReadAt reads written parts. Others are undefined.
+// ReadAt reads written parts. The rest is undefined.
 func (t *imageTarget) ReadAt(b []byte, offset int64) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/host/volume"
 )
 
-// What is written to a target in parts of any size is there.
+// TestFill: a target keeps writes of any size.
 func TestFill(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(16 * mib)
@@ -58,7 +58,8 @@ func TestFill(t *testing.T) {
 	w.close(d)
 }
 
-// Data written past the device is on the device, is exclusive meanwhile, and ends with it.
+// TestFillEnds: a target that writes into the image is exclusive, ends with the device, and its
+// data is on the device.
 func TestFillEnds(t *testing.T) {
 	kinds(t, 16*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)

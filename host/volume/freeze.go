@@ -15,16 +15,16 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// freezeBudget is how long writers may have to wait for a cut.
+// freezeBudget bounds how long a cut may block writers.
 const freezeBudget = 100 * time.Millisecond
 
-// freezeAttempts to keep within the budget.
+// freezeAttempts bounds the attempts to freeze within freezeBudget.
 const freezeAttempts = 3
 
-// errTooSlow says that writers have waited long enough.
+// errTooSlow means that the freeze exceeded freezeBudget.
 var errTooSlow = fmt.Errorf("the file system could not be held still within %v", freezeBudget)
 
-// errRestless says that the file system does not come to rest.
+// errRestless means that the file system could not be frozen.
 var errRestless = errors.New("the file system could not be held still")
 
 // Frozen is the content of a device at one moment.
@@ -34,7 +34,7 @@ type Frozen struct {
 	size int64
 	took time.Duration
 
-	mu    sync.RWMutex // held for reading by reads
+	mu    sync.RWMutex // read-locked by reads
 	ended bool
 }
 
@@ -91,8 +91,8 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	return f, err
 }
 
-// hold runs cut while nothing is written to a mounted file system, and returns how long that took.
-// It answers errTooSlow if writers came back before cut had ended.
+// hold runs cut while a mounted file system is frozen, and returns how long it was frozen. It
+// answers errTooSlow if the file system was thawed before cut had ended.
 func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err error) {
 	dir, err := os.Open(d.dir())
 	if err != nil {
@@ -137,14 +137,14 @@ type stillness struct {
 	dir   *os.File
 	begun time.Time
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	ended bool
-	late  bool // it was ended because of the time
+	late  bool // the timer or the guard ended it
 	took  time.Duration
 	err   error
 }
 
-// end thaws, once.
+// end thaws the file system, once.
 func (h *stillness) end(late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +154,7 @@ func (h *stillness) end(late bool) {
 	h.ended = true
 	frozen, err := ext4.Thaw(h.dir)
 	h.err = err
-	h.late = late || !frozen // the guard was quicker
+	h.late = late || !frozen // the guard thawed it before
 	h.took = time.Since(h.begun)
 }
 
@@ -208,7 +208,7 @@ func (f *Frozen) Close(ctx finish.Context) error {
 	return f.end(ctx)
 }
 
-// end is Close with the lock held.
+// end is Close; the caller holds the lock.
 func (f *Frozen) end(ctx finish.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

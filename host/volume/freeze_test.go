@@ -98,8 +98,8 @@ func hammering(t *testing.T, dir string) (stop func()) {
 	return stop
 }
 
-// A view does not change while others write, and is a file system that a second volume
-// can be made of.
+// TestViewStaysWhileOthersWrite: a view does not change while others write, and is a file system
+// from which a second volume can be made.
 func TestViewStaysWhileOthersWrite(t *testing.T) {
 	const size = 64 * mib
 	kinds(t, size, func(t *testing.T, w *world, spec volume.Spec) {
@@ -209,8 +209,8 @@ func restore(t *testing.T, w *world, f *volume.Frozen, spec volume.Spec) {
 	w.close(d)
 }
 
-// Blocks outside of Changed are unchanged, for any operations between marks; and after a kill it
-// says that it does not know.
+// TestChangesModel: blocks outside of Changed are unchanged, for any operations between marks;
+// after a kill, changes are reported as unknown.
 func TestChangesModel(t *testing.T) {
 	const size, block = 8 * mib, 4096
 	w := newWorld(t)
@@ -232,13 +232,12 @@ func TestChangesModel(t *testing.T) {
 	})
 }
 
-// few makes rapid content with less than usual, unless told otherwise: a step takes a
-// tenth of a second.
+// few reduces the number of rapid's checks, unless it is set: a step takes a tenth of a second.
 func few(t *testing.T) {
 	t.Helper()
 	checks := "5"
 	if testing.Short() {
-		checks = "15" // of which rapid plays a fifth, with half of the steps
+		checks = "15" // of which rapid runs a fifth, with half of the steps
 	}
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "15"} {
 		f := flag.Lookup(name)
@@ -251,7 +250,7 @@ func few(t *testing.T) {
 	}
 }
 
-// model is what a volume ought to have.
+// model is the expected state of a volume.
 type model struct {
 	t       *rapid.T
 	w       *world
@@ -264,10 +263,10 @@ type model struct {
 	count   int
 }
 
-// past is what there was when a mark was set.
+// past is the state at a mark.
 type past struct {
 	content []byte
-	known   bool // it has to be known what changed since
+	known   bool // changes since then must be known
 }
 
 func (m *model) must(err error) {
@@ -342,7 +341,7 @@ func (m *model) reopen(*rapid.T) {
 	m.attach(m.w.Volumes)
 }
 
-// restart drops everything, as a daemon that is killed does.
+// restart drops everything, as a killed daemon does.
 func (m *model) restart(*rapid.T) {
 	m.w.reopen()
 	m.attach(m.w.Volumes)
@@ -369,16 +368,16 @@ func (m *model) attach(v *volume.Volumes) {
 	m.must(err)
 }
 
-// A file system can be held still while others write as much as they can, for as long as a freeze
-// lets them wait: it thaws itself, before the guard does. On a server that stands still meanwhile,
-// it is tried again.
+// TestFreezeIsShort freezes a file system under heavy writes, for as long as a freeze lets writers
+// wait: it thaws by itself, before the guard does. On a server that stalls meanwhile, it is tried
+// again.
 func TestFreezeIsShort(t *testing.T) {
 	w := newWorld(t)
 	d, dir := w.mounted(encrypted(1024 * mib))
 	stop := hammering(t, dir)
 	for held := false; !held; {
 		f := freeze(t, d, "mark")
-		held = f.Took() > 0 // or else the time was over, and the view is as after a loss of power
+		held = f.Took() > 0 // otherwise the time was over, and the view is as after a power failure
 		endView(t, f)
 	}
 	stop()

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// What is killed while a file system grows before it is mounted leaves one that the next mount
-// puts right, with all that was in it.
+// TestGrowthKilled: after a kill during the growth of an unmounted file system, the next mount
+// repairs it, with all its content.
 func TestGrowthKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, _ := w.mounted(spec)
@@ -56,7 +56,7 @@ func TestGrowthKilled(t *testing.T) {
 				ended <- err
 			}()
 			err := killDuring(ended, "resize2fs", time.Duration(rand.Int64N(int64(15*time.Millisecond))), kill)
-			// The kill may also have come when the file system was mounted already.
+			// The kill may also have come after the mount.
 			if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrLost) && !errors.Is(err, volume.ErrUnsynced) {
 				t.Fatal(err)
 			}
@@ -89,8 +89,8 @@ func TestGrowthKilled(t *testing.T) {
 	})
 }
 
-// killDuring waits for a child of this process that runs a program, and calls kill some time
-// after it has begun. It returns what ended has.
+// killDuring waits for a child of this process that runs a program, and calls kill some time after
+// it has started. It returns the value of ended.
 func killDuring(ended <-chan error, program string, after time.Duration, kill func(pid int) error) error {
 	for {
 		select {

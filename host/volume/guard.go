@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/ext4"
 )
 
-// guardPatience is after how long a guard thaws without a message from its master.
+// guardPatience is how long a guard waits for its parent's message before it thaws.
 const guardPatience = 10 * freezeBudget
 
-// The messages between a guard and its master.
+// Messages between a guard and its parent.
 const (
 	guardReady   = "ready\n"
 	guardDismiss = "over\n"
@@ -40,24 +40,25 @@ func Guard(dir string, in *os.File, out io.Writer) error {
 	for errors.Is(err, unix.EINTR) {
 		_, err = unix.Poll([]unix.PollFd{{Fd: int32(in.Fd()), Events: unix.POLLIN}}, int(guardPatience.Milliseconds()))
 	}
-	// What is not frozen is not disturbed: there is no need to know who said what.
+	// Thawing a file system that is not frozen does nothing, so the reason for waking up does not
+	// matter.
 	_, thawErr := ext4.Thaw(d)
 	return errors.Join(err, thawErr)
 }
 
-// guardProcess watches over one freeze.
+// guardProcess is the guard of one freeze.
 type guardProcess struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 }
 
-// guard starts a process that thaws a directory if this one dies.
+// guard starts a process that thaws a directory if this process dies.
 func (v *Volumes) guard(dir string) (*guardProcess, error) {
 	if len(v.o.Guard) == 0 {
 		return nil, errors.New("no guard would thaw it again")
 	}
 	argv := append(v.o.Guard[1:len(v.o.Guard):len(v.o.Guard)], dir)
-	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // a frozen file system is thawed even if the caller stops waiting
+	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // it must thaw even if the caller stops waiting
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -78,27 +79,26 @@ func (v *Volumes) guard(dir string) (*guardProcess, error) {
 	return g, nil
 }
 
-// dismiss ends the guard and waits for it: it has the directory open.
+// dismiss ends the guard and waits for it, because it has the directory open.
 func (g *guardProcess) dismiss() error {
 	_, err := io.WriteString(g.in, guardDismiss)
-	if errors.Is(err, syscall.EPIPE) { // it has ended already
+	if errors.Is(err, syscall.EPIPE) { // it has already ended
 		err = nil
 	}
 	return errors.Join(err, g.in.Close(), g.cmd.Wait())
 }
 
-// throttledBytes is how much unwritten data a volume may have while it is about to be frozen,
-// which has to be written meanwhile.
+// throttledBytes bounds the unwritten data of a volume just before a freeze. The freeze has to
+// write it while writers wait.
 const throttledBytes = 8 << 20
 
-// throttle keeps writers from having much unwritten data, as far as the kernel can do that,
-// until unthrottle is called.
+// throttle bounds the unwritten data of writers until unthrottle, where the kernel supports it.
 func throttle(device string) (err error) {
 	return setDirtyLimits(device, [][2]string{{"max_bytes", strconv.Itoa(throttledBytes)}, {"strict_limit", "1"}})
 }
 
-// unthrottle ends throttle, even an earlier process's: the limits of a device outlive this process and,
-// with loop devices, their use for a volume.
+// unthrottle undoes throttle, even an earlier process's: the limits belong to the device and
+// outlive the process and, for loop devices, the volume.
 func unthrottle(device string) error {
 	return setDirtyLimits(device, [][2]string{{"strict_limit", "0"}, {"max_ratio", "100"}})
 }

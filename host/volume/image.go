@@ -20,14 +20,14 @@ import (
 // Files in the directory of a volume.
 const (
 	imageFile   = "image"
-	unfinished  = "image.tmp"   // an image that is being made
-	cowFile     = "overwritten" // what was overwritten since the cut of a view
-	changesFile = "changes"     // since earlier cuts, while the volume is closed
-	formatFile  = "formatting"  // there while a file system is being made
-	growFile    = "growing"     // there while resize2fs changes a file system
+	unfinished  = "image.tmp"   // an image under construction
+	cowFile     = "overwritten" // blocks that were overwritten during a view
+	changesFile = "changes"     // since earlier cuts; exists while the volume is closed
+	formatFile  = "formatting"  // exists while mkfs runs
+	growFile    = "growing"     // exists while resize2fs runs
 )
 
-// sizeUnit is what sizes are multiples of.
+// sizeUnit is the unit of volume sizes.
 const sizeUnit = 1 << 20
 
 func (v *Volumes) dir(id hangar.VolumeID) string { return filepath.Join(v.o.Dir, string(id)) }
@@ -113,7 +113,7 @@ func (v *Volumes) Verify(ctx context.Context, spec Spec) error {
 	return err
 }
 
-// inspect returns the image of a volume, if it can be opened.
+// inspect returns the image of a volume that can be opened.
 func (v *Volumes) inspect(spec Spec) (image, error) {
 	im := image{id: spec.ID, path: v.imagePath(spec.ID), payload: spec.payload(), whole: spec.Allocate}
 	f, err := os.OpenFile(im.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -152,7 +152,7 @@ func (v *Volumes) inspect(spec Spec) (image, error) {
 	return im, nil
 }
 
-// unlockError says in this package's errors why a header was not unlocked.
+// unlockError translates an error of luks.Unlock to this package's.
 func unlockError(err error) error {
 	switch {
 	case errors.Is(err, luks.ErrWrongKey):
@@ -194,7 +194,7 @@ func (v *Volumes) Remove(ctx finish.Context, id hangar.VolumeID) error {
 	return durable.SyncDir(v.o.Dir)
 }
 
-// destroyKey does nothing to what is no image of ours.
+// destroyKey changes nothing in a file that is not one of our images.
 func destroyKey(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -248,7 +248,7 @@ func (v *Volumes) Room(ctx context.Context) (Room, error) {
 	return room, nil
 }
 
-// remove removes a file that may not be there.
+// remove removes a file. A missing file is not an error.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -256,15 +256,15 @@ func remove(path string) error {
 	return nil
 }
 
-// isBlank reports whether nothing was ever written into an image.
+// isBlank reports whether an image was never written to.
 func (i image) isBlank() (bool, error) {
 	f, err := os.Open(i.path)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
-	// Pages that were read from allocated, unwritten blocks count as data, too, as long as they
-	// are in the page cache.
+	// Cached pages of allocated but unwritten blocks count as data, so they are dropped from the
+	// page cache first.
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return false, &fs.PathError{Op: "fadvise", Path: i.path, Err: err}
 	}
@@ -275,8 +275,8 @@ func (i image) isBlank() (bool, error) {
 	return false, err
 }
 
-// take takes the room of the first bytes of the file from the disk, if all of it is to be
-// taken. Where that is so already it costs next to nothing.
+// take allocates the first bytes of the file, for an image that is to be allocated in full.
+// Repeating it is cheap.
 func (i image) take(bytes int64) error {
 	if !i.whole {
 		return nil
@@ -292,7 +292,7 @@ func (i image) take(bytes int64) error {
 	return err
 }
 
-// blank makes what was written unwritten.
+// blank turns all written extents back into unwritten ones.
 func (i image) blank() error {
 	mode := uint32(unix.FALLOC_FL_PUNCH_HOLE)
 	if i.whole {

@@ -14,7 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// What is not an image of the volume is refused for its own reason, and left as it is.
+// TestDamage: a file that is not an image of the volume is refused with its own reason, and left
+// unchanged.
 func TestDamage(t *testing.T) {
 	const size = 8 * mib
 	flip := func(at int64) func(*testing.T, *os.File) {
@@ -113,7 +114,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// Images are files of the directory and nothing else.
+// TestImageIsNoLink: an image must be a file in the directory.
 func TestImageIsNoLink(t *testing.T) {
 	w := newWorld(t)
 	spec := plain(8 * mib)
@@ -133,13 +134,13 @@ func TestImageIsNoLink(t *testing.T) {
 	}
 }
 
-// Who destroys a volume leaves nothing of its key.
+// TestRemoveDestroysTheKey: after Remove, nothing of the key is left on the disk.
 func TestRemoveDestroysTheKey(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(8 * mib)
 	w.create(spec)
 	image := w.image(spec)
-	kept := filepath.Join(t.TempDir(), "kept") // as a file system may keep the blocks of a file that is gone
+	kept := filepath.Join(t.TempDir(), "kept") // as a file system may keep the blocks of a removed file
 	if err := os.Link(image, kept); err != nil {
 		t.Skip("no hard links: ", err)
 	}
@@ -154,7 +155,7 @@ func TestRemoveDestroysTheKey(t *testing.T) {
 	}
 }
 
-// A crash while an image is made leaves none.
+// TestUnfinishedImage: a crash during the creation of an image leaves none.
 func TestUnfinishedImage(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(8 * mib)

@@ -46,31 +46,31 @@ type kernelBackend struct {
 	mapper dm.Mapper
 }
 
-// Suffixes of names. The loop device of the image has the name of the volume.
+// Suffixes of device names. The loop device of the image has no suffix.
 const (
 	originSuffix = ".origin"
 	pastSuffix   = ".past"
 	viewSuffix   = ".view"
 	copiesSuffix = ".copies" // of a loop device
-	goneSuffix   = "-gone-"  // of what ends with its last user, and reaches no disk until then
+	goneSuffix   = "-gone-"  // of an abandoned device; it ends with its last user, and reaches no disk until then
 )
 
 func newKernelBackend(v *Volumes) *kernelBackend {
 	return &kernelBackend{v: v, mapper: dm.Mapper{Lock: v.o.Run}}
 }
 
-// names is what all names of the instance begin with.
+// names is the prefix of all names of the instance.
 func (k *kernelBackend) names() string { return "hangar-" + k.v.o.Instance + "-" }
 
-// name of the device that the volume is.
+// name is the name of a volume's block device.
 func (k *kernelBackend) name(id hangar.VolumeID) string { return k.names() + string(id) }
 
-// copies is the file for what is overwritten while there is a view of a volume.
+// copies is the file for blocks that are overwritten during a view.
 func (k *kernelBackend) copies(id hangar.VolumeID) string {
 	return filepath.Join(k.v.dir(id), cowFile)
 }
 
-// kernelTargets are what the backend needs of the kernel, by module.
+// kernelTargets are the device mapper targets that the backend needs, with their kernel modules.
 var kernelTargets = []struct{ target, module string }{
 	{dm.TargetLinear, "dm-mod"},
 	{dm.TargetCrypt, "dm-crypt"},
@@ -82,7 +82,7 @@ func (k *kernelBackend) check(ctx context.Context) error {
 	if err := require(map[string]string{dm.Program: dm.Package}); err != nil {
 		return err
 	}
-	// The node may be there, made by hand, without anything behind it.
+	// The node may have been made by hand, without a driver behind it.
 	f, err := os.OpenFile(dm.Control, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("the kernel has no device mapper: %w", err)
@@ -96,7 +96,7 @@ func (k *kernelBackend) check(ctx context.Context) error {
 		if slices.Contains(has, need.target) {
 			continue
 		}
-		// Targets are loaded when they are first used; whether that works shows here.
+		// The kernel loads targets on first use; modprobe tests whether that works.
 		_ = exec.CommandContext(ctx, "modprobe", need.module).Run()
 		if has, err = k.mapper.Targets(ctx); err != nil {
 			return err
@@ -105,12 +105,12 @@ func (k *kernelBackend) check(ctx context.Context) error {
 			return fmt.Errorf("the kernel's device mapper has no target %s: load the module %s", need.target, need.module)
 		}
 	}
-	// Commands of a killed process come to their end first.
+	// Commands of a killed process may still be running.
 	return k.mapper.Settle(ctx)
 }
 
 func (k *kernelBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
-	// Changes are not counted from now on.
+	// This backend does not count changes.
 	if err := errors.Join(remove(filepath.Join(k.v.dir(im.id), changesFile)), durable.SyncDir(k.v.dir(im.id))); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (k *kernelBackend) open(ctx context.Context, im image, key []byte) (handle,
 	} else {
 		err = k.mapper.Create(ctx, name, dm.Linear(im.size, loop), false)
 	}
-	// From now on, the loop device ends with the last device over it.
+	// From now on, the loop device ends with the last device on top of it.
 	if err := errors.Join(err, loopdev.Detach(loop)); err != nil {
 		return nil, err
 	}
@@ -141,16 +141,16 @@ func attach(name, label string) (string, error) {
 	return loopdev.Attach(f, loopdev.Config{Label: label, BlockSize: blockSize, Direct: true})
 }
 
-// inDir is for loop devices of the images of an instance, also of such that were removed.
+// inDir reports whether a loop device's file is an image of this instance, even a removed one.
 func (k *kernelBackend) inDir(file string) bool { return strings.HasPrefix(file, k.v.o.Dir+"/") }
 
-// labelled returns the loop devices that have a label.
+// labelled returns the loop devices with a label.
 func (k *kernelBackend) labelled(label string) ([]loopdev.Device, error) {
 	all, err := loopdev.List(k.inDir)
 	return slices.DeleteFunc(all, func(d loopdev.Device) bool { return d.Label != label }), err
 }
 
-// detach ends the loop devices that have a label.
+// detach ends the loop devices with a label.
 func (k *kernelBackend) detach(ctx finish.Context, label string) error {
 	found, err := k.labelled(label)
 	if err != nil {
@@ -164,7 +164,7 @@ func (k *kernelBackend) detach(ctx finish.Context, label string) error {
 	return nil
 }
 
-// unlock makes the device of what is encrypted.
+// unlock makes the decrypted device of an encrypted one.
 func (k *kernelBackend) unlock(ctx context.Context, device, name string, key []byte) error {
 	cmd := exec.CommandContext(ctx, luks.Program, "open", "--type", "luks1", "--key-file", "-", "--allow-discards", device, name)
 	cmd.Stdin = bytes.NewReader(luks.Passphrase(key))
@@ -180,7 +180,7 @@ func (k *kernelBackend) handle(im image, loop string) *kernelHandle {
 	return &kernelHandle{kernel: k, image: im, name: k.name(im.id), loop: loop, gone: make(chan struct{})}
 }
 
-// states are the devices of a volume by suffix of their names.
+// states returns the devices of a volume by name suffix.
 func (k *kernelBackend) states(ctx context.Context, id hangar.VolumeID) (map[string]dm.State, error) {
 	list, err := k.mapper.List(ctx, k.name(id))
 	if err != nil {
@@ -222,8 +222,8 @@ func (k *kernelBackend) adopt(ctx finish.Context, im image, _ []byte) (handle, e
 			return nil, err
 		}
 	}
-	// Over the loop device alone, and as large as the image has become. Who made the image
-	// larger may have been killed before the loop device knew.
+	// The device must be on top of the loop device alone, at the size of the image. A killed
+	// process may have grown the image but not the loop device.
 	if err := loopdev.Refresh(h.loop); err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (k *kernelBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 			}
 		}
 		if err := k.mapper.Remove(ctx, s.Name); err != nil && ctx.Err() == nil {
-			// It is still mounted by an unknown process.
+			// An unknown process still has it mounted.
 			k.v.o.Log.WarnContext(ctx, "block device lingers", "volume", id, "error", err)
 			err = k.mapper.Abandon(ctx, s.Name, s.Name+goneSuffix+rand.Text())
 			if err != nil {
@@ -290,8 +290,8 @@ func (k *kernelBackend) list(ctx context.Context) ([]hangar.VolumeID, error) {
 		if !ok {
 			continue
 		}
-		id, _, _ := strings.Cut(rest, ".") // not of what is gone: that is no id
-		// Another instance may have a name that begins as this one's does.
+		id, _, _ := strings.Cut(rest, ".") // abandoned devices have no valid id
+		// Another instance's name may start with this one's.
 		if id := hangar.VolumeID(id); id.Valid() && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
@@ -299,22 +299,22 @@ func (k *kernelBackend) list(ctx context.Context) ([]hangar.VolumeID, error) {
 	return ids, nil
 }
 
-// kernelHandle is a volume that is open.
+// kernelHandle is an open volume.
 type kernelHandle struct {
 	kernel *kernelBackend
 	name   string
-	loop   string        // device of the image
-	gone   chan struct{} // never closed: nothing but this process ends a device
+	loop   string        // block device of the image
+	gone   chan struct{} // never closed: only this process ends a device
 
-	mu    sync.Mutex // one changes the devices at a time
+	mu    sync.Mutex // serializes changes of the devices
 	image image
-	view  *kernelView // nil: none
+	view  *kernelView // nil: no view
 }
 
 func (h *kernelHandle) path() string { return dm.Path(h.name) }
 
-// replace puts the device of a size over another one, if it is not what it is already.
-// What is written waits meanwhile, for a moment.
+// replace puts the volume's device on top of another one, with a given size, unless it is so
+// already. Writes wait for a moment meanwhile.
 func (h *kernelHandle) replace(ctx finish.Context, under string, size int64) error {
 	table, err := h.kernel.mapper.Tabled(ctx, h.name)
 	if err != nil {
@@ -330,7 +330,7 @@ func (h *kernelHandle) replace(ctx finish.Context, under string, size int64) err
 	return h.swap(ctx, h.name, table.Over(under).Sized(size))
 }
 
-// swap gives a device another table.
+// swap replaces the table of a device.
 func (h *kernelHandle) swap(ctx finish.Context, name string, table dm.Table) error {
 	if err := h.kernel.mapper.Load(ctx, name, table); err != nil {
 		return err
@@ -369,7 +369,7 @@ func (h *kernelHandle) grow(ctx finish.Context, size int64) error {
 	return nil
 }
 
-// extendFile makes a file as large as it is to be, for good.
+// extendFile enlarges a file, durably.
 func extendFile(name string, size int64) error {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -385,7 +385,7 @@ func extendFile(name string, size int64) error {
 	return f.Sync()
 }
 
-// bare is false: the kernel encrypts as fast as we would.
+// bare is false: the kernel encrypts as fast as we could.
 func (h *kernelHandle) bare(context.Context) (bool, error) { return false, nil }
 
 func (h *kernelHandle) lost() <-chan struct{} { return h.gone }
@@ -414,7 +414,7 @@ func (h *kernelHandle) close(ctx finish.Context) error {
 	return h.kernel.release(ctx, h.image.id)
 }
 
-// deviceNumber is a block device as tables name it.
+// deviceNumber returns the number of a block device as in tables.
 func deviceNumber(device string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {

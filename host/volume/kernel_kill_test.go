@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// victim is set for the process that is killed, to what it needs to know.
+// victim is the environment variable with the configuration of the process to be killed.
 const victim = "HANGAR_TEST_KERNEL_VICTIM"
 
 // TestKernelVictim is not a test: it is what TestKernelKill kills.
@@ -54,8 +54,8 @@ func TestKernelVictim(t *testing.T) {
 	}
 }
 
-// A daemon is killed at any moment while it makes views of a volume, ends them and lets it grow:
-// writers are not held up, nothing that was synced is lost, and the next daemon finds a volume
+// TestKernelKill kills a daemon at any moment while it makes views of a volume, ends them and
+// extends it: writers are not blocked, no synced data is lost, and the next daemon finds a volume
 // without a view.
 func TestKernelKill(t *testing.T) {
 	r := newKernelRig(t)
@@ -83,7 +83,7 @@ func TestKernelKill(t *testing.T) {
 		r.kill(t, im)
 		n := w.end(t)
 		unmountDir(t, dir)
-		// It is given up as it is this time, and not taken back.
+		// This time it is released, and not adopted.
 		if err := r.check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func deviceSize(device string) (int64, error) {
 	return f.Seek(0, io.SeekEnd)
 }
 
-// kill starts a daemon that does a lot and kills it while it does.
+// kill starts a busy daemon and kills it.
 func (r *kernelRig) kill(t *testing.T, im image) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKernelVictim$")
@@ -194,7 +194,7 @@ func record(n uint64) []byte {
 	return bytes.Repeat(binary.BigEndian.AppendUint64(nil, n), recordSize/8)
 }
 
-// readRecords returns how many records there are.
+// readRecords returns the number of records.
 func readRecords(t *testing.T, name string) uint64 {
 	t.Helper()
 	content := must(os.ReadFile(name))(t)

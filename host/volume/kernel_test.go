@@ -135,8 +135,8 @@ func mount(t *testing.T, device string) string {
 	return dir
 }
 
-// freeze returns a function that holds the writers of a mounted file system while another runs,
-// and stores how long that took.
+// freeze returns a function that runs another while a mounted file system is frozen, and stores how
+// long that took.
 func freeze(t *testing.T, dir string, waited *time.Duration) func(func() error) error {
 	t.Helper()
 	return func(do func() error) error {
@@ -193,8 +193,8 @@ func eachKind(t *testing.T, test func(t *testing.T, encrypted bool)) {
 	}
 }
 
-// A view has what was written before it and nothing that was written afterwards, and the
-// file for copies has nothing plain.
+// TestKernelView: a view has everything written before it and nothing written afterwards, and the
+// file for copies has no plaintext.
 func TestKernelView(t *testing.T) {
 	eachKind(t, func(t *testing.T, encrypted bool) {
 		r := newKernelRig(t)
@@ -250,7 +250,7 @@ func TestKernelView(t *testing.T) {
 		if must(allocated(r.copies(im.id)))(t).Length() == 0 {
 			t.Error("nothing was copied")
 		}
-		// The view is a file system that was cut off power.
+		// The view is a file system as after a power failure.
 		restored := filepath.Join(t.TempDir(), "restored")
 		f := must(os.Create(restored))(t)
 		for _, e := range data {
@@ -287,7 +287,7 @@ func TestKernelView(t *testing.T) {
 	})
 }
 
-// A volume grows while it is used, and while there is a view of it.
+// TestKernelGrow: a volume grows while it is in use, and during a view.
 func TestKernelGrow(t *testing.T) {
 	eachKind(t, func(t *testing.T, encrypted bool) {
 		r := newKernelRig(t)

@@ -33,13 +33,13 @@ func (h *kernelHandle) makeView(ctx context.Context, still func(func() error) er
 	if err != nil {
 		return nil, fmt.Errorf("file for copies: %w", err)
 	}
-	// From its first use on, it ends with the last one.
+	// The loop device ends with its last user, if it has had any.
 	defer func() { err = errors.Join(err, loopdev.Detach(copies)) }()
 	table, err := h.kernel.mapper.Tabled(ctx, h.name)
 	if err != nil {
 		return nil, err
 	}
-	// An origin looks for its snapshots when it begins.
+	// An origin looks for its snapshots when it is created.
 	if err := h.kernel.mapper.Create(ctx, past, dm.Snapshot(size, h.loop, copies), false); err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (h *kernelHandle) makeView(ctx context.Context, still func(func() error) er
 	return &kernelView{handle: h, content: f, before: before, after: after, size: h.image.size}, nil
 }
 
-// syncDevice puts below a block device what was written to it and to no file system.
+// syncDevice flushes what was written to a block device without a file system.
 func syncDevice(device string) error {
 	f, err := os.Open(device)
 	if err != nil {
@@ -82,8 +82,8 @@ func syncDevice(device string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// attachCopies makes the file for copies and a loop device of it. It has room for all of
-// the image and takes what is copied.
+// attachCopies makes the file for copies and its loop device. The file is sparse, and has room for
+// the whole image.
 func (h *kernelHandle) attachCopies(size int64) (string, error) {
 	name := h.kernel.copies(h.image.id)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -97,7 +97,7 @@ func (h *kernelHandle) attachCopies(size int64) (string, error) {
 	return attach(name, h.name+copiesSuffix)
 }
 
-// endView puts the device over the image again and removes the view, even a partial one.
+// endView puts the device back on the image and removes the view, even a partial one.
 func (h *kernelHandle) endView(ctx finish.Context) error {
 	states, err := h.kernel.states(ctx, h.image.id)
 	if err != nil {
@@ -125,11 +125,11 @@ func (h *kernelHandle) endView(ctx finish.Context) error {
 	return remove(h.kernel.copies(h.image.id))
 }
 
-// kernelView is a volume as it was.
+// kernelView is a volume at an earlier moment.
 type kernelView struct {
 	handle  *kernelHandle
 	content *os.File
-	// before and after are the image's data on disk, around the moment.
+	// before and after are the image's allocated extents just before and after the cut.
 	before, after extent.List
 	size          int64
 }
@@ -137,9 +137,9 @@ type kernelView struct {
 func (v *kernelView) ReadAt(p []byte, off int64) (int, error) { return v.content.ReadAt(p, off) }
 
 func (v *kernelView) data(ctx context.Context) (extent.List, error) {
-	// Nothing is discarded below a view, so data at its moment is data afterwards. For blocks
-	// close to it, the old image decides: a block that was a hole in it reads as zeros, which no
-	// encryption makes, and which count as a hole if they are plain.
+	// Nothing is discarded below a view, so what was allocated at the cut is allocated after it.
+	// For blocks that were allocated around the cut, the old image decides: a hole in it reads as
+	// zeros. Encrypted data is never zero, and plain zeros may count as a hole.
 	list := v.after.Intersect(v.before)
 	past, err := os.Open(dm.Path(v.handle.name + pastSuffix))
 	if err != nil {
@@ -161,7 +161,7 @@ func (v *kernelView) data(ctx context.Context) (extent.List, error) {
 	return inside, nil
 }
 
-// nonzero returns the blocks of an extent that have anything but zeros.
+// nonzero returns the blocks of an extent that are not all zeros.
 func nonzero(ctx context.Context, r io.ReaderAt, e extent.Extent) (extent.List, error) {
 	var found []extent.Extent
 	buf := make([]byte, 256*blockSize)
@@ -192,8 +192,7 @@ func zeros(b []byte) bool {
 	return true
 }
 
-// changed is not known: device mapper copies what is overwritten and keeps no account of
-// it beyond the life of a view.
+// changed is never known: device mapper records overwritten blocks only during a view.
 func (v *kernelView) changed(context.Context, string) (extent.List, bool, error) {
 	return nil, false, nil
 }
@@ -212,7 +211,7 @@ func (v *kernelView) close(ctx finish.Context) error {
 	return nil
 }
 
-// allocated returns the parts of a file that are no holes.
+// allocated returns the extents of a file that are not holes.
 func allocated(name string) (extent.List, error) {
 	f, err := os.Open(name)
 	if err != nil {

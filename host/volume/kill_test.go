@@ -34,7 +34,7 @@ type fataler interface {
 	Fatal(args ...any)
 }
 
-// daemonPID is the storage daemon of a volume.
+// daemonPID is the process of a volume's storage daemon.
 func daemonPID(t fataler, w *world, spec volume.Spec) int {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(w.options.Run, string(spec.ID), "pid"))
@@ -56,10 +56,10 @@ func killDaemon(t fataler, w *world, spec volume.Spec) {
 	}
 }
 
-// journal appends records that tell whether they are whole.
+// journal appends self-checking records.
 type journal struct {
 	file   *os.File
-	synced atomic.Uint32 // records that are on the disk
+	synced atomic.Uint32 // records on disk
 }
 
 const recordSize = 512
@@ -114,7 +114,8 @@ func checkRecords(t *testing.T, name string, synced uint32) {
 	}
 }
 
-// Synced data survives the death of the storage daemon, of which nothing remains.
+// TestStorageDaemonKilled: synced data survives a kill of the storage daemon, of which nothing
+// remains.
 func TestStorageDaemonKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -166,8 +167,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 	})
 }
 
-// child is a daemon that will be killed: it opens a volume, and takes views of it until
-// then.
+// child is a daemon to be killed: it opens a volume, and takes views of it.
 func child(args []string) error {
 	key, err := hex.DecodeString(args[3])
 	if err != nil {
@@ -203,8 +203,8 @@ func child(args []string) error {
 	}
 }
 
-// A daemon that is killed, also while it freezes a volume, leaves it mounted and thawed,
-// and the next one takes it back.
+// TestDaemonKilled: a daemon that is killed, even during a freeze, leaves the volume mounted and
+// thawed, and the next one adopts it.
 func TestDaemonKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -261,7 +261,7 @@ func TestDaemonKilled(t *testing.T) {
 	})
 }
 
-// A guard thaws what is frozen when its master ends without a word.
+// TestGuardThaws: a guard thaws a frozen file system when its parent ends without a message.
 func TestGuardThaws(t *testing.T) {
 	w := newWorld(t)
 	d, dir := w.mounted(encrypted(64 * mib))
@@ -292,7 +292,7 @@ func TestGuardThaws(t *testing.T) {
 	if err := in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil { // waits until it is thawed
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil { // blocks until it is thawed
 		t.Error(err)
 	}
 	if err := guard.Wait(); err != nil {
@@ -302,7 +302,7 @@ func TestGuardThaws(t *testing.T) {
 	w.close(d)
 }
 
-// halt stops what is between a device and its image.
+// halt stops the layers between a device and its image.
 func halt(t *testing.T, w *world, d *volume.Device, spec volume.Spec) (goOn func() error) {
 	t.Helper()
 	if !byKernel(d) {
@@ -318,7 +318,7 @@ func halt(t *testing.T, w *world, d *volume.Device, spec volume.Spec) (goOn func
 	return func() error { return exec.CommandContext(t.Context(), "dmsetup", "resume", d.Path()).Run() }
 }
 
-// Synced data is in a copy of the image, taken at any moment as after a power cut.
+// TestPowerCut: synced data is in a copy of the image, taken at any moment as in a power failure.
 func TestPowerCut(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -328,8 +328,8 @@ func TestPowerCut(t *testing.T) {
 			for more := j.synced.Load() + 10; j.synced.Load() < more; {
 				time.Sleep(time.Millisecond)
 			}
-			// The storage daemon has no part in this: data that it holds back is lost. The
-			// process stands still, or the kernel does, so that the copy is of one moment.
+			// The storage daemon does not count as synced: data that it holds back is lost. The
+			// process, or the kernel's device, is stopped, so that the copy is of one moment.
 			goOn := halt(t, w, d, spec)
 			synced := j.synced.Load()
 			cut := spec

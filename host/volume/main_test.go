@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/mounttest"
 )
 
-// The first argument that makes the test binary another program.
+// First arguments that turn the test binary into another program.
 const (
 	asGuard = "guard"
 	asChild = "child"

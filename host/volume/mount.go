@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// unmountPatience is how long the users of a volume may take to release it.
+// unmountPatience bounds how long users of a volume may take to release it.
 const unmountPatience = 5 * time.Second
 
-// unmountPause is between two looks whether they did.
+// unmountPause is the interval of the checks for that.
 const unmountPause = 10 * time.Millisecond
 
-// thaw ends a freeze that an earlier process began.
+// thaw ends a freeze of an earlier process.
 func (v *Volumes) thaw(id hangar.VolumeID) error {
 	return ifMounted(v.mountPoint(id), func(dir *os.File) error {
 		_, err := ext4.Thaw(dir)
@@ -29,7 +29,7 @@ func (v *Volumes) thaw(id hangar.VolumeID) error {
 	})
 }
 
-// syncAll puts everything that was written to what is mounted on a directory on the disk.
+// syncAll flushes the file system that is mounted on a directory.
 func syncAll(dir string) error {
 	return ifMounted(dir, func(dir *os.File) error {
 		if err := unix.Syncfs(int(dir.Fd())); err != nil {
@@ -39,7 +39,7 @@ func syncAll(dir string) error {
 	})
 }
 
-// ifMounted does something with a directory if something is mounted on it.
+// ifMounted calls do with an open directory if something is mounted on it.
 func ifMounted(dir string, do func(dir *os.File) error) error {
 	mounted, err := ext4.IsMounted(dir)
 	if err != nil || !mounted {
@@ -53,7 +53,7 @@ func ifMounted(dir string, do func(dir *os.File) error) error {
 	return do(f)
 }
 
-// unmountAll takes a directory out of sight, even while its mounts are in use.
+// unmountAll detaches all mounts of a directory, even ones in use.
 func unmountAll(dir string) error {
 	for {
 		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -66,7 +66,7 @@ func unmountAll(dir string) error {
 	}
 }
 
-// unmount unmounts a directory as soon as it is not in use.
+// unmount unmounts a directory once it is no longer in use.
 func unmount(ctx finish.Context, dir string) error {
 	return eventually(ctx, func() (bool, error) {
 		err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
@@ -80,8 +80,8 @@ func unmount(ctx finish.Context, dir string) error {
 	})
 }
 
-// awaitUnused waits until no mount namespace has the file system of a device mounted: a
-// sandbox that started meanwhile may have had a copy of ours.
+// awaitUnused waits until no mount namespace has the device mounted: a sandbox that started
+// meanwhile may have copied our mount.
 func awaitUnused(ctx context.Context, device string) error {
 	return eventually(ctx, func() (bool, error) {
 		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -95,7 +95,7 @@ func awaitUnused(ctx context.Context, device string) error {
 	})
 }
 
-// eventually repeats something that is not done yet.
+// eventually repeats do until it is done, or unmountPatience is over.
 func eventually(ctx context.Context, do func() (done bool, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, unmountPatience)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestStorageDaemonsAreReaped: none stays as a zombie in a process that is a subreaper, however
+// TestStorageDaemonsAreReaped: no daemon stays a zombie in a process that is a subreaper, however
 // it ended.
 func TestStorageDaemonsAreReaped(t *testing.T) {
 	w := newWorld(t)
@@ -48,8 +48,8 @@ func TestStorageDaemonsAreReaped(t *testing.T) {
 	}
 }
 
-// TestFailedStartsAreReaped: nothing is left of a daemon that could not start, or that was not
-// waited for.
+// TestFailedStartsAreReaped: nothing is left of a daemon that failed to start, or whose start was
+// cancelled.
 func TestFailedStartsAreReaped(t *testing.T) {
 	if _, err := exec.LookPath(storaged.Program); err != nil {
 		t.Skip(err)
@@ -91,8 +91,8 @@ func beSubreaper(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
 }
 
-// noZombies fails when a child of this process that has ended stays. One that another goroutine
-// waits for is there for a moment.
+// noZombies fails if an ended child of this process remains. One that another goroutine waits for
+// may exist for a moment.
 func noZombies(t *testing.T) {
 	t.Helper()
 	list := zombies(t)

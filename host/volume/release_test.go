@@ -15,8 +15,8 @@ import (
 
 var errRelease = errors.New("not yet")
 
-// stubborn is a backend with one volume, whose device does not close in any time, and which is
-// released when failures are used up.
+// stubborn is a backend with one volume, whose device never closes, and whose release succeeds
+// after a number of failures.
 type stubborn struct {
 	backend
 	handle
@@ -48,8 +48,8 @@ func (s *stubborn) release(ctx finish.Context, _ hangar.VolumeID) error {
 	return nil
 }
 
-// TestForcedRelease: the end of a device by force has time left when closing it has used up all,
-// and until it succeeds the volume counts as open.
+// TestForcedRelease: a forced release has time left after closing has used up all of it, and the
+// volume counts as open until it succeeds.
 func TestForcedRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, failures := range []int{0, 1} {

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// A storage daemon that does not answer is in the way of its own volume alone.
+// TestStorageDaemonHangs: a hanging storage daemon blocks only its own volume.
 func TestStorageDaemonHangs(t *testing.T) {
 	w := newWorld(t)
 	sick, well := encrypted(64*mib), encrypted(64*mib)
@@ -28,7 +28,7 @@ func TestStorageDaemonHangs(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(1100 * time.Millisecond) // until the kernel asks it again what it exports
+	<-time.After(1100 * time.Millisecond) // until the kernel asks for the exported file's attributes again
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	done := make(chan error, 1)
 	go func() {
@@ -56,8 +56,8 @@ func TestStorageDaemonHangs(t *testing.T) {
 	w.close(d)
 }
 
-// A file system that has shut itself down because of an error can be copied as it is, and
-// the volume can be closed.
+// TestFreezeWithErrors: a file system that has shut itself down after an error can be copied as it
+// is, and the volume can be closed.
 func TestFreezeWithErrors(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -76,7 +76,7 @@ func TestFreezeWithErrors(t *testing.T) {
 		}
 		view := freeze(t, d, "")
 		endView(t, view)
-		// All was synced before: whether one more sync fails is up to the kernel.
+		// Everything was synced before: whether one more sync fails depends on the kernel.
 		if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrUnsynced) {
 			t.Errorf("closed: %v", err)
 		}
@@ -84,7 +84,7 @@ func TestFreezeWithErrors(t *testing.T) {
 	})
 }
 
-// A process that was killed while it held a file system still leaves no limits behind.
+// TestLimitsEnd: a process that was killed during a freeze leaves no limits behind.
 func TestLimitsEnd(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)

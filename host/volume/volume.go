@@ -94,7 +94,7 @@ func New(o Options) *Volumes {
 	return &Volumes{o: o, locks: map[hangar.VolumeID]chan struct{}{}, devices: map[hangar.VolumeID]*Device{}}
 }
 
-// programs that are run, and the Debian packages that have them.
+// programs lists the required programs with their Debian packages.
 func programs() map[string]string {
 	all := map[string]string{luks.Program: "cryptsetup-bin"}
 	for _, p := range ext4.Programs() {
@@ -112,7 +112,7 @@ func (v *Volumes) Open(ctx context.Context) error {
 	for _, dir := range []*string{&v.o.Dir, &v.o.Run} {
 		err := os.MkdirAll(*dir, 0o700)
 		if err == nil {
-			*dir, err = filepath.EvalSymlinks(*dir) // as the kernel names files of loop devices
+			*dir, err = filepath.EvalSymlinks(*dir) // loop devices name files without symbolic links
 		}
 		if err != nil {
 			return fmt.Errorf("open volumes: %w", err)
@@ -126,8 +126,8 @@ func (v *Volumes) Open(ctx context.Context) error {
 	return nil
 }
 
-// choose returns the backends that work here: first the one that the options name, or the
-// best, and then others, of which something may still be open.
+// choose returns the backends that work here. The first is the one that the options name, or the
+// best; the others may still have volumes open.
 func (v *Volumes) choose(ctx context.Context) (backends, error) {
 	var working, others backends
 	var errs []error
@@ -157,7 +157,7 @@ func (v *Volumes) choose(ctx context.Context) (backends, error) {
 	return nil, errors.Join(errs...)
 }
 
-// require says which of the programs are not installed.
+// require reports which programs are not installed.
 func require(programs map[string]string) error {
 	var errs []error
 	for _, program := range slices.Sorted(maps.Keys(programs)) {
@@ -180,7 +180,7 @@ func (v *Volumes) Close() error {
 		}
 	}
 	clear(v.devices)
-	_ = os.Remove(v.o.Run) // it is in use unless it is empty
+	_ = os.Remove(v.o.Run) // fails unless it is empty
 	return errors.Join(errs...)
 }
 
@@ -201,11 +201,11 @@ func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), 
 	}
 }
 
-// finishPatience bounds what comes to its end once it has begun, though the caller's context may
-// end: taking back a device, closing and releasing it, and undoing.
+// finishPatience bounds what must finish even if the caller's context ends: adopting, closing and
+// releasing a device, and undoing.
 const finishPatience = 2 * time.Minute
 
-// device returns what is open of a volume, or nil.
+// device returns the open device of a volume, or nil.
 func (v *Volumes) device(id hangar.VolumeID) *Device {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -231,7 +231,7 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := im.take(im.payload + im.size); err != nil { // of an image that was sparse
+	if err := im.take(im.payload + im.size); err != nil { // the image may have been made sparse
 		v.o.Log.WarnContext(ctx, "the disk has no room to take for a volume", "volume", spec.ID, "error", err)
 	}
 	h, err := v.adopt(ctx, im, spec.Key)
@@ -248,16 +248,16 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	return d, nil
 }
 
-// adopt takes back what an earlier process opened, or answers errNotOpen where that is unusable,
-// or not mounted. The end of ctx does not cut it short, and any other error leaves all as it is:
-// a mount may serve a Machine, and hold its unsynced data.
+// adopt takes over what an earlier process opened, or answers errNotOpen if that is unusable or not
+// mounted. The end of ctx does not interrupt it, and other errors change nothing: a mount may serve
+// a Machine, and hold its unsynced data.
 func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, error) {
 	adopting, cancel := finish.Within(ctx, finishPatience)
 	defer cancel()
-	thawErr := v.thaw(im.id) // before anything else that may wait for it
+	thawErr := v.thaw(im.id) // first: other steps may wait for a frozen file system
 	h, err := v.backend.adopt(adopting, im, key)
 	if err == nil {
-		err = errors.Join(thawErr, unthrottle(h.path())) // a process that held it may have been killed
+		err = errors.Join(thawErr, unthrottle(h.path())) // a killed process may have left it throttled
 		if err == nil {
 			return h, nil
 		}
@@ -276,7 +276,7 @@ func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, erro
 	}
 }
 
-// openFresh opens a volume without a usable open device.
+// openFresh opens a volume that has no usable open device.
 func (v *Volumes) openFresh(ctx context.Context, im image, key []byte) (handle, error) {
 	if err := v.release(ctx, im.id); err != nil {
 		return nil, err
@@ -308,8 +308,8 @@ func (v *Volumes) Release(ctx finish.Context, id hangar.VolumeID) error {
 	return nil
 }
 
-// release is Release with the lock held. It has a time of its own: the attempt to close the volume
-// that came before may have used up the caller's. Until all has ended, the volume counts as open.
+// release is Release with the lock held. It has a time limit of its own, because the attempt to
+// close the volume may have used up the caller's. Until it succeeds, the volume counts as open.
 func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
 	var left error
 	if d := v.device(id); d != nil && !d.forced.Swap(true) {
@@ -323,16 +323,15 @@ func (v *Volumes) release(ctx context.Context, id hangar.VolumeID) error {
 	return errors.Join(left, err)
 }
 
-// forget notes that nothing is open of a volume.
+// forget records that a volume is closed.
 func (v *Volumes) forget(id hangar.VolumeID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.devices, id)
 }
 
-// sweep removes the directory of a volume that is not open, with the files that a kill in the
-// middle of a write has left there. It does not look into directories: one that is not empty may
-// be mounted.
+// sweep removes the run directory of a closed volume, with temporary files of interrupted writes.
+// It does not descend: a directory that is not empty may be a mount.
 func (v *Volumes) sweep(id hangar.VolumeID) error {
 	dir := v.runDir(id)
 	errs := []error{remove(v.mountPoint(id))}
@@ -355,7 +354,7 @@ func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list open volumes: %w", err)
 	}
-	// Every open begins with its directory.
+	// Opening a volume starts with making its directory.
 	dirs, err := os.ReadDir(v.o.Run)
 	if err != nil {
 		return nil, err

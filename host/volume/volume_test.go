@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// A volume keeps what is written to it, from its creation to its removal.
+// TestLife: a volume keeps its content, from its creation to its removal.
 func TestLife(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		ctx := t.Context()
@@ -112,7 +112,7 @@ func openWithOthers(t *testing.T, w *world, spec volume.Spec) {
 	}
 }
 
-// What is open outlives its process, and where nothing is open nothing is left.
+// TestCloseLeavesWhatIsOpen: open volumes outlive their process, and without any, nothing is left.
 func TestCloseLeavesWhatIsOpen(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)
@@ -143,8 +143,8 @@ func TestCloseLeavesWhatIsOpen(t *testing.T) {
 	})
 }
 
-// TestUnfinishedFiles: a file that a kill in the middle of a write has left beside those of an
-// open volume keeps it neither from being closed nor from being opened again.
+// TestUnfinishedFiles: a file that a kill during a write has left beside those of an open volume
+// prevents neither closing nor reopening it.
 func TestUnfinishedFiles(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)

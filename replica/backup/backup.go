@@ -44,11 +44,11 @@ const (
 )
 
 const (
-	uploads      = 4                // databases that are stored at the same time
+	uploads      = 4                // databases that are stored concurrently
 	maxRetry     = time.Minute      // the longest pause after an error
 	maintain     = time.Minute      // between checks for due snapshots
 	tidyInterval = 10 * time.Minute // between checks for objects to merge or remove
-	lastPass     = 5 * time.Second  // bound of storing what is left when the node ends
+	lastPass     = 5 * time.Second  // time to store the rest when the node stops
 	requestTime  = 10 * time.Minute
 )
 
@@ -87,13 +87,13 @@ type Backup struct {
 	wake   chan struct{} // a database needs a snapshot
 }
 
-// state is what a Backup knows of a database while the node is primary.
+// state is the progress of a database's backup while the node is primary.
 type state struct {
-	known    bool      // cursor is
-	cursor   ltx.Pos   // the store has everything until here
-	broken   bool      // the log does not follow the cursor: a snapshot has to
-	snapshot time.Time // when the last was made, or the backup begins
-	begun    int64     // when the node began to store, later than every object says; milliseconds since 1970
+	known    bool      // cursor is known
+	cursor   ltx.Pos   // everything up to here is in the store
+	broken   bool      // the log does not continue at cursor; a snapshot is needed
+	snapshot time.Time // time of the last one, or of the backup's begin
+	begun    int64     // when the node began to store, in milliseconds since 1970; later than in every existing object
 }
 
 // New returns a Backup that Run runs.
@@ -132,7 +132,7 @@ func (b *Backup) Needs(db string) ltx.TXID {
 	return math.MaxUint64
 }
 
-// term is the time for which the node is primary.
+// term is the time during which the node is primary.
 type term struct {
 	*Backup
 
@@ -160,7 +160,7 @@ func (b *Backup) lead(ctx context.Context, cluster string, epoch uint64, over <-
 	var g errgroup.Group
 	g.Go(func() error {
 		for pause.For(inTerm, b.o.Delay) == nil {
-			_ = b.repeat(inTerm, t.pass) // it fails when the term ends
+			_ = b.repeat(inTerm, t.pass) // fails when the term ends
 		}
 		return nil
 	})
@@ -168,7 +168,7 @@ func (b *Backup) lead(ctx context.Context, cluster string, epoch uint64, over <-
 		t.maintain(inTerm)
 		return nil
 	})
-	_ = g.Wait() // no function returns an error
+	_ = g.Wait() // the functions return no errors
 	if _, now, _, ok := b.o.Node.Leading(); ctx.Err() != nil && ok && now == epoch {
 		if err := finish.Do(ctx, lastPass, func(ctx finish.Context) error { return t.pass(ctx) }); err != nil {
 			b.o.Log.Warn("the newest transactions are not in the backup", "err", err)
@@ -176,7 +176,8 @@ func (b *Backup) lead(ctx context.Context, cluster string, epoch uint64, over <-
 	}
 }
 
-// repeat does something until it succeeds or ctx ends. It logs the first failure and the success after it.
+// repeat retries do until it succeeds or ctx ends. It logs the first failure, and the success after
+// it.
 func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) error {
 	for retry, failed := b.o.Delay, false; ; retry = min(2*retry, maxRetry) {
 		err := do(ctx)
@@ -200,14 +201,14 @@ func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) err
 	}
 }
 
-// clusterName is the object that says whose backup it is.
+// clusterName is the object that names the cluster of a backup.
 const clusterName = "cluster.json"
 
 type clusterFile struct {
 	Cluster string `json:"cluster"`
 }
 
-// claim makes the store that of a cluster, or checks that it is.
+// claim marks the store as a cluster's, or checks the mark.
 func (b *Backup) claim(ctx context.Context, cluster string) error {
 	r, err := b.o.Store.Get(ctx, clusterName)
 	if errors.Is(err, ErrNotFound) {
@@ -231,7 +232,7 @@ func (b *Backup) claim(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// catalogs lists what the store has of all databases, or of one.
+// catalogs lists the stored objects of all databases, or of one.
 func catalogs(ctx context.Context, s Store, prefix string) (map[string][]item, error) {
 	all := map[string][]item{}
 	err := s.List(ctx, prefix, func(name string, size int64) error {

@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// victimEnv makes this program a node that stores, until it is killed.
+// victimEnv turns this program into a node that stores, until it is killed.
 const victimEnv = "HANGAR_DB_TEST_BACKUP"
 
 func TestMain(m *testing.M) {
@@ -99,7 +99,7 @@ func checkTimes(t *testing.T, s *source, store Store, c *clock, b *Backup) {
 			}
 			continue
 		}
-		// At least the last state of each hour is there, and what is restored is a state that there was.
+		// At least the last state of each hour can be restored, and nothing else than real states.
 		r, err := restored(t, store, state.Stamp)
 		if err != nil {
 			t.Fatalf("at %s: %v", at(state.Stamp), err)
@@ -132,7 +132,7 @@ func checkTimes(t *testing.T, s *source, store Store, c *clock, b *Backup) {
 	}
 }
 
-// TestTakeover has a node go on that lacks the newest transactions of the one before.
+// TestTakeover continues with a node that lacks the newest transactions of the previous one.
 func TestTakeover(t *testing.T) {
 	for name, each := range map[string]bool{"an object for each transaction": true, "one object": false} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestTakeover(t *testing.T) {
 					must(t, first.round(t.Context(), n == 0 || n == 9, false))
 				}
 			}
-			// The other node has eight of the ten, and what it commits then is different.
+			// The other node has eight of the ten, and then commits something different.
 			r, err := old.db.Log().After(empty)
 			must(t, err)
 			defer r.Close()
@@ -171,11 +171,11 @@ func TestTakeover(t *testing.T) {
 				next.exact(t, store, state.Stamp)
 			}
 			next.exact(t, store, 1<<42)
-			// The data of that time's primary is what its clients saw then.
+			// Clients then saw the data of that time's primary.
 			if each {
 				old.exact(t, store, old.history[9].Stamp)
 			}
-			// The former primary, which has been set back, may be the primary again.
+			// The former primary, which has been reset, may be the primary again.
 			old.epoch, old.history = 3, nil
 			c.advance(time.Second)
 			must(t, old.write(rng, ""))
@@ -185,7 +185,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestOtherCluster does not mix the databases of two clusters.
+// TestOtherCluster: the databases of two clusters are not mixed.
 func TestOtherCluster(t *testing.T) {
 	store, _ := openDirectory(t)
 	c := newClock()
@@ -203,7 +203,7 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
-// TestDamage changes each object: no restore makes a file of it.
+// TestDamage changes each object: no restore makes a file of a damaged one.
 func TestDamage(t *testing.T) {
 	store, dir := openDirectory(t)
 	c := newClock()
@@ -264,7 +264,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills the disk of the backup: commits go on, and so does the backup once there is room.
+// TestFullDisk fills the disk of the backup: commits continue, and so does the backup once there is
+// room.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root: a backup on a full disk is not tested")
@@ -302,7 +303,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestBucketAway runs a backup whose server comes late, goes and comes back.
+// TestBucketAway runs a backup whose server starts late, stops and comes back.
 func TestBucketAway(t *testing.T) {
 	address, err := freeport.Address(t.Context())
 	must(t, err)
@@ -341,7 +342,7 @@ func TestBucketAway(t *testing.T) {
 	must(t, s.write(rng, ""))
 	cancel()
 	must(t, <-done)
-	// The last commit is stored before the node ends.
+	// The last commit is stored before the node stops.
 	for _, state := range s.history {
 		s.exact(t, store, state.Stamp)
 	}
@@ -413,7 +414,7 @@ func victim(dir string) error {
 	}
 }
 
-// TestKill kills a node again and again while it stores, and restores each state that it has reported.
+// TestKill repeatedly kills a node while it stores, and restores each state that it has reported.
 func TestKill(t *testing.T) {
 	dir := tempDir(t)
 	exe, err := os.Executable()
@@ -473,7 +474,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStores has each kind of store do what the interface says.
+// TestStores checks each kind of store against the interface.
 func TestStores(t *testing.T) {
 	directory, _ := openDirectory(t)
 	for name, s := range map[string]Store{"directory": directory, "bucket": startServer(t, "").store(t)} {
@@ -522,7 +523,7 @@ func TestStores(t *testing.T) {
 	}
 }
 
-// TestDirectoryLeftovers removes what a crash has left, once it is old.
+// TestDirectoryLeftovers: old temporary files of a crash are removed.
 func TestDirectoryLeftovers(t *testing.T) {
 	s, dir := openDirectory(t)
 	old, young := filepath.Join(dir, "a.tmp-1"), filepath.Join(dir, "b.tmp-2")

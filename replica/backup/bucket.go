@@ -17,8 +17,8 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	answerTimeout  = 30 * time.Second // until the server begins to answer
-	partSize       = 16 << 20         // bytes of the parts of a large object, one of which is in memory
+	answerTimeout  = 30 * time.Second // until the first byte of the response
+	partSize       = 16 << 20         // bytes of a part of a large object; one is in memory
 )
 
 // bucket is a Store in a bucket of S3.
@@ -31,7 +31,7 @@ type bucket struct {
 func newBucket(p storeurl.Place, c *credentials.Credentials) (Store, error) {
 	client, err := minio.New(p.Endpoint, &minio.Options{
 		Creds: c, Secure: p.TLS, Region: p.Region,
-		MaxRetries: 1, // the caller has its own pace
+		MaxRetries: 1, // the caller retries at its own pace
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           (&net.Dialer{Timeout: connectTimeout}).DialContext,
@@ -50,7 +50,7 @@ func newBucket(p storeurl.Place, c *credentials.Credentials) (Store, error) {
 // List implements Store.
 func (b bucket) List(ctx context.Context, prefix string, each func(name string, size int64) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the lister ends with it
+	defer cancel() // it ends the lister
 	for o := range b.client.ListObjects(ctx, b.Bucket, minio.ListObjectsOptions{Prefix: b.Prefix + prefix, Recursive: true}) {
 		if o.Err != nil {
 			return o.Err

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// abandoned is when a file that a crash left half written is removed.
+// abandoned is the age at which a temporary file of a crash is removed.
 const abandoned = 24 * time.Hour
 
 // directory is a Store on a file system.
@@ -43,7 +43,7 @@ func (d directory) List(ctx context.Context, prefix string, each func(name strin
 		}
 		if strings.Contains(e.Name(), durable.Unfinished) {
 			if time.Since(info.ModTime()) > abandoned {
-				return os.Remove(path) //nolint:gosec // no one else writes in the directory
+				return os.Remove(path) //nolint:gosec // no other process writes in the directory
 			}
 			return nil
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// form is what an object holds.
+// form is the content of an object.
 type form string
 
 const (
-	// single has the transactions one by one, each as an LTX file with its length before it.
+	// single has transactions one by one, each an LTX file preceded by its length.
 	single form = "txs"
 	// merged is one LTX file that leads from the first position to the last.
 	merged form = "ltx"
@@ -23,15 +23,16 @@ const (
 	snapshot form = "snap"
 )
 
-// item is one object of a backup: all that is needed to find a way to a time is in its name.
+// item is one object of a backup. Its name has everything that is needed to find the objects for a
+// time.
 type item struct {
 	form  form
-	from  ltx.Pos // before it; the zero position for a snapshot
-	to    ltx.Pos // after it
+	from  ltx.Pos // position before it; zero for a snapshot
+	to    ltx.Pos // position after it
 	epoch uint64  // of the primary that stored it
-	begun int64   // when that one began to store, in milliseconds since 1970
-	// first and last are when its transactions were committed, in milliseconds since 1970; the same for
-	// one that has but one state.
+	begun int64   // when that primary began to store, in milliseconds since 1970
+	// first and last are the commit times of its transactions, in milliseconds since 1970. They are
+	// equal if the object has only one state.
 	first, last int64
 	size        int64
 }
@@ -39,9 +40,9 @@ type item struct {
 // empty is the position of a database before its first transaction.
 var empty = ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}
 
-// compare orders items by what is newer: the epoch counts more than the transaction, since the
-// extra transactions of a former primary are not part of the database. Of two that lead to the
-// same transaction, a snapshot is the newer one, then that with fewer transactions.
+// compare orders items from old to new. The epoch counts before the transaction, because extra
+// transactions of a former primary are not part of the database. Of two items that lead to the same
+// transaction, a snapshot is newer, then the one with fewer transactions.
 func (i item) compare(j item) int {
 	return cmp.Or(cmp.Compare(i.epoch, j.epoch), cmp.Compare(i.begun, j.begun), cmp.Compare(i.to.TXID, j.to.TXID),
 		cmp.Compare(i.whole(), j.whole()), cmp.Compare(i.from.TXID, j.from.TXID))
@@ -54,7 +55,7 @@ func (i item) whole() int {
 	return 0
 }
 
-// dirOf is where the objects of a database are.
+// dirOf is the prefix of a database's objects.
 func dirOf(db string) string { return "db/" + url.PathEscape(db) + "/" }
 
 // name returns the name of the object.
@@ -82,5 +83,5 @@ func parseItem(name string, size int64) (db string, i item, ok bool) {
 	return db, i, err == nil && known && i.name(db) == name
 }
 
-// at is the time of a transaction.
+// at converts the time of a transaction.
 func at(milliseconds int64) time.Time { return time.UnixMilli(milliseconds).UTC() }

@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// objectBytes is when the transactions so far make an object.
+// objectBytes is the size at which pending transactions become an object.
 const objectBytes = 8 << 20
 
-// pass stores what is new of all databases.
+// pass stores the new transactions of all databases.
 func (t *term) pass(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(uploads)
@@ -44,7 +44,7 @@ func (t *term) state(db string) state {
 	return state{}
 }
 
-// change changes what is known of a database.
+// change updates the state of a database.
 func (t *term) change(db string, f func(*state)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,10 +56,10 @@ func (t *term) change(db string, f func(*state)) {
 	f(s)
 }
 
-// advance stores the transactions of a database that the store has not.
+// advance stores the transactions of a database that the store lacks.
 func (t *term) advance(ctx context.Context, db *database.DB) error {
 	if diverged, _ := db.Diverged(); diverged {
-		return nil // it is set back first
+		return nil // the database is reset first
 	}
 	s := t.state(db.Name())
 	if !s.known {
@@ -80,7 +80,7 @@ func (t *term) advance(ctx context.Context, db *database.DB) error {
 			return err
 		}
 		if o.to == s.cursor {
-			return nil // the log has more in a moment
+			return nil // the log will have more in a moment
 		}
 		if err := t.put(ctx, db.Name(), o.item, o.data); err != nil {
 			return err
@@ -111,7 +111,7 @@ func (t *term) put(ctx context.Context, db string, i item, data []byte) error {
 	return nil
 }
 
-// resume finds out what the store has of a database that is also in the log.
+// resume finds the newest position in the store that the log continues.
 func (t *term) resume(ctx context.Context, db *database.DB) error {
 	c, err := t.catalog(ctx, db.Name())
 	if err != nil {
@@ -149,7 +149,7 @@ func (t *term) resume(ctx context.Context, db *database.DB) error {
 	return nil
 }
 
-// gathered is an object in the making.
+// gathered is an object under construction.
 type gathered struct {
 	item
 
@@ -157,7 +157,7 @@ type gathered struct {
 	n    int // transactions
 }
 
-// gather reads transactions after a position from a log, up to as many as an object should have.
+// gather reads transactions after a position from a log, up to the size of an object.
 func gather(log *txlog.Log, after ltx.Pos) (gathered, error) {
 	o := gathered{item: item{form: single, from: after, to: after}}
 	r, err := log.After(after)

@@ -14,21 +14,21 @@ import (
 	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
-// maintain stores snapshots, merges what is old and removes what is too old, until ctx ends. It works on one
-// database at a time.
+// maintain stores snapshots, merges old objects and removes expired ones, until ctx ends. It works
+// on one database at a time.
 func (t *term) maintain(ctx context.Context) {
 	tidied := t.o.Now()
 	for ctx.Err() == nil {
-		_ = t.repeat(ctx, func(ctx context.Context) error { return t.snapshots(ctx) }) // it fails when the term ends
+		_ = t.repeat(ctx, func(ctx context.Context) error { return t.snapshots(ctx) }) // fails when the term ends
 		if t.o.Now().Sub(tidied) >= tidyInterval {
 			tidied = t.o.Now()
-			_ = t.repeat(ctx, t.tidy) // it fails when the term ends
+			_ = t.repeat(ctx, t.tidy) // fails when the term ends
 		}
 		t.rest(ctx)
 	}
 }
 
-// rest waits until there may be something to do.
+// rest waits until there may be work.
 func (t *term) rest(ctx context.Context) {
 	timer := time.NewTimer(maintain)
 	defer timer.Stop()
@@ -76,7 +76,7 @@ func (t *term) snapshot(ctx context.Context, db *database.DB) error {
 	defer discard(file)
 	stamp := change.Timestamp
 	if stamp == 0 {
-		stamp = t.o.Now().UnixMilli() // the log no longer says
+		stamp = t.o.Now().UnixMilli() // the log no longer has the time
 	}
 	if change.Pos.TXID > 0 {
 		if err := encodeSnapshot(file, pages, change, stamp); err != nil {
@@ -118,8 +118,8 @@ func (t *term) putFile(ctx context.Context, db string, i item, f *os.File) error
 func (b *Backup) temporary() (*os.File, error) { return os.CreateTemp(b.o.Dir, "part-*") }
 
 func discard(f *os.File) {
-	_ = f.Close()           // it is not needed
-	_ = os.Remove(f.Name()) // Run removes what is left
+	_ = f.Close()           // no longer needed
+	_ = os.Remove(f.Name()) // Run removes leftovers
 }
 
 // encodeSnapshot writes the pages of a database file as an LTX file.
@@ -130,7 +130,7 @@ func encodeSnapshot(to, pages *os.File, c database.Change, stamp int64) error {
 	}
 	pageSize := c.PageSize
 	if c.Pages == 0 {
-		pageSize = 4096 // of a database that was dropped; the format wants one
+		pageSize = 4096 // of a dropped database; the format requires a page size
 	}
 	if err := enc.EncodeHeader(ltx.Header{
 		Version: ltx.Version, PageSize: pageSize, Commit: c.Pages, MinTXID: 1, MaxTXID: c.Pos.TXID, Timestamp: stamp,
@@ -158,7 +158,7 @@ func encodeSnapshot(to, pages *os.File, c database.Change, stamp int64) error {
 	return enc.Close()
 }
 
-// tidy merges what is old and removes what no restore needs.
+// tidy merges old objects and removes those that no restore needs.
 func (t *term) tidy(ctx context.Context) error {
 	all, err := catalogs(ctx, t.o.Store, "db/")
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	mergeWindow = time.Hour        // of old transactions, one state is kept for each
-	joinAfter   = 10 * time.Minute // when small objects are joined
-	joinCount   = 8                // as many at least
-	joinBytes   = 2 * objectBytes  // no larger than that
-	fanIn       = 128              // files that the compactor reads at the same time
+	mergeWindow = time.Hour        // of old transactions, one state is kept for each window
+	joinAfter   = 10 * time.Minute // age at which small objects are joined
+	joinCount   = 8                // minimum number of objects to join
+	joinBytes   = 2 * objectBytes  // maximum size of a joined object
+	fanIn       = 128              // files that the compactor reads concurrently
 )
 
-// group is objects of which one is to be made, in their order.
+// group is a list of objects, in order, that become one.
 type group struct {
 	items []item
-	merge bool // to one state; else the transactions stay
+	merge bool // to one state; otherwise the transactions are kept
 }
 
-// groups returns what is to be done with those objects that are needed.
+// groups returns the needed objects that should be joined or merged.
 func (c *catalog) groups(need map[item]bool, now time.Time, exact time.Duration) []group {
 	var all []group
 	var current group
@@ -60,7 +60,7 @@ func (c *catalog) groups(need map[item]bool, now time.Time, exact time.Duration)
 	return all
 }
 
-// join makes one object of a group and removes the others.
+// join replaces the objects of a group with one.
 func (t *term) join(ctx context.Context, db string, g group) error {
 	f, err := t.temporary()
 	if err != nil {
@@ -112,12 +112,12 @@ func copyObject(ctx context.Context, s Store, name string, to io.Writer) error {
 type record struct {
 	item
 
-	at, n    int64 // of the LTX file
+	at, n    int64 // offset and length of the LTX file
 	pageSize uint32
 	pages    uint32
 }
 
-// scan finds the transactions in a file of records, which must follow one another from a position on.
+// scan finds the transactions in a file of records, which must be consecutive from a position.
 func scan(f *os.File, from ltx.Pos) ([]record, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -156,8 +156,8 @@ func follows(t *txlog.Tx, from ltx.Pos) error {
 	return nil
 }
 
-// merge stores one object for the transactions of each window, or several if there are some that cannot be
-// merged: those that drop the database, and of another page size.
+// merge stores one object for the transactions of each window. Transactions that drop the database
+// or change the page size cannot be merged, and split the object.
 func (t *term) merge(ctx context.Context, db string, f *os.File, records []record, last item) error {
 	for len(records) > 0 {
 		n := 1
@@ -166,7 +166,7 @@ func (t *term) merge(ctx context.Context, db string, f *os.File, records []recor
 		}
 		i := records[n-1].item
 		i.from, i.epoch, i.begun = records[0].from, last.epoch, last.begun
-		// The state is that of the last transaction.
+		// A merged object has only the state of its last transaction.
 		i.first = i.last
 		out, err := t.compact(ctx, f, records[:n])
 		if err != nil {
@@ -182,19 +182,19 @@ func (t *term) merge(ctx context.Context, db string, f *os.File, records []recor
 	return nil
 }
 
-// mergesWith reports whether a transaction and a later one may become one.
+// mergesWith reports whether a transaction and a later one can be merged.
 func (r record) mergesWith(o record) bool {
 	return r.pages > 0 && o.pages > 0 && r.pageSize == o.pageSize &&
 		at(r.last).Truncate(mergeWindow).Equal(at(o.last).Truncate(mergeWindow))
 }
 
-// compact makes one LTX file of the records of a file, a part of them at a time.
+// compact merges the records of a file to one LTX file, in several rounds.
 func (t *term) compact(ctx context.Context, f *os.File, records []record) (*os.File, error) {
 	var inputs []*io.SectionReader
 	for _, r := range records {
 		inputs = append(inputs, io.NewSectionReader(f, r.at, r.n))
 	}
-	var from *os.File // of the inputs, if not f
+	var from *os.File // file of the inputs, if not f
 	for {
 		out, err := t.temporary()
 		if err != nil {
@@ -215,7 +215,8 @@ func (t *term) compact(ctx context.Context, f *os.File, records []record) (*os.F
 	}
 }
 
-// compactOnce makes LTX files of as many inputs as are read at a time, one after another in a file.
+// compactOnce merges the inputs in batches, as many as it reads concurrently, and writes the
+// results to one file.
 func compactOnce(ctx context.Context, inputs []*io.SectionReader, out *os.File) ([]*io.SectionReader, error) {
 	var next []*io.SectionReader
 	off := int64(0)

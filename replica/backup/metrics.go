@@ -12,7 +12,7 @@ type counts struct {
 	mu                                                 sync.Mutex
 	failures, transactions, snapshots, deleted, merged int
 	bytes                                              int64
-	last                                               time.Time // when something was stored
+	last                                               time.Time // when something was last stored
 }
 
 func (c *counts) add(f func()) {

@@ -89,7 +89,7 @@ func Restore(ctx context.Context, s Store, db string, when time.Time, file strin
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close() // the error is another
+			_ = f.Close() // an earlier error is returned
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
@@ -117,18 +117,18 @@ func Restore(ctx context.Context, s Store, db string, when time.Time, file strin
 	return Restored{Pos: img.pos, Time: at(img.stamp), Size: int64(len(img.sums)) * int64(img.pageSize)}, durable.SyncDir(filepath.Dir(file))
 }
 
-// image is a database file in the making.
+// image is a database file under construction.
 type image struct {
 	f        *os.File
 	pageSize uint32
 	sums     []ltx.Checksum
-	sum      ltx.Checksum // of all sums
+	sum      ltx.Checksum // of all pages
 	pos      ltx.Pos
 	stamp    int64
-	full     bool // the next transaction is later than it may be
+	full     bool // the next transaction is later than the requested time
 }
 
-// add applies an object, as far as it is not later than a time.
+// add applies an object's transactions up to a time.
 func (img *image) add(ctx context.Context, s Store, db string, i item, limit int64) error {
 	r, err := s.Get(ctx, i.name(db))
 	if err != nil {
@@ -216,7 +216,7 @@ func (img *image) addFile(r io.Reader, i item) error {
 	return img.end(h.Commit, ltx.Pos{TXID: h.MaxTXID, PostApplyChecksum: dec.Trailer().PostApplyChecksum}, h.Timestamp)
 }
 
-// begin begins a transaction with pages of a size.
+// begin starts a transaction with pages of a given size.
 func (img *image) begin(pageSize uint32) error {
 	if len(img.sums) > 0 && pageSize != img.pageSize {
 		return fmt.Errorf("%w: pages of %d bytes after %d", ltx.ErrInvalidFile, pageSize, img.pageSize)

@@ -42,7 +42,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// state is one state of a database that a test remembers.
+// committed is one state of a database that a test remembers.
 type committed struct {
 	Pos   ltx.Pos
 	Stamp int64
@@ -119,7 +119,7 @@ func (s *source) write(rng *rand.Rand, rare string) error {
 	return nil
 }
 
-// at returns what the database was at a time.
+// at returns the state of the database at a time.
 func (s *source) at(stamp int64) committed {
 	var last committed
 	for _, c := range s.history {
@@ -130,7 +130,7 @@ func (s *source) at(stamp int64) committed {
 	return last
 }
 
-// tempDir is t.TempDir in memory, since these tests sync a lot and none looks at what a sync is for.
+// tempDir is t.TempDir in memory, because these tests sync a lot and do not test syncing.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	const memory = "/dev/shm"
@@ -174,7 +174,7 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// round does once what Run does all the time, in a term of its own if first.
+// round does one round of what Run repeats, in a term of its own if first.
 func (b *Backup) round(ctx context.Context, first, tidy bool) error {
 	cluster, epoch, _, _ := b.o.Node.Leading()
 	if first {
@@ -220,7 +220,7 @@ func restored(t *testing.T, store Store, stamp int64) (Restored, error) {
 	return r, nil
 }
 
-// exact checks that a time is restored as it was.
+// exact checks that the restored state of a time is exact.
 func (s *source) exact(t *testing.T, store Store, stamp int64) {
 	t.Helper()
 	r, err := restored(t, store, stamp)

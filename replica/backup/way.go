@@ -7,10 +7,10 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// catalog is what a backup has of one database.
+// catalog lists the stored objects of one database.
 type catalog struct {
-	items []item             // the newest first
-	after map[ltx.Pos][]item // by the position that they lead to, the newest first
+	items []item             // newest first
+	after map[ltx.Pos][]item // by the position that they lead to, newest first
 }
 
 func newCatalog(items []item) *catalog {
@@ -23,8 +23,8 @@ func newCatalog(items []item) *catalog {
 }
 
 // way returns the items that lead to the state of the database at a time: a snapshot, unless the
-// database began then, and the following transactions. The last item may have transactions after
-// that time. It reports false if the backup does not reach so far back.
+// database began then, and the transactions after it. The last item may have transactions after
+// that time. It reports false if the backup does not reach back that far.
 func (c *catalog) way(to time.Time) ([]item, bool) {
 	limit := to.UnixMilli()
 	dead := map[item]bool{}
@@ -39,7 +39,8 @@ func (c *catalog) way(to time.Time) ([]item, bool) {
 	return nil, false
 }
 
-// back finds the way from a snapshot, or from nothing, to an item. dead has items to which there is none.
+// back finds the items that lead from a snapshot, or from an empty database, to end. dead has items
+// that cannot be reached.
 func (c *catalog) back(end item, dead map[item]bool) []item {
 	stack := []item{end}
 	for len(stack) > 0 {
@@ -59,7 +60,7 @@ func (c *catalog) back(end item, dead map[item]bool) []item {
 	return nil
 }
 
-// prior returns the best item that leads to where another begins: a snapshot, or else the smallest.
+// prior returns the best item that ends where another begins: a snapshot, or else the smallest.
 func (c *catalog) prior(i item, dead map[item]bool) *item {
 	var best *item
 	for _, p := range c.after[i.from] {
@@ -78,8 +79,7 @@ func (c *catalog) snapshotAt(pos ltx.Pos) bool {
 	return slices.ContainsFunc(c.after[pos], func(i item) bool { return i.form == snapshot })
 }
 
-// needed returns the items without which the database could not be restored as it was at any time since
-// one.
+// needed returns the items that a restore to any time since the given one may need.
 func (c *catalog) needed(since time.Time) map[item]bool {
 	need := map[item]bool{}
 	if w, ok := c.way(since); ok {

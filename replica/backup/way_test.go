@@ -40,7 +40,7 @@ type line struct {
 	states []item // of each transaction
 }
 
-// run appends transactions after a position, in objects of some.
+// run appends n transactions after a position, in objects of several each.
 func (l *line) run(from ltx.Pos, stamp int64, n int, epoch uint64) (ltx.Pos, int64) {
 	for n > 0 {
 		i := item{form: single, from: from, epoch: epoch, begun: int64(epoch)}
@@ -62,7 +62,7 @@ func (l *line) run(from ltx.Pos, stamp int64, n int, epoch uint64) (ltx.Pos, int
 	return from, stamp
 }
 
-// end follows a way until a time, and returns where it ends. It checks that the way is one.
+// end follows a way up to a time, and returns its end. It checks that the way is consecutive.
 func end(t *testing.T, l *line, w []item, limit int64) ltx.Pos {
 	t.Helper()
 	pos := empty
@@ -103,17 +103,19 @@ func within(l *line, pos, to ltx.Pos) bool {
 	return true
 }
 
-// TestWays makes histories in which primaries follow one another, each from a position that the one before had,
-// and compares the ways with what the databases were. Then it does so without what is not needed.
+// TestWays makes histories in which primaries follow one another, each from a position of the
+// previous one, and compares the ways with the databases. Then it repeats that without the objects
+// that are not needed.
 func TestWays(t *testing.T) {
 	for seed := range uint64(60) {
 		l := &line{rng: rand.New(rand.NewPCG(seed, 1))}
 		pos, stamp := empty, int64(1_000_000)
-		// truth has the line of the newest primary, and what each earlier one had alone.
+		// truth has the line of the newest primary, and the transactions that only an earlier one
+		// had.
 		for epoch := range uint64(1 + l.rng.IntN(4)) {
 			before := len(l.states)
 			next, now := l.run(pos, stamp, 3+l.rng.IntN(20), epoch+1)
-			// The next begins at the end of an object of this one.
+			// The next one begins at the end of an object of this one.
 			candidates := []ltx.Pos{next}
 			for _, i := range l.items {
 				if i.epoch == epoch+1 && i.form == single && i.to.TXID > l.states[before].to.TXID {

@@ -169,7 +169,7 @@ func Parse(b []byte, getenv func(string) string, in *Machine) (*Config, error) {
 	return c, c.validate()
 }
 
-// complete sets what is missing of the lease in a Machine.
+// complete fills in missing settings of the lease in a Machine.
 func (c *Config) complete(m Machine) {
 	if c.Lease.Type == "" && c.Lease.Consul.IsZero() && len(c.Lease.Etcd.Endpoints) == 0 {
 		c.Lease.Type = LeasePlatform

@@ -106,7 +106,7 @@ func TestInMachine(t *testing.T) {
 	}
 }
 
-// TestRefused has every key that is not done here refused by its name.
+// TestRefused: every unsupported key is refused by its name.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`lease: {type: consul, consul: {url: "http://x"}}`: "lease.type: consul",

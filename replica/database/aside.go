@@ -22,7 +22,7 @@ type Chain struct {
 	Differs bool `json:"differs,omitempty"`
 }
 
-// has reports whether a transaction of an epoch is of the chain.
+// has reports whether the chain contains a transaction of an epoch.
 func (c Chain) has(id ltx.TXID, epoch uint64) bool {
 	return id <= c.Last && c.History.Epoch(id) == epoch
 }
@@ -34,12 +34,13 @@ func (d *DB) Mark() (epoch uint64, id ltx.TXID) {
 	return d.log.Epoch(), d.pos.TXID
 }
 
-// aside keeps what a DB has and its primary has not.
+// aside saves transactions that a DB has and its primary lacks.
 type aside struct{ *DB }
 
-// keep writes files of the LTX format before the pages of a spool make the database that of a change: the
-// transactions of the log that are not of the chain, named EPOCH-TXID.ltx; and the pages as they are, as
-// transactions that lead from the change to the present content, named EPOCH-TXID-pages-N.ltx.
+// keep writes LTX files before the pages of a spool replace the database at the position of a
+// change: the transactions of the log that are not in the chain, named EPOCH-TXID.ltx, and the
+// present pages, as transactions that lead from the change to the present content, named
+// EPOCH-TXID-pages-N.ltx.
 func (d aside) keep(s *Spool, c Change, chain Chain) error {
 	own := d.log.History()
 	id := d.pos.TXID
@@ -72,11 +73,11 @@ func (d aside) keep(s *Spool, c Change, chain Chain) error {
 	return nil
 }
 
-// transactions writes those of the log after an ID, as far as it has them.
+// transactions writes the log's transactions after an ID, as far as it has them.
 func (d aside) transactions(after ltx.TXID, write func(string, []byte) error) error {
 	r, err := d.log.AfterID(max(after, d.log.Base().TXID))
 	if errors.Is(err, txlog.ErrGone) {
-		return nil // the pages have all there is
+		return nil // the pages have the whole content
 	}
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (d aside) transactions(after ltx.TXID, write func(string, []byte) error) er
 // pages writes the pages that are about to be replaced or removed.
 func (d aside) pages(s *Spool, c Change, write func(string, []byte) error) error {
 	if c.PageSize != d.pageSize && c.Pages > 0 || len(d.sums) == 0 {
-		// A chain has one page size: the content follows a drop.
+		// A chain has one page size, so the content follows a drop.
 		c.Pages, c.Pos = 0, ltx.Pos{TXID: c.Pos.TXID, PostApplyChecksum: ltx.ChecksumFlag}
 	}
 	if len(d.sums) == 0 {

@@ -14,13 +14,13 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// batch gathers the pages of one transaction.
+// batch collects the pages of one transaction.
 type batch struct {
 	pageSize uint32
-	at       map[uint32]int // page → index in pages
+	at       map[uint32]int // index in pages, by page
 	pages    []pageSum
-	frames   []uint32 // of the WAL, if they came from there
-	data     []byte   // of pages, in their order; nil once there is too much of it
+	frames   []uint32 // of the WAL, if the pages came from it
+	data     []byte   // of pages, in their order; nil if it is too large
 	oversize bool
 	first    uint32 // first frame
 }
@@ -59,7 +59,7 @@ func (b *batch) reset() {
 	b.oversize, b.first = false, 0
 }
 
-// sorted returns the pages up to size, in order, with their content if there is not too much of it.
+// sorted returns the pages up to size, in order, with their content unless it is too large.
 func (b *batch) sorted(size uint32) ([]pageSum, []txlog.Page) {
 	order := make([]int, 0, len(b.pages))
 	for i, p := range b.pages {
@@ -130,7 +130,7 @@ func (d *DB) captureWAL(indexed bool) error {
 	return nil
 }
 
-// index reads the header of the index of the WAL. ok is false if there is none that is valid.
+// index reads the header of the WAL's index. ok is false if there is no valid one.
 func (d *DB) index() (x sqlite.Index, ok bool, err error) {
 	shm, err := d.open(SHM)
 	if err != nil || shm == nil {
@@ -147,8 +147,8 @@ func (d *DB) index() (x sqlite.Index, ok bool, err error) {
 	return x, ok, nil
 }
 
-// followWAL makes the scanner one of the current WAL: SQLite may have restarted or removed the last one, after
-// all of it was in the database file.
+// followWAL makes sure that the scanner reads the current WAL: SQLite may have restarted or removed
+// the previous one after a full checkpoint.
 func (d *DB) followWAL() error {
 	wal, err := d.open(WAL)
 	if err != nil {
@@ -181,7 +181,8 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 		WALSalt2:  d.scan.Header.Salt[1],
 	}
 	if err := d.Fenced(); err != nil {
-		// SQLite has committed already, and its readers see it: the node must catch up with the primary.
+		// SQLite has already committed, and its readers see the transaction: the node must catch up
+		// with the primary.
 		d.orphans++
 		d.moves++
 		d.diverged = true
@@ -203,8 +204,9 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 	return nil
 }
 
-// commit appends a transaction to the log and advances the position. With durable, the log is synced before anyone learns of
-// the transaction: no log of SQLite has it. The caller has asked the fence.
+// commit appends a transaction to the log and advances the position. With durable, it syncs the log
+// before the transaction becomes visible, because no log of SQLite has it. The caller has checked
+// the fence.
 func (d *DB) commit(b *batch, size uint32, h ltx.Header, durable bool) error {
 	sums, pages := b.sorted(size)
 	now := d.now()
@@ -250,7 +252,7 @@ func (d *DB) CaptureJournal() error {
 	return journalCapture{d}.captureJournal()
 }
 
-// journalCapture captures what SQLite writes in rollback mode.
+// journalCapture captures SQLite's writes in rollback mode.
 type journalCapture struct{ *DB }
 
 func (d journalCapture) captureJournal() error {
@@ -311,9 +313,9 @@ func (d journalCapture) commitWritten(b *batch, size uint32) error {
 	return nil
 }
 
-// onlyFree reports whether all pages of a batch are free ones, and page 1 is as before. A rollback leaves
-// that: SQLite does not journal, and so does not restore, pages that were free when it took them. They are a
-// part of the next transaction.
+// onlyFree reports whether all pages of a batch are free and page 1 is unchanged. A rollback leaves
+// such pages: SQLite does not journal, and so does not restore, pages that were free before the
+// transaction. They become part of the next transaction.
 func (d journalCapture) onlyFree(main *os.File, b *batch, size uint32) (bool, error) {
 	if _, first := b.at[1]; first || int(size) != len(d.sums) {
 		return false, nil
@@ -330,8 +332,8 @@ func (d journalCapture) onlyFree(main *os.File, b *batch, size uint32) (bool, er
 	return true, nil
 }
 
-// commitFree makes a transaction of free pages that a rollback has left, so that the content is exactly that
-// of a position.
+// commitFree makes a transaction of free pages that a rollback has left, so that the content
+// matches a position exactly.
 func (d journalCapture) commitFree() error {
 	main, err := d.open(Main)
 	if err != nil || main == nil || len(d.free) == 0 || len(d.dirty) > 0 || len(d.frames) > 0 {
@@ -423,7 +425,7 @@ func (d *DB) Drop() error {
 	return journalCapture{d}.drop(false)
 }
 
-// drop commits a database without pages. With again, other pages follow at once.
+// drop commits a database without pages. With again, other pages follow immediately.
 func (d journalCapture) drop(again bool) error {
 	if err := d.Fenced(); err != nil {
 		return err

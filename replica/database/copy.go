@@ -25,7 +25,7 @@ func (d *DB) Vector() (uint32, []ltx.Checksum) {
 
 const (
 	copyPasses = 8
-	copyRest   = 64 // pages that may be read at once with the lock held
+	copyRest   = 64 // pages that may be read while the lock is held
 )
 
 // Copy calls emit with the pages that differ from those of a vector, until the emitted pages make
@@ -66,7 +66,7 @@ func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emi
 				return Change{}, err
 			}
 			if !ok {
-				continue // the next pass sees what has become of it
+				continue // the next pass reads it again
 			}
 			for int(page) > len(sent) {
 				sent = append(sent, 0)
@@ -79,7 +79,7 @@ func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emi
 	}
 }
 
-// differing returns the pages whose checksums are not those of a vector.
+// differing returns the pages whose checksums differ from those of a vector.
 func (d *DB) differing(have []ltx.Checksum) []uint32 {
 	var pages []uint32
 	for i, sum := range d.sums {
@@ -102,8 +102,8 @@ func (d *DB) readAll(pages []uint32) (Change, []txlog.Page, error) {
 	return d.change(), all, nil
 }
 
-// readOne reads a page at the current position, which it does not check. It reports false if there is no such
-// page, or if SQLite is just replacing it.
+// readOne reads a page at the current position, without verifying it. It reports false if there is
+// no such page, or if SQLite is replacing it.
 func (d *DB) readOne(page, pageSize uint32, b []byte) (ltx.Checksum, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -220,7 +220,7 @@ func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error
 	return d.log.SetHistory(chain.History)
 }
 
-// replacing makes other pages the content of a DB.
+// replacing replaces the content of a DB.
 type replacing struct{ *DB }
 
 // spooled returns the checksums of the database with the pages of a spool.
@@ -344,7 +344,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
-	// The log first: its content is written again after a crash.
+	// The log comes first: after a crash, its content is written again.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err
 	}

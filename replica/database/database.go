@@ -118,23 +118,23 @@ type DB struct {
 	mu       sync.Mutex
 	enc      txlog.Encoder
 	encoded  []byte
-	main     *os.File // nil while it does not exist
-	wal      *os.File // nil while it does not exist
+	main     *os.File // nil while the file does not exist
+	wal      *os.File // nil while the file does not exist
 	shm      *os.File
 	pageSize uint32 // 0 until the first transaction
 	sums     []ltx.Checksum
 	pos      ltx.Pos
 	stamp    int64 // Timestamp of the last change
 	dirty    map[uint32]struct{}
-	free     map[uint32]struct{} // free pages that are not as at pos, see onlyFree
+	free     map[uint32]struct{} // free pages that differ from pos, see onlyFree
 	scan     *sqlite.WALScanner
-	frames   map[uint32]uint32 // page → its last frame that was captured since the WAL began
+	frames   map[uint32]uint32 // last captured frame since the WAL began, by page
 	epoch    uint64
-	diverged bool // the content is not that of pos
+	diverged bool // the content differs from pos
 	ahead    bool // the WAL has more than pos
 	unsynced bool // transactions of another node were written since the last Trim
 	orphans  int  // transactions that SQLite committed while the node was fenced
-	moves    int  // how often the content changed without the position
+	moves    int  // how often the content changed without a new position
 	shown    int  // moves when Vector was called
 }
 
@@ -216,8 +216,8 @@ func (d *DB) removed(f File) {
 	}
 }
 
-// refresh forgets files that SQLite has removed or replaced: the last program to close a database removes its log and its
-// index, and nothing says so in a plain directory.
+// refresh closes files that SQLite has removed or replaced: the last program to close a database
+// removes its log and index, and in a plain directory there is no event for that.
 func (d *DB) refresh() error {
 	for f, open := range map[File]*os.File{Main: d.main, WAL: d.wal, SHM: d.shm} {
 		if open == nil {
@@ -245,7 +245,7 @@ func closeFile(f **os.File) {
 	}
 }
 
-// open opens a file of the database, once. It returns nil if it does not exist.
+// open opens a file of the database unless it is open. It returns nil if the file does not exist.
 func (d *DB) open(f File) (*os.File, error) {
 	slot := map[File]**os.File{Main: &d.main, WAL: &d.wal, SHM: &d.shm}[f]
 	if *slot != nil {
@@ -285,7 +285,7 @@ func (d *DB) Unsettled() bool {
 	return len(d.dirty) > 0 || d.pageSize == 0 && d.dirty != nil
 }
 
-// sumWith returns the checksum of the database with pages replaced, at a new size.
+// sumWith returns the checksum of the database with some pages replaced, at a new size.
 func (d *DB) sumWith(pages []pageSum, size uint32) ltx.Checksum {
 	sum := d.pos.PostApplyChecksum
 	for _, p := range pages {
@@ -306,7 +306,7 @@ type pageSum struct {
 	sum  ltx.Checksum
 }
 
-// setSums makes the checksums those after a transaction.
+// setSums updates the checksums after a transaction.
 func (d *DB) setSums(pages []pageSum, size uint32) {
 	if n := int(size); n <= len(d.sums) {
 		d.sums = d.sums[:n]
@@ -318,7 +318,7 @@ func (d *DB) setSums(pages []pageSum, size uint32) {
 	}
 }
 
-// advance makes pos the position, and says so.
+// advance changes the position and reports the change.
 func (d *DB) advance(pos ltx.Pos, stamp int64) {
 	d.pos, d.stamp = pos, stamp
 	if d.c.OnCommit != nil {
@@ -326,7 +326,7 @@ func (d *DB) advance(pos ltx.Pos, stamp int64) {
 	}
 }
 
-// readPage reads the content of a page at the current position into b.
+// readPage reads a page at the current position into b.
 func (d *DB) readPage(page uint32, b []byte) error {
 	want := d.sums[page-1]
 	if page == sqlite.LockPage(d.pageSize) {
@@ -362,7 +362,7 @@ func (d *DB) readPage(page uint32, b []byte) error {
 	return nil
 }
 
-// errTorn is returned for a page whose content is not that of the position: a checkpoint of
+// errTorn is returned for a page whose content does not match the position: a checkpoint of
 // uncaptured transactions has overwritten it, or it is damaged.
 var errTorn = errors.New("content does not have the checksum of the position")
 
@@ -373,7 +373,7 @@ func (d *DB) Close() error {
 	defer d.mu.Unlock()
 	err := journalCapture{d}.commitFree()
 	if errors.Is(err, ErrFenced) {
-		err = nil // the next Open finds out
+		err = nil // the next Open detects it
 	}
 	if !d.diverged && !d.ahead && len(d.dirty) == 0 && len(d.free) == 0 {
 		err = errors.Join(err, recovery{d}.saveSums())
@@ -403,7 +403,7 @@ func (d *DB) now() time.Time {
 	return time.Now()
 }
 
-// wait is how long the DB waits between two attempts to take a lock.
+// wait pauses between two attempts to take a lock.
 func wait(ctx context.Context, attempt int) error {
 	timer := time.NewTimer(min(time.Duration(attempt+1)*200*time.Microsecond, 10*time.Millisecond))
 	defer timer.Stop()

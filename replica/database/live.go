@@ -73,7 +73,7 @@ func (d Live) BuildIndex() error {
 	return w.publish(&x)
 }
 
-// enterAll enters all frames that are committed.
+// enterAll enters all committed frames.
 func (d walWriter) enterAll(s *sqlite.WALScanner, x *sqlite.Index) error {
 	var pages []txlog.Page
 	for {
@@ -165,8 +165,8 @@ func (d Live) Verify() (bool, error) {
 	return false, nil
 }
 
-// follows reports whether the content differs from pages of these checksums in pages alone that frames after those of a scanner
-// have.
+// follows reports whether the content differs from these checksums only in pages that have frames
+// after the scanner's position.
 func (d Live) follows(sums []ltx.Checksum, scan *sqlite.WALScanner) bool {
 	if scan == nil || d.scan == nil || scan.Header != d.scan.Header || scan.Next >= d.scan.Next || scan.Header.PageSize != d.pageSize {
 		return false
@@ -187,7 +187,7 @@ func (d Live) Checkpoint() error {
 	if err != nil || !ok || x.MaxFrame == 0 {
 		return err
 	}
-	// What is overwritten later than this is in the log.
+	// A checkpoint overwrites old pages, so the log must have the transactions on disk.
 	if err := d.log.Sync(); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (d Live) Mode() (wal bool, err error) {
 	return h.WAL, err
 }
 
-// word is the size of a word of the index.
+// word is the size of a word of the index, in bytes.
 const word = 4
 
 // Peek reads the number of the last committed frame and the count of transactions, without the checks of Index.

@@ -40,7 +40,7 @@ func Open(c Config) (*DB, error) {
 	return d, nil
 }
 
-// recovery finds out what the files of a DB are at.
+// recovery finds the position of a DB's files.
 type recovery struct{ *DB }
 
 func (d recovery) recover() error {
@@ -111,8 +111,8 @@ func (d recovery) settle(last txlog.Meta) error {
 	return nil
 }
 
-// rollBack plays a valid journal back, unless it belongs to a transaction of several databases that
-// was committed.
+// rollBack rolls back a valid journal, unless it belongs to a committed transaction of several
+// databases.
 func (d recovery) rollBack() error {
 	journal, err := os.Open(d.path(Journal))
 	if errors.Is(err, os.ErrNotExist) {
@@ -153,7 +153,7 @@ func (d recovery) rollBack() error {
 	return durable.SyncDir(d.c.Dir)
 }
 
-// skipLogged brings the scanner behind the frames that the log has.
+// skipLogged moves the scanner past the frames that the log has.
 func (d recovery) skipLogged(last txlog.Meta) error {
 	h := d.scan.Header
 	if !last.Valid || last.WALSalt1 != h.Salt[0] || last.WALSalt2 != h.Salt[1] || last.PageSize != h.PageSize {
@@ -172,8 +172,8 @@ func (d recovery) skipLogged(last txlog.Meta) error {
 	}
 }
 
-// scanContent computes the checksums of all pages as they are, and returns that of the database. A size
-// of 0 means that the database file says it.
+// scanContent computes the checksums of all present pages, and returns that of the database. Size 0
+// means the size in the database file.
 func (d recovery) scanContent(size uint32) (ltx.Checksum, error) {
 	d.sums = nil
 	main, err := d.open(Main)
@@ -209,7 +209,7 @@ func (d recovery) scanContent(size uint32) (ltx.Checksum, error) {
 	return sum | ltx.ChecksumFlag, nil
 }
 
-// rawPage reads the newest content of a page, without checking its checksum.
+// rawPage reads the newest content of a page, without verifying it.
 func (d recovery) rawPage(page uint32, b []byte) error {
 	f, offset := d.main, int64(page-1)*int64(d.pageSize)
 	if frame, ok := d.frames[page]; ok {
@@ -223,8 +223,8 @@ func (d recovery) rawPage(page uint32, b []byte) error {
 	return err
 }
 
-// redo writes to the database file what the log has, if that makes its content the one of the position.
-// It reports false, and has changed nothing, if it does not.
+// redo writes the log's content to the database file, if the result matches the position. Otherwise
+// it reports false and changes nothing.
 func (d recovery) redo() (bool, error) {
 	if d.c.Live {
 		return false, nil // SQLite may be writing
@@ -301,7 +301,7 @@ const sumsMagic = "HGSUMS01"
 
 func (d recovery) sumsPath() string { return filepath.Join(d.c.Log, "sums") }
 
-// saveSums writes down the position and the checksums of the pages.
+// saveSums writes the position and the checksums of the pages to a file.
 func (d recovery) saveSums() error {
 	b := make([]byte, 0, 64+8*len(d.sums))
 	b = append(b, sumsMagic...)
@@ -327,8 +327,8 @@ func (d recovery) mainState() uint64 {
 	return uint64(info.ModTime().UnixNano()) ^ uint64(info.Size())<<1
 }
 
-// loadSums reads what saveSums wrote, once: after a crash nothing is left that could be outdated. It
-// reports false if that is not of the position of the log.
+// loadSums reads and removes the file of saveSums, so that no stale one remains after a crash. It
+// reports false if the file does not match the log's position.
 func (d recovery) loadSums() bool {
 	b, err := os.ReadFile(d.sumsPath())
 	if err != nil {
@@ -385,7 +385,7 @@ func (d *DB) Reconcile() (bool, error) {
 	return true, nil
 }
 
-// logWhole logs a transaction of all pages, or restarts the log if they are too many.
+// logWhole logs a transaction of all pages, or restarts the log if there are too many.
 func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 	if len(d.sums) == 0 || int64(len(d.sums))*int64(d.pageSize) > MaxTransaction {
 		return d.log.Reset(pos, d.epoch)
@@ -408,7 +408,7 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 		t.Pages = append(t.Pages, p)
 	}
 	if d.scan != nil && d.scan.Next > 1 {
-		// So that a restart knows which frames it has.
+		// After a restart, this tells which frames the log has.
 		t.WALOffset = sqlite.FrameOffset(1, d.pageSize)
 		t.WALSize = int64(d.scan.Next-1) * int64(sqlite.FrameHeaderSize+d.pageSize)
 		t.WALSalt1, t.WALSalt2 = d.scan.Header.Salt[0], d.scan.Header.Salt[1]
@@ -430,7 +430,7 @@ func (d *DB) Absorb() error {
 	return err
 }
 
-// absorb computes the checksums of the content with all that the WAL has.
+// absorb computes the checksums of the content including the whole WAL.
 func (d recovery) absorb() (ltx.Checksum, error) {
 	if err := d.refresh(); err != nil {
 		return 0, err
@@ -443,8 +443,8 @@ func (d recovery) absorb() (ltx.Checksum, error) {
 	return d.scanContent(size)
 }
 
-// absorbWAL brings the scanner to the end of the commits, without making transactions of them. It
-// returns the size of the database there, 0 if the WAL does not say.
+// absorbWAL moves the scanner past all commits, without making transactions. It returns the size of
+// the database there, or 0 if the WAL does not have it.
 func (d recovery) absorbWAL() (uint32, error) {
 	limit := uint32(math.MaxUint32)
 	if d.c.Live {

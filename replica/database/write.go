@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// checkpointFrames is from how many frames on a WAL that this process writes is checkpointed.
+// checkpointFrames is the length in frames at which this process checkpoints a WAL that it writes.
 const checkpointFrames = 1000
 
 // Apply writes a transaction of the primary, which must follow the position, and advances to it. It waits for
@@ -61,7 +61,8 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	if d.sumWith(sums, t.Commit) != t.Post {
 		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
 	}
-	// Pages that are written over are not as the log says if that has lost the transaction: the database would be torn.
+	// Pages that are overwritten in place need a durable log: if it lost the transaction, the
+	// database would be torn.
 	if err := d.log.Append(t, encoded, epoch, d.now(), d.c.Sync || direct); err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 		if f == nil || !unsynced {
 			continue
 		}
-		if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) { // what is emptied or removed was synced elsewhere
+		if err := f.Sync(); err != nil && !errors.Is(err, os.ErrClosed) { // an emptied or removed file was synced elsewhere
 			d.mu.Lock()
 			d.unsynced = true
 			d.mu.Unlock()
@@ -95,11 +96,11 @@ func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	return d.log.Trim(before, keep, limit)
 }
 
-// leftovers is what SQLite has left in the files of a DB that is no transaction.
+// leftovers is what SQLite has left in the files of a DB outside of any transaction.
 type leftovers struct{ *DB }
 
-// settled finds what SQLite has left that no transaction is of, while this process has the locks of a writer: a
-// journal of a program that died, or frames of one that was a writer when the node was the primary.
+// settled handles leftovers of SQLite while this process holds the locks of a writer: the journal
+// of a program that died, or frames by a writer from the time when the node was the primary.
 func (d leftovers) settled(direct bool) error {
 	if !direct {
 		return d.foreign()
@@ -115,7 +116,7 @@ func (d leftovers) settled(direct bool) error {
 		d.gone(Journal)
 		d.wrote(Main, 0, 0)
 	}
-	if hot || len(d.free) > 0 { // which a rollback leaves as they were written
+	if hot || len(d.free) > 0 { // a rollback leaves free pages as they were written
 		d.dirty, d.free = nil, nil
 		d.ahead = true
 		d.moves++
@@ -123,7 +124,7 @@ func (d leftovers) settled(direct bool) error {
 	return nil
 }
 
-// hotJournal reports whether there is a journal that is to be rolled back.
+// hotJournal reports whether there is a journal to roll back.
 func (d leftovers) hotJournal() (bool, error) {
 	f, err := os.Open(d.path(Journal))
 	if errors.Is(err, os.ErrNotExist) {
@@ -140,7 +141,7 @@ func (d leftovers) hotJournal() (bool, error) {
 	return sqlite.JournalValid(b[:]), nil
 }
 
-// foreign notes frames of the WAL that this process has neither captured nor written.
+// foreign detects frames of the WAL that this process has neither captured nor written.
 func (d leftovers) foreign() error {
 	has, err := d.hasForeign()
 	if has {
@@ -195,11 +196,12 @@ func (d *DB) Settle(ctx context.Context) error {
 	return d.Absorb()
 }
 
-// writers has the locks of the writers of a DB.
+// writers takes the locks of a DB's writers.
 type writers struct{ *DB }
 
-// lockForWrite takes the locks of a writer. direct reports that the database file itself may be written,
-// because no program has it open, or none reads it in rollback mode; otherwise the WAL is written.
+// lockForWrite takes the locks of a writer. direct reports that the database file itself may be
+// written, because no program has it open, or none reads it in rollback mode. Otherwise the WAL is
+// written.
 func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
@@ -242,13 +244,13 @@ func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool,
 	}
 }
 
-// joinWriters takes the locks of one more connection that writes to the WAL, and returns nil if it has to wait.
-// The lock of the database file keeps the last program from removing the WAL meanwhile. The lock of a member
-// keeps the first program from rebuilding the index, which it does where there is no member, regardless of the
-// index's content.
+// joinWriters takes the locks of a connection that writes to the WAL, and returns nil if it has to
+// wait. The lock of the database file keeps the last program from removing the WAL. The lock of an
+// index member keeps the first program from rebuilding the index, which it does if there is no
+// member, whatever the index contains.
 func (d writers) joinWriters(main locks.Ranges) (release func(), err error) {
 	if main.Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
-		return nil, nil //nolint:nilerr // another program has all of it
+		return nil, nil //nolint:nilerr // another program has the whole file locked
 	}
 	leave := func() { _ = main.Set(locks.None, sqlite.SharedFirst, sqlite.SharedSize) }
 	index, err := d.ranges(SHM)
@@ -275,7 +277,7 @@ func joinIndex(index locks.Ranges) bool {
 		return false
 	}
 	if index.Set(locks.Shared, sqlite.MemberByte, 1) != nil {
-		return false // it is being made
+		return false // a program is building it
 	}
 	if index.Set(locks.Exclusive, sqlite.WriteByte, 1) != nil {
 		_ = index.Set(locks.None, sqlite.MemberByte, 1)
@@ -284,7 +286,7 @@ func joinIndex(index locks.Ranges) bool {
 	return true
 }
 
-// indexed reports whether the WAL has a valid index, of the files as they are now.
+// indexed reports whether the current WAL has a valid index.
 func (d writers) indexed() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -302,7 +304,7 @@ func (d *DB) ranges(f File) (locks.Ranges, error) {
 	return d.c.Locks(f)
 }
 
-// write makes pages the content of the database, whose size becomes size pages. The caller has the
+// write replaces pages of the database and changes its size to size pages. The caller holds the
 // locks.
 func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error {
 	if !direct {
@@ -323,7 +325,7 @@ func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error
 	return d.writePages(pages, size)
 }
 
-// wrote says that bytes of a file were written, or with n 0 any of them.
+// wrote reports that bytes of a file were written, or with n 0 any part of it.
 func (d *DB) wrote(f File, off, n int64) {
 	if d.c.Written != nil {
 		d.c.Written(f, off, n)
@@ -336,7 +338,7 @@ func (d *DB) gone(f File) {
 	}
 }
 
-// wrotePages is how many pages are said to be written one by one.
+// wrotePages is the number of pages up to which writes are reported one by one.
 const wrotePages = 64
 
 // writePages writes pages to the database file.
@@ -376,21 +378,21 @@ func (d *DB) create() (*os.File, error) {
 	if err != nil || main != nil {
 		return main, err
 	}
-	d.main, err = os.OpenFile(d.path(Main), os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // the programs of the Machine run as other users
+	d.main, err = os.OpenFile(d.path(Main), os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // programs of the Machine run as other users
 	if err == nil {
 		d.wrote(Main, 0, 0)
 	}
 	return d.main, err
 }
 
-// foldWAL moves the content of the WAL to the database file, and empties the WAL. No program has the database
-// open.
+// foldWAL moves the content of the WAL to the database file and empties the WAL. No program has the
+// database open.
 func (d *DB) foldWAL() error {
 	wal, err := d.open(WAL)
 	if err != nil || wal == nil {
 		return err
 	}
-	// A program may have brought all of it into the database file, and emptied it.
+	// A program may have checkpointed and emptied it.
 	if err := d.followWAL(); err != nil {
 		return err
 	}
@@ -428,7 +430,7 @@ func (d *DB) emptyWAL(wal *os.File) error {
 	}
 	d.wrote(WAL, 0, 0)
 	d.scan, d.frames = nil, nil
-	// An index of a removed WAL would be taken for valid.
+	// The index of a removed WAL would be taken for valid.
 	d.removed(SHM)
 	if err := os.Remove(d.path(SHM)); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -443,8 +445,8 @@ func (d *DB) emptyWAL(wal *os.File) error {
 // walWriter writes to the WAL of a DB and its index, as SQLite would.
 type walWriter struct{ *DB }
 
-// writeWAL appends a transaction to the WAL, as SQLite would, so that readers continue with their
-// snapshot. The caller holds the lock of writers.
+// writeWAL appends a transaction to the WAL, as SQLite would, so that readers keep their snapshot.
+// The caller holds the lock of writers.
 func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 	if len(pages) == 0 && int(size) == len(d.sums) {
 		return nil
@@ -504,7 +506,7 @@ func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 
 var errInUse = errors.New("database in use")
 
-// beginFrames restarts the WAL if all of it is in the database file and no reader needs it. It returns the
+// beginFrames restarts the WAL if it is fully checkpointed and no reader needs it. It returns the
 // header of the WAL and the checksum that the next frame continues.
 func (d walWriter) beginFrames(wal *os.File, x *sqlite.Index, pageSize uint32) (sqlite.WALHeader, sqlite.WALSum, error) {
 	if x.MaxFrame > 0 && x.Backfilled >= x.MaxFrame {
@@ -528,14 +530,14 @@ func (d walWriter) beginFrames(wal *os.File, x *sqlite.Index, pageSize uint32) (
 	return h, h.Sum, err
 }
 
-// restart makes the index say that the WAL is empty, if no reader uses it.
+// restart marks the WAL as empty in the index, if no reader uses it.
 func (d walWriter) restart(x *sqlite.Index) error {
 	index, err := d.ranges(SHM)
 	if err != nil || index == nil {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.ReadByte+1, sqlite.ReadSlots-1) != nil {
-		return nil // a reader uses the WAL, which continues
+		return nil // a reader uses the WAL, so it is continued
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte+1, sqlite.ReadSlots-1) }()
 	x.MaxFrame = 0
@@ -574,7 +576,7 @@ func (d walWriter) poke(at int64, value uint32) error {
 	return err
 }
 
-// publish stores the header of the index: from then on readers see the transaction.
+// publish stores the header of the index, which makes the transaction visible.
 func (d walWriter) publish(x *sqlite.Index) error {
 	b := x.Copy()
 	if _, err := d.shm.WriteAt(b, sqlite.IndexCopy(1)); err != nil {
@@ -606,7 +608,7 @@ func writeFrames(wal *os.File, h *sqlite.WALHeader, sum sqlite.WALSum, first uin
 	return sum, nil
 }
 
-// enter puts frames into the lists and hash tables of the index.
+// enter adds frames to the page lists and hash tables of the index.
 func (d walWriter) enter(first uint32, pages []txlog.Page) error {
 	raw := make([]byte, sqlite.IndexBlockSize)
 	for i := 0; i < len(pages); {
@@ -625,7 +627,7 @@ func (d walWriter) enter(first uint32, pages []txlog.Page) error {
 			}
 			i++
 		}
-		// Not the header, whose marks readers set meanwhile.
+		// The header is left out, because readers may set their marks meanwhile.
 		if _, err := d.shm.WriteAt(raw[place.PagesAt-place.Block:], place.PagesAt); err != nil {
 			return err
 		}
@@ -633,14 +635,14 @@ func (d walWriter) enter(first uint32, pages []txlog.Page) error {
 	return nil
 }
 
-// checkpoint copies frames to the database file, as many as readers let it.
+// checkpoint copies frames to the database file, as far as readers allow.
 func (d walWriter) checkpoint(maxFrame, size uint32) error {
 	index, err := d.ranges(SHM)
 	if err != nil || index == nil {
 		return err
 	}
 	if index.Set(locks.Exclusive, sqlite.CheckpointByte, 1) != nil {
-		return nil // another checkpoint runs
+		return nil // another checkpoint is running
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.CheckpointByte, 1) }()
 	x, ok, err := d.index()
@@ -651,9 +653,9 @@ func (d walWriter) checkpoint(maxFrame, size uint32) error {
 	if err != nil || safe <= x.Backfilled {
 		return err
 	}
-	// Readers of slot 0 read the database file alone.
+	// Readers of slot 0 read only the database file.
 	if index.Set(locks.Exclusive, sqlite.ReadByte, 1) != nil {
-		return nil // there are such readers: another time
+		return nil // there are such readers; a later checkpoint does it
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
 	if err := d.poke(sqlite.AttemptedOffset, safe); err != nil {
@@ -665,7 +667,8 @@ func (d walWriter) checkpoint(maxFrame, size uint32) error {
 	return d.poke(sqlite.BackfilledOffset, safe)
 }
 
-// safeFrame returns the last frame that no reader needs the database file to be without.
+// safeFrame returns the last frame that may be copied to the database file without disturbing a
+// reader.
 func (d walWriter) safeFrame(index locks.Ranges, x *sqlite.Index, maxFrame uint32) (uint32, error) {
 	safe := maxFrame
 	for slot := 1; slot < sqlite.ReadSlots; slot++ {
@@ -691,7 +694,7 @@ func (d walWriter) safeFrame(index locks.Ranges, x *sqlite.Index, maxFrame uint3
 	return safe, nil
 }
 
-// backfill copies the newest version up to frame last of each page in the frames after first.
+// backfill copies the newest version of each page in the frames from first+1 to last.
 func (d walWriter) backfill(first, last, size uint32, all bool) error {
 	wal, main := d.wal, d.main
 	if main == nil {
@@ -736,7 +739,7 @@ func (d walWriter) backfill(first, last, size uint32, all bool) error {
 	return main.Sync()
 }
 
-// sumOf returns the checksum of a database with pages of these checksums.
+// sumOf returns the checksum of a database with these page checksums.
 func sumOf(sums []ltx.Checksum) ltx.Checksum {
 	sum := ltx.Checksum(0)
 	for _, s := range sums {

@@ -47,7 +47,7 @@ type initData struct {
 	Positions map[string]Position `json:"positions"`
 }
 
-// txData is one transaction. Its fields and their meaning are those of LiteFS.
+// txData is one transaction. The names and meanings of its fields are those of LiteFS.
 type txData struct {
 	Position
 	PageSize  uint32    `json:"pageSize"`
@@ -66,7 +66,7 @@ func Transaction(c database.Change) []byte {
 func encode(e event) []byte {
 	b, err := json.Marshal(e)
 	if err != nil {
-		panic(err) // no value of these types is without an encoding
+		panic(err) // cannot fail: values of these types can be encoded
 	}
 	return append(b, '\n')
 }

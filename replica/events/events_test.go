@@ -69,15 +69,15 @@ func TestLines(t *testing.T) {
 			t.Fatalf("%s%v\nwant %s", line, err, want)
 		}
 	}
-	// An end of the node is an orderly one.
+	// The end of the node is orderly.
 	h.Close()
 	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
 		t.Errorf("%q %v", rest, err)
 	}
 }
 
-// TestSubscribersMissNothing has as many subscribers as can be come while events are published. Each finds
-// every event after the positions of its first one.
+// TestSubscribersMissNothing starts as many subscribers as allowed while events are published. Each
+// receives every event after its initial positions.
 func TestSubscribersMissNothing(t *testing.T) {
 	h := events.New()
 	url := serve(t, h)
@@ -133,7 +133,7 @@ func TestSubscribersMissNothing(t *testing.T) {
 		for i := 1; i <= last; i++ {
 			h.Publish(change("a.db", i))
 			if i%10 == 0 {
-				time.Sleep(time.Millisecond) // so that subscribers come in between
+				time.Sleep(time.Millisecond) // so that subscribers start in between
 			}
 		}
 	})
@@ -141,12 +141,13 @@ func TestSubscribersMissNothing(t *testing.T) {
 	reading.Wait()
 }
 
-// TestSlowSubscriber is cut off without an orderly end, others are not, and one too many is refused.
+// TestSlowSubscriber: a slow subscriber is disconnected without an orderly end, others are not, and
+// one too many is refused.
 func TestSlowSubscriber(t *testing.T) {
 	h := events.New()
 	url := serve(t, h)
 	slow := get(t, url)
-	name := strings.Repeat("x", 20_000) // fills what the kernel holds for a connection
+	name := strings.Repeat("x", 20_000) // fills the kernel's buffers of a connection
 	for i := 1; ; i++ {
 		h.Publish(change(name, i))
 		if _, cut := h.Count(); cut == 1 {

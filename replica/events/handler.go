@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// writeTimeout is how long a subscriber may take to read what was sent to it.
+// writeTimeout bounds how long a subscriber may take to read an event.
 const writeTimeout = 10 * time.Second
 
 // Finder finds a database by its name, or returns nil.
@@ -56,7 +56,7 @@ func (h *Hub) Handler(find Finder) http.Handler {
 	})
 }
 
-// replay is a part of a log that a subscriber wants first.
+// replay is the part of a log that a subscriber receives first.
 type replay struct {
 	name string
 	log  *txlog.Reader
@@ -91,7 +91,7 @@ func (s *Subscription) replays(since []string, find Finder) ([]replay, error) {
 	return all, nil
 }
 
-// ErrLost is why a subscriber was cut off.
+// errLost is the reason of disconnecting a slow subscriber.
 var errLost = errors.New("the subscriber does not keep up")
 
 func (s *Subscription) serve(w http.ResponseWriter, r *http.Request, replays []replay) error {
@@ -131,7 +131,7 @@ func (s *Subscription) serve(w http.ResponseWriter, r *http.Request, replays []r
 	}
 }
 
-// writeAll writes a line and all that wait after it.
+// writeAll writes a line and all that are queued after it.
 func (s *Subscription) writeAll(write func([]byte) error, line []byte) error {
 	for {
 		if err := write(line); err != nil {

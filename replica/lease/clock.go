@@ -16,12 +16,12 @@ type Clock struct {
 	read func() [3]time.Duration
 
 	mu   sync.Mutex
-	base [3]time.Duration // what each source showed when Now was 0
+	base [3]time.Duration // reading of each source when Now was 0
 	now  time.Duration
 }
 
-// skew is how far a source may be behind the others before it is brought up to them, so that it is not blind to the
-// next jump.
+// skew is how far a source may lag behind the others before it is advanced to them, so that its
+// next jump is noticed.
 const skew = 50 * time.Millisecond
 
 // NewClock returns a Clock of this machine, whose wall clock is wall.
@@ -29,7 +29,7 @@ func NewClock(wall func() time.Time) *Clock {
 	began := time.Now()
 	return newClock(func() [3]time.Duration {
 		var boot unix.Timespec
-		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // Linux has it since 2.6.39
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // supported since Linux 2.6.39
 		return [3]time.Duration{time.Since(began), time.Duration(boot.Nano()), time.Duration(wall().UnixNano())}
 	})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestClock has the sources jump against each other.
+// TestClock lets the sources jump against each other.
 func TestClock(t *testing.T) {
 	var at [3]time.Duration
 	at[2] = 1e18 // the wall clock begins elsewhere

@@ -20,13 +20,13 @@ const (
 	MinTTL           = time.Second
 )
 
-// Parts of the TTL.
+// Fractions of the TTL.
 const (
-	renewals = 5 // within one TTL
-	// margin is the part of the TTL that this node does not use: by so much the clocks of the store and of this node may
-	// differ, and a commit that has begun may take.
+	renewals = 5 // number within one TTL
+	// margin is the fraction of the TTL that this node does not use. It allows for different clocks
+	// of the store and this node, and for commits in progress.
 	margin   = 5
-	patience = 2 // for one call of the store
+	patience = 2 // timeout of one call of the store
 )
 
 // Config says for whom a lease is kept, and where.
@@ -51,16 +51,16 @@ type Elected struct {
 	c     Config
 	store Store
 	clock *Clock
-	poked chan struct{} // makes the session check its state
+	poked chan struct{} // wakes the session
 
 	mu       sync.Mutex
 	term     Term
 	changed  chan struct{}
-	deadline time.Duration // of the clock, after which the session may be over
-	rev      int64         // of the primary's record, while it is this node's
-	given    int64         // revision of a record of this node that it wanted to give away: it no longer relies on it
-	claim    bool          // take the lease without the quorum
-	holdoff  time.Duration // of the clock, before which this node is no candidate
+	deadline time.Duration // on the clock; the session may be over after it
+	rev      int64         // revision of the primary's record, while it is this node's
+	given    int64         // revision of this node's record that it wanted to hand over and no longer relies on
+	claim    bool          // take the lease without a quorum
+	holdoff  time.Duration // on the clock; this node is no candidate before it
 }
 
 // NewElected returns a Lease that Run keeps. It does no I/O. Run closes the store.
@@ -106,7 +106,7 @@ func (e *Elected) Valid(epoch uint64) bool {
 	return e.term.Held && e.term.Epoch == epoch && e.clock.Now() < e.deadline
 }
 
-// setTerm makes a term the present one, if it differs. e.mu is held.
+// setTerm changes the term, if it differs. The caller holds e.mu.
 func (e *Elected) setTerm(t Term) {
 	if t.Epoch == e.term.Epoch && t.Held == e.term.Held && t.Primary == e.term.Primary {
 		return
@@ -116,7 +116,7 @@ func (e *Elected) setTerm(t Term) {
 	e.changed = make(chan struct{})
 }
 
-// poke makes the session check its state.
+// poke wakes the session.
 func (e *Elected) poke() {
 	select {
 	case e.poked <- struct{}{}:
@@ -124,7 +124,8 @@ func (e *Elected) poke() {
 	}
 }
 
-// renewed notes that the store has granted the session for ttl, which was asked for at a time of the clock.
+// renewed records that the store granted the session ttl, for a request that was sent at asked on
+// the clock.
 func (e *Elected) renewed(asked, ttl time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,7 +136,7 @@ func (e *Elected) renewed(asked, ttl time.Duration) {
 	}
 }
 
-// lapse ends a term that this node held for as long as its session was granted.
+// lapse ends a held term once the session's grant is over.
 func (e *Elected) lapse() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -149,7 +150,7 @@ func (e *Elected) call(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, e.c.TTL/patience)
 }
 
-// giveAway stops relying on the record of a term that this node holds, and returns the revision of that record.
+// giveAway stops relying on the record of a held term, and returns its revision.
 func (e *Elected) giveAway() (int64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -227,7 +228,7 @@ func (e *Elected) SetQuorum(ctx context.Context, epoch uint64, q Quorum) error {
 	return e.swap(ctx, "note the quorum", rev, Change{Put: []Put{{Key: keyQuorum, Value: encode(q)}}})
 }
 
-// swap makes a change while the primary's record has a revision.
+// swap makes a change if the primary's record has the given revision.
 func (e *Elected) swap(ctx context.Context, what string, rev int64, c Change) error {
 	bounded, cancel := e.call(ctx)
 	defer cancel()
@@ -245,7 +246,7 @@ func (e *Elected) swap(ctx context.Context, what string, rev int64, c Change) er
 func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // no value of these types is without an encoding
+		panic(err) // cannot fail: values of these types can be encoded
 	}
 	return string(b)
 }

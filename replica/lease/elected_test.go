@@ -19,8 +19,8 @@ func (alone) Identity() (uint64, string, uint64) { return 1, "LFSC1", 0 }
 func (alone) Adopt(string) error                 { return nil }
 func (alone) Marks() map[string]lease.Mark       { return nil }
 
-// TestSleep has the machine of the primary sleep: at once the lease is not valid, and it is again when etcd has
-// granted it again, in the same term, as no other node had it meanwhile.
+// TestSleep puts the primary's machine to sleep: the lease is immediately invalid, and becomes
+// valid again once etcd has renewed it, in the same term, because no other node held it meanwhile.
 func TestSleep(t *testing.T) {
 	s, err := etcd.New(etcd.Config{Endpoints: []string{etcdtest.Start(t)}})
 	if err != nil {

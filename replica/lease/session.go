@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// session is the time of one session of the store, of which this node's records are.
+// session is one session of the store, to which this node's records belong.
 type session struct {
 	e    *Elected
 	m    Member
@@ -19,15 +19,15 @@ type session struct {
 	ttl  time.Duration // as granted
 
 	v    *view
-	last Snapshot // of which the view is
+	last Snapshot // the snapshot of the view
 
-	// Of a vacancy.
+	// During a vacancy:
 	vacant  bool
 	vacancy int64         // revision of the last term
-	since   time.Duration // of the clock
+	since   time.Duration // on the clock
 	marks   map[string]Mark
-	said    bool          // that there is no quorum
-	yields  time.Duration // since when this node knows a candidate that is further; 0: it knows none
+	said    bool          // the missing quorum has been logged
+	yields  time.Duration // since when this node has known a candidate that is further ahead; 0: none
 
 	won      int64 // revision of the primary's record that this node has put
 	standing []Standing
@@ -52,19 +52,19 @@ func (e *Elected) session(ctx context.Context, m Member) error {
 	go func() { lost <- s.renew(ctx) }()
 	err = s.run(ctx, lost)
 	end()
-	// Nothing is committed any more before another may take the lease.
+	// Commits must stop before another node can take the lease.
 	e.mu.Lock()
 	if e.term.Held {
 		e.setTerm(Term{Epoch: e.term.Epoch})
 	}
 	e.mu.Unlock()
 	_ = finish.Do(ctx, s.ttl/patience, func(ctx finish.Context) error {
-		return e.store.End(ctx, s.id) // if it fails, the session ends by itself
+		return e.store.End(ctx, s.id) // if it fails, the session expires
 	})
 	return errors.Join(err, <-lost)
 }
 
-// renew renews the session until ctx ends, or the store no longer has it.
+// renew renews the session until ctx ends or the store no longer has it.
 func (s *session) renew(ctx context.Context) error {
 	for pause.For(ctx, s.ttl/renewals) == nil {
 		asked := s.e.clock.Now()
@@ -97,7 +97,7 @@ func (s *session) run(ctx context.Context, lost chan error) error {
 	return nil
 }
 
-// observe follows the records, and acts on them.
+// observe watches the records and acts on them.
 func (s *session) observe(ctx context.Context, lost chan error) error {
 	if err := s.load(ctx); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 			return ctx.Err()
 		case err := <-lost:
 			timer.Stop()
-			lost <- nil // the end of the session waits for it, too
+			lost <- nil // the end of the session waits for it as well
 			return errors.Join(ErrSessionEnded, err)
 		case w, ok := <-events:
 			timer.Stop()
@@ -155,10 +155,10 @@ type watched struct {
 	err error
 }
 
-// errUnwatched says that a watch ended without an error.
+// errUnwatched means that a watch ended without an error.
 var errUnwatched = errors.New("the watch has ended")
 
-// show makes a snapshot the view.
+// show replaces the view with a snapshot.
 func (s *session) show(next Snapshot) error {
 	v, err := newView(next)
 	if err == nil {
@@ -178,7 +178,7 @@ func (s *session) load(ctx context.Context) error {
 	return s.show(now)
 }
 
-// enter makes this node known, as one of the cluster whose keys these are.
+// enter makes this node a member of the cluster of these keys.
 func (s *session) enter(ctx context.Context) error {
 	node, cluster, epoch := s.m.Identity()
 	if s.v.cluster.ID == "" {
@@ -216,8 +216,8 @@ func (s *session) publish(ctx context.Context, r nodeRecord) error {
 	return err
 }
 
-// step makes the term what the view says, and takes part in an election. It returns after what time it is to be
-// called again if nothing changes.
+// step updates the term from the view, and takes part in an election. It returns after how long to
+// call it again if nothing changes.
 func (s *session) step(ctx context.Context) (time.Duration, error) {
 	e, v := s.e, s.v
 	if v.primaryRev == 0 {
@@ -232,10 +232,11 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 	switch left := e.deadline - e.clock.Now(); {
 	case v.primaryOf != s.id:
 		if v.primary.Node == s.self.Node {
-			term.Primary = Peer{} // an earlier session of this node, which is not over yet
+			term.Primary = Peer{} // an earlier session of this node, which has not ended yet
 		}
 	case v.primaryRev == e.given:
-		// The record was to be given away, and may still be: only another revision can be relied on.
+		// An attempt to hand over this record may still succeed, so that only another revision can
+		// be relied on.
 		e.mu.Unlock()
 		err := s.retake(ctx)
 		e.mu.Lock()
@@ -254,11 +255,11 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 	return next, nil
 }
 
-// retake writes the primary's record again, which is this node's.
+// retake writes this node's primary record again.
 func (s *session) retake(ctx context.Context) error {
 	err := s.e.swap(ctx, "keep the lease", s.v.primaryRev, Change{Put: s.take()})
 	if errors.Is(err, ErrNotHeld) {
-		return nil // it was given away, as the watch will tell
+		return nil // it was handed over, which the watch will report
 	}
 	return err
 }
@@ -267,7 +268,7 @@ func (s *session) take() []Put {
 	return []Put{{Key: keyPrimary, Value: encode(s.self), Session: s.id}, {Key: keyTerm, Value: encode(termRecord{Peer: s.self})}}
 }
 
-// campaign takes the lease when this node is the one that must, while there is no primary.
+// campaign takes the lease if there is no primary and this node is the right candidate.
 func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 	e, v := s.e, s.v
 	e.mu.Lock()
@@ -312,12 +313,12 @@ func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 	return s.ttl / renewals, s.acquire(ctx, p)
 }
 
-// acquire takes the lease, if there is still none.
+// acquire takes the lease, unless another node has taken it.
 func (s *session) acquire(ctx context.Context, p poll) error {
 	e, v := s.e, s.v
 	puts := s.take()
 	if _, _, known := s.m.Identity(); v.cluster.Base+uint64(s.last.Revision) < known {
-		// This store is another one than that of which the node knows an epoch.
+		// This is not the store in which the node saw its epoch.
 		puts = append(puts, Put{Key: keyCluster, Value: encode(clusterRecord{v.cluster.ID, known})})
 	}
 	bounded, cancel := e.call(ctx)

@@ -9,43 +9,43 @@ import (
 
 // Keys of the records of a cluster.
 const (
-	keyCluster = "cluster" // clusterRecord; made once
-	keyPrimary = "primary" // Peer; with the session of the holder
+	keyCluster = "cluster" // clusterRecord; created once
+	keyPrimary = "primary" // Peer; belongs to the holder's session
 	keyTerm    = "term"    // termRecord; changes with each change of the primary, and when one resigns
 	keyQuorum  = "quorum"  // Quorum
-	keyNode    = "node/"   // nodeRecord by ID; with the session of the node
-	nodeDigits = "%016x"   // of an ID in a key
+	keyNode    = "node/"   // nodeRecord by ID; belongs to the node's session
+	nodeDigits = "%016x"   // format of an ID in a key
 )
 
 // nodeKey is the key of a node's record.
 func nodeKey(id uint64) string { return keyNode + fmt.Sprintf(nodeDigits, id) }
 
-// clusterRecord says which cluster the records are of. Epochs are Base and the revision of the primary's record: a base
-// that is not 0 makes them greater than those of a store that was lost.
+// clusterRecord names the cluster of the records. An epoch is Base plus the revision of the
+// primary's record. A Base other than 0 makes epochs greater than those of a lost store.
 type clusterRecord struct {
 	ID   string `json:"id"`
 	Base uint64 `json:"base,omitempty"`
 }
 
-// termRecord is of the last change of the primary. Its revision names the time without a primary that may follow.
+// termRecord is the last change of the primary. Its revision identifies a vacancy that follows.
 type termRecord struct {
 	Peer
-	Resigned bool `json:"resigned,omitempty"` // it holds no lease any more, and has not committed since
+	Resigned bool `json:"resigned,omitempty"` // it no longer holds a lease, and has not committed since
 }
 
-// nodeRecord is a node that is alive.
+// nodeRecord is a live node.
 type nodeRecord struct {
 	Standing
-	// Vacancy is 1 more than the revision of the termRecord after which this node saw no primary, and received no
-	// transaction of the one before. Marks are of that time.
+	// Vacancy is 1 more than the revision of the termRecord after which this node saw no primary,
+	// and accepted no more transactions of the previous one. Marks are from that time.
 	Vacancy int64 `json:"vacancy,omitempty"`
 }
 
-// view is what the records say.
+// view is the content of the records.
 type view struct {
 	cluster    clusterRecord
 	primary    Peer
-	primaryRev int64  // 0: there is no primary
+	primaryRev int64  // 0: no primary
 	primaryOf  string // its session
 	term       termRecord
 	termRev    int64
@@ -65,10 +65,10 @@ func newView(of Snapshot) (*view, error) {
 	return v, nil
 }
 
-// epoch is that of the primary.
+// epoch is the primary's epoch.
 func (v *view) epoch() uint64 { return v.cluster.Base + uint64(v.primaryRev) }
 
-// set notes a record.
+// set updates a record.
 func (v *view) set(key string, r Record) error {
 	value := []byte(r.Value)
 	switch key {
@@ -102,15 +102,15 @@ func parseNode(name string) (uint64, bool) {
 	return id, err == nil
 }
 
-// poll is what the candidates of a vacancy know of each other.
+// poll is what a candidate knows of the other nodes during a vacancy.
 type poll struct {
-	heard   []Standing // of the other nodes, since the vacancy began
-	missing bool       // a node that is alive has not said anything yet
-	ahead   bool       // a candidate is further than this node, and this node is not further than it
+	heard   []Standing // of the other nodes since the vacancy began
+	missing bool       // a live node has not reported yet
+	ahead   bool       // a candidate is ahead of this node, and this node is not ahead of it
 	covered bool       // no acknowledged transaction can be missed
 }
 
-// poll counts for the node of an ID, which is at marks.
+// poll evaluates the view for the node me, whose databases are at marks.
 func (v *view) poll(me uint64, marks map[string]Mark) poll {
 	p := poll{}
 	has := map[uint64]bool{me: true}

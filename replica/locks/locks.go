@@ -111,7 +111,7 @@ func (t *Table) set(l Lock, wait bool) (<-chan struct{}, error) {
 	return nil, nil
 }
 
-// cut removes the range of l from what its owner holds.
+// cut removes the range of l from the locks of its owner.
 func (t *Table) cut(l Lock) {
 	var kept []Lock
 	for _, h := range t.held {
@@ -206,7 +206,7 @@ func (p Process) Set(mode Mode, start, n uint64) error {
 	return set(p.File, unix.F_SETLK, mode, start, n)
 }
 
-// set changes locks by a command of fcntl(2).
+// set changes locks with a command of fcntl(2).
 func set(file *os.File, command int, mode Mode, start, n uint64) error {
 	kind := int16(unix.F_UNLCK)
 	switch mode {

@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/locks"
 )
 
-// TestTableIsTheKernel gives random requests of several owners to a table and to the kernel, which must
-// agree about each.
+// TestTableIsTheKernel sends random requests of several owners to a table and to the kernel, which
+// must agree on each.
 func TestTableIsTheKernel(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
@@ -46,7 +46,7 @@ func TestTableIsTheKernel(t *testing.T) {
 	}
 }
 
-// TestWait has a request wait until another owner releases the lock.
+// TestWait: a request waits until another owner releases the lock.
 func TestWait(t *testing.T) {
 	var table locks.Table
 	l := locks.Lock{Range: locks.Range{First: 1, Last: locks.ToEnd}, Owner: 1, Handle: 9, Mode: locks.Exclusive}
@@ -72,7 +72,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestFiles: locks of an open file and of this process exclude each other, as those of two programs do.
+// TestFiles: locks of an open file and of this process exclude each other, like those of two
+// programs.
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	open := func() *os.File {

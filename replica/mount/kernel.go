@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The oldest kernel on which a mount works. Older ones pass on no locks, or map no files.
+// Oldest kernel on which a mount works. Older ones do not forward locks, or do not support mmap.
 const (
 	oldestMajor = 5
 	oldestMinor = 4
@@ -31,7 +31,7 @@ func Supported() error {
 	return checkKernel(unix.ByteSliceToString(name.Release[:]))
 }
 
-// checkKernel says whether the kernel of a release, as uname(2) has it, can show databases.
+// checkKernel reports whether a kernel release, as in uname(2), supports the mount.
 func checkKernel(release string) error {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {

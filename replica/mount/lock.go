@@ -14,7 +14,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// The locks that capture follows.
+// Locks that capture follows.
 var (
 	writeLock  = locks.Range{First: sqlite.WriteByte, Last: sqlite.WriteByte}
 	checkpoint = locks.Range{First: sqlite.CheckpointByte, Last: sqlite.CheckpointByte}
@@ -27,9 +27,9 @@ var (
 // HaltByte is the byte of NAME-lock that a program locks to write on a replica, as LiteFS has it.
 const HaltByte = 72
 
-const flockFlag = 1 // of a request: flock(2), not fcntl(2)
+const flockFlag = 1 // flag of a request: flock(2) instead of fcntl(2)
 
-// lockOf translates a request.
+// lockOf converts a request.
 func lockOf(in *fuse.LkIn) locks.Lock {
 	l := locks.Lock{Range: locks.Range{First: in.Lk.Start, Last: in.Lk.End}, Owner: in.Owner, Handle: in.Fh, PID: in.Lk.Pid}
 	switch in.Lk.Typ {
@@ -82,8 +82,8 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // guard decides which program may write.
 type guard struct{ *FS }
 
-// afterLock takes a lock of a writer back if the node has ceased to admit one meanwhile: either a caller that
-// waits for writers to be done sees the lock, or the writer is refused.
+// afterLock revokes a writer's lock if the node has stopped admitting writers meanwhile. So either
+// the node that waits for writers sees the lock, or the writer is refused.
 func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	status := s.refused(n, l)
 	if n.kind == halt && l.Overlaps(haltLock) {
@@ -91,13 +91,13 @@ func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.St
 	}
 	if status != fuse.OK {
 		l.Mode = locks.None
-		_ = n.locks.Set(l) // to release never fails
+		_ = n.locks.Set(l) // releasing never fails
 		return status
 	}
 	return fuse.OK
 }
 
-// halted grants or releases the right to write, for the holder of the halt lock.
+// halted acquires or releases the right to write, for the holder of the halt lock.
 func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	if l.Mode != locks.Exclusive {
 		s.unhalt(n)
@@ -111,20 +111,20 @@ func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Statu
 	return fuse.OK
 }
 
-// unhalt gives the right to write back once no program has the lock.
+// unhalt releases the right to write once no program holds the lock.
 func (s guard) unhalt(n *inode) {
 	if _, held := n.locks.Test(locks.Lock{Range: haltLock, Owner: locks.Daemon, Mode: locks.Exclusive}); !held {
 		s.c.Databases.Unhalt(request{}, n.db)
 	}
 }
 
-// refused reports whether the lock is one of a writer that must not begin.
+// refused returns EAGAIN for the lock of a writer that must not begin.
 func (s guard) refused(n *inode, l locks.Lock) fuse.Status {
 	if n.db == nil || n.kind != plain || l.Mode != locks.Exclusive {
 		return fuse.OK
 	}
 	switch n.file {
-	case database.SHM: // without an index, the lock is for a reader that makes one
+	case database.SHM: // without an index, the lock belongs to a reader that builds one
 		if l.Overlaps(writeLock) && !s.c.Databases.Admits(n.db) && n.db.Indexed() {
 			return fuse.EAGAIN
 		}
@@ -166,8 +166,8 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	}
 }
 
-// beforeLock does what has to be done before a lock changes hands: a writer that gives its lock back has
-// committed, or has not.
+// beforeLock runs before a lock is released or taken: by the time a writer releases its lock, it
+// has committed or not.
 func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 	if n.db == nil || n.kind != plain {
 		return fuse.OK
@@ -189,7 +189,7 @@ func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 
 func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	if l.Mode == locks.Exclusive {
-		// Later writes may overwrite the WAL, which until now has what the log has.
+		// Later writes may overwrite the WAL, which until now has everything that the log has.
 		if l.Contains(checkpoint) || l.Contains(restart) {
 			return s.statusOf(n.db.Sync())
 		}
@@ -197,10 +197,11 @@ func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	}
 	if l.Overlaps(writeLock) && n.locks.Holds(l.Owner, locks.Exclusive, writeLock) {
 		before := n.db.Pos()
-		// Also on a replica: a writer may have begun while the node was the primary.
+		// This happens on a replica, too: a writer may have begun while the node was the primary.
 		s.captureWAL(n.db, s.passthrough)
 		if n.db.Pos() != before {
-			// SQLite has committed, and takes no error here: the node lets no other program write, then.
+			// SQLite has committed and cannot handle an error here. After one, the node admits no
+			// other writer.
 			_ = s.c.Databases.Replicated(request{}, n.db)
 		}
 	}
@@ -227,7 +228,7 @@ func (s *FS) Quiet(db string) bool {
 	return true
 }
 
-// captureJournal captures a transaction in rollback mode, which is committed when this succeeds.
+// captureJournal captures a transaction in rollback mode. Its success commits the transaction.
 func (s *FS) captureJournal(db *database.DB) error {
 	before := db.Pos()
 	if err := db.CaptureJournal(); err != nil {
@@ -241,13 +242,13 @@ func (s *FS) captureJournal(db *database.DB) error {
 
 func (s *FS) captureWAL(db *database.DB, indexed bool) {
 	if err := db.CaptureWAL(indexed); err != nil {
-		// SQLite has committed, and cannot get the error any more.
+		// SQLite has committed and cannot handle the error any more.
 		s.c.Log.Error("transactions were not captured", "db", db.Name(), "err", err)
 	}
 }
 
-// settle captures what a writer in rollback mode has left in the database file, unless a journal says
-// that it is not committed.
+// settle captures what a writer in rollback mode has left in the database file, unless a valid
+// journal shows that it is not committed.
 func (s *FS) settle(n *inode) {
 	if s.heapIndex(n) {
 		s.captureWAL(n.db, false)
@@ -267,16 +268,16 @@ func (s *FS) settle(n *inode) {
 	}
 }
 
-// heapIndex reports whether there is a WAL without an index file: its one user, in exclusive locking
-// mode, has the index in its memory.
+// heapIndex reports whether there is a WAL without an index file. Then its only user, in exclusive
+// locking mode, has the index in memory.
 func (s *FS) heapIndex(n *inode) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.names[n.name+database.WAL.Suffix()] != nil && s.names[n.name+database.SHM.Suffix()] == nil
 }
 
-// beforeWrite is called before the database file is written. In exclusive locking mode, a checkpoint comes
-// before the WAL is restarted.
+// beforeWrite runs before the database file is written. In exclusive locking mode, a checkpoint
+// precedes the restart of the WAL.
 func (s *FS) beforeWrite(n *inode) error {
 	if n.db == nil {
 		return nil
@@ -286,13 +287,13 @@ func (s *FS) beforeWrite(n *inode) error {
 			return err
 		}
 	}
-	// A checkpoint takes what it writes from the WAL, which goes then. The last program to close a database makes one without
-	// a lock of the index.
+	// A checkpoint may be followed by the removal of the WAL. The last program to close a database
+	// checkpoints without a lock of the index.
 	return n.db.Sync()
 }
 
-// cutOff is called when a program closes a file while it has locks, as a killed one does. A commit in the index
-// counts, whichever program published it.
+// cutOff runs when a program closes a file while it holds locks, as a killed program does. A commit
+// in the index counts, whichever program published it.
 func (s *FS) cutOff(n *inode, owner uint64) {
 	if n.db != nil && n.file == database.SHM && s.passthrough &&
 		n.locks.Holds(owner, locks.Exclusive, writeLock) {

@@ -78,7 +78,7 @@ type Config struct {
 
 // FS is a mounted directory.
 type FS struct {
-	fuse.RawFileSystem // answers what SQLite never asks with ENOSYS
+	fuse.RawFileSystem // implements the operations that SQLite never uses with ENOSYS
 
 	c           Config
 	server      *fuse.Server
@@ -92,7 +92,7 @@ type FS struct {
 	nextID  uint64
 }
 
-// inode is one file of the directory, also after it was unlinked while it is open.
+// inode is one file of the directory. It outlives the file's removal while the file is open.
 type inode struct {
 	id   uint64
 	name string
@@ -106,14 +106,14 @@ type inode struct {
 	mu      sync.Mutex
 	f       *os.File // open while opens is not 0
 	opens   int
-	backing int32 // of f, for the kernel; 0 if none
+	backing int32 // backing ID of f in the kernel; 0: none
 	gone    bool  // unlinked
 }
 
 type kind int
 
 const (
-	plain   kind = iota // a file of the directory behind
+	plain   kind = iota // a file of the directory below
 	primary             // .primary
 	lag                 // .lag
 	pos                 // NAME-pos
@@ -163,7 +163,7 @@ func (s *FS) Mount() error {
 		DirectMount:   true,
 		DisableXAttrs: true,
 		MaxWrite:      1 << 20,
-		// The data of a file changes only by writes through the mount, or this process says so.
+		// Only writes through the mount change a file's data, or this process reports the change.
 		ExplicitDataCacheControl: true,
 		DisableReadDirPlus:       true,
 		PanicHandler: func(cause any) fuse.Status {
@@ -187,17 +187,17 @@ func (s *FS) Mount() error {
 	return nil
 }
 
-// sweep removes a mount that a process which was killed has left.
+// sweep removes the mount of a killed process.
 func (s *FS) sweep() error {
 	if _, err := os.Stat(s.c.Dir); errors.Is(err, unix.ENOTCONN) {
 		if err := unix.Unmount(s.c.Dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount the old mount at %s: %w", s.c.Dir, err)
 		}
 	}
-	return os.MkdirAll(s.c.Dir, 0o755) //nolint:gosec // the programs of the Machine run as other users
+	return os.MkdirAll(s.c.Dir, 0o755) //nolint:gosec // programs of the Machine run as other users
 }
 
-// probe reports whether the kernel reads and writes files behind the mount itself.
+// probe reports whether the kernel supports passthrough.
 func (s *FS) probe() bool {
 	f, err := os.CreateTemp(s.c.Files, ".probe-*")
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *FS) probe() bool {
 	if errno != 0 || id == 0 {
 		return false
 	}
-	_ = s.server.UnregisterBackingFd(id) // it goes with the mount
+	_ = s.server.UnregisterBackingFd(id) // it ends with the mount
 	return true
 }
 
@@ -227,7 +227,7 @@ func (s *FS) Close() error {
 	}
 	err := s.server.Unmount()
 	if err != nil {
-		// Some program is in it. Detached, the directory is free; the end of this process ends the rest.
+		// A program uses it. MNT_DETACH frees the directory; the end of this process ends the rest.
 		if err = unix.Unmount(s.c.Dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount %s: %w", s.c.Dir, err)
 		}
@@ -255,7 +255,7 @@ func (s *FS) Written(db string, f database.File, off, n int64) {
 	node := s.names[db+f.Suffix()]
 	s.mu.Unlock()
 	if node != nil && s.server != nil {
-		// It fails if the kernel knows nothing of the file.
+		// It fails if the kernel does not know the file.
 		_ = s.server.InodeNotify(node.id, off, n)
 	}
 }
@@ -263,7 +263,7 @@ func (s *FS) Written(db string, f database.File, off, n int64) {
 // Gone forgets a file that this process has removed.
 func (s *FS) Gone(db string, f database.File) { s.forget(db + f.Suffix()) }
 
-// forget makes the name of a file free for another one.
+// forget frees the name of a file.
 func (s *FS) forget(name string) {
 	s.mu.Lock()
 	n := s.names[name]
@@ -278,8 +278,8 @@ func (s *FS) forget(name string) {
 
 func (s *FS) path(name string) string { return filepath.Join(s.c.Files, name) }
 
-// scratch reports whether a name is one of SQLite's that is no database: a journal of several
-// databases, or a temporary file.
+// scratch reports whether a name is one of SQLite's files outside of a database: a journal of
+// several databases, or a temporary file.
 func scratch(name string) bool {
 	if strings.HasPrefix(name, "etilqs_") || strings.HasPrefix(name, ".") {
 		return true
@@ -288,7 +288,7 @@ func scratch(name string) bool {
 	return i > 0 && strings.Trim(name[i+3:], "0123456789ABCDEF") == "" && len(name)-i >= 9
 }
 
-// node returns the file of a name, which must exist.
+// node returns the inode of a name, which must exist.
 func (s *FS) node(name string) (*inode, error) {
 	s.mu.Lock()
 	n := s.names[name]
@@ -320,7 +320,7 @@ func (s *FS) node(name string) (*inode, error) {
 	return s.adopt(name)
 }
 
-// adopt makes the inode of a file that exists.
+// adopt makes the inode of an existing file.
 func (s *FS) adopt(name string) (*inode, error) {
 	of, _ := database.Split(name)
 	if scratch(name) || !s.c.Databases.Named(of) {
@@ -333,7 +333,7 @@ func (s *FS) adopt(name string) (*inode, error) {
 	return s.add(name, plain, db), nil
 }
 
-// add makes an inode, unless there is one of that name already.
+// add makes an inode, unless the name has one.
 func (s *FS) add(name string, k kind, db *database.DB) *inode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -387,7 +387,7 @@ func (s *FS) list() ([]string, error) {
 	return names, nil
 }
 
-// content returns what a virtual file says. ok is false if there is none now.
+// content returns the content of a virtual file. ok is false if it does not exist now.
 func (s *FS) content(n *inode) (b []byte, ok bool) {
 	switch n.kind {
 	case primary:
@@ -407,7 +407,7 @@ func (s *FS) content(n *inode) (b []byte, ok bool) {
 	return nil, false
 }
 
-// acquire opens the file of an inode, or counts one opening more.
+// acquire opens the file of an inode, or counts another use.
 func (s *FS) acquire(n *inode) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -435,7 +435,7 @@ func (n *inode) direct() bool {
 	return n.db != nil && (n.file == database.WAL || n.file == database.SHM)
 }
 
-// release counts one opening less.
+// release ends one use of a file.
 func (s *FS) release(n *inode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -443,14 +443,14 @@ func (s *FS) release(n *inode) {
 		return
 	}
 	if n.backing != 0 {
-		_ = s.server.UnregisterBackingFd(n.backing) // it goes with the mount
+		_ = s.server.UnregisterBackingFd(n.backing) // it ends with the mount
 		n.backing = 0
 	}
 	_ = n.f.Close() // nothing is buffered
 	n.f = nil
 }
 
-// statusOf turns an error into what the kernel reports.
+// statusOf converts an error to a status for the kernel.
 func (s *FS) statusOf(err error) fuse.Status {
 	var errno syscall.Errno
 	switch {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// request is the context of a request of the kernel. One that waits may be interrupted.
+// request is the context of a kernel request. A waiting request may be interrupted.
 type request struct{ done <-chan struct{} }
 
 // Deadline implements context.Context.

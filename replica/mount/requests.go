@@ -27,7 +27,7 @@ func (s *FS) attr(n *inode, out *fuse.Attr) error {
 		}
 		*out = fuse.Attr{Ino: n.id, Mode: syscall.S_IFREG | 0o444, Nlink: 1, Size: uint64(len(b))}
 		if n.kind == halt {
-			out.Mode |= 0o222 // a lock that excludes others needs a file that is open to write
+			out.Mode |= 0o222 // an exclusive lock needs a file that is open for writing
 		}
 		return nil
 	}
@@ -175,7 +175,7 @@ func setTimes(f *os.File, in *fuse.SetAttrIn) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+itoa(int(f.Fd())), []unix.Timespec{spec(atime, hasA), spec(mtime, hasM)}, 0)
 }
 
-// truncate changes the size of a file. For a rollback journal, size 0 commits.
+// truncate changes the size of a file. For a rollback journal, size 0 is a commit.
 func (s *FS) truncate(n *inode, size int64) error {
 	if n.db == nil {
 		return n.f.Truncate(size)
@@ -202,9 +202,10 @@ func (s *FS) truncate(n *inode, size int64) error {
 	return nil
 }
 
-// mayWrite reports whether a file of a database, or with nil of none, may be made, or written, on this node.
+// mayWrite reports whether a file of a database, or of none if db is nil, may be created or written
+// on this node.
 func (s *FS) mayWrite(db *database.DB, f database.File) bool {
-	// Readers need the index, and make an empty WAL if there is none.
+	// Readers need the index, and create an empty WAL if there is none.
 	return f == database.WAL || f == database.SHM || s.c.Databases.Writable() || db != nil && s.c.Databases.Writes(db)
 }
 
@@ -227,7 +228,7 @@ func (s *FS) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse
 	}
 	err = made.Chown(int(in.Uid), int(in.Gid))
 	if errors.Is(err, os.ErrPermission) {
-		err = nil // this process is not root: all files are its own
+		err = nil // without root, all files belong to this process
 	}
 	if err = errors.Join(err, made.Close()); err != nil {
 		return s.statusOf(err)
@@ -265,7 +266,7 @@ func (s *FS) openNode(n *inode, flags uint32, out *fuse.OpenOut) fuse.Status {
 		out.OpenFlags = fuse.FOPEN_DIRECT_IO
 	} else {
 		if h.write && !s.mayWrite(n.db, n.file) {
-			return fuse.EACCES // SQLite opens the file to read, then
+			return fuse.EACCES // SQLite then opens the file read-only
 		}
 		if err := s.acquire(n); err != nil {
 			return s.statusOf(err)
@@ -322,7 +323,7 @@ func (s *FS) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fu
 			}
 			n.db.Dirty(off, int64(len(data)))
 		case database.Journal:
-			// Zeroes over a valid header commit.
+			// Zeros over a valid header are a commit.
 			if off == 0 && !sqlite.JournalValid(data) && journalValid(n.f) {
 				if err := s.captureJournal(n.db); err != nil {
 					return 0, s.statusOf(err)
@@ -393,7 +394,8 @@ func (s *FS) Unlink(_ <-chan struct{}, _ *fuse.InHeader, name string) fuse.Statu
 	if err != nil {
 		return s.statusOf(err)
 	}
-	// A program that was writing when the node ceased to be the primary removes its journal once it has rolled back.
+	// A program that was writing when the node stopped being the primary removes its journal after
+	// its rollback.
 	if n.kind != plain || !s.mayWrite(n.db, n.file) && n.file != database.Journal {
 		return fuse.EACCES
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// patterns match paths. Each is what is between the asterisks of a pattern, which mean any characters.
+// patterns match paths. Each is a pattern, split at its asterisks, which match any characters.
 type patterns [][]string
 
 func compile(list []string) patterns {
@@ -20,7 +20,7 @@ func (ps patterns) match(path string) bool {
 	return slices.ContainsFunc(ps, func(parts []string) bool { return matches(parts, path) })
 }
 
-// matches reports whether a path is the parts in their order, with anything between them.
+// matches reports whether a path consists of the parts in order, with anything between them.
 func matches(parts []string, path string) bool {
 	path, ok := strings.CutPrefix(path, parts[0])
 	if !ok || len(parts) == 1 {

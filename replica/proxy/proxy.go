@@ -53,9 +53,9 @@ const (
 
 const (
 	cookieAge   = 5 * time.Minute
-	readTimeout = 5 * time.Second // how long a replica holds a read
-	ackTimeout  = 5 * time.Second // how long the answer to a write waits for replicas
-	seenTimeout = time.Second     // how long it waits for the position of the write, where no replica must have that
+	readTimeout = 5 * time.Second // how long a replica delays a read
+	ackTimeout  = 5 * time.Second // how long the response to a write waits for replicas
+	seenTimeout = time.Second     // how long it waits for the position of the write, if no replica has to have it
 )
 
 // Node is the node beside the App.
@@ -114,7 +114,7 @@ func New(o Options) *Proxy {
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 128,
 			IdleConnTimeout:     30 * time.Second,
-			DisableCompression:  true, // bodies pass as they are
+			DisableCompression:  true, // bodies pass unchanged
 		},
 	}
 	target := &url.URL{Scheme: "http", Host: o.Target}
@@ -123,7 +123,7 @@ func New(o Options) *Proxy {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
-			// The edge has set these; the App is to see them.
+			// The edge has set these headers for the App.
 			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 				if v, ok := r.In.Header[name]; ok {
 					r.Out.Header[name] = v
@@ -131,7 +131,7 @@ func New(o Options) *Proxy {
 			}
 		},
 		Transport:      p.transport,
-		FlushInterval:  -1, // streams flow
+		FlushInterval:  -1, // flush streams immediately
 		ModifyResponse: p.answered,
 		ErrorHandler:   p.failed,
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
@@ -142,7 +142,7 @@ func New(o Options) *Proxy {
 // Close ends the idle connections to the App.
 func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
 
-// kind says what a request does.
+// kind classifies a request.
 type kind string
 
 const (
@@ -151,10 +151,10 @@ const (
 	writes kind = "writes"
 )
 
-// request is what the context of a request carries.
+// request is the proxy's state in the context of a request.
 type request struct {
 	kind  kind
-	epoch uint64 // in which the node was the primary when the App was asked to write
+	epoch uint64 // in which the node was the primary when the request was forwarded
 }
 
 type requestKey struct{}
@@ -207,7 +207,7 @@ func (p *Proxy) health(w http.ResponseWriter) {
 	fmt.Fprintln(w, "OK")
 }
 
-// setLag says how far a replica is behind.
+// setLag adds the lag of a replica to a response.
 func (p *Proxy) setLag(h http.Header) {
 	if p.o.Node.PrimaryEpoch() != 0 {
 		return
@@ -215,17 +215,17 @@ func (p *Proxy) setLag(h http.Header) {
 	h.Set(LagHeader, strconv.FormatInt(min(p.o.Node.Lag().Milliseconds(), math.MaxInt32), 10))
 }
 
-// refuse answers without the App.
+// refuse responds without the App.
 func refuse(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Cache-Control", "no-store")
 	http.Error(w, "Proxy error: "+text, status)
 }
 
-// mayRead holds a read until this node has what the client wrote.
+// mayRead delays a read until this node has the client's last write.
 func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	epoch, id := wrote(r)
-	// The primary has everything that there will be: transactions that were lost with an earlier
-	// primary do not come.
+	// The primary has everything that still exists: transactions lost with an earlier primary never
+	// arrive.
 	if id == 0 || p.o.DB == "" || p.o.Node.PrimaryEpoch() != 0 {
 		return true
 	}
@@ -242,7 +242,8 @@ func (p *Proxy) mayRead(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wrote returns the transaction in the cookies of a request, and its epoch; 0 for missing ones.
+// wrote returns the transaction in the cookies of a request and its epoch, or 0 if they are
+// missing.
 func wrote(r *http.Request) (epoch uint64, id ltx.TXID) {
 	number := func(cookie string) ltx.TXID {
 		c, err := r.Cookie(cookie)
@@ -251,14 +252,15 @@ func wrote(r *http.Request) (epoch uint64, id ltx.TXID) {
 		}
 		n, err := ltx.ParseTXID(c.Value)
 		if err != nil {
-			return 0 // not a cookie of ours
+			return 0 // not our cookie
 		}
 		return n
 	}
 	return uint64(number(EpochCookie)), number(Cookie)
 }
 
-// mayWrite reports whether the App beside this node may write, and else answers where to.
+// mayWrite reports whether the App on this node may write. Otherwise it redirects the request to
+// the primary.
 func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
 	ctx, cancel := context.WithTimeout(r.Context(), p.o.RedirectTimeout)
 	defer cancel()
@@ -268,7 +270,7 @@ func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
 		refuse(w, http.StatusServiceUnavailable, "no primary available")
 		return false
 	case err != nil:
-		return false // the client has gone
+		return false // the client is gone
 	case hostname == "":
 		return true
 	}
@@ -279,7 +281,7 @@ func (p *Proxy) mayWrite(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// answered sees the header of the App's answer.
+// answered handles the header of the App's response.
 func (p *Proxy) answered(resp *http.Response) error {
 	asked, _ := resp.Request.Context().Value(requestKey{}).(request)
 	if asked.kind == passes {
@@ -300,7 +302,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 		return nil
 	}
 	for _, c := range []struct{ name, value string }{{Cookie, id.String()}, {EpochCookie, ltx.TXID(epoch).String()}} {
-		cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and plain HTTP must bring it back, too
+		cookie := &http.Cookie{ //nolint:gosec // a position is no secret, and must be sent over plain HTTP as well
 			Name: c.name, Value: c.value, Path: "/", Expires: time.Now().Add(cookieAge), HttpOnly: true,
 		}
 		resp.Header.Add("Set-Cookie", cookie.String())
@@ -308,10 +310,11 @@ func (p *Proxy) answered(resp *http.Response) error {
 	return nil
 }
 
-// errNotLeading is returned for a write during which the node ceased to be the primary: the next one may not have it.
+// errNotLeading is returned for a write during which the node stopped being the primary: the next
+// primary may lack it.
 var errNotLeading = errors.New("this node has ceased to be the primary")
 
-// written returns the last transaction that the App has committed, once as many replicas have it as must.
+// written returns the last transaction that the App has committed, once enough replicas have it.
 func (p *Proxy) written(ctx context.Context, asked request) (epoch uint64, id ltx.TXID, err error) {
 	limit := seenTimeout
 	if p.o.Acknowledged != nil {
@@ -329,7 +332,7 @@ func (p *Proxy) written(ctx context.Context, asked request) (epoch uint64, id lt
 	return epoch, id, err
 }
 
-// unacknowledgedError means that a write is committed here and on too few replicas.
+// unacknowledgedError means that a write was committed here but is on too few replicas.
 type unacknowledgedError struct {
 	id  ltx.TXID
 	err error
@@ -341,10 +344,10 @@ func (e *unacknowledgedError) Error() string {
 
 func (e *unacknowledgedError) Unwrap() error { return e.err }
 
-// failed answers when the App gives no answer, or its answer must not go out.
+// failed responds when the App has not responded, or its response must be withheld.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // the client has gone
+		return // the client is gone
 	}
 	if _, ok := errors.AsType[*unacknowledgedError](err); ok {
 		p.o.Log.Warn("an answer was withheld", "err", err)

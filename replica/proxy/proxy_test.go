@@ -33,7 +33,7 @@ type fakeNode struct {
 	acked   map[ltx.TXID]int
 	lost    error // what acknowledged returns
 	lag     time.Duration
-	waiting chan struct{} // gets a value when something waits
+	waiting chan struct{} // gets a value when a request waits
 }
 
 func newFakeNode() *fakeNode {
@@ -99,7 +99,7 @@ func (f *fakeNode) WaitMark(ctx context.Context, _ string, epoch uint64, id ltx.
 	return f.until(ctx, func() bool { return f.epoch > epoch && epoch != 0 || f.epoch >= epoch && f.txid >= id })
 }
 
-// acknowledged wants two replicas.
+// acknowledged requires two replicas.
 func (f *fakeNode) acknowledged(ctx context.Context, _ string, id ltx.TXID) error {
 	return errors.Join(f.until(ctx, func() bool { return f.acked[id] >= 2 || f.lost != nil }), f.lost)
 }
@@ -189,7 +189,7 @@ func (p *testProxy) do(t *testing.T, method, path string, header ...string) (*ht
 	return resp, string(b)
 }
 
-// outcomes of a request.
+// Outcomes of a request.
 const (
 	served = "served"      // by the App
 	marked = "with cookie" // by the App, and the client gets its position
@@ -258,7 +258,7 @@ func TestWhereRequestsGo(t *testing.T) {
 	}
 }
 
-// TestReadYourWrites holds a read at a replica until that has what the client wrote.
+// TestReadYourWrites: a replica delays a read until it has the client's last write.
 func TestReadYourWrites(t *testing.T) {
 	p := start(t, nil)
 	p.node.set(func() { p.node.known, p.node.txid = "one", 4 })
@@ -280,7 +280,8 @@ func TestReadYourWrites(t *testing.T) {
 	for len(p.node.waiting) > 0 {
 		<-p.node.waiting
 	}
-	// The same ID of another epoch is another transaction: an earlier one is not what the client wrote.
+	// The same ID in another epoch is another transaction: one of an earlier epoch is not the
+	// client's.
 	go func() {
 		_, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000006; __txepoch=000000000000002b")
 		done <- body
@@ -295,11 +296,11 @@ func TestReadYourWrites(t *testing.T) {
 	if body := <-done; body != "app" {
 		t.Error(body)
 	}
-	// A transaction that was lost with its primary never comes, once a later one has written.
+	// A transaction that was lost with its primary never arrives, once a later one has written.
 	if _, body := p.do(t, "GET", "/", "Cookie", "__txid=0000000000000009; __txepoch=000000000000002a"); body != "app" {
 		t.Error(body)
 	}
-	// Cookies that say nothing, and the primary, are not waited for.
+	// Invalid cookies cause no wait, nor does the primary.
 	for _, cookie := range []string{"", "__txid=", "__txid=zz", "__txid=7", "__txid=0000000000000000", "other=0000000000000009"} {
 		if resp, body := p.do(t, "GET", "/", "Cookie", cookie); body != "app" {
 			t.Errorf("%q: %s", cookie, resp.Status)
@@ -311,7 +312,7 @@ func TestReadYourWrites(t *testing.T) {
 	}
 }
 
-// TestTimeLimits has a replica that never gets what it waits for.
+// TestTimeLimits: a replica never gets what it waits for.
 func TestTimeLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		method, cookie string
@@ -338,7 +339,7 @@ func TestTimeLimits(t *testing.T) {
 				if w.Header().Get("Cache-Control") != "no-store" {
 					t.Errorf("headers %v", w.Header())
 				}
-				// A client that goes is not waited for.
+				// A client that disconnects ends the wait.
 				ctx, cancel := context.WithCancel(t.Context())
 				r = r.WithContext(ctx)
 				w = httptest.NewRecorder()
@@ -355,7 +356,7 @@ func TestTimeLimits(t *testing.T) {
 	}
 }
 
-// TestPrimaryIsFound sends a write on as soon as the primary is known.
+// TestPrimaryIsFound forwards a write as soon as the primary is known.
 func TestPrimaryIsFound(t *testing.T) {
 	p := start(t, nil)
 	done := make(chan string)
@@ -408,8 +409,9 @@ func TestAcknowledgements(t *testing.T) {
 	}
 }
 
-// TestLostTerm withholds the answer to a write where the node is no longer, or again, the primary when the App answers: what
-// it wrote may be of no chain. Without replicas that must have it, the answer goes out, and has no position.
+// TestLostTerm withholds the answer to a write if the node is not the primary, or is so again, when
+// the App answers: the write may be in no chain. If no replicas are required, the answer is sent
+// without a position.
 func TestLostTerm(t *testing.T) {
 	for name, change := range map[string]func(*fakeNode){
 		"lost":         func(f *fakeNode) { f.primary = false },
@@ -462,7 +464,7 @@ func TestRequestsPassUnchanged(t *testing.T) {
 	}
 }
 
-// TestStreams has bodies flow in both directions while neither has ended.
+// TestStreams: bodies flow in both directions while neither has ended.
 func TestStreams(t *testing.T) {
 	p := start(t, nil)
 	p.node.set(func() { p.node.primary = true })
@@ -581,7 +583,7 @@ func TestNoApp(t *testing.T) {
 	if resp.StatusCode != http.StatusBadGateway || body != "Proxy error: the App does not answer\n" {
 		t.Error(resp.Status, body)
 	}
-	// An App that breaks off breaks the answer off.
+	// If the App breaks off, so does the answer.
 	p = start(t, nil)
 	p.app.answer = func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte("half"))

@@ -68,8 +68,8 @@ func Rollback(db File, journal io.ReaderAt, size int64) error {
 	return nil
 }
 
-// playBack writes the pages of one section of a journal. It reports false at the first record that
-// is not whole, after which nothing is.
+// playBack writes the pages of one section of a journal. It reports false at the first incomplete
+// record, which ends the journal.
 func playBack(db File, journal io.ReaderAt, off, size int64, count, nonce uint32, pageSize int64, pages uint32) (bool, error) {
 	record := make([]byte, pageSize+8)
 	for range count {

@@ -135,7 +135,7 @@ func TestIndex(t *testing.T) {
 				got = max(got, n)
 			}
 		}
-		// A hole that the truncation made may end the search early only for what is truncated.
+		// A hole left by the truncation may end the search early only for truncated entries.
 		if got != want && got != 0 {
 			t.Fatalf("page %d: frame %d, not %d", page, got, want)
 		}

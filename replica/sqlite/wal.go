@@ -120,7 +120,7 @@ type WALScanner struct {
 	n     uint32 // frames in buf
 }
 
-// scanBytes is about how much a scanner reads at once.
+// scanBytes is roughly how much a scanner reads at once.
 const scanBytes = 256 << 10
 
 // NewWALScanner reads the header of a WAL and stands before its first frame.

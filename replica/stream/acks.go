@@ -14,7 +14,7 @@ func (s *Sender) News() <-chan struct{} {
 	return s.news
 }
 
-// tell closes the channel of News. s.mu is held.
+// tell closes the channel of News. The caller holds s.mu.
 func (s *Sender) tell() {
 	if s.news != nil {
 		close(s.news)
@@ -29,7 +29,7 @@ func (s *Sender) Announce() {
 	s.tell()
 }
 
-// confirm notes that the replica has a transaction which it named in its greeting.
+// confirm records that the replica has a transaction that it named in its hello.
 func (f *follower) confirm(name string, id ltx.TXID, acknowledged func()) {
 	f.mu.Lock()
 	f.confirmed[name] = max(f.confirmed[name], id)

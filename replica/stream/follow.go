@@ -107,14 +107,14 @@ type reception struct {
 	buf       []byte
 	tx        assembly
 	spools    map[string]*database.Spool
-	resyncing map[string]bool   // checksums were sent, and the pages have not come
-	term      uint64            // of the primary
-	epochs    map[string]uint64 // of the transactions that come
+	resyncing map[string]bool   // checksums were sent, and the pages have not arrived
+	term      uint64            // epoch of the primary
+	epochs    map[string]uint64 // epochs of the transactions that follow
 }
 
 func (r *reception) close() {
 	for _, s := range r.spools {
-		_ = s.Close() // what is left is removed with the next start
+		_ = s.Close() // the next start removes leftovers
 	}
 }
 
@@ -123,7 +123,7 @@ var errEnded = errors.New("the primary has ended the stream")
 
 func (r *reception) run(ctx context.Context) error {
 	for {
-		// Only the waiting for the primary is limited, not the work.
+		// The timeout covers waiting for the primary, but not the work.
 		r.watch.Reset(Silence)
 		k, payload, buf, err := readFrame(r.in, r.buf)
 		r.watch.Stop()
@@ -192,10 +192,10 @@ func (r *reception) database(name string) (*database.DB, error) {
 	return r.f.Replica.Database(name, true)
 }
 
-// apply applies a transaction, or asks for pages if it does not follow.
+// apply applies a transaction, or requests pages if it does not follow the position.
 func (r *reception) apply(ctx context.Context, name string, encoded []byte) error {
 	if r.resyncing[name] {
-		return nil // it was sent before the primary knew
+		return nil // sent before the primary knew of the resync
 	}
 	db, err := r.database(name)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *reception) apply(ctx context.Context, name string, encoded []byte) erro
 		return err
 	}
 	if t.NodeID == r.f.Node && db.Has(t.Pos()) {
-		// It was committed here, by a right that the primary has given.
+		// It was committed here, under a right that the primary granted.
 		return r.out.json(kindAck, position{Name: name, Pos: t.Pos().String()})
 	}
 	err = db.Apply(ctx, t, encoded, r.epochs[name])
@@ -222,7 +222,7 @@ func (r *reception) apply(ctx context.Context, name string, encoded []byte) erro
 	return r.out.json(kindAck, position{Name: name, Pos: t.Pos().String()})
 }
 
-// resync sends the checksums of the pages of a database.
+// resync sends the checksums of a database's pages.
 func (r *reception) resync(name string) error {
 	if r.resyncing[name] {
 		return nil
@@ -240,7 +240,7 @@ func (r *reception) resync(name string) error {
 	return errors.Join(r.out.parts(kindSums, name, database.PutVector(b, sums)), r.out.send())
 }
 
-// page keeps a page that differs.
+// page stores a page that differs.
 func (r *reception) page(payload []byte) error {
 	p, err := parsePart(payload)
 	if err != nil {
@@ -263,7 +263,7 @@ func (r *reception) page(payload []byte) error {
 	return s.Add(binary.BigEndian.Uint32(p.data), p.data[4:])
 }
 
-// replace makes the pages that came the database.
+// replace replaces the database with the received pages.
 func (r *reception) replace(ctx context.Context, payload []byte) error {
 	var p position
 	if err := json.Unmarshal(payload, &p); err != nil {
@@ -297,7 +297,7 @@ func (r *reception) replace(ctx context.Context, payload []byte) error {
 	return r.out.json(kindAck, p)
 }
 
-// beat compares the positions of the primary with the node's.
+// beat compares the primary's positions with the node's.
 func (r *reception) beat(payload []byte) error {
 	var b beat
 	if err := json.Unmarshal(payload, &b); err != nil {

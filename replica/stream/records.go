@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// recordHead is before each record: its epoch and its length.
+// recordHead is the size of a record's header: epoch and length.
 const recordHead = 12
 
 // ServeRecords answers with the transactions of a database after a position, from its log: a node that becomes
@@ -53,7 +53,7 @@ func (s *Sender) ServeRecords(w http.ResponseWriter, r *http.Request) {
 			_, err = w.Write(head[:])
 		}
 		if err == nil {
-			_, err = w.Write(b) //nolint:gosec // no browser takes this content type for a page
+			_, err = w.Write(b) //nolint:gosec // browsers do not render this content type
 		}
 		if err != nil {
 			panic(http.ErrAbortHandler)

@@ -19,7 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// maxVector bounds the checksums that a replica sends of one database: those of 128 million pages.
+// maxVector bounds the checksums that a replica sends for one database: enough for 128 million
+// pages.
 const maxVector = 1 << 30
 
 // Primary is what a Sender sends of.
@@ -39,7 +40,7 @@ type Sender struct {
 
 	mu        sync.Mutex
 	followers map[*follower]struct{}
-	news      chan struct{} // closed when a replica has acknowledged something, comes or goes; nil if no one waits
+	news      chan struct{} // closed when a replica acknowledges something, connects or disconnects; nil if no one waits
 }
 
 // follower is one connected replica.
@@ -53,10 +54,10 @@ type follower struct {
 	mu        sync.Mutex
 	dirty     map[string]struct{}
 	acked     map[string]ltx.TXID
-	confirmed map[string]ltx.TXID // of which it is known that they are the primary's
+	confirmed map[string]ltx.TXID // known to be the primary's
 }
 
-// vector is the checksums of the pages of a database at a replica.
+// vector is the page checksums of a database on a replica.
 type vector struct {
 	name     string
 	pageSize uint32
@@ -175,10 +176,10 @@ func (s *Sender) remove(f *follower) {
 	s.Log.Info("replica disconnected", "replica", f.name)
 }
 
-// errGone ends a stream whose replica went.
+// errGone ends the stream of a replica that disconnected.
 var errGone = errors.New("the replica has gone")
 
-// listen reads what the replica sends. It returns why it ended.
+// listen reads frames from the replica. It returns why it ended.
 func (f *follower) listen(ctx context.Context, r io.Reader, acknowledged func()) error {
 	var buf []byte
 	sums := assembly{limit: maxVector}
@@ -240,14 +241,14 @@ func parseVector(name string, b []byte) (vector, error) {
 	return v, nil
 }
 
-// transfer sends one replica what it has not.
+// transfer sends a replica what it lacks.
 type transfer struct {
 	s       *Sender
 	f       *follower
 	out     *writer
-	at      map[string]ltx.Pos       // what the replica has, or will have
+	at      map[string]ltx.Pos       // what the replica has or has been sent
 	logs    map[string]*txlog.Reader // at those positions
-	epochs  map[string]uint64        // that the replica was sent
+	epochs  map[string]uint64        // that were sent to the replica
 	waiting map[string]bool          // for the checksums of the replica
 	differs map[string]bool          // the replica has another transaction than this node
 }
@@ -299,7 +300,7 @@ func (t *transfer) beat() error {
 	return errors.Join(t.out.json(kindBeat, b), t.out.send())
 }
 
-// changed sends what is new of the databases that have changed.
+// changed sends the new transactions of changed databases.
 func (t *transfer) changed() error {
 	t.f.mu.Lock()
 	dirty := t.f.dirty
@@ -315,8 +316,8 @@ func (t *transfer) changed() error {
 	return t.out.send()
 }
 
-// advance sends the transactions of a database that the replica has not, or asks it for the checksums of
-// its pages if the log does not have them.
+// advance sends the transactions of a database that the replica lacks. If the log does not have
+// them, it requests the checksums of the replica's pages.
 func (t *transfer) advance(db *database.DB) error {
 	name := db.Name()
 	if t.waiting[name] {
@@ -410,6 +411,6 @@ func (t *transfer) pages(ctx context.Context, v vector) error {
 	}); err != nil {
 		return err
 	}
-	// The commits since.
+	// Commits since then.
 	return errors.Join(t.advance(db), t.out.send())
 }

@@ -39,22 +39,22 @@ const (
 // maxPayload bounds one frame, in bytes. Longer payloads are split.
 const maxPayload = 1 << 20
 
-// kind of a frame. A receiver skips those that it does not know.
+// kind is the type of a frame. Receivers skip unknown ones.
 type kind byte
 
 const (
-	kindHello kind = 1 // replica: who it is, and its positions
+	kindHello kind = 1 // replica: its identity and positions
 	kindAck   kind = 2 // replica: it has a transaction
 	kindSums  kind = 3 // replica: checksums of pages, in parts
 
-	kindWelcome kind = 16 // primary: who it is
+	kindWelcome kind = 16 // primary: its identity
 	kindTx      kind = 17 // primary: a transaction, in parts
 	kindNeed    kind = 18 // primary: it needs the checksums of a database
 	kindPages   kind = 19 // primary: pages that differ
-	kindPos     kind = 20 // primary: the pages before it make a position
+	kindPos     kind = 20 // primary: the position after the preceding pages
 	kindBeat    kind = 21 // primary: a heartbeat, with the positions of its databases
-	kindEnd     kind = 22 // primary: it ends the stream
-	kindEpoch   kind = 23 // primary: in which epoch the transactions that follow were committed
+	kindEnd     kind = 22 // primary: end of the stream
+	kindEpoch   kind = 23 // primary: epoch of the transactions that follow
 )
 
 // hello is the first frame of a replica.
@@ -74,12 +74,12 @@ type welcome struct {
 	Epoch    uint64 `json:"epoch"`
 }
 
-// beat says where the databases of the primary are.
+// beat has the positions of the primary's databases.
 type beat struct {
 	Positions map[string]string `json:"positions"`
 }
 
-// position says what a database is after pages were sent, or after a transaction.
+// position is the position of a database after pages or a transaction.
 type position struct {
 	Name      string `json:"name"`
 	Pos       string `json:"pos"`
@@ -87,17 +87,17 @@ type position struct {
 	Pages     uint32 `json:"pages,omitempty"`
 	Timestamp int64  `json:"timestamp,omitempty"`
 	Epoch     uint64 `json:"epoch,omitempty"`
-	// Chain is what the primary has, with pages.
+	// Chain describes the primary's transactions, with pages.
 	Chain database.Chain `json:"chain,omitzero"`
 }
 
-// epochOf says in which epoch the transactions of a database that follow were committed.
+// epochOf is the epoch of a database's transactions that follow.
 type epochOf struct {
 	Name  string `json:"name"`
 	Epoch uint64 `json:"epoch"`
 }
 
-// part is a piece of something that belongs to a database.
+// part is a fragment of a payload for a database.
 type part struct {
 	name string
 	last bool
@@ -141,7 +141,7 @@ func (w *writer) json(k kind, v any) error {
 	return w.frame(k, b)
 }
 
-// parts writes data of a database in as many frames as it takes, the last of them marked.
+// parts writes data of a database in as many frames as needed, and marks the last.
 func (w *writer) parts(k kind, name string, data []byte) error {
 	head := partHead(name)
 	room := maxPayload - len(head)
@@ -166,7 +166,7 @@ func partHead(name string) []byte {
 	return append(head, name...)
 }
 
-// send brings to the other side what was written.
+// send flushes the written frames.
 func (w *writer) send() error {
 	if err := w.w.Flush(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func parsePart(b []byte) (part, error) {
 	return part{name: string(b[3 : 3+n]), last: b[0] == 1, data: b[3+n:]}, nil
 }
 
-// assembly joins parts. Its bound keeps the other side from filling the memory.
+// assembly joins parts. It is bounded, so that the peer cannot exhaust memory.
 type assembly struct {
 	name  string
 	data  []byte
@@ -228,7 +228,7 @@ func (a *assembly) add(p part) (bool, error) {
 	return p.last, nil
 }
 
-// parsePos parses a position as String writes it.
+// parsePos parses a position in the format of its String.
 func parsePos(s string) (ltx.Pos, error) {
 	var p ltx.Pos
 	if len(s) != 33 || s[16] != '/' {

@@ -10,7 +10,7 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// TestParts sends what needs several frames and joins it again.
+// TestParts sends data in several frames and joins it.
 func TestParts(t *testing.T) {
 	var b bytes.Buffer
 	w := newWriter(&b, nil)
@@ -56,7 +56,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestBounds refuses what would fill the memory, or mixes databases.
+// TestBounds refuses frames that would exhaust memory, or mix databases.
 func TestBounds(t *testing.T) {
 	if _, _, _, err := readFrame(strings.NewReader("\x11\xff\xff\xff\xff"), nil); !errors.Is(err, errFrame) {
 		t.Error(err)

@@ -11,23 +11,24 @@ import (
 	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
-// look is how often Settled looks.
+// look is the polling interval of Settled.
 const look = 100 * time.Microsecond
 
-// captured is how far the capture of a database is.
+// captured is the progress of a database's capture.
 type captured struct {
-	attachment uint64 // which one; the count of the index may restart with each
-	change     uint32 // what the index counted when all of it was captured
+	attachment uint64 // number of the attachment; the index may restart its counter with each
+	change     uint32 // counter of the index when everything was captured
 }
 
-// note records that everything is captured up to what the index counted.
+// note records that everything up to the index's counter is captured.
 func (f *follower) note() {
 	f.t.mu.Lock()
 	defer f.t.mu.Unlock()
 	f.t.captured[f.name] = captured{f.attachment, f.change}
 }
 
-// state returns how far the capture of a database is, if it is captured, and what wakes who captures it.
+// state returns the capture progress of an attached database, and the channel that wakes its
+// follower.
 func (t *Tail) state(name string) (at captured, attached bool, wake chan<- struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +67,7 @@ func (t *Tail) Settled(ctx context.Context, name string) error {
 		now, still, wake := t.state(name)
 		switch {
 		case still && (!attached || now.attachment != first.attachment):
-			return nil // what was committed before it was attached again has been compared
+			return nil // attaching has compared everything that was committed before
 		case still && known && int32(now.change-committed) >= 0: // the counter may wrap to 0
 			return nil
 		case wake == nil && db == nil:

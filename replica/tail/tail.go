@@ -47,9 +47,9 @@ type Tail struct {
 	c Config
 
 	mu       sync.Mutex
-	files    map[string]*os.File      // whose locks this process takes to write, by name
-	wake     map[string]chan struct{} // of each database
-	captured map[string]captured      // of each database that is attached
+	files    map[string]*os.File      // files that this process locks to write, by name
+	wake     map[string]chan struct{} // by database
+	captured map[string]captured      // by attached database
 }
 
 // New returns a Tail that Run runs.
@@ -74,7 +74,7 @@ func (t *Tail) Locks(db string, f database.File) (locks.Ranges, error) {
 		if was, err := open.Stat(); err == nil && os.SameFile(was, now) {
 			return locks.OFD{File: open}, nil
 		}
-		_ = open.Close() // for its locks
+		_ = open.Close() // closed for its locks
 		delete(t.files, name)
 	}
 	opened, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -93,7 +93,7 @@ func (t *Tail) Gone(db string, f database.File) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if open := t.files[db+f.Suffix()]; open != nil {
-		_ = open.Close() // for its locks
+		_ = open.Close() // closed for its locks
 		delete(t.files, db+f.Suffix())
 	}
 }
@@ -180,9 +180,9 @@ func (t *Tail) Run(ctx context.Context) error {
 // Intervals of a follower.
 const (
 	spin     = 50 * time.Microsecond // between looks at the index after a write to the log
-	settle   = 20 * time.Millisecond // without news, after which it waits for the next write
+	settle   = 20 * time.Millisecond // quiet time after which it waits for the next write
 	idle     = 100 * time.Millisecond
-	yield    = 150 * time.Millisecond // for which a writer that waits for readers may have the log to itself; it looks every 100 ms
+	yield    = 150 * time.Millisecond // how long a writer that waits for readers may have the log to itself; it polls every 100 ms
 	longLog  = 1000                   // frames
 	attempts = 50
 )
@@ -194,13 +194,13 @@ type follower struct {
 	wake chan struct{}
 
 	db     database.Live
-	main   *os.File // with a lock of all readers
+	main   *os.File // with a reader's lock
 	shm    *os.File // with the locks of a member and of a slot
 	slot   int
-	change uint32 // transactions that the index counted when all were captured
+	change uint32 // counter of the index when everything was captured
 	warned bool
 
-	attachment uint64 // counts how often join has joined
+	attachment uint64 // number of successful joins
 }
 
 func (f *follower) log() *slog.Logger { return f.t.c.Log.With("db", f.name) }
@@ -220,7 +220,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// wait waits for a write to one of the files of the database.
+// wait waits for a write to a file of the database.
 func (f *follower) wait(ctx context.Context, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -231,7 +231,7 @@ func (f *follower) wait(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// rest is a moment in which another program gives a lock back.
+// rest pauses while another program releases a lock.
 func (f *follower) rest() {
 	<-time.After(time.Millisecond)
 }
@@ -278,12 +278,12 @@ func (f *follower) attach() (bool, error) {
 		return false, err
 	}
 	if (locks.OFD{File: f.main}).Set(locks.Shared, sqlite.SharedFirst, sqlite.SharedSize) != nil {
-		return false, nil //nolint:nilerr // a program opens or closes it just now
+		return false, nil //nolint:nilerr // a program is opening or closing it
 	}
 	return f.join()
 }
 
-// join becomes a user of the index, creates it if this is the first, and captures everything.
+// join becomes a user of the index, which it creates if it is the first, and captures everything.
 func (f *follower) join() (bool, error) {
 	if err := f.db.Refresh(); err != nil {
 		return false, err
@@ -326,15 +326,15 @@ func (f *follower) join() (bool, error) {
 	return true, f.compare()
 }
 
-// showMember has SQLite see that the index is in use, where F_GETLK shows only the locks of processes, as in
-// gVisor. Otherwise SQLite tries to lock the index for itself until it gives up with SQLITE_PROTOCOL. The lock
-// of the open file stays beside that of the process, which ends when the process closes any descriptor of the
-// index.
+// showMember makes the use of the index visible to SQLite where F_GETLK reports only locks of
+// processes, as in gVisor. Otherwise SQLite tries to lock the index exclusively until it fails with
+// SQLITE_PROTOCOL. The lock of the open file is kept beside that of the process, which ends when
+// the process closes any descriptor of the index.
 func (f *follower) showMember() error {
 	return locks.Process{File: f.shm}.Set(locks.Shared, sqlite.MemberByte, 1)
 }
 
-// lockWriters waits for the lock of writers.
+// lockWriters waits for the writers' lock.
 func (f *follower) lockWriters(index locks.OFD) bool {
 	for range attempts {
 		if index.Set(locks.Exclusive, sqlite.WriteByte, 1) == nil {
@@ -345,7 +345,7 @@ func (f *follower) lockWriters(index locks.OFD) bool {
 	return false
 }
 
-// compare makes a transaction of the differences from the position. No one can write.
+// compare makes a transaction of the differences from the position. No program can write meanwhile.
 func (f *follower) compare() error {
 	same, err := f.db.Verify()
 	if err != nil {
@@ -364,8 +364,8 @@ func (f *follower) compare() error {
 	return err
 }
 
-// takeSlot takes a slot of readers, with a mark that lets checkpoints go as far as everything is captured. It reports false
-// while there is none.
+// takeSlot takes a slot of readers, with a mark that lets checkpoints proceed up to the captured
+// frames. It reports false if none is free.
 func (f *follower) takeSlot() (bool, error) {
 	frame, err := f.db.Captured()
 	if err != nil {
@@ -374,7 +374,7 @@ func (f *follower) takeSlot() (bool, error) {
 	index := locks.OFD{File: f.shm}
 	const slots = sqlite.ReadSlots - 1
 	for i := range slots {
-		// Another one than before, for which a checkpoint may wait.
+		// Not the previous slot: a checkpoint may be waiting for that.
 		slot := (f.slot+i)%slots + 1
 		at := uint64(sqlite.ReadByte + slot)
 		if index.Set(locks.Exclusive, at, 1) != nil {
@@ -392,7 +392,7 @@ func (f *follower) takeSlot() (bool, error) {
 	return false, nil
 }
 
-// dropSlot lets the log restart.
+// dropSlot allows a restart of the log.
 func (f *follower) dropSlot() error {
 	if err := f.db.Sync(); err != nil {
 		return err
@@ -448,7 +448,7 @@ func (f *follower) attached() bool {
 	return err == nil && os.SameFile(was, now)
 }
 
-// read captures what is committed, and shortens the log if it is long.
+// read captures new commits, and shortens a long log.
 func (f *follower) read() error {
 	frames, err := f.captureAll()
 	if err == nil && frames >= longLog {
@@ -457,8 +457,8 @@ func (f *follower) read() error {
 	return err
 }
 
-// captureAll captures all commits, and compares their number with the index. It returns the
-// length of the log.
+// captureAll captures all commits, and compares their number with the index. It returns the length
+// of the log.
 func (f *follower) captureAll() (frames uint32, err error) {
 	before := f.db.Pos().TXID
 	x, ok, err := f.db.Index()
@@ -469,7 +469,7 @@ func (f *follower) captureAll() (frames uint32, err error) {
 		return 0, err
 	}
 	captured := uint32(f.db.Pos().TXID - before)
-	// The index may have moved on since it was read, but not fallen behind.
+	// The index may have advanced since it was read, but cannot have fallen behind.
 	if captured < x.Change-f.change && x.Change-f.change < 1<<31 {
 		f.log().Warn("transactions were not seen: the database is compared", "captured", captured, "committed", x.Change-f.change)
 		index := locks.OFD{File: f.shm}
@@ -484,12 +484,12 @@ func (f *follower) captureAll() (frames uint32, err error) {
 	return x.MaxFrame, nil
 }
 
-// shorten moves a long log into the database file and restarts it.
+// shorten checkpoints a long log and restarts it.
 func (f *follower) shorten() error {
 	if ok, err := f.takeSlot(); err != nil || !ok {
 		return err
 	}
-	// Most of it while writers go on.
+	// Most of the checkpoint runs beside writers.
 	if err := f.db.Checkpoint(); err != nil {
 		return err
 	}
@@ -526,9 +526,8 @@ func (f *follower) shorten() error {
 	return nil
 }
 
-// keepShort lets a program restart the log when that program waits for all readers to be done with it. It does
-// so once: the content of the new log is not moved into the database file, and so not overwritten, until it is
-// read.
+// keepShort lets a program restart the log while that program waits for all readers. It does so
+// only once: the new log is not checkpointed, and so not overwritten, until it has been read.
 func (f *follower) keepShort(ctx context.Context) error {
 	x, ok, err := f.db.Index()
 	if err != nil || !ok || x.MaxFrame == 0 {
@@ -539,11 +538,11 @@ func (f *follower) keepShort(ctx context.Context) error {
 		return index.Set(locks.None, sqlite.WriteByte, 1)
 	}
 	if x.Backfilled < x.MaxFrame {
-		_, err := f.takeSlot() // so that it gets further
+		_, err := f.takeSlot() // to advance the mark
 		return err
 	}
 	if index.Set(locks.Shared, sqlite.ReadByte, 1) != nil {
-		return nil // it is brought into the database file just now
+		return nil // a checkpoint is running
 	}
 	defer func() { _ = index.Set(locks.None, sqlite.ReadByte, 1) }()
 	if _, err := f.captureAll(); err != nil {
@@ -567,11 +566,11 @@ func (f *follower) keepShort(ctx context.Context) error {
 	if _, err := f.captureAll(); err != nil {
 		return err
 	}
-	// A checkpoint that began meanwhile continues when it gets slot 0.
+	// A checkpoint that began meanwhile continues once it gets slot 0.
 	return f.db.Sync()
 }
 
-// yield waits until the writer is done, or has committed something.
+// yield waits until the writer has finished or committed.
 func (f *follower) yield(ctx context.Context, index locks.Ranges) error {
 	before, change, _ := f.db.Peek()
 	for range yield / time.Millisecond {
@@ -588,7 +587,7 @@ func (f *follower) yield(ctx context.Context, index locks.Ranges) error {
 	return nil
 }
 
-// watch reports writes in a directory, by inotify(7).
+// watch reports writes in a directory, with inotify(7).
 type watch struct {
 	f   *os.File
 	buf [64 << 10]byte

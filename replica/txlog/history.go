@@ -41,14 +41,14 @@ func (h History) until(id ltx.TXID) History {
 
 const historyName = "history"
 
-// loadHistory reads the history, and completes it from the segments, which have what was not written any more.
+// loadHistory reads the history, and adds missing epochs from the segments.
 func (l *Log) loadHistory() {
 	b, err := os.ReadFile(filepath.Join(l.dir, historyName))
 	if err == nil {
 		err = json.Unmarshal(b, &l.history)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		l.history = nil // it is made of the segments again
+		l.history = nil // it is rebuilt from the segments
 	}
 	l.history = l.history.until(l.pos.TXID)
 	for _, s := range l.segments {
@@ -58,7 +58,7 @@ func (l *Log) loadHistory() {
 	}
 }
 
-// remember notes that transactions from an ID on are of an epoch. l.mu is held.
+// remember records that transactions from an ID on belong to an epoch. The caller holds l.mu.
 func (l *Log) remember(epoch uint64, first ltx.TXID) error {
 	if first == 0 || l.history.Epoch(first) == epoch {
 		return nil

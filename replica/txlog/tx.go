@@ -84,7 +84,7 @@ func (e *Encoder) Append(b []byte, t *Tx) ([]byte, error) {
 
 var errCompress = errors.New("lz4 block compression")
 
-// Decode errors.
+// errShort is returned for a truncated file.
 var errShort = fmt.Errorf("%w: it ends early", ltx.ErrInvalidFile)
 
 // Decode decodes what an Encoder has encoded, and verifies its checksum.

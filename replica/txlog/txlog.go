@@ -78,7 +78,7 @@ type segment struct {
 	n     int // records
 }
 
-// entry says where a record is.
+// entry is the position of a record.
 type entry struct {
 	txid   ltx.TXID
 	offset int64
@@ -140,7 +140,8 @@ func parseName(name string) (uint64, bool) {
 	return n, err == nil
 }
 
-// load reads one segment. It reports false if the segment, or its end, is damaged: nothing may follow.
+// load reads one segment. It reports false if the segment, or its end, is damaged: no segment may
+// follow.
 func (l *Log) load(path string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -170,7 +171,7 @@ func (l *Log) load(path string) (bool, error) {
 		}
 		t, err := DecodeMeta(b)
 		if err != nil || !l.follows(t) {
-			return false, nil // a record that is no transaction ends the log like one that is torn
+			return false, nil // like a torn record, an invalid transaction ends the log
 		}
 		l.note(s, t, int64(len(b)))
 	}
@@ -208,7 +209,7 @@ func readSegmentHeader(f io.ReaderAt, path string) (*segment, bool) {
 }
 
 // readRecord reads the record at an offset of a segment of this size. It returns io.EOF if there is
-// no whole one.
+// no complete one.
 func readRecord(f io.ReaderAt, off, size int64) ([]byte, error) {
 	var head [recordHeader]byte
 	if off+recordHeader > size {
@@ -249,7 +250,7 @@ func (l *Log) begin(base ltx.Pos, epoch uint64) error {
 		return err
 	}
 	if l.active != nil {
-		// Nothing syncs the segment once it is not the last.
+		// Only the last segment is synced later.
 		if err := errors.Join(l.active.Sync(), l.active.Close()); err != nil {
 			return errors.Join(err, f.Close())
 		}
@@ -288,7 +289,7 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time, synced 
 	b := make([]byte, recordHeader, recordHeader+len(encoded))
 	binary.BigEndian.PutUint32(b, uint32(len(encoded)))
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(encoded, castagnoli))
-	// At the size, so that what a failed write left is overwritten.
+	// Written at the recorded size, to overwrite the remains of a failed write.
 	if _, err := l.active.WriteAt(append(b, encoded...), s.size); err != nil {
 		return err
 	}
@@ -329,7 +330,8 @@ func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	defer l.mu.Unlock()
 	old := l.segments
 	l.segments = nil
-	// The old ones go first: after a crash in between, the log is empty and not a wrong one.
+	// Old segments are removed first: a crash in between leaves an empty log instead of a wrong
+	// one.
 	for _, s := range old {
 		if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.segments = old
@@ -423,8 +425,8 @@ func (l *Log) Remove() error {
 	return errors.Join(l.Close(), os.RemoveAll(l.dir))
 }
 
-// find returns the segment that has, or will have, the transaction after a position's, and where to
-// begin to look for it.
+// find returns the segment that has, or will have, the transaction after an ID, and the offset at
+// which to start looking.
 func (l *Log) find(after ltx.TXID) (*segment, int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -443,7 +445,7 @@ func (l *Log) find(after ltx.TXID) (*segment, int64, error) {
 	if !exact {
 		i--
 	}
-	// A segment may be empty, and then the next begins at the same position.
+	// A segment may be empty; the next one then begins at the same position.
 	s := l.segments[i]
 	off := int64(segmentHeader)
 	for _, e := range s.index {
@@ -476,7 +478,7 @@ func (l *Log) After(pos ltx.Pos) (*Reader, error) {
 		r.s, r.off = s, segmentHeader
 		return r, nil
 	}
-	// The record that ends at pos says with which checksum.
+	// The record that ends at pos has its checksum.
 	if pos.TXID == s.base.TXID {
 		return nil, ErrGone
 	}

@@ -37,7 +37,8 @@ func next(pos ltx.Pos, rng *rand.Rand) *txlog.Tx {
 	return t
 }
 
-// TestEncodingIsLTX has the library of the format read what an Encoder writes, and the other way round.
+// TestEncodingIsLTX lets the library of the format read an Encoder's output, and the other way
+// round.
 func TestEncodingIsLTX(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var e txlog.Encoder
@@ -119,7 +120,7 @@ func read(t *testing.T, l *txlog.Log, after ltx.Pos) [][]byte {
 }
 
 // TestTornTail cuts and damages a log in many places of its last two records. Open always finds a
-// whole prefix, and the log continues after it.
+// complete prefix, and the log continues after it.
 func TestTornTail(t *testing.T) {
 	dir := t.TempDir()
 	l, err := txlog.Open(dir)
@@ -201,7 +202,7 @@ func TestTrim(t *testing.T) {
 		{-1, 12, 1 << 30, 0},  // nothing is old
 		{150, 3, 1 << 30, 3},  // two segments are old, and a replica needs the second
 		{150, 12, 1 << 30, 6}, // no longer
-		{900, 7, 1, 9},        // the limit counts for more than a replica; the last stays
+		{900, 7, 1, 9},        // the limit takes precedence over a replica; the last segment stays
 	} {
 		if err := l.Trim(time.Unix(c.before, 0), c.keep, c.limit); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// Away is a Store that can be made unreachable, but for its watches.
+// Away is a Store that can be made unreachable, except for its watches.
 type Away struct {
 	Store
 

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// leases has keys go with their leases: when one is revoked, and when one is not renewed.
+// leases: keys end with their leases, when one is revoked and when one is not renewed.
 func leases(t *testing.T, s Store) {
 	ctx := bounded(t)
 	short, err := s.Grant(ctx, time.Millisecond)
@@ -24,7 +24,7 @@ func leases(t *testing.T, s Store) {
 		op.Lease = id
 		return op
 	}
-	// The last write of a key says which lease it has.
+	// The last write of a key determines its lease.
 	for _, op := range []state.Op{
 		put("/l/short/a", short.ID), put("/l/short/b", short.ID), put("/l/short/kept", short.ID), put("/l/short/kept", 0),
 		put("/l/long/a", long.ID), put("/l/long/b", long.ID), put("/l/none", 0),

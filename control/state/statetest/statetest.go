@@ -67,7 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	}
 }
 
-// patience bounds what would otherwise hang; no test measures time.
+// patience bounds waits that would otherwise hang; no test measures time.
 const patience = 2 * time.Minute
 
 func bounded(t *testing.T) context.Context {
@@ -321,7 +321,7 @@ func follow(t *testing.T, s state.Store, prefix string, from state.Revision, n i
 		}
 		changes, next = append(changes, b.Changes...), b.Revision+1
 		if n := len(b.Changes); n == 0 {
-			continue // only says how far it is
+			continue // only reports progress
 		} else if last := b.Changes[n-1].Revision; last != b.Revision {
 			t.Fatalf("batch of revision %d ends with %d", b.Revision, last)
 		}
@@ -350,7 +350,7 @@ func watchFollowsList(t *testing.T, s Store) {
 			}
 		})
 	}
-	// The copy that list and watch build, while the writers write, ends as the store does.
+	// A copy that is built from list and watch during concurrent writes ends in the store's state.
 	items, revision, err := state.All(ctx, s, "/k/", false)
 	if err != nil {
 		t.Fatal(err)
@@ -476,7 +476,7 @@ func watchCompacted(t *testing.T, s Store) {
 	n := 0
 	for b, err := range s.Watch(ctx, "/k", from) {
 		if err == nil && len(b.Changes) == 0 {
-			continue // only says how far it is
+			continue // only reports progress
 		}
 		if n++; !errors.Is(err, state.ErrCompacted) {
 			t.Fatalf("watch from a compacted revision yields %v, want ErrCompacted", err)
@@ -512,7 +512,7 @@ func watchEnds(t *testing.T, s Store) {
 		}
 	}
 	started := make(chan struct{})
-	start := sync.OnceFunc(func() { close(started) }) // what only says how far it is may repeat a revision
+	start := sync.OnceFunc(func() { close(started) }) // a batch that only reports progress may repeat a revision
 	ended := make(chan error, 1)
 	go func() {
 		var last error

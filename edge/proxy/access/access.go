@@ -28,7 +28,7 @@ const Backlog = 1024
 type Log struct {
 	followers atomic.Int64 // of all Apps
 
-	mu   sync.RWMutex // guards what follows
+	mu   sync.RWMutex // guards the fields below
 	apps map[hangar.AppID][]*follower
 }
 
@@ -91,7 +91,7 @@ func (l *Log) FollowEdge(ctx context.Context, app hangar.AppID) iter.Seq2[hangar
 	}
 }
 
-// gap is the line that says that others are missing.
+// gap is the line that reports missing lines.
 func gap(n int64, at time.Time) hangar.LogEntry {
 	return hangar.LogEntry{
 		Time: at, Level: "warn", Provider: hangar.LogProxy, Message: fmt.Sprintf("%d lines are left out: they came faster than they were read", n),

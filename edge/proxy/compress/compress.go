@@ -34,20 +34,20 @@ func Writer(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, func()
 	return c, c.close
 }
 
-// phase says what is known of an answer.
+// phase is how far the header of an answer has been decided.
 type phase int
 
 const (
 	undecided phase = iota // its header has not been written
-	held                   // the header is kept back until the body turns out to be long enough
-	plain                  // the body is passed on as it is
+	held                   // the header is held back until the body proves long enough
+	plain                  // the body passes unchanged
 	encoded
 )
 
 type writer struct {
 	http.ResponseWriter
 	encoding encoding // the one to use, noEncoding: none
-	refused  bool     // the client does not want the body as it is
+	refused  bool     // the client does not accept an uncompressed body
 	head     bool
 
 	phase  phase
@@ -62,7 +62,7 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *writer) WriteHeader(status int) {
 	switch {
 	case w.phase != undecided:
-		return // as net/http, though without a complaint
+		return // as in net/http, but without a log line
 	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
 		w.ResponseWriter.WriteHeader(status)
 	case !w.suits(status):
@@ -78,8 +78,8 @@ func (w *writer) WriteHeader(status int) {
 	}
 }
 
-// suits reports whether the answer may be compressed, regardless of its length. Its headers then
-// say that it depends on what the client accepts.
+// suits reports whether the answer may be compressed, regardless of its length. If so, its Vary
+// header depends on what the client accepts.
 func (w *writer) suits(status int) bool {
 	h := w.Header()
 	if of := h["Content-Encoding"]; len(of) > 0 {
@@ -96,7 +96,7 @@ func (w *writer) suits(status int) bool {
 	return !w.head && w.encoding != noEncoding
 }
 
-// keeps reports whether the headers forbid another encoding, or tell of the bytes as they are.
+// keeps reports whether the headers forbid another encoding, or describe the exact bytes.
 func keeps(h http.Header) bool {
 	for _, line := range h["Cache-Control"] {
 		if strings.Contains(strings.ToLower(line), "no-transform") {
@@ -123,7 +123,7 @@ func vary(h http.Header) {
 	h.Add("Vary", "Accept-Encoding")
 }
 
-// length is that of the body, or -1.
+// length is the length of the body, or -1.
 func (w *writer) length() int64 {
 	text := w.Header().Get("Content-Length")
 	if text == "" {
@@ -174,7 +174,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	}
 }
 
-// release begins to compress the held bytes.
+// release starts to compress the held bytes.
 func (w *writer) release() error {
 	w.begin(w.status)
 	_, err := w.enc.Write(w.buffer)

@@ -84,7 +84,7 @@ func decode(tb testing.TB, of string, body io.Reader) []byte {
 	case "br":
 		r = brotli.NewReader(body)
 	case "zstd":
-		// 8 MiB is what RFC 9659 obliges clients to have room for.
+		// RFC 9659 obliges clients to support 8 MiB.
 		z, err := zstd.NewReader(body, zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			tb.Fatal(err)
@@ -181,7 +181,7 @@ func TestWhatIsCompressed(t *testing.T) {
 	}
 }
 
-// get asks a server without a client's own way with encodings; headers come in pairs.
+// get requests from a server without a client's own handling of encodings; headers come in pairs.
 func get(tb testing.TB, server *httptest.Server, method string, headers ...string) *http.Response {
 	tb.Helper()
 	r, err := http.NewRequestWithContext(tb.Context(), method, server.URL, http.NoBody)
@@ -344,7 +344,7 @@ func TestReadFrom(t *testing.T) {
 	}
 }
 
-// broken takes no more than a few bytes.
+// broken accepts only a few bytes.
 type broken struct{ *httptest.ResponseRecorder }
 
 var errBroken = errors.New("broken")
@@ -361,7 +361,7 @@ func TestClientIsGone(t *testing.T) {
 		if err := end(); !errors.Is(err, errBroken) {
 			t.Errorf("%s: %v", of, err)
 		}
-		// The encoder is as good as new for the next.
+		// The encoder can be reused.
 		next := httptest.NewRecorder()
 		w, end = Writer(next, r)
 		w.Header().Set("Content-Type", "text/plain")
@@ -409,7 +409,7 @@ func TestDifferential(t *testing.T) {
 	})
 }
 
-// nowhere is a writer that forgets.
+// nowhere is a writer that discards.
 type nowhere struct{ h http.Header }
 
 func (n nowhere) Header() http.Header         { return n.h }
@@ -445,7 +445,7 @@ func sample() []byte {
 	return b.Bytes()[:256<<10]
 }
 
-// BenchmarkLevels is what the levels were chosen by.
+// BenchmarkLevels is the basis of the chosen levels.
 func BenchmarkLevels(b *testing.B) {
 	page := sample()
 	type level struct {

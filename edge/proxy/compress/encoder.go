@@ -9,13 +9,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The levels: by BenchmarkLevels, those after which a body shrinks little more for much more
-// time of the processor.
+// Levels: by BenchmarkLevels, the last ones before bodies shrink little more for much more
+// processor time.
 const (
 	gzipLevel   = 2
 	brotliLevel = 1
 	zstdLevel   = zstd.SpeedFastest
-	// zstdWindow bounds what an encoder and a client's decoder have to remember.
+	// zstdWindow bounds the memory of an encoder and a client's decoder.
 	zstdWindow = 256 << 10
 )
 
@@ -26,7 +26,7 @@ type encoder interface {
 	Reset(w io.Writer)
 }
 
-// Encoders are large, and used again. One that was not closed is left to the collector.
+// Encoders are large and reused. One that was not closed is left to the garbage collector.
 var pools [encodings]sync.Pool
 
 // take returns an encoder that writes to w.
@@ -38,7 +38,7 @@ func (e encoding) take(w io.Writer) encoder {
 	return e.make(w)
 }
 
-// give keeps an encoder that was closed for the next.
+// give returns a closed encoder for reuse.
 func (e encoding) give(enc encoder) {
 	enc.Reset(io.Discard)
 	pools[e].Put(enc)
@@ -50,7 +50,7 @@ func (e encoding) make(w io.Writer) encoder {
 	}
 	if e == zstandard {
 		enc, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstdLevel), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
-		if err == nil { // as always: the options are constants
+		if err == nil { // always: the options are constants
 			return enc
 		}
 	}

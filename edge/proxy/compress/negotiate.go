@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// encoding is a way to compress a body. Of those that a client likes as much, the first in
+// encoding is a way to compress a body. Among encodings that a client likes equally, the first in
 // this order is used.
 type encoding int
 
@@ -19,8 +19,8 @@ const (
 
 func (e encoding) String() string { return [...]string{"identity", "zstd", "br", "gzip"}[e] }
 
-// negotiate chooses the encoding that a client likes best (RFC 9110, section 12.5.3).
-// Refused says that it does not want the body as it is.
+// negotiate chooses the encoding that a client likes best (RFC 9110, section 12.5.3). refused means
+// that it does not accept an uncompressed body.
 func negotiate(accept []string) (best encoding, refused bool) {
 	const unnamed = -1
 	likes := [encodings]int{unnamed, unnamed, unnamed, unnamed}
@@ -54,13 +54,13 @@ func negotiate(accept []string) (best encoding, refused bool) {
 		}
 	}
 	if likes[noEncoding] > most {
-		return noEncoding, false // it says that it would rather have it as it is
+		return noEncoding, false // it prefers the body uncompressed
 	}
 	refused = likes[noEncoding] == 0 || likes[noEncoding] == unnamed && others == 0
 	return best, refused
 }
 
-// weight reads the parameter q, in thousandths. An unreadable value is not accepted.
+// weight parses the parameter q, in thousandths. An unparsable value means that it is not accepted.
 func weight(params string) int {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, ok := strings.Cut(p, "=")

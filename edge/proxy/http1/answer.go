@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// hole is how many bytes are kept free between the fields of a header and the body, for the
-// fields that depend on the body. They are written when it is whole or too large to be held.
+// hole is how many bytes are reserved between the fields of a header and the body, for the fields
+// that depend on the body. They are written when the body is complete or too large to be held.
 const hole = 192
 
-// answer is what an exchange knows of its answer.
+// answer is the state of an exchange's answer.
 type answer struct {
 	header      http.Header
-	mu          sync.Mutex // guards decided, and orders answers 1xx
-	decided     bool       // nothing is sent before the final answer any more
+	mu          sync.Mutex // guards decided, and serializes answers 1xx
+	decided     bool       // nothing more is sent before the final answer
 	wroteHeader bool
-	committed   bool // the header is whole
+	committed   bool // the header is complete
 	chunked     bool
-	hasType     bool // or need not have one
+	hasType     bool // or does not need one
 	hasDate     bool
 	trailers    []string // names that were announced
 	anyTrailers bool
 	status      int
-	headEnd     int   // in out: where the hole begins
-	length      int64 // as the handler said; -1: it did not
+	headEnd     int   // in out: start of the hole
+	length      int64 // as set by the handler; -1: not set
 	written     int64 // bytes of the body
 	sniffed     string
 	connection  []string
@@ -96,7 +96,7 @@ func (x *exchange) interim(status int) {
 	x.fail(x.c.flushOut())
 }
 
-// sendContinue sends 100 Continue, unless the request is being answered.
+// sendContinue sends 100 Continue, unless the answer has begun.
 func (x *exchange) sendContinue() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -108,7 +108,7 @@ func (x *exchange) sendContinue() {
 	x.fail(err)
 }
 
-// fail remembers that the client takes nothing any more.
+// fail records that the client cannot be written to any more.
 func (x *exchange) fail(err error) {
 	if err != nil {
 		x.ctx.cancelled()
@@ -132,7 +132,7 @@ func appendStatus(b []byte, isOld bool, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// writeFields writes what does not depend on the body.
+// writeFields writes the fields that do not depend on the body.
 func (x *exchange) writeFields() {
 	b := appendStatus(x.c.openOut(), x.isOld, x.status)
 	var room [32]string
@@ -147,7 +147,7 @@ func (x *exchange) writeFields() {
 				}
 			}
 			continue
-		case "Transfer-Encoding": // the engine's own business
+		case "Transfer-Encoding": // set by the engine only
 			coded = coded || len(values) > 0
 			continue
 		case "Connection":
@@ -193,7 +193,7 @@ func (x *exchange) writeFields() {
 	x.c.out = b
 }
 
-// announce remembers which fields of the header are trailers.
+// announce records which fields of the header are trailers.
 func (x *exchange) announce(lists []string) {
 	for _, list := range lists {
 		for name := range strings.SplitSeq(list, ",") {
@@ -205,8 +205,8 @@ func (x *exchange) announce(lists []string) {
 	x.anyTrailers = true
 }
 
-// commit ends the header. What of the body is behind the hole comes after it; whole says that
-// it is all.
+// commit completes the header. Held bytes of the body follow it; whole means that they are the
+// whole body.
 func (x *exchange) commit(whole bool) {
 	if x.committed {
 		return
@@ -214,7 +214,7 @@ func (x *exchange) commit(whole bool) {
 	x.committed = true
 	x.mu.Lock()
 	x.decided = true
-	if x.body.expects.CompareAndSwap(true, false) { // what comes next would be a body, or not
+	if x.body.expects.CompareAndSwap(true, false) { // whether the next bytes are a body is unknown
 		x.close = true
 	}
 	x.mu.Unlock()
@@ -343,7 +343,7 @@ func (x *exchange) write(p []byte, s string) (int, error) {
 	return n, nil
 }
 
-// place holds a part of the body back while the header is not whole, if there is room.
+// place holds back part of the body while the header is incomplete, if there is room.
 func (x *exchange) place(p []byte, s string) bool {
 	c := x.c
 	if !x.hasType {
@@ -373,7 +373,7 @@ func (x *exchange) place(p []byte, s string) bool {
 	return true
 }
 
-// chunkRoom is more than a chunk needs beside its bytes, and the last chunk.
+// chunkRoom is more than the framing of a chunk and the last chunk.
 const chunkRoom = 32
 
 // put writes a part of the body after the header.
@@ -429,7 +429,7 @@ func (x *exchange) flush() error {
 	return err
 }
 
-// endAnswer writes what is left of the answer.
+// endAnswer writes the rest of the answer.
 func (x *exchange) endAnswer() {
 	c := x.c
 	if !x.wroteHeader {

@@ -102,7 +102,7 @@ func (p *pool) close() {
 	}
 }
 
-// ServeHTTP passes a request on, as httputil.ReverseProxy would.
+// ServeHTTP forwards a request, as httputil.ReverseProxy would.
 func (p *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := p.get()
 	if err != nil {
@@ -148,9 +148,9 @@ func reverseProxy(b *testing.B, machine string) http.Handler {
 	return p
 }
 
-// hammer sends requests on 16 keep-alive connections and reports CPU time per request. The
-// client is the cheapest possible, but its time counts, too: the difference between servers is
-// larger than what is shown.
+// hammer sends requests on 16 keep-alive connections and reports CPU time per request. The client
+// is as cheap as possible, but its time is included: the difference between servers is larger than
+// shown.
 func hammer(b *testing.B, addr string) {
 	b.Helper()
 	const conns = 16
@@ -208,7 +208,7 @@ func BenchmarkProxy(b *testing.B) {
 	b.Run("net-http", func(b *testing.B) { hammer(b, netHTTP(b, reverseProxy(b, rawMachine(b)))) })
 }
 
-// BenchmarkIdle measures what a connection costs that has had a request.
+// BenchmarkIdle measures the cost of a connection that has had a request.
 func BenchmarkIdle(b *testing.B) {
 	for _, name := range []string{"http1", "net-http"} {
 		b.Run(name, func(b *testing.B) {
@@ -251,8 +251,8 @@ func inUse() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// BenchmarkDownload passes a body of 64 MiB on, which goes through the kernel alone where the
-// proxy has TCP on both sides.
+// BenchmarkDownload forwards a body of 64 MiB, which passes only through the kernel where the proxy
+// has TCP on both sides.
 func BenchmarkDownload(b *testing.B) {
 	const size = 64 << 20
 	part := make([]byte, 1<<20)

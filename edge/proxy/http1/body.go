@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// How a body ends.
+// ending is how a body ends.
 type ending uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	byClose // of the connection
 )
 
-// Where in a chunk.
+// Positions in a chunk.
 const (
 	chunkSize = iota
 	chunkData
@@ -29,7 +29,7 @@ type bodyReader struct {
 	from    source
 	in      *window
 	ending  ending
-	at      uint8 // in a chunk
+	at      uint8 // position in a chunk
 	done    bool  // the body was read to its end
 	left    int64 // bytes of the body or of the chunk
 	limit   int64 // of a chunked body; 0: any size
@@ -39,8 +39,8 @@ type bodyReader struct {
 	trailer http.Header
 }
 
-// read fills p with the bytes at hand. After the last byte, or with it, the error is io.EOF.
-// Other errors are final and leave the connection useless.
+// read fills p with available bytes. After the last byte, or with it, the error is io.EOF. Other
+// errors are final and make the connection useless.
 func (b *bodyReader) read(p []byte) (int, error) {
 	if b.done {
 		return 0, io.EOF
@@ -76,7 +76,7 @@ func (b *bodyReader) readLength(p []byte) (int, error) {
 	return n, noEOF(err)
 }
 
-// data reads bytes of the body itself: those that are held, or of the connection.
+// data reads bytes of the body itself, from the window or the connection.
 func (b *bodyReader) data(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -99,7 +99,7 @@ func (b *bodyReader) readChunks(p []byte) (n int, err error) {
 		switch b.at {
 		case chunkSize, chunkEnd:
 			if n > 0 && bytes.IndexByte(b.in.held(), '\n') < 0 {
-				return n, nil // the rest would have to be waited for
+				return n, nil // the rest would block
 			}
 			if b.at == chunkEnd {
 				err = b.endChunk()
@@ -128,7 +128,7 @@ func (b *bodyReader) readChunks(p []byte) (n int, err error) {
 	}
 }
 
-// line returns the next line, without its end.
+// line returns the next line, without its line end.
 func (b *bodyReader) line() ([]byte, error) {
 	for {
 		held := b.in.held()
@@ -179,7 +179,7 @@ func (b *bodyReader) nextChunk() error {
 	return b.readTrailer()
 }
 
-// parseChunkSize reads the first line of a chunk. Extensions are checked and dropped.
+// parseChunkSize parses the first line of a chunk. Extensions are checked and dropped.
 func parseChunkSize(line []byte) (int64, error) {
 	size, n := int64(0), 0
 	for n < len(line) && class[line[n]]&inHex != 0 {
@@ -243,7 +243,7 @@ func (b *bodyReader) readTrailer() error {
 	}
 }
 
-// atHand is how many bytes of the body are held, as far as that is known without parsing.
+// atHand is how many bytes of the body are in the window, as far as that is known without parsing.
 func (b *bodyReader) atHand() int {
 	switch {
 	case b.done || b.ending == noBody:
@@ -255,7 +255,7 @@ func (b *bodyReader) atHand() int {
 	}
 }
 
-// noEOF says that an end came too early.
+// noEOF converts an io.EOF that came too early.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -15,14 +15,14 @@ import (
 // noTime is no deadline.
 var noTime time.Time
 
-// patience is how long an answer is waited for before the client of a request that is being
-// proxied is watched: most answers come sooner, and a watch costs a goroutine.
+// patience is how long to wait for an answer before watching the client of a proxied request: most
+// answers come sooner, and a watch costs a goroutine (ADR 21).
 const patience = 250 * time.Millisecond
 
 // continueWait is how long a body is held back for 100 Continue.
 const continueWait = time.Second
 
-// maxInformational is how many answers 1xx may come before the final one.
+// maxInformational bounds the answers 1xx before the final one.
 const maxInformational = 32
 
 // A Conn is the client side of one connection. One request at a time goes through it; its
@@ -43,21 +43,21 @@ type Conn struct {
 	idle   time.Duration
 	readBy time.Time
 
-	// Of look, made once.
+	// Used by look, made once.
 	raw    syscall.RawConn
 	peek   func(fd uintptr)
 	peeked [1]byte
 	quiet  bool // there is nothing to read, not even an end
 	bytes  bool // there are bytes to read
 
-	// Of the request in flight.
+	// Of the request in flight:
 	ctx      context.Context
 	watch    func() bool   // stops the watch of ctx; nil: there is none
 	lazy     bool          // ctx is not watched yet
-	headBy   time.Time     // when the header of the answer must be there; zero: any time
-	headWait time.Duration // the same, from when all was sent
+	headBy   time.Time     // deadline for the answer's header; zero: none
+	headWait time.Duration // the same, relative to the end of sending
 	upload   *upload
-	read     bool // a byte of the answer was
+	read     bool // a byte of the answer was read
 }
 
 // NewConn makes a Conn of a connection, which it then owns.
@@ -90,8 +90,7 @@ func (c *Conn) Alive() bool {
 	return quiet || !known
 }
 
-// look reports whether a read would have to wait, or else would return bytes, if that can be
-// known.
+// look reports whether a read would block or return bytes, if that can be known.
 func (c *Conn) look() (quiet, bytes, known bool) {
 	if c.raw == nil {
 		sc, ok := c.conn.(syscall.Conn)
@@ -119,7 +118,7 @@ func (c *Conn) Detach() (net.Conn, []byte) {
 	c.in.release()
 	c.endRequest()
 	c.busy, c.spent = false, true
-	c.closed.Store(true) // it is the caller's now
+	c.closed.Store(true) // the caller owns it now
 	return c.conn, held
 }
 
@@ -183,7 +182,7 @@ func (c *Conn) begin(ctx context.Context, opts RoundTripOptions) {
 	}
 }
 
-// watchContext ends what waits when the context ends.
+// watchContext interrupts reads and writes when the context ends.
 func (c *Conn) watchContext() {
 	c.lazy = false
 	if c.ctx.Done() != nil {
@@ -191,7 +190,7 @@ func (c *Conn) watchContext() {
 	}
 }
 
-// endRequest forgets the request. The rest of its body is not sent.
+// endRequest ends the request. The rest of its body is not sent.
 func (c *Conn) endRequest() {
 	c.busy = false
 	if u := c.upload; u != nil {
@@ -209,7 +208,7 @@ func (c *Conn) endRequest() {
 	c.ctx = nil
 }
 
-// failed ends a request that has no answer.
+// failed ends a request without an answer.
 func (c *Conn) failed(wrote bool, err error) error {
 	err = c.cause(err)
 	read := c.read
@@ -220,7 +219,7 @@ func (c *Conn) failed(wrote bool, err error) error {
 	return &RoundTripError{Wrote: wrote, Read: read, Err: err}
 }
 
-// cause says why an operation on the connection failed, if the connection is not to blame.
+// cause returns the reason for a failed operation, if it is not the connection.
 func (c *Conn) cause(err error) error {
 	if c.upload != nil {
 		if uerr := c.upload.failure(); uerr != nil {
@@ -233,7 +232,7 @@ func (c *Conn) cause(err error) error {
 	return err
 }
 
-// readConn reads what the peer sends, for as long as it may take.
+// readConn reads from the peer, within the deadlines.
 func (c *Conn) readConn(p []byte) (int, error) {
 	for {
 		c.setReadBy()
@@ -248,7 +247,8 @@ func (c *Conn) readConn(p []byte) (int, error) {
 	}
 }
 
-// setReadBy sets the deadline of the next read: patience, the header's or idleness.
+// setReadBy sets the deadline of the next read: by patience, the header's timeout or the idle
+// timeout.
 func (c *Conn) setReadBy() {
 	if !c.lazy && c.idle == 0 && c.headBy.IsZero() {
 		if !c.readBy.IsZero() {
@@ -277,7 +277,7 @@ func (c *Conn) setReadBy() {
 	}
 }
 
-// setDeadline must not undo that the context has ended.
+// setDeadline must not override the deadline that the end of the context set.
 func (c *Conn) setDeadline(t time.Time) {
 	_ = c.conn.SetReadDeadline(t) // the read fails, too
 	if c.watch != nil && c.ctx.Err() != nil {
@@ -285,7 +285,7 @@ func (c *Conn) setDeadline(t time.Time) {
 	}
 }
 
-// waitOn reports whether a read whose deadline has passed is to be repeated.
+// waitOn reports whether to retry a read after its deadline.
 func (c *Conn) waitOn() bool {
 	now := time.Now() // readBy is unchanged, so that setReadBy moves the deadline
 	switch {
@@ -308,7 +308,7 @@ func (c *Conn) waitOn() bool {
 	return false
 }
 
-// readIdle sets the deadline of a read that goes around readConn.
+// readIdle sets the deadline of a read that bypasses readConn.
 func (c *Conn) readIdle() {
 	if c.lazy {
 		c.watchContext()

@@ -132,7 +132,7 @@ func TestBothWaysAtOnce(t *testing.T) {
 	}
 }
 
-// TestAnswerBeforeTheRequestIsSent: the rest is not sent, and the connection not used again.
+// TestAnswerBeforeTheRequestIsSent: the rest is not sent, and the connection is not reused.
 func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
@@ -170,7 +170,7 @@ func TestAnswerBeforeTheRequestIsSent(t *testing.T) {
 	}
 }
 
-// TestABodyThatFailsIsNotTakenForWhole: the peer sees the end of the connection.
+// TestABodyThatFailsIsNotTakenForWhole: the peer sees the connection end.
 func TestABodyThatFailsIsNotTakenForWhole(t *testing.T) {
 	got := make(chan error, 1)
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
@@ -290,7 +290,7 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestSlowIsNotIdle: neither a slow answer nor a slow upload lets a connection be idle.
+// TestSlowIsNotIdle: neither a slow answer nor a slow upload counts as an idle connection.
 func TestSlowIsNotIdle(t *testing.T) {
 	slow := func(w io.Writer) {
 		for range 60 {
@@ -392,7 +392,6 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// TestBadRequestsAreNotSent: a handler's request is checked before it is written.
 // TestReady: a body that says so has bytes at hand, so that earlier bytes need not be passed on
 // first.
 func TestReady(t *testing.T) {
@@ -451,6 +450,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
+// TestBadRequestsAreNotSent: a handler's request is checked before it is written.
 func TestBadRequestsAreNotSent(t *testing.T) {
 	for name, change := range map[string]func(r *http.Request){
 		"method":           func(r *http.Request) { r.Method = "GE T" },
@@ -487,7 +487,7 @@ func TestBadRequestsAreNotSent(t *testing.T) {
 	c.Close()
 }
 
-// TestReverseProxy has net/http's proxy work with both sides of the engine.
+// TestReverseProxy runs net/http's proxy with both sides of the engine.
 func TestReverseProxy(t *testing.T) {
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")

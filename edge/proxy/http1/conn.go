@@ -22,15 +22,15 @@ const (
 	connClosing
 )
 
-// lingering is for how long the rest of a client's bytes is read after an answer that it may not
-// have expected, so that a reset does not destroy the answer on its way.
+// lingering is how long the rest of a client's bytes is read after an answer that it may not have
+// expected, so that a reset does not destroy the answer in flight.
 const lingering = time.Second
 
-// longAgo is a deadline that ends what waits.
+// longAgo is a deadline that interrupts reads and writes.
 var longAgo = time.Unix(1, 0)
 
-// serverConn is one connection of a Server. One goroutine has it: that of ServeConn, which also
-// runs the handlers. Other goroutines of a handler may read the body and write the answer.
+// serverConn is one connection of a Server. The goroutine of ServeConn owns it and also runs the
+// handlers. Other goroutines of a handler may read the body and write the answer.
 type serverConn struct {
 	srv     *Server
 	ctx     context.Context
@@ -45,7 +45,7 @@ type serverConn struct {
 	first   bool // no request has come yet
 	inHead  bool // the deadline is that of the header
 
-	timeouts *Timeouts // of this connection; nil: the Server's alone
+	timeouts *Timeouts // of this connection; nil: only the Server's
 
 	hijacked bool // or taken over by HTTP/2
 
@@ -53,20 +53,20 @@ type serverConn struct {
 	triedN   int
 	triedErr error
 
-	out    []byte // what is to be written next, from outAt on
+	out    []byte // pending output, from outAt on
 	outAt  int
 	outBuf *[windowSize]byte
 	iov    [2][]byte
 	wErr   error
 
-	readBy, writeBy time.Time   // the deadlines that are set
+	readBy, writeBy time.Time   // the current deadlines
 	ownRead         atomic.Bool // the handler has set a deadline itself
 	ownWrite        atomic.Bool
 	kicked          atomic.Bool // a read of the body is being interrupted
 
-	watched chan struct{} // closed when the watch of the client has ended; nil: there is none
+	watched chan struct{} // closed when the watch of the client has ended; nil: none
 	ending  atomic.Bool   // the watch is being ended
-	stash   [1]byte       // what the watch has read
+	stash   [1]byte       // byte that the watch has read
 	stashed bool
 	gone    bool
 }
@@ -82,8 +82,8 @@ func (c *serverConn) readConn(p []byte) (int, error) {
 	return readFrom(c.conn, c.rx, p)
 }
 
-// slack is by how much a deadline may be later than asked for, so that it need not be moved
-// with every byte.
+// slack is how much later than requested a deadline may be, so that it need not move with every
+// byte.
 func slack(d time.Duration) time.Duration { return d / 8 }
 
 // readWithin makes reads fail after d, or a little later.
@@ -103,10 +103,10 @@ func (c *serverConn) readWithin(d time.Duration) {
 	c.setReadDeadline(c.readBy)
 }
 
-// An error of a deadline is one of the connection, with which the next read fails.
+// A failure to set a deadline is an error of the connection, which the next read returns.
 func (c *serverConn) setReadDeadline(t time.Time) { _ = c.conn.SetReadDeadline(t) }
 
-// writeWithin makes writes fail when the client accepts nothing for the BodyTimeout.
+// writeWithin makes writes fail when the client accepts nothing for BodyTimeout.
 func (c *serverConn) writeWithin() {
 	d := c.srv.BodyTimeout
 	if d <= 0 || c.ownWrite.Load() {
@@ -120,7 +120,7 @@ func (c *serverConn) writeWithin() {
 	_ = c.conn.SetWriteDeadline(c.writeBy) // the write fails, too
 }
 
-// tryRead is a read that leaves no buffer behind when there is nothing.
+// tryRead is a read that releases its buffer if there is nothing to read.
 func (c *serverConn) tryRead(fd uintptr) bool {
 	room := c.in.room(windowSize)
 	for {
@@ -212,7 +212,7 @@ func (c *serverConn) firstBytes() error {
 	return err
 }
 
-// serve answers one request after the other.
+// serve answers requests, one after the other.
 func (c *serverConn) serve() {
 	defer func() {
 		if !c.hijacked {
@@ -245,7 +245,7 @@ func (c *serverConn) serve() {
 	}
 }
 
-// handle has the handler answer, and reports whether the connection can take another request.
+// handle runs the handler, and reports whether the connection can take another request.
 func (c *serverConn) handle(x *exchange) (again bool) {
 	defer func() {
 		p := recover()
@@ -264,8 +264,8 @@ func (c *serverConn) handle(x *exchange) (again bool) {
 
 var preface = []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
-// readRequest reads the head of a request. No exchange and no error: the connection has been
-// taken over.
+// readRequest reads the head of a request. Without an exchange and an error, the connection has
+// been taken over.
 func (c *serverConn) readRequest() (*exchange, error) {
 	if b := c.in.held(); b[0] == '\r' { // an empty line before a request is ignored, RFC 9112, section 2.2
 		for c.in.size() < 2 {
@@ -313,7 +313,7 @@ func (c *serverConn) readRequest() (*exchange, error) {
 	}
 }
 
-// fillHead reads more of a head, of which the first byte was there a moment ago.
+// fillHead reads more of a head whose first byte has arrived.
 func (c *serverConn) fillHead() error {
 	if !c.inHead {
 		c.inHead = true
@@ -330,12 +330,12 @@ func (c *serverConn) fillHead() error {
 	return err
 }
 
-// rawSource reads without touching the deadline.
+// rawSource reads without changing the deadline.
 type rawSource struct{ net.Conn }
 
 func (r rawSource) readConn(p []byte) (int, error) { return r.Read(p) }
 
-// handOver gives a connection to HTTP/2.
+// handOver passes a connection to HTTP/2.
 func (c *serverConn) handOver() {
 	c.hijacked = true
 	c.setReadDeadline(time.Time{})
@@ -370,7 +370,7 @@ func (c *serverConn) refuse(err error) {
 	c.linger()
 }
 
-// linger reads on for a while after the last answer.
+// linger continues to read for a while after the last answer.
 func (c *serverConn) linger() {
 	if c.wErr != nil {
 		return

@@ -10,7 +10,7 @@ import (
 )
 
 // requestContext is the context of a request. It starts to watch the client at the first call of
-// Done.
+// Done (ADR 21).
 type requestContext struct {
 	x      *exchange
 	parent context.Context
@@ -25,7 +25,7 @@ type requestContext struct {
 // lazyKey finds a requestContext behind contexts that add values.
 type lazyKey struct{}
 
-// unwatched reports whether ctx does not watch its client yet, so that calling Done costs a
+// unwatched reports whether ctx does not watch its client yet, so that calling Done would cost a
 // goroutine.
 func unwatched(ctx context.Context) bool {
 	rc, ok := ctx.Value(lazyKey{}).(*requestContext)
@@ -77,13 +77,13 @@ func (r *requestContext) Value(key any) any {
 	r.mu.Lock()
 	inner := r.inner
 	r.mu.Unlock()
-	if inner != nil { // contexts that are made from this one join it without a goroutine
+	if inner != nil { // derived contexts join it without a goroutine
 		return inner.Value(key)
 	}
 	return r.parent.Value(key)
 }
 
-// bodyRead says that the connection is free to be watched.
+// bodyRead reports that the connection can be watched.
 func (r *requestContext) bodyRead() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func (r *requestContext) bodyRead() {
 	}
 }
 
-// cancelled says that the client is gone.
+// cancelled reports that the client is gone.
 func (r *requestContext) cancelled() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,18 +103,18 @@ func (r *requestContext) cancelled() {
 	}
 }
 
-// end says that the request has ended.
+// end reports that the request has ended.
 func (r *requestContext) end() { r.cancelled() }
 
-// startWatch reads from the client, which has nothing to send, to learn of its end. Callers
-// hold the lock of the context, which is not over.
+// startWatch reads from the client, which has nothing to send, to detect its end. The caller holds
+// the lock of the context, which is not over.
 func (c *serverConn) startWatch(r *requestContext) {
 	if c.watched != nil || c.hijacked || c.in.size() > 0 {
 		return
 	}
 	c.watched = make(chan struct{})
 	c.readBy = time.Time{}
-	c.setReadDeadline(time.Time{}) // also one of the handler's, which was for the body, as net/http does
+	c.setReadDeadline(time.Time{}) // including the handler's, which was for the body, as in net/http
 	go func(watched chan struct{}) {
 		defer close(watched)
 		n, err := c.conn.Read(c.stash[:])

@@ -226,7 +226,7 @@ func TestAllPairsSeeTheSame(t *testing.T) {
 	})
 }
 
-// TestTargetsAreWrittenAsTheyCame: a target that is proxied is the same, or escaped.
+// TestTargetsAreWrittenAsTheyCame: a proxied target is the same, or escaped.
 func TestTargetsAreWrittenAsTheyCame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := head{method: http.MethodGet, target: target.Draw(t, "target")}
@@ -242,7 +242,7 @@ func TestTargetsAreWrittenAsTheyCame(t *testing.T) {
 	})
 }
 
-// TestCurl has curl speak to the server in several ways.
+// TestCurl sends requests with curl to the server in several ways.
 func TestCurl(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// exchange is one request and its answer. It is the http.ResponseWriter of the handler, and
-// made for one request only, so that a handler that keeps it does no harm to the next.
+// exchange is one request and its answer. It is the handler's http.ResponseWriter, and used for one
+// request only, so that a handler that keeps it does no harm to the next.
 type exchange struct {
 	c     *serverConn
 	req   *http.Request
@@ -28,7 +28,7 @@ type exchange struct {
 
 	wantsKeepAlive bool // as a client of HTTP/1.0
 	close          bool // the connection ends after the answer
-	unread         bool // there is more to read from the client before that
+	unread         bool // the client has more to send before that
 	noBody         bool // the request has none
 	ended          atomic.Bool
 }
@@ -139,11 +139,11 @@ type requestBody struct {
 	r       bodyReader
 	err     error
 	closed  atomic.Bool
-	broken  bool        // the connection cannot be used again; guarded by mu
+	broken  bool        // the connection cannot be reused; guarded by mu
 	expects atomic.Bool // the client waits for 100 Continue
 }
 
-// Read reads what has come. The first one sends 100 Continue where the client waits for it.
+// Read reads available bytes. The first one sends 100 Continue if the client waits for it.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,7 +164,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fail remembers how the body ended.
+// fail records how the body ended.
 func (b *requestBody) fail(err error) {
 	if b.err = err; errors.Is(err, io.EOF) {
 		b.mergeTrailer()
@@ -203,7 +203,7 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// interrupt ends a Read that waits.
+// interrupt ends a blocked Read.
 func (b *requestBody) interrupt() {
 	if b.mu.TryLock() {
 		b.mu.Unlock()
@@ -223,7 +223,7 @@ func (b *requestBody) AtHand() int {
 	return b.r.atHand()
 }
 
-// end makes sure that the body is not read any more.
+// end makes sure that the body is no longer read.
 func (b *requestBody) end() {
 	if b.x.noBody {
 		return
@@ -240,7 +240,8 @@ func (b *requestBody) end() {
 	}
 }
 
-// drain reads what a handler has left, if it is little, and reports whether that was all.
+// drain reads the rest that a handler has left, if it is short, and reports whether it reached the
+// end.
 func (b *requestBody) drain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,7 +251,7 @@ func (b *requestBody) drain() bool {
 	if b.r.ending == byLength && b.r.left > MaxDrain {
 		return false
 	}
-	if b.x.c.srv.BodyTimeout <= 0 { // bounded, although the server sets no limit
+	if b.x.c.srv.BodyTimeout <= 0 { // bounded even if the server sets no limit
 		b.x.c.readWithin(lingering)
 		b.x.c.ownRead.Store(true)
 		defer func() { b.x.c.ownRead.Store(false) }()
@@ -281,11 +282,11 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 			return nil, nil, err
 		}
 	}
-	x.ctx.mu.Lock() // no watch begins any more
+	x.ctx.mu.Lock() // no watch starts from here on
 	c.hijacked = true
 	x.ctx.mu.Unlock()
 	c.stopWatch()
-	x.body.end() // otherwise a late read would use a buffer that was returned
+	x.body.end() // otherwise a late read would use a released buffer
 	c.readBy, c.writeBy = time.Time{}, time.Time{}
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
@@ -296,7 +297,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r := bufio.NewReader(c.conn)
 	if len(held) > 0 {
 		r = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(held), c.conn), max(len(held), windowSize))
-		if _, err := r.Peek(len(held)); err != nil { // Buffered says how much there is
+		if _, err := r.Peek(len(held)); err != nil { // Buffered tells how many there are
 			return nil, nil, err
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// framing is what the fields of a message say about its ends and its connection.
+// framing is what the fields of a message specify about its length and connection.
 type framing struct {
 	host                   string
-	hosts, lengths, coding int // how often there is such a field
+	hosts, lengths, coding int // number of these fields
 	length                 int64
 	close, keepAlive       bool // options of Connection
 	upgrade                bool
@@ -24,7 +24,7 @@ func parseFields(s string, n int, f *framing) (http.Header, error) {
 	h := make(http.Header, n)
 	values := make([]string, n)
 	for used := 0; s != ""; used++ {
-		end := strings.IndexByte(s, '\n') // head has seen that it is there, with CR before it
+		end := strings.IndexByte(s, '\n') // head has verified it, and the CR before it
 		line := s[:end-1]
 		s = s[end+1:]
 		colon := strings.IndexByte(line, ':')
@@ -61,7 +61,7 @@ func parseFields(s string, n int, f *framing) (http.Header, error) {
 	return h, nil
 }
 
-// canonical returns the canonical spelling of a field's name, if it is one.
+// canonical returns the canonical spelling of a field's name, if it is a valid name.
 func canonical(name string) (string, bool) {
 	if !isToken(name) {
 		return "", false
@@ -75,7 +75,7 @@ func canonical(name string) (string, bool) {
 	return textproto.CanonicalMIMEHeaderKey(name), true
 }
 
-// note remembers what a field says about framing.
+// note records what a field specifies about framing.
 func (f *framing) note(name, value string) error {
 	switch len(name) {
 	case len("Host"):
@@ -137,7 +137,7 @@ func notInTrailers(name string) bool {
 	return false
 }
 
-// declared takes the names of trailer fields out of a header.
+// declared removes the names of trailer fields from a header.
 func declared(h http.Header) (http.Header, error) {
 	lists := h["Trailer"]
 	delete(h, "Trailer")

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// bytesSource gives bytes out in pieces.
+// bytesSource returns bytes in pieces.
 type bytesSource struct {
 	b     []byte
 	piece int
@@ -47,8 +47,8 @@ func readWhole(b []byte, piece int) (w *window, src *bytesSource, s string, line
 	}
 }
 
-// FuzzRequest: the meaning of a request does not depend on how it arrives, and is the same for
-// net/http and after it was written again.
+// FuzzRequest: the parsed request does not depend on how it arrives, and is the same for net/http
+// and after it was written again.
 func FuzzRequest(f *testing.F) {
 	for _, h := range hostiles {
 		f.Add([]byte(h.request), 7)
@@ -103,7 +103,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzChunks: the meaning of a body does not depend on pieces, and net/http reads the same.
+// FuzzChunks: the parsed body does not depend on pieces, and is the same for net/http.
 func FuzzChunks(f *testing.F) {
 	for _, h := range hostiles {
 		if _, body, ok := strings.Cut(h.request, "\r\n\r\n"); ok {
@@ -141,7 +141,7 @@ func FuzzChunks(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: an answer that is understood is understood in the same way by net/http.
+// FuzzAnswer: net/http parses an accepted answer in the same way.
 func FuzzAnswer(f *testing.F) {
 	for _, h := range hostileAnswers {
 		f.Add([]byte(h.answer), 9)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// hostile is one sequence of bytes that a client sends. Each must be refused with a status, or
-// be understood in exactly one way.
+// hostile is one sequence of bytes from a client. Each must be refused with a status, or be parsed
+// in exactly one way.
 type hostile struct {
 	name, request string
 	status        int    // of the refusal; 0: not refused
@@ -276,7 +276,7 @@ var hostiles = []hostile{
 	{"chunks that are too large", post("Transfer-Encoding: chunked\r\n", "5f5e100\r\nabc"), 400, "POST / a.example !"},
 }
 
-// recorder is a handler that writes down what it sees.
+// recorder is a handler that records what it sees.
 type recorder struct {
 	mu   sync.Mutex
 	seen []string
@@ -415,7 +415,8 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsAnAnswerIsNotOfTheNext: bytes after an answer spoil the connection.
+// TestWhatFollowsAnAnswerIsNotOfTheNext: after unexpected bytes behind an answer, the connection is
+// not reused.
 func TestWhatFollowsAnAnswerIsNotOfTheNext(t *testing.T) {
 	for name, answer := range map[string]string{
 		"more than the length": "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\n",

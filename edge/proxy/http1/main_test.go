@@ -26,7 +26,7 @@ func listen(tb testing.TB, s *Server) string {
 	return accept(tb, func(c net.Conn) { s.ServeConn(context.Background(), c) })
 }
 
-// accept has f serve each connection, and closes those that are left at the end of the test.
+// accept serves each connection with f, and closes the remaining ones at the end of the test.
 func accept(tb testing.TB, f func(net.Conn)) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,8 +65,8 @@ func accept(tb testing.TB, f func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// piped returns the client's end of a connection that is served without a socket, as the time of a
-// bubble wants it.
+// piped returns the client's end of a connection that is served without a socket, as required in a
+// synctest bubble.
 func piped(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	client, server := net.Pipe()

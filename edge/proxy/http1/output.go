@@ -24,7 +24,7 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// sortedNames returns the names of a header in a stable order. The array is room for them.
+// sortedNames returns the names of a header in a stable order. The array is a buffer for them.
 func sortedNames(h http.Header, room []string) []string {
 	names := room[:0]
 	for name := range h {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// received is an answer and its body, made together.
+// received is an answer and its body, allocated together.
 type received struct {
 	resp http.Response
 	body answerBody
@@ -44,7 +44,7 @@ func (c *Conn) readAnswer(r *http.Request, informational func(int, http.Header))
 	return nil, errors.New("http1: too many answers before the final one")
 }
 
-// readHead reads a head, with all line ends.
+// readHead reads a head, including its line ends.
 func (c *Conn) readHead() (string, int, error) {
 	for {
 		length, lines, err := c.in.head(c.maxAnswerBytes())
@@ -66,7 +66,7 @@ func (c *Conn) readHead() (string, int, error) {
 	}
 }
 
-// parseAnswer reads the head of an answer.
+// parseAnswer parses the head of an answer.
 func parseAnswer(s string, lines int, resp *http.Response, f *framing) (err error) {
 	end := strings.IndexByte(s, '\n')
 	line := s[:end-1]
@@ -129,7 +129,7 @@ func (c *Conn) final(a *received, f *framing) (*http.Response, error) {
 		}
 		if resp.StatusCode == http.StatusNoContent {
 			resp.ContentLength = 0
-			c.spent = c.spent || f.coding > 0 || f.length > 0 // what follows may be meant as a body
+			c.spent = c.spent || f.coding > 0 || f.length > 0 // the following bytes may be meant as a body
 		}
 		b.finish()
 		resp.Body = http.NoBody
@@ -182,7 +182,7 @@ type answerBody struct {
 	err  error // how it ended
 }
 
-// Read reads what has come.
+// Read reads available bytes.
 func (b *answerBody) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -197,7 +197,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// finish gives the connection back.
+// finish releases the connection.
 func (b *answerBody) finish() {
 	if b.err != nil {
 		return
@@ -219,7 +219,7 @@ func (b *answerBody) finish() {
 	}
 }
 
-// broken ends an answer that is not whole.
+// broken ends an incomplete answer.
 func (b *answerBody) broken(err error) error {
 	if b.err != nil {
 		return b.err
@@ -233,14 +233,14 @@ func (b *answerBody) broken(err error) error {
 	return b.err
 }
 
-// Close gives the connection back if the rest of the body is at hand, and closes it otherwise.
+// Close releases the connection if the rest of the body is at hand, and closes it otherwise.
 func (b *answerBody) Close() error {
 	switch {
 	case b.over():
 	case b.r.ending == byLength && b.r.left <= int64(b.c.in.size()):
 		b.took(b.r.left)
 	default:
-		_ = b.broken(http.ErrBodyReadAfterClose) // that is how it ends
+		_ = b.broken(http.ErrBodyReadAfterClose) // the body ends with this error
 	}
 	return nil
 }
@@ -268,14 +268,14 @@ func (b *answerBody) Ready() bool {
 // over reports whether the body has ended.
 func (b *answerBody) over() bool { return b.err != nil }
 
-// direct returns the connection that the rest of a body can be taken from, if it is left bytes
-// long and the connection is TCP.
+// direct returns the connection from which the rest of a body can be read directly, if left bytes
+// remain and the connection is TCP.
 func (b *answerBody) direct(left int64) (*net.TCPConn, bool) {
 	ok := b.err == nil && b.r.ending == byLength && b.r.left == left && b.c.tcp != nil && int64(b.c.in.size()) < left
 	return b.c.tcp, ok
 }
 
-// took says that bytes of the body were taken around Read.
+// took records that bytes of the body were read around Read.
 func (b *answerBody) took(n int64) {
 	b.c.in.take(int(min(n, int64(b.c.in.size()))))
 	if b.r.left -= n; b.r.left == 0 {
@@ -284,5 +284,5 @@ func (b *answerBody) took(n int64) {
 	}
 }
 
-// cut is the error of a body that ends too early.
+// cut is the error of a truncated body.
 func (b *answerBody) cut() error { return io.ErrUnexpectedEOF }

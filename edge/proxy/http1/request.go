@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// head is a request's header, understood.
+// head is a parsed request header.
 type head struct {
 	framing
 	method, target string // the target is in origin form, or * or an authority
 	minor          int    // of the version: 0 or 1
-	authority      string // the host that the request is for
+	authority      string // host of the request
 	header         http.Header
 	trailer        http.Header // names that are announced
 }
 
-// parseRequest reads the head of a request: its request line and its fields, with all line
-// ends, lines of them.
+// parseRequest parses the head of a request: its request line and its fields, including line ends,
+// with the given number of lines.
 func parseRequest(s string, lines int) (h head, err error) {
 	end := strings.IndexByte(s, '\n')
 	if err = h.requestLine(s[:end-1]); err != nil {
@@ -101,7 +101,7 @@ func (h *head) requestLine(line string) error {
 	return nil
 }
 
-// absolute puts a target in absolute form into origin form. Its host goes before the Host
+// absolute converts a target from absolute to origin form. Its host takes precedence over the Host
 // field. RFC 9112, section 3.2.2.
 func (h *head) absolute() error {
 	scheme, rest, ok := strings.Cut(h.target, "://")
@@ -125,7 +125,7 @@ func (h *head) absolute() error {
 	return nil
 }
 
-// parseTarget parses the target into u, and returns it in the form in which it is written.
+// parseTarget parses the target into u, and returns it in its escaped form.
 func (h *head) parseTarget(u *url.URL) (string, error) {
 	switch {
 	case h.method == http.MethodConnect:
@@ -147,7 +147,7 @@ func (h *head) parseTarget(u *url.URL) (string, error) {
 		if u.EscapedPath() != path {
 			u.RawPath = path
 		}
-		path = u.EscapedPath() // differs where a byte has to be escaped
+		path = u.EscapedPath() // it differs if a byte has to be escaped
 	}
 	if !has {
 		return path, nil
@@ -161,7 +161,7 @@ func (h *head) parseTarget(u *url.URL) (string, error) {
 	return path + "?" + query, nil
 }
 
-// escapeQuery escapes what is not ASCII.
+// escapeQuery escapes non-ASCII characters.
 func escapeQuery(q string) string {
 	n := 0
 	for i := range len(q) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// inlineBody is up to how many bytes a body that is at hand is sent with its header.
+// inlineBody is the size up to which a body at hand is sent with its header.
 const inlineBody = copySize
 
 // appendRequest writes the head of a request and returns the length of its body; -1: it is
@@ -72,7 +72,7 @@ func appendRequest(b []byte, r *http.Request) ([]byte, int64, error) {
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, length, 10)
 		b = append(b, "\r\n"...)
-	default: // net/http: 0 with a body means that the length is not known
+	default: // as in net/http, 0 with a body means an unknown length
 		length = -1
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 		if len(r.Trailer) > 0 {
@@ -120,7 +120,7 @@ func appendRequestFields(b []byte, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// send writes a request: whole, or its head while a goroutine writes its body.
+// send writes a request: as a whole, or its head while a goroutine writes its body.
 func (c *Conn) send(b []byte, r *http.Request, length int64) (wrote bool, err error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return c.write(b)
@@ -170,15 +170,15 @@ type bodyError struct{ err error }
 func (e *bodyError) Error() string { return "http1: reading the body of the request: " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
-// upload is the sending of a body that is not at hand.
+// upload sends a body that is not at hand.
 type upload struct {
 	c       *Conn
 	r       *http.Request
 	length  int64         // -1: chunked
-	proceed chan struct{} // closed when the peer wants the body; nil: it is not asked
+	proceed chan struct{} // closed when the peer wants the body; nil: it was not asked
 	once    sync.Once     // for proceed
-	done    chan struct{} // closed when nothing is sent any more
-	moved   atomic.Int64  // when bytes were sent, in nanoseconds
+	done    chan struct{} // closed when sending has ended
+	moved   atomic.Int64  // time of the last progress, in nanoseconds
 	stopped atomic.Bool
 	atEnd   atomic.Bool // the last bytes are being written
 	whole   bool        // all was sent; valid after done
@@ -205,7 +205,7 @@ func (u *upload) run() {
 		return
 	}
 	var b *bodyError
-	if errors.As(u.err, &b) && !u.stopped.Load() { // the peer must not take it for whole
+	if errors.As(u.err, &b) && !u.stopped.Load() { // the peer must not take it for complete
 		u.failed.Store(b)
 		_ = u.c.conn.SetDeadline(longAgo)
 	}
@@ -244,10 +244,10 @@ func (u *upload) copy() error {
 	return nil
 }
 
-// chunkFront is room for the size of a chunk and the end of its line.
+// chunkFront is room for the size line of a chunk.
 const chunkFront = 10
 
-// put sends n bytes that are in the buffer after room for the size of a chunk.
+// put sends n bytes of the buffer that follow the room for the size of a chunk.
 func (u *upload) put(buf *[copySize]byte, n int, last bool) error {
 	u.atEnd.Store(last)
 	if u.length >= 0 {
@@ -282,14 +282,14 @@ func (u *upload) last() error {
 	return err
 }
 
-// goOn says that the peer wants the body, or never will.
+// goOn reports that the peer wants the body, or never will.
 func (u *upload) goOn() {
 	if u.proceed != nil {
 		u.once.Do(func() { close(u.proceed) })
 	}
 }
 
-// failure is the error of the body, which is why the request has failed.
+// failure is the error of the body that made the request fail.
 func (u *upload) failure() error {
 	if b := u.failed.Load(); b != nil {
 		return b
@@ -297,7 +297,7 @@ func (u *upload) failure() error {
 	return nil
 }
 
-// over reports whether nothing is sent any more.
+// over reports whether sending has ended.
 func (u *upload) over() bool {
 	select {
 	case <-u.done:
@@ -307,18 +307,18 @@ func (u *upload) over() bool {
 	}
 }
 
-// since is for how long no byte was sent.
+// since is the time without progress.
 func (u *upload) since(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, u.moved.Load()))
 }
 
-// finish ends the sending and reports whether all was sent. It does not wait for a body that
-// does not end its Read when it is closed.
+// finish ends the sending and reports whether everything was sent. It does not wait for a body
+// whose Read does not end when it is closed.
 func (u *upload) finish() bool {
 	if u.over() {
 		return u.whole
 	}
-	if u.atEnd.Load() { // the peer answers before the goroutine can say that it has ended
+	if u.atEnd.Load() { // the peer answers before the goroutine can report its end
 		_ = u.c.conn.SetWriteDeadline(longAgo)
 		<-u.done
 		return u.whole && u.c.conn.SetWriteDeadline(noTime) == nil

@@ -101,7 +101,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 	c.serve()
 }
 
-// tcpOf is the TCP connection that conn is, or that it wraps and says so by a method TCP; nil:
+// tcpOf is the TCP connection that conn is, or that it wraps and returns by a method TCP; nil:
 // neither.
 func tcpOf(conn net.Conn) *net.TCPConn {
 	if wrapper, ok := conn.(interface{ TCP() *net.TCPConn }); ok {
@@ -150,7 +150,7 @@ func (s *Server) Drain(ctx context.Context) {
 	for c := range s.conns {
 		if c.state.CompareAndSwap(connIdle, connClosing) {
 			c.setReadDeadline(longAgo) // its goroutine closes it, which may take a while
-		} else if c.state.Load() == connNew { // its request may be on the way
+		} else if c.state.Load() == connNew { // its request may be in flight
 			c.setReadDeadline(time.Now().Add(lingering))
 		}
 	}

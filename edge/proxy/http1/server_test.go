@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// TestAnswers compares what is sent, except for the date, byte for byte.
+// TestAnswers compares the output byte for byte, except for the date.
 func TestAnswers(t *testing.T) {
 	for _, k := range []struct {
 		name, request string
@@ -263,7 +263,7 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
-// TestContextEndsWithItsClient: Done is closed when the client goes away, and what it sends
+// TestContextEndsWithItsClient: Done is closed when the client disconnects, and what it sends
 // instead is not lost.
 func TestContextEndsWithItsClient(t *testing.T) {
 	ended := make(chan error, 1)
@@ -370,8 +370,8 @@ func TestHijack(t *testing.T) {
 	}
 }
 
-// TestHijackEndsTheBody: once the connection has been hijacked, a body is not read any further,
-// into a buffer that is no longer the connection's.
+// TestHijackEndsTheBody: after a hijack, a body is not read any further into a buffer that no
+// longer belongs to the connection.
 func TestHijackEndsTheBody(t *testing.T) {
 	reading, result := make(chan struct{}), make(chan error, 1)
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
@@ -415,7 +415,7 @@ func TestHijackEndsTheBody(t *testing.T) {
 	}
 }
 
-// TestSlow: a client that sends nothing, or a byte now and then, is disconnected.
+// TestSlow: a client that sends nothing, or a byte from time to time, is disconnected.
 func TestSlow(t *testing.T) {
 	read := make(chan error, 1)
 	s := &Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -585,7 +585,7 @@ func TestDrainIsBounded(t *testing.T) {
 	<-out
 }
 
-// slowClose is a connection as TLS may be, whose Close waits for a client that takes nothing.
+// slowClose is a connection whose Close waits for a client that reads nothing, as TLS may do.
 type slowClose struct {
 	net.Conn
 	once   sync.Once
@@ -614,8 +614,8 @@ func (s severed) Close() error {
 	return s.Conn.Close()
 }
 
-// TestDrainDoesNotWaitForClose: connections that cannot be closed in an orderly way do not keep
-// the end of a server, or each other.
+// TestDrainDoesNotWaitForClose: connections that cannot be closed in an orderly way delay neither
+// the end of a server nor each other.
 func TestDrainDoesNotWaitForClose(t *testing.T) {
 	entered, ctx := make(chan struct{}, 2), t.Context()
 	s := quick(func(w http.ResponseWriter, r *http.Request) {
@@ -712,8 +712,8 @@ func TestServeContent(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfTheBody: a deadline that a handler sets for the body ends with it, so that a
-// client that hangs up long after is noticed.
+// TestDeadlineOfTheBody: a handler's deadline for the body ends with the body, so that a client
+// that disconnects long after is detected.
 func TestDeadlineOfTheBody(t *testing.T) {
 	const soon = 20 * time.Millisecond
 	read, gone := make(chan struct{}), make(chan struct{})

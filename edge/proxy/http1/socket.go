@@ -8,16 +8,15 @@ import (
 	"syscall"
 )
 
-// maxTransfer is up to how many bytes go through a transfer at once, so that the thread is not
-// in the kernel for long.
+// maxTransfer bounds the bytes of one transfer, so that the thread is not in the kernel for long.
 const maxTransfer = 64 << 10
 
-// A transfer is one direction of a plain TCP connection, and does what Read or Write of the
-// connection does, without telling the scheduler about the system call. These calls do not
-// wait, but writing to a socket of this server takes longer than the 20 us after which the
-// runtime thinks that a call waits, as the kernel runs the receiver's side in it: then it wakes
-// another thread for each, and a thread of its own looks every 20 us for the next. That was a
-// fifth of the processor time of a request that is proxied. One goroutine at a time uses it.
+// A transfer is one direction of a plain TCP connection. It does what Read or Write of the
+// connection does, without telling the scheduler about the system call. These calls do not block,
+// but writing to a socket of the same server takes longer than the 20 us after which the runtime
+// assumes that a call blocks, because the kernel runs the receiver's side in it. Then the runtime
+// wakes another thread for each, and a thread of its own polls every 20 us for the next. That was a
+// fifth of the processor time of a proxied request. One goroutine at a time uses a transfer.
 type transfer struct {
 	conn *net.TCPConn
 	raw  syscall.RawConn
@@ -56,7 +55,7 @@ func newTransfer(conn *net.TCPConn) *transfer {
 	return &transfer{conn: conn, raw: raw}
 }
 
-// readFrom is conn.Read, by a transfer where there is one.
+// readFrom is conn.Read, through a transfer if there is one.
 func readFrom(conn net.Conn, t *transfer, p []byte) (int, error) {
 	if t == nil || len(p) == 0 || len(p) > maxTransfer {
 		return conn.Read(p)
@@ -66,7 +65,7 @@ func readFrom(conn net.Conn, t *transfer, p []byte) (int, error) {
 	return t.result("read", err)
 }
 
-// writeTo is conn.Write, by a transfer where there is one.
+// writeTo is conn.Write, through a transfer if there is one.
 func writeTo(conn net.Conn, t *transfer, p []byte) (int, error) {
 	if t == nil || len(p) == 0 || len(p) > maxTransfer {
 		return conn.Write(p)
@@ -76,11 +75,11 @@ func writeTo(conn net.Conn, t *transfer, p []byte) (int, error) {
 	return t.result("write", err)
 }
 
-// result is what Read and Write of the connection return.
+// result is the result of the connection's Read and Write.
 func (t *transfer) result(op string, err error) (int, error) {
 	t.p = nil
 	switch {
-	case err != nil: // of a deadline, or the connection is closed
+	case err != nil: // a deadline, or the connection is closed
 		if wrapped, ok := errors.AsType[*net.OpError](err); ok {
 			err = wrapped.Err
 		}
@@ -94,7 +93,7 @@ func (t *transfer) result(op string, err error) (int, error) {
 	return t.n, &net.OpError{Op: op, Net: t.conn.LocalAddr().Network(), Source: t.conn.LocalAddr(), Addr: t.conn.RemoteAddr(), Err: err}
 }
 
-// receive reads once; false: there is nothing yet.
+// receive reads once; false: no data yet.
 func (t *transfer) receive(fd uintptr) bool {
 	for {
 		n, errno := receive(fd, t.p)
@@ -114,7 +113,7 @@ func (t *transfer) receive(fd uintptr) bool {
 	}
 }
 
-// send writes what is left; false: not all was taken yet.
+// send writes the rest; false: not all was accepted yet.
 func (t *transfer) send(fd uintptr) bool {
 	for t.n < len(t.p) {
 		n, errno := send(fd, t.p[t.n:])

@@ -32,7 +32,7 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	return c.(*net.TCPConn), d.(*net.TCPConn)
 }
 
-// TestTransferLikeConn does the same by a transfer and by the connection.
+// TestTransferLikeConn does the same through a transfer and through the connection.
 func TestTransferLikeConn(t *testing.T) {
 	p := make([]byte, 16)
 	tests := map[string]struct {
@@ -87,7 +87,7 @@ func TestTransferLikeConn(t *testing.T) {
 	}
 }
 
-// TestTransferWaits sends more than the kernel takes to a peer that reads late.
+// TestTransferWaits sends more than the kernel buffers to a peer that reads late.
 func TestTransferWaits(t *testing.T) {
 	a, b := tcpPair(t)
 	sent := make([]byte, 0, 16<<20)
@@ -123,7 +123,7 @@ func TestTransferWaits(t *testing.T) {
 	}
 }
 
-// TestTransferCut has the deadline pass while a part is written.
+// TestTransferCut: the deadline passes during a partial write.
 func TestTransferCut(t *testing.T) {
 	a, _ := tcpPair(t)
 	a.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))

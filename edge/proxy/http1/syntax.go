@@ -43,7 +43,7 @@ func classes() (c [256]uint8) {
 	return c
 }
 
-// all reports whether every byte of s is of a class.
+// all reports whether every byte of s is in a class.
 func all(s string, bits uint8) bool {
 	for i := range len(s) {
 		if class[s[i]]&bits == 0 {
@@ -70,7 +70,7 @@ func isCanonical(name string) bool {
 	return true
 }
 
-// commonNames are the canonical spellings of fields that clients like to send in lower case.
+// commonNames are the canonical spellings of fields that clients often send in lower case.
 var commonNames = func() map[string]string {
 	names := make(map[string]string)
 	for _, n := range []string{
@@ -99,8 +99,8 @@ func ValidHost(s string) bool { return isHost(s) }
 // ValidTarget reports whether all characters of s may be in the target of a request.
 func ValidTarget(s string) bool { return all(s, inTarget) }
 
-// isHost reports whether s is what a Host field may be: a name, or an address (IPv6 in
-// brackets), with or without a port.
+// isHost reports whether s is a valid Host field: a name, or an address (IPv6 in brackets), with or
+// without a port.
 func isHost(s string) bool {
 	port := ""
 	if strings.HasPrefix(s, "[") {
@@ -125,7 +125,7 @@ func isHost(s string) bool {
 	return port == "" || port[0] == ':' && isPort(port[1:])
 }
 
-// isPort allows an empty one, as RFC 3986 does.
+// isPort allows an empty port, as RFC 3986 does.
 func isPort(s string) bool {
 	if len(s) > 5 {
 		return false
@@ -155,7 +155,7 @@ func parseLength(s string) (int64, bool) {
 	return n, true
 }
 
-// trimSpace removes what may stand around a value.
+// trimSpace removes whitespace around a value.
 func trimSpace(s string) string {
 	for s != "" && (s[0] == ' ' || s[0] == '\t') {
 		s = s[1:]
@@ -166,7 +166,7 @@ func trimSpace(s string) string {
 	return s
 }
 
-// hasWord reports whether a list that is separated by commas has a word, in any case.
+// hasWord reports whether a comma-separated list contains a word, in any case.
 func hasWord(list, word string) bool {
 	for list != "" {
 		item := list

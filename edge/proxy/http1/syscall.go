@@ -10,7 +10,7 @@ import (
 // receive reads from a socket without blocking, even if the socket blocks. p must not be empty.
 func receive(fd uintptr, p []byte) (int, syscall.Errno) { return receiveAs(fd, p, 0) }
 
-// peek is receive, but leaves what it reads.
+// peek is receive, but leaves the bytes in the socket.
 func peek(fd uintptr, p []byte) (int, syscall.Errno) { return receiveAs(fd, p, syscall.MSG_PEEK) }
 
 func receiveAs(fd uintptr, p []byte, flags uintptr) (int, syscall.Errno) {

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// The race detector knows of reading and writing what the functions of package syscall tell it:
-// what is done before something is written is done before it is read.
+// The race detector learns of reads and writes from package syscall: what happens before something
+// is written happens before it is read.
 
 func receive(fd uintptr, p []byte) (int, syscall.Errno) {
 	n, err := syscall.Read(int(fd), p)

@@ -17,27 +17,26 @@ var (
 	copies  = sync.Pool{New: func() any { return new([copySize]byte) }}
 )
 
-// source is where a window's bytes come from: a connection with its deadlines.
+// source supplies a window's bytes: a connection with its deadlines.
 type source interface {
 	readConn(p []byte) (int, error)
 }
 
-// window is what was read from a connection and not yet taken. It has a buffer only while
-// there is something in it, or about to be.
+// window holds bytes that were read from a connection and not yet consumed. It has a buffer only
+// while it holds bytes, or is about to.
 type window struct {
 	pooled  *[windowSize]byte
 	buf     []byte
 	at, end int
 
-	// The position of head in the window: how much it has seen, the current line, lines before
-	// it.
+	// Position of head in the window: bytes seen, start of the current line, and complete lines.
 	seen, line, lines int
 }
 
 func (w *window) held() []byte { return w.buf[w.at:w.end] }
 func (w *window) size() int    { return w.end - w.at }
 
-// take drops n bytes from the front. An emptied buffer that has grown is dropped.
+// take consumes n bytes from the front. An emptied buffer that has grown is dropped.
 func (w *window) take(n int) {
 	if w.at += n; w.at == w.end && w.pooled == nil {
 		w.buf, w.at, w.end = nil, 0, 0
@@ -53,7 +52,7 @@ func (w *window) open() {
 	}
 }
 
-// release gives the buffer back, with all that is in it.
+// release returns the buffer, with its content.
 func (w *window) release() {
 	if w.pooled != nil {
 		windows.Put(w.pooled)
@@ -61,8 +60,8 @@ func (w *window) release() {
 	*w = window{}
 }
 
-// room makes place for at least one more byte and returns it, as long as fewer than most bytes
-// are held. Its buffer is never larger than most, or windowSize.
+// room makes space for at least one more byte and returns it, as long as fewer than most bytes are
+// held. The buffer is never larger than most, or windowSize.
 func (w *window) room(most int) []byte {
 	w.open()
 	if w.at == w.end {
@@ -95,7 +94,7 @@ func (w *window) fill(from source, most int) error {
 	return err
 }
 
-// push puts a byte in front of a window that is empty.
+// push puts a byte in front of an empty window.
 func (w *window) push(b byte) {
 	w.room(windowSize)[0] = b
 	w.end++
@@ -107,10 +106,9 @@ var (
 	errHeadTooLarge   = errors.New("http1: the header is too large")
 )
 
-// head finds the lines up to the first empty one, and returns their length with it and their
-// number. Lines that do not end with CR LF are refused as soon as they are seen, as is a head
-// that is incomplete although limit bytes are held. After an incomplete head it continues where
-// it was.
+// head finds the lines up to the first empty one, and returns their total length and number. It
+// refuses a line that does not end with CR LF as soon as it sees it, and an incomplete head if
+// limit bytes are held. After an incomplete head it continues where it stopped.
 func (w *window) head(limit int) (length, lines int, err error) {
 	b := w.held()
 	for {

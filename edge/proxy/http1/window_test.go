@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// greedyConn sends without end, in the largest pieces that the reader accepts, and notes how
-// large a buffer must be that holds all that it has sent.
+// greedyConn sends endlessly, in the largest pieces that the reader accepts, and records how large
+// a buffer for everything would have to be.
 type greedyConn struct {
 	net.Conn
 	first, more string

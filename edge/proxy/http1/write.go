@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// openOut returns what is to be written, with room for more.
+// openOut returns the pending output, with room for more.
 func (c *serverConn) openOut() []byte {
 	if c.out == nil {
 		c.outBuf = windows.Get().(*[windowSize]byte)
@@ -24,10 +24,10 @@ func (c *serverConn) releaseOut() {
 	c.out, c.outBuf, c.outAt = nil, nil, 0
 }
 
-// flushOut writes the buffered bytes.
+// flushOut writes the pending output.
 func (c *serverConn) flushOut() error { return c.flushWith(nil) }
 
-// flushWith writes the buffered bytes and then p, in one call where the connection can.
+// flushWith writes the pending output and then p, in one call if the connection supports it.
 func (c *serverConn) flushWith(p []byte) error {
 	if c.wErr != nil {
 		return c.wErr
@@ -48,7 +48,7 @@ func (c *serverConn) flushWith(p []byte) error {
 		bufs := net.Buffers(c.iov[:])
 		_, err = bufs.WriteTo(c.tcp)
 		c.iov = [2][]byte{}
-	default: // fill the buffer first: a record of TLS less
+	default: // fill the buffer first: one TLS record less
 		n := min(len(p), cap(c.out)-len(c.out))
 		c.out = append(c.out, p[:n]...)
 		if _, err = c.conn.Write(c.out[c.outAt:]); err == nil && n < len(p) {
@@ -64,8 +64,8 @@ func (c *serverConn) flushWith(p []byte) error {
 	return err
 }
 
-// spliceFrom is from how many bytes on a body goes through the kernel alone, and splicePart how
-// many go at once, each with a deadline of its own.
+// spliceFrom is the size from which a body passes through the kernel only, and splicePart the size
+// of one part, each with a deadline of its own.
 const (
 	spliceFrom = 64 << 10
 	splicePart = 256 << 10
@@ -110,13 +110,13 @@ func (x *exchange) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// shouldFlush reports whether what was written is sent before more is waited for. The header of
-// a short answer waits for its body.
+// shouldFlush reports whether to send pending output before waiting for more. The header of a short
+// answer waits for its body.
 func (x *exchange) shouldFlush(n int64) bool {
 	return n > 0 || x.length < 0 || x.length > windowSize
 }
 
-// direct moves a body without reading it, if that can be done.
+// direct moves a body without reading it, if possible.
 func (x *exchange) direct(r io.Reader) (n int64, done bool, err error) {
 	c := x.c
 	left := x.length - x.written
@@ -157,7 +157,7 @@ func (x *exchange) direct(r io.Reader) (n int64, done bool, err error) {
 	return n, true, nil
 }
 
-// canBypass reports whether bytes of the body may be written to the connection itself.
+// canBypass reports whether bytes of the body may be written directly to the connection.
 func (x *exchange) canBypass() bool {
 	c := x.c
 	return c.tcp != nil && c.wErr == nil && !c.hijacked && !x.ended.Load() && x.hasType && x.mayHaveBody()
@@ -194,7 +194,7 @@ func (x *exchange) splice(body *answerBody, left int64) (n int64, done bool, err
 		if err == nil && m < wanted {
 			err = body.cut()
 		}
-		if err != nil { // of one or the other; neither can be used again
+		if err != nil { // from either; neither can be reused
 			_ = body.broken(err)
 			c.wErr = err
 			x.fail(err)

@@ -63,7 +63,7 @@ const (
 	typeText = "text/plain; charset=utf-8"
 )
 
-// render makes the body that a request accepts.
+// render makes the body in the form that a request accepts.
 func render(r *http.Request, e *hangar.EdgeError, status int, requestID string) (kind string, body []byte) {
 	switch kind = preferred(r); kind {
 	case typeJSON:
@@ -81,7 +81,7 @@ func render(r *http.Request, e *hangar.EdgeError, status int, requestID string) 
 	return typeText, []byte(line + "\n")
 }
 
-// document is the page. It says what happened, and names what to ask for in a log.
+// document is the page. It says what happened, and what to look for in a log.
 func document(e *hangar.EdgeError, status int, requestID string) []byte {
 	title := strconv.Itoa(status)
 	if text := http.StatusText(status); text != "" {
@@ -116,7 +116,7 @@ dl { display: grid; grid-template-columns: max-content auto; gap: .25rem 1rem; m
 dd { margin: 0; overflow-wrap: anywhere; }
 `
 
-// offers are the available forms; a client that likes several equally gets the first of them.
+// offers are the available forms; the first one wins among forms that a client likes equally.
 var offers = []struct{ accepts, kind string }{
 	{"application/json", typeJSON}, {"text/html", typeHTML}, {"text/plain", typeText},
 }
@@ -140,8 +140,8 @@ func preferred(r *http.Request) string {
 	return best
 }
 
-// quality is how much an offer is liked, in thousandths: by the most specific range that includes
-// it, and how specific that is, from 0 for everything to 2 for the offer.
+// quality is how much an offer is liked, in thousandths, by the most specific range that includes
+// it, and how specific that is: from 0 for everything to 2 for the offer.
 func quality(accept []string, offer string) (q, specific int) {
 	kind, _, _ := strings.Cut(offer, "/")
 	specific = -1
@@ -165,7 +165,7 @@ func quality(accept []string, offer string) (q, specific int) {
 	return q, specific
 }
 
-// weight reads the parameter q, in thousandths. An unreadable value is not accepted.
+// weight parses the parameter q, in thousandths. An unparsable value means that it is not accepted.
 func weight(params string) int {
 	for p := range strings.SplitSeq(params, ";") {
 		name, value, ok := strings.Cut(p, "=")

@@ -91,7 +91,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// The page is HTML that loads nothing, and what came from outside is text in it.
+// TestHTML: the page is HTML that loads nothing, and external input is text in it.
 func TestHTML(t *testing.T) {
 	root, err := html.Parse(answer(http.MethodGet, "text/html").Body)
 	if err != nil {

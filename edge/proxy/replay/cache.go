@@ -44,22 +44,22 @@ type Cache struct {
 	now    func() time.Time
 	perApp int
 	total  int
-	size   atomic.Int64 // of recent, to ask without a lock
+	size   atomic.Int64 // of recent, for reads without a lock
 
-	mu     sync.Mutex // guards what follows, and every shelf
+	mu     sync.Mutex // guards the fields below, and every shelf
 	apps   map[hangar.AppID]*shelf
-	recent *list.List // of every *memory, the latest first
+	recent *list.List // of every *memory, most recent first
 }
 
-// shelf is what is remembered of one App.
+// shelf holds the entries of one App.
 type shelf struct {
 	memories map[key]*memory
-	recent   *list.List // of *memory, the latest first
-	depth    int        // the most slashes that a path in memories has had
+	recent   *list.List // of *memory, most recent first
+	depth    int        // the largest number of slashes of a path in memories
 }
 
-// key says for which requests a memory is: those of a host below a path, or with a session
-// also those that have it.
+// key selects the requests that an entry applies to: those of a host below a path, and with a
+// session only those that have it.
 type key struct {
 	host, prefix string
 	session      [16]byte // zero: any session
@@ -69,7 +69,7 @@ type memory struct {
 	app     hangar.AppID
 	key     key
 	in      *Instruction
-	bypass  bool // clients may go past it
+	bypass  bool // clients may bypass it
 	expires time.Time
 	here    *list.Element // in the shelf's recent
 	there   *list.Element // in the Cache's recent
@@ -140,7 +140,7 @@ func (c *Cache) Learn(app hangar.AppID, r *http.Request, options []hangar.Replay
 	switch rule := in.Cache; {
 	case rule != nil:
 		if rule.Host != "" && rule.Host != host || !strings.HasPrefix(path, rule.Prefix) {
-			return false // it is not for requests like this one
+			return false // it does not apply to requests like this one
 		}
 		m.key, m.bypass, m.expires = key{host: host, prefix: rule.Prefix}, rule.AllowBypass, c.now().Add(rule.TTL)
 	default:
@@ -181,7 +181,7 @@ func (c *Cache) Forget(app hangar.AppID, r *http.Request, options []hangar.Repla
 // Len is the number of entries.
 func (c *Cache) Len() int { return int(c.size.Load()) }
 
-// bySession finds what is remembered of the request's session. The caller holds mu.
+// bySession finds the entry of the request's session. The caller holds mu.
 func (c *Cache) bySession(s *shelf, host, path string, r *http.Request, options []hangar.ReplayCache) *memory {
 	if len(options) == 0 {
 		return nil
@@ -193,9 +193,9 @@ func (c *Cache) bySession(s *shelf, host, path string, r *http.Request, options 
 	return c.alive(s.memories[key{host, options[i].PathPrefix, session}])
 }
 
-// byPath finds what is remembered of the longest path. The caller holds mu.
+// byPath finds the entry with the longest path. The caller holds mu.
 func (c *Cache) byPath(s *shelf, host, path string) *memory {
-	var ends []int // of the path's prefixes that can be remembered
+	var ends []int // of the path's prefixes that can be entries
 	for i := 0; i < len(path) && len(ends) < s.depth; i++ {
 		if path[i] == '/' {
 			ends = append(ends, i+1)
@@ -218,7 +218,7 @@ func (c *Cache) alive(m *memory) *memory {
 	return m
 }
 
-// put remembers m, replacing an older entry. The caller holds mu.
+// put stores m, replacing an older entry. The caller holds mu.
 func (c *Cache) put(m *memory) {
 	if s := c.apps[m.app]; s != nil {
 		if old := s.memories[m.key]; old != nil {
@@ -241,7 +241,7 @@ func (c *Cache) put(m *memory) {
 	c.size.Store(int64(c.recent.Len()))
 }
 
-// drop forgets m. The caller holds mu.
+// drop removes m. The caller holds mu.
 func (c *Cache) drop(m *memory) {
 	s := c.apps[m.app]
 	delete(s.memories, m.key)
@@ -279,13 +279,13 @@ func sessionOf(path string, r *http.Request, options []hangar.ReplayCache) (int,
 	return best, [16]byte(sum[:16]), true
 }
 
-// below reports whether a path is a prefix, or continues after it with another step.
+// below reports whether a path equals a prefix, or continues it with another segment.
 func below(path, prefix string) bool {
 	rest, ok := strings.CutPrefix(path, prefix)
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(prefix, "/"))
 }
 
-// skips reports whether the client does not want to be sent by memory.
+// skips reports whether the client bypasses the cache.
 func skips(h http.Header) bool {
 	v, ok := header(h, keyCacheControl)
 	return ok && strings.EqualFold(strings.TrimSpace(v), "skip")

@@ -48,7 +48,7 @@ func ask(tb testing.TB, url string, headers ...string) *http.Request {
 	return r
 }
 
-// to is an instruction that is to be remembered for a path.
+// to is an instruction that is cached for a path.
 func to(app hangar.AppName, prefix string, ttl time.Duration) *Instruction {
 	return &Instruction{App: app, Cache: &CacheRule{Prefix: prefix, TTL: ttl}}
 }
@@ -89,14 +89,14 @@ func TestCacheByPath(t *testing.T) {
 	c.wants(t, "web", first, nil, "target", CacheHit)
 	c.wants(t, "web", ask(t, "http://web.example/"), nil, "root", CacheHit)
 
-	// Time ends it, and what is below shows.
+	// It expires, and the shorter path applies.
 	clock.pass(time.Minute)
 	c.wants(t, "web", deep, nil, "root", CacheHit)
 	if c.Len() != 1 {
 		t.Errorf("%d are remembered", c.Len())
 	}
 
-	// A later answer takes the place of an earlier one.
+	// A later answer replaces an earlier one.
 	c.Learn("web", first, nil, to("newer", "/", time.Hour))
 	c.wants(t, "web", first, nil, "newer", CacheHit)
 	c.Learn("web", first, nil, &Instruction{App: "web", Cache: &CacheRule{Invalidate: true}})
@@ -210,7 +210,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// The Cache against a plain list of what was learned.
+// TestCacheAgainstModel compares the Cache with a plain list of what was learned.
 func TestCacheAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, clock := newCache(1000, 1000)

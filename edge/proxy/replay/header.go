@@ -17,7 +17,7 @@ func spell(pair hangar.NamePair) spelled {
 	return spelled{textproto.CanonicalMIMEHeaderKey(pair.Neutral), textproto.CanonicalMIMEHeaderKey(pair.Original)}
 }
 
-// The headers that are looked for in every request or answer.
+// Headers that are looked up in every request or answer.
 var (
 	keyReplay       = spell(hangar.HeaderReplay)
 	keyCache        = spell(hangar.HeaderReplayCache)
@@ -74,8 +74,8 @@ func Parse(h http.Header) (*Instruction, bool, error) {
 	return in, true, in.validate()
 }
 
-// field takes one field off the front of a header. Both parts come without the blanks
-// around them, and the value without its quotes.
+// field takes one field off the front of a header. Name and value come without surrounding blanks,
+// and the value without its quotes.
 func field(text string) (name, value, rest string, err error) {
 	end := strings.IndexAny(text, "=;,")
 	if end < 0 || text[end] != '=' {
@@ -116,7 +116,7 @@ func field(text string) (name, value, rest string, err error) {
 	return "", "", "", refused("the quotes around the value of %s do not end", name)
 }
 
-// set is the meaning of one field of the header form.
+// set applies one field of the header form.
 func (in *Instruction) set(name, value string) (err error) {
 	switch name {
 	case "region":
@@ -151,7 +151,7 @@ func truth(name, value string) (bool, error) {
 	return false, refused("%s is %q, not \"true\" or \"false\"", name, value)
 }
 
-// timeout reads a duration with its unit, such as 10s or 800ms.
+// timeout parses a duration with its unit, such as 10s or 800ms.
 func timeout(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil {
@@ -163,7 +163,7 @@ func timeout(value string) (time.Duration, error) {
 	return d, nil
 }
 
-// cacheHeaders reads the headers that stand beside the one of the instruction.
+// cacheHeaders parses the headers beside the one of the instruction.
 func (in *Instruction) cacheHeaders(h http.Header) error {
 	pattern, ok := header(h, keyCache)
 	if !ok {
@@ -204,7 +204,7 @@ func ttl(seconds int64) (time.Duration, error) {
 	return time.Duration(min(seconds, int64(MaxTTL/time.Second))) * time.Second, nil
 }
 
-// cacheRule reads the pattern [host]/path/*.
+// cacheRule parses the pattern [host]/path/*.
 func cacheRule(pattern string) (*CacheRule, error) {
 	slash := strings.IndexByte(pattern, '/')
 	prefix, ok := strings.CutSuffix(pattern, "*")
@@ -224,8 +224,8 @@ func cacheRule(pattern string) (*CacheRule, error) {
 	return rule, nil
 }
 
-// plainPath reports whether a path is made of printable ASCII, without a query, a fragment,
-// a wildcard or a step that leads upwards.
+// plainPath reports whether a path consists of printable ASCII, without a query, a fragment, a
+// wildcard or a segment that leads upwards.
 func plainPath(path string) bool {
 	if !strings.HasPrefix(path, "/") || len(path) > maxPath {
 		return false
@@ -238,8 +238,8 @@ func plainPath(path string) bool {
 	return !isUnclean(path)
 }
 
-// isUnclean reports whether a path, as it was sent, has steps that a normaliser would remove, so
-// that it leads elsewhere than it seems to.
+// isUnclean reports whether a path, as sent, has segments that a normalizer would remove, so that
+// it leads elsewhere than it appears to.
 func isUnclean(path string) bool {
 	for step := range strings.SplitSeq(path, "/") {
 		if len(step) <= 6 && strings.HasPrefix(step, ".") || strings.HasPrefix(step, "%") {

@@ -39,7 +39,7 @@ type transform struct {
 	} `json:"set_headers"`
 }
 
-// words is a text with commas, or a list of texts.
+// words is a comma-separated text, or a list of texts.
 type words string
 
 func (l *words) UnmarshalJSON(b []byte) error {
@@ -56,7 +56,7 @@ func (l *words) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// flag is a boolean, or a text that the header form would take for one.
+// flag is a boolean, or a text that the header form would accept as one.
 type flag bool
 
 func (f *flag) UnmarshalJSON(b []byte) error {
@@ -128,7 +128,7 @@ func ParseJSON(body []byte) (*Instruction, error) {
 	return in, in.validate()
 }
 
-// jsonFault is what a user can make use of in an error of the decoder.
+// jsonFault is the part of a decoder's error that helps a user.
 func jsonFault(err error) string {
 	var kind *json.UnmarshalTypeError
 	switch {

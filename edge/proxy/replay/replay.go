@@ -95,7 +95,7 @@ func Asked(h http.Header) bool {
 	return has || IsJSON(h)
 }
 
-// refused is what becomes of an instruction that makes no sense.
+// refused is the error of an invalid instruction.
 func refused(format string, args ...any) error {
 	return &hangar.EdgeError{
 		Code: hangar.EdgeReplayInvalid, Status: http.StatusBadGateway,

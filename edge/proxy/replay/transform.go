@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Headers that belong to the connection or to the message, which a transformation can
-// neither set nor delete.
+// Headers that belong to the connection or to the message, which a transformation can neither set
+// nor delete.
 var framing = []string{
 	"Connection", "Content-Length", "Expect", "Host", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
 	"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
@@ -25,19 +25,19 @@ var EdgeOnly = []string{
 	"Forwarded", "True-Client-Ip", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Ssl", "X-Real-Ip", "X-Request-Start",
 }
 
-// owned are the headers that no transformation may set: a client may begin the last ones.
+// owned are the headers that no transformation may set. Clients may send the last ones.
 var owned = slices.Concat(EdgeOnly, []string{"Via", "X-Forwarded-For", "X-Forwarded-Port"})
 
-// Headers under these prefixes are between the edge and Machines.
+// Headers with these prefixes are for the edge and Machines only.
 var ownPrefixes = []string{"Platform-", "Fly-"}
 
-// steering headers are the client's wish, which a transformation may take away.
+// steering headers are the client's wishes, which a transformation may remove.
 var steering = []hangar.NamePair{
 	hangar.HeaderPreferRegion, hangar.HeaderForceRegion, hangar.HeaderPreferInstance, hangar.HeaderForceInstance,
 	hangar.HeaderReplayCacheControl,
 }
 
-// check reads a transformation.
+// check validates a transformation.
 func (t *transform) check() (*Transform, error) {
 	out := &Transform{Path: t.Path}
 	if t.Path != "" {
@@ -88,13 +88,13 @@ func headerName(at, name string) (string, error) {
 	return textproto.CanonicalMIMEHeaderKey(name), nil
 }
 
-// edgeOwns reports whether a header, canonical, is not an App's to give.
+// edgeOwns reports whether an App may not set a canonical header.
 func edgeOwns(key string) bool {
 	return slices.Contains(framing, key) || slices.Contains(owned, key) ||
 		slices.ContainsFunc(ownPrefixes, func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
-// target reads a path with its query as a request line has it.
+// target parses a path with its query as in a request line.
 func target(path string) (*url.URL, error) {
 	plain := len(path) <= maxPath && strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") &&
 		!strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '#' || r == '\\' })

@@ -6,7 +6,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// validate checks what both forms have in common.
+// validate checks what both forms share.
 func (in *Instruction) validate() error {
 	switch {
 	case in.Instance != "" && !word(string(in.Instance)):
@@ -36,14 +36,14 @@ func (in *Instruction) Cacheable() bool {
 	return in.State == "" && in.Transform == nil && in.Timeout == 0 && in.Fallback == FallbackNone && !in.Elsewhere
 }
 
-// word reports whether s can be a name or an id: a label of a host name.
+// word reports whether s can be a name or an id: a label of a hostname.
 func word(s string) bool {
 	return len(s) <= 63 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 	})
 }
 
-// control is true of characters that end or hide a header.
+// control reports whether a character can end or hide a header.
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
 // Source is the value of hangar.HeaderReplaySource.

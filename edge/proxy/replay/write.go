@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// pair appends a field to a header. A value that would be mistaken for more than one is
-// quoted.
+// pair appends a field to a header. A value that could be parsed as several is quoted.
 func pair(b *strings.Builder, name, value string) {
 	if b.Len() > 0 {
 		b.WriteByte(';')

@@ -61,7 +61,7 @@ func (b *Buckets) Close() {
 	}
 }
 
-// passedOn are the headers of a request that a bucket gets.
+// passedOn are the request headers that a bucket gets.
 var passedOn = []string{
 	"Accept", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since", "Range",
 }
@@ -112,7 +112,7 @@ func (b *Buckets) object(w http.ResponseWriter, r *http.Request, rule hangar.Sta
 			ask.Header[name] = v
 		}
 	}
-	// The transport follows no redirect, which is as it has to be: only the endpoint is trusted.
+	// The transport follows no redirects, which is intended: only the endpoint is trusted.
 	answer, err := b.transport.RoundTrip(ask)
 	if err != nil {
 		return failure("the bucket of these files does not answer", err)
@@ -123,7 +123,7 @@ func (b *Buckets) object(w http.ResponseWriter, r *http.Request, rule hangar.Sta
 	}
 	switch answer.StatusCode {
 	case http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable:
-	case http.StatusNotFound, http.StatusForbidden: // a store answers 403 for a missing file where listing is not allowed
+	case http.StatusNotFound, http.StatusForbidden: // a store without the right to list answers 403 for a missing file
 		return ErrNoFile
 	default:
 		return failure("the bucket of these files does not serve them", errStatus(answer.StatusCode))
@@ -134,7 +134,7 @@ func (b *Buckets) object(w http.ResponseWriter, r *http.Request, rule hangar.Sta
 			h[name] = v
 		}
 	}
-	if answer.StatusCode >= http.StatusBadRequest { // the body is the bucket's own, and XML
+	if answer.StatusCode >= http.StatusBadRequest { // the body is the bucket's own XML
 		h.Del("Content-Length")
 		h.Del("Content-Type")
 		w.WriteHeader(answer.StatusCode)
@@ -153,8 +153,8 @@ func (b *Buckets) object(w http.ResponseWriter, r *http.Request, rule hangar.Sta
 	return err
 }
 
-// generic reports whether a type says nothing: it is what a store gives to objects that were
-// uploaded without one.
+// generic reports whether a type has no meaning: stores assign it to objects that were uploaded
+// without one.
 func generic(kind string) bool {
 	return kind == "" || strings.HasPrefix(kind, "application/octet-stream") || strings.HasPrefix(kind, "binary/octet-stream")
 }
@@ -176,7 +176,7 @@ func (b *Buckets) locate(rule hangar.Static, name string) (*url.URL, error) {
 		steps = append(steps, folder)
 	}
 	at.Path = strings.Join(append(steps, name), "/")
-	// A store may take a plus for a blank, so that it is sent as an escape.
+	// Sent escaped, because a store may take a plus for a blank.
 	at.RawPath = strings.ReplaceAll((&url.URL{Path: at.Path}).EscapedPath(), "+", "%2B")
 	return &at, nil
 }

@@ -112,11 +112,10 @@ func failure(message string, err error) error {
 	return &hangar.EdgeError{Code: hangar.EdgeStatics, Status: http.StatusBadGateway, Message: message, Err: err}
 }
 
-// contentType is the type of a file by the end of its name; empty: its first bytes have to
-// tell.
+// contentType is the type of a file by its name's extension; empty: its first bytes decide.
 func contentType(name string) string { return types[strings.ToLower(path.Ext(name))] }
 
-// A server's own table of types would make an answer depend on where it is given.
+// A table of the server's own types would make answers depend on the server.
 var types = map[string]string{
 	".avif": "image/avif", ".css": "text/css; charset=utf-8", ".csv": "text/csv; charset=utf-8", ".gif": "image/gif",
 	".htm": "text/html; charset=utf-8", ".html": "text/html; charset=utf-8", ".ico": "image/x-icon", ".ics": "text/calendar; charset=utf-8",

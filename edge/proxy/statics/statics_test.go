@@ -92,7 +92,7 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// file is one of a Machine, as the host hands it out.
+// file is a file of a Machine, as the host returns it.
 type file struct {
 	*os.File
 	info os.FileInfo
@@ -133,7 +133,7 @@ func machine(t *testing.T, files map[string]string) Source {
 	}
 }
 
-// serve asks for a path; headers come in pairs.
+// serve requests a path; headers come in pairs.
 func serve(t *testing.T, files Source, method, sent string, headers ...string) (*http.Response, string, error) {
 	t.Helper()
 	r := httptest.NewRequest(method, sent, http.NoBody)
@@ -229,7 +229,7 @@ func TestServeConditionsAndRanges(t *testing.T) {
 	}
 }
 
-// store is a bucket service that writes down what it is asked.
+// store is a bucket service that records its requests.
 type store struct {
 	*httptest.Server
 	asked []*http.Request
@@ -279,7 +279,7 @@ func (s *store) buckets(t *testing.T, virtualHost bool) *Buckets {
 	return b
 }
 
-// fromBucket asks for what comes after a prefix; headers come in pairs.
+// fromBucket requests the part after a prefix; headers come in pairs.
 func fromBucket(t *testing.T, b *Buckets, rule hangar.Static, method, rest string, headers ...string) (*http.Response, string, error) {
 	t.Helper()
 	r := httptest.NewRequest(method, "/", http.NoBody)

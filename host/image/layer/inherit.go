@@ -63,7 +63,7 @@ func Inherit(own string, implicit, lower []string) ([]Directory, error) {
 	return slices.SortedFunc(maps.Values(wanted), func(a, b Directory) int { return strings.Compare(a.Path, b.Path) }), nil
 }
 
-// plain reports whether a directory looks as one that Unpack makes unasked.
+// plain reports whether a directory has the attributes that Unpack gives an implicit one.
 func (d Directory) plain() bool {
 	return d.Mode == 0o755 && d.UID == 0 && d.GID == 0 && len(d.Xattrs) == 0
 }
@@ -84,7 +84,7 @@ func visible(name string, lower []string) (Directory, bool, error) {
 	return Directory{}, false, nil
 }
 
-// lookup finds name in one layer. hidden says that the layer hides what is below.
+// lookup finds name in one layer. hidden reports that the layer hides the layers below.
 func lookup(root int, name string) (d Directory, ok, hidden bool, err error) {
 	fd, err := openBeneath(root, name)
 	if err == nil {
@@ -96,7 +96,7 @@ func lookup(root int, name string) (d Directory, ok, hidden bool, err error) {
 		return d, false, false, err
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return d, false, true, nil // a file, link or whiteout on the way
+		return d, false, true, nil // the path leads through a file, link or whiteout
 	}
 	for p := path.Dir(name); p != "."; p = path.Dir(p) {
 		fd, err := openBeneath(root, p)
@@ -153,7 +153,7 @@ func getxattr(fd int, key string) ([]byte, error) {
 
 // ShapeID names the layer that Shape makes of dirs: equal shapes, equal names.
 func ShapeID(dirs []Directory) string {
-	raw, _ := json.Marshal(dirs) // of plain values: cannot fail; map keys are sorted
+	raw, _ := json.Marshal(dirs) // cannot fail: the values are plain and map keys are sorted
 	sum := sha256.Sum256(raw)
 	return "shape:" + hex.EncodeToString(sum[:])
 }
@@ -170,7 +170,7 @@ func Shape(dir string, dirs []Directory) error {
 			return err
 		}
 	}
-	for _, d := range slices.Backward(dirs) { // children first: the times of parents stay
+	for _, d := range slices.Backward(dirs) { // children first, to keep their parents' times
 		if err := shapeOne(root, d); err != nil {
 			return err
 		}

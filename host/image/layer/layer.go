@@ -78,7 +78,7 @@ func (b *Budget) Take(size int64, files int) bool {
 	return true
 }
 
-// give returns what a layer that failed has taken.
+// give returns what a failed layer has taken.
 func (b *Budget) give(size int64, files int) {
 	if b == nil {
 		return
@@ -163,14 +163,14 @@ func Digest(ctx context.Context, r io.Reader, limits Limits) (string, error) {
 	return s.digest(), nil
 }
 
-// entryOverhead is what an archive may spend on an entry beyond its content.
+// entryOverhead bounds the bytes of an archive entry beyond its content.
 const entryOverhead = 4 << 10
 
-// stream hashes and bounds what is read, and ends with its context.
+// stream hashes and bounds the bytes that are read, and fails when its context ends.
 type stream struct {
 	ctx   context.Context
 	in    *counter
-	r     io.ReadCloser // what is in in, decompressed
+	r     io.ReadCloser // in, decompressed
 	hash  hash.Hash
 	left  int64
 	ratio int64
@@ -194,7 +194,7 @@ func (s *stream) close() { _ = s.r.Close() }
 
 func (s *stream) digest() string { return "sha256:" + hex.EncodeToString(s.hash.Sum(nil)) }
 
-// allow refuses more output than the input may expand to.
+// allow refuses more output than the ratio of the limits allows for the input so far.
 func (s *stream) allow(size int64) error {
 	if size-s.slack > s.ratio*s.in.n {
 		return bad("layer unpacks to more than %d times its size: %w", s.ratio, ErrTooLarge)
@@ -218,7 +218,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counter counts what is read.
+// counter counts the bytes that are read.
 type counter struct {
 	r io.Reader
 	n int64
@@ -234,7 +234,7 @@ func bad(format string, args ...any) error {
 	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadImage, format, args...)
 }
 
-// bounded shortens what a hostile archive can put into an error text.
+// bounded shortens a name of a hostile archive for an error text.
 func bounded(name string) string {
 	if len(name) > 200 {
 		name = name[:200] + "…"

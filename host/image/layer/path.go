@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks bounds how many symbolic links one path may lead through.
+// maxLinks bounds the symbolic links in the resolution of one path.
 const maxLinks = 40
 
-// openParent returns the directory of an entry, making it if the archive has no
-// entry for it. The directory stays open until another one is asked for; it cannot
-// be replaced meanwhile, because only an entry in a directory above could do that.
+// openParent returns the directory of an entry, and makes one that the archive has no entry for.
+// The directory stays open until the next call with another one. It cannot be replaced meanwhile,
+// because only an entry in a directory above could do that.
 func (u *unpacker) openParent(name string) (directory, error) {
 	if name == "." {
 		name = ""
@@ -63,9 +63,9 @@ func openBeneath(root int, name string) (int, error) {
 	}
 }
 
-// resolve opens a directory. Symbolic links that the layer itself holds lead where
-// they would lead inside the image, as in a chroot; one that leads above the root
-// or to nothing is refused. Missing directories are made if create is set.
+// resolve opens a directory. It follows symbolic links of the layer inside the image, as in a
+// chroot, and refuses one that leads above the root or to a missing target. With create it makes
+// missing directories.
 func (u *unpacker) resolve(name string, create bool) (directory, error) {
 	if name == "." {
 		name = ""
@@ -85,11 +85,11 @@ func (u *unpacker) resolve(name string, create bool) (directory, error) {
 	return directory{asked: name, path: real, fd: fd}, err
 }
 
-// walk returns the path of a directory without symbolic links.
+// walk resolves the path of a directory to one without symbolic links.
 func (u *unpacker) walk(name string, create bool) (string, error) {
 	todo := strings.Split(name, "/")
 	real := ""
-	links, fromLink := 0, 0 // fromLink: how many components of todo a link put there
+	links, fromLink := 0, 0 // fromLink: how many components of todo come from a symbolic link
 	for len(todo) > 0 {
 		c := todo[0]
 		todo = todo[1:]
@@ -131,7 +131,7 @@ func (u *unpacker) walk(name string, create bool) (string, error) {
 	return real, nil
 }
 
-// step resolves one component: a directory answers "", a symbolic link its target.
+// step resolves one component: it returns "" for a directory, and the target of a symbolic link.
 func (u *unpacker) step(dir, name string, create bool) (string, error) {
 	fd, err := u.openStrict(dir)
 	if err != nil {
@@ -177,7 +177,7 @@ func isWhiteout(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// attributes sets those of a directory.
+// attributes sets the attributes of a directory.
 func (u *unpacker) attributes(dirfd int, base, real string, h *tar.Header) error {
 	fd, err := unix.Openat(dirfd, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -188,8 +188,8 @@ func (u *unpacker) attributes(dirfd int, base, real string, h *tar.Header) error
 	return u.fdAttributes(fd, h)
 }
 
-// fdAttributes sets owner, extended attributes and mode, in this order: a change
-// of owner clears the setuid bit and the capabilities.
+// fdAttributes sets owner, extended attributes and mode, in this order: a change of owner clears
+// the setuid bit and the capabilities.
 func (u *unpacker) fdAttributes(fd int, h *tar.Header) error {
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (u *unpacker) fdAttributes(fd int, h *tar.Header) error {
 	return unix.Fchmod(fd, permissions(h))
 }
 
-// nodeAttributes sets owner and time of a file that cannot be opened.
+// nodeAttributes sets the owner and time of a file that cannot be opened.
 func (u *unpacker) nodeAttributes(parent directory, base string, h *tar.Header) error {
 	if err := unix.Fchownat(parent.fd, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -219,9 +219,8 @@ func (u *unpacker) nodeAttributes(parent directory, base string, h *tar.Header) 
 	return unix.UtimesNanoAt(parent.fd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// keepXattr lets through what belongs to a file. Attributes that steer overlayfs
-// (an image could redirect a directory with them) or the host's own security
-// modules are left out.
+// keepXattr reports whether an extended attribute is kept. Attributes of overlayfs (with which an
+// image could redirect a directory) and of the host's security modules are dropped.
 func keepXattr(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "user.overlay."):

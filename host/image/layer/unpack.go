@@ -23,14 +23,13 @@ import (
 
 const (
 	whiteoutPrefix = ".wh."
-	whiteoutMeta   = ".wh..wh."     // names that only the storage driver of old builders meant
-	whiteoutOpaque = ".wh..wh..opq" // hides what lower layers have in its directory
+	whiteoutMeta   = ".wh..wh."     // internal names of the storage driver of old builders
+	whiteoutOpaque = ".wh..wh..opq" // hides the content that lower layers have in its directory
 	xattrOpaque    = "trusted.overlay.opaque"
 	paxXattr       = "SCHILY.xattr."
 )
 
-// unpacker writes one layer. It belongs to one goroutine, and it is the only one
-// that writes beneath root.
+// unpacker writes one layer. One goroutine uses it, and nothing else writes beneath root.
 type unpacker struct {
 	root   int // O_PATH
 	limits Limits
@@ -39,16 +38,16 @@ type unpacker struct {
 	files  int
 	buf    []byte
 
-	parent    directory // of the entry before, because archives list neighbours
+	parent    directory // of the previous entry: archives list neighbours together
 	implicit  map[string]struct{}
 	opaque    map[string]struct{}
 	whiteouts []string
-	times     map[string]time.Time // of directories, set last because writing into them changes it
+	times     map[string]time.Time // of directories; set last, because writing into a directory changes its time
 }
 
 // directory is an open directory and its path without symbolic links.
 type directory struct {
-	asked string // the path by which it was found
+	asked string // the path that it was opened by
 	path  string
 	fd    int // O_PATH
 }
@@ -85,7 +84,7 @@ func (u *unpacker) run(r io.Reader) error {
 			return err
 		}
 	}
-	// Bytes after the end of the archive count for the digest.
+	// The digest includes bytes after the end of the archive.
 	if _, err := io.CopyBuffer(io.Discard, r, u.buf); err != nil {
 		return err
 	}
@@ -173,7 +172,7 @@ func (u *unpacker) file(parent directory, base string, h *tar.Header, content io
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// Holes of sparse files are written, and are not in the stream.
+	// Holes of sparse files are written, but are not in the stream.
 	n, err := io.CopyBuffer(&fileWriter{fd: fd, stream: u.stream, written: before}, content, u.buf)
 	if err != nil {
 		return err
@@ -200,8 +199,8 @@ func (u *unpacker) directory(parent directory, base, real string, h *tar.Header)
 	return u.attributes(parent.fd, base, real, h)
 }
 
-// redirectory makes the existing entry a directory. Paths deleted before in the same layer stay
-// deleted: the new directory hides the one below.
+// redirectory turns the existing entry into a directory. Paths that the same layer deleted before
+// stay deleted: the new directory hides the one below.
 func (u *unpacker) redirectory(parent directory, base, real string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -253,7 +252,7 @@ func (u *unpacker) link(parent directory, base, real string, h *tar.Header) erro
 	})
 }
 
-// whiteout records that the lower layers' file, or all of the directory, is deleted. Additions of
+// whiteout deletes a file of the lower layers, or the whole content of a directory. Additions of
 // the same layer stay.
 func (u *unpacker) whiteout(parent directory, base string) error {
 	if base == whiteoutOpaque {
@@ -295,7 +294,7 @@ func (u *unpacker) markOpaque(dirfd int, name, real string) error {
 	return unix.Fsetxattr(fd, xattrOpaque, []byte("y"), 0)
 }
 
-// replace runs create, after removing an existing entry if need be.
+// replace runs create, after removing an existing entry if necessary.
 func (u *unpacker) replace(parent directory, base string, create func() error) error {
 	err := create()
 	if !errors.Is(err, unix.EEXIST) {
@@ -314,8 +313,8 @@ func (u *unpacker) replace(parent directory, base string, create func() error) e
 	return create()
 }
 
-// forget drops what is known of a tree that was removed. The parent of the entry
-// at hand lies above the tree and stays open.
+// forget drops the cached state of a removed tree. The parent of the current entry is above the
+// tree and stays open.
 func (u *unpacker) forget(real string) {
 	gone := func(p string) bool { return p == real || strings.HasPrefix(p, real+"/") }
 	maps.DeleteFunc(u.implicit, func(p string, _ struct{}) bool { return gone(p) })
@@ -323,7 +322,7 @@ func (u *unpacker) forget(real string) {
 	maps.DeleteFunc(u.times, func(p string, _ time.Time) bool { return gone(p) })
 }
 
-// finish sets what later entries would have changed again.
+// finish sets the attributes that later entries would have changed.
 func (u *unpacker) finish() error {
 	u.forgetParent()
 	for _, w := range u.whiteouts {
@@ -331,7 +330,7 @@ func (u *unpacker) finish() error {
 			return err
 		}
 	}
-	// A directory without an entry gets a time that does not depend on the clock.
+	// Directories without an entry get a fixed time, independent of the clock.
 	for p := range u.implicit {
 		u.times[p] = time.Unix(0, 0)
 	}
@@ -353,8 +352,8 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// dropHiddenWhiteout removes a whiteout in an opaque directory: it has nothing to
-// delete, and the kernel would list it, since the directory is not merged.
+// dropHiddenWhiteout removes a whiteout in an opaque directory: it has nothing to delete, and the
+// kernel would list it, because the directory is not merged.
 func (u *unpacker) dropHiddenWhiteout(real string) error {
 	hidden := false
 	for p := path.Dir(real); ; p = path.Dir(p) {
@@ -378,12 +377,12 @@ func (u *unpacker) dropHiddenWhiteout(real string) error {
 	defer func() { _ = unix.Close(dir) }()
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, path.Base(real), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || !isWhiteout(&st) {
-		return nil // it is gone or replaced, which is what is wanted
+		return nil // gone or replaced already
 	}
 	return unix.Unlinkat(dir, path.Base(real), 0)
 }
 
-// cleanName makes the name of an entry relative to the root and without dots.
+// cleanName makes the name of an entry relative to the root, without dots.
 func cleanName(name string) (string, error) {
 	if strings.ContainsRune(name, 0) {
 		return "", bad("layer has a name with a zero byte")
@@ -396,7 +395,7 @@ func cleanName(name string) (string, error) {
 	return strings.TrimPrefix(path.Clean("/"+name), "/"), nil
 }
 
-// classify turns the errors that only a bad stream causes into bad_image.
+// classify turns errors that only a bad stream causes into bad_image.
 func classify(err error) error {
 	if hangar.ReasonOf(err) != "" {
 		return err
@@ -418,7 +417,7 @@ func classify(err error) error {
 	return diskspace.Explain(err)
 }
 
-// fileWriter writes a file of a layer of which so much has been written.
+// fileWriter writes a file of a layer. written is the size of the layer so far, in bytes.
 type fileWriter struct {
 	fd      int
 	stream  *stream

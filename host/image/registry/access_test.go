@@ -30,8 +30,8 @@ func (reader) Authenticate(_ context.Context, credential string) (hangar.Princip
 
 func (reader) Life(hangar.TokenID) context.Context { return context.Background() }
 
-// TestTokenAccess: clients of the registry are known by a token however they send it, and
-// what they may do is asked of the control plane as them.
+// TestTokenAccess: the registry identifies clients by a token however they send it, and asks the
+// control plane as them what they may do.
 func TestTokenAccess(t *testing.T) {
 	t.Parallel()
 	asked := &askers{}

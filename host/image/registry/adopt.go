@@ -13,17 +13,16 @@ import (
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
-// A host that has a manifest has all that it names. So what a client pushes with a manifest is fetched
-// from the host that has it, where the client has left it out because the repository has it.
+// A host that has a manifest has everything that the manifest names. A client may leave out what
+// the repository has on another host; this host then fetches it from there.
 
-// maxAdopted bounds how many manifests are fetched for one that is pushed, and maxAdoptDepth how deep
-// indexes may lie in indexes.
+// maxAdopted bounds the manifests that one push fetches, and maxAdoptDepth the nesting of indexes.
 const (
 	maxAdopted    = 256
 	maxAdoptDepth = 3
 )
 
-// adoption is what is fetched for one push.
+// adoption is the content that one push fetches.
 type adoption struct {
 	r         *Registry
 	c         call
@@ -31,7 +30,7 @@ type adoption struct {
 	manifests int
 }
 
-// adopt makes all that a manifest names be here, as far as the repository has it at all.
+// adopt fetches everything that a manifest names, as far as the repository has it.
 func (a *adoption) adopt(ctx context.Context, d document, depth int) error {
 	for _, digest := range d.blobs() {
 		if err := a.blob(ctx, digest); err != nil {
@@ -46,7 +45,7 @@ func (a *adoption) adopt(ctx context.Context, d document, depth int) error {
 	return nil
 }
 
-// manifest fetches a manifest and what it names.
+// manifest fetches a manifest and everything that it names.
 func (a *adoption) manifest(ctx context.Context, digest string, depth int) error {
 	_, err := a.r.heldManifest(a.c.kept, digest)
 	if !errors.Is(err, ErrNotFound) {
@@ -57,7 +56,7 @@ func (a *adoption) manifest(ctx context.Context, digest string, depth int) error
 	}
 	m, err := a.r.Manifest(ctx, a.c.kept, digest, a.c.limitKey)
 	if errors.Is(err, ErrNotFound) {
-		return nil // the caller refuses it
+		return nil // the caller refuses the push
 	}
 	if err != nil {
 		return err
@@ -86,7 +85,7 @@ func (a *adoption) blob(ctx context.Context, digest string) error {
 func (a *adoption) fetch(ctx context.Context, digest string) error {
 	b, err := a.r.Blob(ctx, a.c.kept, digest, a.c.limitKey)
 	if errors.Is(err, ErrNotFound) {
-		return nil // the caller refuses it
+		return nil // the caller refuses the push
 	}
 	if err != nil {
 		return err
@@ -107,7 +106,7 @@ func (a *adoption) fetch(ctx context.Context, digest string) error {
 	}
 	defer func() {
 		_ = tmp.Close()
-		_ = os.Remove(tmp.Name()) // unless it has its name
+		_ = os.Remove(tmp.Name()) // fails once the file has been renamed
 	}()
 	_, err = io.CopyBuffer(struct{ io.Writer }{a.r.opts.Space.Writer(diskspace.PushImage, tmp)}, b, make([]byte, 256<<10))
 	if err == nil {
@@ -127,7 +126,8 @@ func (a *adoption) fetch(ctx context.Context, digest string) error {
 	return a.r.linkBlob(a.c.kept, digest)
 }
 
-// admit refuses to keep more bytes for an organization; without one, for the server.
+// admit refuses to store more for an organization that has no room left; without an organization,
+// it checks the server's disk only.
 func (r *Registry) admit(ctx context.Context, org hangar.OrgID, bytes int64) error {
 	if err := r.opts.Space.Admit(diskspace.PushImage, bytes); err != nil {
 		return err

@@ -19,7 +19,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
 	blob, err := h.r.Blob(req.Context(), c.kept, c.reference, c.limitKey)
-	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // a client that asks may push it here, too
+	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // a client that only asks may push the blob to this host as well
 	if errors.Is(err, ErrNotFound) || away {
 		return blobUnknown(c)
 	}
@@ -34,7 +34,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 		return h.sendRemote(w, req, blob)
 	}
 	if req.Method == http.MethodHead {
-		// A client that asks is about to push a manifest that counts on the answer.
+		// A client that asks is about to push a manifest that relies on the answer.
 		h.r.mu.RLock()
 		err := h.r.linkBlob(c.kept, c.reference)
 		h.r.mu.RUnlock()
@@ -46,7 +46,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 	return nil
 }
 
-// sendRemote sends a blob as another host sends it. One that breaks off breaks the answer.
+// sendRemote forwards a blob from another host. If the transfer breaks, the response breaks.
 func (h *handler) sendRemote(w http.ResponseWriter, req *http.Request, blob *Blob) error {
 	w.Header().Set("Content-Length", strconv.FormatInt(blob.Size, 10))
 	w.WriteHeader(http.StatusOK)
@@ -113,7 +113,7 @@ func (h *handler) mount(repository, from, digest string) (bool, error) {
 	h.r.mu.RLock()
 	defer h.r.mu.RUnlock()
 	if _, err := os.Stat(h.r.repoPath(from, "blobs", hexOf(digest))); err != nil {
-		return false, nil // what cannot be mounted is uploaded
+		return false, nil // a blob that cannot be mounted is uploaded
 	}
 	err := h.r.linkBlob(repository, digest)
 	if errors.Is(err, ErrNotFound) {

@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// files is the catalog of a registry that no other host shares: tags are files beside the links that
-// say which manifests a repository has.
+// files is the catalog of a registry that is not shared with other hosts. Tags are files beside the
+// links that list a repository's manifests.
 type files struct {
 	r  *Registry
 	mu sync.Mutex // held by writers
@@ -28,7 +28,7 @@ func errUnknown(reference string) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "%.128s is not known", reference)
 }
 
-// known turns ErrNotFound into the error of a catalog.
+// known turns ErrNotFound into the catalog's error.
 func known(reference string, err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return errUnknown(reference)
@@ -46,7 +46,7 @@ func (f *files) Manifest(_ context.Context, repository, reference string) (hanga
 	return l.pushed(digest, at), known(reference, err)
 }
 
-// digestOf resolves a tag; a digest stands for itself.
+// digestOf resolves a tag, and returns a digest unchanged.
 func (f *files) digestOf(repository, reference string) (string, error) {
 	if validDigest(reference) {
 		return reference, nil
@@ -156,7 +156,7 @@ func (f *files) Delete(ctx context.Context, repository, reference string) error 
 	if _, ok := all.Manifests[reference]; !ok {
 		return errUnknown(reference)
 	}
-	for tag, digest := range all.Tags { // first: a tag must not stand for nothing
+	for tag, digest := range all.Tags { // tags first: a tag must never name a missing manifest
 		if digest != reference {
 			continue
 		}
@@ -183,8 +183,8 @@ func (f *files) Release(ctx context.Context, repository string, m hangar.PushedM
 	return all.Manifests[m.Digest].Revision == m.Revision, nil
 }
 
-// link is what a registry notes of a manifest that it has, in a file whose time is that of the last
-// push.
+// link is the record of a manifest that this host has. The modification time of its file is the
+// time of the last push.
 type link struct {
 	MediaType    string            `json:"media_type"`
 	Size         int64             `json:"size"`
@@ -227,7 +227,7 @@ func (r *Registry) writeLink(repository string, m hangar.PushedManifest) error {
 	return durable.WriteFileVia(r.path("tmp"), name, raw, 0o600)
 }
 
-// linked returns the digests of the manifests that this host has of a repository, sorted.
+// linked returns the digests of a repository's manifests on this host, sorted.
 func (r *Registry) linked(repository string) ([]string, error) {
 	entries, err := os.ReadDir(r.repoPath(repository, "manifests"))
 	if err != nil && !errors.Is(notFound(err), ErrNotFound) {
@@ -240,7 +240,7 @@ func (r *Registry) linked(repository string) ([]string, error) {
 	return digests, nil
 }
 
-// tagFiles returns the tags of which a repository has files.
+// tagFiles returns the tags that have a file in a repository.
 func (r *Registry) tagFiles(repository string) ([]string, error) {
 	entries, err := os.ReadDir(r.repoPath(repository, "tags"))
 	if err != nil && !errors.Is(notFound(err), ErrNotFound) {

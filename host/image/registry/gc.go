@@ -35,7 +35,7 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	dead := map[string]map[string]bool{} // manifests that may go, by repository
+	dead := map[string]map[string]bool{} // manifests to remove, by repository
 	for _, repository := range repositories {
 		if dead[repository], err = r.release(ctx, repository, p); err != nil {
 			return 0, err
@@ -44,8 +44,8 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	return r.sweep(ctx, repositories, dead, p)
 }
 
-// release decides which manifests of a repository go, and has the catalog agree. While that is away,
-// none go.
+// release decides which manifests of a repository are removed, with the catalog's consent. It
+// removes none while the catalog cannot be reached.
 func (r *Registry) release(ctx context.Context, repository string, p Policy) (map[string]bool, error) {
 	manifests, err := r.manifestsOf(repository)
 	if err != nil {
@@ -70,7 +70,7 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 	for digest := range manifests {
 		m, known := all.Manifests[digest]
 		if r.opts.Catalog != nil && (!known || !slices.Contains(m.Hosts, r.opts.Host)) {
-			dead[digest] = published // it was deleted on another host
+			dead[digest] = published // deleted on another host
 			continue
 		}
 		if live[digest] {
@@ -83,11 +83,11 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 	return dead, nil
 }
 
-// sweep removes the manifests that go, and what no manifest needs.
+// sweep removes the dead manifests, and blobs that no manifest needs.
 func (r *Registry) sweep(ctx context.Context, repositories []string, dead map[string]map[string]bool, p Policy) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	linked := map[string]bool{} // blobs that some repository has
+	linked := map[string]bool{} // blobs that a repository has
 	freed := r.collectUploads(ctx, p.UploadAge)
 	for _, repository := range repositories {
 		if err := ctx.Err(); err != nil {
@@ -119,7 +119,7 @@ func (r *Registry) sweep(ctx context.Context, repositories []string, dead map[st
 
 func (r *Registry) allRepositories() ([]string, error) { return r.repositoriesBelow("") }
 
-// repositoriesBelow lists the repositories that are kept below a part of their path.
+// repositoriesBelow lists the repositories below a part of their path.
 func (r *Registry) repositoriesBelow(part string) ([]string, error) {
 	var names []string
 	root := r.path("repositories")
@@ -140,8 +140,7 @@ func (r *Registry) repositoriesBelow(part string) ([]string, error) {
 	return names, err
 }
 
-// collectRepository drops the links of one repository that nothing needs and adds
-// the others to linked.
+// collectRepository removes the unneeded links of one repository and adds the others to linked.
 func (r *Registry) collectRepository(repository string, dead map[string]bool, linked map[string]bool) error {
 	manifests, err := r.manifestsOf(repository)
 	if err != nil {
@@ -180,10 +179,10 @@ func (r *Registry) collectRepository(repository string, dead map[string]bool, li
 	return nil
 }
 
-// linkedManifest is a manifest of a repository as the collector needs it.
+// linkedManifest is what the collector knows of a manifest of a repository.
 type linkedManifest struct {
 	doc document
-	age time.Duration // since it was pushed last
+	age time.Duration // since the last push
 }
 
 func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, error) {
@@ -204,8 +203,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 			m.doc, err = readDocument(raw)
 		}
 		if err != nil {
-			// Nothing can be pulled by it, and it must not keep the rest from being collected;
-			// the next push of the manifest repairs it.
+			// No client can pull it, and it must not block the collection of the rest. The next
+			// push of the manifest repairs it.
 			r.log.Warn("manifest cannot be read", slog.String("repository", repository), slog.String("digest", digest), slog.Any("error", err))
 		}
 		manifests[digest] = m
@@ -213,8 +212,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 	return manifests, nil
 }
 
-// live marks the manifests that stay: those that have a tag, are young or claimed,
-// what their indexes name, and what refers to one that stays.
+// live marks the manifests that stay: tagged, young or claimed ones, the ones that their indexes
+// name, and referrers of one that stays.
 func live(manifests map[string]linkedManifest, tags map[string]string, p Policy) map[string]bool {
 	tagged := map[string]bool{}
 	for _, digest := range tags {

@@ -26,7 +26,7 @@ const (
 	errNotDir    = unix.ENOTDIR
 )
 
-// apiError is an error in the words of the OCI distribution API.
+// apiError is an error of the OCI distribution API.
 type apiError struct {
 	status  int
 	code    string
@@ -121,7 +121,7 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	}
 	if c.action(req.Method) == hangar.ActionWrite && req.Method != http.MethodDelete {
 		org := at.Org
-		if req.Method == http.MethodGet { // which asks how far an upload is
+		if req.Method == http.MethodGet { // GET returns the progress of an upload
 			org = ""
 		}
 		if err := h.r.admit(req.Context(), org, max(0, req.ContentLength)); err != nil {
@@ -131,8 +131,8 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	return serve(w, req, c)
 }
 
-// admit lets a request pass, or says why not. named says that it is about a
-// repository, of which it returns where that is kept.
+// admit authenticates a request and checks its rights. With named, the request is for a repository,
+// and admit returns where that is stored.
 func (h *handler) admit(req *http.Request, c call, named bool) (hangar.Repository, error) {
 	repository, action := "", hangar.Action(0)
 	if named {
@@ -161,18 +161,18 @@ func (h *handler) admit(req *http.Request, c call, named bool) (hangar.Repositor
 	}
 }
 
-// call is what a path asks for.
+// call is a parsed path.
 type call struct {
 	kind       string
-	repository string // as the request names it
+	repository string // as named in the request
 	reference  string // tag, digest or upload id
-	kept       string // where the repository is kept, see hangar.Repository
+	kept       string // where the repository is stored, see hangar.Repository
 	org        hangar.OrgID
 	limitKey   string // see limitKey
 }
 
-// limitKey groups the requests whose reads from other hosts share a bound: by organization or,
-// for a repository of the server, which all may read, by client.
+// limitKey groups the requests whose reads from other hosts share a bound: by organization or, for
+// a repository of the server, which everyone may read, by client.
 func limitKey(req *http.Request, at hangar.Repository) string {
 	if at.Org != "" {
 		return at.Root()
@@ -181,7 +181,7 @@ func limitKey(req *http.Request, at hangar.Repository) string {
 	return at.Root() + " " + connlimit.ClientOf(client.Addr()).String()
 }
 
-// unavailable names in an error what a call is about, if another host should have answered.
+// unavailable turns the error of an unreachable or busy host into one that names the content.
 func (c call) unavailable(err error) error {
 	switch {
 	case errors.Is(err, errTooMany):
@@ -193,7 +193,7 @@ func (c call) unavailable(err error) error {
 	}
 }
 
-// action is what a call does to its repository.
+// action is the action of a call on its repository.
 func (c call) action(method string) hangar.Action {
 	switch {
 	case c.kind == "uploads", c.kind == "upload":
@@ -207,7 +207,7 @@ func (c call) action(method string) hangar.Action {
 	}
 }
 
-// parse reads a path from its end, because repository names have slashes.
+// parse reads a path from its end, because repository names contain slashes.
 func parse(path string) (call, bool) {
 	p := strings.Split(path, "/")
 	n := len(p)
@@ -227,7 +227,7 @@ func parse(path string) (call, bool) {
 	return call{}, false
 }
 
-// readable returns where another repository is kept, if the caller of req may read it.
+// readable returns where another repository is stored, if the caller of req may read it.
 func (h *handler) readable(req *http.Request, name string) (string, bool) {
 	at, err := h.access.Repository(req, name, hangar.ActionRead)
 	return at.Path(), err == nil
@@ -280,7 +280,8 @@ func (h *handler) tags(w http.ResponseWriter, req *http.Request, c call) error {
 	return writeJSON(w, http.StatusOK, map[string]any{"name": c.repository, "tags": names})
 }
 
-// page cuts the part of the sorted names that the query wants, and adds a link to the next one.
+// page returns the page of the sorted names that the query asks for, and adds a link to the next
+// one.
 func page(w http.ResponseWriter, req *http.Request, path string, names []string) ([]string, error) {
 	slices.Sort(names)
 	q := req.URL.Query()
@@ -320,7 +321,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // the caller went away: there is no one to report to
+	_, _ = w.Write(raw) // the client is gone
 	return nil
 }
 
@@ -330,7 +331,7 @@ func (r *Registry) writeError(w http.ResponseWriter, req *http.Request, err erro
 	switch {
 	case errors.As(err, &e):
 	case req.Context().Err() != nil:
-		return // the caller went away
+		return // the client is gone
 	case hangar.ReasonOf(err) == hangar.ReasonDiskFull:
 		told, _ := errors.AsType[*hangar.Error](err)
 		e = refuse(http.StatusInsufficientStorage, "DENIED", "%s", told.Message)

@@ -26,7 +26,7 @@ const (
 	typeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// descriptor is how a manifest names something else.
+// descriptor is a reference from a manifest to a blob or manifest.
 type descriptor struct {
 	MediaType    string            `json:"mediaType"`
 	Digest       string            `json:"digest"`
@@ -36,12 +36,12 @@ type descriptor struct {
 	Annotations  map[string]string `json:"annotations,omitempty"`
 }
 
-// foreign reports whether a layer is not meant to be in the registry.
+// foreign reports whether a layer is not expected in the registry.
 func (d descriptor) foreign() bool {
 	return len(d.URLs) > 0 || strings.Contains(d.MediaType, "nondistributable") || strings.Contains(d.MediaType, ".foreign.")
 }
 
-// document is what the registry reads of a manifest or index.
+// document is the part of a manifest or index that the registry reads.
 type document struct {
 	SchemaVersion int               `json:"schemaVersion"`
 	MediaType     string            `json:"mediaType"`
@@ -53,7 +53,7 @@ type document struct {
 	Annotations   map[string]string `json:"annotations"`
 }
 
-// blobs are the digests of the blobs that the document needs beside manifests.
+// blobs returns the digests of the blobs that the document needs, without manifests.
 func (d document) blobs() []string {
 	var digests []string
 	if d.Config != nil {
@@ -67,12 +67,12 @@ func (d document) blobs() []string {
 	return digests
 }
 
-// readDocument reads a manifest that was checked when it was pushed.
+// readDocument parses a manifest that was verified when it was pushed.
 func readDocument(raw []byte) (d document, err error) {
 	return d, json.Unmarshal(raw, &d)
 }
 
-// parseManifest checks what a client pushes.
+// parseManifest verifies a manifest from a client.
 func parseManifest(raw []byte, contentType string) (document, string, error) {
 	var d document
 	invalid := func(format string, args ...any) (document, string, error) {
@@ -130,7 +130,7 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.limitKey)
 	}
 	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
-		return manifestUnknown(c) // a client that asks may push it here, too
+		return manifestUnknown(c) // a client that only asks may push the manifest to this host as well
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -149,13 +149,13 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 	w.Header().Set("Content-Length", strconv.Itoa(len(m.Raw)))
 	w.WriteHeader(http.StatusOK)
 	if req.Method != http.MethodHead {
-		_, _ = w.Write(m.Raw) // a caller that went away learns nothing
+		_, _ = w.Write(m.Raw) // there is no caller left to report an error to
 	}
 	return nil
 }
 
-// unknown is the error for a missing manifest or blob in a repository of which this host has
-// nothing.
+// unknown returns the error for a missing manifest or blob in a repository that has no files on
+// this host.
 func (h *handler) unknown(req *http.Request, c call) error {
 	all, err := h.r.catalog.Repository(req.Context(), c.kept)
 	if err != nil {
@@ -203,7 +203,7 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	return created(w, c.repository, "manifests", digest)
 }
 
-// keepManifest keeps a manifest, and gives it a tag unless that is empty.
+// keepManifest stores a manifest, and tags it unless tag is empty.
 func (r *Registry) keepManifest(ctx context.Context, c call, tag, digest, mediaType string, raw []byte, d document) error {
 	m := hangar.PushedManifest{Digest: digest, MediaType: mediaType, Size: int64(len(raw)), ArtifactType: d.ArtifactType, Annotations: d.Annotations}
 	if d.Subject != nil {
@@ -219,7 +219,7 @@ func (r *Registry) keepManifest(ctx context.Context, c call, tag, digest, mediaT
 	return r.catalog.Push(ctx, c.kept, m, tag)
 }
 
-// writeManifest writes a manifest whose parts are here.
+// writeManifest writes a manifest whose blobs are on this host.
 func (r *Registry) writeManifest(c call, m hangar.PushedManifest, raw []byte, d document) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -285,5 +285,5 @@ func (h *handler) referrers(w http.ResponseWriter, req *http.Request, c call) er
 	return writeJSON(w, http.StatusOK, map[string]any{"schemaVersion": 2, "mediaType": typeOCIIndex, "manifests": found})
 }
 
-// older reports whether a file has not been touched for the given time.
+// older reports whether a file was last modified at least age ago.
 func older(fi fs.FileInfo, age time.Duration) bool { return time.Since(fi.ModTime()) > age }

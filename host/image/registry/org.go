@@ -13,12 +13,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// errOrgRemoved refuses what a request for an organization writes after the end of that.
+// errOrgRemoved refuses writes for an organization that has been removed.
 var errOrgRemoved = errors.New("the organization is removed")
 
 var orgPattern = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
-// alive refuses the repositories of organizations that have been removed; the caller holds mu.
+// alive refuses repositories of removed organizations; the caller holds mu.
 func (r *Registry) alive(repository string) error {
 	root, id, _ := strings.Cut(rootOf(repository), "/")
 	if root == orgsRoot && r.removed[hangar.OrgID(id)] {
@@ -27,7 +27,7 @@ func (r *Registry) alive(repository string) error {
 	return nil
 }
 
-// orgsRoot is where hangar.Repository.Root begins for organizations.
+// orgsRoot is the first part of hangar.Repository.Root for organizations.
 const orgsRoot = "orgs"
 
 // RemoveOrg removes the repositories and uploads of an organization, and blobs that no other
@@ -48,7 +48,7 @@ func (r *Registry) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	return err
 }
 
-// hideOrg takes the repositories of an organization out of sight.
+// hideOrg moves the repositories of an organization out of the tree.
 func (r *Registry) hideOrg(org hangar.OrgID) (string, error) {
 	root := hangar.Repository{Org: org}.Root()
 	r.mu.Lock()
@@ -82,7 +82,7 @@ type Usage struct {
 	Uploads int64 // that are not finished
 }
 
-// fileCost is what a small file takes on a disk, in bytes.
+// fileCost is the disk usage of a small file, in bytes.
 const fileCost = 4 << 10
 
 // Usage counts what an organization keeps. A blob that others have, too, counts for each.

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// pacedWriter ends an answer whose client takes it too slowly: a connection, a file and a
-// goroutine are held for as long as it lasts.
+// pacedWriter ends a response that the client reads too slowly: the response occupies a connection,
+// a file and a goroutine.
 type pacedWriter struct {
 	http.ResponseWriter
-	rate  int           // bytes a second, on the average since the first
-	stall time.Duration // for which nothing may be taken
+	rate  int           // bytes a second, on average since the first write
+	stall time.Duration // longest time without progress
 
-	began time.Time // of the first byte
+	began time.Time // time of the first write
 	bytes int64     // since then
 }
 
-// Unwrap lets http.ResponseController find deadlines.
+// Unwrap implements the interface of http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Write implements http.ResponseWriter. A writer without deadlines is not bounded.
@@ -34,7 +34,7 @@ func (w *pacedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// atRate is how long n bytes take that are taken as slowly as is allowed.
+// atRate is how long n bytes take at the minimum rate.
 func (w *pacedWriter) atRate(n int64) time.Duration {
 	return time.Duration(float64(n) / float64(w.rate) * float64(time.Second))
 }

@@ -34,8 +34,8 @@ func (p pipes) dial() net.Conn {
 	return near
 }
 
-// TestSlowDownloads: a client that takes a blob a few bytes at a time, or stops taking it, is
-// cut off; one that is slow but not too slow gets all of it.
+// TestSlowDownloads: a client that reads a blob a few bytes at a time, or stops reading, is
+// disconnected; one that is slow but fast enough gets all of it.
 func TestSlowDownloads(t *testing.T) {
 	const size, rate, stall = 4 << 20, 16 << 10, time.Minute
 	s := serve(t, registry.Options{})
@@ -44,10 +44,10 @@ func TestSlowDownloads(t *testing.T) {
 	s.status(t, http.StatusCreated, "", "a", http.MethodPut, at+"?digest="+digestOf(blob), blob)
 	for _, c := range []struct {
 		name  string
-		piece int           // that is read at a time
-		every time.Duration // after such a pause
-		after int           // of so many bytes at once
-		cut   bool          // it does not get all
+		piece int           // bytes of one read
+		every time.Duration // pause before each read
+		after int           // bytes that are read at once before
+		cut   bool          // it does not get everything
 	}{
 		{"at once", size, 0, 0, false},
 		{"slow", 20 << 10, time.Second, 0, false},
@@ -63,7 +63,7 @@ func TestSlowDownloads(t *testing.T) {
 				if err := r.Open(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				var took time.Duration // of the handler
+				var took time.Duration // duration of the handler
 				handler := r.Handler(access{})
 				server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 					began := time.Now()

@@ -22,20 +22,20 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The bounds of reads from other hosts and by them.
+// Bounds of reads from other hosts, and of reads by them.
 const (
-	readsEach = 32  // at a time, for each PushedRead.For: enough for all pulls of an organization
-	readsAll  = 512 // at a time
-	// maxFailures is how often a read resumes where it broke, at the same host or another.
+	readsEach = 32  // concurrent reads for each PushedRead.For; enough for all pulls of an organization
+	readsAll  = 512 // concurrent reads
+	// maxFailures is how often a read resumes after a failure, at the same host or another.
 	maxFailures = 4
-	againPause  = 200 * time.Millisecond // before the first host is asked again; it grows
-	rateWindow  = 20 * time.Second       // of the least rate
+	againPause  = 200 * time.Millisecond // before the first retry at the same host; it grows
+	rateWindow  = 20 * time.Second       // of the minimum rate
 )
 
-// reasonAway is that of a registry that cannot be asked: trying again may help.
+// reasonAway is the reason of an unreachable registry: a retry may help.
 const reasonAway = "registry_unreachable"
 
-// The errors of content that another host holds.
+// Errors of content that another host holds.
 var (
 	// ErrAway means that no host can be reached that holds the content.
 	ErrAway = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the server that has it is away")
@@ -87,7 +87,7 @@ func (r *Registry) Blob(ctx context.Context, repository, digest, limitKey string
 	return &Blob{ReadCloser: remote, Size: remote.size}, nil
 }
 
-// remoteManifest reads a manifest that another host holds.
+// remoteManifest reads a manifest from another host.
 func (r *Registry) remoteManifest(ctx context.Context, repository string, m hangar.PushedManifest, limitKey string) (Manifest, error) {
 	if r.opts.Peers == nil {
 		return Manifest{}, ErrNotFound
@@ -104,14 +104,14 @@ func (r *Registry) remoteManifest(ctx context.Context, repository string, m hang
 	return Manifest{Raw: raw, MediaType: m.MediaType, Digest: m.Digest, Remote: true}, err
 }
 
-// remote reads content that other hosts hold. It resumes where a transfer breaks, and answers the
-// last bytes if all are what the digest says.
+// remote reads content from other hosts. It resumes an interrupted transfer, and returns the last
+// bytes only if the whole content matches its digest.
 type remote struct {
 	r     *Registry
 	ctx   context.Context
 	in    hangar.PushedRead
 	hosts []hangar.HostID
-	next  int // of hosts
+	next  int // index in hosts
 	size  int64
 	hash  hash.Hash
 	leave func()
@@ -120,7 +120,7 @@ type remote struct {
 	from     io.ReadCloser // nil: closed
 }
 
-// openRemote opens content at one of some hosts. It answers ErrGone and ErrAway.
+// openRemote opens content at one of the hosts. It answers ErrGone and ErrAway.
 func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts []hangar.HostID) (*remote, error) {
 	if !r.reads.Take(in.For) {
 		return nil, errTooMany
@@ -135,7 +135,7 @@ func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts [
 	return f, nil
 }
 
-// open requests the unread rest from the hosts, beginning with the next one.
+// open requests the unread rest, starting with the next host.
 func (f *remote) open() error {
 	failed := ErrGone
 	for range f.hosts {
@@ -160,7 +160,7 @@ func (f *remote) open() error {
 	return failed
 }
 
-// content is what one host sends, at a least rate.
+// content is the response of one host, with a minimum rate.
 type content struct {
 	*minrate.Reader
 
@@ -204,7 +204,7 @@ func (f *remote) Read(p []byte) (int, error) {
 			return n, err
 		}
 		if n > 0 || err == nil {
-			return n, nil // an error comes again
+			return n, nil // the next Read meets the error again
 		}
 		if err := f.resume(err); err != nil {
 			return 0, err
@@ -212,7 +212,7 @@ func (f *remote) Read(p []byte) (int, error) {
 	}
 }
 
-// verified returns the error of content that is not what its digest says, or else another.
+// verified returns otherwise if the content matches its digest, else errDamaged.
 func (f *remote) verified(otherwise error) error {
 	if "sha256:"+hex.EncodeToString(f.hash.Sum(nil)) == f.in.Digest {
 		return otherwise
@@ -222,7 +222,7 @@ func (f *remote) verified(otherwise error) error {
 	return errDamaged
 }
 
-// resume continues after a transfer broke.
+// resume continues after an interrupted transfer.
 func (f *remote) resume(broken error) error {
 	_ = f.from.Close()
 	if f.ctx.Err() != nil {
@@ -272,12 +272,12 @@ func (r *Registry) OpenPushed(_ context.Context, in hangar.PushedRead) (hangar.P
 	return c, nil
 }
 
-// held is content that another host reads.
+// held is content that another host is reading.
 type held struct {
 	io.Reader
 
 	size  int64
-	file  *os.File // nil: it is in memory
+	file  *os.File // nil: in memory
 	leave func()
 }
 
@@ -316,7 +316,7 @@ func (r *Registry) openHeld(in hangar.PushedRead) (*held, error) {
 	return &held{Reader: f, size: fi.Size(), file: f}, nil
 }
 
-// hold renews the age of the blobs that a manifest names.
+// hold renews the age of a manifest's blobs.
 func (r *Registry) hold(repository string, raw []byte) error {
 	d, err := readDocument(raw)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// pushes knows which manifests are being pushed, so that the collector takes none for one that was
-// deleted on another host, and an organization is removed after its last push. The zero value is
-// ready to use.
+// pushes tracks manifests that are being pushed. The collector must not take one for deleted on
+// another host, and RemoveOrg waits for the last push of an organization. The zero value is ready
+// to use.
 type pushes struct {
 	mu     sync.Mutex
-	ended  sync.Cond           // a push has; its L is mu
-	now    map[manifestAt]int  // that are under way
-	recent map[manifestAt]bool // since watch, also those that have ended; nil: no one watches
+	ended  sync.Cond           // signals the end of a push; its L is mu
+	now    map[manifestAt]int  // pushes in progress
+	recent map[manifestAt]bool // pushes in progress at watch or later; nil: no one watches
 }
 
 // manifestAt is a manifest of a repository.
 type manifestAt struct{ repository, digest string }
 
-// begin notes a push until the caller ends it.
+// begin registers a push until the caller ends it.
 func (p *pushes) begin(repository, digest string) (end func()) {
 	at := manifestAt{repository, digest}
 	p.mu.Lock()
@@ -48,7 +48,7 @@ func (p *pushes) begin(repository, digest string) (end func()) {
 	}
 }
 
-// watch has since report the pushes that are under way from now on, until the caller stops it.
+// watch makes since report the pushes in progress from now on, until stop.
 func (p *pushes) watch() (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *pushes) since(repository, digest string) bool {
 	return p.recent[manifestAt{repository, digest}]
 }
 
-// wait returns when no push to a repository of an organization is under way.
+// wait returns when no push to a repository of an organization is in progress.
 func (p *pushes) wait(root string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *pushes) wait(root string) {
 	}
 }
 
-// any reports whether there is one; the caller holds mu.
+// any reports whether a push is in progress below root; the caller holds mu.
 func (p *pushes) any(root string) bool {
 	for at := range p.now {
 		if rootOf(at.repository) == root {
@@ -89,9 +89,8 @@ func (p *pushes) any(root string) bool {
 	return false
 }
 
-// publishedFile says that the catalog knows the content of the registry from the time when its
-// own files were the only catalog. From then on, content that the catalog does not know was
-// deleted.
+// publishedFile marks that the catalog has the manifests from before there was a shared catalog.
+// From then on, content that the catalog does not know has been deleted.
 const publishedFile = "published"
 
 func (r *Registry) published() (bool, error) {
@@ -128,7 +127,7 @@ func (r *Registry) publishRepository(ctx context.Context, repository string) err
 	}
 	for digest, m := range own.Manifests {
 		if _, err := os.Stat(r.blobPath(digest)); err != nil {
-			continue // it was damaged before
+			continue // damaged before
 		}
 		if err := r.catalog.Push(ctx, repository, m, ""); err != nil {
 			return err

@@ -99,17 +99,17 @@ type Registry struct {
 	catalog hangar.ImageCatalog
 
 	pushes     pushes
-	collecting sync.Mutex               // held by the collector
-	adopting   singleflight.Group       // of blobs of other hosts, by repository and digest
+	collecting sync.Mutex               // locked by the collector
+	adopting   singleflight.Group       // adoption of other hosts' blobs, by repository and digest
 	reads      *connlimit.Count[string] // from other hosts, by limitKey
-	served     *connlimit.Count[string] // reads of other hosts, in the same way
+	served     *connlimit.Count[string] // reads by other hosts, by PushedRead.For
 
-	// mu is held for reading while links and manifests are made, so that blobs that were checked
-	// stay there, and for writing by removals.
+	// mu is read-locked while links and manifests are made, so that verified blobs stay on disk,
+	// and write-locked by removals.
 	mu      sync.RWMutex
-	removed map[hangar.OrgID]bool // organizations that are gone; their ids are never used again
+	removed map[hangar.OrgID]bool // removed organizations; their ids are never reused
 
-	uploadsMu sync.Mutex         // guards what follows
+	uploadsMu sync.Mutex         // guards the fields below
 	uploads   map[string]*upload // by id
 	byOrg     map[string]uploadSum
 }
@@ -197,7 +197,7 @@ func (r *Registry) Manifest(ctx context.Context, repository, reference, limitKey
 	return Manifest{Raw: raw, MediaType: m.MediaType, Digest: m.Digest}, err
 }
 
-// heldManifest reads a manifest that this host has of a repository.
+// heldManifest reads a manifest that a repository has on this host.
 func (r *Registry) heldManifest(repository, digest string) ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -208,7 +208,7 @@ func (r *Registry) heldManifest(repository, digest string) ([]byte, error) {
 	return raw, notFound(err)
 }
 
-// openBlob opens a blob that this host has of a repository, or answers ErrNotFound.
+// openBlob opens a blob that a repository has on this host, or answers ErrNotFound.
 func (r *Registry) openBlob(repository, digest string) (*os.File, error) {
 	if !validName(repository) || !validDigest(digest) {
 		return nil, ErrNotFound
@@ -228,7 +228,7 @@ func (r *Registry) Has(repository, digest string) bool {
 	return err == nil && f.Close() == nil
 }
 
-// linkBlob gives a repository a blob that is stored. Repeating it renews its age.
+// linkBlob adds a stored blob to a repository. Repeating it renews the blob's age.
 func (r *Registry) linkBlob(repository, digest string) error {
 	if err := r.alive(repository); err != nil {
 		return err
@@ -247,8 +247,8 @@ func (r *Registry) linkBlob(repository, digest string) error {
 	return durable.WriteFileVia(r.path("tmp"), name, nil, 0o600)
 }
 
-// repoMark cannot be a part of a repository name and separates a repository's own
-// files from the repositories below it.
+// repoMark separates a repository's own files from the repositories below it. It cannot be part of
+// a repository name.
 const repoMark = "_"
 
 func (r *Registry) path(elem ...string) string {

@@ -39,8 +39,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is a registry behind real HTTP, to which the user "a" may do all in a/ and
-// the user "b" all in b/.
+// server is a registry behind real HTTP. The user "a" may do everything in a/, and the user "b"
+// everything in b/.
 type server struct {
 	*registry.Registry
 	host string
@@ -62,7 +62,7 @@ func serve(tb testing.TB, opts registry.Options) server {
 	return server{r, strings.TrimPrefix(s.URL, "http://"), opts.Dir}
 }
 
-// access knows an organization for each user, of the same name.
+// access knows an organization of the same name for each user.
 type access struct{}
 
 func orgOf(user string) hangar.OrgID { return hangar.OrgID("id" + user) }
@@ -134,8 +134,8 @@ func (s server) do(tb testing.TB, user, method, path string, body []byte, header
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	// Not one that asks to close the connection: the server then resets it under a body that it
-	// refuses.
+	// The request does not ask to close the connection, because the server would then reset it
+	// under a refused body.
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Do(req)
@@ -277,11 +277,11 @@ func TestStrangersGetNothing(t *testing.T) {
 		s.status(t, http.StatusForbidden, "DENIED", "b", method, "/v2/a/app/manifests/v1", nil)
 	}
 	s.status(t, http.StatusForbidden, "DENIED", "b", http.MethodPost, "/v2/a/app/blobs/uploads/", nil)
-	// A blob that exists is neither seen nor mounted through a repository of one's own.
+	// An existing blob is neither seen nor mounted through another user's repository.
 	s.status(t, http.StatusNotFound, "", "b", http.MethodHead, "/v2/b/app/blobs/"+blob, nil)
 	s.status(t, http.StatusAccepted, "", "b", http.MethodPost, "/v2/b/app/blobs/uploads/?from=a/app&mount="+blob, nil)
 	s.status(t, http.StatusNotFound, "BLOB_UNKNOWN", "b", http.MethodGet, "/v2/b/app/blobs/"+blob, nil)
-	// Nor by a manifest that names it.
+	// A manifest that names it does not help either.
 	raw, _ := img.RawManifest()
 	s.status(t, http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "b", http.MethodPut, "/v2/b/app/manifests/v1", raw,
 		"Content-Type", "application/vnd.docker.distribution.manifest.v2+json")
@@ -319,7 +319,7 @@ func TestUploadsInPieces(t *testing.T) {
 	at = start()
 	s.status(t, http.StatusNoContent, "", "a", http.MethodDelete, at, nil)
 	s.status(t, http.StatusNotFound, "BLOB_UPLOAD_UNKNOWN", "a", http.MethodPut, at+"?digest="+digestOf(data), data)
-	// An upload is of one repository.
+	// An upload belongs to one repository.
 	at = start()
 	s.status(t, http.StatusNotFound, "BLOB_UPLOAD_UNKNOWN", "a", http.MethodPatch, strings.Replace(at, "a/app", "a/other", 1), data)
 	s.status(t, http.StatusCreated, "", "a", http.MethodPost, "/v2/a/app/blobs/uploads/?digest="+digestOf(data[:5]), data[:5])
@@ -432,7 +432,7 @@ func TestReferrers(t *testing.T) {
 	if err != nil || len(m.Manifests) != 1 || m.Manifests[0].Digest.String() != digest(t, signature) || m.Manifests[0].Annotations["by"] != "me" {
 		t.Errorf("referrers %+v, %v", m, err)
 	}
-	// The collector keeps what refers to something that stays, though it has no tag.
+	// The collector keeps an untagged referrer of something that stays.
 	age(t, s.dir)
 	if _, err := s.GC(t.Context(), registry.Policy{UntaggedAge: time.Hour}); err != nil {
 		t.Fatal(err)
@@ -520,7 +520,7 @@ func TestGC(t *testing.T) {
 	}
 }
 
-// TestConcurrentPushesAndCollections: acknowledged pushes are there in spite of concurrent work.
+// TestConcurrentPushesAndCollections: acknowledged pushes survive concurrent work.
 func TestConcurrentPushesAndCollections(t *testing.T) {
 	s := serve(t, registry.Options{})
 	ctx, cancel := context.WithCancel(t.Context())

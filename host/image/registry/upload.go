@@ -24,20 +24,20 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// upload is a blob that is arriving. Its file is what is durable of it; the hash
-// saves reading the file again at the end.
+// upload is a blob that is arriving. Only its file is durable; the hash saves reading the file
+// again at the end.
 type upload struct {
 	id         string
-	repository string // where it is kept
+	repository string // where it is stored
 
-	mu     sync.Mutex // held by the request that writes
+	mu     sync.Mutex // locked by the request that writes
 	hash   hash.Hash
-	hashed int64 // how much of the file the hash has seen
+	hashed int64 // bytes of the file that the hash covers
 
 	size int64 // of the file; guarded by uploadsMu
 }
 
-// uploadSum is what an organization has unfinished.
+// uploadSum is the total of an organization's unfinished uploads.
 type uploadSum struct {
 	count int
 	bytes int64
@@ -45,7 +45,7 @@ type uploadSum struct {
 
 var uploadPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// rootOf is the part of the path of a repository that names its organization.
+// rootOf returns the part of a repository's path that names its organization.
 func rootOf(repository string) string {
 	parts := strings.SplitN(repository, "/", 3)
 	if len(parts) == 3 {
@@ -54,7 +54,7 @@ func rootOf(repository string) string {
 	return parts[0]
 }
 
-// loadUploads makes the uploads of a repository known, except for those that rest too long.
+// loadUploads registers the uploads of a repository, except for abandoned ones.
 func (r *Registry) loadUploads(repository string) error {
 	entries, err := os.ReadDir(r.repoPath(repository, "uploads"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,7 @@ func (r *Registry) loadUploads(repository string) error {
 	return nil
 }
 
-// count changes what the organization of an upload has; the caller holds uploadsMu.
+// count updates the totals of an upload's organization; the caller holds uploadsMu.
 func (r *Registry) count(u *upload, uploads int, bytes int64) {
 	root := rootOf(u.repository)
 	sum := r.byOrg[root]
@@ -127,7 +127,7 @@ func (r *Registry) beginUpload(repository string) (string, error) {
 	return u.id, nil
 }
 
-// findUpload returns an upload to its repository.
+// findUpload returns an upload of the repository in the call.
 func (r *Registry) findUpload(c call) (*upload, error) {
 	r.uploadsMu.Lock()
 	defer r.uploadsMu.Unlock()
@@ -144,7 +144,7 @@ func (r *Registry) uploadSize(u *upload) int64 {
 	return u.size
 }
 
-// lockUpload gives one request at a time an upload, which unlocks it.
+// lockUpload locks an upload for one request, which unlocks it.
 func (r *Registry) lockUpload(c call) (*upload, error) {
 	u, err := r.findUpload(c)
 	if err != nil {
@@ -160,7 +160,7 @@ func (r *Registry) lockUpload(c call) (*upload, error) {
 	return u, nil
 }
 
-// removeUpload removes an upload; the caller has locked it.
+// removeUpload removes an upload, which the caller has locked.
 func (r *Registry) removeUpload(u *upload) error {
 	err := os.Remove(r.uploadPath(u))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -211,9 +211,9 @@ func (w uploadWriter) grow(n int64) bool {
 	return true
 }
 
-// receive appends the body of a request to an upload and answers its size. What
-// arrived before a connection broke is kept: the client may continue there. What meets
-// a full disk, or has no room, is not: it would keep the room from others.
+// receive appends the body of a request to an upload and returns its size. After a broken
+// connection it keeps the received bytes, so that the client can resume. After a full disk or an
+// exceeded bound it does not, because the bytes would take room from others.
 func (r *Registry) receive(req *http.Request, u *upload) (int64, error) {
 	size, err := r.appendTo(u, req)
 	var refused *apiError
@@ -267,7 +267,7 @@ func (r *Registry) appendTo(u *upload, req *http.Request) (int64, error) {
 	n, err := io.CopyBuffer(to, io.LimitReader(req.Body, room+1), make([]byte, 256<<10))
 	u.hashed += n
 	if err != nil {
-		u.hashed = -1 // what the file has of the last write is not known
+		u.hashed = -1 // how much of the last write is in the file is unknown
 		return 0, err
 	}
 	if n > room {
@@ -276,7 +276,7 @@ func (r *Registry) appendTo(u *upload, req *http.Request) (int64, error) {
 	return size + n, nil
 }
 
-// publish gives a complete upload its name, if it is what its digest says.
+// publish moves a complete upload to its blob path, if it matches its digest.
 func (r *Registry) publish(u *upload, digest string) error {
 	if got := "sha256:" + hex.EncodeToString(u.hash.Sum(nil)); got != digest {
 		if err := r.removeUpload(u); err != nil {
@@ -306,8 +306,8 @@ func (r *Registry) publish(u *upload, digest string) error {
 	return r.linkBlob(u.repository, digest)
 }
 
-// collectUploads removes the uploads that rest for so long and that no request writes to. It
-// answers how many bytes that were; the next run retries failures.
+// collectUploads removes uploads that have been idle for age and have no writer. It returns the
+// bytes freed; the next run retries failures.
 func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 {
 	r.uploadsMu.Lock()
 	all := make([]*upload, 0, len(r.uploads))

@@ -23,9 +23,9 @@ func (s server) begin(t *testing.T, user, repository string) string {
 	return s.status(t, http.StatusAccepted, "", user, http.MethodPost, "/v2/"+repository+"/blobs/uploads/", nil).Header.Get("Location")
 }
 
-// TestUnfinishedUploads: an organization that begins uploads and finishes none meets a bound of
-// their number and bytes, over all of its repositories, which others do not notice, and which
-// holds after a restart; abandoned uploads expire.
+// TestUnfinishedUploads: an organization that begins uploads and finishes none reaches a bound of
+// their number and bytes, over all of its repositories. The bound does not affect others, and holds
+// after a restart; abandoned uploads expire.
 func TestUnfinishedUploads(t *testing.T) {
 	opts := registry.Options{OrgUploads: 4, UploadBytes: 1000, Dir: t.TempDir()}
 	s := serve(t, opts)
@@ -60,7 +60,7 @@ func TestUnfinishedUploads(t *testing.T) {
 	}
 	at[1] = s.begin(t, "a", "a/app")
 	s.status(t, http.StatusTooManyRequests, "TOOMANYREQUESTS", "a", http.MethodPost, uploads, nil)
-	// Room comes back with what is finished, canceled or of the wrong digest.
+	// Uploads that are finished, canceled or of the wrong digest free their room.
 	data := make([]byte, 600)
 	s.status(t, http.StatusCreated, "", "a", http.MethodPut, at[0]+"?digest="+digestOf(data), nil)
 	s.status(t, http.StatusNoContent, "", "a", http.MethodDelete, at[2], nil)
@@ -71,7 +71,7 @@ func TestUnfinishedUploads(t *testing.T) {
 	at[0] = s.begin(t, "a", "a/app")
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[0], make([]byte, 900))
 
-	// Under pressure an hour is enough; at a start a day.
+	// Under pressure an upload expires after an hour; at a start, after a day.
 	old := time.Now().Add(-2 * time.Hour)
 	touch(t, s.dir, old)
 	if freed, err := s.GC(t.Context(), registry.Policy{}); err != nil || freed != 0 {
@@ -105,7 +105,7 @@ func uploadFiles(t *testing.T, dir string) []string {
 	return found
 }
 
-// touch makes all uploads as old as that.
+// touch sets the modification time of all uploads.
 func touch(t *testing.T, dir string, at time.Time) {
 	t.Helper()
 	for _, name := range uploadFiles(t, dir) {
@@ -115,8 +115,8 @@ func touch(t *testing.T, dir string, at time.Time) {
 	}
 }
 
-// TestPushToAFullDisk: a push to a full disk gets an error that says so and leaves nothing, so
-// that the next one of another organization finds the room.
+// TestPushToAFullDisk: a push to a full disk reports that and leaves nothing, so that the next
+// push, by another organization, finds the room.
 func TestPushToAFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "small")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -142,8 +142,8 @@ func TestPushToAFullDisk(t *testing.T) {
 	s.status(t, http.StatusCreated, "", "b", http.MethodPost, "/v2/b/app/blobs/uploads/?digest="+digestOf(data), data)
 }
 
-// TestPushesToNoOrganization: only what exists can be pushed to, and blobs of the server's own
-// repositories are for every caller.
+// TestPushesToNoOrganization: only existing organizations can be pushed to, and every caller may
+// read blobs of the server's own repositories.
 func TestPushesToNoOrganization(t *testing.T) {
 	s := serve(t, registry.Options{})
 	s.status(t, http.StatusNotFound, "NAME_UNKNOWN", "root", http.MethodPost, "/v2/nowhere/app/blobs/uploads/", nil)
@@ -155,8 +155,8 @@ func TestPushesToNoOrganization(t *testing.T) {
 	}
 }
 
-// TestPushesStayWithinTheQuota: an organization that has as much as it may pushes nothing more, can
-// remove and pull what it has, and others notice nothing.
+// TestPushesStayWithinTheQuota: an organization at its quota cannot push more, can remove and pull
+// its images, and others are not affected.
 func TestPushesStayWithinTheQuota(t *testing.T) {
 	var full atomic.Bool
 	s := serve(t, registry.Options{Dir: t.TempDir(), Quota: func(_ context.Context, org hangar.OrgID) error {

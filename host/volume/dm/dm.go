@@ -65,12 +65,12 @@ func (m Mapper) Run(cmd *exec.Cmd) error {
 		return err
 	}
 	defer lock.Close()
-	// The program has the lock, too, so that it lasts until both have ended.
+	// The program inherits the lock, so that it lasts until both have ended.
 	cmd.ExtraFiles = append(cmd.ExtraFiles, lock)
 	return cmd.Run()
 }
 
-// shared takes a lock that others may have at the same time.
+// shared takes the lock in shared mode.
 func (m Mapper) shared() (*os.File, error) {
 	f, err := os.Open(m.Lock)
 	if err != nil {
@@ -116,7 +116,7 @@ func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
 	}
 	var states []State
 	for line := range strings.Lines(out) {
-		// Without any device, there is one line that says so.
+		// Without any device, dmsetup prints a line that says so.
 		fields := strings.Fields(line)
 		if len(fields) != 3 || len(fields[1]) != 4 || !strings.HasPrefix(fields[0], prefix) {
 			continue
@@ -129,7 +129,7 @@ func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
 	return states, nil
 }
 
-// undoPatience bounds the removal of a device that was not made.
+// undoPatience bounds the removal of a partly created device.
 const undoPatience = time.Minute
 
 // Create makes a device. It leaves nothing when it fails.
@@ -191,14 +191,14 @@ func (m Mapper) Abandon(ctx finish.Context, name, another string) error {
 
 // run runs dmsetup with a table as its input.
 func (m Mapper) run(ctx context.Context, table string, args ...string) (string, error) {
-	// In a container, there may be no udev to make the nodes: then dmsetup does.
+	// A container may have no udev to make the nodes; with --verifyudev, dmsetup makes them.
 	cmd := exec.CommandContext(ctx, Program, append([]string{"--verifyudev"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	cmd.Stdin = strings.NewReader(table)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	err := m.Run(cmd)
-	said, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n") // with --retry, it says it each time
+	said, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n") // with --retry, dmsetup repeats the message
 	switch {
 	case err == nil:
 		return out.String(), nil

@@ -29,7 +29,7 @@ func (m Mapper) Resume(name string) error {
 		return err
 	}
 	defer control.Close()
-	// The kernel names the request after its other half: without DM_SUSPEND_FLAG it resumes.
+	// The kernel names the request after suspending: without DM_SUSPEND_FLAG it resumes.
 	request := unix.DmIoctl{Version: [3]uint32{4, 0, 0}, Flags: unix.DM_SKIP_LOCKFS_FLAG}
 	if len(name) >= len(request.Name) {
 		return fmt.Errorf("resume %s: %w", name, unix.ENAMETOOLONG)

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// sector is the unit of tables, in bytes, independent of the device's.
+// sector is the unit of tables, in bytes. It does not depend on the device.
 const sector = 512
 
-// chunk is what a snapshot copies at once, in sectors: small enough that a random write does not
-// copy much unwritten data, and large enough that copies are few.
+// chunk is the copy unit of a snapshot, in sectors: small enough that a random write copies little
+// unwritten data, and large enough that copies are few.
 const chunk = 32
 
 // Table says what a device does, from its first byte to its last.
@@ -30,7 +30,7 @@ const (
 	TargetSnapshot = "snapshot"
 )
 
-// underIndex is where the arguments of a target name the device under it.
+// underIndex returns the index of the underlying device among a target's arguments.
 func underIndex(target string) (int, bool) {
 	switch target {
 	case TargetLinear, TargetOrigin, TargetSnapshot:
@@ -99,7 +99,7 @@ func (t Table) String() string {
 
 var errTable = errors.New("not a table of one known target")
 
-// parseTable reads what dmsetup prints. Its errors do not repeat it.
+// parseTable parses the output of dmsetup. Its errors do not repeat the output, which has keys.
 func parseTable(out string) (Table, error) {
 	line, rest, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	fields := strings.Fields(line)

@@ -30,7 +30,7 @@ func newCipher(key []byte) (*Cipher, error) {
 	return &Cipher{data: data, tweak: tweak}, nil
 }
 
-// chunk is how many bytes are worked on at once: as many as fit the processor's cache.
+// chunk is the size of a piece of work, in bytes: what fits the processor's cache.
 const chunk = 32 << 10
 
 // scratch holds the tweaks of a chunk.
@@ -62,7 +62,8 @@ func (c *Cipher) crypt(b []byte, sector uint64, block func(dst, src []byte)) {
 	}
 }
 
-// tweaks writes those of all blocks of a sector, each twice the one before in GF(2^128).
+// tweaks writes the tweaks of all blocks of a sector, each the double of the one before in
+// GF(2^128).
 func (c *Cipher) tweaks(t []byte, sector uint64) {
 	clear(t[:aes.BlockSize])
 	binary.LittleEndian.PutUint64(t, sector)

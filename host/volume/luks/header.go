@@ -19,7 +19,7 @@ const (
 	maxSlotWords = 1 << 16
 )
 
-// header is a LUKS1 header as it is on disk, big endian.
+// header is a LUKS1 header as on disk, big endian.
 type header struct {
 	Magic      [6]byte
 	Version    uint16
@@ -83,7 +83,7 @@ func (h *header) unlock(r io.ReaderAt, passphrase []byte) (*Cipher, error) {
 	return nil, ErrWrongKey
 }
 
-// open returns what a slot holds if the passphrase is right, else noise.
+// open returns the decrypted content of a slot, which is noise if the passphrase is wrong.
 func (s slot) open(r io.ReaderAt, passphrase []byte) ([]byte, error) {
 	if s.Stripes == 0 || s.Stripes > maxSlotWords || s.Iterations == 0 {
 		return nil, fmt.Errorf("%w: %d stripes, %d iterations", ErrFormat, s.Stripes, s.Iterations)
@@ -104,7 +104,7 @@ func (s slot) open(r io.ReaderAt, passphrase []byte) ([]byte, error) {
 	return merge(material), nil
 }
 
-// merge undoes the anti-forensic splitter: every stripe is needed to have any of the key.
+// merge undoes the anti-forensic splitter: recovering any part of the key takes every stripe.
 func merge(material []byte) []byte {
 	d := make([]byte, masterSize)
 	last := len(material) - masterSize

@@ -41,14 +41,13 @@ var (
 	ErrWrongKey = errors.New("the key opens no slot of the LUKS1 header")
 )
 
-// The checksum is in the last page before the payload, which no key slot reaches.
+// The checksum is in the last page before the payload, where no key slot reaches.
 const (
 	sealAt    = Payload - 4096
 	sealMagic = "hangar1\n"
 )
 
-// iterations of the key derivation: the fewest that cryptsetup takes, since a random key
-// needs none.
+// iterations of the key derivation: the minimum of cryptsetup, because a random key needs none.
 const iterations = 1000
 
 // Passphrase is the passphrase of a key's image.

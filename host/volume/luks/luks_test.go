@@ -37,7 +37,7 @@ func newKey() []byte {
 	return key
 }
 
-// QEMU's ciphertext is decrypted here, whole or in part.
+// TestDecrypt decrypts QEMU's ciphertext, whole or in part.
 func TestDecrypt(t *testing.T) {
 	key := newKey()
 	f := format(t, key)
@@ -92,8 +92,8 @@ func TestUnlock(t *testing.T) {
 	}
 }
 
-// An image of cryptsetup alone has no checksum, and opens nevertheless; one of another
-// kind does not.
+// TestForeignHeaders: an image made by cryptsetup alone has no checksum, and opens nevertheless; an
+// image of another kind does not.
 func TestForeignHeaders(t *testing.T) {
 	key := newKey()
 	for name, tt := range map[string]struct {
@@ -121,7 +121,7 @@ func TestForeignHeaders(t *testing.T) {
 	}
 }
 
-// Encrypted data decrypts to the same, in any parts.
+// TestEncrypt: encrypted data decrypts to the same, in any parts.
 func TestEncrypt(t *testing.T) {
 	c := unlocked(t)
 	plain := make([]byte, 200<<10)
@@ -159,7 +159,7 @@ func unlocked(tb testing.TB) *luks.Cipher {
 	return c
 }
 
-// BenchmarkCipher is why Cipher is not the library's.
+// BenchmarkCipher shows why Cipher is not the library's.
 func BenchmarkCipher(b *testing.B) {
 	c := unlocked(b)
 	library, err := xts.NewCipher(aes.NewCipher, append(newKey(), newKey()...))

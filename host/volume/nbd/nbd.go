@@ -35,11 +35,11 @@ const (
 	FlagDirty = 1 // of a DirtyBitmap
 )
 
-// maxRead is how many bytes are asked for at once: the server may refuse more than 32 MiB,
-// and several smaller answers arrive sooner.
+// maxRead bounds the bytes of one read request: servers may refuse more than 32 MiB, and several
+// small responses arrive sooner.
 const maxRead = 1 << 20
 
-// maxStatus is of how many bytes the status is asked for at once, in 32 bits.
+// maxStatus bounds the range of one status request; its length has 32 bits.
 const maxStatus = 1 << 30
 
 // Patience is how long a server may take for its next answer, after which the connection is
@@ -50,24 +50,24 @@ const Patience = 30 * time.Second
 type Client struct {
 	conn     net.Conn
 	size     int64
-	contexts map[string]uint32 // ids of those that the server agreed to
+	contexts map[string]uint32 // ids that the server assigned
 	names    map[uint32]string
 
-	send sync.Mutex // held while a request is written
+	send sync.Mutex // locked while a request is written
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	last    uint64
 	waiting map[uint64]*request
 	broken  error
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// request waits for its answer.
+// request is a request in flight.
 type request struct {
-	into   []byte // of a read
+	into   []byte // buffer of a read
 	offset int64
 	status func(context uint32, extents []status)
-	err    error // of the server
+	err    error // from the server
 	done   chan error
 }
 
@@ -103,13 +103,13 @@ func newClient(conn net.Conn, export string, contexts []string) (*Client, error)
 	return c, nil
 }
 
-// renewDeadline gives the server Patience again, if anything waits for it. c.mu is held.
+// renewDeadline renews Patience if any request is in flight. c.mu is held.
 func (c *Client) renewDeadline() {
 	deadline := time.Time{}
 	if len(c.waiting) > 0 {
 		deadline = time.Now().Add(Patience)
 	}
-	_ = c.conn.SetDeadline(deadline) // of a connection that was closed
+	_ = c.conn.SetDeadline(deadline) // fails once the connection is closed
 }
 
 // Size is how large the export is, in bytes.
@@ -185,7 +185,7 @@ func (c *Client) Status(ctx context.Context, name string, want func(flags uint32
 	return extent.Of(found...), nil
 }
 
-// start sends a request. What becomes of it is sent to its channel.
+// start sends a request. Its channel receives the result.
 func (c *Client) start(command uint16, offset, length int64, r *request) *request {
 	r.done = make(chan error, 1)
 	c.mu.Lock()
@@ -204,12 +204,12 @@ func (c *Client) start(command uint16, offset, length int64, r *request) *reques
 	_, err := c.conn.Write(encode(command, cookie, offset, uint32(length)))
 	c.send.Unlock()
 	if err != nil {
-		_ = c.conn.Close() // receive wakes all waiters
+		_ = c.conn.Close() // receive then fails all requests in flight
 	}
 	return r
 }
 
-// receive sorts answers until the connection ends.
+// receive dispatches responses until the connection ends.
 func (c *Client) receive() {
 	defer close(c.done)
 	var err error
@@ -225,7 +225,7 @@ func (c *Client) receive() {
 	}
 }
 
-// answer reads one reply. Its error is that of the connection.
+// answer reads one reply. It returns connection errors only.
 func (c *Client) answer() error {
 	var magic [4]byte
 	if _, err := io.ReadFull(c.conn, magic[:]); err != nil {
@@ -284,7 +284,7 @@ func (c *Client) finish(cookie uint64, r *request) {
 	r.done <- r.err
 }
 
-// fail notes an error of the server; the first counts.
+// fail records an error from the server; the first one wins.
 func (r *request) fail(code uint32, text string) {
 	if code == 0 || r.err != nil {
 		return

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// serve negotiates an export of a MiB with a client, and then reads requests until the
-// connection ends, and answers none.
+// serve negotiates an export of a MiB with a client, and then reads requests until the connection
+// ends, without answering.
 func serve(t *testing.T, conn net.Conn) {
 	t.Helper()
 	be := binary.BigEndian
@@ -49,8 +49,8 @@ func serve(t *testing.T, conn net.Conn) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// TestSilentServer: a server that does not answer any more breaks the connection after
-// Patience, and not before; one of which nothing is asked may be silent.
+// TestSilentServer: a server that stops answering breaks the connection after Patience, and not
+// before; without requests it may be silent.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -71,7 +71,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestSilentHandshake: neither does a connection wait for longer to be made.
+// TestSilentHandshake: a handshake does not wait longer either.
 func TestSilentHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

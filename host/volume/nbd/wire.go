@@ -67,7 +67,7 @@ func encode(command uint16, cookie uint64, offset int64, length uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, length)
 }
 
-// negotiate agrees with the server on an export and what may be asked of it.
+// negotiate opens an export and its metadata contexts.
 func (c *Client) negotiate(export string, contexts []string) error {
 	var hello struct {
 		Init, Option uint64
@@ -91,7 +91,7 @@ func (c *Client) negotiate(export string, contexts []string) error {
 		}
 	}
 	info := appendText(nil, export)
-	info = binary.BigEndian.AppendUint16(info, 0) // nothing beyond the size
+	info = binary.BigEndian.AppendUint16(info, 0) // only the size is requested
 	found := false
 	err := c.option(optGo, info, func(kind uint32, payload []byte) {
 		if kind == repInfo && len(payload) >= 10 && binary.BigEndian.Uint16(payload) == infoExport {
@@ -104,7 +104,7 @@ func (c *Client) negotiate(export string, contexts []string) error {
 	return err
 }
 
-// agree asks for contexts.
+// agree requests metadata contexts.
 func (c *Client) agree(export string, contexts []string) error {
 	b := appendText(nil, export)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(contexts)))
@@ -122,7 +122,7 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(text))), text...)
 }
 
-// option sends an option and hands every reply to take until the server acknowledges.
+// option sends an option and passes every reply to take until the server acknowledges.
 func (c *Client) option(option uint32, payload []byte, take func(kind uint32, payload []byte)) error {
 	b := binary.BigEndian.AppendUint64(nil, magicOption)
 	b = binary.BigEndian.AppendUint32(b, option)
@@ -186,7 +186,7 @@ func (r *request) take(conn io.Reader, h chunk) error {
 	return nil
 }
 
-// data reads a chunk of data to where it belongs.
+// data reads a data chunk into its place in the buffer.
 func (r *request) data(conn io.Reader, length int64) error {
 	var offset uint64
 	if err := binary.Read(conn, binary.BigEndian, &offset); err != nil {
@@ -200,7 +200,7 @@ func (r *request) data(conn io.Reader, length int64) error {
 	return err
 }
 
-// part is what the server says it has for us.
+// part returns the part of the buffer at an offset that the server names.
 func (r *request) part(offset, length int64) ([]byte, error) {
 	from := offset - r.offset
 	if from < 0 || length < 0 || from+length > int64(len(r.into)) {

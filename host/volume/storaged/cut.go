@@ -12,15 +12,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// maxMarks is how many cuts are remembered, the newest, to tell what changed since.
+// maxMarks bounds the cuts since which changes are counted. The newest are kept.
 const maxMarks = 3
 
-// granularity of what is known of changes, in bytes.
+// granularity of counted changes, in bytes.
 const granularity = 64 << 10
 
-// Bitmaps of the image: one that grows with every write since a cut, and while a view is
-// shown the copy of each that stays as it was when the view was taken. The number in the
-// name grows from cut to cut.
+// Kinds of bitmaps of the image. A "since" bitmap grows with every write after a cut. While a view
+// is shown, each has a copy from the time of the view, "until". The number in the name grows from
+// cut to cut.
 const (
 	bitmapSince = "since"
 	bitmapUntil = "until"
@@ -45,7 +45,7 @@ func parseBitmap(name string) (bitmap, bool) {
 	return b, kind == bitmapSince || kind == bitmapUntil
 }
 
-// bitmaps returns those of a kind, oldest first.
+// bitmaps returns the bitmaps of a kind, oldest first.
 func (d *Daemon) bitmaps(ctx context.Context, kind string) ([]bitmap, error) {
 	var nodes []struct {
 		Name    string `json:"node-name"`
@@ -68,7 +68,7 @@ func (d *Daemon) bitmaps(ctx context.Context, kind string) ([]bitmap, error) {
 	return found, nil
 }
 
-// transaction changes all bitmaps at one moment.
+// transaction changes several bitmaps atomically.
 type transaction []args
 
 func (t *transaction) add(kind, node string, data args) {
@@ -140,7 +140,7 @@ func (d *Daemon) Prepare(ctx context.Context, mark, cow string) (*Plan, error) {
 	return p, err
 }
 
-// copy plans copies of bitmaps that do not change any more, on the node that is shown.
+// copy adds frozen copies of bitmaps, on the exported node, to the plan.
 func (p *Plan) copy(since []bitmap) {
 	for _, b := range since {
 		until := b
@@ -168,7 +168,7 @@ func (d *Daemon) Cut(ctx context.Context, p *Plan) error {
 	return d.reopen(ctx, nodeFilter)
 }
 
-// reopen puts the content on top of another node.
+// reopen puts the content node on top of another node.
 func (d *Daemon) reopen(ctx context.Context, file string) error {
 	options := args{"driver": "raw", "node-name": nodePlain, "file": file, "discard": "unmap"}
 	if d.spec.Secret != nil {

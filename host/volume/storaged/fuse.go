@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The control file system of FUSE, where it usually is.
+// fuseControl is the usual mount point of FUSE's control file system.
 const fuseControl = "/sys/fs/fuse/connections"
 
-// noHoles makes punching a hole into the exported file fail. The driver of encrypted images
-// reports success and does nothing: the loop driver, which clears blocks for ext4 in that way,
-// would leave the old data there. After ENOSYS the kernel does not ask again, and writes zeros
-// itself.
+// noHoles makes hole punching in the exported file fail. For encrypted images, QEMU reports success
+// and does nothing, so that the loop driver, which clears blocks for ext4 by punching holes, would
+// leave the old data in place. After ENOSYS the kernel does not try again, and writes zeros itself.
 const noHoles = "inject-error.0.event=none,inject-error.0.iotype=discard,inject-error.0.errno=38,inject-error.0.once=off"
 
 // prepare makes the exported file safe to use, once.
@@ -38,13 +37,12 @@ func (s Spec) prepare() error {
 	return nil
 }
 
-// serialize makes the kernel hand reads and writes of the exported file to the daemon one
-// at a time.
+// serialize makes the kernel send the daemon one read or write of the exported file at a time.
 //
-// QEMU up to at least 7.2 receives every request in one buffer, also one that arrives while
-// an earlier write still waits for the disk, which then writes what the later one says. The
-// driver of encrypted images copies what it is given before it waits; that of plain ones
-// does not, and loses data within a second of mkfs.
+// QEMU up to at least 7.2 receives every request into one buffer. If a request arrives while an
+// earlier write still waits for the disk, that write stores the later request's data. The driver of
+// encrypted images copies its data before it waits. The driver of plain images does not, and loses
+// data within a second of mkfs.
 func (s Spec) serialize() error {
 	var st unix.Stat_t
 	if err := unix.Stat(s.path(exportFile), &st); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// find returns the process that serves a directory and its pidfd, or ErrNotRunning. The number is
-// looked up first and then among all processes, because its starter may have been killed before
-// there was a file; its arguments show that it is ours.
+// find returns the process that serves a directory and its pidfd, or ErrNotRunning. It reads the
+// PID file first and then searches all processes, because the process may have been killed before
+// it wrote the file. The arguments identify a process as ours.
 func find(dir string) (int, *os.File, error) {
 	if raw, err := os.ReadFile(filepath.Join(dir, pidFile)); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil {
@@ -53,7 +53,7 @@ func open(pid int, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Looked at now, the process is the one of the pidfd.
+	// Checked after the pidfd is open, so that both refer to the same process.
 	served, err := serves(pid)
 	if err == nil && served != dir {
 		err = ErrNotRunning
@@ -64,7 +64,7 @@ func open(pid int, dir string) (*os.File, error) {
 	return proc, nil
 }
 
-// serves returns the directory that a process serves, empty if it is no storage daemon, or has
+// serves returns the directory that a process serves, or "" if it is no storage daemon or has
 // ended.
 func serves(pid int) (string, error) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
@@ -82,7 +82,7 @@ func serves(pid int) (string, error) {
 	return filepath.Dir(argv[at+1]), nil
 }
 
-// processes returns the storage daemons of the host and the directories they serve.
+// processes returns the storage daemons of the host with their directories.
 func processes() (map[int]string, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -152,8 +152,8 @@ func Kill(dir string) error {
 	}
 }
 
-// awaitEnd is pidfd.Await, and reaps a child: daemons become children of a process that is a
-// subreaper (see prctl(2)).
+// awaitEnd is pidfd.Await, and reaps the process if it is a child: daemons become children of a
+// process that is a subreaper (see prctl(2)).
 func awaitEnd(proc *os.File) error {
 	if err := pidfd.Await(proc); err != nil {
 		return err
@@ -168,12 +168,12 @@ func awaitEnd(proc *os.File) error {
 	})
 }
 
-// reapStarter reaps the process that has started the daemon of a directory, for a process that is
-// a subreaper. With --daemonize that is a child of the program that was run, of which it made the
-// leader of a session, and it ends once it has forked the daemon.
+// reapStarter reaps the process that forked the daemon of a directory, if this process is a
+// subreaper. With --daemonize, the program that was run forks a session leader, which forks the
+// daemon and exits.
 func reapStarter(dir string) error {
 	pid, proc, err := find(dir)
-	if err != nil { // it has ended already
+	if err != nil { // it has already ended
 		return errors.Join(err, reapFailed(dir))
 	}
 	defer proc.Close()
@@ -184,7 +184,7 @@ func reapStarter(dir string) error {
 	if leader == pid {
 		return nil
 	}
-	// Its number is not used again while the session has a member.
+	// The PID is not reused while its session has a member.
 	for {
 		if _, err := unix.Wait4(leader, nil, 0, nil); !errors.Is(err, unix.EINTR) {
 			return nil // an error means that it is not our child
@@ -192,10 +192,9 @@ func reapStarter(dir string) error {
 	}
 }
 
-// reapFailed ends the remains of a daemon of a directory that has failed to start, and reaps it
-// together with its starter, whose number is not known: the zombies among the children of this
-// process that have the program's name and a session of their own. Another daemon that is reaped
-// this way does not miss it: see awaitEnd.
+// reapFailed ends the remains of a daemon that failed to start, and reaps it and its starter. The
+// starter's PID is not known, so it reaps all zombie children that have the program's name and a
+// session of their own. Reaping another daemon in this way is harmless: see awaitEnd.
 func reapFailed(dir string) error {
 	if err := Kill(dir); err != nil {
 		return err
@@ -213,23 +212,23 @@ func reapFailed(dir string) error {
 		if err != nil || !isOrphan(pid, own) {
 			continue
 		}
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // otherwise it is reaped already
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // an error means that it is already reaped
 	}
 	return nil
 }
 
-// maxName is how much of a program's name the kernel keeps.
+// maxName is how much of a program's name the kernel keeps, in bytes.
 const maxName = 15
 
-// isOrphan reports whether a process is a storage daemon or its starter, has ended, and waits for
-// this process to reap it. own is the session of this process: the programs that it runs itself,
-// and waits for, are in that.
+// isOrphan reports whether a process is a storage daemon or its starter, and a zombie child of this
+// process. own is the session of this process; programs that this process runs and waits for are in
+// it.
 func isOrphan(pid, own int) bool {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return false
 	}
-	// "7 (name) Z parent group session": the name may hold anything.
+	// "7 (name) Z parent group session"; the name may contain anything.
 	from, to := bytes.IndexByte(raw, '('), bytes.LastIndexByte(raw, ')')
 	if from < 0 || to < from || string(raw[from+1:to]) != Program[:maxName] {
 		return false

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// patience is how long a command may take. None waits for anything but the disk.
+// patience bounds a command. Commands wait for nothing but the disk.
 const patience = 30 * time.Second
 
-// qmpError is what the daemon answers to a command that it cannot do.
+// qmpError is the daemon's answer to a failed command.
 type qmpError struct {
 	Class string `json:"class"`
 	Text  string `json:"desc"`
@@ -24,7 +24,7 @@ func (e *qmpError) Error() string { return e.Text }
 // args are the arguments of a command.
 type args map[string]any
 
-// message is anything that the daemon sends.
+// message is any message from the daemon.
 type message struct {
 	ID     uint64          `json:"id"`
 	Return json.RawMessage `json:"return"`
@@ -35,18 +35,18 @@ type message struct {
 	} `json:"data"`
 }
 
-// qmp speaks QEMU's machine protocol: commands one after the other, events in between.
+// qmp is a client of QEMU's machine protocol: one command at a time, with events in between.
 type qmp struct {
 	conn net.Conn
 	dec  *json.Decoder
 
-	mu      sync.Mutex // held by who talks
+	mu      sync.Mutex // held during a command
 	last    uint64     // id of the newest command
 	removed map[string]bool
 	broken  error
 }
 
-// dialQMP connects to the socket of a daemon, which takes one client at a time.
+// dialQMP connects to the socket of a daemon, which accepts one client at a time.
 func dialQMP(ctx context.Context, socket string) (*qmp, error) {
 	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -91,7 +91,7 @@ func (q *qmp) do(ctx context.Context, command string, in args, result any) error
 	return json.Unmarshal(answer, result)
 }
 
-// ask sends a command and reads until its answer. q.mu is held.
+// ask sends a command and reads until its answer. The caller holds q.mu.
 func (q *qmp) ask(ctx context.Context, command string, in args) (json.RawMessage, error) {
 	if q.broken != nil {
 		return nil, q.broken
@@ -108,7 +108,8 @@ func (q *qmp) ask(ctx context.Context, command string, in args) (json.RawMessage
 	if err != nil {
 		return nil, err
 	}
-	// A command is never left half-way: it completes, with or without us.
+	// The deadline does not depend on ctx: the daemon completes a command even if the caller gives
+	// up.
 	if err := q.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (q *qmp) ask(ctx context.Context, command string, in args) (json.RawMessage
 		switch {
 		case err != nil:
 			return nil, q.breaks(err)
-		case m.Event != "" || m.ID != q.last: // an event, or the answer to a predecessor of ours
+		case m.Event != "" || m.ID != q.last: // an event, or the answer to an earlier client's command
 		case m.Error != nil:
 			return nil, m.Error
 		default:
@@ -145,8 +146,8 @@ func (q *qmp) breaks(err error) error {
 	return q.broken
 }
 
-// unexport removes an export and waits until nothing uses its node any more. It does
-// nothing if there is none.
+// unexport removes an export and waits until its node is no longer in use. A missing export is not
+// an error.
 func (q *qmp) unexport(ctx context.Context, id string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,8 +167,8 @@ func (q *qmp) unexport(ctx context.Context, id string) error {
 	return nil
 }
 
-// isAbsent reports whether a command failed because its object is missing. The daemon has a class
-// of errors for that in a few cases only.
+// isAbsent reports whether a command failed because its object is missing. The daemon has an error
+// class for that in a few cases only.
 func isAbsent(err error) bool {
 	e, ok := errors.AsType[*qmpError](err)
 	return ok && (e.Class == "DeviceNotFound" || absentText.MatchString(e.Text))

@@ -51,21 +51,21 @@ const (
 	exportFile = "disk"
 	pidFile    = "pid"
 	logFile    = "log"
-	controlDir = "fusectl" // for a moment
+	controlDir = "fusectl" // exists briefly
 )
 
 // MaxSocketDir is how long the path of a directory may be, so that sockets in it have
 // addresses.
 const MaxSocketDir = 100
 
-// Nodes and exports of a daemon.
+// Nodes of a daemon's block graph, and exports.
 const (
 	nodeDisk   = "disk"  // the image
-	nodePlain  = "plain" // its content
-	nodeCow    = "cow"   // the file that has what was overwritten since the cut
-	nodeFilter = "cbw"   // which copies that, between disk and plain
-	nodeAccess = "acc"   // the image as it was
-	nodeTop    = "top"   // the content, of which nothing can be punched out
+	nodePlain  = "plain" // the content
+	nodeCow    = "cow"   // the file for blocks that were overwritten since the cut
+	nodeFilter = "cbw"   // copies them there; between disk and plain
+	nodeAccess = "acc"   // the image at the cut
+	nodeTop    = "top"   // the content, without hole punching
 	secretID   = "key"
 	exportID   = "volume"
 )
@@ -111,7 +111,7 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 		return nil, err
 	}
 	defer closeAll(cmd.ExtraFiles)
-	// With --daemonize the program returns when the daemon serves, or says why it does not.
+	// With --daemonize, the program returns when the daemon is ready or has failed.
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(spec.path(logFile))
 		err = fmt.Errorf("start the storage daemon: %w: %s", err, strings.TrimSpace(string(said)))
@@ -125,7 +125,7 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 
 func (s Spec) path(name string) string { return filepath.Join(s.Dir, name) }
 
-// command returns the daemon's command, whose ExtraFiles are to be closed.
+// command returns the daemon's command. The caller closes its ExtraFiles.
 func (s Spec) command() (*exec.Cmd, error) {
 	said, err := os.Create(s.path(logFile))
 	if err != nil {
@@ -160,10 +160,10 @@ func (s Spec) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// escape writes a value as QEMU's options take it.
+// escape quotes a value for QEMU's options.
 func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// filled returns the end to read from of a pipe that holds b, less than a page.
+// filled returns the read end of a pipe that holds b, which is less than a page.
 func filled(b []byte) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -197,7 +197,7 @@ func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
 	return d, nil
 }
 
-// watch closes gone when the process ends, until Leave. A poll that fails says nothing of it.
+// watch closes gone when the process ends, until Leave. A failed poll is no proof of that.
 func (d *Daemon) watch() {
 	defer close(d.done)
 	for {
@@ -268,11 +268,11 @@ func (d *Daemon) Quit(ctx finish.Context) error {
 	return errors.Join(err, d.Leave(), clean(d.spec.Dir))
 }
 
-// clean removes what a daemon that ended left in its directory.
+// clean removes the files of a daemon that has ended.
 func clean(dir string) error {
 	var errs []error
 	file := filepath.Join(dir, exportFile)
-	// A daemon that was killed leaves a mount that does not answer.
+	// A killed daemon leaves a dead mount.
 	for {
 		err := unix.Unmount(file, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if err == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestQuitAfterAKill: a daemon that is killed before it is asked to end is released once, so that
+// TestQuitAfterAKill: a daemon that is killed before it is asked to quit is released once, so that
 // a later forced end finds nothing wrong.
 func TestQuitAfterAKill(t *testing.T) {
 	dir := t.TempDir()

@@ -31,7 +31,7 @@ const DefaultPrefix = "/hangar-db"
 
 const (
 	connectTimeout = 2 * time.Second
-	maxAnswer      = 16 << 20 // bytes of an answer, or of one line of a watch
+	maxAnswer      = 16 << 20 // bytes of a response, or of one line of a watch
 )
 
 // Config says which etcd, and where in it.
@@ -50,8 +50,8 @@ type Store struct {
 	http *http.Client
 
 	mu       sync.Mutex
-	endpoint int    // that answered last
-	token    string // of the user; empty: to be asked for
+	endpoint int    // the one that answered last
+	token    string // of the user; empty: to be requested
 }
 
 var _ lease.Store = (*Store)(nil)
@@ -87,7 +87,7 @@ func (s *Store) String() string { return "the prefix " + s.c.Prefix + " in etcd"
 // Close implements lease.Store.
 func (s *Store) Close() { s.http.CloseIdleConnections() }
 
-// number is a 64-bit integer, which JSON of protocol buffers has as a string.
+// number is a 64-bit integer. The JSON of protocol buffers has it as a string.
 type number int64
 
 func (n number) MarshalJSON() ([]byte, error) { return json.Marshal(strconv.FormatInt(int64(n), 10)) }
@@ -98,7 +98,8 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// The messages of etcd's API, as far as they are used: see rpc.proto and kv.proto of its module api. Bytes are in base64.
+// Messages of etcd's API, with the fields in use: see rpc.proto and kv.proto of its module api.
+// Bytes are in base64.
 type (
 	header   struct{ Revision number }
 	keyValue struct {
@@ -164,7 +165,7 @@ type (
 		Reason   string `json:"cancel_reason"`
 		Compact  number `json:"compact_revision"`
 		Events   []struct {
-			Type string // "DELETE", or nothing for a put
+			Type string // "DELETE", or empty for a put
 			Kv   keyValue
 		}
 	}
@@ -195,7 +196,7 @@ func (f *fault) Error() string {
 	return fmt.Sprintf("etcd: %.300s (code %d)", cmp.Or(f.Message, f.Text), f.Code)
 }
 
-// prefixEnd is the first key after all that begin with a prefix, which ends with a slash.
+// prefixEnd returns the first key after all keys with a prefix, which ends with a slash.
 func prefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	end[len(end)-1]++
@@ -204,8 +205,8 @@ func prefixEnd(prefix string) []byte {
 
 func (s *Store) all() rangeRequest { return rangeRequest{[]byte(s.c.Prefix), prefixEnd(s.c.Prefix)} }
 
-// post sends a request to the endpoint that answered last or, when it cannot be reached, to the others in turn. A request
-// that may have been received is not sent again.
+// post sends a request to the endpoint that answered last or, if that cannot be reached, to the
+// others in turn. It does not send a request again that may have been received.
 func (s *Store) post(ctx context.Context, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -237,7 +238,8 @@ func (s *Store) post(ctx context.Context, path string, in any) (*http.Response, 
 	return nil, err
 }
 
-// postTo sends a request, with the token of the user, which it asks for if there is none or it has expired.
+// postTo sends a request with the user's token. It requests a token if there is none or it has
+// expired.
 func (s *Store) postTo(ctx context.Context, endpoint, path string, body []byte) (*http.Response, error) {
 	for attempt := 0; ; attempt++ {
 		token, err := s.authenticate(ctx, endpoint)
@@ -246,7 +248,8 @@ func (s *Store) postTo(ctx context.Context, endpoint, path string, body []byte) 
 		}
 		r, err := s.send(ctx, endpoint, path, token, body)
 		var f *fault
-		// A token that etcd does not know any more, as after its restart, is one of code 16, or of 3 with that text.
+		// For a token that etcd no longer knows, as after its restart, the code is 16, or 3 with
+		// that text.
 		if token != "" && attempt == 0 && errors.As(err, &f) && (f.Code == codeUnauthenticated || strings.Contains(f.Error(), "invalid auth token")) {
 			s.mu.Lock()
 			if s.token == token {
@@ -259,7 +262,7 @@ func (s *Store) postTo(ctx context.Context, endpoint, path string, body []byte) 
 	}
 }
 
-// authenticate returns the token of the user, empty if there is no user.
+// authenticate returns the user's token, or "" if there is no user.
 func (s *Store) authenticate(ctx context.Context, endpoint string) (string, error) {
 	s.mu.Lock()
 	token := s.token
@@ -267,7 +270,7 @@ func (s *Store) authenticate(ctx context.Context, endpoint string) (string, erro
 	if s.c.Username == "" || token != "" {
 		return token, nil
 	}
-	body, err := json.Marshal(credentials{s.c.Username, s.c.Password}) //nolint:gosec // to etcd, which asks for them
+	body, err := json.Marshal(credentials{s.c.Username, s.c.Password}) //nolint:gosec // to etcd, which needs them
 	if err != nil {
 		return "", err
 	}
@@ -286,14 +289,14 @@ func (s *Store) authenticate(ctx context.Context, endpoint string) (string, erro
 	return made.Token, nil
 }
 
-// send sends one request, and turns an answer that is an error into one.
+// send sends one request, and returns an error response as an error.
 func (s *Store) send(ctx context.Context, endpoint, path, token string, body []byte) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set("Grpc-Metadata-hasleader", "true") // a member that has lost its cluster says so
+	q.Header.Set("Grpc-Metadata-hasleader", "true") // a member without quorum then returns an error
 	if token != "" {
 		q.Header.Set("Authorization", token)
 	}
@@ -312,7 +315,7 @@ func (s *Store) send(ctx context.Context, endpoint, path, token string, body []b
 	return nil, f
 }
 
-// ask decodes the answer of a request.
+// ask sends a request and decodes the response.
 func ask[T any](ctx context.Context, s *Store, path string, in any) (T, error) {
 	var out T
 	r, err := s.post(ctx, path, in)
@@ -321,7 +324,7 @@ func ask[T any](ctx context.Context, s *Store, path string, in any) (T, error) {
 	}
 	defer r.Body.Close()
 	err = json.NewDecoder(io.LimitReader(r.Body, maxAnswer)).Decode(&out)
-	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxAnswer)) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxAnswer)) // to reuse the connection
 	return out, err
 }
 
@@ -408,8 +411,8 @@ func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease
 	return func(yield func(lease.Snapshot, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// A client that does not hear from etcd for long has lost the connection. The answer to
-		// the request comes at once, too.
+		// A client that receives nothing from etcd for long has lost the connection. The first
+		// response is immediate.
 		silence := time.AfterFunc(connectTimeout, cancel)
 		defer silence.Stop()
 		fail := func(err error) {

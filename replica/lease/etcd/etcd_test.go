@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease/leasetest"
 )
 
-// open returns what opens clients of an etcd.
+// open returns a function that opens clients of an etcd.
 func open(t *testing.T, c etcd.Config) leasetest.Open {
 	t.Helper()
 	return func(l *leasetest.Link) lease.Store {
@@ -49,7 +49,7 @@ func TestStore(t *testing.T) { leasetest.Run(t, stores(plain)) }
 // TestElections has nodes elect their primary by it.
 func TestElections(t *testing.T) { leasetest.Elections(t, plain) }
 
-// guarded starts an etcd that wants certificates and the password of a user.
+// guarded starts an etcd that requires certificates and a user's password.
 func guarded(t *testing.T) (etcdtest.Guarded, *tls.Config) {
 	t.Helper()
 	g := etcdtest.StartGuarded(t, "nodes", "correct horse")
@@ -70,7 +70,7 @@ func TestGuarded(t *testing.T) {
 	}))
 }
 
-// TestRefused: what does not belong is refused, and the error says by whom.
+// TestRefused: wrong credentials and clusters are refused, and the error names the refusing side.
 func TestRefused(t *testing.T) {
 	g, client := guarded(t)
 	stranger := client.Clone()
@@ -107,7 +107,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTokenIsLost has etcd forget its tokens, as a restart does: the store asks for another.
+// TestTokenIsLost: after etcd has lost its tokens, as in a restart, the store requests another.
 func TestTokenIsLost(t *testing.T) {
 	g, client := guarded(t)
 	s := open(t, etcd.Config{Endpoints: []string{g.Endpoint}, TLS: client, Username: "nodes", Password: "correct horse"})(&leasetest.Link{})

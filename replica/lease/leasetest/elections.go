@@ -141,8 +141,8 @@ func follows(id uint64) func(lease.Term) bool {
 	return func(t lease.Term) bool { return !t.Held && t.Primary.Node == id }
 }
 
-// election has nodes come and go: one is primary, the next has a greater epoch, and the one that is furthest
-// becomes it.
+// election starts and stops nodes: one is primary, the next has a greater epoch, and the one that
+// is furthest ahead becomes it.
 func election(t *testing.T, open Open) {
 	a := start(t, open, 1, true, at(0, 5), nil)
 	first := await(t, a, "to be the primary", held)
@@ -172,7 +172,7 @@ func election(t *testing.T, open Open) {
 	await(t, d, "to follow the new one", follows(3))
 }
 
-// handoff gives the lease to another node, and up.
+// handoff hands the lease to another node, and gives it up.
 func handoff(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, nil)
 	first := await(t, a, "to be the primary", held)
@@ -207,8 +207,8 @@ func handoff(t *testing.T, open Open) {
 	}
 }
 
-// away cuts the primary off from the store: it ceases to be valid before another takes the lease, and follows that one
-// later.
+// away cuts the primary off from the store: its lease becomes invalid before another takes it, and
+// it follows that one later.
 func away(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, nil)
 	first := await(t, a, "to be the primary", held)
@@ -235,7 +235,8 @@ func away(t *testing.T, open Open) {
 	}
 }
 
-// quorum has a candidate wait for nodes that may have what was acknowledged, and not with a claim.
+// quorum: a candidate waits for nodes that may have acknowledged transactions, unless it has a
+// claim.
 func quorum(t *testing.T, open Open) {
 	a := start(t, open, 1, true, at(1, 5), nil)
 	first := await(t, a, "to be the primary", held)
@@ -251,7 +252,7 @@ func quorum(t *testing.T, open Open) {
 	}
 	c.stop()
 	a.stop()
-	// It takes two of three: node 2 alone is not enough, for longer than an election takes.
+	// It takes two of three: node 2 alone is not enough, even after longer than an election takes.
 	gone := await(t, b, "the primary to go", func(term lease.Term) bool { return term.Primary.Node == 0 })
 	select {
 	case <-time.After(1500 * time.Millisecond):
@@ -276,13 +277,13 @@ func changedOf(n *node) <-chan struct{} {
 	return changed
 }
 
-// lostStore gives the nodes another store, whose revisions restart: epochs do not.
+// lostStore gives the nodes another store, whose revisions restart: epochs do not restart.
 func lostStore(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 1_000_000 })
 	if term := await(t, a, "to be the primary", held); term.Epoch <= 1_000_000 {
 		t.Errorf("epoch %d", term.Epoch)
 	}
-	// The keys stay, and a node comes that knows more.
+	// The keys stay, and a node joins that has seen a higher epoch.
 	a.stop()
 	b := start(t, open, 2, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 2_000_000 })
 	if term := await(t, b, "to be the primary", held); term.Epoch <= 2_000_000 {
@@ -299,7 +300,7 @@ func lostStore(t *testing.T, open Open) {
 	}
 }
 
-// records sees that nothing is left of a node that has stopped but what outlives it on purpose.
+// records checks that a stopped node leaves only records that are meant to outlive it.
 func records(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, nil)
 	await(t, a, "to be the primary", held)

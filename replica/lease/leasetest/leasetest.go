@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// patience bounds what would otherwise hang.
+// patience bounds waits that would otherwise hang.
 const patience = time.Minute
 
 // Run proves the stores that open returns, each of which is another client of the same cluster of no records yet.
@@ -61,7 +61,7 @@ func read(ctx context.Context, t *testing.T, s lease.Store) lease.Snapshot {
 	return now
 }
 
-// sessions has records go with their sessions.
+// sessions: records end with their sessions.
 func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	s, other := open(), open()
 	short, long := begin(ctx, t, s, 3*time.Second), begin(ctx, t, other, time.Minute)
@@ -70,7 +70,7 @@ func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
 		t.Errorf("renewed for %s, %v", granted, err)
 	}
-	// The short one ends by itself, which a watch reports.
+	// The short one expires, which a watch reports.
 	var now lease.Snapshot
 	var err error
 	for now, err = range other.Watch(ctx, before) {
@@ -105,7 +105,7 @@ func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 
 func second[T any](_ T, err error) error { return err }
 
-// changes are made as a whole, when their conditions hold.
+// changes are atomic, and conditional.
 func changes(ctx context.Context, t *testing.T, open func() lease.Store) {
 	s := open()
 	first := swap(ctx, t, s, lease.Change{If: []lease.Condition{{Key: "a"}}, Put: []lease.Put{{Key: "a", Value: `{"é":"\u0000"}`}, {Key: "node/0f", Value: ""}}})
@@ -168,7 +168,7 @@ func watch(ctx context.Context, t *testing.T, open func() lease.Store) {
 	}
 }
 
-// race has many take the same key: one has it.
+// race: many take the same key, and one gets it.
 func race(ctx context.Context, t *testing.T, open func() lease.Store) {
 	var group sync.WaitGroup
 	var mu sync.Mutex

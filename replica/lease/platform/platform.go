@@ -26,11 +26,11 @@ const DefaultElection = "databases"
 const (
 	connectTimeout = 2 * time.Second
 	waitTime       = 10 * time.Second // of one request that waits for a change
-	waitSlack      = 5 * time.Second  // that the answer may take in addition
+	waitSlack      = 5 * time.Second  // additional time for the response
 	maxAnswer      = 4 << 20          // bytes
 )
 
-// sockets are where a Machine finds the API.
+// sockets are the paths of the API's socket in a Machine.
 func sockets() []string { return []string{"/.platform/api", "/.fly/api"} }
 
 // Config says which election.
@@ -61,7 +61,7 @@ func Within(getenv func(string) string) (app, machine string, ok bool) {
 	return "", "", false
 }
 
-// socket finds the socket of the Machine.
+// socket finds the API's socket in a Machine.
 func socket() (string, bool) {
 	for _, name := range sockets() {
 		if info, err := os.Stat(name); err == nil && info.Mode()&os.ModeSocket != 0 {
@@ -96,7 +96,7 @@ func New(c Config) (*Store, error) {
 	}
 	transport := &http.Transport{
 		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) },
-		IdleConnTimeout: 20 * time.Second, // the server closes connections that rest for longer
+		IdleConnTimeout: 20 * time.Second, // the server keeps idle connections longer
 	}
 	return &Store{c: c, http: &http.Client{Transport: transport}}, nil
 }
@@ -116,7 +116,7 @@ type failure struct {
 
 func (f *failure) Error() string { return fmt.Sprintf("the platform: %.300s (%d)", f.Text, f.Status) }
 
-// ask sends a request about the election and decodes its answer into out.
+// ask sends a request about the election and decodes the response into out.
 func (s *Store) ask(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	if in != nil {
