@@ -18,7 +18,7 @@
 //	   │                  ├─────▶ wake, probe ── MachineGate.WakeMachine        goroutines of Run
 //	   │ ◀── granted ─────┘
 //	   ▼
-//	enter ── MachineGate.EnterMachine, no lock held
+//	enter ── MachineGate.EnterMachine, no lock held; or later, by Permit.Enter
 //	   │        refused: cooldown, pick again
 //	   ▼
 //	Permit ── Dial, OnExit, Failed (cooldown) … Release

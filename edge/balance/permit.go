@@ -29,7 +29,7 @@ const (
 const maxRefusals = 40
 
 // Permit is the right to send one request, or open one connection, to a Machine. It counts as
-// in flight, here and at the host, until Release. Its exported fields never change.
+// in flight here, and once it has entered at the host, until Release or Refused. Its exported fields never change.
 type Permit struct {
 	Row     *hangar.MachineRow
 	Service *hangar.Service
