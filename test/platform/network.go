@@ -20,7 +20,7 @@ import (
 // The ports on which every Machine that is started has a program.
 const (
 	EchoPort = 7    // sends back what it receives
-	HTTPPort = 8080 // answers a request with "hello"; for /status/NNN with that status
+	HTTPPort = 8080 // answers a request with "hello", for /status/NNN with that status; see Options.Program
 )
 
 // network is that of all Machines: programs in this process.
@@ -30,11 +30,14 @@ type network struct {
 	programs map[int]string // addresses, by port
 }
 
-// newNetwork serves the programs until the test ends.
-func newNetwork(tb testing.TB) *network {
+// newNetwork serves the programs until the test ends. nil is the usual program of HTTPPort.
+func newNetwork(tb testing.TB, program http.Handler) *network {
 	tb.Helper()
 	n := &network{programs: map[int]string{}}
-	for port, serve := range map[int]func(net.Listener){EchoPort: echo, HTTPPort: answer} {
+	if program == nil {
+		program = http.HandlerFunc(hello)
+	}
+	for port, serve := range map[int]func(net.Listener){EchoPort: echo, HTTPPort: func(l net.Listener) { answer(l, program) }} {
 		l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			tb.Fatal(err)
@@ -66,14 +69,16 @@ func echo(l net.Listener) {
 	}
 }
 
-func answer(l net.Listener) {
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var status int
-		if _, err := fmt.Sscanf(r.URL.Path, "/status/%d", &status); err == nil {
-			w.WriteHeader(status)
-		}
-		_, _ = io.WriteString(w, "hello\n") // the client may have left
-	})}
+func hello(w http.ResponseWriter, r *http.Request) {
+	var status int
+	if _, err := fmt.Sscanf(r.URL.Path, "/status/%d", &status); err == nil {
+		w.WriteHeader(status)
+	}
+	_, _ = io.WriteString(w, "hello\n") // the client may have left
+}
+
+func answer(l net.Listener, program http.Handler) {
+	s := &http.Server{Handler: program}
 	_ = s.Serve(l)
 	_ = s.Close()
 }

@@ -44,6 +44,7 @@ type Options struct {
 	// if there is one.
 	MetricsProgram string
 	OAuthClients   hangar.OAuthClients // third parties that users sign in at; nil: none
+	Program        http.Handler        // answers at HTTPPort in every Machine; nil: as HTTPPort says
 
 	member *member // of a cluster; nil: the platform is one server
 }
@@ -83,7 +84,7 @@ func Start(tb testing.TB, o Options) *Platform {
 	p := &Platform{tb: tb, dir: dir, member: o.member}
 	p.document = sync.OnceValue(p.readDocument)
 	around := daemon.Around{
-		State: o.member.state(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
+		State: o.member.state(), NoSync: true, Registries: &registries{}, Network: newNetwork(tb, o.Program), Devices: newDisk(dir), Gateway: gateway{}, Resolver: names{},
 		NewKey: newKey, OAuthClients: o.OAuthClients,
 		PasswordCost: users.PasswordCost{Memory: 16, Passes: 1, Threads: 1},
 	}
