@@ -279,12 +279,13 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.mayHaveRun, x.brokenOff = false, 0
 	ctx, stop, answered := x.replays.withTimeout(ctx)
 	sel, delay := x.selector, minPause
-	sel.Deferred = x.mayDefer()
+	refused := false // by a host that had the request already
 	sel.Exclude = slices.Clip(sel.Exclude)
 	given := len(sel.Exclude)
 	var first time.Time // when the first attempt failed
 	var last *hangar.EdgeError
 	for attempt := 1; ; attempt++ {
+		sel.Deferred = !refused && x.mayDefer()
 		permit, err := x.p.balancer.Acquire(ctx, x.ep, sel)
 		if err != nil {
 			if x.refreshEndpoint() {
@@ -305,7 +306,7 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 		x.reportPreference(permit)
 		a, f := x.try(ctx, permit)
 		if f != nil && f.refused != nil {
-			sel.Deferred = false
+			refused = true
 			attempt--
 			continue
 		}

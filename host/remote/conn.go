@@ -230,14 +230,30 @@ func (c *conn) beginWrite() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.unwritable(); err != nil {
+		return err
+	}
+	c.writing = true
+	return nil
+}
+
+// unwritable is why nothing can be written; nil: it can. c.mu is held.
+func (c *conn) unwritable() error {
 	switch {
 	case c.cause != nil:
 		return c.cause
 	case c.ended, c.peerGone:
 		return syscall.EPIPE
+	default:
+		return nil
 	}
-	c.writing = true
-	return nil
+}
+
+// open reports whether something can be written.
+func (c *conn) open() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unwritable() == nil
 }
 
 func (c *conn) endWrite() {

@@ -25,6 +25,7 @@ var _ hangar.EnteringConn = (*serviceConn)(nil)
 // EnterMachine implements hangar.EnteringConn. A host that does not answer in a second ends the
 // connection.
 func (c *serviceConn) EnterMachine() (leave func(), err error) {
+	c.settle(c.gate.silent.abandon) // the Machine answered an earlier one before the host did
 	if c.gate.circuit.open() {
 		return nil, c.gate.unreachable(errCircuitOpen)
 	}
@@ -53,10 +54,9 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 // leave tells the host that a request has left, unless it knows by the end of the connection.
 func (c *serviceConn) leave(in entry) {
 	payload, err := json.Marshal(in)
-	if err != nil || c.beginWrite() != nil {
+	if err != nil || !c.open() {
 		return
 	}
-	defer c.endWrite()
 	if c.out.write(kindLeave, payload) != nil {
 		c.end()
 	}
@@ -64,20 +64,26 @@ func (c *serviceConn) leave(in entry) {
 
 // answered takes an answer of the host.
 func (c *serviceConn) answered(k kind, payload []byte) (dropped bool) {
-	switch k {
-	case kindEntered:
-		c.settle(c.gate.silent.succeed)
-	case kindRefused:
-		var r refusal
-		if err := json.Unmarshal(payload, &r); err != nil {
-			c.end()
-			return true
-		}
-		c.settle(c.gate.silent.succeed)
+	var r refusal // an entry that was let in has less
+	if err := json.Unmarshal(payload, &r); err != nil {
+		c.end()
+		return true
+	}
+	if k != kindEntered && k != kindRefused || !c.newest(r.ID) {
+		return false
+	}
+	c.settle(c.gate.silent.succeed)
+	if k == kindRefused {
 		c.fail(&hangar.RefusedError{Err: r.rebuild()})
-	default: // of a later version
 	}
 	return false
+}
+
+// newest reports whether no request has asked to be let in since one with an id.
+func (c *serviceConn) newest(id uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id == c.last
 }
 
 // ended records the end of the connection.
