@@ -52,6 +52,71 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
+var (
+	mdPath = regexp.MustCompile(`^[a-z]+(?:/[A-Za-z0-9_.-]+)+/?$`)
+	mdTest = regexp.MustCompile(`^Test[A-Z]\w*`)
+	goTest = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// TestNames: documents name no file of the repository, and no test, that does not exist. Decisions may: they
+// are of their time.
+func TestNames(t *testing.T) {
+	tests := map[string]bool{"TestName": true} // of a command that stands for others
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == ".tools" || path == ".git" || path == "build"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		for _, found := range goTest.FindAllSubmatch(text, -1) {
+			tests[string(found[1])] = true
+		}
+		return err
+	})
+	if err != nil || len(tests) < 1000 {
+		t.Fatalf("%d tests, %v", len(tests), err)
+	}
+	paths, named := 0, 0
+	for file, text := range markdownFiles(t) {
+		if strings.HasPrefix(file, "docs/adr/") {
+			continue
+		}
+		for _, quoted := range mdCode.FindAllString(mdFence.ReplaceAllString(text, ""), -1) {
+			code := strings.Trim(quoted, "`")
+			if found := mdTest.FindString(code); found != "" {
+				named++
+				if !tests[found] {
+					t.Errorf("%s: there is no %s", file, found)
+				}
+			}
+			top, _, _ := strings.Cut(code, "/")
+			if !mdPath.MatchString(code) || ofDataDirectory(code) {
+				continue
+			}
+			if _, err := os.Stat(top); err != nil {
+				continue // not of this repository
+			}
+			paths++
+			if _, err := os.Stat(code); err != nil {
+				t.Errorf("%s: there is no %s", file, code)
+			}
+		}
+	}
+	if paths < 150 || named < 100 {
+		t.Errorf("only %d paths and %d tests were found", paths, named)
+	}
+}
+
+// ofDataDirectory reports whether a path is below the data directory of a daemon, which has folders that are
+// named after those of the repository.
+func ofDataDirectory(path string) bool {
+	return strings.HasPrefix(path, "edge/certificates/") || path == "edge/tickets.key" || path == "cluster/cluster.json"
+}
+
 // TestLinks: each link of a document leads to a file, and to a heading, that exist. Those to other sites
 // are not followed.
 func TestLinks(t *testing.T) {

@@ -14,7 +14,6 @@ const (
 	EdgeHostUnreachable EdgeCode = "PU03"
 	EdgeBadRequest      EdgeCode = "PU04" // the request is malformed, or not to be passed on
 	EdgeRefusedPort     EdgeCode = "PC01" // nothing listens on the service's port at an address that the edge can reach
-	EdgeRefused         EdgeCode = "PC02"
 	EdgeReset           EdgeCode = "PC03"
 	EdgeAborted         EdgeCode = "PC04"
 	EdgeConnectTimeout  EdgeCode = "PC05"
@@ -33,7 +32,6 @@ const (
 	EdgeStateChange     EdgeCode = "PM07"
 	EdgeNotStartable    EdgeCode = "PM08"
 	EdgeStartCancelled  EdgeCode = "PM10"
-	EdgeJustStopped     EdgeCode = "PM11"
 	EdgeReplayBody      EdgeCode = "PA01" // the body is too large to be replayed, or there is no room to keep it
 	EdgeReplayLoop      EdgeCode = "PA02" // more than MaxReplays
 	EdgeReplayInvalid   EdgeCode = "PA03" // the Machine's instruction makes no sense
@@ -59,10 +57,10 @@ const (
 // EdgeCodes lists every code.
 func EdgeCodes() []EdgeCode {
 	return []EdgeCode{
-		EdgeSocket, EdgeHandshake, EdgeIncomplete, EdgeHostUnreachable, EdgeBadRequest, EdgeRefusedPort, EdgeRefused, EdgeReset,
+		EdgeSocket, EdgeHandshake, EdgeIncomplete, EdgeHostUnreachable, EdgeBadRequest, EdgeRefusedPort, EdgeReset,
 		EdgeAborted, EdgeConnectTimeout, EdgeIO, EdgeRetries, EdgeTLSLimit, EdgeTLSNameLimit, EdgeTLSHandshake, EdgeNoName,
 		EdgeNoCertificate, EdgeBadCertificate, EdgeWake, EdgeWakeInternal, EdgeWakeTimeout, EdgeUnreachable, EdgeStateChange,
-		EdgeNotStartable, EdgeStartCancelled, EdgeJustStopped, EdgeReplayBody, EdgeReplayLoop, EdgeReplayInvalid, EdgeReplayApp,
+		EdgeNotStartable, EdgeStartCancelled, EdgeReplayBody, EdgeReplayLoop, EdgeReplayInvalid, EdgeReplayApp,
 		EdgeReplayForbidden, EdgeNoneHealthy, EdgeNoMachine, EdgeNoCandidate, EdgeQueueFull, EdgeStatics, EdgeNoApp, EdgeMisdirected,
 		EdgeTooLarge, EdgeSlow, EdgeNoMethod, EdgeNeedsTLS, EdgeTooMany, EdgeOrgLimit, EdgeInternal,
 	}

@@ -2,8 +2,8 @@ package hangar
 
 import "slices"
 
-// MachineState is where a Machine is in its life. The spec's "running" is
-// MachineStarted, as on the wire.
+// MachineState is where a Machine is in its life. What documentation of
+// the public platform calls "running" is MachineStarted, as on the wire.
 type MachineState string
 
 // The states of a Machine.

@@ -150,7 +150,7 @@ func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]
 
 func (s *reservations) healOne(ctx context.Context, item state.Item, r reservation) error {
 	app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
-	half := &claim{reservation: r, app: hangar.AppID(app), item: item}
+	half := &heldReservation{reservation: r, app: hangar.AppID(app), item: item}
 	bounded, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	exists, err := s.exists(bounded, half)
@@ -178,7 +178,7 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 }
 
 // exists asks only the host whether it has recorded a Machine.
-func (s *reservations) exists(ctx context.Context, r *claim) (bool, error) {
+func (s *reservations) exists(ctx context.Context, r *heldReservation) (bool, error) {
 	agent, err := s.hosts.agent(r.Host)
 	if err != nil {
 		return false, err

@@ -102,7 +102,7 @@ func (m *Machines) create(
 	}
 	ask := hangar.MachineAsk{App: app.ID, Guest: *in.Config.Guest, Image: in.Config.ImageName()}
 	market := placement.New(hosts, load, string(id), ask, m.hosts.bid)
-	var r *claim
+	var r *heldReservation
 	for host := range market.Hosts(ctx) {
 		switch {
 		case r == nil:
@@ -142,7 +142,7 @@ func (m *Machines) create(
 
 // afterFailure finds out what a failed creation left. A host that refused has nothing;
 // one that did not answer is asked. As long as it does not say, the reservation stays.
-func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *claim, failure error) (*hangar.Machine, error) {
+func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *heldReservation, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
 	default:
@@ -164,7 +164,7 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 }
 
 // confirm makes a Machine that its host has the user's, or undoes it.
-func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *claim) error {
+func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *heldReservation) error {
 	err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
 		ctx, cancel := finish.Within(ctx, undoTimeout)

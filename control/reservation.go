@@ -25,15 +25,15 @@ const undoTimeout = 10 * time.Second
 // dead, was still at work.
 var errLost = errors.New("control: reservation was released by another caller")
 
-// claim is a reservation that its creator holds.
-type claim struct {
+// heldReservation is a reservation with what its creator needs to change or release it.
+type heldReservation struct {
 	reservation
 	app  hangar.AppID
 	item state.Item // of the reservation
 	name state.Item // of the name
 }
 
-func (r *claim) ref() hangar.MachineRef { return hangar.MachineRef{AppID: r.app, ID: r.ID} }
+func (r *heldReservation) ref() hangar.MachineRef { return hangar.MachineRef{AppID: r.app, ID: r.ID} }
 
 // reservations say which host has which Machine, and keep Machines from being made twice.
 type reservations struct {
@@ -72,7 +72,7 @@ func (s *reservations) underWay(id hangar.MachineID) bool {
 
 // reserve claims an id, a name and a host for a Machine, as long as the App may
 // have Machines. An empty name is made up.
-func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*claim, error) {
+func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*heldReservation, error) {
 	for {
 		rec, item, err := s.tenants.AnyApp(ctx, app.Name)
 		if err != nil {
@@ -88,7 +88,7 @@ func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id ha
 		if err != nil {
 			return nil, err
 		}
-		r := &claim{
+		r := &heldReservation{
 			app:         app.ID,
 			reservation: reservation{ID: id, Name: name, Host: host, CreatedAt: s.now().UTC(), OrgID: org.ID, Counts: counts},
 		}
@@ -125,7 +125,7 @@ func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id ha
 }
 
 // rewrite changes a reservation that is still held, or returns errLost.
-func (s *reservations) rewrite(ctx context.Context, r *claim, change func(*reservation)) error {
+func (s *reservations) rewrite(ctx context.Context, r *heldReservation, change func(*reservation)) error {
 	next := r.reservation
 	change(&next)
 	put, err := state.Write(r.item.Key, next)
@@ -145,7 +145,7 @@ func (s *reservations) rewrite(ctx context.Context, r *claim, change func(*reser
 }
 
 // release gives a reservation and its name back, unless another caller did.
-func (s *reservations) release(ctx context.Context, r *claim) {
+func (s *reservations) release(ctx context.Context, r *heldReservation) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
 	_, err := s.ledger.GiveBack(ctx, r.OrgID, r.Counts, state.Txn{

@@ -220,18 +220,13 @@ func (e *Edge) Close() error { return errors.Join(e.listeners.Close(), e.certs.C
 // Addrs are where Apps are served under their names, once Open has returned.
 func (e *Edge) Addrs() (plain, secure netip.AddrPort) { return e.listeners.Addrs() }
 
-func entry(i *listen.Info) proxy.Entry {
-	return proxy.Entry{
-		Flow: i.Flow, Route: i.Route, Private: i.Private, Local: i.Local, Remote: i.Remote, Client: i.Client, TLS: i.TLS, ServerName: i.ServerName, Port: i.Port, Taken: i.Taken,
-	}
+// serveConn hands a connection of edge/listen to edge/proxy.
+func (e *Edge) serveConn(ctx context.Context, conn net.Conn, in listen.Entry) {
+	e.proxy.ServeConn(ctx, conn, proxy.Entry(in))
 }
 
-func (e *Edge) serveConn(ctx context.Context, conn net.Conn, i listen.Info) {
-	e.proxy.ServeConn(ctx, conn, entry(&i))
-}
-
-func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, i listen.Info) {
-	e.proxy.ServeRequest(w, r, entry(&i))
+func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, in listen.Entry) {
+	e.proxy.ServeRequest(w, r, proxy.Entry(in))
 }
 
 // AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too,

@@ -102,7 +102,7 @@ func (l *Listeners) serveRequest(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(http.StatusMisdirectedRequest), http.StatusMisdirectedRequest)
 		return
 	}
-	e := a.info()
+	e := a.entry()
 	e.TLS = r.TLS
 	l.o.ServeRequest(w, r, e)
 }

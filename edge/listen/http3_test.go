@@ -91,7 +91,7 @@ func TestHeadersOverHTTP3(t *testing.T) {
 	r := newRig(t, w, func(o *Options) {
 		o.HTTP3, o.MaxHeaderBytes = true, 20_000
 		inner := o.ServeRequest
-		o.ServeRequest = func(w http.ResponseWriter, r *http.Request, e Info) {
+		o.ServeRequest = func(w http.ResponseWriter, r *http.Request, e Entry) {
 			served.Add(1)
 			inner(w, r, e)
 		}

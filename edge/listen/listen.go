@@ -68,9 +68,9 @@ type Options struct {
 	// none. An error may be a *hangar.EdgeError, whose code the client receives.
 	Certificate func(hello *tls.ClientHelloInfo, selfSigned bool) (*tls.Certificate, error)
 	// ServeConn serves HTTP on a connection until that ends, and closes it. TLS is done.
-	ServeConn func(ctx context.Context, conn net.Conn, e Info)
+	ServeConn func(ctx context.Context, conn net.Conn, e Entry)
 	// ServeRequest serves a request that came by HTTP/3.
-	ServeRequest func(w http.ResponseWriter, r *http.Request, e Info)
+	ServeRequest func(w http.ResponseWriter, r *http.Request, e Entry)
 	// MaxHeaderBytes bounds the header of such a request; 0: 1 MiB.
 	MaxHeaderBytes int
 	Keeper         *keeper.Client // nil: sockets end with the process
@@ -82,8 +82,8 @@ type Options struct {
 	Log            *slog.Logger
 }
 
-// Info describes a connection for HTTP.
-type Info struct {
+// Entry is how a connection for HTTP came in. It has the fields of proxy.Entry.
+type Entry struct {
 	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
 	Private       bool             // it came by a private network
 	Local, Remote netip.AddrPort

@@ -67,7 +67,7 @@ func daemon(socket, dir, backend string, httpPort, rawPort int) {
 }
 
 // serveOnce serves one request, slowly.
-func serveOnce(_ context.Context, conn net.Conn, e Info) {
+func serveOnce(_ context.Context, conn net.Conn, e Entry) {
 	e.Taken()
 	defer conn.Close()
 	if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {

@@ -79,7 +79,7 @@ func (a *arrival) hand(all *arrivals) {
 }
 
 // serveHTTP hands a connection on.
-func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e Info) {
+func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e Entry) {
 	e.Taken = func() { a.hand(&l.arrivals) }
 	l.o.ServeConn(ctx, conn, e)
 }
@@ -139,7 +139,7 @@ func (l *Listeners) dispatch(ctx context.Context, a *arrival) error {
 	case h.TLS:
 		return l.serveTLS(ctx, a)
 	case h.HTTP:
-		l.serveHTTP(ctx, a.conn, a, a.info())
+		l.serveHTTP(ctx, a.conn, a, a.entry())
 		return nil
 	default:
 		return l.join(ctx, a, a.conn, nil)
@@ -155,7 +155,7 @@ func (l *Listeners) serveWeb(ctx context.Context, a *arrival) error {
 	if first == tlsRecord {
 		return l.serveTLS(ctx, a)
 	}
-	l.serveHTTP(ctx, a.conn, a, a.info())
+	l.serveHTTP(ctx, a.conn, a, a.entry())
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	case state.NegotiatedProtocol == protoACME: // the handshake was all
 		return conn.Close()
 	case a.platform || a.endpoint.Handling.HTTP:
-		e := a.info()
+		e := a.entry()
 		e.TLS = &state
 		l.serveHTTP(ctx, conn.Conn, a, e)
 		return nil
@@ -179,14 +179,14 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	}
 }
 
-// info is the description of a connection for HTTP. On a shared address one connection may have
+// entry is how a connection for HTTP came in. On a shared address one connection may have
 // requests for many Apps, or for another than TLS was established for.
-func (a *arrival) info() Info {
-	i := Info{Flow: a.flow, Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
+func (a *arrival) entry() Entry {
+	e := Entry{Flow: a.flow, Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
 	if a.dedicated {
-		i.Route = a.route
+		e.Route = a.route
 	}
-	return i
+	return e
 }
 
 // peek waits for the first byte of a connection, and leaves it there.

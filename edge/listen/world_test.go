@@ -224,7 +224,7 @@ type seen struct {
 	Host    string
 }
 
-func seenOf(e Info, host string) seen {
+func seenOf(e Entry, host string) seen {
 	s := seen{Private: e.Private, TLS: e.TLS != nil, Name: e.ServerName, Port: e.Port, Local: e.Local, Host: host}
 	if e.Route != nil {
 		s.App = e.Route.App
@@ -236,7 +236,7 @@ func seenOf(e Info, host string) seen {
 }
 
 // serveConn is an HTTP server that answers with what it received. It ends when ctx does.
-func serveConn(ctx context.Context, conn net.Conn, e Info) {
+func serveConn(ctx context.Context, conn net.Conn, e Entry) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -276,7 +276,7 @@ func start(w *world, log *slog.Logger, change func(*Options)) *rig {
 				return ctx.Err()
 			}
 		},
-		ServeRequest: func(w http.ResponseWriter, r *http.Request, e Info) {
+		ServeRequest: func(w http.ResponseWriter, r *http.Request, e Entry) {
 			must(json.NewEncoder(w).Encode(seenOf(e, r.Host)))
 		},
 	}

@@ -63,7 +63,7 @@ type File struct {
 	Restart        Many[Restart]       `json:"restart,omitempty" doc:"What follows the end of a program."`
 	Experimental   *Experimental       `json:"experimental,omitempty" doc:"Another command."`
 	Scale          map[string]int      `json:"scale,omitempty" doc:"Number of Machines of each process group. Without it the number stays, at first one. A key of hangar.toml alone."`
-	Standbys       map[string]int      `json:"standbys,omitempty" doc:"Number of Machines of each process group that wait for the failure of the others' host. A key of hangar.toml alone."`
+	Standbys       map[string]int      `json:"standbys,omitempty" doc:"Number of Machines of each process group that stand by for the others, stopped: the platform does not start them. A key of hangar.toml alone."`
 	Postgres       any                 `json:"postgres,omitempty" refuse:"managed PostgreSQL"`
 	MPG            any                 `json:"mpg,omitempty" refuse:"managed PostgreSQL"`
 	Redis          any                 `json:"redis,omitempty" refuse:"managed Redis"`

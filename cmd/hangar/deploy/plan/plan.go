@@ -409,7 +409,7 @@ func (b *builder) update(g Group, crashed, running []Machine, n int) {
 	}
 }
 
-// standby keeps the Machines that wait for the failure of others. They are changed at the end, when
+// standby keeps the Machines that stand by for others. They are changed at the end, when
 // those are there.
 func (b *builder) standby(g Group, here []Machine, slot func() string) {
 	// Whom they wait for is a part of their config.
