@@ -73,6 +73,12 @@ func Probed(s *Store, ref hangar.MachineRef) bool {
 	return len(m.probes.waiting) > 0
 }
 
+// HoldEdgeLog has no line of the edge written until release is called.
+func HoldEdgeLog(s *Store) (release func()) {
+	s.index.mu.Lock()
+	return s.index.mu.Unlock
+}
+
 // RestartAt is when a Machine is to be started again by its policy; zero: it waits for no such time.
 func RestartAt(s *Store, ref hangar.MachineRef) time.Time {
 	m, err := s.machine(ref)
