@@ -217,7 +217,7 @@ func TestUnreadBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		buf := make([]byte, 4096)
 		n, err := conn.Read(buf)
 		if err != nil || !strings.HasPrefix(string(buf[:n]), "HTTP/1.1 404") {

@@ -89,7 +89,7 @@ func sendWait(t *testing.T, conn net.Conn) {
 // answered reads an answer and what kind of error it has.
 func answered(t *testing.T, conn net.Conn) (res *http.Response, body string) {
 	t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

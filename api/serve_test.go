@@ -38,7 +38,7 @@ func (s *idle) AwaitMachine(context.Context, hangar.MachineRef, hangar.MachineWa
 func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const waits = 600 // more than have a goroutine
-	const patience = 30 * time.Second
+	const patience = time.Minute
 	machines := &idle{}
 	handler := newAPI(func(c *api.Config) { c.Machines = machines })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

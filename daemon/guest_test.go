@@ -105,13 +105,13 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 	// served opens a connection and reports whether it is answered.
 	served := func(from string) bool {
 		t.Helper()
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 30 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 		c, err := d.DialContext(t.Context(), "tcp", net.JoinHostPort(from, port))
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, c)
-		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, _ = c.Write([]byte("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err == nil {
@@ -139,7 +139,7 @@ func TestPrivateSourcesAreBounded(t *testing.T) {
 		}
 	}
 	drop()
-	for deadline := time.Now().Add(30 * time.Second); !served(same); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !served(same); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("connections that are closed still count")
 		}

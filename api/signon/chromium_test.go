@@ -64,7 +64,7 @@ func newChromium(t *testing.T) *chromium {
 
 func (c *chromium) do(actions ...chromedp.Action) {
 	c.t.Helper()
-	bounded, stop := context.WithTimeout(c.Context, 20*time.Second)
+	bounded, stop := context.WithTimeout(c.Context, time.Minute)
 	defer stop()
 	if err := chromedp.Run(bounded, actions...); err != nil {
 		var at, text string

@@ -141,7 +141,7 @@ func (n *node) exec(statements ...string) error {
 // firstEvent returns the first line of /events.
 func (n *node) firstEvent() string {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.url+"/events", nil)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestKeep(t *testing.T) {
 	defer func() { _ = p.Kill() }()
 	_ = other.Close()
 
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Write([]byte("list")); err != nil {
@@ -60,7 +60,7 @@ func TestKeep(t *testing.T) {
 	if n, err := conn.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), "end") {
 		t.Fatalf("answered %q, %v", answer, err)
 	}
-	if err := inherited.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := inherited.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := inherited.Read(answer); n != 0 || err == nil || os.IsTimeout(err) {

@@ -87,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 			if err := os.Remove(first); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			for write(s, 1) > 0 {
 				if ctx.Err() != nil {

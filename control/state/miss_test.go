@@ -51,20 +51,22 @@ func openMirror(t *testing.T, s Store) *Mirror {
 
 func TestMissFindsWhatAnotherHasMade(t *testing.T) {
 	t.Parallel()
-	shared := NewMemory()
-	a, b := openMirror(t, shared), openMirror(t, shared)
-	for i := range 200 {
-		key := "/k/" + strconv.Itoa(i)
-		if _, err := a.Txn(t.Context(), Txn{If: []Compare{Absent(key)}, Then: []Op{Put(key, nil)}}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) { // a miss waits for a second at most
+		shared := NewMemory()
+		a, b := openMirror(t, shared), openMirror(t, shared)
+		for i := range 200 {
+			key := "/k/" + strconv.Itoa(i)
+			if _, err := a.Txn(t.Context(), Txn{If: []Compare{Absent(key)}, Then: []Op{Put(key, nil)}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Get(t.Context(), key); err != nil {
+				t.Fatalf("%s was made by another: %v", key, err)
+			}
 		}
-		if _, err := b.Get(t.Context(), key); err != nil {
-			t.Fatalf("%s was made by another: %v", key, err)
+		if _, err := b.Get(t.Context(), "/none"); !errors.Is(err, ErrNotFound) {
+			t.Errorf("what no one has made: %v", err)
 		}
-	}
-	if _, err := b.Get(t.Context(), "/none"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("what no one has made: %v", err)
-	}
+	})
 }
 
 // TestMissesShareAQuestion: for any number of readers of missing keys, the Store gets one request

@@ -208,7 +208,7 @@ func TestEtcdForgetsHistory(t *testing.T) {
 		last = put()
 	}
 	for begun := time.Now(); !errors.Is(at(first), state.ErrCompacted); <-time.After(10 * time.Millisecond) {
-		if time.Since(begun) > 20*time.Second {
+		if time.Since(begun) > time.Minute {
 			t.Fatalf("the first of %d revisions is still there: %v", last, at(first))
 		}
 		last = put()

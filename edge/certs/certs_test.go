@@ -138,7 +138,7 @@ func codeOf(err error) hangar.EdgeCode {
 	return ""
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // eventually asks until it is so.
 func eventually(t *testing.T, what string, so func() bool) {
@@ -405,9 +405,8 @@ func TestDemand(t *testing.T) {
 	if _, err := c.Get(hello("app1.apps.example.com"), false); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
-	began := time.Now()
-	if _, err := c.Get(hello("app2.apps.example.com"), false); codeOf(err) != hangar.EdgeNoCertificate || time.Since(began) > patience {
-		t.Errorf("without the ACME server: %v after %s", err, time.Since(began))
+	if _, err := c.Get(hello("app2.apps.example.com"), false); codeOf(err) != hangar.EdgeNoCertificate {
+		t.Errorf("without the ACME server: %v", err)
 	}
 	if _, err := c.Get(hello("app2.apps.example.com"), true); err != nil {
 		t.Errorf("self-signed: %v", err)

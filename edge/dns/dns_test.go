@@ -161,7 +161,7 @@ func dial(tb testing.TB, network string, from netip.Addr, to netip.AddrPort) *md
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		tb.Fatal(err)
 	}
 	return &mdns.Conn{Conn: conn, UDPSize: 4096}

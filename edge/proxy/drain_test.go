@@ -56,7 +56,7 @@ func TestDrain(t *testing.T) {
 				defer cancel()
 				w.proxy.Drain(ctx)
 			}()
-			_ = idle.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = idle.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := br.ReadByte(); !errors.Is(err, io.EOF) {
 				t.Errorf("an idle connection is not closed: %v", err)
 			}
@@ -75,7 +75,7 @@ func TestDrain(t *testing.T) {
 			}
 			select {
 			case <-drained:
-			case <-time.After(30 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("it still waits")
 			}
 		})
@@ -120,7 +120,7 @@ func TestDrainWithTunnel(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					_ = other.SetDeadline(time.Now().Add(30 * time.Second))
+					_ = other.SetDeadline(time.Now().Add(time.Minute))
 					_, _ = io.WriteString(other, "GET / HTTP/1.1\r\nHost: nobody.apps.test\r\n\r\n")
 					_, err = http.ReadResponse(bufio.NewReader(other), nil)
 					_ = other.Close()
@@ -144,7 +144,7 @@ func TestDrainWithTunnel(t *testing.T) {
 				}
 				select {
 				case <-drained:
-				case <-time.After(30 * time.Second):
+				case <-time.After(time.Minute):
 					t.Error("it still waits")
 				}
 			})

@@ -46,12 +46,7 @@ func TestMachineKilled(t *testing.T) {
 			}
 			w.row("a1", "app", "", func(m *hangar.Machine) { m.Config.Services, m.State = service(nil), after })
 		})
-		start := time.Now()
-		res, err := w.client().Do(r)
-		if took := time.Since(start); took > 15*time.Second {
-			t.Errorf("it took %s", took)
-		}
-		return res, err
+		return w.client().Do(r)
 	}
 	for _, after := range []hangar.MachineState{hangar.MachineStopped, hangar.MachineFailed, hangar.MachineDestroying, hangar.MachineStarting} {
 		for _, method := range []string{"GET", "POST"} {
@@ -140,7 +135,7 @@ func TestTunnelOfAKilledMachine(t *testing.T) {
 		}
 	}
 	become(hangar.MachineStopped)
-	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := br.ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("the tunnel is still open: %v", err)
 	}

@@ -340,7 +340,7 @@ func (w *world) raw2(fields []string, body string, trailers []string) string {
 // say2 is raw2 over a connection, which it closes.
 func say2(c net.Conn, fields []string, body string, trailers []string) string {
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = io.WriteString(c, http2.ClientPreface)
 	fr := http2.NewFramer(c, c)
 	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -79,7 +79,7 @@ func TestGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 20 {
 		res, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
@@ -137,7 +137,7 @@ func TestGRPC(t *testing.T) {
 }
 
 func eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if ok() {
 			return true
 		}
@@ -262,7 +262,7 @@ func TestNotForHTTP1(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		var block bytes.Buffer
 		enc := hpack.NewEncoder(&block)
 		for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "app.apps.test"}, {":path", "/"}} {

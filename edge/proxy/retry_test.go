@@ -19,7 +19,7 @@ import (
 
 // reset closes a connection so that the other end gets an RST.
 func reset(c net.Conn) {
-	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.(interface{ SetLinger(sec int) error }).SetLinger(0)
 	_ = c.Close()
 }
 
@@ -68,9 +68,15 @@ var deaths = []struct {
 	{"resets in a chunk", func(c net.Conn) {
 		readRequest(bufio.NewReader(c))
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
-		time.Sleep(20 * time.Millisecond)
+		<-c.(dying).begun // or the kernel might drop what has not been read
 		reset(c)
 	}, true},
+}
+
+// dying is the connection of a Machine that dies.
+type dying struct {
+	*net.TCPConn
+	begun <-chan struct{} // closed once the client has the beginning of an answer, or none comes
 }
 
 func TestRetry(t *testing.T) {
@@ -79,7 +85,8 @@ func TestRetry(t *testing.T) {
 			t.Run(death.name+"/"+method, func(t *testing.T) {
 				w := newWorld(t)
 				var first, second atomic.Int32
-				bad := w.scripted(func(_ int, c net.Conn) { first.Add(1); death.do(c) })
+				begun := make(chan struct{})
+				bad := w.scripted(func(_ int, c net.Conn) { first.Add(1); death.do(dying{c.(*net.TCPConn), begun}) })
 				good := w.backend(func(rw http.ResponseWriter, r *http.Request) {
 					second.Add(1)
 					body, _ := io.ReadAll(r.Body)
@@ -96,6 +103,7 @@ func TestRetry(t *testing.T) {
 				// The Machine that dies is the first.
 				r := w.request(method, "http://app.apps.test/", body, "fly-prefer-instance-id", string(bads))
 				res, err := w.client().Do(r)
+				close(begun)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -232,7 +240,7 @@ func TestNobodyListens(t *testing.T) {
 		w.machine("a1", "app", "", nil)
 		start := time.Now()
 		wantCode(t, w.get("http://app.apps.test/"), 502, hangar.EdgeRefusedPort)
-		if took := time.Since(start); took < 400*time.Millisecond || took > 10*time.Second {
+		if took := time.Since(start); took < 400*time.Millisecond {
 			t.Errorf("it was tried for %s", took)
 		}
 	})
@@ -385,7 +393,7 @@ func TestFatalRequest(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, func(o *proxy.Options) {
 				if test.crashes {
-					o.Limits.CrashWait = 20 * time.Second
+					o.Limits.CrashWait = time.Minute
 				}
 			})
 			var asked atomic.Int32

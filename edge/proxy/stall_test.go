@@ -43,7 +43,7 @@ func TestStreamsThatStall(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, _ = io.WriteString(c, http2.ClientPreface)
 			fr := http2.NewFramer(c, c)
 			_ = fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})

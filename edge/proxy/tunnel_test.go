@@ -104,7 +104,7 @@ func (w *world) upgraded(secure bool) (net.Conn, *bufio.Reader) {
 		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true, ServerName: "app.apps.test"})
 	}
 	w.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	// Bytes behind the request are early.
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: app.apps.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\nearly"); err != nil {
 		w.t.Fatal(err)
@@ -216,7 +216,7 @@ func TestTunnelEnds(t *testing.T) {
 		t.Helper()
 		select {
 		case <-ended:
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the Machine's side is still open")
 		}
 	}

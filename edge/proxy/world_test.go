@@ -210,7 +210,7 @@ func newWorld(tb testing.TB, options ...option) *world {
 	}
 	w.routes = catalog.NewRoutes(f, testDomain, nil)
 	w.catalog = catalog.New(f, nil)
-	w.balancer = balance.New(balance.Options{Catalog: w.catalog, Gates: w.gate, Region: testRegion, QueueWait: time.Second, WakeWait: time.Second})
+	w.balancer = balance.New(balance.Options{Catalog: w.catalog, Gates: w.gate, Region: testRegion, QueueWait: time.Minute, WakeWait: time.Minute})
 	o := proxy.Options{
 		Routes: w.routes, Catalog: w.catalog, Balancer: w.balancer, Gates: w.gate, Host: testHost, Region: testRegion,
 		Limits: proxy.Limits{RetryFor: 20 * time.Second},
@@ -437,7 +437,7 @@ func (w *world) clientOf(h2 bool) *http.Client {
 	protocols.SetHTTP2(h2)
 	protocols.SetUnencryptedHTTP2(h2)
 	tr := &http.Transport{
-		Protocols: protocols, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second,
+		Protocols: protocols, DisableCompression: true, ExpectContinueTimeout: time.Minute,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			to := w.addr
@@ -448,7 +448,7 @@ func (w *world) clientOf(h2 bool) *http.Client {
 		},
 	}
 	w.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: tr, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 type result struct {
@@ -491,8 +491,8 @@ func (w *world) request(method, url string, body io.Reader, headers ...string) *
 	return r
 }
 
-// raw sends bytes over a new connection, and returns everything received until it ends, or nothing
-// arrives for a while.
+// raw sends bytes over a new connection, and returns everything received until it ends or, if they
+// do not ask for its end, nothing more arrives for a while.
 func (w *world) raw(text string) string {
 	w.t.Helper()
 	c, err := net.Dial("tcp", w.addr)
@@ -511,10 +511,13 @@ func (w *world) say(c net.Conn, text string) string {
 	}
 	var got bytes.Buffer
 	buf := make([]byte, 4096)
-	for patience := 20 * time.Second; ; patience = 300 * time.Millisecond {
+	ends := strings.Contains(strings.ToLower(text), "connection: close")
+	for patience := time.Minute; ; {
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		n, err := c.Read(buf)
-		got.Write(buf[:n])
+		if got.Write(buf[:n]); !ends {
+			patience = 300 * time.Millisecond
+		}
 		if err != nil {
 			return got.String()
 		}

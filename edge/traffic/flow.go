@@ -1,6 +1,8 @@
 package traffic
 
 import (
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -114,7 +116,9 @@ func (f *Flow) accountLocked() {
 // it asks the kernel for its bytes.
 type Conn struct {
 	*net.TCPConn
-	flow Flow
+	flow    Flow
+	ended   atomic.Bool // the client has sent the end of its direction, and that was read
+	closing atomic.Bool
 }
 
 // Count returns a connection that is counted.
@@ -130,8 +134,21 @@ func (c *Conn) Flow() *Flow { return &c.flow }
 // TCP returns the connection itself, for splicing. It must not be closed.
 func (c *Conn) TCP() *net.TCPConn { return c.TCPConn }
 
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if errors.Is(err, io.EOF) {
+		c.Ended()
+	}
+	return n, err
+}
+
+// Ended notes that the end of what the client sends was read, for a caller that reads by TCP.
+func (c *Conn) Ended() { c.ended.Store(true) }
+
 // Close implements net.Conn.
 func (c *Conn) Close() error {
+	c.closing.Store(true)
 	c.flow.End()
 	return c.TCPConn.Close()
 }
@@ -155,7 +172,12 @@ func (c *Conn) passed() (in, out uint64, ok bool) {
 		}
 		in, out, ok = info.Bytes_received, info.Bytes_sent-info.Bytes_retrans+uint64(info.Notsent_bytes), true
 		// The kernel counts the end of a direction as a byte: when it has come, and until it is sent.
-		if in > 0 && finReceived(info.State) {
+		// A connection that is over does not tell whether its client has ended or broken it. The reader knows.
+		over := info.State == tcpClose
+		if over && !c.ended.Load() && !c.closing.Load() {
+			ok = false
+		}
+		if in > 0 && (finReceived(info.State) || over && c.ended.Load()) {
 			in--
 		}
 		if info.Notsent_bytes > 0 && finQueued(info.State) {
@@ -169,6 +191,7 @@ func (c *Conn) passed() (in, out uint64, ok bool) {
 const (
 	tcpFinWait1  = 4
 	tcpTimeWait  = 6
+	tcpClose     = 7
 	tcpCloseWait = 8
 	tcpLastAck   = 9
 	tcpClosing   = 11

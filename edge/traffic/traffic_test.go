@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -140,6 +143,25 @@ func exchange(t *testing.T, from, to net.Conn, n int) {
 	}
 }
 
+// over waits until the kernel knows that a connection has ended in both directions.
+func over(t *testing.T, c *Conn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state := uint8(0); state != tcpClose; runtime.Gosched() {
+		err := raw.Control(func(fd uintptr) {
+			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+				state = info.State
+			}
+		})
+		if err != nil || t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Bytes are exact while a connection is open, after its App has changed, and when it has ended,
 // in whichever way.
 func TestBytesOfAConnection(t *testing.T) {
@@ -147,6 +169,23 @@ func TestBytesOfAConnection(t *testing.T) {
 		"closed here": func(_ *net.TCPConn, c *Conn) { _ = c.Close() },
 		"closed there": func(client *net.TCPConn, c *Conn) {
 			_ = client.CloseWrite()
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.Close()
+		},
+		"ended there, then here": func(client *net.TCPConn, c *Conn) {
+			_ = client.CloseWrite()
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.CloseWrite()
+			_, _ = client.Read(make([]byte, 1))
+			over(t, c)
+			_ = c.Close()
+		},
+		"ended here, then there": func(client *net.TCPConn, c *Conn) {
+			_ = c.CloseWrite()
+			_, _ = client.Read(make([]byte, 1))
+			_ = client.CloseWrite()
+			over(t, c)
+			c.flow.account() // before the end was read
 			_, _ = c.Read(make([]byte, 1))
 			_ = c.Close()
 		},

@@ -43,13 +43,13 @@ func result(t *testing.T, to net.Addr, spec hangar.NamedCheck) hangar.MachineChe
 	defer func() { cancel(); <-done }()
 	spec.Name, spec.Port, spec.Interval = "c", 8080, time.Minute
 	if spec.Timeout == 0 {
-		spec.Timeout = 20 * time.Second
+		spec.Timeout = time.Minute
 	}
 	c.Watch(check.Target{Machine: "m", Addr: netip.MustParseAddr("fdaa::2"), Checks: []hangar.NamedCheck{spec}})
 	select {
 	case r := <-changed:
 		return r
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the check did not run")
 		return hangar.MachineCheck{}
 	}

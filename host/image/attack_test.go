@@ -55,7 +55,7 @@ func TestRegistryThatDrips(t *testing.T) {
 	slow, good := serve(t), serve(t)
 	first, second := slow.push(t, "app:v1", imageOf(t, shared)), slow.push(t, "app:v2", imageOf(t, shared, files(t, map[string]string{"b": "1"})))
 	theirs := good.push(t, "app:v1", imageOf(t, shared))
-	s := open(t, image.Options{Limits: image.Limits{RateWindow: time.Second, RetryPause: 1, OrgPulls: 1}})
+	s := open(t, image.Options{Limits: image.Limits{RateWindow: 3 * time.Second, RetryPause: 1, OrgPulls: 1}})
 	dripping := make(chan struct{}, 100)
 	slow.on(func(w http.ResponseWriter, r *http.Request) bool {
 		if !isBlob(t, r, shared) {

@@ -908,7 +908,7 @@ func TestGCBesidePulls(t *testing.T) {
 
 func TestPlainHTTPStaysOnThisHost(t *testing.T) {
 	s := open(t, image.Options{Log: slog.New(slog.DiscardHandler), Dialer: dialer(t, "0.0.0.0/8")})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// No server has 192.0.2.0/24 and 10/8 here: the point is that it is not contacted.
 	for _, host := range []string{"0.0.0.0:1", "0.0.0.0"} {

@@ -861,12 +861,12 @@ func TestFollow(t *testing.T) {
 			if got != want {
 				t.Fatalf("got %q, want %q", got, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no line, want %q", want)
 		}
 	}
 	follow(hangar.LogQuery{}) // of an app that has nothing yet
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		s.mu.Lock()
 		_, known := s.apps[ref.AppID]
 		s.mu.Unlock()

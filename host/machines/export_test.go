@@ -73,6 +73,12 @@ func Probed(s *Store, ref hangar.MachineRef) bool {
 	return len(m.probes.waiting) > 0
 }
 
+// HoldEdgeLog has no line of the edge written until release is called.
+func HoldEdgeLog(s *Store) (release func()) {
+	s.index.mu.Lock()
+	return s.index.mu.Unlock
+}
+
 // RestartAt is when the policy will start a Machine again; zero: no restart is pending.
 func RestartAt(s *Store, ref hangar.MachineRef) time.Time {
 	m, err := s.machine(ref)

@@ -524,7 +524,7 @@ func (h *Host) SendSized(in Sized, _ *struct{}) error {
 		if err := errors.Join(raw.Control(set), err); err != nil {
 			return err
 		}
-		for range 100 { // the answer that it is too large takes some time
+		for n := 0; n < 100 || in.Size > network.MTU && n < 6000; n++ { // the answer that it is too large takes some time
 			if _, err = c.Write([]byte(strings.Repeat("x", in.Size-48))); err != nil {
 				break
 			}

@@ -197,7 +197,7 @@ func TestSSHAtAnotherHost(t *testing.T) {
 	ssh := func(m netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(m.Addr(), hangar.MachineSSHPort) }
 	for from, address := range map[uint64]netip.Addr{1: own.Addr(), computer: peer.Address} {
 		var got string
-		err := a.client.Call("Host.CallSSH", Probe{From: from, To: ssh(other), Wait: 10 * time.Second}, &got)
+		err := a.client.Call("Host.CallSSH", Probe{From: from, To: ssh(other), Wait: patience}, &got)
 		if want := fmt.Sprintf("%014x called by %s", 2, address); err != nil || got != want {
 			t.Errorf("from %s: %q, %v, want %q", address, got, err, want)
 		}

@@ -17,7 +17,7 @@ func TestDialService(t *testing.T) {
 	e := endpointOf(5, 1)
 	one := attach(t, n, e)
 	listenKernel(t, one)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for name, on := range map[string]string{
 		"every address": "[::]:0", "IPv4": "0.0.0.0:0", "the private address": netip.AddrPortFrom(one.IPv6, 0).String(),

@@ -41,6 +41,12 @@ func openFirewall() (*firewall, error) {
 		return nil, errors.Join(fmt.Errorf("watch nftables: %w", err), f.conn.CloseLasting())
 	}
 	f.events = events
+	// The kernel reports a transaction at once and drops what does not fit. A report that was dropped has the
+	// table put back, which is as large a transaction.
+	if err := events.SetReceiveBufferSize(largestTransaction, true); err != nil {
+		events.Close()
+		return nil, errors.Join(fmt.Errorf("make room for changes of nftables: %w", err), f.conn.CloseLasting())
+	}
 	return f, nil
 }
 

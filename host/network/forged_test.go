@@ -102,7 +102,7 @@ func openMailbox(tb testing.TB, in Attachment, at netip.AddrPort) mailbox {
 // until returns the datagrams up to the one that says last, as "words from address".
 func (m mailbox) until(tb testing.TB, last string) (got []string) {
 	tb.Helper()
-	must(m.SetReadDeadline(time.Now().Add(30 * time.Second)))
+	must(m.SetReadDeadline(time.Now().Add(time.Minute)))
 	b := make([]byte, 200)
 	for {
 		size, from, err := m.ReadFromUDPAddrPort(b)

@@ -255,11 +255,11 @@ func TestAbsentMachineIsRefusedAtOnce(t *testing.T) {
 	// The kernel may overlook the first refusal while it still sends, and is refused
 	// again when it repeats, after a second.
 	to := netip.AddrPortFrom(Address(5, testHost, 99), 80).String()
-	if _, err := net.DialTimeout("tcp", to, 10*time.Second); err == nil || timedOut(err) {
+	if _, err := net.DialTimeout("tcp", to, time.Minute); err == nil || timedOut(err) {
 		t.Errorf("from the host: %v", err)
 	}
 	within(t, one, func() error {
-		if _, err := net.DialTimeout("tcp", to, 30*time.Second); err == nil || timedOut(err) {
+		if _, err := net.DialTimeout("tcp", to, time.Minute); err == nil || timedOut(err) {
 			t.Errorf("from a machine: %v", err)
 		}
 		return nil
@@ -376,7 +376,7 @@ func TestForgedSourceIsDropped(t *testing.T) {
 			send(c.forged)
 			send(c.own) // same path, same order: it arrives after the forged one would have
 			b := make([]byte, 100)
-			must(server.SetReadDeadline(time.Now().Add(30 * time.Second)))
+			must(server.SetReadDeadline(time.Now().Add(time.Minute)))
 			size, _, err := server.ReadFrom(b)
 			if err != nil {
 				t.Fatal(err)
@@ -624,7 +624,7 @@ func openFiles() int {
 // settle waits until the kernel has deleted what was detached.
 func settle(tb testing.TB, n *Network) {
 	tb.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		ids, err := n.List(tb.Context())
 		must(err)

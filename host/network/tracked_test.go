@@ -40,7 +40,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 					held = append(held, c)
 				}
 			}
-			for deadline := time.Now().Add(30 * time.Second); len(held) < most && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(time.Minute); len(held) < most && time.Now().Before(deadline); {
 				open()
 			}
 			for range 5 {

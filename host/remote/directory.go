@@ -26,7 +26,10 @@ type DirectoryConfig struct {
 	Feed  hangar.HostFeed
 	// Transport returns the transport to one host, which verifies the host; see Transport.
 	Transport func(hangar.Host) http.RoundTripper
-	Log       *slog.Logger
+	// EnterTimeout bounds how long a request waits to be let into a Machine of another host, before the edge takes
+	// another Machine. 0: DefaultEnterTimeout.
+	EnterTimeout time.Duration
+	Log          *slog.Logger
 }
 
 // Directory finds the agents and gates of all hosts of the cluster. It implements hangar.Agents and
@@ -146,7 +149,7 @@ func (d *Directory) apply(ctx context.Context, change hangar.HostChange, synced 
 			obsolete = before.peer
 		}
 		p := newPeer(ctx, *change.Host, d.cfg.Transport(*change.Host))
-		byID[change.ID] = &member{host: *change.Host, peer: p, gate: newGate(p)}
+		byID[change.ID] = &member{host: *change.Host, peer: p, gate: newGate(p, cmp.Or(d.cfg.EnterTimeout, DefaultEnterTimeout))}
 	}
 	d.store(byID, synced)
 	if obsolete != nil {

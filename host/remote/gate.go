@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// enterTimeout bounds how long a request waits to be let into a Machine of another host. Then
-	// the edge takes another Machine.
-	enterTimeout = time.Second
+	// DefaultEnterTimeout is the DirectoryConfig.EnterTimeout of a server.
+	DefaultEnterTimeout = time.Second
 	// maxLogBatch bounds pending lines of logs, in bytes; others are dropped.
 	maxLogBatch = 256 << 10
 )
@@ -25,7 +24,8 @@ const (
 type gate struct {
 	*peer
 
-	silent circuit // of a peer that is connected and does not answer
+	timeout time.Duration
+	silent  circuit // of a peer that is connected and does not answer
 
 	mu      sync.Mutex // guards what follows
 	stream  *batch     // nil: not connected
@@ -37,8 +37,8 @@ type gate struct {
 
 var _ hangar.MachineGate = (*gate)(nil)
 
-func newGate(p *peer) *gate {
-	return &gate{peer: p, asked: map[uint64]chan<- error{}, inside: map[uint64]entry{}}
+func newGate(p *peer, timeout time.Duration) *gate {
+	return &gate{peer: p, timeout: timeout, asked: map[uint64]chan<- error{}, inside: map[uint64]entry{}}
 }
 
 var errSilent = errors.New("it does not answer in time")
@@ -52,7 +52,7 @@ func (g *gate) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err 
 		return nil, g.unreachable(errSilent)
 	}
 	in, answer := g.request(ref, port)
-	patience := time.NewTimer(enterTimeout)
+	patience := time.NewTimer(g.timeout)
 	defer patience.Stop()
 	select {
 	case err = <-answer:

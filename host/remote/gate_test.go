@@ -104,14 +104,14 @@ func TestManyEnter(t *testing.T) {
 func TestThoseInsideEnterAgain(t *testing.T) {
 	d := &door{}
 	s := &stub{id: other, enter: d.enter}
-	w := newWorld(t, s, s)
-	leave, err := w.gate().EnterMachine(hangar.MachineRef{ID: "1"}, 80)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.gate().EnterMachine(hangar.MachineRef{ID: "1"}, 80)
-	if err != nil {
-		t.Fatal(err)
+	w := newHastyWorld(t, s, s)
+	var leave func()
+	for range 2 {
+		w.await(func() (in bool) {
+			var err error
+			leave, err = w.gate().EnterMachine(hangar.MachineRef{ID: "1"}, 80)
+			return err == nil
+		})
 	}
 	w.line.hush() // those that were in leave, and cannot come back yet
 	w.line.cut()
@@ -129,7 +129,7 @@ func TestThoseInsideEnterAgain(t *testing.T) {
 func TestSilentGate(t *testing.T) {
 	d := &door{}
 	s := &stub{id: other, enter: d.enter}
-	w := newWorld(t, s, s)
+	w := newHastyWorld(t, s, s)
 	stuck := make(chan struct{})
 	d.setStuck(stuck)
 	for range 2 { // it is found out, and known

@@ -131,11 +131,9 @@ func TestChangesFinish(t *testing.T) {
 // found again.
 func TestSilentHost(t *testing.T) {
 	s := &stub{id: other, room: func() (hangar.HostRoom, error) { return hangar.HostRoom{Memory: 7}, nil }}
-	w := newWorld(t, s, s)
+	w := newHastyWorld(t, s, s)
 	a := w.agent()
-	if _, err := a.Room(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.await(func() bool { _, err := a.Room(t.Context()); return err == nil })
 	w.line.hush()
 	for range 3 { // over the connection there is, by a new one, and while it is known
 		if _, err := a.Room(t.Context()); hangar.CodeOf(err) != hangar.CodeUnavailable {
@@ -171,7 +169,7 @@ func TestOnlyHostsMayCall(t *testing.T) {
 		"other authority": {stranger.Certificate(remotetest.URI(self)), w.line.address, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			transport := remote.Transport(w.authority.Client(c.own, other))
+			transport := remotetest.Patient(remote.Transport(w.authority.Client(c.own, other)))
 			defer transport.CloseIdleConnections()
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+c.address+remote.Path+"Room", strings.NewReader("c\x00\x00\x00\x0b{\"args\":[]}"))
 			if err != nil {
@@ -297,6 +295,25 @@ func TestCutStream(t *testing.T) {
 	}
 }
 
+// deadline is a context whose deadline passes when the test says so.
+type deadline struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (deadline) Deadline() (time.Time, bool) { return time.Now().Add(time.Hour), true }
+
+func (d deadline) Done() <-chan struct{} { return d.passed }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestExec(t *testing.T) {
 	size := make(chan hangar.TerminalSize, 1)
 	s := &stub{id: other, exec: func(ctx context.Context, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
@@ -309,6 +326,7 @@ func TestExec(t *testing.T) {
 		case "deaf": // ends without reading
 			return hangar.ExecResult{ExitCode: 4}, nil
 		case "sleep":
+			size <- hangar.TerminalSize{} // it runs
 			<-ctx.Done()
 			size <- hangar.TerminalSize{}
 			return hangar.ExecResult{}, ctx.Err()
@@ -333,8 +351,11 @@ func TestExec(t *testing.T) {
 	if _, err := w.agent().ExecMachine(t.Context(), hangar.MachineRef{}, hangar.ExecRequest{Command: []string{"x"}}, hangar.ExecStreams{}); hangar.ReasonOf(err) != errStub.Reason {
 		t.Errorf("got %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
+	ctx := deadline{t.Context(), make(chan struct{})}
+	go func() {
+		<-size
+		close(ctx.passed)
+	}()
 	if _, err := w.agent().ExecMachine(ctx, hangar.MachineRef{}, hangar.ExecRequest{Command: []string{"sleep"}}, hangar.ExecStreams{}); hangar.CodeOf(err) != hangar.CodeTimeout {
 		t.Errorf("got %v", err)
 	}

@@ -89,6 +89,7 @@ func (s *stub) LogEdge(_ hangar.MachineRef, _, message string) { s.log(message) 
 // world is a host that others call, and a directory of another that calls it.
 type world struct {
 	tb        testing.TB
+	patient   bool
 	authority *remotetest.Authority
 	feed      *feed
 	*remote.Directory
@@ -99,7 +100,18 @@ type world struct {
 // newWorld serves a host until the test ends.
 func newWorld(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate) *world {
 	tb.Helper()
-	w := &world{tb: tb, authority: remotetest.NewAuthority(tb), feed: newFeed()}
+	return newWorldOf(tb, agent, gate, true)
+}
+
+// newHastyWorld finds out that a host is silent as soon as servers do, which a busy one may seem to be, too.
+func newHastyWorld(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate) *world {
+	tb.Helper()
+	return newWorldOf(tb, agent, gate, false)
+}
+
+func newWorldOf(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate, patient bool) *world {
+	tb.Helper()
+	w := &world{tb: tb, patient: patient, authority: remotetest.NewAuthority(tb), feed: newFeed()}
 	address := w.serve(remote.NewHandler(remote.HandlerConfig{Agent: agent, Gate: gate, Log: slog.New(slog.DiscardHandler)}))
 	w.line = newLine(tb, address)
 	w.connect()
@@ -134,10 +146,20 @@ func (w *world) serve(h http.Handler) (address string) {
 // connect makes the directory.
 func (w *world) connect() {
 	own := w.authority.Certificate(remotetest.URI(self))
-	w.Directory = remote.NewDirectory(remote.DirectoryConfig{
+	c := remote.DirectoryConfig{
 		Agent: &stub{id: self}, Gate: &stub{id: self}, Feed: w.feed, Log: slog.New(slog.DiscardHandler),
-		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(w.authority.Client(own, h.ID)) },
-	})
+		Transport: func(h hangar.Host) http.RoundTripper {
+			t := remote.Transport(w.authority.Client(own, h.ID))
+			if w.patient {
+				return remotetest.Patient(t)
+			}
+			return t
+		},
+	}
+	if w.patient {
+		c.EnterTimeout = remotetest.Patience
+	}
+	w.Directory = remote.NewDirectory(c)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.tb.Context()))
 	var running sync.WaitGroup
 	running.Go(func() { _ = w.Run(ctx) })

@@ -63,7 +63,7 @@ func TestBound(t *testing.T) {
 				t.Errorf("df shows %+v of one that is full", usage)
 			}
 			// The room of the last layer is freed with the loop device, a moment later.
-			deadline := time.Now().Add(30 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for before-free(t, disk) > layerSize+16*mib && time.Now().Before(deadline) {
 				<-time.After(10 * time.Millisecond)
 			}

@@ -234,7 +234,7 @@ func TestDaemonKilled(t *testing.T) {
 			_, _ = io.Copy(io.Discard, out)
 			_ = cmd.Wait()
 			before := j.synced.Load()
-			for deadline := time.Now().Add(30 * time.Second); j.synced.Load() == before; {
+			for deadline := time.Now().Add(time.Minute); j.synced.Load() == before; {
 				select {
 				case err := <-ended:
 					t.Fatal(err)

@@ -30,6 +30,9 @@ type halfCloser interface{ CloseWrite() error }
 // aborter is a connection that can tell its peer why it fails.
 type aborter interface{ Abort(cause error) }
 
+// ender is a connection that notes the end of what it reads, which the kernel may have read for it.
+type ender interface{ Ended() }
+
 // Join copies between two connections until both directions have ended, and returns
 // nil; or until one of them fails or ctx ends, and returns why, the cause of ctx
 // included. Then both are closed, by Abort where there is one. After an end without an
@@ -77,6 +80,9 @@ func Join(ctx context.Context, a, b net.Conn) error {
 func pass(from, to net.Conn) error {
 	if err := copyAll(from, to); err != nil {
 		return err
+	}
+	if e, ok := from.(ender); ok {
+		e.Ended()
 	}
 	h, ok := to.(halfCloser)
 	if !ok {

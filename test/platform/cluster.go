@@ -141,7 +141,10 @@ func (m *member) join(agent hangar.Agent, gate hangar.MachineGate) (daemon.Hosts
 	log := slog.New(slog.NewTextHandler(c.tb.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 	m.directory = remote.NewDirectory(remote.DirectoryConfig{
 		Agent: agent, Gate: gate, Feed: c.hosts, Log: log,
-		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(c.authority.Client(own, h.ID)) },
+		Transport: func(h hangar.Host) http.RoundTripper {
+			return remotetest.Patient(remote.Transport(c.authority.Client(own, h.ID)))
+		},
+		EnterTimeout: remotetest.Patience,
 	})
 	listener, err := (&net.ListenConfig{}).Listen(c.tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

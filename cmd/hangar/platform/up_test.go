@@ -22,7 +22,7 @@ func TestStoppingTakesAsLongAsDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	_ = socket.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = socket.SetDeadline(time.Now().Add(time.Minute))
 	t.Setenv("NOTIFY_SOCKET", path)
 	notify(slog.New(slog.DiscardHandler), stopping(time.Hour))
 	got := make([]byte, 100)

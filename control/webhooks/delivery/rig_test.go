@@ -136,7 +136,7 @@ func newRig(t *testing.T, options func(*delivery.Options), set ...hangar.EventRe
 
 // fast is timing for tests in which attempts fail.
 func fast(o *delivery.Options) {
-	o.Timing = delivery.Timing{Attempt: 5 * time.Second, FirstPause: time.Millisecond, LastPause: 10 * time.Millisecond, Flush: time.Millisecond}
+	o.Timing = delivery.Timing{Attempt: time.Minute, FirstPause: time.Millisecond, LastPause: 10 * time.Millisecond, Flush: time.Millisecond}
 }
 
 // start opens what is on the disk.

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // quick is a server with timeouts that no test waits for.
 func quick(h http.HandlerFunc) *Server {
-	return &Server{Handler: h, HeaderTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second, BodyTimeout: 30 * time.Second}
+	return &Server{Handler: h, HeaderTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, BodyTimeout: 2 * time.Minute}
 }
 
 // listen serves on loopback until the test has ended, and returns where.
@@ -86,7 +86,7 @@ func dial(tb testing.TB, addr string) *net.TCPConn {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(25 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	return c.(*net.TCPConn)
 }
 

@@ -50,7 +50,7 @@ func realStore(t *testing.T) (address string, store *minio.Client) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()

@@ -168,7 +168,7 @@ func (o *output) String() string {
 // await returns once text was printed that many times.
 func (o *output) await(t *testing.T, text string, times int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); strings.Count(o.String(), text) < times; {
+	for deadline := time.Now().Add(time.Minute); strings.Count(o.String(), text) < times; {
 		if time.Now().After(deadline) {
 			t.Fatalf("waiting for %d times %q: %s", times, text, o)
 		}

@@ -1,4 +1,4 @@
-// Package remotetest makes certificates of hosts for tests that connect them.
+// Package remotetest makes certificates and transports of hosts for tests that connect them.
 package remotetest
 
 import (
@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"fmt"
 	"math/big"
+	"net/http"
 	"net/url"
 	"testing"
 	"time"
@@ -17,6 +18,16 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/hostcert"
 )
+
+// Patience is how long hosts of a test that is not about silent ones wait for each other.
+const Patience = time.Minute
+
+// Patient has a remote.Transport wait for a host on a machine that is busy with other tests.
+func Patient(t *http.Transport) *http.Transport {
+	t.DialContext, t.TLSHandshakeTimeout = nil, Patience
+	t.HTTP2.SendPingTimeout, t.HTTP2.PingTimeout, t.HTTP2.WriteByteTimeout = Patience, Patience, 2*Patience
+	return t
+}
 
 // Authority signs the certificates of the hosts of one cluster.
 type Authority struct {

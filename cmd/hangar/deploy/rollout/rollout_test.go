@@ -369,14 +369,15 @@ func TestKilled(t *testing.T) {
 				cut.left.Store(changes)
 				doomed := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: cut}))
 				defer doomed.Close()
-				short := func(o *rollout.Options) { o.Strategy, o.LeaseTTL, o.MaxUnavailable = strategy, time.Second, 1 }
-				if _, err := deploy(ctx, doomed, file(t, "2"), short); err == nil {
+				chosen := func(o *rollout.Options) { o.Strategy, o.MaxUnavailable = strategy, 1 }
+				// What it leaves is over soon, and not before it was tried.
+				if _, err := deploy(ctx, doomed, file(t, "2"), chosen, func(o *rollout.Options) { o.LeaseTTL = 6 * time.Second }); err == nil {
 					t.Fatal("a deploy that was killed succeeds")
 				}
-				if _, err := deploy(t.Context(), c, file(t, "2"), short); hangar.ReasonOf(err) != hangar.ReasonLeaseHeld {
+				if _, err := deploy(t.Context(), c, file(t, "2"), chosen); hangar.ReasonOf(err) != hangar.ReasonLeaseHeld {
 					t.Errorf("at once: %v", err)
 				}
-				_, err := deploy(t.Context(), c, file(t, "2"), short, func(o *rollout.Options) { o.TakeOver, o.WaitLease = true, time.Minute })
+				_, err := deploy(t.Context(), c, file(t, "2"), chosen, func(o *rollout.Options) { o.TakeOver, o.WaitLease = true, time.Minute })
 				if err != nil {
 					t.Fatal(err)
 				}
