@@ -19,20 +19,28 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/wireguard/peertest"
 	"github.com/hangar-platform/hangar/test/daemon"
+	"github.com/hangar-platform/hangar/test/e2e/graphql"
 )
 
-// running is a hangar command of the near server that has not ended.
+// running is a program that has not ended.
 type running struct {
 	cmd    *exec.Cmd
 	lines  *bufio.Scanner // of its standard output
 	stderr bytes.Buffer
 }
 
-// begin starts a hangar command of the near server. It is killed with the test, unless that has seen its end.
-func (w *clients) begin(t *testing.T, args ...string) *running {
+// hangar is a hangar command of the near server.
+func (w *clients) hangar(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	r := &running{cmd: w.near.inside(t.Context(), daemon.Binary(t), args...)}
-	r.cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null", "HANGAR_DIR="+w.near.dir())
+	cmd := w.near.inside(t.Context(), daemon.Binary(t), args...)
+	cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null", "HANGAR_DIR="+w.near.dir())
+	return cmd
+}
+
+// begin starts a program. It is killed with the test, unless that has seen its end.
+func begin(t *testing.T, cmd *exec.Cmd) *running {
+	t.Helper()
+	r := &running{cmd: cmd}
 	r.cmd.Stderr = &r.stderr
 	stdout, err := r.cmd.StdoutPipe()
 	if err != nil {
@@ -86,13 +94,12 @@ func (w *clients) commands(t *testing.T) {
 		if m := w.shown("busy"); m.Host != w.far.id() {
 			t.Errorf("the Machine is on host %s", m.Host)
 		}
-		w.begin(t, "logs", "busy", "--follow").shows(t, "it is pushed")
+		begin(t, w.hangar(t, "logs", "busy", "--follow")).shows(t, "it is pushed")
 		w.near.run("machine", "destroy", "busy", "busy", "--force", "--yes")
 		w.near.run("apps", "destroy", "busy", "--yes")
 	})
 	t.Run("exec", func(t *testing.T) {
-		cmd := w.near.inside(t.Context(), daemon.Binary(t), "machine", "exec", "-i", app, name, "--", "sh", "-c", "cat; exit 7")
-		cmd.Env = append(os.Environ(), "HANGAR_CONFIG=/dev/null", "HANGAR_DIR="+w.near.dir())
+		cmd := w.hangar(t, "machine", "exec", "-i", app, name, "--", "sh", "-c", "cat; exit 7")
 		cmd.Stdin = strings.NewReader("input")
 		out, err := cmd.Output()
 		var exit *exec.ExitError
@@ -118,7 +125,7 @@ func (w *clients) commands(t *testing.T) {
 		}
 	})
 	t.Run("proxy", func(t *testing.T) {
-		proxy := w.begin(t, "proxy", "0:6379", string(cache), "--bind", w.near.address(), "--quiet")
+		proxy := begin(t, w.hangar(t, "proxy", "0:6379", string(cache), "--bind", w.near.address(), "--quiet"))
 		host, port, err := net.SplitHostPort(strings.TrimSpace(proxy.shows(t, ":")))
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +142,7 @@ func (w *clients) commands(t *testing.T) {
 		proxy.ends(t)
 	})
 	t.Run("logs", func(t *testing.T) {
-		followed := w.begin(t, "logs", app, name, "--follow")
+		followed := begin(t, w.hangar(t, "logs", app, name, "--follow"))
 		for _, page := range []string{"/kept/?first", "/kept/?second"} {
 			w.mustLocal(t, w.curl(store, page)...)
 			followed.shows(t, page)
@@ -165,7 +172,7 @@ func (w *clients) states(t *testing.T) {
 	const app, name = string(cache), string(cache)
 	change := func(state hangar.MachineState, verb ...string) {
 		t.Helper()
-		wait := w.begin(t, "machine", "wait", app, name, "--state", string(state))
+		wait := begin(t, w.hangar(t, "machine", "wait", app, name, "--state", string(state)))
 		w.near.run(append([]string{"machine"}, append(verb, app, name)...)...)
 		wait.shows(t, string(state))
 		wait.ends(t)
@@ -226,6 +233,10 @@ func (w *clients) asleep(t *testing.T) {
 			t.Errorf("after %s, the page is %q", verb, out)
 		}
 	}
+	sleeps(store, "suspend")
+	if out := w.near.run("ssh", "console", string(store), "-C", "cat /etc/hostname"); out != string(w.machines[store].ID) {
+		t.Errorf("the shell of a Machine that was suspended says %q", out)
+	}
 	sleeps(cache, "suspend")
 	if out := redis("GET", "asleep"); out != "kept\n" {
 		t.Errorf("the value is %q", out)
@@ -235,6 +246,56 @@ func (w *clients) asleep(t *testing.T) {
 			t.Errorf("the Machine of %s is %s on host %s", app, now.State, now.Host)
 		}
 	}
+}
+
+// idle: a Machine is suspended when it is idle, and not while a client of the near server is connected that says nothing.
+func (w *clients) idle(t *testing.T) {
+	update := func(app hangar.AppName, what hangar.AutostopMode) {
+		t.Helper()
+		config, second := w.shown(app).Config, hangar.Duration(time.Second)
+		for i := range config.Services {
+			config.Services[i].Autostop, config.Services[i].AutostopAfter = what, &second
+		}
+		if _, err := w.near.client().UpdateMachine(t.Context(), w.machines[app].Ref(), hangar.MachineUpdate{Config: config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	suspended := func(app hangar.AppName) {
+		t.Helper()
+		w.near.run("machine", "wait", string(app), string(app), "--state", string(hangar.MachineSuspended), "--timeout", patience.String())
+	}
+	update(cache, hangar.AutostopSuspend)
+	w.await("Redis serves", func() error { _, err := w.local("redis-cli", "-h", w.own[cache], "PING"); return err })
+	subscriber := exec.CommandContext(t.Context(), "redis-cli", "-h", w.own[cache], "SUBSCRIBE", "news")
+	connected := begin(t, subscriber)
+	connected.shows(t, "subscribe")
+	began := w.shown(cache).InstanceID
+	update(store, hangar.AutostopSuspend)
+	suspended(store)
+	if now := w.shown(cache); now.State != hangar.MachineStarted || now.InstanceID != began || now.Events[0].Type == hangar.EventSuspend {
+		t.Errorf("a Machine with a client is %s, and its last event is %+v", now.State, now.Events[0])
+	}
+	if out := w.mustLocal(t, "redis-cli", "-h", w.own[cache], "PUBLISH", "news", "extra"); out != "1\n" {
+		t.Errorf("%q clients are still connected", out)
+	}
+	connected.shows(t, "extra")
+	if err := subscriber.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	suspended(cache)
+	if out := w.mustLocal(t, w.curl(store, "/kept/")...); out != "kept\n" {
+		t.Errorf("the page is %q", out)
+	}
+	for _, app := range []hangar.AppName{store, cache} {
+		update(app, hangar.AutostopOff)
+	}
+	w.await("both serve again", func() error {
+		_, err := w.local("redis-cli", "-h", w.own[cache], "PING")
+		if err == nil {
+			_, err = w.local(w.curl(store, "/kept/")...)
+		}
+		return err
+	})
 }
 
 // wireGuard: a computer that is connected to the near server reaches Machines of the far one, by name and by address.
@@ -274,8 +335,43 @@ func (w *clients) wireGuard(t *testing.T) {
 	if out := runs("curl", "--silent", "--show-error", "--fail", "--resolve", host+":80:"+w.machines[store].PrivateIP.String(), "http://"+host+"/kept/"); out != "kept\n" {
 		t.Errorf("the page is %q", out)
 	}
+	t.Run("SSH", func(t *testing.T) { w.ssh(t, laptop) })
 	w.near.run("wireguard", "remove", "personal", "laptop")
 	if laptop.Reaches(t.Context(), net.JoinHostPort(m.PrivateIP.String(), "6379"), time.Second) {
 		t.Error("a peer that was removed reaches the Machine")
+	}
+}
+
+// ssh signs in to the Machine of the far server with OpenSSH, with a certificate that the near one has issued.
+func (w *clients) ssh(t *testing.T, laptop *peertest.Peer) {
+	org, err := w.near.client().Org(t.Context(), hangar.OrgPersonal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := graphql.Client{URL: w.near.url(), Token: w.near.token()}.Certificate(t, string(org.ID), "root")
+	m := w.machines[cache]
+	dir := t.TempDir()
+	want := randomFile(t, filepath.Join(dir, "sent"), 4<<20)
+	runs := func(stdin string, command ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Stdin = strings.NewReader(stdin)
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		if err := laptop.Inside(cmd.Start); err != nil { // a child is in the namespace of the thread that starts it
+			t.Fatal(err)
+		}
+		err := cmd.Wait()
+		return out.String(), err
+	}
+	batch := fmt.Sprintf("put %s/sent /tmp/sent\nget /tmp/sent %s/back\n", dir, dir)
+	if out, err := runs(batch, append(append([]string{"sftp", "-b", "-"}, root.Options()...), "root@["+m.PrivateIP.String()+"]")...); err != nil {
+		t.Fatalf("sftp: %v\n%s", err, out)
+	}
+	if got := sumOf(t, filepath.Join(dir, "back")); got != want {
+		t.Errorf("the file has come back as %s, not %s", got, want)
+	}
+	in := append(append([]string{"ssh"}, root.Options()...), "root@"+m.PrivateIP.String())
+	if out, err := runs("", append(in, "cat /etc/hostname; sha256sum </tmp/sent")...); err != nil || !strings.HasPrefix(out, string(m.ID)+"\n"+want) {
+		t.Errorf("ssh: %q, %v", out, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -47,6 +48,7 @@ const (
 	cache hangar.AppName = "cache" // Redis
 	live  hangar.AppName = "live"  // Node.js
 	data  hangar.AppName = "data"  // PostgreSQL
+	zone  hangar.AppName = "zone"  // Unbound
 )
 
 // TestClients: real clients use real programs in Machines through a server that does not have these Machines, by its
@@ -65,6 +67,7 @@ func TestClients(t *testing.T) {
 	t.Run("Redis", w.redis)
 	t.Run("commands", w.commands)
 	t.Run("asleep", w.asleep)
+	t.Run("idle", w.idle)
 	t.Run("WireGuard", w.wireGuard)
 	if short {
 		return
@@ -74,17 +77,19 @@ func TestClients(t *testing.T) {
 	t.Run("WebSocket", w.webSocket)
 	w.runs(data, software.PostgreSQL(), "5432:5432/tcp:pg_tls")
 	t.Run("PostgreSQL", w.postgres)
+	w.runs(zone, software.Unbound(), "53:53/udp", "53:53/tcp")
+	t.Run("DNS", w.dns)
 }
 
-// startClients starts a platform whose second server alone gets Machines. Addresses that Apps have to themselves lead from
-// this machine to the first.
+// startClients starts a platform whose first server alone gets Machines. Addresses that Apps have to themselves lead from
+// this machine to the last, which of two servers and of more than three does not hold the state.
 func startClients(t *testing.T) *clients {
 	t.Helper()
 	c := newCluster(t)
 	pool := c.net + ".128/28"
 	c.flags = "--http3 --ipv4-pool " + pool
 	c.up(fromEnv(t, "CLUSTER_SERVERS", 3))
-	w := &clients{cluster: c, near: c.servers[0], far: c.servers[1], machines: map[hangar.AppName]*hangar.Machine{}, own: map[hangar.AppName]string{}}
+	w := &clients{cluster: c, near: c.servers[len(c.servers)-1], far: c.servers[0], machines: map[hangar.AppName]*hangar.Machine{}, own: map[hangar.AppName]string{}}
 	for _, s := range c.servers {
 		if s != w.far {
 			w.near.run("host", "cordon", string(s.id()))
@@ -418,5 +423,31 @@ func (w *clients) postgres(t *testing.T) {
 	}
 	if out := must(nil, "COPY (SELECT * FROM loaded ORDER BY n) TO STDOUT"); out != table.String() {
 		t.Errorf("%d bytes of %d come back, or others", len(out), table.Len())
+	}
+}
+
+// dns asks a name server by UDP and by TCP, from many ports at once.
+func (w *clients) dns(t *testing.T) {
+	for _, network := range []string{"udp", "tcp"} {
+		resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(w.own[zone], "53"))
+		}}
+		ask := func() error {
+			found, err := resolver.LookupNetIP(t.Context(), "ip4", "answer.test.")
+			if err == nil && (len(found) != 1 || found[0].String() != "192.0.2.7") {
+				err = fmt.Errorf("the answer is %v", found)
+			}
+			return err
+		}
+		w.await("Unbound answers by "+network, ask)
+		var clients sync.WaitGroup
+		for range 50 {
+			clients.Go(func() {
+				if err := ask(); err != nil {
+					t.Errorf("%s: %v", network, err)
+				}
+			})
+		}
+		clients.Wait()
 	}
 }

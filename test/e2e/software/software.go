@@ -126,6 +126,29 @@ chmod 755 /usr/local/bin/serve /usr/local/bin/pg
 	}
 }
 
+// Unbound answers on port 53, by UDP and TCP, that answer.test is at 192.0.2.7.
+func Unbound() debian.Recipe {
+	const setup = `
+cat >/etc/unbound/serve.conf <<'END'
+server:
+	interface: 0.0.0.0
+	interface: ::0
+	access-control: 0.0.0.0/0 allow
+	access-control: ::0/0 allow
+	chroot: ""
+	username: ""
+	pidfile: ""
+	use-syslog: no
+	local-zone: "test." static
+	local-data: "answer.test. A 192.0.2.7"
+END
+`
+	return debian.Recipe{
+		Packages: []string{"unbound"}, Version: "unbound -V | sed -n '1s/Version //p'", Setup: setup,
+		Config: v1.Config{Cmd: []string{"unbound", "-d", "-c", "/etc/unbound/serve.conf"}, Env: Path},
+	}
+}
+
 //go:embed serve.cjs
 var serve string
 
