@@ -17,17 +17,13 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/daemon"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // build makes an image of Debian packages.
 func build(t *testing.T, r debian.Recipe) v1.Image {
 	t.Helper()
-	b, err := debian.New(t.Context(), cacheDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	img, err := b.Build(t.Context(), r)
+	img, err := software.Builder(t).Build(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}

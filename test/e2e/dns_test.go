@@ -17,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // resolvers is a Debian system with the resolvers of glibc and musl, and dig.
@@ -26,7 +27,7 @@ func (p *platform) resolvers(t *testing.T) string {
 		Packages: []string{"bind9-dnsutils", "musl-tools"},
 		Setup:    write("resolve.c", "/src/resolve.c") + "musl-gcc -static -o /usr/local/bin/resolve-musl /src/resolve.c\n",
 		Version:  "dig -v 2>&1",
-		Config:   v1.Config{Cmd: []string{"sleep", "infinity"}, Env: path},
+		Config:   v1.Config{Cmd: []string{"sleep", "infinity"}, Env: software.Path},
 	})
 	return p.push(t, img, "resolvers:1")
 }

@@ -17,13 +17,14 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // shell is a Debian system that sleeps.
 func (p *platform) shell(t *testing.T, name string) *machine {
 	t.Helper()
 	img := build(t, debian.Recipe{Packages: []string{"base-files"}, Version: "cat /etc/debian_version", Config: v1.Config{
-		Cmd: []string{"sleep", "infinity"}, Env: append(path, "GREETING=hello"), WorkingDir: "/var/lib", User: "daemon",
+		Cmd: []string{"sleep", "infinity"}, Env: append(software.Path, "GREETING=hello"), WorkingDir: "/var/lib", User: "daemon",
 	}})
 	return p.run(t, name, hangar.MachineConfig{Image: p.push(t, img, "shell:1")})
 }

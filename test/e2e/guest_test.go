@@ -12,6 +12,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/daemon"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // TestGuest: the environment of the programs of a Machine, before and after a suspend.
@@ -27,7 +28,7 @@ func TestGuest(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("environment", func(t *testing.T) {
-		want := map[string]string{"HOME": "/root", "MINE": "config", "PATH": strings.TrimPrefix(path[0], "PATH=")}
+		want := map[string]string{"HOME": "/root", "MINE": "config", "PATH": strings.TrimPrefix(software.Path[0], "PATH=")}
 		for name, value := range map[string]string{
 			"APP_NAME": "e2e", "MACHINE_ID": string(m.ref.ID), "ALLOC_ID": string(m.ref.ID), "MACHINE_VERSION": string(now.InstanceID),
 			"REGION": "loc", "IMAGE_REF": p.reference("guest:1"), "PRIVATE_IP": m.ip, "PROCESS_GROUP": "worker", "VM_MEMORY_MB": "512",

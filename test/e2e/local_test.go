@@ -12,25 +12,18 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // debianMachine runs a Debian system with curl. Its main process runs as root the commands written
 // to /do, and leaves their output in /done: unlike a command of exec, it continues after a suspend.
 func debianMachine(t *testing.T, p *platform, name string, alter func(*hangar.MachineConfig)) *machine {
 	t.Helper()
-	builder, err := debian.New(t.Context(), cacheDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := builder.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	builder := software.Builder(t)
 	img, err := builder.Build(t.Context(), debian.Recipe{
 		Packages: []string{"curl", "procps", "iproute2"}, Version: "curl --version | head -1",
 		Setup:  "echo '192.0.2.7 legacy-database' >/etc/hosts\nchmod 755 /root",
-		Config: v1.Config{Env: path, Cmd: []string{"sh", "-c", `while :; do if [ -e /do ]; then mv /do /doing; sh /doing >/doing.out 2>&1; echo "exit $?" >>/doing.out; mv /doing.out /done; fi; sleep 0.02; done`}},
+		Config: v1.Config{Env: software.Path, Cmd: []string{"sh", "-c", `while :; do if [ -e /do ]; then mv /do /doing; sh /doing >/doing.out 2>&1; echo "exit $?" >>/doing.out; mv /doing.out /done; fi; sleep 0.02; done`}},
 	})
 	if err != nil {
 		t.Fatal(err)

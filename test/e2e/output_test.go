@@ -10,6 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/test/daemon"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // lastWords is a program that, after a signal, continues quietly for a moment, and then prints much
@@ -26,7 +27,7 @@ exit 3`
 func TestLastWordsWhileTheDaemonIsDown(t *testing.T) {
 	p := start(t)
 	img := build(t, debian.Recipe{Packages: []string{"base-files"}, Version: "cat /etc/debian_version", Config: v1.Config{
-		Cmd: []string{"sh", "-c", lastWords}, Env: path,
+		Cmd: []string{"sh", "-c", lastWords}, Env: software.Path,
 	}})
 	ref := p.push(t, img, "last-words:1")
 	kept := p.run(t, "kept", hangar.MachineConfig{Image: ref, Restart: &hangar.RestartConfig{Policy: hangar.RestartNo}})

@@ -4,7 +4,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/ociimage"
 	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 //go:embed testdata
@@ -79,8 +79,6 @@ func write(source, to string) string {
 	}
 	return fmt.Sprintf("mkdir -p %s\ncat >%s <<'END OF FILE'\n%s\nEND OF FILE\n", filepath.Dir(to), to, strings.TrimRight(string(b), "\n"))
 }
-
-var path = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 // counts is a session with a program of testdata that counts requests.
 func counts(t *testing.T, m *machine) session {
@@ -172,7 +170,7 @@ touch /etc/removed-later
 		recipe: debian.Recipe{
 			Packages: []string{"base-files", "libcap2-bin"}, Version: "cat /etc/debian_version",
 			Setup:  write("lines.pl", "/app/lines.pl") + write("listing.sh", "/app/listing.sh") + setup + "rm -rf /etc/removed-later /usr/share/common-licenses/BSD\nsh /app/listing.sh >/listing\n",
-			Config: v1.Config{Cmd: []string{"perl", "/app/lines.pl"}, Env: path},
+			Config: v1.Config{Cmd: []string{"perl", "/app/lines.pl"}, Env: software.Path},
 		},
 		serves: func(t *testing.T, m *machine) {
 			t.Helper()
@@ -201,27 +199,10 @@ touch /etc/removed-later
 }
 
 func nginx() program {
-	const site = `
-cat >/etc/nginx/sites-available/default <<'END'
-server {
-	listen 80;
-	listen [::]:80;
-	root /var/www/html;
-	keepalive_timeout 1h;
-	location = /status { stub_status; }
-}
-END
-seq 1 50000 >/var/www/html/numbers.txt
-ln -sf /dev/stdout /var/log/nginx/access.log
-ln -sf /dev/stderr /var/log/nginx/error.log
-`
 	requests := regexp.MustCompile(`\n \d+ \d+ (\d+) \n`)
 	return program{
-		title: "nginx",
-		recipe: debian.Recipe{
-			Packages: []string{"nginx"}, Version: "nginx -v 2>&1 | cut -d/ -f2 | cut -d' ' -f1", Setup: site,
-			Config: v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: path, StopSignal: "SIGQUIT"},
-		},
+		title:  "nginx",
+		recipe: software.Nginx(),
 		serves: func(t *testing.T, m *machine) {
 			t.Helper()
 			if body := m.serves(t, 80, "/numbers.txt"); len(body) != 288894 || !strings.HasSuffix(body, "\n50000\n") {
@@ -266,15 +247,9 @@ ln -sf /dev/stderr /var/log/nginx/error.log
 
 func redis() program {
 	return program{
-		title: "Redis",
-		recipe: debian.Recipe{
-			Packages: []string{"redis-server"}, Version: "redis-server --version | sed 's/.* v=\\([^ ]*\\).*/\\1/'", Setup: "chown redis /var/lib/redis",
-			Config: v1.Config{
-				Entrypoint: []string{"redis-server"}, Env: path, User: "redis", WorkingDir: "/var/lib/redis",
-				Cmd: []string{"--protected-mode", "no", "--bind", "*", "-::*", "--save", "3600", "1"},
-			},
-		},
-		keeps: true,
+		title:  "Redis",
+		recipe: software.Redis(),
+		keeps:  true,
 		serves: func(t *testing.T, m *machine) {
 			t.Helper()
 			dial(t, m.addr(6379))
@@ -333,24 +308,12 @@ func redis() program {
 }
 
 func postgres() program {
-	const setup = `
-cluster=$(echo /etc/postgresql/*/main)
-printf 'host all all all trust\nlocal all all trust\n' >"$cluster/pg_hba.conf"
-printf "listen_addresses = '*'\nlogging_collector = off\n" >>"$cluster/postgresql.conf"
-version=$(basename "$(dirname "$cluster")")
-printf '#!/bin/sh\nexec /usr/lib/postgresql/%s/bin/postgres -D %s\n' "$version" "$cluster" >/usr/local/bin/serve
-printf '#!/bin/sh\ntool=$1\nshift\nexec /usr/lib/postgresql/%s/bin/$tool "$@"\n' "$version" >/usr/local/bin/pg
-chmod 755 /usr/local/bin/serve /usr/local/bin/pg
-`
 	psql := func(m *machine) []string {
 		return []string{"psql", "--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--set", "ON_ERROR_STOP=1", "--host", m.ip, "--username", "postgres"}
 	}
 	return program{
-		title: "PostgreSQL",
-		recipe: debian.Recipe{
-			Packages: []string{"postgresql"}, Version: "pg postgres --version | cut -d' ' -f3", Setup: setup,
-			Config: v1.Config{Cmd: []string{"serve"}, Env: append(path, "PGUSER=postgres"), User: "postgres", StopSignal: "SIGINT"},
-		},
+		title:    "PostgreSQL",
+		recipe:   software.PostgreSQL(),
 		keeps:    true,
 		memoryMB: 512,
 		serves: func(t *testing.T, m *machine) {
@@ -417,7 +380,7 @@ func python() program {
 		title: "Python",
 		recipe: debian.Recipe{
 			Packages: []string{"python3", "^libpython3[.][0-9]+-testsuite$"}, Version: "python3 --version | cut -d' ' -f2", Setup: write("count.py", "/app/count.py"),
-			Config: v1.Config{Cmd: []string{"python3", "/app/count.py"}, Env: path},
+			Config: v1.Config{Cmd: []string{"python3", "/app/count.py"}, Env: software.Path},
 		},
 		memoryMB: 512,
 		serves:   saysAfterCount("python 3."),
@@ -458,7 +421,7 @@ func node() program {
 		title: "Node.js",
 		recipe: debian.Recipe{
 			Packages: []string{"nodejs"}, Version: "node --version | cut -dv -f2", Setup: write("count.mjs", "/app/count.mjs") + write("check.test.mjs", "/app/check.test.mjs"),
-			Config: v1.Config{Cmd: []string{"node", "/app/count.mjs"}, Env: path},
+			Config: v1.Config{Cmd: []string{"node", "/app/count.mjs"}, Env: software.Path},
 		},
 		memoryMB: 512,
 		serves:   saysAfterCount("node v"),
@@ -479,7 +442,7 @@ func java() program {
 		recipe: debian.Recipe{
 			Packages: []string{"default-jre-headless", "ecj"}, Version: `java -version 2>&1 | sed -n 's/.*version "\(.*\)".*/\1/p'`,
 			Setup:  write("Count.java", "/app/Count.java") + write("Check.java", "/app/Check.java") + "cd /app\necj -17 -proc:none -nowarn Count.java Check.java\n",
-			Config: v1.Config{Cmd: []string{"java", "-Xmx128m", "-cp", "/app", "Count"}, Env: path},
+			Config: v1.Config{Cmd: []string{"java", "-Xmx128m", "-cp", "/app", "Count"}, Env: software.Path},
 		},
 		memoryMB: 768,
 		serves:   saysAfterCount("java "),
@@ -495,16 +458,6 @@ func java() program {
 			}
 		},
 	}
-}
-
-// cacheDir is where images are kept between runs.
-func cacheDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "hangar-e2e")
 }
 
 // config is how a program is run.

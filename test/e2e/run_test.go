@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/test/e2e/debian"
+	"github.com/hangar-platform/hangar/test/e2e/software"
 )
 
 // short bounds the tests to what every change must pass.
@@ -41,15 +41,7 @@ func cycles(t *testing.T, full, bounded int) int {
 // everything that may happen to a Machine.
 func TestPrograms(t *testing.T) {
 	p := start(t)
-	builder, err := debian.New(t.Context(), cacheDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := builder.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	builder := software.Builder(t)
 	table := report{release: builder.Release()}
 	all := programs()
 	for i := range all {

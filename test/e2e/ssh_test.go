@@ -3,15 +3,10 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,28 +21,18 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/wireguard/peertest"
 	"github.com/hangar-platform/hangar/test/daemon"
+	"github.com/hangar-platform/hangar/test/e2e/graphql"
 )
 
 // graphql calls an operation as existing clients do, and decodes its data.
 func (p *platform) graphql(t *testing.T, query string, input, into any) {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"query": query, "variables": map[string]any{"input": input}})
-	check(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.d.Addr()+"/graphql", bytes.NewReader(body))
-	check(t, err)
-	req.Header.Set("Authorization", "Bearer "+p.d.Token())
-	res, err := http.DefaultClient.Do(req)
-	check(t, err)
-	defer res.Body.Close()
-	var answer struct {
-		Data   json.RawMessage
-		Errors []struct{ Message string }
-	}
-	check(t, json.NewDecoder(res.Body).Decode(&answer))
-	if len(answer.Errors) > 0 {
-		t.Fatalf("%s: %+v", query, answer.Errors)
-	}
-	check(t, json.Unmarshal(answer.Data, into))
+	p.existing().Call(t, query, input, into)
+}
+
+// existing is how existing clients call the platform.
+func (p *platform) existing() graphql.Client {
+	return graphql.Client{URL: p.d.URL(), Token: p.d.Token()}
 }
 
 // orgID is the id by which existing clients name an organization.
@@ -81,53 +66,10 @@ func (p *platform) graphqlPeer(t *testing.T, org hangar.OrgSlug, name string) (*
 	return peertest.Start(t, config), at.Peerip
 }
 
-// credential is a key with a certificate, in files of OpenSSH.
-type credential struct {
-	dir    string
-	signer ssh.Signer
-}
-
 // certificate has one issued as existing clients do.
-func (p *platform) certificate(t *testing.T, org hangar.OrgSlug, principals ...string) credential {
+func (p *platform) certificate(t *testing.T, org hangar.OrgSlug, principals ...string) graphql.Credential {
 	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	check(t, err)
-	key, err := ssh.NewPublicKey(public)
-	check(t, err)
-	var made struct{ IssueCertificate struct{ Certificate string } }
-	p.graphql(t, `mutation($input: IssueCertificateInput!) { issueCertificate(input: $input) { certificate key } }`,
-		map[string]any{"organizationId": p.orgID(t, org), "principals": principals, "validHours": 1, "publicKey": string(ssh.MarshalAuthorizedKey(key))}, &made)
-	parsed, _, _, _, err := ssh.ParseAuthorizedKey([]byte(made.IssueCertificate.Certificate))
-	check(t, err)
-	plain, err := ssh.NewSignerFromKey(private)
-	check(t, err)
-	signer, err := ssh.NewCertSigner(parsed.(*ssh.Certificate), plain)
-	check(t, err)
-	c := credential{dir: t.TempDir(), signer: signer}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	check(t, err)
-	check(t, os.WriteFile(filepath.Join(c.dir, "key"), pem.EncodeToMemory(block), 0o600))
-	check(t, os.WriteFile(filepath.Join(c.dir, "key-cert.pub"), []byte(made.IssueCertificate.Certificate+"\n"), 0o600))
-	return c
-}
-
-// options are those of ssh and sftp.
-func (c credential) options() []string {
-	return []string{
-		"-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=accept-new", "-o", "ConnectTimeout=30",
-		"-o", "UserKnownHostsFile=" + filepath.Join(c.dir, "known"), "-i", filepath.Join(c.dir, "key"),
-	}
-}
-
-// client signs in as a client of this process.
-func (c credential) client(conn net.Conn, user string) (*ssh.Client, error) {
-	signed, channels, requests, err := ssh.NewClientConn(conn, "machine", &ssh.ClientConfig{
-		User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(c.signer)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return ssh.NewClient(signed, channels, requests), nil
+	return p.existing().Certificate(t, p.orgID(t, org), principals...)
 }
 
 // runs runs a program on the computer of a peer.
@@ -157,8 +99,8 @@ func TestSSH(t *testing.T) {
 	}
 	laptop, peerIP := p.graphqlPeer(t, hangar.OrgPersonal, "laptop")
 	root := p.certificate(t, hangar.OrgPersonal, "root", "redis")
-	in := func(c credential, user string, m *machine, more ...string) []string {
-		return append(append([]string{"ssh"}, append(c.options(), "-l", user)...), append([]string{m.ip}, more...)...)
+	in := func(c graphql.Credential, user string, m *machine, more ...string) []string {
+		return append(append([]string{"ssh"}, append(c.Options(), "-l", user)...), append([]string{m.ip}, more...)...)
 	}
 
 	for name, test := range map[string]struct {
@@ -187,7 +129,7 @@ func TestSSH(t *testing.T) {
 			local := filepath.Join(t.TempDir(), "f")
 			content := bytes.Repeat([]byte(name), 100_000)
 			check(t, os.WriteFile(local, content, 0o644))
-			command := append([]string{"sftp", "-b", "-"}, append(root.options(), "root@["+to.ip+"]")...)
+			command := append([]string{"sftp", "-b", "-"}, append(root.Options(), "root@["+to.ip+"]")...)
 			if _, code := runs(t, laptop, fmt.Sprintf("put %s /f\nrename /f /g\nget /g %s.back\n", local, local), command...); code != 0 {
 				t.Errorf("%s: exit code %d", name, code)
 			}
@@ -226,7 +168,7 @@ func TestSSH(t *testing.T) {
 	})
 	t.Run("forwarding", func(t *testing.T) {
 		dial(t, m.addr(6379))
-		out, _ := runs(t, laptop, "PING\r\nQUIT\r\n", append([]string{"ssh"}, append(root.options(), "-W", "localhost:6379", "root@"+m.ip)...)...)
+		out, _ := runs(t, laptop, "PING\r\nQUIT\r\n", append([]string{"ssh"}, append(root.Options(), "-W", "localhost:6379", "root@"+m.ip)...)...)
 		if out != "+PONG\r\n+OK\r\n" {
 			t.Errorf("redis answers %q", out)
 		}
@@ -239,10 +181,10 @@ func TestSSH(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		for what, c := range map[string]struct {
-			credential
+			graphql.Credential
 			user string
 		}{"the certificate of another organization": {p.certificate(t, "acme", "root"), "root"}, "another user": {root, "daemon"}} {
-			if out, code := runs(t, laptop, "", in(c.credential, c.user, m, "echo in")...); code != 255 || out != "" {
+			if out, code := runs(t, laptop, "", in(c.Credential, c.user, m, "echo in")...); code != 255 || out != "" {
 				t.Errorf("%s: exit code %d, %q", what, code, out)
 			}
 		}
@@ -255,7 +197,7 @@ func TestSSH(t *testing.T) {
 	t.Run("tunnel", func(t *testing.T) {
 		conn, err := p.c.DialMachine(t.Context(), bare.ref, hangar.MachineSSHPort)
 		check(t, err)
-		client, err := root.client(conn, "root")
+		client, err := root.Dial(conn, "root")
 		check(t, err)
 		defer client.Close()
 		if session, err := client.NewSession(); err != nil || session.RequestSubsystem("sftp") != nil {
@@ -279,11 +221,11 @@ func TestSSH(t *testing.T) {
 }
 
 // terminal has a size, which changes.
-func terminal(t *testing.T, from *peertest.Peer, c credential, m *machine) {
+func terminal(t *testing.T, from *peertest.Peer, c graphql.Credential, m *machine) {
 	t.Helper()
 	conn, err := from.DialContext(t.Context(), "tcp", m.addr(hangar.MachineSSHPort))
 	check(t, err)
-	client, err := c.client(conn, "root")
+	client, err := c.Dial(conn, "root")
 	check(t, err)
 	defer client.Close()
 	session, err := client.NewSession()
