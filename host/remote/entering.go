@@ -22,7 +22,7 @@ type serviceConn struct {
 
 var _ hangar.EnteringConn = (*serviceConn)(nil)
 
-// EnterMachine implements hangar.EnteringConn. A host that does not answer in a second ends the
+// EnterMachine implements hangar.EnteringConn. A host that does not answer in time ends the
 // connection.
 func (c *serviceConn) EnterMachine() (leave func(), err error) {
 	c.settle(c.gate.silent.abandon) // the Machine answered an earlier one before the host did
@@ -42,7 +42,7 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 		return nil, err
 	}
 	c.sendAhead(appendFrame(nil, kindEnter, payload))
-	c.patience = time.AfterFunc(enterTimeout, func() {
+	c.patience = time.AfterFunc(c.gate.timeout, func() {
 		if c.settle(c.gate.silent.fail) {
 			c.fail(c.gate.unreachable(errSilent))
 			c.end()
@@ -103,7 +103,7 @@ func (c *serviceConn) settle(report func()) bool {
 }
 
 // answerWithin is how long the answer to an entry may wait for the first bytes of the Machine's, to
-// be sent with them. It is far less than enterTimeout.
+// be sent with them. It is far less than DefaultEnterTimeout.
 const answerWithin = 50 * time.Millisecond
 
 // visitor is the request that is in a Machine over one connection of the edge on another host.
