@@ -11,7 +11,9 @@ import (
 )
 
 // entering is a connection from another host, over which requests enter, and the program's end of it.
-func entering(tb testing.TB, d *door) (w *world, caller hangar.EnteringConn, program *net.TCPConn) {
+func entering(
+	tb testing.TB, d *door, newWorld func(testing.TB, hangar.Agent, hangar.MachineGate) *world,
+) (w *world, caller hangar.EnteringConn, program *net.TCPConn) {
 	tb.Helper()
 	hostEnd, program := tcpPair(tb)
 	s := &stub{id: other, enter: d.enter, dial: func(context.Context, int) (net.Conn, error) { return hostEnd, nil }}
@@ -47,7 +49,7 @@ func says(tb testing.TB, from, to net.Conn, text string) {
 
 func TestEnterOverConnection(t *testing.T) {
 	d := &door{}
-	w, caller, program := entering(t, d)
+	w, caller, program := entering(t, d, newWorld)
 	for range 5 {
 		leave := enter(t, caller)
 		says(t, caller, program, "request")
@@ -73,7 +75,7 @@ func TestEnterOverConnection(t *testing.T) {
 
 func TestRefusedOverConnection(t *testing.T) {
 	d := &door{limit: 1}
-	w, caller, program := entering(t, d)
+	w, caller, program := entering(t, d, newWorld)
 	leave, err := w.gate().EnterMachine(hangar.MachineRef{ID: "1"}, 80)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +103,7 @@ func TestRefusedOverConnection(t *testing.T) {
 // the Machine has got anything. Others are not sent to it.
 func TestSilentOverConnection(t *testing.T) {
 	d := &door{}
-	w, caller, _ := entering(t, d)
+	w, caller, _ := entering(t, d, newHastyWorld)
 	stuck := make(chan struct{})
 	d.setStuck(stuck)
 	enter(t, caller)
@@ -121,7 +123,7 @@ func TestSilentOverConnection(t *testing.T) {
 // TestHostLostOverConnection: the end of all connections is the end of all visits.
 func TestHostLostOverConnection(t *testing.T) {
 	d := &door{}
-	w, caller, program := entering(t, d)
+	w, caller, program := entering(t, d, newWorld)
 	leave := enter(t, caller)
 	says(t, caller, program, "request")
 	w.line.cut()
