@@ -203,7 +203,7 @@ func TestResumeThatCannotBeRecorded(t *testing.T) {
 	used := filepath.Join(r.dir, "machines", string(ref.ID), "used")
 	r.must(os.Mkdir(used, 0o700))
 	r.must(unix.Mount("tmpfs", used, "tmpfs", 0, ""))
-	unmount := sync.OnceValue(func() error { return unix.Unmount(used, 0) })
+	unmount := sync.OnceValue(func() error { return unix.Unmount(used, unix.MNT_DETACH) }) // the store may be looking into it
 	t.Cleanup(func() { r.must(unmount()) })
 	again := make(chan struct{})
 	hit := sync.OnceFunc(func() { close(again) })
