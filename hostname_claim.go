@@ -9,7 +9,7 @@ import (
 )
 
 // HostnameProof is what proves that an App may have a Hostname; empty: nothing has yet. See
-// ADR 0033.
+// ADR 33.
 type HostnameProof string
 
 // The proofs, from the strongest to the weakest.

@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// claimState is how sure it is that an App may have a Hostname; see ADR 0033.
+// claimState is how sure it is that an App may have a Hostname; see ADR 33.
 //
 //	           stray                       removed, due
 //	        ┌────────────► pending ──────────────────────► (none)

@@ -3,7 +3,7 @@
 //
 // A Handler answers for a host, and a Directory has the agents and gates of all: that of its own
 // host in process, those of others as clients of their Handlers. Calls are requests of HTTP/2
-// over mutual TLS, whose bodies are frames; see ADR 0053. The caller is known by the verified
+// over mutual TLS, whose bodies are frames; see ADR 53. The caller is known by the verified
 // certificate, which names a host.
 //
 // Promises. An error keeps its code, its reason and its message; causes stay in the log of their
