@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -419,7 +420,7 @@ func (f *fakeHost) Room(context.Context) (hangar.HostRoom, error) {
 	if f.down {
 		return hangar.HostRoom{}, errDown
 	}
-	room := hangar.HostRoom{Region: f.host.Region, Memory: f.host.Memory, Free: f.host.Memory, Volumes: 100 << 30}
+	room := hangar.HostRoom{Region: f.host.Region, Memory: f.host.Memory, Free: f.host.Memory, Volumes: int64(cmp.Or(f.volumes.room, 100)) << 30}
 	for _, m := range f.machines {
 		if !m.State.AtRest() {
 			room.Free -= int64(m.Config.Guest.MemoryMB) << 20

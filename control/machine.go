@@ -101,7 +101,7 @@ func (m *Machines) create(
 		return nil, err
 	}
 	ask := hangar.MachineAsk{App: app.ID, Guest: *in.Config.Guest, Image: in.Config.ImageName()}
-	market := placement.New(hosts, load, id, ask, m.hosts.bid)
+	market := placement.New(hosts, load, string(id), ask, m.hosts.bid)
 	var r *claim
 	for host := range market.Hosts(ctx) {
 		switch {

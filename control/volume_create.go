@@ -1,11 +1,9 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/placement"
@@ -27,7 +25,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	if rec.Deleting {
 		return nil, tenants.AppIsGoing(app)
 	}
-	hosts, err := v.volumeHosts(ctx, rec, &in)
+	hosts, load, err := v.volumeHosts(ctx, rec, &in)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +41,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	if err := v.claim(ctx, rec, &spec); err != nil {
 		return nil, err
 	}
-	row, err := v.createOn(ctx, hosts, spec)
+	row, err := v.createOn(ctx, placement.New(hosts, load, string(spec.ID), askFor(&spec), v.hosts.bid), spec)
 	if err != nil {
 		v.unclaim(ctx, spec.ID, err)
 		return nil, err
@@ -111,11 +109,20 @@ func (v *Volumes) undo(ctx context.Context, row *hangar.VolumeRow) {
 	v.rows.tell(ctx, gone)
 }
 
+// askFor is what hosts are asked to bid for.
+func askFor(spec *hangar.VolumeSpec) hangar.MachineAsk {
+	ask := hangar.MachineAsk{App: spec.AppID, Volume: int64(spec.SizeGB) << 30}
+	if spec.Compute != nil {
+		ask.Guest = *spec.Compute
+	}
+	return ask
+}
+
 // createOn asks hosts in turn to make a volume. A host that lacks the room, or the snapshot
 // to restore, is passed over.
-func (v *Volumes) createOn(ctx context.Context, hosts []hangar.Host, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
-	var refusals []error
-	for _, host := range hosts {
+func (v *Volumes) createOn(ctx context.Context, market *placement.Market, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
+	elsewhere := false // the snapshot is not where there would be room
+	for host := range market.Hosts(ctx) {
 		agent, err := v.hosts.agent(host.ID)
 		if err == nil {
 			var row *hangar.VolumeRow
@@ -123,26 +130,20 @@ func (v *Volumes) createOn(ctx context.Context, hosts []hangar.Host, spec hangar
 				return row, nil
 			}
 		}
-		switch reason := hangar.ReasonOf(err); {
-		case hangar.NoRoom(err), reason == hangar.ReasonSnapshotNotFound && spec.Snapshot != "", agent == nil:
-			refusals = append(refusals, err)
+		switch {
+		case hangar.NoRoom(err), agent == nil:
+			market.Refuse(host.ID, err)
+		case hangar.ReasonOf(err) == hangar.ReasonSnapshotNotFound && spec.Snapshot != "":
+			elsewhere = true
 		default:
 			return nil, err
 		}
 	}
 	// That a snapshot is not there says less than that there is no room where it is.
-	slices.SortStableFunc(refusals, func(a, b error) int { return cmp.Compare(notFoundLast(a), notFoundLast(b)) })
-	if hangar.ReasonOf(refusals[0]) == hangar.ReasonSnapshotNotFound {
+	if elsewhere && !market.Refused() {
 		return nil, badRegion("snapshot %s cannot be restored in %q: the servers there do not have it", spec.Snapshot, spec.Region)
 	}
-	return nil, volumeRoom(refusals[0])
-}
-
-func notFoundLast(err error) int {
-	if hangar.CodeOf(err) == hangar.CodeNotFound {
-		return 1
-	}
-	return 0
+	return nil, volumeRoom(market.Err())
 }
 
 func badRegion(rule string, args ...any) error {
@@ -164,32 +165,32 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec h
 	return row, nil
 }
 
-// volumeHosts returns the hosts that may make a volume, in the order in which to ask them,
-// and completes the request by what the volume is made from.
-func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+// volumeHosts returns the hosts that may make a volume, with the load of each: those with the least
+// are asked first. It completes the request by what the volume is made from.
+func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) (hosts []hangar.Host, load map[hangar.HostID]int, err error) {
 	switch {
 	case in.Source != "":
-		return v.forkHosts(ctx, rec, in)
+		hosts, err = v.forkHosts(ctx, rec, in)
+		return hosts, nil, err
 	case in.Snapshot != "":
 		return v.restoreHosts(ctx, rec, in)
 	}
 	in.Region = regionFor(in.Region, v.hosts.regions())
-	hosts, err := v.hosts.hostsIn(in.Region)
-	if err != nil {
-		return nil, err
+	if hosts, err = v.hosts.hostsIn(in.Region); err != nil {
+		return nil, nil, err
 	}
 	rows, err := v.rows.volumesOf(ctx, rec.ID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Volumes of one name are for Machines that stand in for each other.
-	load := map[hangar.HostID]int{}
+	load = map[hangar.HostID]int{}
 	for _, row := range rows {
 		if row.Volume.Name == in.Name && !row.Volume.State.Gone() {
 			load[row.Volume.Host]++
 		}
 	}
-	return placement.Order(hosts, load, string(hangar.NewVolumeID())), nil
+	return hosts, load, nil
 }
 
 // forkHosts is the host of the source, which alone has what is on it.
@@ -215,44 +216,38 @@ func (v *Volumes) forkHosts(ctx context.Context, rec tenants.AppRecord, in *hang
 	return []hangar.Host{{ID: source.Host, Region: source.Region}}, nil
 }
 
-// restoreHosts are the host that took the snapshot and then all others, which may have
+// restoreHosts are the host that took the snapshot, without any load, and all others, which may have
 // their snapshots in the same place.
-func (v *Volumes) restoreHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
+func (v *Volumes) restoreHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) (hosts []hangar.Host, load map[hangar.HostID]int, err error) {
 	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return snapshotIn(row, in.Snapshot) != nil })
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if row == nil {
-		return nil, hangar.SnapshotNotFound(in.Snapshot)
+		return nil, nil, hangar.SnapshotNotFound(in.Snapshot)
 	}
 	in.Region = regionFor(in.Region, append([]hangar.Region{row.Volume.Region}, v.hosts.regions()...))
-	hosts, err := v.hosts.hostsIn(in.Region)
-	if err != nil {
-		return nil, err
+	if hosts, err = v.hosts.hostsIn(in.Region); err != nil {
+		return nil, nil, err
 	}
 	snapshot := snapshotIn(row, in.Snapshot)
 	if snapshot == nil {
-		return nil, hangar.SnapshotNotFound(in.Snapshot)
+		return nil, nil, hangar.SnapshotNotFound(in.Snapshot)
 	}
 	if snapshot.State != hangar.SnapshotCreated {
-		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "snapshot %s cannot be restored: it is %s", snapshot.ID, snapshot.State)
+		return nil, nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "snapshot %s cannot be restored: it is %s", snapshot.ID, snapshot.State)
 	}
 	if err := in.CheckSource(snapshot.VolumeSize, row.Volume.Wanted); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	in.FSType = row.Volume.Wanted
-	hosts = slices.Clone(hosts)
-	slices.SortStableFunc(hosts, func(a, b hangar.Host) int {
-		return cmp.Compare(apart(a.ID, row.Volume.Host), apart(b.ID, row.Volume.Host))
-	})
-	return hosts, nil
-}
-
-func apart(a, b hangar.HostID) int {
-	if a == b {
-		return 0
+	load = map[hangar.HostID]int{}
+	for _, h := range hosts {
+		if h.ID != row.Volume.Host {
+			load[h.ID] = 1
+		}
 	}
-	return 1
+	return hosts, load, nil
 }
 
 func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {

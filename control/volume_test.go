@@ -211,6 +211,16 @@ func TestVolumePlacement(t *testing.T) {
 	_, err = p.Volumes().CreateVolume(admin(t), "web", hangar.VolumeCreate{Name: "d", Region: "mars"})
 	wantError(t, err, hangar.CodeInvalid, "")
 
+	// One that has died a moment ago is passed over.
+	large.volumes.room = 0
+	large.setDown(true)
+	if v := p.volume(t, "web", hangar.VolumeCreate{Name: "logs", SizeGB: 5}); v.Host != "aaaaaaaa" {
+		t.Errorf("placed %+v", v)
+	}
+	_, err = p.Volumes().CreateVolume(admin(t), "web", hangar.VolumeCreate{Name: "d", SizeGB: 20})
+	wantError(t, err, hangar.CodeConflict, hangar.ReasonVolumeCapacity)
+	large.setDown(false)
+
 	there := p.volume(t, "web", hangar.VolumeCreate{Region: "eur", SizeGB: 2})
 	s := p.snapshot(t, there.Ref())
 	for what, in := range map[string]hangar.VolumeCreate{"restored": {Snapshot: s.ID}, "copied": {Source: there.ID}} {

@@ -217,7 +217,11 @@ func (a *Agent) Bid(ctx context.Context, ask hangar.MachineAsk) (hangar.MachineB
 	if err != nil {
 		return hangar.MachineBid{}, err
 	}
-	bid := hangar.MachineBid{HostRoom: room, Image: a.o.Images.Holds(ask.Image)}
+	bid := hangar.MachineBid{HostRoom: room}
+	if ask.Volume > 0 && ask.Guest.CPUs == 0 {
+		return bid, nil
+	}
+	bid.Image = a.o.Images.Holds(ask.Image)
 	if bid.CPUs, err = a.machines.Bid(&ask.Guest); err != nil {
 		bid.Refusal = hangar.MessageOf(err)
 	}

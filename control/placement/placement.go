@@ -1,11 +1,14 @@
-// Package placement chooses hosts for Machines, as a market: hosts bid, and the best bid is tried
-// first.
+// Package placement chooses hosts for Machines and volumes, as a market: hosts bid, and the best bid
+// is tried first.
 //
 // Hosts with the fewest Machines of the App come first, so that it survives the loss of one, then
 // those in zones with the fewest, then those that hold the image, then those with the largest share
-// of memory left. A host that would refuse the Machine comes after all others. Bids promise nothing:
-// the host that is chosen takes the Machine or refuses it, and then the next is tried. Nothing waits
-// for room.
+// of memory left. Bids promise nothing: the host that is chosen takes the Machine or refuses it, and
+// then the next is tried. Nothing waits for room.
+//
+// For a volume, the hosts with the fewest volumes of its name come first, then those in zones with
+// the fewest, then those with the largest share of their disk left. Hosts with too little of it come
+// last: they can make room only by removing destroyed volumes, which may still be undeleted.
 //
 // Of many hosts a random sample is asked, weighted by size; when none of it takes the Machine,
 // another sample, twice as large, is asked, until all were.
@@ -44,7 +47,7 @@ const (
 // Bidder asks a host for its bid.
 type Bidder func(ctx context.Context, host hangar.HostID, ask hangar.MachineAsk) (hangar.MachineBid, error)
 
-// Market finds a host for one Machine. It is used by one goroutine.
+// Market finds a host for one Machine or volume. It is used by one goroutine.
 type Market struct {
 	ask      hangar.MachineAsk
 	bid      Bidder
@@ -53,35 +56,30 @@ type Market struct {
 	refusals []refused
 }
 
-// refused is a host that does not take the Machine.
+// refused is a host that does not take it.
 type refused struct {
 	host hangar.HostID
 	err  error
 }
 
-// spread is how many Machines of an App are where.
+// spread is how many Machines of an App, or volumes of a name, are where.
 type spread struct {
 	host map[hangar.HostID]int
 	zone map[string]int
 }
 
-// New returns a Market of hosts for a Machine. load is how many Machines of its App each host has.
-func New(hosts []hangar.Host, load map[hangar.HostID]int, id hangar.MachineID, ask hangar.MachineAsk, bid Bidder) *Market {
+// New returns a Market of hosts. load is how many Machines of the App, or volumes of the name, each
+// host has. Among equals a large host comes first more often than a small one; the same seed, such
+// as the id of the Machine, has the same order.
+func New(hosts []hangar.Host, load map[hangar.HostID]int, seed string, ask hangar.MachineAsk, bid Bidder) *Market {
 	m := &Market{ask: ask, bid: bid, load: spread{host: load, zone: map[string]int{}}}
 	for _, h := range hosts {
 		if h.Zone != "" {
 			m.load.zone[h.Zone] += load[h.ID]
 		}
 	}
-	m.hosts = m.load.order(hosts, string(id))
+	m.hosts = m.load.order(hosts, seed)
 	return m
-}
-
-// Order puts hosts in the order in which they are asked for something: first those with the lowest
-// load, then those in zones with the lowest; among equals a large host comes first more often than a
-// small one. The same seed has the same order.
-func Order(hosts []hangar.Host, load map[hangar.HostID]int, seed string) []hangar.Host {
-	return New(hosts, load, hangar.MachineID(seed), hangar.MachineAsk{}, nil).hosts
 }
 
 // order is weighted rendezvous hashing within each load.
@@ -123,13 +121,15 @@ type offer struct {
 	host hangar.Host
 	bid  hangar.MachineBid
 	err  error // it did not bid
+	full bool  // its disk has less room than the volume needs
 	at   int   // in the order of asking
 }
 
-// Hosts yields hosts in the order in which the Machine is to be offered to them. Hosts that would
-// refuse it, or did not bid, are left out.
+// Hosts yields hosts in the order in which the Machine or volume is to be offered to them. Hosts
+// that would refuse it, or did not bid, are left out.
 func (m *Market) Hosts(ctx context.Context) iter.Seq[hangar.Host] {
 	return func(yield func(hangar.Host) bool) {
+		var full []hangar.Host
 		for size := sample; len(m.hosts) > 0; size *= 2 {
 			if len(m.hosts) < 2*size {
 				size = len(m.hosts) // a small rest is not worth a round of its own
@@ -142,9 +142,16 @@ func (m *Market) Hosts(ctx context.Context) iter.Seq[hangar.Host] {
 					m.Refuse(o.host.ID, o.err)
 				case o.bid.Refusal != "":
 					m.Refuse(o.host.ID, errors.New(o.bid.Refusal))
+				case o.full:
+					full = append(full, o.host)
 				case !yield(o.host):
 					return
 				}
+			}
+		}
+		for _, h := range full {
+			if !yield(h) {
+				return
 			}
 		}
 	}
@@ -163,7 +170,7 @@ func (m *Market) offers(ctx context.Context, hosts []hangar.Host) []offer {
 	for i, h := range hosts {
 		group.Go(func() error {
 			bid, err := m.bid(ctx, h.ID, m.ask)
-			offers[i] = offer{h, bid, err, i}
+			offers[i] = offer{h, bid, err, bid.Volumes < m.ask.Volume, i}
 			return nil
 		})
 	}
@@ -182,8 +189,11 @@ func (m *Market) compare(a, b offer) int {
 	)
 }
 
-// left is the share of its memory that a host would have left.
+// left is the share of its memory, or for a volume of its disk, that a host would have left.
 func (m *Market) left(b hangar.MachineBid) float64 {
+	if m.ask.Volume > 0 {
+		return float64(b.Volumes-m.ask.Volume) / float64(max(b.Volumes+b.VolumesPromised, 1))
+	}
 	return float64(b.Free-int64(m.ask.Guest.MemoryMB)<<20) / float64(max(b.Memory, 1))
 }
 
@@ -199,12 +209,15 @@ func before(a, b bool) int {
 	}
 }
 
-// Refuse notes why a host does not take the Machine.
+// Refuse notes why a host does not take the Machine or volume.
 func (m *Market) Refuse(host hangar.HostID, err error) {
 	m.refusals = append(m.refusals, refused{host, err})
 }
 
-// Err says why no host takes the Machine: with the reasons of all, each with the hosts that have it.
+// Refused reports whether a host has refused.
+func (m *Market) Refused() bool { return len(m.refusals) > 0 }
+
+// Err says why no host takes the Machine or volume: with the reasons of all, each with the hosts that have it.
 func (m *Market) Err() error {
 	if len(m.refusals) == 1 {
 		if known, ok := errors.AsType[*hangar.Error](m.refusals[0].err); ok {
@@ -233,12 +246,15 @@ func (m *Market) Err() error {
 		text = append(text, fmt.Sprintf("and %d more reasons", more))
 	}
 	if len(text) == 0 {
-		text = append(text, "no host takes new machines")
+		text = append(text, "no host takes new machines or volumes")
 	}
 	answered := slices.ContainsFunc(m.refusals, func(r refused) bool { return hangar.CodeOf(r.err) != hangar.CodeUnavailable })
 	if len(m.refusals) > 0 && !answered {
 		return hangar.Errorf(hangar.CodeUnavailable, "", "no host of the region can be reached: %s", strings.Join(text, "; "))
 	}
-	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity,
-		"aborted: could not reserve resource for machine: %s", strings.Join(text, "; "))
+	what := "aborted: could not reserve resource for machine"
+	if m.ask.Volume > 0 {
+		what = "no capacity"
+	}
+	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "%s: %s", what, strings.Join(text, "; "))
 }

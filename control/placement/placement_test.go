@@ -19,8 +19,9 @@ const guestMB = 256
 // cluster is hosts in memory, which promise memory and nothing else.
 type cluster struct {
 	hosts []hangar.Host
-	// memory and free are in bytes.
-	memory, free map[hangar.HostID]int64
+	// memory and free are in bytes, as are volumes: what is left for them, and promised.
+	memory, free      map[hangar.HostID]int64
+	volumes, promised map[hangar.HostID]int64
 
 	image map[hangar.HostID]bool
 	away  map[hangar.HostID]bool
@@ -43,7 +44,7 @@ func (c *cluster) bid(_ context.Context, id hangar.HostID, ask hangar.MachineAsk
 	if c.away[id] {
 		return hangar.MachineBid{}, hangar.Errorf(hangar.CodeUnavailable, "", "cannot be reached")
 	}
-	bid := hangar.MachineBid{HostRoom: hangar.HostRoom{Memory: c.memory[id], Free: c.free[id]}, Image: c.image[id]}
+	bid := hangar.MachineBid{HostRoom: hangar.HostRoom{Memory: c.memory[id], Free: c.free[id], Volumes: c.volumes[id], VolumesPromised: c.promised[id]}, Image: c.image[id]}
 	if bid.Free < int64(ask.Guest.MemoryMB)<<20 {
 		bid.Refusal = "insufficient memory"
 	}
@@ -53,7 +54,7 @@ func (c *cluster) bid(_ context.Context, id hangar.HostID, ask hangar.MachineAsk
 func machine(n int) hangar.MachineID { return hangar.MachineID(fmt.Sprintf("%014x", n)) }
 
 func (c *cluster) market(n int, load map[hangar.HostID]int) *placement.Market {
-	return placement.New(c.hosts, load, machine(n), hangar.MachineAsk{Guest: hangar.Guest{MemoryMB: guestMB}}, c.bid)
+	return placement.New(c.hosts, load, string(machine(n)), hangar.MachineAsk{Guest: hangar.Guest{MemoryMB: guestMB}}, c.bid)
 }
 
 // place gives a Machine to the host that the market names first.
@@ -96,6 +97,45 @@ func TestOrderOfBids(t *testing.T) {
 	c.free["00000002"] = 60 << 30
 	if got := first(t, c.market(1, map[hangar.HostID]int{})); got != "00000002" {
 		t.Errorf("got %s, want the host with most left", got)
+	}
+}
+
+// TestVolumes: the fewest of its name come first, then the largest share of the disk that is left.
+// Those whose disk is too full come last, however few they have.
+func TestVolumes(t *testing.T) {
+	c := newCluster(40, 1)
+	c.volumes, c.promised = map[hangar.HostID]int64{}, map[hangar.HostID]int64{}
+	load := map[hangar.HostID]int{}
+	for i, h := range c.hosts {
+		c.volumes[h.ID], c.promised[h.ID] = int64(i)<<30, int64(40-i)<<30
+		if i > 20 {
+			load[h.ID] = 1
+		}
+	}
+	c.away["00000012"] = true
+	m := placement.New(c.hosts, load, "vol_1", hangar.MachineAsk{Volume: 10 << 30}, c.bid)
+	got := slices.Collect(m.Hosts(t.Context()))
+	if len(got) != 39 {
+		t.Fatalf("%d hosts", len(got))
+	}
+	for i, h := range got {
+		if full := c.volumes[h.ID] < 10<<30; full != (i >= 29) {
+			t.Errorf("host %s is number %d, with %d bytes left", h.ID, i, c.volumes[h.ID])
+		}
+		if i > 0 && i < 29 && load[got[i-1].ID] > load[h.ID] {
+			t.Errorf("host %s comes after one with more volumes of the name", h.ID)
+		}
+	}
+	m = placement.New(c.hosts[10:15], nil, "vol_1", hangar.MachineAsk{Volume: 10 << 30}, c.bid)
+	for i, h := range slices.Collect(m.Hosts(t.Context())) {
+		if want := c.hosts[14-i].ID; h.ID != want {
+			t.Errorf("number %d is %s, want %s", i, h.ID, want)
+		}
+		m.Refuse(h.ID, hangar.Errorf(hangar.CodeConflict, hangar.ReasonDiskFull, "the disk is full"))
+	}
+	err := m.Err()
+	if want := "no capacity: 5 hosts, such as 0000000e: the disk is full"; hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
