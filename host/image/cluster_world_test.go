@@ -299,7 +299,9 @@ func clusterWith(tb testing.TB, limits image.Limits, ids ...hangar.HostID) (*sha
 		own := authority.Certificate(remotetest.URI(id))
 		d := remote.NewDirectory(remote.DirectoryConfig{
 			Agent: agentStub{id: id}, Gate: agentStub{id: id}, Feed: feed, Log: slog.New(slog.DiscardHandler),
-			Transport: func(to hangar.Host) http.RoundTripper { return remotetest.Patient(remote.Transport(authority.Client(own, to.ID))) },
+			Transport: func(to hangar.Host) http.RoundTripper {
+				return remotetest.Patient(remote.Transport(authority.Client(own, to.ID)))
+			},
 		})
 		h.peers.directory.Store(d)
 		running.Go(func() { _ = d.Run(ctx) })
