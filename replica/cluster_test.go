@@ -144,7 +144,7 @@ type cluster struct {
 func newCluster(t *testing.T, replicas int, names ...string) *cluster {
 	t.Helper()
 	needsMount(t)
-	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, ttl: 2 * time.Second, roots: map[string]string{}, nodes: map[string]*testNode{}, ahead: map[string]*atomic.Int64{}}
+	c := &cluster{t: t, net: newNetwork(), endpoint: etcdtest.Start(t), replicas: replicas, ttl: 5 * time.Second, roots: map[string]string{}, nodes: map[string]*testNode{}, ahead: map[string]*atomic.Int64{}}
 	c.net.names[strings.TrimPrefix(c.endpoint, "http://")] = "etcd"
 	for _, name := range names {
 		c.roots[name] = t.TempDir()

@@ -439,7 +439,7 @@ func record(t *testing.T, url string) *recorder {
 	t.Cleanup(func() { cancel(); <-r.done })
 	select {
 	case <-first:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no first event")
 	}
 	return r

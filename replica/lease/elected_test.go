@@ -41,7 +41,7 @@ func TestSleep(t *testing.T) {
 		}
 	}()
 	wait := func(what string, held bool) lease.Term {
-		limit := time.After(30 * time.Second)
+		limit := time.After(time.Minute)
 		for {
 			term, changed := e.Term()
 			if term.Held == held && e.Valid(term.Epoch) == held {

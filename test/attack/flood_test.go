@@ -35,7 +35,7 @@ type customer struct {
 
 func (c *customer) ask(ctx context.Context, t *testing.T, req *http.Request) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	for {
 		began := time.Now()
 		res, err := client.Do(req.Clone(t.Context()))

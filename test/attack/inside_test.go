@@ -63,7 +63,7 @@ func (r *resident) waitStarted(t *testing.T) {
 // killed after a while: an attempt may hang.
 func (r *resident) sh(t *testing.T, script string, within time.Duration) (string, int, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	var out bytes.Buffer
 	res, err := r.c.ExecMachine(ctx, r.m.Ref(), hangar.ExecRequest{Command: []string{"sh", "-c", script}, Timeout: within}, hangar.ExecStreams{Stdout: &out, Stderr: &out})
@@ -73,7 +73,7 @@ func (r *resident) sh(t *testing.T, script string, within time.Duration) (string
 // healthy checks that the Machine answers, and that the API does.
 func (r *resident) healthy(t *testing.T, after string) {
 	t.Helper()
-	out, code, err := r.sh(t, "wget -q -O - http://127.0.0.1:8080/index.html && echo kept >/tmp/kept && cat /tmp/kept", 20*time.Second)
+	out, code, err := r.sh(t, "wget -q -O - http://127.0.0.1:8080/index.html && echo kept >/tmp/kept && cat /tmp/kept", patience)
 	if err != nil || code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "kept") {
 		t.Errorf("after %s the other tenant's Machine is not well: %q, exit code %d, %v", after, out, code, err)
 	}
@@ -130,7 +130,7 @@ func TestFromInside(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			within := 8 * time.Second
 			if a.want != refused {
-				within = 40 * time.Second
+				within = patience
 			}
 			out, code, err := attacker.sh(t, a.script, within)
 			switch {
@@ -203,13 +203,13 @@ func (r *resident) answers(t *testing.T) {
 
 // inside is a script that sends a request to the API by the address that Machines know.
 func inside(request string) string {
-	return `at=$(nslookup -type=aaaa _api.internal | while read -r word address; do [ "$word" != Address: ] || echo "$address"; done | tail -1); printf '` + request + `' | nc -w 5 "$at" 4280`
+	return `at=$(nslookup -type=aaaa _api.internal | while read -r word address; do [ "$word" != Address: ] || echo "$address"; done | tail -1); printf '` + request + `' | nc -w 30 "$at" 4280`
 }
 
 // gateway4 is the address of the server in the network of a Machine.
 func gateway4(t *testing.T, r *resident) string {
 	t.Helper()
-	out, code, err := r.sh(t, "while read -r word address rest; do [ $word != nameserver ] || echo $address; done </etc/resolv.conf", 10*time.Second)
+	out, code, err := r.sh(t, "while read -r word address rest; do [ $word != nameserver ] || echo $address; done </etc/resolv.conf", patience)
 	if err != nil || code != 0 {
 		t.Fatalf("nameservers: %q, exit code %d, %v", out, code, err)
 	}

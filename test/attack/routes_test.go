@@ -24,7 +24,7 @@ import (
 )
 
 // answerWithin bounds one request. A route that streams answers with its status at once.
-const answerWithin = 20 * time.Second
+const answerWithin = time.Minute
 
 // target is an organization with one of everything that a route can name.
 type target struct {

@@ -47,7 +47,7 @@ func TestChecksFollowAServer(t *testing.T) {
 	p.until("passing passing", "")
 
 	before := p.machine().Checks
-	p.exec("sleep", "1") // a status is journaled a moment after it is known
+	p.exec("sleep", "4") // a status is journaled a moment after it is known
 	d.Kill()
 	d.Up()
 	if after := p.machine().Checks; !slices.EqualFunc(before, after, func(x, y hangar.MachineCheck) bool {

@@ -161,7 +161,7 @@ func (e *elsewhere) client(t *testing.T, h2 bool) *http.Client {
 				return nil, err
 			}
 			return conn, e.within(func() error {
-				conn, err = (&net.Dialer{Timeout: 30 * time.Second}).DialContext(ctx, network, net.JoinHostPort(e.host.String(), port))
+				conn, err = (&net.Dialer{Timeout: time.Minute}).DialContext(ctx, network, net.JoinHostPort(e.host.String(), port))
 				return err
 			})
 		},

@@ -398,7 +398,7 @@ func TestSlowClientsOfTheAPI(t *testing.T) {
 	}()
 	if err := slow.within(func() error {
 		for i := range attempts {
-			c, err := net.DialTimeout("tcp", at, 20*time.Second)
+			c, err := net.DialTimeout("tcp", at, time.Minute)
 			if err != nil {
 				return fmt.Errorf("connection %d: %w", i, err)
 			}

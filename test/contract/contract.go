@@ -61,7 +61,7 @@ type Harness struct {
 }
 
 // patience bounds everything that a suite waits for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // newApp makes an App that goes with the test.
 func (h Harness) newApp(t *testing.T) hangar.AppName {

@@ -40,9 +40,9 @@ type Options struct {
 
 const (
 	// readyWithin bounds how long a daemon may take to serve.
-	readyWithin = 60 * time.Second
+	readyWithin = 3 * time.Minute
 	// goneWithin bounds how long the kernel may take to free what a daemon had.
-	goneWithin = 20 * time.Second
+	goneWithin = time.Minute
 	// endsWithin bounds how long a daemon may take to end, on a server that is busy with other things.
 	endsWithin = 2 * time.Minute
 )

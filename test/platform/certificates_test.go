@@ -183,7 +183,7 @@ func (i *issuing) edge(host hangar.HostID, change func(*certs.Options)) *issuing
 	many := certs.Limit{N: 1000, Per: time.Second}
 	o := certs.Options{
 		Dir: i.t.TempDir(), Domain: "apps.example.com", Host: host, Directory: i.directory, Roots: i.roots, Log: log,
-		Shared: &lateStore{hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), time.Second, log), e.locks},
+		Shared: &lateStore{hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), 5*time.Second, log), e.locks},
 		Pace:   certs.Pace{Away: 50 * time.Millisecond, Refused: time.Hour, Most: time.Hour, Limited: time.Hour, Again: time.Hour},
 		Limits: certs.Limits{Account: many, Org: many, Domain: many, Own: many, Name: many},
 	}

@@ -169,7 +169,7 @@ func (x *exchange) run(script string) {
 }
 
 // patience bounds how long an UNTIL is repeated.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func (x *exchange) step(s step) {
 	x.t.Helper()

@@ -65,7 +65,7 @@ func TestOddTargets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		_, err = io.WriteString(conn, line+"\r\nHost: x\r\nAuthorization: Bearer "+p.Token()+"\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)

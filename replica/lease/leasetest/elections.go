@@ -62,6 +62,10 @@ func Elections(t *testing.T, open func(t *testing.T) Open) {
 	}
 }
 
+// ttl is long enough for nodes that stand still for a moment: they have half of it for one call of the store, and a fifth to be
+// heard of in an election.
+const ttl = 5 * time.Second
+
 // node is a member of an election.
 type node struct {
 	*lease.Elected
@@ -106,7 +110,7 @@ func start(t *testing.T, open Open, id uint64, candidate bool, marks map[string]
 		with(n)
 	}
 	n.Elected = lease.NewElected(lease.Config{
-		Store: open(&n.Link), Candidate: candidate, TTL: time.Second, LockDelay: 100 * time.Millisecond,
+		Store: open(&n.Link), Candidate: candidate, TTL: ttl, LockDelay: 100 * time.Millisecond,
 		Self: lease.Peer{Hostname: fmt.Sprint("n", id), URL: fmt.Sprint("http://n", id)}, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -121,7 +125,7 @@ func start(t *testing.T, open Open, id uint64, candidate bool, marks map[string]
 // await waits for a term of a node.
 func await(t *testing.T, n *node, what string, ok func(lease.Term) bool) lease.Term {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(patience)
 	for {
 		term, changed := n.Term()
 		if ok(term) {
@@ -255,7 +259,7 @@ func quorum(t *testing.T, open Open) {
 	// It takes two of three: node 2 alone is not enough, even after longer than an election takes.
 	gone := await(t, b, "the primary to go", func(term lease.Term) bool { return term.Primary.Node == 0 })
 	select {
-	case <-time.After(1500 * time.Millisecond):
+	case <-time.After(ttl * 3 / 2):
 	case <-changedOf(b):
 		t.Errorf("without a quorum: %+v", gone)
 	}
@@ -292,7 +296,7 @@ func lostStore(t *testing.T, open Open) {
 	c := start(t, open, 3, true, nil, func(n *node) { n.cluster = "LFSC2" })
 	select {
 	case <-c.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Error("a node of another cluster still runs")
 	}
 	if err := c.stop(); !errors.Is(err, lease.ErrCluster) {
