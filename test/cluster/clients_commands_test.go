@@ -87,7 +87,7 @@ func (r *running) ends(t *testing.T) {
 func (w *clients) commands(t *testing.T) {
 	const app, name = string(store), string(store)
 	m := w.machines[store]
-	t.Run("image push", func(t *testing.T) {
+	w.part(t, "image push", func(t *testing.T) {
 		words := strings.Fields(w.near.run("image", "push", daemon.Busybox(t, "sh", "echo", "sleep"), "busy:1", "--cmd", "sh", "--cmd", "-c", "--cmd", "echo it is pushed; exec sleep 100000"))
 		w.near.run("apps", "create", "busy")
 		w.near.run("machine", "run", "busy", words[len(words)-1], "--name", "busy", "--restart", "no")
@@ -98,7 +98,7 @@ func (w *clients) commands(t *testing.T) {
 		w.near.run("machine", "destroy", "busy", "busy", "--force", "--yes")
 		w.near.run("apps", "destroy", "busy", "--yes")
 	})
-	t.Run("exec", func(t *testing.T) {
+	w.part(t, "exec", func(t *testing.T) {
 		cmd := w.hangar(t, "machine", "exec", "-i", app, name, "--", "sh", "-c", "cat; exit 7")
 		cmd.Stdin = strings.NewReader("input")
 		out, err := cmd.Output()
@@ -107,12 +107,12 @@ func (w *clients) commands(t *testing.T) {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
-	t.Run("ssh console", func(t *testing.T) {
+	w.part(t, "ssh console", func(t *testing.T) {
 		if out := w.near.run("ssh", "console", app, "-C", "cat /etc/hostname"); out != string(m.ID) {
 			t.Errorf("the hostname is %q", out)
 		}
 	})
-	t.Run("sftp", func(t *testing.T) {
+	w.part(t, "sftp", func(t *testing.T) {
 		dir := t.TempDir()
 		want := randomFile(t, filepath.Join(dir, "sent"), 8<<20)
 		w.near.run("ssh", "sftp", "put", app, filepath.Join(dir, "sent"), "/tmp/sent")
@@ -124,7 +124,7 @@ func (w *clients) commands(t *testing.T) {
 			t.Errorf("the file has come back as %s, not %s", got, want)
 		}
 	})
-	t.Run("proxy", func(t *testing.T) {
+	w.part(t, "proxy", func(t *testing.T) {
 		proxy := begin(t, w.hangar(t, "proxy", "0:6379", string(cache), "--bind", w.near.address(), "--quiet"))
 		host, port, err := net.SplitHostPort(strings.TrimSpace(proxy.shows(t, ":")))
 		if err != nil {
@@ -141,7 +141,7 @@ func (w *clients) commands(t *testing.T) {
 		}
 		proxy.ends(t)
 	})
-	t.Run("logs", func(t *testing.T) {
+	w.part(t, "logs", func(t *testing.T) {
 		followed := begin(t, w.hangar(t, "logs", app, name, "--follow"))
 		for _, page := range []string{"/kept/?first", "/kept/?second"} {
 			w.mustLocal(t, w.curl(store, page)...)
@@ -154,8 +154,8 @@ func (w *clients) commands(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("states", w.states)
-	t.Run("update", func(t *testing.T) {
+	w.part(t, "states", w.states)
+	w.part(t, "update", func(t *testing.T) {
 		w.near.run("machine", "update", app, name, "--env", "UPDATED=yes")
 		if out := w.near.run("machine", "exec", app, name, "--", "printenv", "UPDATED"); out != "yes" {
 			t.Errorf("the variable is %q", out)
@@ -335,7 +335,7 @@ func (w *clients) wireGuard(t *testing.T) {
 	if out := runs("curl", "--silent", "--show-error", "--fail", "--resolve", host+":80:"+w.machines[store].PrivateIP.String(), "http://"+host+"/kept/"); out != "kept\n" {
 		t.Errorf("the page is %q", out)
 	}
-	t.Run("SSH", func(t *testing.T) { w.ssh(t, laptop) })
+	w.part(t, "SSH", func(t *testing.T) { w.ssh(t, laptop) })
 	w.near.run("wireguard", "remove", "personal", "laptop")
 	if laptop.Reaches(t.Context(), net.JoinHostPort(m.PrivateIP.String(), "6379"), time.Second) {
 		t.Error("a peer that was removed reaches the Machine")

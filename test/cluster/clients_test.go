@@ -62,23 +62,23 @@ func TestClients(t *testing.T) {
 	w := startClients(t)
 	w.runs(store, software.NginxStore(), "80:80/tcp:http", "443:80/tcp:tls+http", "8081:81/tcp:proxy_proto")
 	w.runs(cache, software.Redis(), "6379:6379/tcp", "6380:6379/tcp:tls")
-	t.Run("files", func(t *testing.T) { w.files(t, bytes) })
-	t.Run("addresses", w.tellsTheClient)
-	t.Run("Redis", w.redis)
-	t.Run("commands", w.commands)
-	t.Run("asleep", w.asleep)
-	t.Run("idle", w.idle)
-	t.Run("WireGuard", w.wireGuard)
+	w.part(t, "files", func(t *testing.T) { w.files(t, bytes) })
+	w.part(t, "addresses", w.tellsTheClient)
+	w.part(t, "Redis", w.redis)
+	w.part(t, "commands", w.commands)
+	w.part(t, "asleep", w.asleep)
+	w.part(t, "idle", w.idle)
+	w.part(t, "WireGuard", w.wireGuard)
 	if short {
 		return
 	}
 	w.runs(live, software.Node(), "443:8080/tcp:tls+http")
-	t.Run("events", w.events)
-	t.Run("WebSocket", w.webSocket)
+	w.part(t, "events", w.events)
+	w.part(t, "WebSocket", w.webSocket)
 	w.runs(data, software.PostgreSQL(), "5432:5432/tcp:pg_tls")
-	t.Run("PostgreSQL", w.postgres)
+	w.part(t, "PostgreSQL", w.postgres)
 	w.runs(zone, software.Unbound(), "53:53/udp", "53:53/tcp")
-	t.Run("DNS", w.dns)
+	w.part(t, "DNS", w.dns)
 }
 
 // startClients starts a platform whose first server alone gets Machines. Addresses that Apps have to themselves lead from
@@ -108,6 +108,17 @@ func startClients(t *testing.T) *clients {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// part runs a subtest, which ends alone when the cluster fails it.
+func (w *clients) part(t *testing.T, name string, f func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		outer := w.T
+		defer func() { w.T = outer }()
+		w.T = t
+		f(t)
+	})
 }
 
 // runs pushes the image of a program to the near server, as an OCI layout, and runs it with an address of its own.
@@ -149,7 +160,10 @@ func (w *clients) runs(app hangar.AppName, recipe debian.Recipe, ports ...string
 	for _, port := range ports {
 		args = append(args, "--port", port)
 	}
-	w.near.run(args...)
+	// It bounds the pull and the start itself, for which a busy machine needs longer than for other commands.
+	if out, err := w.hangar(w.T, args...).CombinedOutput(); err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
 	w.machines[app] = w.shown(app)
 	if m := w.machines[app]; m.Host != w.far.id() {
 		w.Fatalf("the Machine of %s is on host %s, and not on %s", app, m.Host, w.far)
@@ -218,7 +232,7 @@ func (w *clients) files(t *testing.T, bytes int) {
 			t.Errorf("%s was answered by HTTP %s", version, out)
 		}
 	}
-	t.Run("HTTP3", func(t *testing.T) {
+	w.part(t, "HTTP3", func(t *testing.T) {
 		c := &http.Client{Transport: w.http3(t)}
 		at := "https://" + string(store) + "." + domain + "/kept/by-http3"
 		f, err := os.Open(sent)
