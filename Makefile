@@ -196,7 +196,7 @@ CLUSTER_SHARE = ^(TestAnyHostAnswers|TestClients|TestMetrics|TestFaults)$$
 
 cluster: build ## several real servers with real clients, which are killed and cut off from each other (root); CLUSTER_SHORT=1 bounds a run, CLUSTER_SEED= repeats one, CLUSTER_SERVERS=5 takes more
 	@.ci/deps cluster
-	CLUSTER_SHORT=$(CLUSTER_SHORT) CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),$(if $(CLUSTER_SHORT),2,40)) $(PLAIN) -count=1 -timeout $(if $(CLUSTER_SHORT),15m,120m) -v -run '$(if $(CLUSTER_SHORT),$(CLUSTER_SHARE),$(RUN))' ./test/cluster/
+	CLUSTER_SHORT=$(CLUSTER_SHORT) CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),$(if $(CLUSTER_SHORT),2,40)) $(PLAIN) -count=1 -timeout $(if $(CLUSTER_SHORT),20m,120m) -v -run '$(if $(CLUSTER_SHORT),$(CLUSTER_SHARE),$(RUN))' ./test/cluster/
 
 attack: build ## hostile tenants, clients and images against a real daemon, with floods (root)
 	ATTACK=1 $(PLAIN) -count=1 -timeout 30m -v -run '$(RUN)' ./test/attack/
