@@ -59,7 +59,7 @@ func TestTargetsHaveRules(t *testing.T) {
 	if phony == nil {
 		t.Fatal("the Makefile declares no phony targets")
 	}
-	for _, target := range strings.Fields(string(phony[1])) {
+	for target := range strings.FieldsSeq(string(phony[1])) {
 		if !regexp.MustCompile(`(?m)^` + target + `:`).Match(text) {
 			t.Errorf("the Makefile has no rule for %s", target)
 		}
