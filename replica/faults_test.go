@@ -136,8 +136,8 @@ func TestFaults(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 4))
 			names := []string{"a", "b", "c"}
 			c := newCluster(t, 1)
-			c.ttl = time.Second
-			c.timeout = 500 * time.Millisecond
+			c.ttl = 3 * time.Second // one call of etcd has half of it
+			c.timeout = 1500 * time.Millisecond
 			for _, name := range names {
 				c.roots[name] = t.TempDir()
 				c.start(name)
@@ -164,7 +164,7 @@ func TestFaults(t *testing.T) {
 			for _, name := range names {
 				clients.Go(func() { monotonic(ctx, t, name, c.nodes[name]) })
 			}
-			end := time.After(time.Duration(intEnv("REPLICA_SECONDS", 4)) * time.Second)
+			end := time.After(time.Duration(intEnv("REPLICA_SECONDS", 8)) * time.Second)
 			for done := false; !done; {
 				c.fault(t, rng, names)
 				select {
