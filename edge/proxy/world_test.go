@@ -78,6 +78,7 @@ type enteringConn struct {
 	gate    *gate
 	ref     hangar.MachineRef
 	refused atomic.Pointer[hangar.RefusedError]
+	dropped atomic.Bool // what is written
 }
 
 func (c *enteringConn) EnterMachine() (func(), error) {
@@ -87,13 +88,14 @@ func (c *enteringConn) EnterMachine() (func(), error) {
 	c.gate.entered++
 	if err != nil {
 		c.refused.Store(&hangar.RefusedError{Err: err})
+		c.dropped.Store(true)
 		leave = func() {}
 	}
 	return leave, nil
 }
 
 func (c *enteringConn) Write(p []byte) (int, error) {
-	if c.refused.Load() != nil {
+	if c.dropped.Load() {
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
