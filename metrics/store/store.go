@@ -8,8 +8,9 @@
 // meanwhile requests fail at once with CodeUnavailable.
 //
 // The child is in a cgroup of its own with a bound of memory, and ends with the daemon. What was
-// acknowledged is on disk after at most eleven seconds: a kill -9 of the child or the daemon loses
-// newer samples, and nothing else.
+// acknowledged is on disk after at most twenty seconds (what VictoriaMetrics waits in memory, twice
+// two and twice five seconds, and merges): a kill -9 of the child or the daemon loses newer samples,
+// not always the newest first, and nothing else.
 //
 // Cluster is the addresses of a VictoriaMetrics cluster that an operator runs.
 //
