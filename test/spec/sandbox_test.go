@@ -275,8 +275,9 @@ func sandboxRows() []row {
 		},
 		{
 			says: "a Machine suspends itself over its local socket, without a token",
+			// It is refused until the Machine is started, which its program may be sooner.
 			with: `"restart": {"policy": "no"}, "init": {"exec": ["sh", "-c",
-					"call POST http://local/v1/apps/$FLY_APP_NAME/machines/$FLY_MACHINE_ID/suspend; sleep 1000"]}`,
+					"until case $(call POST http://local/v1/apps/$FLY_APP_NAME/machines/$FLY_MACHINE_ID/suspend) in 200*) ;; *) false;; esac; do sleep 1; done; sleep 1000"]}`,
 			do: `GET $created/wait?state=suspended
 				200
 				GET $created
