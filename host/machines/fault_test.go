@@ -335,9 +335,9 @@ func TestMachinesAtRestHoldNothing(t *testing.T) {
 	}
 }
 
-// TestRefusedRowHoldsUpNobody: a row that can never be published does not block the rows of other
+// TestRefusedRowBlocksNoOther: a row that can never be published does not block the rows of other
 // Machines.
-func TestRefusedRowHoldsUpNobody(t *testing.T) {
+func TestRefusedRowBlocksNoOther(t *testing.T) {
 	r := newRig(t)
 	r.rows.setAway(true)
 	poison := r.create(nil, func(s *hangar.MachineSpec) { s.Name = "poison" })

@@ -30,7 +30,8 @@ type conn struct {
 	in  io.Reader
 	out *frameWriter
 	// entries handles what lets requests in and out over the connection, and reports whether the
-	// data that follows is dropped; nil: it is ignored.
+	// data that follows is dropped. It gets kindClose when the peer has closed its end, and at the
+	// end of pump. nil: no requests enter.
 	entries   func(k kind, payload []byte) (dropped bool)
 	finish    func() // ends our direction of the exchange, after what was written
 	end       func() // ends the exchange, dropping what is on its way
@@ -66,6 +67,10 @@ func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, fini
 
 // pump handles the peer's frames. It returns at the end of them.
 func (c *conn) pump() {
+	if c.entries == nil {
+		c.entries = func(kind, []byte) bool { return false }
+	}
+	defer c.entries(kindClose, nil)
 	defer c.fail(net.ErrClosed)
 	ended, dropped := false, false
 	endRead := func() {
@@ -96,13 +101,12 @@ func (c *conn) pump() {
 			case <-c.closed: // it is not read any more
 			}
 		case kindEnter, kindEntered, kindRefused, kindLeave:
-			if c.entries != nil {
-				dropped = c.entries(k, payload)
-			}
+			dropped = c.entries(k, payload)
 		case kindEnd:
 			endRead()
 		case kindClose:
 			endRead()
+			c.entries(k, nil)
 			c.left()
 		case kindError:
 			c.fail(rebuilt(payload))

@@ -35,8 +35,7 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last++
-	in := entry{ID: c.last}
-	payload, err := json.Marshal(in)
+	payload, err := json.Marshal(entry{ID: c.last})
 	if err != nil {
 		c.gate.silent.abandon()
 		return nil, err
@@ -48,22 +47,22 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 			c.end()
 		}
 	})
-	return sync.OnceFunc(func() { c.leave(in) }), nil
+	return sync.OnceFunc(func() { c.leave(payload) }), nil
 }
 
 // leave tells the host that a request has left, unless it knows by the end of the connection.
-func (c *serviceConn) leave(in entry) {
-	payload, err := json.Marshal(in)
-	if err != nil || !c.open() {
-		return
-	}
-	if c.out.write(kindLeave, payload) != nil {
+func (c *serviceConn) leave(entry []byte) {
+	if c.open() && c.out.write(kindLeave, entry) != nil {
 		c.end()
 	}
 }
 
-// answered takes an answer of the host.
-func (c *serviceConn) answered(k kind, payload []byte) (dropped bool) {
+// handle takes an answer of the host, or the end of the connection.
+func (c *serviceConn) handle(k kind, payload []byte) (dropped bool) {
+	if k == kindClose {
+		c.settle(c.gate.silent.abandon)
+		return false
+	}
 	var r refusal // an entry that was let in has less
 	if err := json.Unmarshal(payload, &r); err != nil {
 		c.end()
@@ -85,9 +84,6 @@ func (c *serviceConn) newest(id uint64) bool {
 	defer c.mu.Unlock()
 	return id == c.last
 }
-
-// ended records the end of the connection.
-func (c *serviceConn) ended() { c.settle(c.gate.silent.abandon) }
 
 // settle ends the wait for an answer with a report, and returns whether there was one.
 func (c *serviceConn) settle(report func()) bool {
@@ -116,9 +112,13 @@ type visitor struct {
 	late   *time.Timer // sends the answer to the entry; nil: there was none yet
 }
 
-// handle lets requests in and out. Of one that is refused the data is dropped: the edge sends it
-// to another Machine.
+// handle lets requests in and out; one also leaves with its connection. Of one that is refused the
+// data is dropped: the edge sends it to another Machine.
 func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
+	if k == kindClose {
+		v.leave()
+		return false
+	}
 	var in entry
 	if err := json.Unmarshal(payload, &in); err != nil {
 		return true

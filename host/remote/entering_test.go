@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
@@ -16,7 +17,7 @@ func entering(
 ) (w *world, caller hangar.EnteringConn, program *net.TCPConn) {
 	tb.Helper()
 	hostEnd, program := tcpPair(tb)
-	s := &stub{id: other, enter: d.enter, dial: func(context.Context, int) (net.Conn, error) { return hostEnd, nil }}
+	s := &stub{id: other, enter: d.enter, dial: func(context.Context, int) (net.Conn, error) { return &noted{TCPConn: hostEnd, closed: &d.closed}, nil }}
 	w = newWorld(tb, s, s)
 	conn, err := w.gate().DialService(tb.Context(), hangar.MachineRef{ID: "1"}, 80)
 	if err != nil {
@@ -24,6 +25,17 @@ func entering(
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	return w, conn.(hangar.EnteringConn), program
+}
+
+// noted is a connection to a Machine that notes its end.
+type noted struct {
+	*net.TCPConn
+	closed *atomic.Bool
+}
+
+func (c *noted) Close() error {
+	c.closed.Store(true)
+	return c.TCPConn.Close()
 }
 
 func enter(tb testing.TB, c hangar.EnteringConn) (leave func()) {
@@ -69,8 +81,11 @@ func TestEnterOverConnection(t *testing.T) {
 	if d.inside() != 1 || d.most != 1 {
 		t.Errorf("%d are in, %d were at once", d.inside(), d.most)
 	}
-	_ = caller.Close() // it leaves with its connection
+	_ = caller.Close() // it leaves when its client has gone, whatever the Machine still does
 	w.await(func() bool { return d.inside() == 0 })
+	if d.closed.Load() {
+		t.Error("it left as late as the Machine")
+	}
 }
 
 func TestRefusedOverConnection(t *testing.T) {

@@ -231,19 +231,18 @@ func (g *gate) answered(k kind, payload []byte) error {
 // DialService implements hangar.MachineGate. Unlike one to this host's Machines, the connection is
 // not the kernel's own; it is a hangar.EnteringConn.
 func (g *gate) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	c, err := g.dial(ctx, "DialService", false, ref, port)
+	s := &serviceConn{gate: g}
+	_, err := g.dial(ctx, "DialService", false, ref, port, func(c *conn) { s.conn, c.entries = c, s.handle })
 	if err != nil {
 		return nil, err
 	}
-	s := &serviceConn{conn: c, gate: g}
-	c.entries = s.answered
-	return s, g.receive(c, s.ended)
+	return s, nil
 }
 
 // DialDatagrams implements hangar.MachineGate. The connection keeps datagrams apart as a socket
 // does.
 func (g *gate) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return g.dialPlain(ctx, "DialDatagrams", true, ref, port)
+	return g.dial(ctx, "DialDatagrams", true, ref, port, nil)
 }
 
 // WakeMachine implements hangar.MachineGate.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ type door struct {
 	most  int
 	limit int           // 0: none
 	stuck chan struct{} // not nil: no one is answered until it is closed
+
+	closed atomic.Bool // the connection to the Machine; see noted
 }
 
 func (d *door) enter(hangar.MachineRef, int) (func(), error) {

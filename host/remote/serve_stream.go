@@ -174,7 +174,6 @@ func (h *Handler) dial(
 	if enter != nil {
 		v := &visitor{caller: caller, enter: func() (func(), error) { return enter(ref, port) }}
 		caller.entries = v.handle
-		defer v.leave()
 	}
 	var pumping sync.WaitGroup
 	pumping.Go(caller.pump)

@@ -138,8 +138,8 @@ func (p *peer) opened(ctx context.Context, d *duplex) ([]byte, error) {
 	}
 }
 
-// dial opens a connection to a Machine. Its frames are received by receive.
-func (p *peer) dial(ctx context.Context, name string, datagrams bool, ref hangar.MachineRef, port int) (*conn, error) {
+// dial opens a connection to a Machine. prepare sees it before its first frame; nil: there is no need.
+func (p *peer) dial(ctx context.Context, name string, datagrams bool, ref hangar.MachineRef, port int, prepare func(*conn)) (net.Conn, error) {
 	d, err := p.both(ctx, name, ref, port)
 	if err != nil {
 		return nil, err
@@ -148,34 +148,23 @@ func (p *peer) dial(ctx context.Context, name string, datagrams bool, ref hangar
 		d.end()
 		return nil, err
 	}
-	return newConn(d.answer, d.out, fmt.Sprintf("%s:%d", ref.ID, port), datagrams, d.finish, d.end), nil
-}
-
-// receive handles the frames of a new connection until its end.
-func (p *peer) receive(c *conn, ended func()) error {
+	c := newConn(d.answer, d.out, fmt.Sprintf("%s:%d", ref.ID, port), datagrams, d.finish, d.end)
+	if prepare != nil {
+		prepare(c)
+	}
 	if !p.work.Go(func() {
 		c.pump()
-		c.end()
-		ended()
+		d.end()
 	}) {
-		c.end()
-		return p.unreachable(net.ErrClosed)
+		d.end()
+		return nil, p.unreachable(net.ErrClosed)
 	}
-	return nil
-}
-
-// dialPlain opens a connection over which no requests enter.
-func (p *peer) dialPlain(ctx context.Context, name string, datagrams bool, ref hangar.MachineRef, port int) (net.Conn, error) {
-	c, err := p.dial(ctx, name, datagrams, ref, port)
-	if err != nil {
-		return nil, err
-	}
-	return c, p.receive(c, func() {})
+	return c, nil
 }
 
 // DialMachine implements hangar.MachineDialer.
 func (a agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	return a.dialPlain(ctx, "DialMachine", false, ref, port)
+	return a.dial(ctx, "DialMachine", false, ref, port, nil)
 }
 
 // ExecMachine implements hangar.MachineExecer. A read of streams.Stdin that is under way when the
