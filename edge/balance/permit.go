@@ -29,7 +29,8 @@ const (
 const maxRefusals = 40
 
 // Permit is the right to send one request, or open one connection, to a Machine. It counts as
-// in flight here, and once it has entered at the host, until Release or Refused. Its exported fields never change.
+// in flight here, and once it has entered at the host, until Release or Refused. Its exported
+// fields never change.
 type Permit struct {
 	Row     *hangar.MachineRow
 	Service *hangar.Service
@@ -54,8 +55,8 @@ type Permit struct {
 }
 
 // Acquire picks a Machine for a request and, unless that is deferred, enters it through the host's
-// gate. If no candidate is available, it wakes one or waits in the queue. Every error is a *hangar.EdgeError; if ctx
-// ended, that is its cause.
+// gate. If no candidate is available, it wakes one or waits in the queue. Every error is a
+// *hangar.EdgeError; if ctx ended, that is its cause.
 func (b *Balancer) Acquire(ctx context.Context, ep *Endpoint, sel Selector) (*Permit, error) {
 	var w *waiter
 	for range maxRefusals {
@@ -160,11 +161,8 @@ func (p *Permit) Enter(conn net.Conn) (err error) {
 // Refused ends a permit whose request the host did not let in. The Machine is passed over for a
 // while, as when Acquire is refused.
 func (p *Permit) Refused(err error) {
-	if !p.released.CompareAndSwap(false, true) {
+	if !p.end() {
 		return
-	}
-	if p.leave != nil {
-		p.leave()
 	}
 	a := p.app
 	a.mu.Lock()
@@ -211,13 +209,22 @@ func (a *app) noteRefusal(c *candidate, err error) {
 	a.armTimer(now)
 }
 
-// Release ends the request. It may be repeated.
-func (p *Permit) Release() {
+// end leaves the Machine, and reports whether the permit had not ended. What else ends it comes
+// after, so that the host has room for the waiter that gets the candidate.
+func (p *Permit) end() bool {
 	if !p.released.CompareAndSwap(false, true) {
-		return
+		return false
 	}
 	if p.leave != nil {
-		p.leave() // first, so that the host has room for the waiter that gets the candidate
+		p.leave()
+	}
+	return true
+}
+
+// Release ends the request. It may be repeated.
+func (p *Permit) Release() {
+	if !p.end() {
+		return
 	}
 	a, c := p.app, p.candidate
 	a.mu.Lock()
