@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -201,14 +202,17 @@ func TestResumeThatCannotBeRecorded(t *testing.T) {
 	r.exec(ref, "incr")
 	r.suspend(ref)
 	used := filepath.Join(r.dir, "machines", string(ref.ID), "used")
-	r.must(os.Mkdir(used, 0o700))
-	r.must(unix.Mount("tmpfs", used, "tmpfs", 0, ""))
 	unmount := sync.OnceValue(func() error { return unix.Unmount(used, unix.MNT_DETACH) }) // the store may be looking into it
-	t.Cleanup(func() { r.must(unmount()) })
 	again := make(chan struct{})
 	hit := sync.OnceFunc(func() { close(again) })
 	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
-		if op == fake.OpAdopt {
+		switch op {
+		case fake.OpResume: // no earlier, or the store may remove the directory meanwhile
+			if err := errors.Join(os.Mkdir(used, 0o700), unix.Mount("tmpfs", used, "tmpfs", 0, "")); err != nil {
+				return 0, err
+			}
+			t.Cleanup(func() { r.must(unmount()) })
+		case fake.OpAdopt:
 			hit()
 		}
 		return 0, nil
