@@ -30,7 +30,7 @@ func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	}
 	img, err := w.pull(ctx, rec)
 	if err == nil {
-		rec, err = w.ready(rec, img)
+		rec, err = w.beginLaunch(rec, img)
 	}
 	if err == nil && ctx.Err() == nil {
 		var handle driver.Handle
@@ -101,9 +101,9 @@ func (w *worker) clearUnlessKept(ctx context.Context, rec *journal.Record) error
 	return w.clear(ctx, rec)
 }
 
-// ready records the start of a launch. It clears the handle, so that a sandbox found after a crash
+// beginLaunch records the start of a launch. It clears the handle, so that a sandbox found after a crash
 // can only belong to this launch, and sets the image, so that the collector keeps it.
-func (w *worker) ready(rec *journal.Record, img *image.Image) (*journal.Record, error) {
+func (w *worker) beginLaunch(rec *journal.Record, img *image.Image) (*journal.Record, error) {
 	if rec.Handle == nil && rec.Machine.ImageRef.Digest == img.Ref.Digest {
 		return rec, nil
 	}

@@ -58,16 +58,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	unlock := sync.OnceFunc(claims.Done)
 	defer unlock()
 	now := s.o.Now()
-	rec := &journal.Record{
-		Org: spec.Org, OrgID: spec.OrgID, AnyRegistry: spec.AnyRegistry, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
-		Since: now, Scheduled: wholeSecond(now),
-		Machine: hangar.Machine{
-			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: hangar.MachineCreated, Region: spec.Region,
-			Host: s.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
-			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
-			SecretsVersion: spec.Secrets.Version,
-		},
-	}
+	rec := s.newRecord(&spec, ref, now)
 	if err := s.o.Journal.Pool().Seal(&rec.Machine.Config); err != nil {
 		return nil, notRecorded(spec.ID, err)
 	}
@@ -83,20 +74,7 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	if _, err := s.room.Admit(spec.ID, loadOf(rec)); err != nil {
 		return nil, err
 	}
-	err = s.secrets.sealing(spec.ID, rec.Machine.InstanceID, spec.Secrets, func(secrets *journal.SealedSecrets) error {
-		return s.o.Journal.Commit(func(tx *journal.Tx) error {
-			number, err := tx.NextNumber()
-			if err != nil {
-				return err
-			}
-			rec.Number = number
-			rec.Machine.PrivateIP = network.Address(spec.Network, s.o.Host.ID, number)
-			version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
-			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
-				tx.AppendEvents(rec, launched), claims.Put(tx))
-		})
-	})
-	if err != nil {
+	if err := s.commitNew(rec, &spec, lease, launched, claims); err != nil {
 		s.room.Set(spec.ID, admission.Load{})
 		return nil, notRecorded(spec.ID, err)
 	}
@@ -113,6 +91,37 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 	m.wake()
 	m.mu.Unlock()
 	return m, nil
+}
+
+// newRecord returns the first record of a Machine, whose number and private address commitNew sets.
+func (s *Store) newRecord(spec *hangar.MachineSpec, ref hangar.ImageRef, now time.Time) *journal.Record {
+	return &journal.Record{
+		Org: spec.Org, OrgID: spec.OrgID, AnyRegistry: spec.AnyRegistry, Network: spec.Network, SkipLaunch: spec.SkipLaunch || spec.Config.StandsBy(), FreshVersion: true,
+		Since: now, Scheduled: wholeSecond(now),
+		Machine: hangar.Machine{
+			ID: spec.ID, Name: spec.Name, App: spec.App, AppID: spec.AppID, State: hangar.MachineCreated, Region: spec.Region,
+			Host: s.o.Host.ID, InstanceID: hangar.NewInstanceID(now), ImageRef: ref, Config: spec.Config,
+			CreatedAt: wholeSecond(now), UpdatedAt: wholeSecond(now), Cordoned: spec.Cordoned, HostStatus: "ok",
+			SecretsVersion: spec.Secrets.Version,
+		},
+	}
+}
+
+// commitNew journals a new Machine with its version, secrets, lease, first events and volumes.
+func (s *Store) commitNew(rec *journal.Record, spec *hangar.MachineSpec, lease *hangar.Lease, events []hangar.Event, claims Claims) error {
+	version := hangar.MachineVersion{Version: rec.Machine.InstanceID, Config: rec.Machine.Config}
+	return s.secrets.sealing(spec.ID, version.Version, spec.Secrets, func(secrets *journal.SealedSecrets) error {
+		return s.o.Journal.Commit(func(tx *journal.Tx) error {
+			number, err := tx.NextNumber()
+			if err != nil {
+				return err
+			}
+			rec.Number = number
+			rec.Machine.PrivateIP = network.Address(spec.Network, s.o.Host.ID, number)
+			return errors.Join(tx.PutMachine(rec), tx.PutVersion(spec.ID, version), putSecrets(tx, secrets), tx.PutLease(spec.ID, lease),
+				tx.AppendEvents(rec, events), claims.Put(tx))
+		})
+	})
 }
 
 // resolve resolves the image of a config. An unreachable registry is not an error here: the host

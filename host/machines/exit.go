@@ -16,7 +16,7 @@ import (
 // watch waits for the main process of a started Machine to end.
 func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	w.clean = false
-	if err := w.attached(ctx, rec); err != nil {
+	if err := w.recoverHandle(ctx, rec); err != nil {
 		return err
 	}
 	if err := w.store.o.Volumes.Retake(ctx, w.id, &rec.Machine.Config); err != nil {
@@ -179,7 +179,7 @@ func (w *worker) stopSandbox(ctx context.Context, rec *journal.Record) (driver.E
 	}
 	ctx, cancel := context.WithTimeout(ctx, stop.Grace+w.store.limits.stop)
 	defer cancel()
-	if err := w.attached(ctx, rec); err != nil {
+	if err := w.recoverHandle(ctx, rec); err != nil {
 		return driver.Exit{}, err
 	}
 	d := w.store.o.Driver

@@ -46,15 +46,25 @@ import (
 
 // Images is what a Store needs of an image store; image.Store has it.
 type Images interface {
+	// Resolve finds the image that a reference names. It answers CodeInvalid for one that may not
+	// or cannot be used, and CodeUnavailable or CodeTimeout, with the parts that the reference
+	// itself names, when the registry does not answer.
 	Resolve(ctx context.Context, who image.Puller, ref string) (hangar.ImageRef, error)
+	// Pull returns an image once all of its layers are unpacked on this host. It may be repeated.
+	// Errors are those of Resolve.
 	Pull(ctx context.Context, who image.Puller, ref string, progress func(hangar.PullProgress)) (*image.Image, error)
+	// Get returns an image that is on this host, by its digest, or image.ErrNotFound.
 	Get(digest string) (*image.Image, error)
 }
 
 // Networks is what a Store needs of the private network; network.Network has it.
 type Networks interface {
+	// Attach gives a Machine its network namespace and addresses, before each start and resume. It
+	// may be repeated while the Machine does not run.
 	Attach(ctx context.Context, e network.Endpoint) (network.Attachment, error)
+	// Detach undoes Attach. A Machine that is not attached is not an error.
 	Detach(id hangar.MachineID) error
+	// List returns the Machines that are attached, also by an earlier daemon.
 	List(ctx context.Context) ([]hangar.MachineID, error)
 	check.Dialer
 	// DialService connects to a TCP port of a service.

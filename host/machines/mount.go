@@ -13,7 +13,7 @@ import (
 )
 
 // Volumes is what a Store needs of the volumes that its Machines mount. A config in a method is
-// the one by which a Machine has its volumes. Calls that change nothing any more may be repeated.
+// the one by which a Machine has its volumes. Release, Mount, Unmount and Retake may be repeated.
 type Volumes interface {
 	// Claim gives a new Machine the volumes that its config mounts, and completes the config from
 	// them.

@@ -138,14 +138,14 @@ func (w *worker) reattach(ctx context.Context) {
 		w.reopenLocal(rec)
 		w.resumeRole()
 	}
-	if err := w.attached(ctx, rec); err != nil {
+	if err := w.recoverHandle(ctx, rec); err != nil {
 		w.store.o.Log.Error("take back machine", keyMachine, w.id, keyError, err)
 	}
 }
 
-// attached makes the driver recover the record's handle, even if nothing of the sandbox is left.
+// recoverHandle makes the driver recover the record's handle, even if nothing of the sandbox is left.
 // Otherwise the driver's answer that there is no such sandbox would mean nothing.
-func (w *worker) attached(ctx context.Context, rec *journal.Record) error {
+func (w *worker) recoverHandle(ctx context.Context, rec *journal.Record) error {
 	if w.known {
 		return nil
 	}

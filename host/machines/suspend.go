@@ -15,7 +15,7 @@ import (
 // it returns to started.
 func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 	snapshot := w.path(snapshotDir)
-	if err := w.attached(ctx, rec); err != nil {
+	if err := w.recoverHandle(ctx, rec); err != nil {
 		return err
 	}
 	// An existing snapshot was completed before the daemon was killed: the directory appears
@@ -60,7 +60,7 @@ func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
 }
 
 // notSuspended handles a failed suspend: the Machine either still runs, or has ended, which Wait
-// tells.
+// reports.
 func (w *worker) notSuspended(ctx context.Context, rec *journal.Record, cause error) error {
 	if errors.Is(cause, driver.ErrNotFound) {
 		exit, err := w.store.o.Driver.Wait(ctx, rec.Handle)

@@ -13,15 +13,15 @@ import (
 // so a waiter costs nothing until then, and ten thousand of them cost a commit one walk over a
 // list.
 type waiter struct {
-	wish hangar.MachineWait
-	tell func(*verdict) // called at most once per enlist; must not block
+	want    hangar.MachineWait
+	deliver func(*verdict) // called at most once per register; must not block
 }
 
 // verdict is the result of a wait: the state was reached, or never will be.
 type verdict struct {
 	reached hangar.MachineReached
 	err     error
-	look    bool // neither: the Machine's history has the answer
+	look    bool // neither is known: register again, which reads the Machine's history
 }
 
 // WaitMachine implements hangar.MachineOps.
@@ -32,10 +32,10 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 	}
 	deadline := time.NewTimer(in.Timeout)
 	defer deadline.Stop()
-	told := make(chan *verdict, 1)
-	w := &waiter{wish: in, tell: func(v *verdict) { told <- v }}
+	verdicts := make(chan *verdict, 1)
+	w := &waiter{want: in, deliver: func(v *verdict) { verdicts <- v }}
 	for {
-		v, err := m.enlist(w)
+		v, err := m.register(w)
 		switch {
 		case err != nil:
 			return hangar.MachineReached{}, err
@@ -43,19 +43,19 @@ func (s *Store) WaitMachine(ctx context.Context, ref hangar.MachineRef, in hanga
 			return v.reached, v.err
 		}
 		select {
-		case v := <-told:
+		case v := <-verdicts:
 			if v.look {
 				continue
 			}
 			return v.reached, v.err // a waiter with a verdict is no longer in the list
 		case <-deadline.C:
-			m.watchers.strike(w)
-			return hangar.MachineReached{}, m.tooLate(in.States)
+			m.watchers.unregister(w)
+			return hangar.MachineReached{}, m.timedOut(in.States)
 		case <-ctx.Done():
-			m.watchers.strike(w)
+			m.watchers.unregister(w)
 			return hangar.MachineReached{}, ctx.Err()
 		case <-s.work.Context.Done():
-			m.watchers.strike(w)
+			m.watchers.unregister(w)
 			return hangar.MachineReached{}, errShutDown()
 		}
 	}
@@ -75,51 +75,51 @@ func (s *Store) waitFor(ref hangar.MachineRef, in *hangar.MachineWait) (*machine
 	return s.machine(ref)
 }
 
-func (m *machine) tooLate(wished []hangar.MachineState) error {
+func (m *machine) timedOut(wanted []hangar.MachineState) error {
 	return hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout,
-		"machine failed to reach desired state, %s, currently %s", joinStates(wished), m.rec.Load().Machine.State)
+		"machine failed to reach desired state, %s, currently %s", joinStates(wanted), m.rec.Load().Machine.State)
 }
 
 func errShutDown() error {
 	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 }
 
-// enlist returns the verdict if it is already known, or registers the waiter for future changes.
-func (m *machine) enlist(w *waiter) (*verdict, error) {
+// register returns the verdict if it is already known, or registers the waiter for future changes.
+func (m *machine) register(w *waiter) (*verdict, error) {
 	m.mu.Lock() // no commit between the check and the registration
 	defer m.mu.Unlock()
-	v, err := m.look(&w.wish)
+	v, err := m.look(&w.want)
 	if v == nil && err == nil {
-		m.watchers.enlist(w)
+		m.watchers.register(w)
 	}
 	return v, err
 }
 
 // look judges a wait by the Machine's state and history. m.mu is held.
-func (m *machine) look(wish *hangar.MachineWait) (*verdict, error) {
+func (m *machine) look(want *hangar.MachineWait) (*verdict, error) {
 	now := &m.rec.Load().Machine
-	if wish.FromEvent == "" && satisfies(wish.States, now.State) && now.InstanceID >= wish.Instance {
+	if want.FromEvent == "" && satisfies(want.States, now.State) && now.InstanceID >= want.Instance {
 		newest, err := m.newestTransit()
 		if err != nil {
 			return nil, err
 		}
 		return reached(now, now.State, newest), nil
 	}
-	if wish.FromEvent != "" || selfDestroyed(now) {
-		passed, err := m.store.o.Journal.EventsAfter(m.id, wish.FromEvent)
+	if want.FromEvent != "" || selfDestroyed(now) {
+		passed, err := m.store.o.Journal.EventsAfter(m.id, want.FromEvent)
 		if err != nil {
 			return nil, err
 		}
-		if wish.Instance != "" {
+		if want.Instance != "" {
 			passed = sinceUpdate(passed)
 		}
 		for i := range passed {
-			if v := judge(wish, now, &passed[i]); v != nil {
+			if v := judge(want, now, &passed[i]); v != nil {
 				return v, nil
 			}
 		}
 	}
-	return hopeless(wish, now), nil
+	return hopeless(want, now), nil
 }
 
 // selfDestroyed reports whether all earlier states of the Machine count: it may have finished its
@@ -149,11 +149,11 @@ func (m *machine) newestTransit() (hangar.EventID, error) {
 // judge returns the verdict of events that have just been committed.
 func (w *waiter) judge(now *hangar.Machine, events []hangar.Event) *verdict {
 	for i := range events {
-		if v := judge(&w.wish, now, &events[i]); v != nil {
+		if v := judge(&w.want, now, &events[i]); v != nil {
 			return v
 		}
 	}
-	v := hopeless(&w.wish, now)
+	v := hopeless(&w.want, now)
 	if v != nil && selfDestroyed(now) {
 		return &verdict{look: true}
 	}
@@ -161,9 +161,9 @@ func (w *waiter) judge(now *hangar.Machine, events []hangar.Event) *verdict {
 }
 
 // judge returns the verdict of one event; now is the Machine after it.
-func judge(wish *hangar.MachineWait, now *hangar.Machine, e *hangar.Event) *verdict {
+func judge(want *hangar.MachineWait, now *hangar.Machine, e *hangar.Event) *verdict {
 	state := hangar.MachineState(e.Status)
-	if !e.Type.Transits() || now.InstanceID < wish.Instance || !satisfies(wish.States, state) {
+	if !e.Type.Transits() || now.InstanceID < want.Instance || !satisfies(want.States, state) {
 		return nil
 	}
 	return reached(now, state, e.ID)
@@ -174,21 +174,21 @@ func reached(now *hangar.Machine, state hangar.MachineState, by hangar.EventID) 
 }
 
 // hopeless returns the verdict if the wait can no longer succeed; else nil.
-func hopeless(wish *hangar.MachineWait, now *hangar.Machine) *verdict {
-	if now.InstanceID < wish.Instance {
+func hopeless(want *hangar.MachineWait, now *hangar.Machine) *verdict {
+	if now.InstanceID < want.Instance {
 		// A version that a caller has received is the Machine's, unless its update failed.
-		return outOfReach("machine %s has no version %s, it is at %s", now.ID, wish.Instance, now.InstanceID)
+		return outOfReach("machine %s has no version %s, it is at %s", now.ID, want.Instance, now.InstanceID)
 	}
-	if now.State == hangar.MachineFailed && !slices.Contains(wish.States, hangar.WaitSettled) && !slices.Contains(wish.States, hangar.MachineDestroyed) {
+	if now.State == hangar.MachineFailed && !slices.Contains(want.States, hangar.WaitSettled) && !slices.Contains(want.States, hangar.MachineDestroyed) {
 		// Only a request ends that state, and an answered request has already done so.
-		return outOfReach("machine %s has failed and does not become %s unless it is started or updated", now.ID, joinStates(wish.States))
+		return outOfReach("machine %s has failed and does not become %s unless it is started or updated", now.ID, joinStates(want.States))
 	}
-	for _, s := range wish.States {
+	for _, s := range want.States {
 		if now.State.CanReach(s) || s == hangar.WaitSettled && now.State != hangar.MachineDestroyed {
 			return nil
 		}
 	}
-	return outOfReach("machine %s is %s and can no longer become %s", now.ID, now.State, joinStates(wish.States))
+	return outOfReach("machine %s is %s and can no longer become %s", now.ID, now.State, joinStates(want.States))
 }
 
 func outOfReach(format string, args ...any) *verdict {
@@ -205,8 +205,8 @@ func sinceUpdate(passed []hangar.Event) []hangar.Event {
 	return passed
 }
 
-func satisfies(wished []hangar.MachineState, state hangar.MachineState) bool {
-	return slices.Contains(wished, state) || state.Settled() && slices.Contains(wished, hangar.WaitSettled)
+func satisfies(wanted []hangar.MachineState, state hangar.MachineState) bool {
+	return slices.Contains(wanted, state) || state.Settled() && slices.Contains(wanted, hangar.WaitSettled)
 }
 
 func joinStates(states []hangar.MachineState) string {

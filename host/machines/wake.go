@@ -13,7 +13,7 @@ func (e *edge) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int)
 	if err != nil {
 		return err
 	}
-	release, err := m.rouse(ctx)
+	release, err := m.startForRequest(ctx)
 	if err != nil {
 		return waitError(err)
 	}
@@ -32,9 +32,9 @@ func waitError(err error) error {
 	return err
 }
 
-// rouse returns once the Machine is started and admits requests. Until release is called it is not
+// startForRequest returns once the Machine is started and admits requests. Until release is called it is not
 // stopped for being idle.
-func (m *machine) rouse(ctx context.Context) (release func(), err error) {
+func (m *machine) startForRequest(ctx context.Context) (release func(), err error) {
 	asked := false
 	for {
 		rec := m.rec.Load()
@@ -58,7 +58,7 @@ func (m *machine) rouse(ctx context.Context) (release func(), err error) {
 		case state == hangar.MachineDestroying || state == hangar.MachineDestroyed:
 			return nil, refusal(hangar.VerbStart, state)
 		case state == hangar.MachineRestarting:
-			if err := m.hasten(); err != nil {
+			if err := m.shortenPause(); err != nil {
 				return nil, err
 			}
 			asked = true
@@ -71,9 +71,9 @@ func (m *machine) rouse(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// hasten shortens the policy's pause before a restart to one second, because a request waits. The
-// pause can grow to ten.
-func (m *machine) hasten() error {
+// shortenPause shortens the policy's pause before a restart, which can grow to ten seconds, to one
+// second, because a request waits.
+func (m *machine) shortenPause() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rec := m.rec.Load()
@@ -122,21 +122,21 @@ func (m *machine) enterStarted(ctx context.Context) (release func(), err error) 
 
 // settled waits until the Machine is in a stable state, and returns it.
 func (m *machine) settled(ctx context.Context) (hangar.MachineState, error) {
-	told := make(chan *verdict, 1)
-	w := &waiter{wish: hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}}, tell: func(v *verdict) { told <- v }}
+	verdicts := make(chan *verdict, 1)
+	w := &waiter{want: hangar.MachineWait{States: []hangar.MachineState{hangar.WaitSettled}}, deliver: func(v *verdict) { verdicts <- v }}
 	for {
-		v, err := m.enlist(w)
+		v, err := m.register(w)
 		if err != nil {
 			return "", err
 		}
 		if v == nil {
 			select {
-			case v = <-told:
+			case v = <-verdicts:
 			case <-ctx.Done():
-				m.watchers.strike(w)
+				m.watchers.unregister(w)
 				return "", ctx.Err()
 			case <-m.store.work.Context.Done():
-				m.watchers.strike(w)
+				m.watchers.unregister(w)
 				return "", errShutDown()
 			}
 		}

@@ -27,8 +27,8 @@ func (w *watchers) wait() (<-chan struct{}, *hangar.PullProgress) {
 	return w.next, w.progress
 }
 
-// enlist registers a waiter for its verdict.
-func (w *watchers) enlist(x *waiter) {
+// register adds a waiter, which receives its verdict once.
+func (w *watchers) register(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiters == nil {
@@ -37,8 +37,8 @@ func (w *watchers) enlist(x *waiter) {
 	w.waiters[x] = struct{}{}
 }
 
-// strike undoes enlist. It may be repeated.
-func (w *watchers) strike(x *waiter) {
+// unregister undoes register. It may be repeated.
+func (w *watchers) unregister(x *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waiters, x)
@@ -54,7 +54,7 @@ func (w *watchers) happened(now *hangar.Machine, events []hangar.Event) {
 		return
 	}
 	for _, x := range w.judge(now, events) {
-		x.waiter.tell(x.verdict) // without w.mu, which woken waiters take
+		x.waiter.deliver(x.verdict) // without w.mu, which woken waiters take
 	}
 }
 
@@ -123,7 +123,7 @@ func (s *Store) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Se
 			return
 		}
 		var last hangar.EventID
-		var told hangar.PullProgress
+		var reported hangar.PullProgress
 		for first := true; ; first = false {
 			changed, progress := m.watchers.wait()
 			now, events, err := m.since(first, last)
@@ -142,8 +142,8 @@ func (s *Store) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter.Se
 					return
 				}
 			}
-			if progress != nil && *progress != told {
-				told = *progress
+			if progress != nil && *progress != reported {
+				reported = *progress
 				if !yield(hangar.MachineChange{Machine: now, Progress: progress}, nil) {
 					return
 				}
