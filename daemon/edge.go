@@ -38,7 +38,7 @@ func (d *opening) openEdge(ctx context.Context, s *server, c *cluster, n *privat
 		Drain:  cfg.Drain, ReplayBody: cfg.ReplayBody, Buckets: cfg.StaticsURL, Log: d.log,
 	}
 	if s.network != nil {
-		o.Ways = ways{s.network}
+		o.Private = privateIngress{s.network}
 	}
 	e := edge.New(o)
 	if err := e.Open(ctx); err != nil {

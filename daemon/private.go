@@ -148,11 +148,11 @@ func (s *server) privateRanges() []netip.Prefix {
 	return s.network.Ranges()
 }
 
-// ways lead Machines and peers to the edge.
-type ways struct{ *network.Network }
+// privateIngress leads Machines and peers to the edge.
+type privateIngress struct{ *network.Network }
 
-// OpenPorts implements edge.Ways.
-func (w ways) OpenPorts(ctx context.Context, sockets []listen.Socket) error {
+// OpenPorts implements edge.PrivateIngress.
+func (w privateIngress) OpenPorts(ctx context.Context, sockets []listen.Socket) error {
 	ports := make([]network.OpenPort, 0, len(sockets))
 	for _, s := range sockets {
 		ports = append(ports, network.OpenPort(s))

@@ -70,7 +70,7 @@ type Options struct {
 	Orders       hangar.CertificateStore // of all edges of the platform; nil: there are no others
 	Gates        hangar.MachineGates
 	Keeper       *keeper.Client // of listening sockets; nil: they end with the process
-	Ways         Ways           // nil: there are no private networks
+	Private      PrivateIngress // leads private networks to the edge; nil: there are none
 
 	ACME      string         // address of the directory of an ACME server; empty: there is none
 	ACMEEmail string         // for its operator to write to; may be empty
@@ -95,7 +95,7 @@ type Edge struct {
 	traffic   *traffic.Table
 	colour    colour // set by Open
 
-	leading sync.Mutex // so that what was read last is what is led here last
+	applying sync.Mutex // held by applyPrivate, so that an older reading never replaces a newer one
 }
 
 var (
@@ -188,7 +188,7 @@ func (e *Edge) Run(ctx context.Context) error {
 	lasting, stop := finish.Lifetime(ctx)
 	defer stop()
 	var group errgroup.Group
-	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run, e.runWays, e.sweepTraffic} {
+	for _, run := range []func(context.Context) error{e.routes.Run, e.balancer.Run, e.certs.Run, e.proxy.Run, e.followPrivate, e.sweepTraffic} {
 		group.Go(func() error { return run(lasting) })
 	}
 	drained := make(chan struct{})
@@ -235,10 +235,10 @@ func (e *Edge) AwaitRoute(ctx context.Context, app hangar.AppID, seq uint64) err
 	if err := e.routes.Await(ctx, app, seq); err != nil {
 		return err
 	}
-	if err := e.listeners.Await(ctx); err != nil || e.o.Ways == nil {
+	if err := e.listeners.Await(ctx); err != nil || e.o.Private == nil {
 		return err
 	}
-	return e.lead(ctx)
+	return e.applyPrivate(ctx)
 }
 
 // Domain implements hangar.RouteHost.

@@ -12,22 +12,23 @@ import (
 	"github.com/hangar-platform/hangar/edge/listen"
 )
 
-// leadRetry is how long to wait after the kernel has refused to lead private addresses to the
+// privateRetry is how long to wait after the kernel has refused to lead private addresses to the
 // edge.
-const leadRetry = 5 * time.Second
+const privateRetry = 5 * time.Second
 
-// Ways lead Machines and peers from their private networks to the edge.
-type Ways interface {
+// PrivateIngress leads Machines and WireGuard peers from their private networks to the edge. Both
+// methods replace what an earlier call has set, and may be repeated.
+type PrivateIngress interface {
 	// OpenPorts sets which sockets of the edge Machines and peers may call.
 	OpenPorts(ctx context.Context, sockets []listen.Socket) error
 	// Ingress sets the private addresses that lead to this server.
 	Ingress(ctx context.Context, addresses []netip.Addr) error
 }
 
-// runWays follows the routes and the sockets of the edge until ctx ends. Addresses that an
-// earlier daemon has led here stay until the first round.
-func (e *Edge) runWays(ctx context.Context) error {
-	if e.o.Ways == nil {
+// followPrivate follows the routes and the sockets of the edge until ctx ends. Addresses that an
+// earlier daemon has set stay until the first round.
+func (e *Edge) followPrivate(ctx context.Context) error {
+	if e.o.Private == nil {
 		return nil
 	}
 	select {
@@ -39,9 +40,9 @@ func (e *Edge) runWays(ctx context.Context) error {
 		changed := e.routes.Changed()
 		_, moved := e.listeners.Sockets()
 		var again <-chan time.Time
-		if err := e.lead(ctx); err != nil && ctx.Err() == nil {
-			e.o.Log.WarnContext(ctx, "private addresses of apps do not lead to the edge yet", "error", err, "delay", leadRetry)
-			again = time.After(leadRetry)
+		if err := e.applyPrivate(ctx); err != nil && ctx.Err() == nil {
+			e.o.Log.WarnContext(ctx, "private addresses of apps do not lead to the edge yet", "error", err, "delay", privateRetry)
+			again = time.After(privateRetry)
 		}
 		select {
 		case <-changed:
@@ -53,14 +54,15 @@ func (e *Edge) runWays(ctx context.Context) error {
 	}
 }
 
-func (e *Edge) lead(ctx context.Context) error {
-	e.leading.Lock()
-	defer e.leading.Unlock()
+// applyPrivate sets the sockets and private addresses as they are now.
+func (e *Edge) applyPrivate(ctx context.Context) error {
+	e.applying.Lock()
+	defer e.applying.Unlock()
 	sockets, _ := e.listeners.Sockets()
-	if err := e.o.Ways.OpenPorts(ctx, publicSockets(sockets)); err != nil {
+	if err := e.o.Private.OpenPorts(ctx, publicSockets(sockets)); err != nil {
 		return err
 	}
-	return e.o.Ways.Ingress(ctx, e.routes.Private())
+	return e.o.Private.Ingress(ctx, e.routes.Private())
 }
 
 // publicSockets are those at which the public is served. Only this server calls a loopback

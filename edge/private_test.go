@@ -50,7 +50,7 @@ func TestAwaitRouteLeads(t *testing.T) {
 	machines, routes := catalog.New(feed, nil), catalog.NewRoutes(feed, "apps.test", nil)
 	e := edge.New(edge.Options{
 		Host: "0badcafe", Dir: t.TempDir(), HTTP: "127.0.0.1:0", HTTPS: "127.0.0.1:0", Domain: "apps.test", Region: "loc",
-		Machines: machines, Routes: routes, Gates: p, Ways: p, Log: slog.New(slog.DiscardHandler),
+		Machines: machines, Routes: routes, Gates: p, Private: p, Log: slog.New(slog.DiscardHandler),
 	})
 	if err := e.Open(t.Context()); err != nil {
 		t.Fatal(err)

@@ -47,9 +47,9 @@ type Permit struct {
 	gate         hangar.MachineGate
 	leave        func()   // the host's gate; nil: not entered
 	over         net.Conn // it was entered over this connection; nil: through the gate
-	failureEpoch int      // the candidate's, at the time of admission
-	shared       bool     // other requests were in flight in the Machine then
-	admitted     uint64   // the Machine's, then
+	failureEpoch int      // candidate.failureEpoch at the time of admission
+	shared       bool     // other requests were in flight in the Machine at that time
+	admitted     uint64   // machine.admitted at that time
 	released     atomic.Bool
 	failed       bool // guarded by app.mu
 }

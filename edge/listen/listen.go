@@ -49,8 +49,8 @@ type Options struct {
 	// whatever their numbers are here. Without a host they are every address of the server.
 	// Empty: not listened on.
 	HTTP, HTTPS string
-	// Shared is the address that Apps share. On it Apps are served on the other ports which
-	// they have for TLS or HTTP, unless HTTP names an address, which is it then.
+	// Shared is the address that Apps share, on which they are served on all ports with TLS or
+	// HTTP other than 80 and 443. If HTTP names an address, that one is used instead.
 	Shared netip.Addr
 	HTTP3  bool            // also serve HTTP/3, on the UDP port of HTTPS
 	Host   hangar.HostID   // whose gate takes lines about an App without a Machine
@@ -58,8 +58,8 @@ type Options struct {
 	// Platform reports whether a name is one of the platform itself, which is served by TLS on
 	// HTTPS alone. nil: none is.
 	Platform func(name hangar.Hostname) bool
-	// Nameless has clients served by the platform that send no server name to HTTPS at a shared
-	// address; otherwise their handshake is refused.
+	// Nameless reports whether the platform serves clients that send no server name to HTTPS at
+	// a shared address. If not, their handshake is refused.
 	Nameless bool
 	Routes   *catalog.Routes
 	Balancer *balance.Balancer
@@ -92,7 +92,7 @@ type Entry struct {
 	ServerName    hangar.Hostname      // of TLS; empty: the client sent none
 	Port          int                  // public
 	Flow          *traffic.Flow        // counts the bytes of the connection
-	Taken         func()               // to be called, on the goroutine of ServeConn, when what serves the connection waits for it at its own end
+	Taken         func()               // called by ServeConn, on its goroutine, once its server waits for the connection before it ends
 }
 
 // Listeners are the sockets of the edge. Use New, Open, Run and Close, in that order.
@@ -236,14 +236,14 @@ func (l *Listeners) Run(ctx context.Context) error {
 	connections, abort := context.WithCancelCause(lifetime)
 	defer abort(nil)
 	newFollower(connections, l).follow(ctx)
-	told := time.Now()
+	stopped := time.Now()
 	l.arrivals.finish(min(l.o.Limits.LastWords, l.o.Drain))
 	ended := make(chan struct{})
 	go func() {
 		l.wg.Wait()
 		close(ended)
 	}()
-	drained := time.NewTimer(l.o.Drain - time.Since(told))
+	drained := time.NewTimer(l.o.Drain - time.Since(stopped))
 	defer drained.Stop()
 	select {
 	case <-ended:

@@ -34,13 +34,13 @@ type arrival struct {
 	endpoint      *balance.Endpoint         // nil until it is known
 	name          hangar.Hostname           // that TLS is for
 	greeted       bool                      // the client has begun TLS
-	refused       *hangar.EdgeError         // why TLS was not to be
-	handed        bool                      // it is no arrival any more
+	refused       *hangar.EdgeError         // why the TLS handshake was refused
+	handed        bool                      // serveHTTP has passed it on, or it has ended
 	quic          atomic.Pointer[quic.Conn] // nil: it is TCP, or not known yet
 
 	mu    sync.Mutex   // guards what follows
 	org   hangar.OrgID // that the connection counts for; empty: none
-	ended bool         // it counts for none any more
+	ended bool         // discharge was called
 }
 
 // charge counts a connection for the organization of its App, once that is known, unless the

@@ -278,28 +278,21 @@ const (
 func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 	x.mayHaveRun, x.brokenOff = false, 0
 	ctx, stop, answered := x.replays.withTimeout(ctx)
-	sel, delay := x.selector, minPause
 	refused := false // by a host that had the request already
-	sel.Exclude = slices.Clip(sel.Exclude)
-	given := len(sel.Exclude)
-	var first time.Time // when the first attempt failed
-	var last *hangar.EdgeError
-	for attempt := 1; ; attempt++ {
-		sel.Deferred = !refused && x.mayDefer()
-		permit, err := x.p.balancer.Acquire(ctx, x.ep, sel)
+	at := attempts{sel: x.selector, given: len(x.selector.Exclude), delay: minPause}
+	at.sel.Exclude = slices.Clip(at.sel.Exclude)
+	for at.n = 1; ; at.n++ {
+		at.sel.Deferred = !refused && x.mayDefer()
+		permit, err := x.p.balancer.Acquire(ctx, x.ep, at.sel)
 		if err != nil {
-			if x.refreshEndpoint() {
-				continue // the service has changed during the request
-			}
-			if ctx.Err() == nil && last != nil && len(sel.Exclude) > given && x.mayRetry(first, attempt) && pause.For(ctx, delay) == nil {
-				sel.Exclude, delay = sel.Exclude[:given:given], min(2*delay, maxPause)
-				continue // all remaining candidates have failed
+			if x.mayAcquireAgain(ctx, &at) {
+				continue
 			}
 			stop()
-			if last == nil {
-				last = edgeError(ctx, err)
+			if at.last == nil {
+				at.last = edgeError(ctx, err)
 			}
-			return nil, last
+			return nil, at.last
 		}
 		x.machine, x.host = permit.Row.Machine.Ref(), permit.Row.Machine.Host
 		x.admission.begin(permit)
@@ -307,7 +300,7 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 		a, f := x.try(ctx, permit)
 		if f != nil && f.refused != nil {
 			refused = true
-			attempt--
+			at.n--
 			continue
 		}
 		if f == nil {
@@ -316,27 +309,59 @@ func (x *exchange) send(ctx context.Context) (*answer, *hangar.EdgeError) {
 			a.stop = func() { before(); stop() }
 			return a, nil
 		}
-		x.mayHaveRun = !f.unsent && !idempotent(x.r)
-		if last = f.err; first.IsZero() {
-			first = time.Now()
-		}
-		if !x.mayResend(ctx, permit, f) || !x.mayRetry(first, attempt) {
+		if e := x.afterFailure(ctx, &at, permit, f); e != nil {
 			stop()
-			if attempt >= x.p.limits.MaxAttempts {
-				last = &hangar.EdgeError{Code: hangar.EdgeRetries, Status: last.Status, Message: "connections to machines failed too often: " + last.Message, Err: last.Err}
-			}
-			return nil, last
-		}
-		x.p.stats.retries.Add(1)
-		if sel.Instance == "" {
-			sel.Exclude = append(sel.Exclude, permit.Row.Machine.ID)
-		} else if pause.For(ctx, delay) != nil {
-			stop()
-			return nil, last
-		} else {
-			delay = min(2*delay, maxPause)
+			return nil, e
 		}
 	}
+}
+
+// attempts are those to send one request.
+type attempts struct {
+	sel   balance.Selector // for the next one: excludes the Machines that have failed
+	given int              // how many Machines the client's selector excludes
+	n     int              // attempts so far, with the current one
+	delay time.Duration    // before the next one, if the same Machine is tried again
+	first time.Time        // when the first one failed; zero: none has
+	last  *hangar.EdgeError
+}
+
+// mayAcquireAgain reports whether another attempt makes sense although no Machine was found.
+func (x *exchange) mayAcquireAgain(ctx context.Context, at *attempts) bool {
+	if x.refreshEndpoint() {
+		return true // the service has changed during the request
+	}
+	allFailed := at.last != nil && len(at.sel.Exclude) > at.given
+	if ctx.Err() != nil || !allFailed || !x.mayRetry(at) || pause.For(ctx, at.delay) != nil {
+		return false
+	}
+	at.sel.Exclude, at.delay = at.sel.Exclude[:at.given:at.given], min(2*at.delay, maxPause)
+	return true
+}
+
+// afterFailure prepares another attempt, at another Machine unless the client names one, or returns
+// the error to answer with.
+func (x *exchange) afterFailure(ctx context.Context, at *attempts, permit *balance.Permit, f *failure) *hangar.EdgeError {
+	x.mayHaveRun = !f.unsent && !idempotent(x.r)
+	if at.last = f.err; at.first.IsZero() {
+		at.first = time.Now()
+	}
+	if !x.mayResend(ctx, permit, f) || !x.mayRetry(at) {
+		if at.n >= x.p.limits.MaxAttempts {
+			return &hangar.EdgeError{Code: hangar.EdgeRetries, Status: f.err.Status, Message: "connections to machines failed too often: " + f.err.Message, Err: f.err.Err}
+		}
+		return f.err
+	}
+	x.p.stats.retries.Add(1)
+	if at.sel.Instance == "" {
+		at.sel.Exclude = append(at.sel.Exclude, permit.Row.Machine.ID)
+		return nil
+	}
+	if pause.For(ctx, at.delay) != nil {
+		return f.err
+	}
+	at.delay = min(2*at.delay, maxPause)
+	return nil
 }
 
 // refreshEndpoint replaces the endpoint if the handling of the port has changed since the request
@@ -351,8 +376,8 @@ func (x *exchange) refreshEndpoint() bool {
 }
 
 // mayRetry reports whether a failed request has time and attempts left.
-func (x *exchange) mayRetry(first time.Time, attempt int) bool {
-	return attempt < x.p.limits.MaxAttempts && time.Since(first) < x.p.limits.RetryFor
+func (x *exchange) mayRetry(at *attempts) bool {
+	return at.n < x.p.limits.MaxAttempts && time.Since(at.first) < x.p.limits.RetryFor
 }
 
 // reportPreference adds a header for the Machine if the client preferred another that was not
