@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Archive is what a Store needs of the store of snapshots; archive.Archive has it. It is opened
-// when it is first needed, so that an unreachable store does not keep the rest from working.
+// Archive is what a Store needs of the store of snapshots. Each method is that of archive.Archive. It is
+// opened when it is first needed, so that an unreachable store does not keep the rest from working.
 type Archive interface {
 	Open(ctx context.Context) error
 	Close() error

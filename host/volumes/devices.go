@@ -14,14 +14,20 @@ import (
 // Devices is what a Store needs of the volumes' images; LocalDevices has it. Errors
 // are those of package volume.
 type Devices interface {
+	// Create makes the image of a new volume. It answers fs.ErrExist when there is one.
 	Create(ctx context.Context, spec devices.Spec) error
+	// Verify returns why an image could not be opened with the key of spec, or nil. It changes nothing.
 	Verify(ctx context.Context, spec devices.Spec) error
 	// Attach opens an image as a block device, or takes back what an earlier daemon opened.
 	Attach(ctx context.Context, spec devices.Spec) (Device, error)
+	// Release ends whatever of a volume is open on the host; unsynced writes may be lost. It may be
+	// repeated.
 	Release(ctx finish.Context, id hangar.VolumeID) error
 	// List returns the volumes with anything open on the host.
 	List(ctx context.Context) ([]hangar.VolumeID, error)
+	// Remove removes an image that is not open. It may be repeated.
 	Remove(ctx finish.Context, id hangar.VolumeID) error
+	// Room measures the disk of the images.
 	Room(ctx context.Context) (DiskRoom, error)
 }
 
@@ -34,16 +40,19 @@ type DiskRoom struct {
 
 // Device is an open volume.
 type Device interface {
+	// Path is that of the block device.
 	Path() string
 	// Format makes a file system on a blank device; ErrNotBlank: it has content. The remains of an
 	// interrupted Format do not count.
 	Format(ctx context.Context) error
 	// Mount mounts the file system, after what it needs of repair and growth.
 	Mount(ctx context.Context) (MountedVolume, error)
+	// Usage measures the file system; zero while it is not mounted.
 	Usage(ctx context.Context) (hangar.VolumeUsage, error)
 	// Extend makes it size bytes large. online: so is the file system, if it is mounted.
 	Extend(ctx finish.Context, size int64) (online bool, err error)
-	// Freeze begins a view of the device as it is at one moment.
+	// Freeze begins a view of the device as it is at one moment, from which on changes are counted
+	// for mark, unless that is empty. A device has one view at a time.
 	Freeze(ctx context.Context, mark string) (Frozen, error)
 	// Fill gives access to the content of a device that is not mounted.
 	Fill(ctx context.Context) (Target, error)
@@ -51,6 +60,7 @@ type Device interface {
 	Check(ctx context.Context) error
 	// Lost is closed when the device went away by itself; Err says why.
 	Lost() <-chan struct{}
+	// Err is nil until Lost is closed.
 	Err() error
 	// Close unmounts and detaches it. Without an error, everything is durable; with ErrLost
 	// and ErrUnsynced, it has ended as well.
@@ -69,13 +79,14 @@ type MountedVolume struct {
 // Frozen is a volume as it was at one moment.
 type Frozen interface {
 	io.ReaderAt
-	Size() int64
+	Size() int64 // bytes
 	// Data is the parts that were ever written.
 	Data(ctx context.Context) (extent.List, error)
 	// Changed is the parts that were written since mark; false: not known.
 	Changed(ctx context.Context, mark string) (extent.List, bool, error)
 	// Took is how long writers waited.
 	Took() time.Duration
+	// Close ends the view. Changes are still counted for its mark.
 	Close(ctx finish.Context) error
 }
 
@@ -83,7 +94,9 @@ type Frozen interface {
 type Target interface {
 	io.ReaderAt
 	io.WriterAt
+	// Flush returns once all that was written is durable.
 	Flush() error
+	// Close ends the access. Only Flush says whether everything is durable.
 	Close() error
 }
 

@@ -32,14 +32,14 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 	if known := s.byID(spec.ID); known != nil {
 		return known, nil
 	}
-	making := diskspace.CreateVolume
+	purpose := diskspace.CreateVolume
 	switch {
 	case spec.Snapshot != "":
-		making = diskspace.RestoreSnapshot
+		purpose = diskspace.RestoreSnapshot
 	case spec.Source != "":
-		making = diskspace.ForkVolume
+		purpose = diskspace.ForkVolume
 	}
-	if err := s.o.Space.Admit(making, 0); err != nil {
+	if err := s.o.Space.Admit(purpose, 0); err != nil {
 		return nil, err
 	}
 	if err := hasComputeRoom(s.o.Machines, spec.Compute); err != nil {
@@ -100,23 +100,23 @@ func newZone() string {
 	return hex.EncodeToString(b[:])
 }
 
-// making bounds the making of an image, which may have to take all of its room from the disk.
-const making = 10 * time.Minute
+// makeTimeout bounds the creation of an image, which may have to allocate all of its room.
+const makeTimeout = 10 * time.Minute
 
 // make brings a volume from creating to created, or to restoring if it is to be filled.
 // It may be repeated: an image that is there has nothing on it.
 func (v *volume) make(ctx context.Context) error {
-	making, cancel := finish.Within(ctx, making)
+	bounded, cancel := finish.Within(ctx, makeTimeout)
 	defer cancel()
 	rec := v.rec.Load()
 	spec, err := v.store.spec(rec)
 	if err != nil {
 		return err
 	}
-	err = v.store.o.Devices.Create(making, spec)
+	err = v.store.o.Devices.Create(bounded, spec)
 	if errors.Is(err, fs.ErrExist) {
 		if err = v.eraseImage(ctx); err == nil {
-			err = v.store.o.Devices.Create(making, spec)
+			err = v.store.o.Devices.Create(bounded, spec)
 		}
 	}
 	if err != nil {
