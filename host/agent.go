@@ -4,7 +4,7 @@
 // The parts are the children: package machines owns the Machines, package volumes the volumes, and
 // each keeps its records in the one journal. They do not know each other, and meet here: the Agent
 // opens them in the order in which a start recovers, publishes the changes in their journal to the
-// other planes, keeps house, and implements the root's interfaces with them.
+// other planes, runs periodic cleanup, and implements the root's interfaces with them.
 //
 // Running Machines do not notice when the daemon stops: that is not a stop of a Machine.
 //
@@ -35,7 +35,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// Images is what the agent needs of an image store; image.Store has it.
+// Images is what the agent needs of an image store. Each method is that of image.Store.
 type Images interface {
 	machines.Images
 
@@ -111,9 +111,9 @@ var (
 
 // New returns an agent that Open makes usable.
 func New(o Options) *Agent {
-	mounted := &mounted{}
+	forMachines := &machineVolumes{}
 	ms := machines.New(machines.Options{
-		Dir: o.Dir, Host: o.Host, Driver: o.Driver, Images: o.Images, Network: o.Network, Volumes: mounted, Local: o.Local, Identity: o.Identity,
+		Dir: o.Dir, Host: o.Host, Driver: o.Driver, Images: o.Images, Network: o.Network, Volumes: forMachines, Local: o.Local, Identity: o.Identity,
 		Layers: o.Layers, Logs: o.Logs, Journal: o.Journal, Space: o.Space, Publisher: o.Publisher, View: o.View, Keys: o.Keys,
 		Nameservers: o.Nameservers, DatabaseProgram: o.DatabaseProgram, PublicIP: o.PublicIP, Log: o.Log, Now: o.Now,
 		MemoryOvercommit: o.MemoryOvercommit, CPUOvercommit: o.CPUOvercommit, MemoryReserve: o.MemoryReserve, AutostopAfter: o.AutostopAfter,
@@ -123,23 +123,23 @@ func New(o Options) *Agent {
 		Publisher: o.VolumePublisher, Archive: o.Archive, Space: o.Space, Metrics: o.Metrics, Log: o.Log, Now: o.Now,
 		Overcommit: o.VolumeOvercommit, PerMachine: o.VolumesPerMachine, ArchivePatience: o.ArchivePatience,
 	})
-	mounted.Store = vs
+	forMachines.Store = vs
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(ms)
 	}
 	return &Agent{MachineAgent: ms, MachineGate: ms, MachineAwaiter: ms, VolumeAgent: vs, SSHHost: ms, o: o, machines: ms, volumes: vs}
 }
 
-// mounted are the volumes as the Machines know them.
-type mounted struct{ *volumes.Store }
+// machineVolumes implements machines.Volumes, which package volumes does not know.
+type machineVolumes struct{ *volumes.Store }
 
 // Claim implements machines.Volumes.
-func (m *mounted) Claim(spec *hangar.MachineSpec) (machines.Claims, error) {
+func (m *machineVolumes) Claim(spec *hangar.MachineSpec) (machines.Claims, error) {
 	return m.Store.Claim(spec)
 }
 
 // Release implements machines.Volumes.
-func (m *mounted) Release(id hangar.MachineID, config *hangar.MachineConfig) machines.Claims {
+func (m *machineVolumes) Release(id hangar.MachineID, config *hangar.MachineConfig) machines.Claims {
 	return m.Store.Release(id, config)
 }
 
