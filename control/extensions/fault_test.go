@@ -386,7 +386,7 @@ func TestScheduleIsFair(t *testing.T) {
 	if len(more) != 1 || more[0].Org != rival {
 		t.Fatalf("then %d begin", len(more))
 	}
-	s.done(more[0], again{never: true}, now, backOff)
+	s.done(more[0], nextStep{never: true}, now, backOff)
 	s.set(rec(rival, 1), itemOf(rec(rival, 1)), now)
 	if more, _ = s.start(now); len(more) != 1 || more[0].Org != rival {
 		t.Errorf("the other organization has no turn: %d", len(more))
@@ -395,7 +395,7 @@ func TestScheduleIsFair(t *testing.T) {
 	e := begin[0]
 	var last time.Duration
 	for range 12 {
-		s.done(e, again{failed: true}, now, func(failures int) time.Duration { return time.Duration(failures) * time.Minute })
+		s.done(e, nextStep{failed: true}, now, func(failures int) time.Duration { return time.Duration(failures) * time.Minute })
 		delay := e.at.Sub(now)
 		if delay <= last {
 			t.Errorf("after %s it is delayed by %s", last, delay)
@@ -405,7 +405,7 @@ func TestScheduleIsFair(t *testing.T) {
 		found := false
 		for _, one := range started {
 			if found = found || one == e; one != e {
-				s.done(one, again{never: true}, now, backOff)
+				s.done(one, nextStep{never: true}, now, backOff)
 			}
 		}
 		for !found {
@@ -415,7 +415,7 @@ func TestScheduleIsFair(t *testing.T) {
 			}
 			for _, one := range started {
 				if found = found || one == e; one != e {
-					s.done(one, again{never: true}, now, backOff)
+					s.done(one, nextStep{never: true}, now, backOff)
 				}
 			}
 		}
@@ -423,7 +423,7 @@ func TestScheduleIsFair(t *testing.T) {
 	changed := rec(acme, 0)
 	changed.ID, changed.Phase = e.ID, phaseDestroy
 	s.set(changed, itemOf(changed), now)
-	s.done(e, again{failed: true}, now, func(int) time.Duration { return time.Hour })
+	s.done(e, nextStep{failed: true}, now, func(int) time.Duration { return time.Hour })
 	if e.at != now {
 		t.Errorf("what was changed meanwhile waits %s", e.at.Sub(now))
 	}

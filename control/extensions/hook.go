@@ -23,8 +23,8 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// Hooks receives webhooks of providers. What asks for no principal, because a signature says who
-// sends it.
+// Hooks receives webhooks of providers. It asks for no principal, because the signature of a webhook
+// says who sends it.
 type Hooks struct {
 	*shared
 	pace *ratelimit.Limiter[hangar.ProviderName]

@@ -197,7 +197,7 @@ func (l *line) take() *entry {
 }
 
 // done takes note of how a step ended. delay is how long the next one waits after so many failures.
-func (s *schedule) done(e *entry, a again, now time.Time, delay func(failures int) time.Duration) {
+func (s *schedule) done(e *entry, a nextStep, now time.Time, delay func(failures int) time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lineOf(e.provider)

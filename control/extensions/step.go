@@ -29,8 +29,8 @@ const (
 	checkEvery     = 24 * time.Hour        // how often a provider is asked how an extension is
 )
 
-// again says when the next step of an extension is.
-type again struct {
+// nextStep says when the next step of an extension is due.
+type nextStep struct {
 	after time.Duration // 0: at once
 	// failed says that the step did not succeed: the next one is delayed more with every one.
 	failed bool
@@ -40,7 +40,7 @@ type again struct {
 
 // step does what is to be done next with an extension, of which seen is known; it may be zero. It may
 // be cut off at any moment, and run again.
-func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, error) {
+func (s *shared) step(ctx context.Context, at ref, seen state.Item) (nextStep, error) {
 	f, err := s.read(ctx, at)
 	if err == nil && seen.Revision > f.item.Revision { // memory is behind the watch
 		f.item = seen
@@ -48,27 +48,27 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, erro
 	}
 	if errors.Is(err, state.ErrNotFound) {
 		if seen.Key != "" { // memory is behind the watch, or the other way round
-			return again{after: lagPause}, nil
+			return nextStep{after: lagPause}, nil
 		}
-		return again{never: true}, nil
+		return nextStep{never: true}, nil
 	}
 	if err != nil {
-		return again{failed: true}, state.HangarError(err)
+		return nextStep{failed: true}, state.HangarError(err)
 	}
 	if f.Phase == phaseFailed {
-		return again{never: true}, nil
+		return nextStep{never: true}, nil
 	}
 	if f.Phase == phaseLive {
 		if due := f.CheckedAt.Add(checkEvery).Sub(s.Now()); due > 0 {
-			return again{after: due}, nil
+			return nextStep{after: due}, nil
 		}
 	}
 	to, err := s.target(ctx, f.Provider)
 	if hangar.ReasonOf(err) == hangar.ReasonProviderNotFound {
-		return then(s.drop(ctx, f)) // there is no provider left to ask
+		return atOnce(s.drop(ctx, f)) // there is no provider left to ask
 	}
 	if err != nil {
-		return again{failed: true}, err
+		return nextStep{failed: true}, err
 	}
 	switch f.Phase {
 	case phaseCreate:
@@ -84,25 +84,25 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (again, erro
 	}
 }
 
-// then is how a step ends that has journaled something: the next one follows at once.
-func then(err error) (again, error) {
-	return again{failed: err != nil && !errors.Is(err, errStale)}, err
+// atOnce is how a step ends that has journaled something: the next one follows at once.
+func atOnce(err error) (nextStep, error) {
+	return nextStep{failed: err != nil && !errors.Is(err, errStale)}, err
 }
 
 // create has the provider make an extension.
-func (s *shared) create(ctx context.Context, to target, f found) (again, error) {
+func (s *shared) create(ctx context.Context, to target, f found) (nextStep, error) {
 	f, answer, pending, err := s.provision(ctx, to, f)
 	if err != nil {
 		switch {
 		case retryable(err) && s.Now().Sub(f.Since) < createPatience:
 			return s.later(ctx, f, err)
 		case retryable(err), call.KindOf(err) != call.Temporary:
-			return then(s.fail(ctx, f, text(err)))
+			return atOnce(s.fail(ctx, f, text(err)))
 		default:
-			return again{failed: true}, err
+			return nextStep{failed: true}, err
 		}
 	}
-	return then(s.bind(ctx, to, f, answer, pending, phaseAwait))
+	return atOnce(s.bind(ctx, to, f, answer, pending, phaseAwait))
 }
 
 // retryable reports whether the same request may succeed later. Errors of the platform itself are
@@ -150,8 +150,8 @@ func (s *shared) note(ctx context.Context, f found, edit func(r *record)) (found
 }
 
 // later journals why something does not succeed, if that is another reason than before.
-func (s *shared) later(ctx context.Context, f found, why error) (again, error) {
-	a := again{failed: true}
+func (s *shared) later(ctx context.Context, f found, why error) (nextStep, error) {
+	a := nextStep{failed: true}
 	if e, ok := errors.AsType[*call.Error](why); ok {
 		a.after = e.RetryAfter
 	}
@@ -301,7 +301,7 @@ func isSecret(name, value string) bool {
 }
 
 // await asks whether an extension is ready, and completes it.
-func (s *shared) await(ctx context.Context, to target, f found) (again, error) {
+func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
 	status := of.Status
 	if err != nil {
@@ -309,11 +309,11 @@ func (s *shared) await(ctx context.Context, to target, f found) (again, error) {
 		silent := ok && (e.Kind == call.Missing || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
 		switch {
 		case !ok:
-			return again{failed: true}, err
+			return nextStep{failed: true}, err
 		case silent && !f.Pending && !to.by.Asynchronous:
 			status = provider.StatusReady // it has answered the POST, and has no more to say
 		case s.Now().Sub(f.Since) >= awaitPatience:
-			return then(s.fail(ctx, f, text(err)))
+			return atOnce(s.fail(ctx, f, text(err)))
 		default:
 			return s.later(ctx, f, err)
 		}
@@ -323,20 +323,20 @@ func (s *shared) await(ctx context.Context, to target, f found) (again, error) {
 	switch status {
 	case provider.StatusReady, provider.StatusSleeping, "":
 		rec.Error = ""
-		return then(s.complete(ctx, f, rec))
+		return atOnce(s.complete(ctx, f, rec))
 	case provider.StatusError:
-		return then(s.fail(ctx, found{rec, f.item}, "the provider could not make the extension"))
+		return atOnce(s.fail(ctx, found{rec, f.item}, "the provider could not make the extension"))
 	}
 	if s.Now().Sub(f.Since) >= awaitPatience {
-		return then(s.fail(ctx, f, fmt.Sprintf("the extension was not ready after %s", awaitPatience)))
+		return atOnce(s.fail(ctx, f, fmt.Sprintf("the extension was not ready after %s", awaitPatience)))
 	}
 	if rec.Status != f.Status || f.Error != "" {
 		rec.Error = ""
 		if err := s.put(ctx, f, rec); err != nil {
-			return then(err)
+			return atOnce(err)
 		}
 	}
-	return again{failed: true}, nil
+	return nextStep{failed: true}, nil
 }
 
 // complete sets the secrets of an extension that is ready, and makes it live.
@@ -392,7 +392,7 @@ func (s *shared) complete(ctx context.Context, f found, rec record) error {
 }
 
 // patch asks the provider for a change.
-func (s *shared) patch(ctx context.Context, to target, f found) (again, error) {
+func (s *shared) patch(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Change(ctx, to.Target, f.Remote, f.Body)
 	rec := f.record
 	switch {
@@ -402,7 +402,7 @@ func (s *shared) patch(ctx context.Context, to target, f found) (again, error) {
 	case retryable(err) && s.Now().Sub(f.Since) < changePatience:
 		return s.later(ctx, f, err)
 	case !retryable(err) && call.KindOf(err) == call.Temporary:
-		return again{failed: true}, err
+		return nextStep{failed: true}, err
 	case call.KindOf(err) == call.Unusable: // it has made the change
 		rec.Error = text(err)
 	default:
@@ -411,11 +411,11 @@ func (s *shared) patch(ctx context.Context, to target, f found) (again, error) {
 	}
 	rec.Before = nil
 	rec.enter(phaseLive, s.Now())
-	return then(s.put(ctx, f, rec))
+	return atOnce(s.put(ctx, f, rec))
 }
 
 // check asks a provider how an extension is.
-func (s *shared) check(ctx context.Context, to target, f found) (again, error) {
+func (s *shared) check(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
 	if err != nil {
 		if call.KindOf(err) != call.Missing {
@@ -431,11 +431,11 @@ func (s *shared) check(ctx context.Context, to target, f found) (again, error) {
 	if err != nil {
 		rec.Error = "the provider does not have the extension any more"
 	}
-	return then(s.put(ctx, f, rec))
+	return atOnce(s.put(ctx, f, rec))
 }
 
 // destroy has the provider delete an extension, and forgets it once that is confirmed.
-func (s *shared) destroy(ctx context.Context, to target, f found) (again, error) {
+func (s *shared) destroy(ctx context.Context, to target, f found) (nextStep, error) {
 	remote := f.Remote
 	if remote == "" && f.Sent {
 		// The provider may have it under an id that was lost with the answer: the same request
@@ -447,12 +447,12 @@ func (s *shared) destroy(ctx context.Context, to target, f found) (again, error)
 		case err == nil:
 			err = s.bind(ctx, to, f, answer, false, phaseDestroy)
 			if hangar.CodeOf(err) != hangar.CodeInvalid {
-				return then(err)
+				return atOnce(err)
 			}
 		case retryable(err):
 			return s.later(ctx, f, err)
 		case call.KindOf(err) == call.Temporary:
-			return again{failed: true}, err
+			return nextStep{failed: true}, err
 		}
 		remote = string(f.ID) // which is all that it can be called, if it is there
 	}
@@ -461,7 +461,7 @@ func (s *shared) destroy(ctx context.Context, to target, f found) (again, error)
 			return s.later(ctx, f, err)
 		}
 	}
-	return then(s.drop(ctx, f))
+	return atOnce(s.drop(ctx, f))
 }
 
 // beginDestroy journals that an extension is to be destroyed, and removes the secrets that it has set.
