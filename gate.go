@@ -13,19 +13,25 @@ import (
 type MachineGate interface {
 	// EnterMachine counts a request or a connection for the service of a Machine that
 	// listens on an internal port, until leave is called, which may be repeated. As long as
-	// one is in, the Machine is not stopped for being idle. It answers at once:
-	// CodeUnavailable with ReasonWrongState when the Machine is not started, is cordoned or
-	// is about to be stopped, CodeExhausted with ReasonAtLimit at the service's hard limit,
-	// and CodeNotFound with ReasonMachineNotFound.
+	// one is in, the Machine is not stopped for being idle. It does not wait, except for the
+	// answer of another host, within a bound. It answers CodeUnavailable with ReasonWrongState
+	// when the Machine is not started, is cordoned, is about to be stopped or has no service on
+	// the port; CodeExhausted with ReasonAtLimit at the service's hard limit; CodeNotFound with
+	// ReasonMachineNotFound; and CodeUnavailable without a reason when another host does not
+	// answer.
 	EnterMachine(ref MachineRef, port int) (leave func(), err error)
 	// DialService connects to a port of a Machine, by IPv4 or IPv6, whichever it listens
-	// on. The connection is the kernel's own, so that it can be spliced. It does not count,
-	// because the caller has entered. It answers CodeUnavailable with
-	// ReasonConnectionRefused when nothing listens, and CodeTimeout.
+	// on. To a Machine of this host the connection is the kernel's own, so that it can be
+	// spliced; to one of another host it is an EnteringConn. It does not count, because the
+	// caller has entered. It answers CodeUnavailable with ReasonConnectionRefused when nothing
+	// listens, and with ReasonWrongState when the Machine does not run; CodeTimeout; CodeNotFound;
+	// and CodeUnavailable without a reason when another host does not answer.
 	DialService(ctx context.Context, ref MachineRef, port int) (net.Conn, error)
-	// DialDatagrams returns a connected UDP socket to a port of a Machine, by IPv4, at which
-	// datagram services listen, or by IPv6 where the Machine has nothing else. It does not
-	// wait for the Machine and does not count, because the caller has entered.
+	// DialDatagrams returns a connection to a UDP port of a Machine, by IPv4, at which datagram
+	// services listen, or by IPv6 where the Machine has nothing else. Each Write sends one
+	// datagram, each Read returns one. It does not wait for the Machine and does not count,
+	// because the caller has entered. It answers CodeNotFound, and CodeUnavailable without a
+	// reason when another host does not answer.
 	DialDatagrams(ctx context.Context, ref MachineRef, port int) (net.Conn, error)
 	// WakeMachine starts or resumes a Machine that is at rest, for a request that waits, and
 	// returns when it is started and takes connections on the port, or port is 0. However
@@ -66,7 +72,8 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 // MachineGates finds the gates of Machines.
 type MachineGates interface {
-	// Gate answers CodeUnavailable for a host that cannot be reached.
+	// Gate returns the gate of a host, without waiting for it. It answers CodeUnavailable for a
+	// host that is unknown, dead, or known to be unreachable.
 	Gate(id HostID) (MachineGate, error)
 }
 

@@ -80,8 +80,9 @@ type Agent interface {
 	VolumeAgent
 	ImageAgent
 	LogAgent
+	// Host is the record of the host, for another host as it was last known.
 	Host() Host
-	// Room says what the host has left.
+	// Room says what the host has left. Like Bid it promises nothing.
 	Room(ctx context.Context) (HostRoom, error)
 	// Bid says what the host offers to a Machine.
 	Bid(ctx context.Context, ask MachineAsk) (MachineBid, error)
@@ -97,7 +98,9 @@ type MachineAgent interface {
 	MachineTagger
 	MachineBusier
 	// CreateMachine records the Machine and starts to prepare it. Repeated with
-	// the same ID, it returns the Machine that is there.
+	// the same ID, it returns the Machine that is there. An error for which NoRoom is true says
+	// that another host may take the Machine. A reference that names no image is refused; an
+	// unreachable registry is not an error here, but of the Machine, later.
 	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events. An
 	// empty app: of all.
@@ -156,12 +159,13 @@ type MachineRow struct {
 // Publisher takes the rows of a host. A failed call is repeated by the host until
 // it succeeds, unless the answer is CodeInvalid: then that row cannot be published.
 type Publisher interface {
+	// PublishMachine stores a row, unless the stored one has the same or a higher Seq.
 	PublishMachine(ctx context.Context, row MachineRow) error
 	// RetractMachine removes the row of a Machine that is destroyed, and what was kept for it:
 	// its name, and what it counted. Without the App in ref, that is as the row says.
 	RetractMachine(ctx context.Context, host HostID, ref MachineRef) error
-	// PublishedMachines are the ids that have a row, by which a host finds what
-	// lags after a restart.
+	// PublishedMachines returns the Seq of each row of a host, by which the host finds what
+	// lags after a restart; 0 for a row that cannot be read.
 	PublishedMachines(ctx context.Context, host HostID) (map[MachineID]uint64, error)
 }
 

@@ -93,10 +93,13 @@ type StateBackup struct {
 type HostService interface {
 	// Hosts are sorted by id.
 	Hosts(ctx context.Context) ([]Host, error)
+	// Host answers CodeNotFound for an unknown host.
 	Host(ctx context.Context, id HostID) (Host, error)
 	// HostUsage asks all hosts what they have left, and waits for none longer than a moment. The answer is sorted
 	// by id.
 	HostUsage(ctx context.Context) ([]HostUsage, error)
+	// UpdateHost changes labels and cordon, and returns the host as it is then. It answers
+	// CodeInvalid for a bad label, and CodeNotFound. It may be repeated.
 	UpdateHost(ctx context.Context, id HostID, in HostUpdate) (Host, error)
 	// RemoveHost answers CodeConflict for a host that is alive and, unless in.Force, for one that
 	// has Machines or volumes. Its server cannot come back without joining again.
@@ -105,6 +108,7 @@ type HostService interface {
 	CreateJoinToken(ctx context.Context, in JoinTokenCreate) (NewJoinToken, error)
 	// JoinTokens are the tokens that have not expired, including used ones.
 	JoinTokens(ctx context.Context) ([]JoinToken, error)
+	// RevokeJoinToken answers CodeNotFound for an unknown token. A server that has joined by it stays.
 	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
 	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
 	// CodeFailedPrecondition where the state is kept by others.

@@ -220,13 +220,13 @@ type MachineOps interface {
 // MachineAwaiter is an optional interface of MachineOps: it waits without a goroutine
 // for each waiter.
 type MachineAwaiter interface {
-	// AwaitMachine calls told with what WaitMachine would answer, as soon as that is
-	// known, once, perhaps before it returns. Machines are held meanwhile: told returns at
-	// once and asks nothing of them. ctx is of the asking, not of the waiting: forget ends
-	// that, and is called in the end, also after told; it may be repeated. When AwaitMachine
-	// returns an error, told is never called; errors.ErrUnsupported is that of a host that
-	// does not offer it.
-	AwaitMachine(ctx context.Context, ref MachineRef, in MachineWait, told func(MachineReached, error)) (forget func(), err error)
+	// AwaitMachine calls done once with what WaitMachine would answer, as soon as that is
+	// known, perhaps before AwaitMachine returns. done is called with the Machine's lock held,
+	// so it must not block nor call this interface. ctx bounds the call, not the wait. forget
+	// ends the wait; the caller calls it in any case, also after done, and may repeat it. After
+	// an error done is never called; errors.ErrUnsupported means that the host does not offer
+	// AwaitMachine.
+	AwaitMachine(ctx context.Context, ref MachineRef, in MachineWait, done func(MachineReached, error)) (forget func(), err error)
 }
 
 // MachineReader looks into one Machine.

@@ -213,7 +213,7 @@ type VolumeExtended struct {
 // What the caller must be allowed to do to the App: ActionRead to see volumes and
 // snapshots, ActionWrite to update, extend and undelete, ActionCreate to create volumes and
 // snapshots and to drill, ActionDelete to destroy and to purge. What a volume is made from may be of any
-// App of the organization that the caller may read.
+// App of the organization for which the caller has ActionControl, because a copy can be read.
 type VolumeService interface {
 	// CreateVolume makes a volume and returns it in VolumeCreated, or in
 	// VolumeRestoring when it is filled from a snapshot or another volume. It answers

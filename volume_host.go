@@ -22,13 +22,15 @@ type VolumeSpec struct {
 	Compute           *Guest     // nil: any
 }
 
-// VolumeAgent is what a host does for volumes. Errors are those of VolumeService, but that
-// a host without the room answers ReasonInsufficientCapacity, as it does for Machines. It
-// describes a volume as a row, so that the caller can publish it at once.
+// VolumeAgent is what a host does for volumes. Methods without a comment are those of VolumeService
+// and SnapshotService, with the same errors, but that a host without the room answers
+// ReasonInsufficientCapacity, as it does for Machines. A volume is described as a row, so that the
+// caller can publish it at once.
 type VolumeAgent interface {
 	// CreateVolume records the volume and begins to make it. Repeated with the same ID,
 	// it returns the volume that is there.
 	CreateVolume(ctx context.Context, spec VolumeSpec) (*VolumeRow, error)
+	// VolumeRow is the row of a volume as it is now.
 	VolumeRow(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
 	// VolumeRows are sorted by id, those in VolumeDestroyed among them. An empty App: of
 	// all.
@@ -61,6 +63,7 @@ type VolumeRow struct {
 // VolumePublisher takes the rows of a host's volumes; see Publisher for what holds of
 // every call.
 type VolumePublisher interface {
+	// PublishVolume stores a row, unless the stored one has the same or a higher Seq.
 	PublishVolume(ctx context.Context, row VolumeRow) error
 	// ClaimVolume counts a volume as row says that it will be, before its host commits what
 	// makes it larger or gives it another snapshot. It answers CodeExhausted with ReasonQuota
@@ -69,6 +72,6 @@ type VolumePublisher interface {
 	ClaimVolume(ctx context.Context, row VolumeRow) error
 	// RetractVolume removes the row of a volume that is forgotten.
 	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error
-	// PublishedVolumes have a row.
+	// PublishedVolumes returns the Seq of each row of a host.
 	PublishedVolumes(ctx context.Context, host HostID) (map[VolumeRef]uint64, error)
 }

@@ -33,7 +33,7 @@ var _ hangar.MachineService = (*Machines)(nil)
 
 const (
 	listTimeout = 5 * time.Second // for one host of several to answer a list
-	createTries = 3               // of a creation that others keep taking for dead
+	createTries = 3               // attempts at a creation whose reservation others release
 
 	hostOK          = "ok"
 	hostUnreachable = "unreachable" // the status of a host that its Machines are shown with
@@ -163,7 +163,8 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 	return nil, failure
 }
 
-// confirm makes a Machine that its host has the user's, or undoes it.
+// confirm marks the reservation of a Machine that its host has created as lasting. If another caller
+// released the reservation meanwhile, it destroys the Machine and returns errLost.
 func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *heldReservation) error {
 	err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Confirmed = true })
 	if errors.Is(err, errLost) {
@@ -179,8 +180,8 @@ func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *he
 	return err
 }
 
-// markDeployed notes, with the first Machine, that the App had one. While it has
-// one, that shows anyhow, so a failure costs next to nothing.
+// markDeployed records, with the first Machine of an App, that the App had one. A failure is only
+// logged: an App with Machines counts as deployed without the mark.
 func (m *Machines) markDeployed(ctx context.Context, rec tenants.AppRecord, item state.Item) {
 	if rec.Deployed {
 		return

@@ -199,11 +199,11 @@ func (m *Machines) UncordonMachine(ctx context.Context, ref hangar.MachineRef) e
 
 // AwaitMachine implements hangar.MachineAwaiter, as far as the Machine's host does.
 func (m *Machines) AwaitMachine(
-	ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait, told func(hangar.MachineReached, error),
+	ctx context.Context, ref hangar.MachineRef, in hangar.MachineWait, done func(hangar.MachineReached, error),
 ) (func(), error) {
 	return ask(ctx, m, ref, hangar.ActionRead, func(a hangar.MachineAgent, ref hangar.MachineRef) (func(), error) {
 		if awaiter, ok := a.(hangar.MachineAwaiter); ok {
-			return awaiter.AwaitMachine(ctx, ref, in, told)
+			return awaiter.AwaitMachine(ctx, ref, in, done)
 		}
 		return nil, errors.ErrUnsupported
 	})

@@ -54,8 +54,8 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	return answered(row), nil
 }
 
-// unclaim ends that a volume is counted that was not made. One of which that is not known
-// stays counted until a host says what it has.
+// unclaim stops counting a volume whose creation failed. If the failure leaves open whether the host
+// has made the volume, it stays counted until a host publishes what it has.
 func (v *Volumes) unclaim(ctx context.Context, id hangar.VolumeID, failure error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
@@ -139,7 +139,7 @@ func (v *Volumes) createOn(ctx context.Context, market *placement.Market, spec h
 			return nil, err
 		}
 	}
-	// That a snapshot is not there says less than that there is no room where it is.
+	// A host without the snapshot says less than a host without room, so the latter's error is preferred.
 	if elsewhere && !market.Refused() {
 		return nil, badRegion("snapshot %s cannot be restored in %q: the servers there do not have it", spec.Snapshot, spec.Region)
 	}

@@ -38,7 +38,7 @@ const (
 	sample = 8
 	// askedAtOnce bounds how many are asked at the same time.
 	askedAtOnce = 64
-	// bidTimeout is how long a host may take to bid. One that takes longer comes last.
+	// bidTimeout is how long a host may take to bid. One that takes longer counts as refusing.
 	bidTimeout = 2 * time.Second
 	// maxReasons is how many different reasons an error names.
 	maxReasons = 8

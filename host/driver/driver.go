@@ -35,6 +35,7 @@ var (
 
 // Driver runs Machines.
 type Driver interface {
+	// Capabilities says what the driver offers. It does not change.
 	Capabilities() Capabilities
 	// Start boots spec and returns once its main process runs. On an error only spec.Dir is left
 	// behind. ErrCommandNotFound when the command is missing.
@@ -88,6 +89,7 @@ type Adopter interface {
 
 // StatsReader is a driver that measures Machines.
 type StatsReader interface {
+	// Stats answers ErrNotFound for a sandbox that does not run.
 	Stats(ctx context.Context, h Handle) (Stats, error)
 }
 

@@ -16,7 +16,7 @@ type serviceConn struct {
 	gate *gate
 
 	mu       sync.Mutex  // guards what follows
-	last     uint64      // id of an entry
+	last     uint64      // id of the newest entry
 	patience *time.Timer // for the answer to it; nil: it was answered
 }
 

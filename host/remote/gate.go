@@ -27,12 +27,12 @@ type gate struct {
 	timeout time.Duration
 	silent  circuit // of a peer that is connected and does not answer
 
-	mu      sync.Mutex // guards what follows
-	stream  *batch     // nil: not connected
-	running bool       // follow runs
-	last    uint64     // id of an entry
-	asked   map[uint64]chan<- error
-	inside  map[uint64]entry
+	mu      sync.Mutex              // guards what follows
+	stream  *batch                  // nil: not connected
+	running bool                    // follow runs
+	last    uint64                  // id of the newest entry
+	asked   map[uint64]chan<- error // entries that wait for an answer
+	inside  map[uint64]entry        // entries that have not left, those in asked among them
 }
 
 var _ hangar.MachineGate = (*gate)(nil)

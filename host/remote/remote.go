@@ -14,9 +14,9 @@
 // reached is CodeUnavailable within two seconds, and at once for a while after that. Secrets of
 // Machines travel and are not logged.
 //
-// Bounds. A call is at most 16 MiB, an answer 256 MiB, and one host has so many calls and
-// connections of another under way. A slow reader of a connection holds up its writer, and
-// nothing else.
+// Bounds. A call is at most 16 MiB, an answer 256 MiB. At one host, another may have 16,384 calls
+// and connections under way, and all others together 65,536. A slow reader of a connection holds up
+// its writer, and nothing else.
 //
 // Concurrency. All types are safe for concurrent use. Objects that live longer than a call, such as
 // a connection to a Machine, end with the Directory's Run.
