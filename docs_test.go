@@ -114,7 +114,7 @@ func TestNames(t *testing.T) {
 // ofDataDirectory reports whether a path is below the data directory of a daemon, which has folders that are
 // named after those of the repository.
 func ofDataDirectory(path string) bool {
-	return strings.HasPrefix(path, "edge/certificates/") || path == "edge/tickets.key" || path == "cluster/cluster.json"
+	return strings.HasPrefix(path, "edge/certificates/") || path == "edge/tickets.key" || path == "edge/colour" || path == "cluster/cluster.json"
 }
 
 // TestLinks: each link of a document leads to a file, and to a heading, that exist. Those to other sites

@@ -49,7 +49,7 @@ var (
 // Options of Layers.
 type Options struct {
 	Dir  string // where the layers are; it is made for root alone
-	Size int64  // of a layer of which nothing is said, in bytes; 0: DefaultSize
+	Size int64  // in bytes, of a layer that Mount gets no size for; 0: DefaultSize
 	// Unbounded keeps layers in directories, which are as large as the disk.
 	Unbounded bool
 	Log       *slog.Logger
