@@ -121,7 +121,7 @@ func (n *Node) closeDatabases() error {
 func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
-		keep := min(n.sender.Needs(db.Name()), n.beside.keep(db.Name()))
+		keep := min(n.sender.Needs(db.Name()), n.observers.keep(db.Name()))
 		if err := db.Trim(time.Now().Add(-n.c.Retention), keep, n.c.LogLimit); err != nil {
 			errs = append(errs, err)
 		}
@@ -129,7 +129,7 @@ func (n *Node) trim() error {
 	return errors.Join(append(errs, n.aside.remove(n.asideDir(), time.Now().Add(-n.c.KeepAside)))...)
 }
 
-// Export writes a database to a temporary file, which the caller closes and removes.
+// exportFile returns an empty temporary file for an export, which the caller closes and removes.
 func (n endpoints) exportFile() (*os.File, error) {
 	return os.CreateTemp(n.c.Data, "export-*")
 }
@@ -169,7 +169,7 @@ func (n *Node) Lag() time.Duration {
 }
 
 func (n *Node) setRole() {
-	defer n.beside.notify()
+	defer n.observers.notify()
 	n.mu.Lock()
 	up := n.upstream
 	n.mu.Unlock()

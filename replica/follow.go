@@ -23,7 +23,7 @@ const (
 )
 
 // follow follows a primary until ctx ends.
-func (n part) follow(ctx context.Context, primary lease.Peer) error {
+func (n roles) follow(ctx context.Context, primary lease.Peer) error {
 	transport := n.newTransport()
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
@@ -39,7 +39,7 @@ func (n part) follow(ctx context.Context, primary lease.Peer) error {
 		}
 		n.mu.Unlock()
 		connection, end := context.WithCancel(ctx)
-		n.again.Store(&end)
+		n.endConnection.Store(&end)
 		err := f.Follow(connection, primary.URL)
 		end()
 		if side.joined {
@@ -60,7 +60,7 @@ func (n part) follow(ctx context.Context, primary lease.Peer) error {
 }
 
 // settle brings the databases to a position that a primary can continue.
-func (n part) settle(ctx context.Context) error {
+func (n roles) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	for _, db := range n.All() {
@@ -73,7 +73,7 @@ func (n part) settle(ctx context.Context) error {
 
 // reconnect closes the connection to the primary, so that a new one is opened.
 func (n *Node) reconnect() {
-	if end := n.again.Load(); end != nil {
+	if end := n.endConnection.Load(); end != nil {
 		(*end)()
 	}
 }
@@ -181,5 +181,5 @@ func (n *Node) Leading() (string, uint64, <-chan struct{}, bool) {
 func (n *Node) published(c database.Change) {
 	n.hub.Publish(c)
 	n.sender.Changed(c.Name)
-	n.beside.notify()
+	n.observers.notify()
 }

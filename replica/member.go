@@ -32,8 +32,8 @@ func (m member) Adopt(cluster string) error {
 
 // Marks implements lease.Member. With the lock, the node neither leads nor follows meanwhile.
 func (m member) Marks() map[string]lease.Mark {
-	m.part.Lock()
-	defer m.part.Unlock()
+	m.roleMu.Lock()
+	defer m.roleMu.Unlock()
 	return m.marks()
 }
 

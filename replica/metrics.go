@@ -45,9 +45,9 @@ func number(b bool) float64 {
 func (n endpoints) metrics(w http.ResponseWriter, _ *http.Request) {
 	var p measure.Page
 	n.measure(&p)
-	n.beside.mu.Lock()
-	sources := slices.Clone(n.beside.sources)
-	n.beside.mu.Unlock()
+	n.observers.mu.Lock()
+	sources := slices.Clone(n.observers.sources)
+	n.observers.mu.Unlock()
 	for _, s := range sources {
 		s.Measure(&p)
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// beside holds the connections of a node with the packages and programs around it.
-type beside struct {
+// observers are the packages and programs around a node that wait for its changes, need its log, or
+// add to its metrics.
+type observers struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed with each change of a position or a role; nil while no one waits
 	needs   []func(db string) ltx.TXID
@@ -22,24 +23,24 @@ type beside struct {
 }
 
 // notify wakes the waiters for a position or role. It does not block.
-func (b *beside) notify() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
+func (o *observers) notify() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.changed != nil {
+		close(o.changed)
+		o.changed = nil
 	}
 }
 
 // until waits until ok returns true, and calls it after each change.
-func (b *beside) until(ctx context.Context, ok func() bool) error {
+func (o *observers) until(ctx context.Context, ok func() bool) error {
 	for {
-		b.mu.Lock()
-		if b.changed == nil {
-			b.changed = make(chan struct{})
+		o.mu.Lock()
+		if o.changed == nil {
+			o.changed = make(chan struct{})
 		}
-		changed := b.changed
-		b.mu.Unlock()
+		changed := o.changed
+		o.mu.Unlock()
 		if ok() {
 			return nil
 		}
@@ -52,11 +53,11 @@ func (b *beside) until(ctx context.Context, ok func() bool) error {
 }
 
 // keep returns the last transaction of a database that no package around the node needs.
-func (b *beside) keep(db string) ltx.TXID {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (o *observers) keep(db string) ltx.TXID {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	all := ltx.TXID(math.MaxUint64)
-	for _, needs := range b.needs {
+	for _, needs := range o.needs {
 		all = min(all, needs(db))
 	}
 	return all
@@ -64,23 +65,23 @@ func (b *beside) keep(db string) ltx.TXID {
 
 // KeepLog has the log keep the transactions after the one that needs returns, within Config.LogLimit.
 func (n *Node) KeepLog(needs func(db string) ltx.TXID) {
-	n.beside.mu.Lock()
-	defer n.beside.mu.Unlock()
-	n.beside.needs = append(n.beside.needs, needs)
+	n.observers.mu.Lock()
+	defer n.observers.mu.Unlock()
+	n.observers.needs = append(n.observers.needs, needs)
 }
 
 // Measure has GET /metrics answer with the series of another source, too.
 func (n *Node) Measure(s measure.Source) {
-	n.beside.mu.Lock()
-	defer n.beside.mu.Unlock()
-	n.beside.sources = append(n.beside.sources, s)
+	n.observers.mu.Lock()
+	defer n.observers.mu.Unlock()
+	n.observers.sources = append(n.observers.sources, s)
 }
 
 // WaitPrimary waits until the node is the primary or connected to one, and returns the hostname of that
 // one, or "" for itself.
 func (n *Node) WaitPrimary(ctx context.Context) (string, error) {
 	var hostname string
-	err := n.beside.until(ctx, func() bool {
+	err := n.observers.until(ctx, func() bool {
 		var ok bool
 		hostname, ok = n.Primary()
 		return ok || n.Writable()
@@ -126,7 +127,7 @@ func (n *Node) Committed(ctx context.Context, name string) (epoch uint64, id ltx
 // transactions that were lost. Epoch 0 stands for any.
 func (n *Node) WaitMark(ctx context.Context, name string, epoch uint64, id ltx.TXID) error {
 	wanted := lease.Mark{Epoch: epoch, TXID: uint64(id)}
-	return n.beside.until(ctx, func() bool {
+	return n.observers.until(ctx, func() bool {
 		db := n.Find(name)
 		if db == nil {
 			return id == 0
@@ -150,7 +151,7 @@ func (n *Node) PrimaryEpoch() uint64 {
 
 // WaitTXID waits until readers of a database on this node see a transaction.
 func (n *Node) WaitTXID(ctx context.Context, db string, id ltx.TXID) error {
-	return n.beside.until(ctx, func() bool { return n.Position(db) >= id })
+	return n.observers.until(ctx, func() bool { return n.Position(db) >= id })
 }
 
 // WaitReplicas waits, on the primary, until as many connected candidates have a transaction of a

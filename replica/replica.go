@@ -60,11 +60,11 @@ const (
 type Config struct {
 	Data       string // directory of the node's own data
 	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
-	Hostname   string
+	Hostname   string // by which clients know the node, as in .primary and in events
 	Lease      lease.Lease
-	Candidate  bool
+	Candidate  bool // the node may become the primary, and counts for Replicas
 	Capture    Capture
-	AllowOther bool
+	AllowOther bool // programs of other users than the node's may use the mount
 	// NoPassthrough has the mount do all by itself, for tests.
 	NoPassthrough bool
 	// Sync makes every transaction durable before its commit returns.
@@ -121,18 +121,18 @@ type Node struct {
 	heard     time.Time  // when the primary last confirmed that this node is up to date
 	followed  bool       // heard is set
 
-	beside beside
+	observers observers
 
-	aside    aside
-	sync     syncing
-	halts    halts
-	forwards forwards
-	again    atomic.Pointer[context.CancelFunc] // ends the connection to the primary, so that a new one is opened
-	part     sync.Mutex                         // held while the node leads or follows
-	leading  atomic.Uint64                      // epoch of the lease while the node is the primary; else 0
-	holds    atomic.Int32                       // while it is not 0, no program may begin to write
-	ready    chan struct{}                      // closed when the node has been the primary, or up to date with one
-	once     sync.Once
+	aside         aside
+	sync          syncing
+	halts         halts
+	forwards      forwards
+	endConnection atomic.Pointer[context.CancelFunc] // ends the connection to the primary, so that a new one is opened
+	roleMu        sync.Mutex                         // held while the node leads or follows
+	leading       atomic.Uint64                      // epoch of the lease while the node is the primary; else 0
+	holds         atomic.Int32                       // while it is not 0, no program may begin to write
+	ready         chan struct{}                      // closed when the node has been the primary, or up to date with one
+	once          sync.Once
 }
 
 // identity is the content of cluster.json.

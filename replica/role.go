@@ -21,7 +21,7 @@ import (
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
-	g.Go(func() error { return part{n}.play(ctx) })
+	g.Go(func() error { return roles{n}.run(ctx) })
 	if t, ok := n.captures().(*tail.Tail); ok {
 		g.Go(func() error { return t.Run(ctx) })
 	}
@@ -36,16 +36,16 @@ func (n *Node) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// part is the role of a node in a term.
-type part struct{ *Node }
+// roles has a node lead or follow, as the terms of the lease say.
+type roles struct{ *Node }
 
-// play plays the node's role in each term.
-func (n part) play(ctx context.Context) error {
+// run leads or follows, term after term, until ctx ends.
+func (n roles) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		term, changed := n.c.Lease.Term()
 		inTerm, end := context.WithCancel(ctx)
 		done := make(chan error, 1)
-		go func() { done <- n.during(inTerm, term) }()
+		go func() { done <- n.runTerm(inTerm, term) }()
 		var err error
 		select {
 		case <-ctx.Done():
@@ -61,8 +61,8 @@ func (n part) play(ctx context.Context) error {
 	return nil
 }
 
-// during plays one term.
-func (n part) during(ctx context.Context, term lease.Term) error {
+// runTerm leads or follows in one term, until ctx ends.
+func (n roles) runTerm(ctx context.Context, term lease.Term) error {
 	if !term.Held {
 		n.setRole()
 		if term.Primary.URL == "" {
@@ -70,8 +70,8 @@ func (n part) during(ctx context.Context, term lease.Term) error {
 			return nil
 		}
 	}
-	n.part.Lock()
-	defer n.part.Unlock()
+	n.roleMu.Lock()
+	defer n.roleMu.Unlock()
 	if err := n.raise(term.Epoch); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (n *Node) epoch() uint64 {
 const gatherTimeout = 30 * time.Second
 
 // gather fetches the transactions that the other nodes of the election have and this one lacks.
-func (n part) gather(ctx context.Context, term lease.Term) error {
+func (n roles) gather(ctx context.Context, term lease.Term) error {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
 	transport := n.newTransport()
@@ -143,7 +143,7 @@ func (n part) gather(ctx context.Context, term lease.Term) error {
 const resignTimeout = 5 * time.Second
 
 // lead makes this node the primary.
-func (n part) lead(ctx context.Context, term lease.Term) error {
+func (n roles) lead(ctx context.Context, term lease.Term) error {
 	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
 		if term.Quorum.Promises() {
 			n.c.Log.Error("not the primary: other nodes have transactions that were acknowledged and that this one does not get", "err", err)

@@ -100,7 +100,7 @@ type Config struct {
 	Kept func(files int, bytes int64)
 	// Shared reports whether this process and SQLite see the same index.
 	Shared func() bool
-	// Now is the time.
+	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 

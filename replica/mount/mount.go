@@ -48,8 +48,10 @@ type Databases interface {
 	// Writes reports whether programs may write to a database: this node is the primary, or has the right to from
 	// the primary, by Halt.
 	Writes(db *database.DB) bool
-	// Halt gets the right to write to a database from the primary, until Unhalt. It is for one caller at a time.
+	// Halt gets the right to write to a database from the primary, until Unhalt, and waits until this node has what
+	// the primary has. It is for one caller at a time.
 	Halt(ctx context.Context, db *database.DB) error
+	// Unhalt gives the right back. It may be repeated, and without a Halt it does nothing.
 	Unhalt(ctx context.Context, db *database.DB)
 	// Admits reports whether a program may begin to write to a database.
 	Admits(db *database.DB) bool

@@ -21,7 +21,8 @@ import (
 
 // Replica is what follows a primary.
 type Replica interface {
-	// Database returns the database of a name, and makes an empty one if there is none.
+	// Database returns the database of a name. If there is none it makes an empty one with create, and
+	// otherwise returns nil.
 	Database(name string, create bool) (*database.DB, error)
 	// Positions returns the positions of all databases. A checksum of 0 means that the content is not
 	// that of the position.

@@ -28,7 +28,9 @@ type Primary interface {
 	// Leading returns the cluster and the epoch while this node is primary. The channel is closed when it
 	// no longer is.
 	Leading() (cluster string, epoch uint64, over <-chan struct{}, ok bool)
+	// All returns the databases in the order of their names.
 	All() []*database.DB
+	// Find returns the database of a name, or nil.
 	Find(name string) *database.DB
 }
 

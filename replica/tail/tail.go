@@ -28,7 +28,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
-// Databases are those of a node.
+// Databases are those of a node. Each method is that of mount.Databases.
 type Databases interface {
 	Database(name string, create bool) (*database.DB, error)
 	Named(name string) bool
