@@ -50,7 +50,7 @@ opens no other.`,
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.Org, error) {
 		return p.CreateOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgSlug(args[0]), Name: name})
 	}), func(org *hangar.Org) error {
-		return c.Sayf("Organization %s is there. Next: hangar apps create NAME --org %s", org.Slug, org.Slug)
+		return c.Sayf("Created organization %s. Next: hangar apps create NAME --org %s", org.Slug, org.Slug)
 	})
 }
 

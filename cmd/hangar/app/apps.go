@@ -54,7 +54,7 @@ func newCreateCommand(c *cli.Invocation) *cobra.Command {
 			Name: hangar.AppName(args[0]), Org: hangar.OrgSlug(cmp.Or(org, string(c.Used.Org))), Network: network,
 		})
 	}), func(app *hangar.App) error {
-		return c.Sayf("App %s is there. Next: hangar machine run %s IMAGE", app.Name, app.Name)
+		return c.Sayf("Created App %s. Next: hangar machine run %s IMAGE", app.Name, app.Name)
 	})
 }
 

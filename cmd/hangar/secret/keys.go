@@ -93,7 +93,7 @@ type madeKeyOutput struct {
 }
 
 func (c commands) printMadeKey(key madeKeyOutput) error {
-	fmt.Fprintf(c.Stdout, "Secret key %s is there; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
+	fmt.Fprintf(c.Stdout, "Secret key %s is set; the secrets of App %s are at version %d.\n", key.Name, key.app, key.Version)
 	if key.PublicKey == nil {
 		return nil
 	}

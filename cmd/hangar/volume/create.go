@@ -205,7 +205,7 @@ func (c *commands) createVolume(
 		fmt.Fprintf(c.Stdout, "Volume %s (%s) is being filled; see `hangar volumes show %s %s`\n", v.ID, v.Name, v.App, v.ID)
 		return v, nil
 	}
-	fmt.Fprintf(c.Stdout, "Volume %s (%s) is there after %s: %s in %s, %s%s.\n",
+	fmt.Fprintf(c.Stdout, "Created volume %s (%s) in %s: %s in %s, %s%s.\n",
 		v.ID, v.Name, cli.Brief(time.Since(began)), cli.GB(v.SizeGB), v.Region, encryption(v), origin(v, in))
 	fmt.Fprintf(c.Stdout, "  mount it: hangar machine run %s IMAGE --volume %s:/data\n", v.App, v.ID)
 	return v, nil

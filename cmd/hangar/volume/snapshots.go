@@ -149,7 +149,7 @@ func newSnapshotsCreateCommand(c *commands) *cobra.Command {
 			case detach:
 				fmt.Fprintf(c.Stdout, "Snapshot %s of volume %s is %s; see `%s`\n", s.ID, v.ID, s.State, see)
 			default:
-				fmt.Fprintf(c.Stdout, "Snapshot %s of volume %s (%s) is there after %s: %s stored of %s%s.\n",
+				fmt.Fprintf(c.Stdout, "Created snapshot %s of volume %s (%s) in %s: %s stored of %s%s.\n",
 					s.ID, v.ID, v.Name, cli.Brief(time.Since(began)), cli.Bytes(s.Size), cli.Bytes(s.VolumeSize), waited(s))
 				fmt.Fprintf(c.Stdout, "  restore it: hangar volumes snapshots restore %s %s\n", v.App, s.ID)
 			}
