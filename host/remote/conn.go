@@ -33,8 +33,9 @@ type conn struct {
 	// data that follows is dropped. It gets kindClose when the peer has closed its end, and at the
 	// end of pump. nil: no requests enter.
 	entries   func(k kind, payload []byte) (dropped bool)
-	finish    func() // ends our direction of the exchange, after what was written
-	end       func() // ends the exchange, dropping what is on its way
+	over      <-chan struct{} // closed when the exchange has ended
+	finish    func()          // ends our direction of the exchange, after what was written
+	end       func()          // ends the exchange, dropping what is on its way
 	remote    addr
 	datagrams bool
 
@@ -55,9 +56,9 @@ type conn struct {
 	ahead    []byte // frames that go with the next data
 }
 
-func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, finish, end func()) *conn {
+func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, over <-chan struct{}, finish, end func()) *conn {
 	c := &conn{
-		in: in, out: out, remote: addr(remote), datagrams: datagrams, finish: finish, end: end,
+		in: in, out: out, remote: addr(remote), datagrams: datagrams, over: over, finish: finish, end: end,
 		pieces: make(chan []byte), closed: make(chan struct{}), failed: make(chan struct{}),
 	}
 	c.reads = newDeadline(func() {})
@@ -99,6 +100,7 @@ func (c *conn) pump() {
 			select {
 			case c.pieces <- payload:
 			case <-c.closed: // it is not read any more
+			case <-c.over: // whether it is read or not
 			}
 		case kindEnter, kindEntered, kindRefused, kindLeave:
 			dropped = c.entries(k, payload)
