@@ -1,0 +1,61 @@
+package remote
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// unanswering is a connection to a Machine of a host that answers nothing.
+func unanswering(t *testing.T) (c *serviceConn, hostEnd *io.PipeWriter) {
+	t.Helper()
+	p := newPeer(t.Context(), hangar.Host{ID: "0000bbbb"}, nil)
+	t.Cleanup(p.close)
+	in, hostEnd := io.Pipe()
+	c = &serviceConn{gate: newGate(p, DefaultEnterTimeout)}
+	c.conn = newConn(in, &frameWriter{w: io.Discard}, "", false, p.work.Context.Done(), func() {}, func() { _ = in.Close() })
+	c.entries = c.handle
+	p.work.Go(c.pump)
+	return c, hostEnd
+}
+
+// TestClosedBeforeTheAnswer: a client that gives up at once says nothing about the host, to which the
+// requests of all others go.
+func TestClosedBeforeTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, hostEnd := unanswering(t)
+		defer hostEnd.Close()
+		if _, err := c.EnterMachine(); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte("request"))
+		_ = c.Close()
+		time.Sleep(DefaultEnterTimeout + minCircuitPause/2)
+		if c.gate.silent.open() {
+			t.Error("the host counts as silent")
+		}
+	})
+}
+
+// TestEntersOverAnEndedConnection: a kept connection that has ended says nothing about the host either.
+func TestEntersOverAnEndedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, hostEnd := unanswering(t)
+		_ = hostEnd.Close()
+		synctest.Wait()
+		if _, err := c.EnterMachine(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("request")); err == nil {
+			t.Error("written to a connection that has ended")
+		}
+		time.Sleep(DefaultEnterTimeout + minCircuitPause/2)
+		if c.gate.silent.open() {
+			t.Error("the host counts as silent")
+		}
+		_ = c.Close()
+	})
+}
