@@ -164,8 +164,11 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.rest = piece
 		case <-c.failed:
 			select {
-			case <-c.pieces: // it ended before it failed
-				return 0, io.EOF
+			case piece, ok := <-c.pieces: // before it failed
+				if !ok {
+					return 0, io.EOF
+				}
+				c.rest = piece
 			default:
 				return 0, c.failure()
 			}

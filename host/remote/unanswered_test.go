@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -58,4 +59,23 @@ func TestEntersOverAnEndedConnection(t *testing.T) {
 		}
 		_ = c.Close()
 	})
+}
+
+// TestFailureIsNoEnd: data that arrives while a connection fails is not lost without an error.
+func TestFailureIsNoEnd(t *testing.T) {
+	for range 100 { // of two things that are ready, one is taken by chance
+		synctest.Test(t, func(t *testing.T) {
+			c, hostEnd := unanswering(t)
+			_ = writeFrame(hostEnd, kindData, []byte("answer"))
+			synctest.Wait()
+			c.fail(errSilent)
+			got, err := io.ReadAll(c)
+			if !errors.Is(err, errSilent) || len(got) > 0 && string(got) != "answer" {
+				t.Errorf("got %q, %v", got, err)
+			}
+			_ = hostEnd.Close()
+			_ = c.Close()
+			time.Sleep(2 * linger)
+		})
+	}
 }
