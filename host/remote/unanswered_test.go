@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"testing"
@@ -77,5 +78,28 @@ func TestFailureIsNoEnd(t *testing.T) {
 			_ = c.Close()
 			time.Sleep(2 * linger)
 		})
+	}
+}
+
+// TestAllEnterAgain: over a new connection, however many are in.
+func TestAllEnterAgain(t *testing.T) {
+	g := newGate(newPeer(t.Context(), hangar.Host{ID: "0000bbbb"}, nil), DefaultEnterTimeout)
+	const visits = peerStreams
+	for id := range uint64(visits) {
+		g.inside[id] = entry{ID: id, Ref: hangar.MachineRef{ID: "00000000000001", App: "web", AppID: "app_1"}, Port: 8080}
+	}
+	out := newBatch(&frameWriter{w: io.Discard})
+	if err := g.connected(out); err != nil {
+		t.Fatal(err)
+	}
+	frames, _ := out.take()
+	entered := 0
+	for r := bytes.NewReader(frames); ; entered++ {
+		if _, _, err := readFrame(r, maxCall); err != nil {
+			break
+		}
+	}
+	if entered != visits {
+		t.Errorf("%d of %d enter again", entered, visits)
 	}
 }
