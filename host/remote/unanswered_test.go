@@ -2,8 +2,10 @@ package remote
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,5 +103,32 @@ func TestAllEnterAgain(t *testing.T) {
 	}
 	if entered != visits {
 		t.Errorf("%d of %d enter again", entered, visits)
+	}
+}
+
+// dialing is a transport that connects until its caller gives up.
+type dialing struct{}
+
+func (dialing) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestGivingUpIsNoFailure: a caller that gives up, for whatever cause, says nothing about the host.
+func TestGivingUpIsNoFailure(t *testing.T) {
+	for _, test := range []struct {
+		cause error
+		fails bool
+	}{{context.Canceled, false}, {errors.New("the client has gone"), false}, {context.DeadlineExceeded, true}} {
+		p := newPeer(t.Context(), hangar.Host{ID: "0000bbbb", Address: "127.0.0.1:1"}, dialing{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(test.cause)
+		if _, err := p.both(ctx, "DialMachine"); err == nil {
+			t.Error("connected")
+		}
+		if p.circuit.open() != test.fails {
+			t.Errorf("%v: the host counts as away: %v", test.cause, p.circuit.open())
+		}
+		p.close()
 	}
 }
