@@ -89,6 +89,16 @@ func TestDirectoryFollowsAnew(t *testing.T) {
 	w.await(func() bool { return equal(hostIDs(w.Known()), []hangar.HostID{self, next.ID}) })
 }
 
+// TestDeadHostsVanish from a restarted feed as others do.
+func TestDeadHostsVanish(t *testing.T) {
+	s := &stub{id: other}
+	w := newWorld(t, s, s)
+	w.feed.put(hangar.Host{ID: other, Address: w.line.address, State: hangar.HostDead})
+	w.await(func() bool { return hangar.CodeOf(callRoom(t, w)) == hangar.CodeUnavailable })
+	w.feed.restart(hangar.HostChange{Synced: true})
+	w.await(func() bool { return hangar.CodeOf(callRoom(t, w)) == hangar.CodeNotFound })
+}
+
 // TestUnreadConnectionsHoldUpNoChange: a host that moves is found at its new address, whatever the
 // clients of its Machines do.
 func TestUnreadConnectionsHoldUpNoChange(t *testing.T) {
