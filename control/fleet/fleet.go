@@ -200,7 +200,9 @@ func (f *Fleet) tend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if rec, ok := hosts[f.cfg.Self.ID]; !ok || rec.State != hangar.HostAlive {
+	// Another host may have recorded a suspicion while this one took its lease again. Left there, it would
+	// make this host dead as soon as it loses the lease the next time.
+	if self, ok := hosts[f.cfg.Self.ID]; !ok || self.stored != hangar.HostAlive {
 		if err := f.Register(ctx); err != nil {
 			return err
 		}

@@ -1,0 +1,51 @@
+package fleet_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/fleet"
+)
+
+// TestSuspicionEndsWithTheLease: a host that is recorded as suspect while it holds its lease, as after
+// a race of the two, has all of DeadAfter when it loses the lease much later.
+func TestSuspicionEndsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		run := func(ctx context.Context, f *fleet.Fleet) {
+			running.Go(func() {
+				if err := f.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		run(ctx, f)
+		synctest.Wait()
+		join := applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")
+		if err := f.AdmitHost(ctx, join); err != nil {
+			t.Fatal(err)
+		}
+		living, kill := context.WithCancel(ctx)
+		run(living, w.host(second, true))
+		synctest.Wait()
+		if err := f.AdmitHost(ctx, join); err != nil { // it writes the record of a suspect host
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		kill()
+		time.Sleep(30 * time.Second) // half of DeadAfter
+		synctest.Wait()
+		if h, err := f.Host(admin(ctx), second); err != nil || h.State != hangar.HostSuspect {
+			t.Errorf("a host that has just lost its lease is %s, %v", h.State, err)
+		}
+		stop()
+		running.Wait()
+	})
+}
