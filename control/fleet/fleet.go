@@ -165,7 +165,10 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 	}()
 	for pause.For(ctx, tendEvery) == nil {
-		if err := f.tend(ctx); err != nil && ctx.Err() == nil {
+		switch err := f.tend(ctx); {
+		case errors.Is(err, ErrRemoved): // after hold has looked
+			cancel(err)
+		case err != nil && ctx.Err() == nil:
 			f.cfg.Log.Warn("which hosts live cannot be recorded", "error", err)
 		}
 	}

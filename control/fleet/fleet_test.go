@@ -71,8 +71,12 @@ func newWorld() *world {
 
 // host is the Fleet of one host.
 func (w *world) host(id hangar.HostID, joined bool) *fleet.Fleet {
+	return w.hostWith(id, joined, w.store)
+}
+
+func (w *world) hostWith(id hangar.HostID, joined bool, presence state.Presence) *fleet.Fleet {
 	return fleet.New(fleet.Config{
-		Store: w.store, Presence: w.store, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
+		Store: w.store, Presence: presence, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
 		Self:   hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
 		Vacate: func(_ context.Context, h hangar.Host) error { w.vacated = append(w.vacated, h.ID); return nil },
 		NewToken: func() (hangar.JoinTokenID, string, []byte) {

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/fleet"
+	"github.com/hangar-platform/hangar/control/state"
 )
 
 // TestSuspicionEndsWithTheLease: a host that is recorded as suspect while it holds its lease, as after
@@ -47,5 +49,41 @@ func TestSuspicionEndsWithTheLease(t *testing.T) {
 		}
 		stop()
 		running.Wait()
+	})
+}
+
+// removing is a Presence before whose Hold something happens.
+type removing struct {
+	*state.Memory
+	before func()
+}
+
+func (r *removing) Hold(ctx context.Context, key string, value []byte, ttl time.Duration, held func()) error {
+	r.before()
+	return r.Memory.Hold(ctx, key, value, ttl, held)
+}
+
+// TestRemovedBeforeItHolds: a host that is removed after it has looked at its record, and before it
+// holds its lease, ends as any other that is removed.
+func TestRemovedBeforeItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		if err := f.AdmitHost(t.Context(), applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		other := w.hostWith(second, true, &removing{w.store, func() {
+			if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{Force: true}); err != nil {
+				t.Error(err)
+			}
+		}})
+		go func() { ended <- other.Run(ctx) }()
+		time.Sleep(time.Minute)
+		stop()
+		if err := <-ended; !errors.Is(err, fleet.ErrRemoved) {
+			t.Errorf("a removed host goes on: %v", err)
+		}
 	})
 }
