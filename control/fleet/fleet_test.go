@@ -28,6 +28,8 @@ type rows struct {
 	host     hangar.HostID
 	machines map[hangar.MachineID]uint64
 	volumes  map[hangar.VolumeRef]uint64
+
+	retracting func() // before a Machine is retracted; nil: nothing happens
 }
 
 func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error) {
@@ -38,6 +40,9 @@ func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[han
 }
 
 func (r *rows) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
+	if r.retracting != nil {
+		r.retracting()
+	}
 	delete(r.machines, ref.ID)
 	return nil
 }

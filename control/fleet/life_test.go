@@ -87,3 +87,39 @@ func TestRemovedBeforeItHolds(t *testing.T) {
 		}
 	})
 }
+
+// TestRemovedWhileItComesBack: a host that starts again while it is removed does not go on without its
+// rows, and cannot join again before it is gone.
+func TestRemovedWhileItComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		join := applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")
+		if err := f.AdmitHost(t.Context(), join); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		w.rows.retracting = func() {
+			go func() { ended <- w.host(second, true).Run(ctx) }()
+			synctest.Wait()
+			if err := f.AdmitHost(ctx, join); hangar.CodeOf(err) != hangar.CodeConflict {
+				t.Errorf("it joins again: %v", err)
+			}
+		}
+		if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{}); hangar.CodeOf(err) != hangar.CodeConflict {
+			t.Errorf("removed with what it has: %v", err)
+		}
+		if err := f.RemoveHost(admin(ctx), second, hangar.HostRemoval{Force: true}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if err := <-ended; !errors.Is(err, fleet.ErrRemoved) {
+			t.Errorf("the host goes on: %v", err)
+		}
+		if f.Knows(t.Context(), second) {
+			t.Error("the host is still known")
+		}
+	})
+}
