@@ -463,32 +463,46 @@ func (d *deadline) arm(t time.Time) (passed bool) {
 
 // frameWriter writes frames of several goroutines, and flushes each.
 type frameWriter struct {
-	mu    sync.Mutex
-	w     io.Writer // guarded by mu
 	flush func() error
+
+	mu     sync.Mutex // guards what follows
+	w      io.Writer
+	closed bool
 }
 
 func (f *frameWriter) write(k kind, payload []byte) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := writeFrame(f.w, k, payload); err != nil {
-		return err
-	}
-	if f.flush != nil {
-		return f.flush()
-	}
-	return nil
+	return f.locked(func() error { return writeFrame(f.w, k, payload) })
 }
 
 // raw writes whole frames.
 func (f *frameWriter) raw(frames []byte) error {
+	return f.locked(func() error {
+		_, err := f.w.Write(frames)
+		return err
+	})
+}
+
+func (f *frameWriter) locked(write func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.w.Write(frames); err != nil {
+	if f.closed {
+		return net.ErrClosed
+	}
+	if err := write(); err != nil {
 		return err
 	}
 	if f.flush != nil {
 		return f.flush()
 	}
 	return nil
+}
+
+// close has later writes fail, and waits for one that is under way, which interrupt ends.
+func (f *frameWriter) close(interrupt func()) {
+	if !f.mu.TryLock() {
+		interrupt()
+		f.mu.Lock()
+	}
+	defer f.mu.Unlock()
+	f.closed = true
 }
