@@ -108,5 +108,33 @@ func limitRows() []row {
 			differs: "they are not, unless the operator wants it (`--rate-limits`), because deployments of existing clients come in faster bursts",
 			do:      strings.Repeat("GET $machine\n200\n", 20),
 		},
+		{
+			says: "a body has 1 MiB at most",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "more": "` + strings.Repeat("a", 1<<20) + `"}
+				413 {"error": "<text>"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "an unknown property of an App is refused, so that a misspelt one does not go unnoticed",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "netwrok": "apart"}
+				400 {"error": "~netwrok"}
+				GET /v1/apps/$new
+				404`,
+		},
+		{
+			says: "an answer says its class and its reason in words for programs",
+			do: `POST /v1/apps {"app_name": "$app", "org_slug": "personal"}
+				422 {"error": "~Name has already been taken", "status": "name_taken", "code": "invalid"}
+				GET /v1/apps/$new
+				404 {"error": "~app not found", "code": "not_found"}`,
+		},
+		{
+			says: "paths have no slash at their end, and their case counts",
+			do: `GET /v1/Apps
+				404
+				GET /V1/apps
+				404`,
+		},
 	}
 }

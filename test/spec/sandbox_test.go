@@ -1,5 +1,7 @@
 package spec_test
 
+import "testing"
+
 // web runs a Machine with a service of the row's App, which has a public address; the service has
 // more properties, and the port 80 or what else is said. $id is its id.
 func web(service string) string {
@@ -13,6 +15,34 @@ func web(service string) string {
 }
 
 const plain = `"ports": [{"port": 80, "handlers": ["http"]}]`
+
+// slow has the web server of a Machine answer /cgi-bin/slow after 20 seconds; /in exists after such a request.
+const slow = `"files": [{"guest_path": "/www/cgi-bin/slow", "raw_value": "IyEvYmluL3NoCmVjaG8gPi9pbgpzbGVlcCAyMAo=", "mode": 493}]`
+
+// recorder is a program that keeps what it is sent in /got and answers it with an empty page.
+const recorder = `"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080 >>/got; done"]}`
+
+// recording is the config of a Machine whose service is the recorder.
+const recording = recorder + `, "services": [{"internal_port": 8080, ` + plain + `}]`
+
+// recorded gives the row's App an address, and its Machine.
+const recorded = `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+	200
+	GIVEN $machine
+	`
+
+// proxied is the config of a recorder behind the handler proxy_proto at the port 7201.
+func proxied(options string) string {
+	return recorder + `, "services": [{"internal_port": 8080, "ports": [{"port": 7201, "handlers": ["proxy_proto"], ` + options + `}]}]`
+}
+
+// proxyLine asks a Machine that is proxied for a page.
+const proxyLine = `POST /v1/apps/$app/ip_assignments {"type": "v4"}
+	200 {"ip": "<text as address>"}
+	GIVEN $machine
+	UNTIL http://$address:7201/
+	200
+	`
 
 func sandboxRows() []row {
 	return []row{
@@ -356,6 +386,299 @@ func sandboxRows() []row {
 				200 {"stdout": "by cmd\n"}
 				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
 				200 {"stdout": "by exec\n"}`,
+		},
+		{
+			says: "a service without ports is closed to the internet",
+			with: `"services": [{"internal_port": 8080}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				GIVEN $machine
+				GET http://$app.hangar.localhost/
+				404 ~no service`,
+		},
+		{
+			says: "the only Machine of an App is started by a request, if its service does not say otherwise",
+			do: web(plain) + `STOP /v1/apps/$app/machines/$id {"timeout": "1"}
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "started", "events": ["<has>", {"type": "start", "source": "proxy"}]}`,
+		},
+		{
+			says:    "autostart is false unless it is given",
+			differs: "without `autostart` a request starts the Machine while it is the only one of its App, as the table of states says, and with `false` never",
+			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true}
+				200
+				STOP /v1/apps/$app/machines/$id {"timeout": "1"}
+				UNTIL http://$app.hangar.localhost/
+				503
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "with autostart false no request starts a Machine",
+			do: web(`"autostart": false, `+plain) + `STOP /v1/apps/$app/machines/$id {"timeout": "1"}
+				UNTIL http://$app.hangar.localhost/
+				503
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "without autostop an idle Machine goes on",
+			do: web(`"autostart": true, `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=stopped&timeout=4
+				408`,
+		},
+		{
+			says: "a cordoned Machine is not started by a request",
+			do: web(`"autostart": true, `+plain) + `STOP /v1/apps/$app/machines/$id {"timeout": "1"}
+				POST /v1/apps/$app/machines/$id/cordon
+				200
+				UNTIL http://$app.hangar.localhost/
+				503
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "stopped"}`,
+		},
+		{
+			says: "a Machine that was created with skip_service_registration gets no requests until it is uncordoned",
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}, "skip_service_registration": true}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait
+				200
+				GET http://$app.hangar.localhost/
+				503
+				POST /v1/apps/$app/machines/$id/uncordon
+				200
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id`,
+		},
+		{
+			says: "with the handler tls alone a port serves what the program sends",
+			do: web(`"ports": [{"port": 443, "handlers": ["tls"]}]`) + `UNTIL https://$app.hangar.localhost/
+				200 ~^$id\n$
+				< via:
+				< platform-request-id:`,
+		},
+		{
+			says: "a request has the headers of the platform when it reaches the program",
+			with: recording,
+			do: recorded + `UNTIL http://$app.hangar.localhost/page
+				> x-mine: yes
+				200
+				POST $machine/exec {"command": ["sh", "-c", "until [ -s /got ]; do sleep 0.05; done; cat /got"]}
+				200 {"stdout": "~(?ism)^GET /page HTTP/1.1.*fly-client-ip: .*fly-request-id: .*x-forwarded-for: .*x-mine: yes"}`,
+		},
+		{
+			says: "with the handler proxy_proto a connection begins with a line of version 1",
+			with: proxied(`"proxy_proto_options": {}`),
+			do: proxyLine + `POST $machine/exec {"command": ["sh", "-c", "until [ -s /got ]; do sleep 0.05; done; cat /got"]}
+				200 {"stdout": "~^PROXY TCP4 "}`,
+		},
+		{
+			says: "proxy_proto_options.version v2 begins it with the signature of version 2",
+			with: proxied(`"proxy_proto_options": {"version": "v2"}`),
+			do: proxyLine + `POST $machine/exec {"command": ["sh", "-c", "until [ -s /got ]; do sleep 0.05; done; cat /got"]}
+				200 {"stdout": "~^\\r\\n\\r\\n\\x00\\r\\nQUIT\\n"}`,
+		},
+		{
+			says: "Machines of a network of their own are answered for by a header, too",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "network": "apart"}
+				201
+				POST /v1/apps/$new/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$new/machines/$id/wait
+				200
+				POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "env": {"OTHER": "$new"}, "services": [{"internal_port": 8080, ` + plain + `}],
+					"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nplatform-replay: app='$OTHER'\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080; done"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$id
+				DELETE /v1/apps/$new
+				202`,
+		},
+		{
+			says: "a check by HTTP sends its method, path and headers",
+			with: recording + `, "checks": {"alive": {"type": "http", "port": 8080, "method": "POST", "path": "/ok", "interval": 1000000000, "headers": {"X-Mine": ["yes"]}}}`,
+			do: `UNTIL $machine
+				200 {"checks": [{"name": "alive", "status": "passing"}]}
+				POST $machine/exec {"command": ["sh", "-c", "until [ -s /got ]; do sleep 0.05; done; cat /got"]}
+				200 {"stdout": "~(?ism)^POST /ok HTTP/1.1.*x-mine: yes"}`,
+		},
+		{
+			says: "a check that is not answered within its timeout fails",
+			with: slow + `, "checks": {"alive": {"type": "http", "port": 8080, "path": "/cgi-bin/slow", "interval": 10000000000, "timeout": 100000000}}`,
+			do: `UNTIL $created
+				200 {"checks": [{"name": "alive", "status": "critical", "output": "no answer from port 8080 within 100ms"}]}`,
+		},
+		{
+			says: "a check does not begin before its grace_period has passed",
+			with: `"checks": {"now": {"type": "tcp", "port": 81, "interval": 1000000000},
+					"later": {"type": "tcp", "port": 81, "interval": 1000000000, "grace_period": 3600000000000}}`,
+			do: `UNTIL $created
+				200 {"checks": ["<has>", {"name": "now", "status": "critical"}, {"name": "later", "status": "warning"}]}`,
+		},
+		{
+			says: "a Machine whose service's check fails gets no requests",
+			with: `"services": [{"internal_port": 8080, "checks": [{"type": "http", "path": "/ready", "interval": 1000000000}], ` + plain + `}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				UNTIL $created
+				200 {"checks": [{"name": "servicecheck-00-http-8080", "status": "critical"}]}
+				EXEC $created ["sh", "-c", "echo yes >/www/ready"]
+				UNTIL $created
+				200 {"checks": [{"status": "passing"}]}
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$created.id`,
+		},
+		{
+			says: "a volume that is fuller than its threshold is extended, up to its limit",
+			with: `"mounts": [{"volume": "$volume.id", "path": "/data", "extend_threshold_percent": 1, "add_size_gb": 5, "size_gb_limit": 2}]`,
+			do: `EXEC $machine ["sh", "-c", "printf %1048576d 0 >/data/a; for i in 1 2 3 4 5; do cat /data/a /data/a >/data/b; cat /data/b >/data/a; done"]
+				UNTIL $volume
+				200 {"size_gb": 2}`,
+		},
+		{
+			says: "init.cmd alone overrides what the image says, and init.entrypoint alone comes before it",
+			with: `"init": {"cmd": ["sh", "-c", "echo by cmd >/said; sleep 1000"]}`,
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"entrypoint": ["sh", "-c", "echo $0 $1 >/said; sleep 1000"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "by cmd\n"}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "sh -c\n"}`,
+		},
+		{
+			says: "with init.tty the program has a terminal, and without it none",
+			with: `"init": {"tty": true, "exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "~^yes\n"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "no\n"}`,
+		},
+		{
+			says: "a process runs as its user",
+			with: `"processes": [{"exec": ["sh", "-c", "cat /proc/self/status >/tmp/said; sleep 1000"], "user": "1000"}]`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /tmp/said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "~Uid:\\s+1000\\s"}`,
+		},
+		{
+			says: "a process may be of an entrypoint and its arguments",
+			with: `"processes": [{"entrypoint": ["sh", "-c"], "cmd": ["echo $A >/said; sleep 1000"], "env": {"A": "mine"}}, {"exec": ["sleep", "1000"]}]`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "mine\n"}`,
+		},
+		{
+			says: "a Machine that does not run has no name in its network",
+			do: `STOP $machine2 {"timeout": "1"}
+				POST $machine/exec {"command": ["call", "GET", "http://$machine2.id.vm.$app.internal:8080/"]}
+				200 {"exit_code": 1, "stderr": "~no such host"}`,
+		},
+		{
+			says: "the Machines of an App have a name together, and one by their process group",
+			with: `"metadata": {"fly_process_group": "web"}`,
+			do: `GIVEN $machine2
+				POST $machine/exec {"command": ["call", "GET", "http://$app.internal:8080/"]}
+				200 {"stdout": "~^200 ($machine.id|$machine2.id)\n"}
+				POST $machine/exec {"command": ["call", "GET", "http://web.process.$app.internal:8080/"]}
+				200 {"stdout": "~^200 ($machine.id|$machine2.id)\n"}`,
+		},
+		{
+			says: "a Machine sets its metadata over its local socket, and no other's",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/apps/$app/machines/$machine.id/metadata/role", "{\"value\":\"primary\"}"]}
+				200 {"stdout": "~^204 "}
+				GET $machine/metadata
+				200 {"role": "primary"}
+				POST $machine/exec {"command": ["call", "POST", "http://local/v1/apps/$app/machines/$machine2.id/metadata/role", "{\"value\":\"primary\"}"]}
+				200 {"stdout": "~^404 "}`,
+		},
+		{
+			says: "the programs of a Machine and what they listen on are listed",
+			do: `UNTIL $machine/ps
+				200 ["<has>", {"pid": "<positive>", "command": "~httpd", "listen_sockets": [{"proto": "tcp", "address": "~:8080$"}]}]`,
+		},
+		{
+			says: "at its hard_limit a Machine gets no more requests, and another one is started for them",
+			with: slow + `, "services": [{"internal_port": 8080, "autostart": true, "concurrency": {"type": "requests", "hard_limit": 1}, ` + plain + `}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				STOP $machine2 {"timeout": "1"}
+				GIVEN $machine
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$machine.id`,
+			then: func(t *testing.T, x *exchange) {
+				withOpenRequest(t, x, `GET http://$app.hangar.localhost/
+					200 ~^$machine2.id
+					GET $machine2
+					200 {"state": "started", "events": ["<has>", {"type": "start", "source": "proxy"}]}`)
+			},
+		},
+		{
+			says: "metrics of a Machine's own are queried with the labels of the platform, whatever it says itself",
+			with: `"files": [{"guest_path": "/www/metrics", "raw_value": "IyBUWVBFIHNwZWNfbWV0cmljIGdhdWdlCnNwZWNfbWV0cmlje21pbmU9InllcyIsYXBwPSJmb3JnZWQifSA3Cg=="}], "metrics": {"port": 8080, "path": "/metrics"}`,
+			do: `GIVEN $machine
+				UNTIL /prometheus/personal/api/v1/query?query=spec_metric%7Bapp%3D%22$app%22%7D
+				200 {"status": "success", "data": {"result": [{"metric": {"app": "$app", "region": "loc", "host": "~^[0-9a-f]{4}$", "instance": "$machine.id", "mine": "yes"}, "value": ["<any>", "7"]}]}}`,
+		},
+		{
+			says: "a pristine answer has the headers that the program sends, as it sends them",
+			with: `"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nServer: mine\\r\\nVia: 1.1 mine\\r\\nFly-Request-Id: mine\\r\\nFly-Cache-Status: HIT\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080; done"]},
+					"services": [{"internal_port": 8080, "ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"pristine": true}}}]}]`,
+			do: recorded + `UNTIL http://$app.hangar.localhost/
+				200
+				< server: mine
+				< via: 1.1 mine
+				< fly-request-id: mine
+				< fly-cache-status: HIT`,
+		},
+		{
+			says: "a Machine gets an identity token over its local socket without a body",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/tokens/oidc"]}
+				200 {"stdout": "~^200 [\\w-]+\\.[\\w-]+\\.[\\w-]+$"}`,
+		},
+		{
+			says: "without hard_limit a Machine gets requests beyond its soft_limit when there is no other",
+			with: slow + `, "services": [{"internal_port": 8080, "concurrency": {"type": "requests", "soft_limit": 1}, ` + plain + `}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				GIVEN $machine
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$machine.id`,
+			then: func(t *testing.T, x *exchange) {
+				withOpenRequest(t, x, `GET http://$app.hangar.localhost/
+					200 ~^$machine.id`)
+			},
+		},
+		{
+			says: "beyond its soft_limit a Machine gets no request that another one can take",
+			with: slow + `, "services": [{"internal_port": 8080, "concurrency": {"type": "requests", "soft_limit": 1}, ` + plain + `}]`,
+			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
+				200
+				POST $machine2/cordon
+				200
+				GIVEN $machine
+				UNTIL http://$app.hangar.localhost/
+				200 ~^$machine.id`,
+			then: func(t *testing.T, x *exchange) {
+				withOpenRequest(t, x, `POST $machine2/uncordon
+					200
+					UNTIL http://$app.hangar.localhost/
+					200 ~^$machine2.id
+					GET http://$app.hangar.localhost/
+					200 ~^$machine2.id
+					GET http://$app.hangar.localhost/
+					200 ~^$machine2.id`)
+			},
 		},
 	}
 }

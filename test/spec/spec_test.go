@@ -58,6 +58,7 @@ func chapters() []chapter {
 		{title: "Metadata", rows: metadataRows()},
 		{title: "Volumes", rows: volumeRows()},
 		{title: "Snapshots", rows: snapshotRows()},
+		{title: "Secrets, addresses and places", rows: secretRows()},
 		{title: "Tokens", rows: tokenRows()},
 		{title: "Limits and errors", rows: limitRows()},
 		{title: "Services and sandboxes", rows: sandboxRows(), sandbox: true},
