@@ -217,5 +217,16 @@ func configRows() []row {
 		},
 		refuses("statics are an object", `"statics": {"guest_path": "/public", "url_prefix": "/static"}`, "config.statics").
 			instead("they are a list of such objects, as existing clients send them"),
+		keeps("guest.cpu_kind says how much of a CPU a Machine may use", `"guest": {"cpu_kind": "performance", "cpus": 1, "memory_mb": 256}`).
+			instead("it chooses the memory where none is given; every kind is scheduled alike"),
+		refuses("a Machine may have several containers", `"containers": [{"name": "one", "image": "$image"}, {"name": "two", "image": "$image"}]`, "config.containers").
+			instead("one at most, which stands for the Machine itself"),
+		refuses("containers may share volumes that last as long as their Machine", `"volumes": [{"name": "data", "temp_dir": {"storage_type": "disk"}}]`, "config.volumes").
+			instead("they are refused: a Machine has one container, whose root has the room"),
+		refuses("a Machine may have a cache drive", `"cache_drive": {"size_mb": 1024}`, "config.cache_drive").instead("it is refused, as there are none"),
+		refuses("a Machine may have a spot price", `"spot": {"max_price_fraction": 0.5}`, "config.spot").instead("it is refused, as there are no prices"),
+		refuses("restart.policy may be spot-price", `"restart": {"policy": "spot-price"}`, "config.restart.policy").instead("it is refused, as there are no prices"),
+		refuses("dns may forward names to other servers", `"dns": {"dns_forward_rules": [{"basename": "corp", "addr": "10.0.0.1:53"}]}`, "config.dns.dns_forward_rules").
+			instead("it is refused; `nameservers` replaces the platform's"),
 	}
 }

@@ -116,9 +116,9 @@ func limitRows() []row {
 				200 []`,
 		},
 		{
-			says: "an unknown property of an App is refused, so that a misspelt one does not go unnoticed",
-			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "netwrok": "apart"}
-				400 {"error": "~netwrok"}
+			says: "an unknown property of an App is refused, as it may be a misspelt one",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "other_network": "apart"}
+				400 {"error": "~other_network"}
 				GET /v1/apps/$new
 				404`,
 		},
@@ -135,6 +135,12 @@ func limitRows() []row {
 				404
 				GET /V1/apps
 				404`,
+		},
+		{
+			says:    "the memory of a Machine that runs can be limited",
+			differs: "it cannot: there is no path for it, and a Machine has the memory of its config",
+			do: `GET $machine/memory
+				404 {"error": "<text>"}`,
 		},
 	}
 }

@@ -1,5 +1,10 @@
 package spec_test
 
+// slowUpdate begins an update of the row's Machine that does not end while the row runs.
+const slowUpdate = `POST $machine {"config": {"image": "$image", "env": {"HANGAR_FAKE_START_DELAY": "1m"}}}
+	200
+	`
+
 func stateRows() []row {
 	return []row{
 		{
@@ -511,6 +516,59 @@ func stateRows() []row {
 				200 {"stdout": "given"}
 				POST $machine/exec {}
 				400 {"error": "~command"}`,
+		},
+		{
+			says: "an update while another one is carried out is refused",
+			do: slowUpdate + `POST $machine {"config": $config}
+				409 {"error": "~update"}`,
+		},
+		{
+			says: "a Machine is not started while it is updated",
+			do: slowUpdate + `POST $machine/start
+				412 {"error": "<text>", "status": "wrong_state"}`,
+		},
+		{
+			says: "a Machine that starts is starting, and is not suspended",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "env": {"HANGAR_FAKE_START_DELAY": "1m"}}}
+				200 {"id": "<text as id>"}
+				UNTIL /v1/apps/$app/machines/$id
+				200 {"state": "starting"}
+				POST /v1/apps/$app/machines/$id/suspend
+				412 {"error": "~starting"}`,
+		},
+		{
+			says: "a Machine that is stopped is stopping until it has ended, and neither started nor deleted without force",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
+			do: `POST $machine/stop {"timeout": "60"}
+				200 {"ok": true}
+				GET $machine
+				200 {"state": "stopping"}
+				POST $machine/start
+				412 {"error": "~still active"}
+				DELETE $machine
+				412 {"error": "<text>"}`,
+		},
+		{
+			says: "a Machine that is suspended is suspending until its snapshot is taken",
+			with: `"env": {"HANGAR_FAKE_SUSPEND_DELAY": "1m"}`,
+			do: `POST $machine/suspend
+				200 {"ok": true}
+				GET $machine
+				200 {"state": "suspending"}`,
+		},
+		{
+			says: "a cordoned Machine may be cordoned again",
+			do: `POST $stopped/cordon
+				200
+				POST $stopped/cordon
+				200 {"ok": true}
+				GET $stopped
+				200 {"cordoned": true}`,
+		},
+		{
+			says: "a command has as many seconds as its timeout says",
+			do: `POST $machine/exec {"command": ["sleep", "1000"], "timeout": 1}
+				408 {"error": "<text>"}`,
 		},
 	}
 }

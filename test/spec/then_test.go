@@ -5,9 +5,11 @@ import (
 	"crypto"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"math/big"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -101,4 +103,19 @@ func withOpenRequest(t *testing.T, x *exchange, requests string) {
 	})
 	x.run(`EXEC $machine ["sh", "-c", "until cat /in 2>/dev/null; do sleep 0.05; done"]
 		` + requests)
+}
+
+// handshake speaks no newer version of TLS than this with the row's App.
+func (x *exchange) handshake(newest uint16) error {
+	x.t.Helper()
+	edge := x.edge.Transport.(*http.Transport)
+	host := x.fill("$app.hangar.localhost")
+	conn, err := edge.DialContext(x.t.Context(), "tcp", net.JoinHostPort(host, "443"))
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer conn.Close()
+	config := edge.TLSClientConfig.Clone()
+	config.ServerName, config.MaxVersion = host, newest
+	return tls.Client(conn, config).HandshakeContext(x.t.Context())
 }

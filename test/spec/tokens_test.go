@@ -278,5 +278,24 @@ func tokenRows() []row {
 			do: `POST $machine/oidc_token
 				200 jwt {"aud": "~^https://.*/personal$"}`,
 		},
+		{
+			says: "aud is a text",
+			do: `POST $machine/oidc_token {"aud": 7}
+				400 {"error": "~aud"}`,
+		},
+		{
+			says: "an identity token has the image of its Machine, by name and digest",
+			do: `GET $machine
+				200 {"image_ref": {"digest": "<text as digest>"}}
+				POST $machine/oidc_token
+				200 jwt {"image": "~personal/web", "image_digest": "$digest"}`,
+		},
+		{
+			says: "the app_id and org_id of an identity token are the numbers of the App and its organization",
+			do: `GET /v1/apps/$app
+				200 {"internal_numeric_id": "<integer as number>", "organization": {"internal_numeric_id": "<integer as org>"}}
+				POST $machine/oidc_token
+				200 jwt {"app_id": "$number", "org_id": "$org"}`,
+		},
 	}
 }

@@ -357,5 +357,18 @@ func volumeRows() []row {
 				POST /v1/apps/$app/volumes {"name": "data", "size_gb": "2"}
 				400 {"error": "~size_gb"}`,
 		},
+		{
+			says:    "a volume of the file system raw is mounted as a block device",
+			differs: "it cannot be mounted: sandboxes have no block devices",
+			do: `POST /v1/apps/$app/volumes {"name": "data", "size_gb": 1, "fstype": "raw"}
+				200 {"id": "<text as raw>"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "mounts": [{"volume": "$raw", "path": "/data"}]}, "skip_launch": true}
+				400 {"error": "~raw"}`,
+		},
+		{
+			says: "a volume says its bytes",
+			do: `GET $volume
+				200 {"bytes_total": "<integer>", "bytes_used": "<integer>", "type": "<text>"}`,
+		},
 	}
 }
