@@ -130,7 +130,8 @@ DRIVER = ./host/driver/gvisor
 # nothing is compiled twice for tests. Tests wait for half of their time: two packages for each processor
 # run at once.
 TEST  = $(GO) test -vet=off -ldflags=-w -p $(shell expr 2 '*' $$(nproc)) $(if $(SHUFFLE),-shuffle=$(SHUFFLE))
-# A key is derived from a password in a tenth of a millisecond instead of in two seconds: see host/archive.
+# With the tag "testing", a key is derived from a password in a tenth of a millisecond instead of in two seconds:
+# see host/archive.
 RACE  = CGO_ENABLED=1 $(TEST) -race -tags testing
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
@@ -147,7 +148,8 @@ SHORT = $(if $(SHUFFLE),,-short)
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
 	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
-	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(NORACE) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
+	$(PLAIN) -tags testing -timeout 10m $(SHORT) $(ARGS) $(NORACE)
+	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -run Kill $(KILLED)

@@ -58,7 +58,7 @@ func (d *opening) shareMetrics(ctx context.Context, s *server, c *cluster, f *se
 	}
 	duty := duties[own]
 	client := hosts.NewClient(hosts.ClientConfig{
-		Self: s.self.ID, Keeper: duty.Holder,
+		Self: s.self.ID, Holder: duty.Holder,
 		Transport: func(h hangar.Host) http.RoundTripper { return remote.Transport(c.peers.identity.ClientConfig(h.ID)) },
 	})
 	d.opened.add(func() error { client.Close(); return nil })

@@ -6,13 +6,13 @@
 // Machine that is being stopped for being idle, and a later one is refused at once and goes
 // elsewhere.
 //
-// A Machine is idle while it has no visits and has not said that it is busy. A Keeper has
+// A Machine is idle while it has no visits and has not said that it is busy. Gates.Run has
 // Machines stopped that have been idle for as long as their services say. Of several Machines
 // that serve the same ports of an App in the same region it also has one stopped that the others
 // can do without: the gate of that one closes, its visits end, and if they do not within a while
 // it opens again. A Machine that must run in the primary region is never stopped.
 //
-// Entering and leaving take no lock and do not wait. The goroutine of Keeper.Run decides all
+// Entering and leaving take no lock and do not wait. The goroutine of Gates.Run decides all
 // else, when a timer fires or a visit has ended: nothing is polled in between. Nothing is
 // durable: idle time restarts with the process.
 //
@@ -43,15 +43,15 @@ var (
 
 // Gate is the way into one Machine. It is shut when it is made.
 type Gate struct {
-	keeper *Keeper
-	ref    hangar.MachineRef
+	gates *Gates
+	ref   hangar.MachineRef
 
 	word  atomic.Int64
 	since atomic.Int64           // when the last one left, if the Machine is empty
-	armed atomic.Bool            // the keeper's timer is set
+	armed atomic.Bool            // its timer is set
 	doors atomic.Pointer[[]door] // replaced as a whole
 
-	// The fields below are guarded by keeper.mu.
+	// The fields below are guarded by gates.mu.
 
 	timer   timer
 	terms   Terms
@@ -157,16 +157,16 @@ func (v *visit) leave() {
 
 // emptied is called by the last visit that leaves.
 func (g *Gate) emptied(now int64) {
-	g.since.Store(g.keeper.now())
+	g.since.Store(g.gates.now())
 	if now&shut != 0 {
 		return
 	}
 	if now&draining != 0 {
-		g.keeper.drained(g)
+		g.gates.drained(g)
 		return
 	}
 	if !g.armed.Swap(true) {
-		g.keeper.arm(g)
+		g.gates.arm(g)
 	}
 }
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is Machines that start and stop in no time worth mentioning.
 type world struct {
 	testing.TB
-	*gate.Keeper
+	*gate.Gates
 
 	mu       sync.Mutex
 	machines []*machine
@@ -47,7 +47,7 @@ func newWorld(tb testing.TB, o gate.Options) *world {
 	w.ready.Store(true)
 	o.Stop, o.Now = w.stop, time.Now
 	o.Ready = func(hangar.MachineRef) bool { return w.ready.Load() }
-	w.Keeper = gate.NewKeeper(o)
+	w.Gates = gate.New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() { w.Run(ctx) })

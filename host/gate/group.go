@@ -20,34 +20,34 @@ type group struct {
 }
 
 // regroup moves a Gate to the group of its terms; opens says that its Machine has just come to
-// serve. k.mu is held.
-func (k *Keeper) regroup(g *Gate, opens bool) {
+// serve. gs.mu is held.
+func (gs *Gates) regroup(g *Gate, opens bool) {
 	var key groupKey
 	if g.terms.Open {
 		key = g.terms.groupKey(g.ref.AppID)
 	}
 	if old := g.group; old != nil && (!g.terms.Open || old.key != key || opens) {
-		k.leave(g, old)
+		gs.leave(g, old)
 	}
 	if !g.terms.Open || g.group != nil {
 		return
 	}
-	to := k.groups[key]
+	to := gs.groups[key]
 	if to == nil {
 		to = &group{key: key, gates: make(map[*Gate]struct{}), spare: make(map[*Gate]struct{})}
 		to.timer.group = to
-		k.groups[key] = to
+		gs.groups[key] = to
 	}
 	g.group = to
-	to.window = max(to.window, g.terms.after(k.o.After), hangar.MinAutostopAfter)
+	to.window = max(to.window, g.terms.after(gs.o.After), hangar.MinAutostopAfter)
 	to.gates[g] = struct{}{}
 	if g.drain == nil || opens {
-		k.grow(to)
+		gs.grow(to)
 	}
 }
 
-// leave takes a Gate out of its group. k.mu is held.
-func (k *Keeper) leave(g *Gate, from *group) {
+// leave takes a Gate out of its group. gs.mu is held.
+func (gs *Gates) leave(g *Gate, from *group) {
 	g.group = nil
 	delete(from.gates, g)
 	delete(from.spare, g)
@@ -55,34 +55,34 @@ func (k *Keeper) leave(g *Gate, from *group) {
 		from.running--
 	}
 	if len(from.gates) == 0 {
-		k.timers.Remove(&from.timer)
-		delete(k.groups, from.key)
+		gs.timers.Remove(&from.timer)
+		delete(gs.groups, from.key)
 	}
 }
 
 // grow counts one more running Machine. Those kept running so far are judged again, and surplus
-// ones are found after a while. k.mu is held.
-func (k *Keeper) grow(to *group) {
+// ones are found after a while. gs.mu is held.
+func (gs *Gates) grow(to *group) {
 	to.running++
 	for g := range to.spare {
 		delete(to.spare, g)
 		if !g.armed.Swap(true) {
-			k.push(&g.timer, g.due())
+			gs.push(&g.timer, g.due())
 		}
 	}
 	if len(to.gates) > 1 {
-		k.push(&to.timer, k.now()+int64(to.window))
+		gs.push(&to.timer, gs.now()+int64(to.window))
 	}
 }
 
 // lookAtGroup drains the Machine with the least load, if the others of the group could have done
 // without it since the last check: more than one of them is below its soft limits, and their soft
-// limits together exceed the highest load of all. k.mu is held.
-func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group, now int64) {
+// limits together exceed the highest load of all. gs.mu is held.
+func (gs *Gates) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group, now int64) {
 	if len(x.gates) < 2 {
 		return // grow lets the timer run again
 	}
-	k.push(&x.timer, now+int64(x.window))
+	gs.push(&x.timer, now+int64(x.window))
 	least, lowest, load, over := (*Gate)(nil), 0, 0, 0
 	for g := range x.gates {
 		peak, full := g.peak()
@@ -90,7 +90,7 @@ func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group
 		if full {
 			over++
 		}
-		if k.sparable(g, now) && (least == nil || peak < lowest) {
+		if gs.sparable(g, now) && (least == nil || peak < lowest) {
 			least, lowest = g, peak
 		}
 	}
@@ -100,15 +100,15 @@ func (k *Keeper) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group
 	}
 	x.drains = true
 	least.set(draining, true)
-	d := k.begin(least, false)
-	work.Go(func() { k.drainSpare(ctx, x, least, d) })
+	d := gs.begin(least, false)
+	work.Go(func() { gs.drainSpare(ctx, x, least, d) })
 }
 
-// sparable reports whether a Machine may be stopped although it has some load. k.mu is held.
-func (k *Keeper) sparable(g *Gate, now int64) bool {
+// sparable reports whether a Machine may be stopped although it has some load. gs.mu is held.
+func (gs *Gates) sparable(g *Gate, now int64) bool {
 	return g.drain == nil && g.terms.Mode() != hangar.AutostopOff &&
-		now >= g.timer.began+int64(g.terms.after(k.o.After)) &&
-		(g.terms.Busy.IsZero() || now >= int64(g.terms.Busy.Sub(k.began)))
+		now >= g.timer.began+int64(g.terms.after(gs.o.After)) &&
+		(g.terms.Busy.IsZero() || now >= int64(g.terms.Busy.Sub(gs.began)))
 }
 
 // room is the sum of the soft limits of all Machines but one.
@@ -146,8 +146,8 @@ func (g *Gate) peak() (most int, full bool) {
 }
 
 // drainSpare waits until the Machine is empty and has it stopped, or gives up.
-func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
-	patience := time.NewTimer(k.o.Drain)
+func (gs *Gates) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
+	patience := time.NewTimer(gs.o.Drain)
 	defer patience.Stop()
 	for waiting := true; waiting && g.word.Load()&inside > 0; {
 		select {
@@ -160,15 +160,15 @@ func (k *Keeper) drainSpare(ctx context.Context, x *group, g *Gate, d *drain) {
 			waiting = false
 		}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	x.drains = false
 	switch {
 	case g.drain != d: // it was needed, or was stopped otherwise
 	case g.word.Load()&inside > 0 || ctx.Err() != nil || g.group.running < max(g.terms.least(), 1):
-		k.cancel(g)
+		gs.cancel(g)
 	default: // no visit has entered since: the gate is closed
 		d.stopping = true
-		k.stop(ctx, g, d)
+		gs.stop(ctx, g, d)
 	}
 }

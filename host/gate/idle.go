@@ -12,7 +12,7 @@ import (
 const maxNap = time.Hour
 
 // Run has idle Machines stopped until ctx ends, and returns when all stops have ended.
-func (k *Keeper) Run(ctx context.Context) {
+func (gs *Gates) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	timer := time.NewTimer(0)
@@ -20,41 +20,41 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-timer.C:
-		case <-k.kick:
+		case <-gs.kick:
 		case <-ctx.Done():
 			return
 		}
-		timer.Reset(k.look(ctx, &work))
+		timer.Reset(gs.look(ctx, &work))
 	}
 }
 
 // look handles everything that is due, and returns how long until the next is.
-func (k *Keeper) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.now()
+func (gs *Gates) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	now := gs.now()
 	for {
-		next, ok := k.timers.First()
+		next, ok := gs.timers.First()
 		if !ok {
 			return maxNap
 		}
 		if next.at > now {
 			return min(time.Duration(next.at-now), maxNap)
 		}
-		k.timers.Pop()
+		gs.timers.Pop()
 		if next.group != nil {
-			k.lookAtGroup(ctx, work, next.group, now)
+			gs.lookAtGroup(ctx, work, next.group, now)
 			continue
 		}
-		if k.lookAt(next.gate, now) {
-			k.enqueue(ctx, work, next.gate)
+		if gs.lookAt(next.gate, now) {
+			gs.enqueue(ctx, work, next.gate)
 		}
 	}
 }
 
 // lookAt reports whether a Machine is to be stopped for being idle. If not, the timer is set
-// again, here or by the last visit that leaves. k.mu is held.
-func (k *Keeper) lookAt(g *Gate, now int64) bool {
+// again, here or by the last visit that leaves. gs.mu is held.
+func (gs *Gates) lookAt(g *Gate, now int64) bool {
 	if g.terms.Mode() == hangar.AutostopOff {
 		return false // until Set
 	}
@@ -63,23 +63,23 @@ func (k *Keeper) lookAt(g *Gate, now int64) bool {
 		return false
 	}
 	at := g.due()
-	if settled := g.timer.began + int64(k.o.Settling); at <= now && now < settled && !k.o.Ready(g.ref) {
+	if settled := g.timer.began + int64(gs.o.Settling); at <= now && now < settled && !gs.o.Ready(g.ref) {
 		at = settled
 	}
 	if at > now {
 		g.armed.Store(true)
-		k.push(&g.timer, at)
+		gs.push(&g.timer, at)
 		return false
 	}
 	return true
 }
 
 // arm sets the timer of an empty Gate.
-func (k *Keeper) arm(g *Gate) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (gs *Gates) arm(g *Gate) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	if g.terms.Open {
-		k.push(&g.timer, g.due())
+		gs.push(&g.timer, g.due())
 	}
 }
 
@@ -90,30 +90,30 @@ type queue struct {
 	gates   []*Gate
 }
 
-// enqueue has a Machine stopped as soon as there is a worker. k.mu is held.
-func (k *Keeper) enqueue(ctx context.Context, work *sync.WaitGroup, g *Gate) {
-	q := &k.queues[0]
+// enqueue has a Machine stopped as soon as there is a worker. gs.mu is held.
+func (gs *Gates) enqueue(ctx context.Context, work *sync.WaitGroup, g *Gate) {
+	q := &gs.queues[0]
 	if g.terms.Mode() == hangar.AutostopSuspend {
-		q = &k.queues[1]
+		q = &gs.queues[1]
 	}
 	q.gates = append(q.gates, g)
 	if q.workers == q.most {
 		return
 	}
 	q.workers++
-	work.Go(func() { k.empty(ctx, q) })
+	work.Go(func() { gs.empty(ctx, q) })
 }
 
 // empty stops Machines until none is left in the queue.
-func (k *Keeper) empty(ctx context.Context, q *queue) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (gs *Gates) empty(ctx context.Context, q *queue) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	for len(q.gates) > 0 && ctx.Err() == nil {
 		g := q.gates[0]
 		q.gates[0] = nil
 		q.gates = q.gates[1:]
-		if d := k.closeIdle(g); d != nil {
-			k.stop(ctx, g, d)
+		if d := gs.closeIdle(g); d != nil {
+			gs.stop(ctx, g, d)
 		}
 	}
 	if q.workers--; len(q.gates) == 0 {
@@ -130,9 +130,9 @@ type drain struct {
 }
 
 // closeIdle closes the gate of a Machine that is still idle and may be stopped, or returns
-// nil. k.mu is held.
-func (k *Keeper) closeIdle(g *Gate) *drain {
-	if g.timer.place.Queued() || !k.lookAt(g, k.now()) {
+// nil. gs.mu is held.
+func (gs *Gates) closeIdle(g *Gate) *drain {
+	if g.timer.place.Queued() || !gs.lookAt(g, gs.now()) {
 		return nil
 	}
 	if g.group.running-1 < g.terms.least() {
@@ -142,37 +142,37 @@ func (k *Keeper) closeIdle(g *Gate) *drain {
 	if !g.word.CompareAndSwap(0, draining) {
 		return nil // the visits that are in will leave
 	}
-	return k.begin(g, true)
+	return gs.begin(g, true)
 }
 
-// begin records that a gate was closed. k.mu is held.
-func (k *Keeper) begin(g *Gate, stopping bool) *drain {
+// begin records that a gate was closed. gs.mu is held.
+func (gs *Gates) begin(g *Gate, stopping bool) *drain {
 	g.drain = &drain{empty: make(chan struct{}, 1), over: make(chan struct{}), stopping: stopping, running: g.group.running}
 	g.group.running--
 	return g.drain
 }
 
-// stop has a Machine stopped whose gate is closed and empty. k.mu is held, and released
+// stop has a Machine stopped whose gate is closed and empty. gs.mu is held, and released
 // meanwhile.
-func (k *Keeper) stop(ctx context.Context, g *Gate, d *drain) {
+func (gs *Gates) stop(ctx context.Context, g *Gate, d *drain) {
 	s := Stopping{
 		Ref: g.ref, Suspend: g.terms.Mode() == hangar.AutostopSuspend, Left: d.running - 1, Running: d.running,
 		Still: func() bool {
-			k.mu.Lock()
-			defer k.mu.Unlock()
+			gs.mu.Lock()
+			defer gs.mu.Unlock()
 			return g.drain == d
 		},
 	}
-	k.mu.Unlock()
-	k.o.Stop(ctx, s)
-	k.mu.Lock()
+	gs.mu.Unlock()
+	gs.o.Stop(ctx, s)
+	gs.mu.Lock()
 	if g.drain == d && g.terms.Open { // it was refused
-		g.since.Store(k.now())
-		k.cancel(g)
+		g.since.Store(gs.now())
+		gs.cancel(g)
 	}
 }
 
-// endDrain drops the record of a closed gate. The keeper's mu is held.
+// endDrain drops the record of a closed gate. Gates.mu is held.
 func (g *Gate) endDrain() {
 	if g.drain != nil {
 		close(g.drain.over)
@@ -180,24 +180,24 @@ func (g *Gate) endDrain() {
 	}
 }
 
-// cancel opens a gate again. k.mu is held.
-func (k *Keeper) cancel(g *Gate) {
+// cancel opens a gate again. gs.mu is held.
+func (gs *Gates) cancel(g *Gate) {
 	g.endDrain()
 	g.set(draining, false)
 	g.wakeWaiters()
-	k.grow(g.group)
+	gs.grow(g.group)
 	if !g.armed.Swap(true) {
-		k.push(&g.timer, g.due())
+		gs.push(&g.timer, g.due())
 	}
 }
 
 // drained is called by the last visit that leaves a draining gate.
-func (k *Keeper) drained(g *Gate) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (gs *Gates) drained(g *Gate) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	if g.drain == nil {
 		if g.terms.Open && !g.armed.Swap(true) {
-			k.push(&g.timer, g.due())
+			gs.push(&g.timer, g.due())
 		}
 		return
 	}

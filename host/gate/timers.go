@@ -4,7 +4,7 @@ import "github.com/hangar-platform/hangar/internal/pqueue"
 
 // timer is when a Gate or a group is to be checked. It runs while it is in timers.
 type timer struct {
-	at    int64 // as Keeper.now
+	at    int64 // as Gates.now
 	began int64 // of a Gate: when it opened
 	place pqueue.Place
 	gate  *Gate
@@ -19,13 +19,13 @@ func newTimers() *pqueue.Queue[*timer] {
 	)
 }
 
-// push lets a timer run until a time, and no other. k.mu is held.
-func (k *Keeper) push(t *timer, at int64) {
+// push lets a timer run until a time, and no other. gs.mu is held.
+func (gs *Gates) push(t *timer, at int64) {
 	t.at = at
-	k.timers.Put(t)
-	if first, _ := k.timers.First(); first == t {
+	gs.timers.Put(t)
+	if first, _ := gs.timers.First(); first == t {
 		select {
-		case k.kick <- struct{}{}:
+		case gs.kick <- struct{}{}:
 		default:
 		}
 	}

@@ -14,8 +14,8 @@ const stopPatience = time.Second
 
 // stopIdle stops or suspends an empty Machine. It returns when that is done, continues in the
 // background, or is called off.
-func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
-	m, err := e.index.machine(idle.Ref)
+func (mg *machineGate) stopIdle(ctx context.Context, idle gate.Stopping) {
+	m, err := mg.index.machine(idle.Ref)
 	if err != nil {
 		return
 	}
@@ -24,13 +24,13 @@ func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 		// It keeps running: a stop would lose its memory, and on a full disk it could not start
 		// again.
 		if !m.noRoom.Swap(true) {
-			e.logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
+			mg.logs.Append(idle.Ref, hangar.LogProxy, "warn", "The machine is idle and keeps running: "+hangar.MessageOf(err))
 		}
 		return
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			e.log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
+			mg.log.Error("stop an idle machine", keyMachine, m.id, keyError, err)
 		}
 		return
 	}
@@ -41,7 +41,7 @@ func (e *edge) stopIdle(ctx context.Context, idle gate.Stopping) {
 	if suspend {
 		verb, limit = "autosuspending", m.store.limits.suspend
 	}
-	e.logs.Append(idle.Ref, hangar.LogProxy, "info", excessText(idle, verb, m.rec.Load().Machine.Region))
+	mg.logs.Append(idle.Ref, hangar.LogProxy, "info", excessText(idle, verb, m.rec.Load().Machine.Region))
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if state, err := m.settled(bounded); err == nil && suspend && state == hangar.MachineStarted && !m.noRoom.Load() {

@@ -175,7 +175,7 @@ func (w *worker) capture(rec *journal.Record) error {
 	if err := w.makeDirs(); err != nil {
 		return err
 	}
-	w.tidied = false
+	w.released = false
 	return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile))
 }
 

@@ -56,38 +56,38 @@ func (l *edgeLog) take() ([]edgeLine, map[hangar.MachineRef]int) {
 
 // LogEdge implements hangar.MachineGate. A line that is about no Machine goes to the log of
 // the first that the App has on this host; an App that has none here has no log either.
-func (e *edge) LogEdge(ref hangar.MachineRef, level, message string) {
-	e.lines.add(edgeLine{ref, hangar.LogProxy, level, message})
+func (mg *machineGate) LogEdge(ref hangar.MachineRef, level, message string) {
+	mg.lines.add(edgeLine{ref, hangar.LogProxy, level, message})
 }
 
 // LogMetrics adds a line about the metrics that a Machine exposes to its log. It waits for nothing.
-func (e *edge) LogMetrics(ref hangar.MachineRef, level, message string) {
-	e.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
+func (mg *machineGate) LogMetrics(ref hangar.MachineRef, level, message string) {
+	mg.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }
 
 // writeEdgeLog writes queued lines until ctx ends, and then the rest.
-func (e *edge) writeEdgeLog(ctx context.Context) {
+func (mg *machineGate) writeEdgeLog(ctx context.Context) {
 	for {
 		select {
-		case <-e.lines.some:
+		case <-mg.lines.some:
 		case <-ctx.Done():
-			e.writeEdgeLines()
+			mg.writeEdgeLines()
 			return
 		}
-		e.writeEdgeLines()
+		mg.writeEdgeLines()
 	}
 }
 
-func (e *edge) writeEdgeLines() {
-	lines, lost := e.lines.take()
+func (mg *machineGate) writeEdgeLines() {
+	lines, lost := mg.lines.take()
 	for _, line := range lines {
-		if ref, ok := e.index.loggedAs(line.ref); ok {
-			e.logs.Append(ref, line.provider, line.level, line.message)
+		if ref, ok := mg.index.loggedAs(line.ref); ok {
+			mg.logs.Append(ref, line.provider, line.level, line.message)
 		}
 	}
 	for ref, n := range lost {
-		if ref, ok := e.index.loggedAs(ref); ok {
-			e.logs.Append(ref, hangar.LogProxy, "warn", fmt.Sprintf("%d lines of the edge were lost: there were too many at once", n))
+		if ref, ok := mg.index.loggedAs(ref); ok {
+			mg.logs.Append(ref, hangar.LogProxy, "warn", fmt.Sprintf("%d lines of the edge were lost: there were too many at once", n))
 		}
 	}
 }

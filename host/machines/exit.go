@@ -241,8 +241,8 @@ func (w *worker) again(ctx context.Context, rec *journal.Record) error {
 	})
 }
 
-// tidy releases what a Machine at rest does not need.
-func (w *worker) tidy(ctx context.Context, rec *journal.Record) error {
+// releaseUnneeded releases what a Machine at rest does not need.
+func (w *worker) releaseUnneeded(ctx context.Context, rec *journal.Record) error {
 	if err := w.clearUnlessKept(ctx, rec); err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (w *worker) tidy(ctx context.Context, rec *journal.Record) error {
 	if err := w.store.o.Logs.Release(w.id); err != nil {
 		return err
 	}
-	w.tidied = true
+	w.released = true
 	if rec.Handle == nil {
 		return nil
 	}

@@ -19,12 +19,12 @@ import (
 // The Machine's lock is held whenever a record changes, so a gate is never open when the record
 // says that its Machine does not serve.
 
-var _ hangar.MachineGate = (*edge)(nil)
+var _ hangar.MachineGate = (*machineGate)(nil)
 
-// edge implements hangar.MachineGate for the edge's requests to Machines.
-type edge struct {
+// machineGate implements hangar.MachineGate for the edge's requests to Machines.
+type machineGate struct {
 	index   *index
-	gates   *gate.Keeper
+	gates   *gate.Gates
 	network Networks
 	logs    *logs.Store
 	log     *slog.Logger
@@ -33,10 +33,10 @@ type edge struct {
 	dialling atomic.Int32 // ports that are being dialled for waiters, see probe
 }
 
-func newEdge(index *index, o *Options) *edge {
-	e := &edge{index: index, network: o.Network, logs: o.Logs, log: o.Log, lines: edgeLog{some: make(chan struct{}, 1)}}
-	e.gates = gate.NewKeeper(gate.Options{After: o.AutostopAfter, Ready: e.ready, Stop: e.stopIdle, Now: o.Now})
-	return e
+func newMachineGate(index *index, o *Options) *machineGate {
+	mg := &machineGate{index: index, network: o.Network, logs: o.Logs, log: o.Log, lines: edgeLog{some: make(chan struct{}, 1)}}
+	mg.gates = gate.New(gate.Options{After: o.AutostopAfter, Ready: mg.ready, Stop: mg.stopIdle, Now: o.Now})
+	return mg
 }
 
 // errNoGate is shared by all Machines: building a message takes longer than admitting a request.
@@ -45,8 +45,8 @@ func newEdge(index *index, o *Options) *edge {
 var errNoGate = &hangar.Error{Code: hangar.CodeNotFound, Reason: hangar.ReasonMachineNotFound, Message: "machine not found"}
 
 // EnterMachine implements hangar.MachineGate.
-func (e *edge) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err error) {
-	g := e.gates.Find(ref)
+func (mg *machineGate) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err error) {
+	g := mg.gates.Find(ref)
 	if g == nil {
 		return nil, errNoGate
 	}
@@ -73,8 +73,8 @@ func primaryRegion(c *hangar.MachineConfig) hangar.Region {
 }
 
 // ready reports whether the checks of a Machine allow requests to all of its services.
-func (e *edge) ready(ref hangar.MachineRef) bool {
-	m, err := e.index.machine(ref)
+func (mg *machineGate) ready(ref hangar.MachineRef) bool {
+	m, err := mg.index.machine(ref)
 	if err != nil {
 		return true
 	}
@@ -89,10 +89,10 @@ func excessText(s gate.Stopping, verb string, region hangar.Region) string {
 }
 
 // lookAtGate makes the gate reconsider a Machine whose checks have changed.
-func (e *edge) lookAtGate(id hangar.MachineID) {
-	m := e.index.find(id)
+func (mg *machineGate) lookAtGate(id hangar.MachineID) {
+	m := mg.index.find(id)
 	if m != nil {
-		e.gates.Look(m.rec.Load().Machine.Ref())
+		mg.gates.Look(m.rec.Load().Machine.Ref())
 	}
 }
 
@@ -139,8 +139,8 @@ func (m *machine) busyAfter(next *journal.Record) time.Time {
 const serviceTimeout = 5 * time.Second
 
 // DialService implements hangar.MachineGate.
-func (e *edge) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	m, err := e.index.machine(ref)
+func (mg *machineGate) DialService(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	m, err := mg.index.machine(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (e *edge) DialService(ctx context.Context, ref hangar.MachineRef, port int)
 	}
 	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
-	conn, err := e.network.DialService(ctx, ref.ID, port)
+	conn, err := mg.network.DialService(ctx, ref.ID, port)
 	if err != nil {
 		return nil, undialled(ref, port, serviceTimeout, err)
 	}
@@ -160,9 +160,9 @@ func (e *edge) DialService(ctx context.Context, ref hangar.MachineRef, port int)
 }
 
 // DialDatagrams implements hangar.MachineGate.
-func (e *edge) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
-	if _, err := e.index.machine(ref); err != nil {
+func (mg *machineGate) DialDatagrams(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
+	if _, err := mg.index.machine(ref); err != nil {
 		return nil, err
 	}
-	return e.network.DialDatagrams(ctx, ref.ID, port)
+	return mg.network.DialDatagrams(ctx, ref.ID, port)
 }

@@ -83,7 +83,7 @@ func checksOf(rec *journal.Record, results []hangar.MachineCheck) []hangar.Machi
 // health runs the checks of Machines and journals their results.
 type health struct {
 	index   *index
-	edge    *edge
+	gate    *machineGate
 	checks  *check.Checker
 	journal *journal.Journal
 	logs    *logs.Store
@@ -95,9 +95,9 @@ type health struct {
 	ids map[hangar.MachineID]bool // with results that are not journaled yet; guarded by mu
 }
 
-func newHealth(index *index, edge *edge, o *Options) *health {
+func newHealth(index *index, gate *machineGate, o *Options) *health {
 	h := &health{
-		index: index, edge: edge, journal: o.Journal, logs: o.Logs, log: o.Log,
+		index: index, gate: gate, journal: o.Journal, logs: o.Logs, log: o.Log,
 		some: make(chan struct{}, 1), ids: make(map[hangar.MachineID]bool),
 	}
 	h.checks = check.New(check.Options{Dialer: o.Network, Now: o.Now, Changed: h.changed})
@@ -159,7 +159,7 @@ func (h *health) keep(ctx context.Context) {
 		}
 		ids := h.take()
 		for _, id := range ids {
-			h.edge.lookAtGate(id)
+			h.gate.lookAtGate(id)
 		}
 		err := h.record(ids)
 		if err == nil || ctx.Err() != nil {

@@ -44,12 +44,12 @@ type machineFile struct {
 // Machine's file system, or below the root of the volume that is mounted there, and never through
 // a link: nothing that the Machine does meanwhile leads outside of these. A file that is not
 // regular is not even opened.
-func (e *edge) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
-	m, err := e.index.machine(ref)
+func (mg *machineGate) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
+	m, err := mg.index.machine(ref)
 	if err != nil {
 		return nil, err
 	}
-	rec, err := e.index.running(ref)
+	rec, err := mg.index.running(ref)
 	if err != nil {
 		return nil, err
 	}

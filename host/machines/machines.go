@@ -100,10 +100,10 @@ type Options struct {
 
 // Store implements hangar.MachineAgent, and hangar.MachineGate for the edge. The verbs are its own.
 type Store struct {
-	*index   // its Machines
-	*edge    // what the edge asks of them
-	*rows    // what the other planes see of them
-	*secrets // what the journal keeps of them encrypted
+	*index       // its Machines
+	*machineGate // what the edge asks of them
+	*rows        // what the other planes see of them
+	*secrets     // what the journal keeps of them encrypted
 
 	health    *health
 	roles     *roles
@@ -150,10 +150,10 @@ var (
 func New(o Options) *Store {
 	s := &Store{o: o, room: admission.NewLedger(o.capacity()), counts: newCounts(), limits: defaultLimits()}
 	s.index = newIndex(o.Journal, func(rec *journal.Record) *machine { return s.newMachine(rec, nil, true) })
-	s.edge = newEdge(s.index, &o)
+	s.machineGate = newMachineGate(s.index, &o)
 	s.rows = &rows{index: s.index, journal: o.Journal, to: o.Publisher, view: o.View, host: o.Host.ID, log: o.Log}
 	s.secrets = &secrets{journal: o.Journal, keys: o.Keys, log: o.Log}
-	s.health = newHealth(s.index, s.edge, &o)
+	s.health = newHealth(s.index, s.machineGate, &o)
 	s.roles = newRoles(s.index, o.Now)
 	s.schedules = &schedules{index: s.index, changed: make(chan struct{}, 1), now: o.Now, log: o.Log}
 	return s

@@ -74,7 +74,7 @@ var errRepaired = errors.New("a volume was not closed when its machine was suspe
 func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user guest.Process) ([]driver.Mount, error) {
 	var mounts []driver.Mount
 	if len(rec.Machine.Config.Mounts) > 0 {
-		w.clean, w.tidied = false, false
+		w.clean, w.released = false, false
 	}
 	for i, mount := range rec.Machine.Config.Mounts {
 		dir, repaired, err := w.store.o.Volumes.Mount(ctx, w.id, &rec.Machine.Config, i)

@@ -8,8 +8,8 @@ import (
 )
 
 // WakeMachine implements hangar.MachineGate.
-func (e *edge) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int) error {
-	m, err := e.index.machine(ref)
+func (mg *machineGate) WakeMachine(ctx context.Context, ref hangar.MachineRef, port int) error {
+	m, err := mg.index.machine(ref)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type worker struct {
 	kept       bool // the host has at most what the driver keeps for a resume
 	known      bool // the driver has recovered the record's handle
 	unrecorded bool // a sandbox may run whose handle was not recorded
-	tidied     bool // a Machine at rest holds no unneeded resources
+	released   bool // a Machine at rest holds no unneeded resources
 }
 
 // advance commits a step's result, unless the Machine has changed since the step began.
@@ -112,7 +112,7 @@ func (w *worker) begin() (*journal.Record, context.Context) {
 func (w *worker) idle(rec *journal.Record) bool {
 	switch rec.Machine.State {
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
-		return rec.Handle == nil && w.tidied
+		return rec.Handle == nil && w.released
 	case hangar.MachineDestroyed:
 		return true
 	default:
@@ -141,7 +141,7 @@ func (w *worker) step(ctx context.Context, rec *journal.Record) error {
 	case hangar.MachineDestroying:
 		return w.destroy(ctx, rec)
 	case hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed:
-		return w.tidy(ctx, rec)
+		return w.releaseUnneeded(ctx, rec)
 	case hangar.MachineDestroyed:
 		return nil
 	default:

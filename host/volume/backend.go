@@ -61,9 +61,9 @@ type handle interface {
 	// what must happen in that time. Unless mark is empty, changes are counted for it from then on.
 	// There is at most one view at a time.
 	cut(ctx context.Context, mark string, still func(func() error) error) (view, error)
-	// bare reports whether writing to the image directly is allowed and faster, while the device is
+	// direct reports whether writing to the image directly is allowed and faster, while the device is
 	// not in use. It is allowed if no changes are counted and there is no view.
-	bare(ctx context.Context) (bool, error)
+	direct(ctx context.Context) (bool, error)
 	// lost is closed when the device fails by itself; err has the reason.
 	lost() <-chan struct{}
 	err() error

@@ -231,9 +231,9 @@ func (h *daemonHandle) err() error {
 	}
 }
 
-// bare is true while no changes are counted for an earlier snapshot. Storage daemon and direct
+// direct is true while no changes are counted for an earlier snapshot. Storage daemon and direct
 // writers share the page cache, and the daemon has no cache of its own.
-func (h *daemonHandle) bare(ctx context.Context) (bool, error) {
+func (h *daemonHandle) direct(ctx context.Context) (bool, error) {
 	counted, err := h.daemon.Counts(ctx)
 	return err == nil && !counted && len(h.prior) == 0 && h.view == nil, err
 }

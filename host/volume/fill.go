@@ -38,8 +38,8 @@ func (d *Device) Fill(ctx context.Context) (Target, error) {
 }
 
 func (d *Device) target(ctx context.Context) (Target, error) {
-	bare, err := d.handle.bare(ctx)
-	if err != nil || !bare {
+	direct, err := d.handle.direct(ctx)
+	if err != nil || !direct {
 		return newTarget(d.Path())
 	}
 	t, err := newImageTarget(d.image, d.Path(), func() { d.filling.Store(nil) })

@@ -115,7 +115,7 @@ func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err err
 		return 0, fmt.Errorf("%w: sync %s: %w", errRestless, dir.Name(), err)
 	}
 
-	h := &stillness{dir: dir, begun: time.Now()}
+	h := &freezing{dir: dir, begun: time.Now()}
 	if err := ext4.Freeze(dir); err != nil {
 		return 0, fmt.Errorf("%w: %w", errRestless, err)
 	}
@@ -132,8 +132,8 @@ func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err err
 	return h.took, errors.Join(cutErr, h.err)
 }
 
-// stillness is one freeze of a file system.
-type stillness struct {
+// freezing is a file system that is frozen.
+type freezing struct {
 	dir   *os.File
 	begun time.Time
 
@@ -145,7 +145,7 @@ type stillness struct {
 }
 
 // end thaws the file system, once.
-func (h *stillness) end(late bool) {
+func (h *freezing) end(late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ended {

@@ -385,8 +385,8 @@ func extendFile(name string, size int64) error {
 	return f.Sync()
 }
 
-// bare is false: the kernel encrypts as fast as we could.
-func (h *kernelHandle) bare(context.Context) (bool, error) { return false, nil }
+// direct is false: the kernel encrypts as fast as we could.
+func (h *kernelHandle) direct(context.Context) (bool, error) { return false, nil }
 
 func (h *kernelHandle) lost() <-chan struct{} { return h.gone }
 

@@ -15,15 +15,15 @@ import (
 // of the greatest size, and as much again.
 const maxReport = 64 << 20
 
-// Alerts is a hangar.AlertHost whose rules the keeper evaluates. Rules are checked and tested by this
-// host, with queries that the keeper answers.
+// Alerts is a hangar.AlertHost whose rules the holder evaluates. Rules are checked and tested by this
+// host, with queries that the holder answers.
 type Alerts struct {
 	hangar.AlertHost // of this host
 
 	client *Client
 }
 
-// NewAlerts returns the AlertHost over the one that evaluates while this host is the keeper.
+// NewAlerts returns the AlertHost over the one that evaluates while this host is the holder.
 func NewAlerts(own hangar.AlertHost, client *Client) *Alerts { return &Alerts{own, client} }
 
 // AlertReport implements hangar.AlertHost.

@@ -23,12 +23,12 @@ const (
 // ClientConfig is what a Client is made of.
 type ClientConfig struct {
 	Self   hangar.HostID
-	Keeper func() (hangar.Host, error) // the host that keeps the series of all; CodeUnavailable: none does
+	Holder func() (hangar.Host, error) // the host that keeps the series of all; CodeUnavailable: none does
 	// Transport returns what connects to a host and verifies that it is that host.
 	Transport func(hangar.Host) http.RoundTripper
 }
 
-// Client is the way to the keeper.
+// Client is the way to the holder.
 type Client struct {
 	cfg ClientConfig
 
@@ -40,15 +40,15 @@ type Client struct {
 // NewClient returns a Client without connections.
 func NewClient(cfg ClientConfig) *Client { return &Client{cfg: cfg} }
 
-// keeps reports whether this host is the keeper.
+// keeps reports whether this host is the holder.
 func (c *Client) keeps() bool {
-	h, err := c.cfg.Keeper()
+	h, err := c.cfg.Holder()
 	return err == nil && h.ID == c.cfg.Self
 }
 
-// way returns the keeper and what connects to it, and closes connections to the one before.
+// way returns the holder and what connects to it, and closes connections to the one before.
 func (c *Client) way() (hangar.Host, http.RoundTripper, error) {
-	h, err := c.cfg.Keeper()
+	h, err := c.cfg.Holder()
 	if err != nil {
 		return h, nil, err
 	}
@@ -75,10 +75,10 @@ func (c *Client) Close() {
 	c.closeIdle()
 }
 
-// errNotKeeper says that the host that was asked is not the keeper, or not yet.
-var errNotKeeper = errors.New("the host does not keep the metrics of others")
+// errNotHolder says that the host that was asked is not the holder, or not yet.
+var errNotHolder = errors.New("the host does not keep the metrics of others")
 
-// post sends a request to the keeper. An answer that no Handler has made for its asker is an error.
+// post sends a request to the holder. An answer that no Handler has made for its asker is an error.
 func (c *Client) post(ctx context.Context, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	h, transport, err := c.way()
 	if err != nil {
@@ -93,9 +93,9 @@ func (c *Client) post(ctx context.Context, path string, header http.Header, body
 	switch {
 	case err != nil:
 		return nil, unreachable(h, err)
-	case resp.Header.Get(headerKeeper) == "":
+	case resp.Header.Get(headerHolder) == "":
 		_ = resp.Body.Close() // the answer is not looked at
-		return nil, unreachable(h, errNotKeeper)
+		return nil, unreachable(h, errNotHolder)
 	}
 	return resp, nil
 }
@@ -104,5 +104,5 @@ func unreachable(h hangar.Host, cause error) error {
 	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the host that keeps the metrics, " + string(h.ID) + ", cannot be reached", Err: cause}
 }
 
-// headerKeeper is on every answer of a keeper.
-const headerKeeper = "Hangar-Metrics-Keeper"
+// headerHolder is on every answer of a holder.
+const headerHolder = "Hangar-Metrics-Holder"

@@ -23,14 +23,14 @@ const (
 
 // HandlerConfig is what a Handler is made of.
 type HandlerConfig struct {
-	Client  *Client // that knows whether this host is the keeper
+	Client  *Client // that knows whether this host is the holder
 	Own     metrics.Store
 	Queries hangar.SeriesQuerier // of Own
 	Alerts  hangar.AlertHost     // of this host
 	Log     *slog.Logger
 }
 
-// Handler answers the other hosts while this one is the keeper. It is for a listener that lets in hosts
+// Handler answers the other hosts while this one is the holder. It is for a listener that lets in hosts
 // alone.
 type Handler struct {
 	cfg HandlerConfig
@@ -66,7 +66,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this host does not keep the metrics of others", http.StatusMisdirectedRequest)
 		return
 	}
-	w.Header().Set(headerKeeper, string(h.cfg.Client.cfg.Self))
+	w.Header().Set(headerHolder, string(h.cfg.Client.cfg.Self))
 	what, most := use{peer, r.URL.Path == Path+pathWrite}, maxOthers
 	if what.write {
 		most = maxWrites

@@ -50,7 +50,7 @@ type cluster struct {
 	t *testing.T
 
 	mu     sync.Mutex
-	keeper hangar.HostID // "": none
+	holder hangar.HostID // "": none
 	hosts  map[hangar.HostID]*host
 }
 
@@ -75,7 +75,7 @@ type serve struct {
 
 func newCluster(t *testing.T, has func(hangar.HostID) serve) *cluster {
 	t.Helper()
-	c := &cluster{t: t, keeper: first, hosts: map[hangar.HostID]*host{}}
+	c := &cluster{t: t, holder: first, hosts: map[hangar.HostID]*host{}}
 	root := t.TempDir()
 	for _, id := range []hangar.HostID{first, second} {
 		dir := t.TempDir()
@@ -112,7 +112,7 @@ func (c *cluster) open(id hangar.HostID, dir string, has serve) *host {
 		has.queries = asked{h.gateway}
 	}
 	h.client = hosts.NewClient(hosts.ClientConfig{
-		Self: id, Keeper: c.kept,
+		Self: id, Holder: c.kept,
 		Transport: func(to hangar.Host) http.RoundTripper {
 			return &http.Transport{TLSClientConfig: identity.ClientConfig(to.ID), ForceAttemptHTTP2: true, DisableCompression: true}
 		},
@@ -142,7 +142,7 @@ func (c *cluster) open(id hangar.HostID, dir string, has serve) *host {
 func (c *cluster) kept() (hangar.Host, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.hosts[c.keeper]; h != nil {
+	if h := c.hosts[c.holder]; h != nil {
 		return hangar.Host{ID: h.id, Address: h.address}, nil
 	}
 	return hangar.Host{}, hangar.Errorf(hangar.CodeUnavailable, "", "no host keeps metrics")
@@ -151,7 +151,7 @@ func (c *cluster) kept() (hangar.Host, error) {
 func (c *cluster) move(to hangar.HostID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keeper = to
+	c.holder = to
 }
 
 // asked is a gateway as the API asks it.
@@ -288,14 +288,14 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// stale is the store of a host that takes another one for the keeper than is.
-type stale struct{ by, keeper *host }
+// stale is the store of a host that takes another one for the holder than is.
+type stale struct{ by, holder *host }
 
 func (s stale) Client() *http.Client {
 	id := s.by.identity
 	client := hosts.NewClient(hosts.ClientConfig{
-		Self:   "ffffffff", // that it never is the keeper in process
-		Keeper: func() (hangar.Host, error) { return hangar.Host{ID: s.keeper.id, Address: s.keeper.address}, nil },
+		Self:   "ffffffff", // that it never is the holder in process
+		Holder: func() (hangar.Host, error) { return hangar.Host{ID: s.holder.id, Address: s.holder.address}, nil },
 		Transport: func(to hangar.Host) http.RoundTripper {
 			return &http.Transport{TLSClientConfig: id.ClientConfig(to.ID), ForceAttemptHTTP2: true, DisableKeepAlives: true}
 		},
@@ -346,12 +346,12 @@ func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer m.mu.Unlock()
 	m.written++
 	if r.URL.Path != "/tenants/write" {
-		return nil, fmt.Errorf("a keeper writes to %s", r.URL)
+		return nil, fmt.Errorf("a holder writes to %s", r.URL)
 	}
 	return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
 
-// TestWhatAHostMayWrite: a keeper takes series of one tenant each that the host which writes them has
+// TestWhatAHostMayWrite: a holder takes series of one tenant each that the host which writes them has
 // measured, and nothing of a request in which one is not.
 func TestWhatAHostMayWrite(t *testing.T) {
 	own := map[hangar.HostID]*memory{first: {}, second: {}}
@@ -445,7 +445,7 @@ func (cutting) QuerySeries(w http.ResponseWriter, _ *http.Request, _ hangar.Metr
 	panic(http.ErrAbortHandler)
 }
 
-// TestAnAnswerThatIsCutOff: what the keeper could not complete is no answer for the client of another host.
+// TestAnAnswerThatIsCutOff: what the holder could not complete is no answer for the client of another host.
 func TestAnAnswerThatIsCutOff(t *testing.T) {
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: &memory{}, queries: cutting{}} })
 	defer func() {

@@ -24,14 +24,14 @@ type question struct {
 	Body        []byte              `json:"body,omitempty"`
 }
 
-// Queries is a hangar.SeriesQuerier that has the keeper answer.
+// Queries is a hangar.SeriesQuerier that has the holder answer.
 type Queries struct {
 	own    hangar.SeriesQuerier
 	client *Client
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// NewQueries returns the querier over the one that this host has while it is the keeper. failed answers
+// NewQueries returns the querier over the one that this host has while it is the holder. failed answers
 // a query that could not be asked.
 func NewQueries(own hangar.SeriesQuerier, client *Client, failed func(http.ResponseWriter, *http.Request, error)) *Queries {
 	return &Queries{own: own, client: client, failed: failed}

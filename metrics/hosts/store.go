@@ -6,7 +6,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Store is a metrics.Store that takes what is written to the keeper. Series are queried with Queries.
+// Store is a metrics.Store that takes what is written to the holder. Series are queried with Queries.
 type Store struct {
 	own    metrics.Store
 	client *Client
@@ -15,7 +15,7 @@ type Store struct {
 
 var _ metrics.Store = (*Store)(nil)
 
-// NewStore returns a Store over the one that this host uses while it is the keeper, and which takes
+// NewStore returns a Store over the one that this host uses while it is the holder, and which takes
 // samples of several tenants in a request.
 func NewStore(own metrics.Store, client *Client) *Store {
 	s := &Store{own: own, client: client}
@@ -26,7 +26,7 @@ func NewStore(own metrics.Store, client *Client) *Store {
 // Client implements metrics.Store.
 func (s *Store) Client() *http.Client { return s.http }
 
-// QueryURL implements metrics.Store; only the keeper is asked there.
+// QueryURL implements metrics.Store; only the holder is asked there.
 func (s *Store) QueryURL(tenant metrics.Tenant) string { return s.own.QueryURL(tenant) }
 
 // WriteURL implements metrics.Store.
@@ -36,7 +36,7 @@ func (s *Store) WriteURL(tenant metrics.Tenant) string { return s.own.WriteURL(t
 func (s *Store) SharedWriteURL() string { return s.own.SharedWriteURL() }
 
 // RoundTrip implements http.RoundTripper. What is written to another host names its tenants by itself, as the
-// remote.Writer of a Store with a SharedWriteURL has it; the keeper looks at that.
+// remote.Writer of a Store with a SharedWriteURL has it; the holder looks at that.
 func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.client.keeps() {
 		return s.own.Client().Transport.RoundTrip(r)

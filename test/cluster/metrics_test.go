@@ -19,9 +19,9 @@ func TestMetrics(t *testing.T) {
 	image := c.pushWeb(hangar.OrgPersonal)
 	c.servers[0].createApp("measured", hangar.OrgPersonal)
 	machines := c.oneOnEach("measured", parse(t, webConfig, image))
-	keeper := c.servers[0] // which was alone at first
+	holder := c.servers[0] // which was alone at first
 	c.awaitMeasured(time.Time{}, machines, c.servers...)
-	c.keptBy(keeper)
+	c.keptBy(holder)
 	last := c.servers[len(c.servers)-1]
 	if _, err := last.client().SetAlerts(t.Context(), hangar.OrgPersonal, hangar.AlertConfig{
 		Rules: "groups: [{name: g, interval: 15s, rules: [{alert: Up, expr: platform_instance_up == 1}]}]",
@@ -31,17 +31,17 @@ func TestMetrics(t *testing.T) {
 	before := c.awaitAlerts(machines, c.servers...)
 
 	seen := time.Now()
-	keeper.kill()
-	others := c.others(keeper)
+	holder.kill()
+	others := c.others(holder)
 	for _, s := range others {
 		if _, err := s.measured(seen); err == nil {
 			t.Errorf("%s has metrics while the server that keeps them is away", s)
 		}
 	}
-	c.startAll(keeper)
+	c.startAll(holder)
 	c.awaitAlive(c.servers...)
 	c.awaitMeasured(time.Now(), machines, c.servers...)
-	c.keptBy(keeper)
+	c.keptBy(holder)
 	for _, s := range c.servers {
 		if got, err := s.measured(seen); err != nil || len(got) != len(machines) {
 			t.Errorf("of what was measured before, %s has %v, %v", s, got, err)
@@ -53,8 +53,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 
-	id := keeper.id()
-	keeper.kill()
+	id := holder.id()
+	holder.kill()
 	c.await("the lost server can be removed", func() error {
 		_, err := others[0].command("host", "remove", "--force", string(id))
 		return err
@@ -127,13 +127,13 @@ func (c *cluster) awaitAlerts(machines []*hangar.Machine, by ...*server) map[str
 }
 
 // keptBy checks that one server alone has a store of metrics.
-func (c *cluster) keptBy(keeper *server) {
+func (c *cluster) keptBy(holder *server) {
 	c.Helper()
 	for _, s := range c.servers {
 		switch _, err := os.Stat(filepath.Join(s.dir(), "metrics", "data")); {
 		case err != nil && !errors.Is(err, os.ErrNotExist):
 			c.Error(err)
-		case (err == nil) != (s == keeper):
+		case (err == nil) != (s == holder):
 			c.Errorf("%s has a store of metrics: %t", s, err == nil)
 		}
 	}

@@ -43,6 +43,9 @@ gVisor is a kernel of its own and does not have everything that Linux has. Of th
 tests of CPython's ` + "`test_socket`" + `, which is therefore not among its checks above, those
 for UDP-Lite and for ancillary data of IPv6 datagrams that is cut off fail. Two more ask
 for /etc/services, which the image does not have; all others pass or do not apply.
+
+` + "`dnsmasq`" + ` does not start: the engine refuses the netlink socket with which it follows changes of
+routes and addresses. Unbound does.
 `
 
 // packed is an image and its name in the registry.

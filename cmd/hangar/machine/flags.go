@@ -80,8 +80,8 @@ func (f *configFlags) add(cmd *cobra.Command) {
 type object = map[string]any
 
 // patch turns the flags that were given, and the command to run, into a merge
-// patch of a Machine config.
-func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, command []string) (object, error) {
+// patch of the Machine config base.
+func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, base object, command []string) (object, error) {
 	p := object{}
 	if f.image != "" {
 		p["image"] = f.image
@@ -113,7 +113,7 @@ func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, command []str
 	for _, part := range []func(object) error{
 		func(p object) error { return f.patchEnv(c, p) }, f.patchGuest, f.patchMetadata, f.patchRestart, f.patchStop, f.patchFiles, f.patchMounts,
 		func(p object) error { return f.patchDB(p, command) },
-		func(p object) error { return f.services.patch(cmd, p) },
+		func(p object) error { return f.services.patch(cmd, base, p) },
 	} {
 		if err := part(p); err != nil {
 			return nil, err

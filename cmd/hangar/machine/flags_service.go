@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,59 +47,96 @@ func (f *serviceFlags) add(fs *pflag.FlagSet) {
 	_ = fs.MarkHidden(minRunningWord)
 }
 
-// patch adds the services to the patch of a config.
-func (f *serviceFlags) patch(cmd *cobra.Command, p object) error {
-	changed := cmd.Flags().Changed
-	if len(f.ports) == 0 {
-		for _, name := range []string{flagAutostop, flagAutostart, flagAutostopAfter, flagMinRunning, flagConcurrency, minRunningWord} {
-			if changed(name) {
-				return cli.UsageErrorf("--%s says how a port is served: give --port too", name)
-			}
-		}
-		return nil
-	}
-	limits, err := parseConcurrency(f.concurrency)
+// patch adds the services to the patch p of the config base: those of the ports, or without ports those that
+// the config has, served as the flags say.
+func (f *serviceFlags) patch(cmd *cobra.Command, base, p object) error {
+	settings, err := f.settings(cmd)
 	if err != nil {
 		return err
 	}
-	var services []hangar.Service
-	for _, text := range f.ports {
-		protocol, internal, port, err := parsePort(text)
-		if err != nil {
-			return err
-		}
-		at := slices.IndexFunc(services, func(s hangar.Service) bool { return s.InternalPort == internal && s.Protocol == protocol })
-		if at < 0 {
-			services = append(services, hangar.Service{Protocol: protocol, InternalPort: internal, Concurrency: limits})
-			at = len(services) - 1
-		}
-		services[at].Ports = append(services[at].Ports, port)
+	services, err := f.served()
+	if err != nil {
+		return err
 	}
-	for i := range services {
-		s := &services[i]
-		if f.autostop != "" {
-			s.Autostop = f.autostop
-			s.Autostart = &f.autostart
+	if len(services) == 0 {
+		if len(settings) == 0 {
+			return nil
 		}
-		if changed(flagAutostart) {
-			s.Autostart = &f.autostart
+		if services = servicesOf(base); len(services) == 0 {
+			flag := strings.ReplaceAll(slices.Min(slices.Collect(maps.Keys(settings))), "_", "-")
+			return cli.UsageErrorf("--%s says how a port is served: give --port too", flag)
 		}
-		if changed(flagAutostopAfter) {
-			s.AutostopAfter = new(hangar.Duration(f.autostopAfter))
-		}
-		if changed(flagMinRunning) || changed(minRunningWord) {
-			s.MinMachinesRunning = &f.minRunning
+	}
+	for _, s := range services {
+		maps.Copy(s, settings)
+		if _, ok := s["autostart"]; !ok && f.autostop != "" {
+			s["autostart"] = true
 		}
 	}
 	p["services"] = services
 	return nil
 }
 
+// settings are the properties of a service that the flags say.
+func (f *serviceFlags) settings(cmd *cobra.Command) (object, error) {
+	settings, changed := object{}, cmd.Flags().Changed
+	if f.autostop != "" {
+		settings["autostop"] = f.autostop
+	}
+	if changed(flagAutostart) {
+		settings["autostart"] = f.autostart
+	}
+	if changed(flagAutostopAfter) {
+		settings["autostop_after"] = hangar.Duration(f.autostopAfter)
+	}
+	if changed(flagMinRunning) || changed(minRunningWord) {
+		settings["min_machines_running"] = f.minRunning
+	}
+	if f.concurrency != "" {
+		limits, err := parseConcurrency(f.concurrency)
+		if err != nil {
+			return nil, err
+		}
+		settings["concurrency"] = limits
+	}
+	return settings, nil
+}
+
+// served are the services of the ports: one for each port inside.
+func (f *serviceFlags) served() ([]object, error) {
+	var services []object
+	ports := make(map[string][]hangar.ServicePort)
+	for _, text := range f.ports {
+		protocol, internal, port, err := parsePort(text)
+		if err != nil {
+			return nil, err
+		}
+		key := fmt.Sprint(protocol, internal)
+		if ports[key] == nil {
+			services = append(services, object{"protocol": protocol, "internal_port": internal})
+		}
+		ports[key] = append(ports[key], port)
+	}
+	for _, s := range services {
+		s["ports"] = ports[fmt.Sprint(s["protocol"], s["internal_port"])]
+	}
+	return services, nil
+}
+
+// servicesOf are copies of the services of a config.
+func servicesOf(config object) []object {
+	list, _ := config["services"].([]any)
+	var services []object
+	for _, v := range list {
+		if s, ok := v.(object); ok {
+			services = append(services, maps.Clone(s))
+		}
+	}
+	return services
+}
+
 // parseConcurrency reads SOFT[:HARD][:requests|connections].
 func parseConcurrency(text string) (*hangar.ServiceConcurrency, error) {
-	if text == "" {
-		return nil, nil //nolint:nilnil // the server's defaults
-	}
 	invalid := cli.UsageErrorf("invalid --concurrency %q: must be SOFT[:HARD][:requests|connections], e.g. 20:50:requests", text)
 	limits := &hangar.ServiceConcurrency{Type: "connections"}
 	parts := strings.Split(text, ":")

@@ -89,8 +89,13 @@ func decode(t *testing.T, text string) object {
 	return o
 }
 
-// patchOf is the merge patch of a command line.
+// patchOf is the merge patch of a command line for an empty config.
 func patchOf(t *testing.T, command []string, args ...string) (object, error) {
+	t.Helper()
+	return patchOver(t, object{}, command, args...)
+}
+
+func patchOver(t *testing.T, base object, command []string, args ...string) (object, error) {
 	t.Helper()
 	var f configFlags
 	cmd := &cobra.Command{}
@@ -99,7 +104,7 @@ func patchOf(t *testing.T, command []string, args ...string) (object, error) {
 		t.Fatal(err)
 	}
 	c := &cli.Invocation{Target: cli.Target{Getenv: func(name string) string { return "value of " + name }}}
-	o, err := f.patch(c, cmd, command)
+	o, err := f.patch(c, cmd, base, command)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +161,22 @@ func TestFlagsBecomeAPatch(t *testing.T) {
 		if got, err := patchOf(t, nil, strings.Fields(args)...); err == nil {
 			t.Errorf("%s: got %v", args, got)
 		}
+	}
+}
+
+// TestServicesThatAreThere: without a port, the flags change how the ports of the config are served.
+func TestServicesThatAreThere(t *testing.T) {
+	t.Parallel()
+	base := decode(t, `{"services":[{"protocol":"tcp","internal_port":80,"future":1,"autostart":false,"ports":[{"port":80}]},{"protocol":"tcp","internal_port":81}]}`)
+	got, err := patchOver(t, base, nil, strings.Fields("--autostop suspend --concurrency 5")...)
+	want := decode(t, `{"services":[
+		{"protocol":"tcp","internal_port":80,"future":1,"autostart":false,"ports":[{"port":80}],"autostop":"suspend","concurrency":{"type":"connections","soft_limit":5}},
+		{"protocol":"tcp","internal_port":81,"autostart":true,"autostop":"suspend","concurrency":{"type":"connections","soft_limit":5}}]}`)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if _, err := patchOver(t, base, nil, "--autostart"); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -236,7 +257,7 @@ func TestDatabaseFlag(t *testing.T) {
 	cmd := &cobra.Command{}
 	f.add(cmd)
 	f.db = file
-	patch, err := f.patch(&cli.Invocation{}, cmd, []string{"serve", "--all"})
+	patch, err := f.patch(&cli.Invocation{}, cmd, object{}, []string{"serve", "--all"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,11 +272,11 @@ func TestDatabaseFlag(t *testing.T) {
 	if len(config.Files) != 1 || config.Files[0].GuestPath != "/etc/litefs.yml" || string(config.Files[0].RawValue) != "lease: {type: static}" {
 		t.Errorf("%+v", config.Files)
 	}
-	if _, err := f.patch(&cli.Invocation{}, cmd, nil); err == nil || !strings.Contains(err.Error(), "which command --db is to run") {
+	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, nil); err == nil || !strings.Contains(err.Error(), "which command --db is to run") {
 		t.Error(err)
 	}
 	f.entrypoint = "/bin/sh"
-	if _, err := f.patch(&cli.Invocation{}, cmd, []string{"x"}); err == nil || !strings.Contains(err.Error(), "not both") {
+	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, []string{"x"}); err == nil || !strings.Contains(err.Error(), "not both") {
 		t.Error(err)
 	}
 }

@@ -122,7 +122,7 @@ func (c commands) launch(cmd *cobra.Command, f *launchFlags, args []string) erro
 	if err != nil {
 		return err
 	}
-	patch, err := f.config.patch(c.Invocation, cmd, command)
+	patch, err := f.config.patch(c.Invocation, cmd, base, command)
 	if err != nil {
 		return err
 	}
@@ -291,8 +291,10 @@ func newUpdateCommand(c commands) *cobra.Command {
 		Use:   "update APP MACHINE [-- COMMAND…]",
 		Short: "Change the config of a Machine",
 		Long: "Change what flags name and leave the rest of the config as it is. A started Machine reboots\n" +
-			"with its new version; any other stays stopped.",
-		Example:           "  hangar machine update hello 3d8d413b29d089 --image nginx:1.29 --memory 512",
+			"with its new version; any other stays stopped. Ports replace those that the Machine serves; without\n" +
+			"one, flags such as --autostop change how it serves those that it has.",
+		Example: "  hangar machine update hello 3d8d413b29d089 --image nginx:1.29 --memory 512\n" +
+			"  hangar machine update hello --autostop suspend --autostop-after 1m",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.CompleteMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -345,7 +347,7 @@ func (f *configFlags) change(c *cli.Invocation, cmd *cobra.Command, m *hangar.Ma
 			return hangar.MachineConfig{}, err
 		}
 	}
-	patch, err := f.patch(c, cmd, command)
+	patch, err := f.patch(c, cmd, base, command)
 	if err != nil {
 		return hangar.MachineConfig{}, err
 	}

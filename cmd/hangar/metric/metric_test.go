@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,12 @@ func joined(labels []string) string {
 
 // ranged has a point each 15 seconds up to now.
 func ranged(values []float64, labels ...string) string {
-	end := time.Now().Truncate(15 * time.Second).Unix()
+	return rangedUntil(time.Now().Unix(), values, labels...)
+}
+
+// rangedUntil is a series whose last value is of the last step before end.
+func rangedUntil(end int64, values []float64, labels ...string) string {
+	end -= end % 15
 	var points []string
 	for i, v := range values {
 		points = append(points, fmt.Sprintf(`[%d,"%g"]`, end-int64(15*(len(values)-1-i)), v))
@@ -218,12 +224,17 @@ func says(t *testing.T, text string, want ...string) {
 // both answers queries over a range, and those at one time.
 type both struct {
 	answers
-	matrix string
+	ranges func(end int64) string // the series until a time
 }
 
 func (b *both) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.MetricsScope, path string) {
 	if strings.HasSuffix(path, "_range") {
-		fmt.Fprint(w, b.matrix)
+		end, err := strconv.ParseFloat(r.FormValue("end"), 64)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		fmt.Fprintf(w, matrix, b.ranges(int64(end)))
 		return
 	}
 	b.answers.QuerySeries(w, r, scope, path)
@@ -232,9 +243,13 @@ func (b *both) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.
 func TestShow(t *testing.T) {
 	t.Parallel()
 	service := &both{answers: answers{status: http.StatusOK, body: fmt.Sprintf(vector, instant("4194304", "app", "web", "instance", "d8912340000002", "measure", "memory_total"))}}
-	service.matrix = fmt.Sprintf(matrix, strings.Join([]string{
-		ranged([]float64{0, 1, 3}, "measure", "requests/s"), ranged([]float64{0.02, 0.02, 0.02}, "measure", "response p95"), ranged([]float64{1, 1, 2}, "measure", "fullest volume"),
-	}, ","))
+	service.ranges = func(end int64) string {
+		return strings.Join([]string{
+			rangedUntil(end, []float64{0, 1, 3}, "measure", "requests/s"),
+			rangedUntil(end, []float64{0.02, 0.02, 0.02}, "measure", "response p95"),
+			rangedUntil(end, []float64{1, 1, 2}, "measure", "fullest volume"),
+		}, ",")
+	}
 	show := func(args ...string) string {
 		t.Helper()
 		out, errs := run(t, service, 0, append([]string{"show", "web"}, args...)...)
@@ -246,7 +261,7 @@ func TestShow(t *testing.T) {
 	}
 	says(t, show("--range", "4m"), "LAST 4m ", "▁▃█   3  ")
 	says(t, show("--json"), `"name": "requests/s"`, `"machine": "d8912340000002"`)
-	service.matrix = fmt.Sprintf(matrix, "")
+	service.ranges = func(int64) string { return "" }
 	says(t, show(), "Nothing was measured of web")
 }
 

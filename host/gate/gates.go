@@ -18,7 +18,7 @@ const (
 	DefaultSuspends = 8
 )
 
-// Options are the dependencies of a Keeper.
+// Options are the dependencies of Gates.
 type Options struct {
 	// After is for how long Machines have to be idle when their services do not say; 0:
 	// hangar.DefaultAutostopAfter.
@@ -47,8 +47,8 @@ type Stopping struct {
 	Running int         // how many did
 }
 
-// Keeper has the Gates of a host.
-type Keeper struct {
+// Gates has the Gate of each Machine of a host.
+type Gates struct {
 	o      Options
 	began  time.Time
 	seed   maphash.Seed
@@ -67,22 +67,22 @@ type shard struct {
 	gates map[hangar.MachineID]*Gate // guarded by mu
 }
 
-// NewKeeper returns a Keeper without Machines. It stops nothing before Run.
-func NewKeeper(o Options) *Keeper {
+// New returns Gates without Machines. They stop nothing before Run.
+func New(o Options) *Gates {
 	setDefault(&o.After, hangar.DefaultAutostopAfter)
 	setDefault(&o.Drain, DefaultDrain)
 	setDefault(&o.Settling, DefaultSettling)
 	setDefault(&o.Stops, DefaultStops)
 	setDefault(&o.Suspends, DefaultSuspends)
-	k := &Keeper{
+	gs := &Gates{
 		o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1),
 		timers: newTimers(), groups: make(map[groupKey]*group),
 	}
-	for i := range k.shards {
-		k.shards[i].gates = make(map[hangar.MachineID]*Gate)
+	for i := range gs.shards {
+		gs.shards[i].gates = make(map[hangar.MachineID]*Gate)
 	}
-	k.queues[0].most, k.queues[1].most = o.Stops, o.Suspends
-	return k
+	gs.queues[0].most, gs.queues[1].most = o.Stops, o.Suspends
+	return gs
 }
 
 func setDefault[T comparable](v *T, usual T) {
@@ -92,16 +92,16 @@ func setDefault[T comparable](v *T, usual T) {
 	}
 }
 
-// now is in nanoseconds since the Keeper was made.
-func (k *Keeper) now() int64 { return int64(k.o.Now().Sub(k.began)) }
+// now is in nanoseconds since the Gates were made.
+func (gs *Gates) now() int64 { return int64(gs.o.Now().Sub(gs.began)) }
 
-func (k *Keeper) shard(id hangar.MachineID) *shard {
-	return &k.shards[maphash.String(k.seed, string(id))%uint64(len(k.shards))]
+func (gs *Gates) shard(id hangar.MachineID) *shard {
+	return &gs.shards[maphash.String(gs.seed, string(id))%uint64(len(gs.shards))]
 }
 
 // Find returns the Gate of a Machine, or nil.
-func (k *Keeper) Find(ref hangar.MachineRef) *Gate {
-	s := k.shard(ref.ID)
+func (gs *Gates) Find(ref hangar.MachineRef) *Gate {
+	s := gs.shard(ref.ID)
 	s.mu.RLock()
 	g := s.gates[ref.ID]
 	s.mu.RUnlock()
@@ -112,11 +112,11 @@ func (k *Keeper) Find(ref hangar.MachineRef) *Gate {
 }
 
 // Add makes a Gate for a Machine.
-func (k *Keeper) Add(ref hangar.MachineRef) *Gate {
-	g := &Gate{keeper: k, ref: ref}
+func (gs *Gates) Add(ref hangar.MachineRef) *Gate {
+	g := &Gate{gates: gs, ref: ref}
 	g.timer.gate = g
 	g.word.Store(shut)
-	s := k.shard(ref.ID)
+	s := gs.shard(ref.ID)
 	s.mu.Lock()
 	s.gates[ref.ID] = g
 	s.mu.Unlock()
@@ -124,9 +124,9 @@ func (k *Keeper) Add(ref hangar.MachineRef) *Gate {
 }
 
 // Remove forgets a Gate, for good.
-func (k *Keeper) Remove(g *Gate) {
+func (gs *Gates) Remove(g *Gate) {
 	g.Set(Terms{})
-	s := k.shard(g.ref.ID)
+	s := gs.shard(g.ref.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gates[g.ref.ID] == g {
@@ -142,41 +142,41 @@ func (g *Gate) Shut() { g.set(shut, true) }
 // again. Calls for one Gate come one after the other, and none while Options.Stop decides what
 // becomes of the Machine.
 func (g *Gate) Set(t Terms) {
-	k := g.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	gs := g.gates
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	opens := t.Open && !g.terms.Open
 	idles := opens || !g.terms.Busy.IsZero() && t.Busy.IsZero()
 	g.terms = t
-	k.regroup(g, opens)
+	gs.regroup(g, opens)
 	if !t.Open {
 		g.set(shut, true)
 		g.endDrain()
 		g.wakeWaiters()
-		k.timers.Remove(&g.timer)
+		gs.timers.Remove(&g.timer)
 		g.armed.Store(false)
 		return
 	}
 	g.doors.Store(g.newDoors(t.Services))
 	if idles {
-		g.since.Store(k.now())
+		g.since.Store(gs.now())
 	}
 	if opens {
-		g.timer.began = k.now()
+		g.timer.began = gs.now()
 	}
 	g.set(shut, false)
 	switch {
 	case g.drain == nil:
 		g.set(draining, false)
 		g.wakeWaiters()
-	case t.Mode() == hangar.AutostopOff || t.Busy.After(k.o.Now()):
-		k.cancel(g)
+	case t.Mode() == hangar.AutostopOff || t.Busy.After(gs.o.Now()):
+		gs.cancel(g)
 	}
 	g.armed.Store(true)
-	k.push(&g.timer, g.due())
+	gs.push(&g.timer, g.due())
 }
 
-// wakeWaiters wakes the waiters for the gate. k.mu is held.
+// wakeWaiters wakes the waiters for the gate. gs.mu is held.
 func (g *Gate) wakeWaiters() {
 	if g.changed != nil {
 		close(g.changed)
@@ -188,14 +188,14 @@ func (g *Gate) wakeWaiters() {
 // gate is open. If it is not, the channel closes when that may have changed; it is nil when the
 // Machine does not serve, as Terms say.
 func (g *Gate) Reopen() (bool, <-chan struct{}) {
-	k := g.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	gs := g.gates
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	switch {
 	case !g.terms.Open:
 		return false, nil
 	case g.drain != nil && !g.drain.stopping:
-		k.cancel(g)
+		gs.cancel(g)
 	}
 	if g.Open() {
 		return true, nil
@@ -210,24 +210,24 @@ func (g *Gate) Reopen() (bool, <-chan struct{}) {
 // until release is called.
 func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
 
-// Look makes the Keeper judge a Machine again, because its checks have changed.
-func (k *Keeper) Look(ref hangar.MachineRef) {
-	g := k.Find(ref)
+// Look has Run judge a Machine again, because its checks have changed.
+func (gs *Gates) Look(ref hangar.MachineRef) {
+	g := gs.Find(ref)
 	if g == nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
 	if g.timer.place.Queued() {
-		k.push(&g.timer, g.due())
+		gs.push(&g.timer, g.due())
 	}
 }
 
-// due is when the Machine has been idle for long enough without a visit. k.mu is held.
+// due is when the Machine has been idle for long enough without a visit. gs.mu is held.
 func (g *Gate) due() int64 {
 	since := g.since.Load()
 	if !g.terms.Busy.IsZero() {
-		since = max(since, int64(g.terms.Busy.Sub(g.keeper.began)))
+		since = max(since, int64(g.terms.Busy.Sub(g.gates.began)))
 	}
-	return since + int64(g.terms.after(g.keeper.o.After))
+	return since + int64(g.terms.after(g.gates.o.After))
 }
