@@ -142,5 +142,24 @@ func limitRows() []row {
 			do: `GET $machine/memory
 				404 {"error": "<text>"}`,
 		},
+		{
+			says: "an organization has as many Apps, Machines and volumes as its quotas say",
+			do: `PATCH /v1/orgs/$org/quotas {"limits": {"apps": 1, "machines": 1, "volumes": 1}}
+				200 {"quotas": ["<has>", {"key": "apps", "limit": 1, "used": 0}]}
+				POST /v1/apps {"app_name": "$new-one", "org_slug": "$org"}
+				201
+				POST /v1/apps {"app_name": "$new-two", "org_slug": "$org"}
+				403 {"error": "~apps", "status": "quota", "code": "exhausted"}
+				POST /v1/apps/$new-one/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}, "skip_launch": true}
+				200
+				POST /v1/apps/$new-one/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}, "skip_launch": true}
+				403 {"error": "~machines", "status": "quota"}
+				POST /v1/apps/$new-one/volumes {"name": "data", "size_gb": 1}
+				200
+				POST /v1/apps/$new-one/volumes {"name": "data", "size_gb": 1}
+				403 {"error": "~volumes", "status": "quota"}
+				DELETE /v1/apps/$new-one
+				202`,
+		},
 	}
 }

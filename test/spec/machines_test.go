@@ -472,5 +472,33 @@ func machineRows() []row {
 			do: `GET $prepared
 				200 {"region": "~^[a-z]{3}$"}`,
 		},
+		{
+			says: "a creation that is refused attaches no volume and leases nothing",
+			do: `GIVEN $prepared
+				POST /v1/apps/$app/machines {"name": "$prepared.name", "lease_ttl": 60, "config": {"image": "$image", ` + mounted + `}}
+				409
+				GET $volume
+				200 {"attached_machine_id": null}
+				GET $prepared/lease
+				404`,
+		},
+		{
+			says: "an image that is not in the registry is refused",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "registry.hangar.localhost/personal/none:1"}}
+				400 {"error": "~failed to get manifest"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "a Machine has its address and its version until it is updated",
+			do: `GET $machine
+				200 {"private_ip": "<text as address>"}
+				STOP $machine
+				START $machine
+				SUSPEND $machine
+				START $machine
+				GET $machine
+				200 {"private_ip": "$address", "instance_id": "$machine.instance"}`,
+		},
 	}
 }

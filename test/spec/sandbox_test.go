@@ -273,5 +273,14 @@ func sandboxRows() []row {
 			do: `POST $machine/exec {"command": ["nproc"]}
 				200 {"stdout": "2\n"}`,
 		},
+		{
+			says: "a Machine and its volume have the series of the platform, with its labels",
+			with: mounted,
+			do: `GIVEN $machine
+				UNTIL /prometheus/personal/api/v1/query?query=platform_instance_up%7Bapp%3D%22$app%22%7D
+				200 {"data": {"result": [{"metric": {"app": "$app", "region": "loc", "host": "~^[0-9a-f]{4}$", "instance": "$machine.id"}, "value": ["<any>", "1"]}]}}
+				UNTIL /prometheus/personal/api/v1/query?query=platform_volume_size_bytes%7Bapp%3D%22$app%22%7D
+				200 {"data": {"result": [{"metric": {"id": "$volume.id", "instance": "<absent>"}, "value": ["<any>", "~^[1-9]"]}]}}`,
+		},
 	}
 }

@@ -19,8 +19,8 @@ func web(service string) string {
 
 const plain = `"ports": [{"port": 80, "handlers": ["http"]}]`
 
-// slow has the web server of a Machine answer /cgi-bin/slow after 20 seconds; /in exists after such a request.
-const slow = `"files": [{"guest_path": "/www/cgi-bin/slow", "raw_value": "IyEvYmluL3NoCmVjaG8gPi9pbgpzbGVlcCAyMAo=", "mode": 493}]`
+// slow has the web server of a Machine not answer /cgi-bin/slow; /in exists after such a request.
+const slow = `"files": [{"guest_path": "/www/cgi-bin/slow", "raw_value": "IyEvYmluL3NoCmVjaG8gPi9pbgpzbGVlcCAxMDAwCg==", "mode": 493}]`
 
 // recorder is a program that keeps what it is sent in /got and answers it with an empty page.
 const recorder = `"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080 >>/got; done"]}`
@@ -520,6 +520,29 @@ func serviceRows() []row {
 					t.Error(err)
 				}
 			},
+		},
+		{
+			says: "a header of http_options that is false is removed from answers",
+			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"headers": {"last-modified": false, "x-many": ["1", "2"]}}}}]`) + `UNTIL http://$app.hangar.localhost/
+				200
+				< last-modified:
+				< x-many: 1`,
+		},
+		{
+			says: "a request may ask for one Machine by a header, under both spellings",
+			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				UNTIL http://$app.hangar.localhost/
+				> fly-force-instance-id: $other
+				200 ~^$other
+				UNTIL http://$app.hangar.localhost/
+				> platform-force-instance-id: $id
+				200 ~^$id
+				GET http://$app.hangar.localhost/
+				> fly-force-instance-id: 00000000000000
+				404`,
 		},
 	}
 }

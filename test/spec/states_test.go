@@ -1,9 +1,7 @@
 package spec_test
 
-// slowUpdate begins an update of the row's Machine that does not end while the row runs.
-const slowUpdate = `POST $machine {"config": {"image": "$image", "env": {"HANGAR_FAKE_START_DELAY": "1m"}}}
-	200
-	`
+// stubborn is the config of a Machine that takes a minute to stop.
+const stubborn = `"env": {"HANGAR_FAKE_STOP": "ignore"}, "stop_config": {"timeout": 60000000000}`
 
 func stateRows() []row {
 	return []row{
@@ -519,13 +517,19 @@ func stateRows() []row {
 		},
 		{
 			says: "an update while another one is carried out is refused",
-			do: slowUpdate + `POST $machine {"config": $config}
+			with: stubborn,
+			do: `POST $machine {"config": {"image": "$image"}}
+				200 {"state": "replacing"}
+				POST $machine {"config": $config}
 				409 {"error": "~update"}`,
 		},
 		{
 			says: "a Machine is not started while it is updated",
-			do: slowUpdate + `POST $machine/start
-				412 {"error": "<text>", "status": "wrong_state"}`,
+			with: stubborn,
+			do: `POST $machine {"config": {"image": "$image"}}
+				200 {"state": "replacing"}
+				POST $machine/start
+				412 {"error": "~getting replaced", "status": "wrong_state"}`,
 		},
 		{
 			says: "a Machine that starts is starting, and is not suspended",
@@ -538,8 +542,8 @@ func stateRows() []row {
 		},
 		{
 			says: "a Machine that is stopped is stopping until it has ended, and neither started nor deleted without force",
-			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
-			do: `POST $machine/stop {"timeout": "60"}
+			with: stubborn,
+			do: `POST $machine/stop
 				200 {"ok": true}
 				GET $machine
 				200 {"state": "stopping"}
@@ -569,6 +573,18 @@ func stateRows() []row {
 			says: "a command has as many seconds as its timeout says",
 			do: `POST $machine/exec {"command": ["sleep", "1000"], "timeout": 1}
 				408 {"error": "<text>"}`,
+		},
+		{
+			says: "the timeout of a stop may be a number of seconds, or of nanoseconds when it is large",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
+			do: `POST $machine/stop {"timeout": 1}
+				200
+				GET $machine/wait?state=stopped
+				200
+				POST $machine2/stop {"timeout": 1000000000}
+				200
+				GET $machine2/wait?state=stopped
+				200`,
 		},
 	}
 }

@@ -297,5 +297,13 @@ func tokenRows() []row {
 				POST $machine/oidc_token
 				200 jwt {"app_id": "$number", "org_id": "$org"}`,
 		},
+		{
+			says: "a token is not valid any more when its time has passed",
+			do: `POST /v1/apps/$app/deploy_token {"expiry": "1s"}
+				200 {"token": "<text as mine>"}
+				UNTIL /v1/apps/$app
+				> authorization: Bearer $mine
+				401 {"error": "<text>"}`,
+		},
 	}
 }

@@ -228,5 +228,19 @@ func updateRows() []row {
 			do: `POST $stopped {"config": {"image": "$image", "guest": {"cpu_kind": "shared", "cpus": 2, "memory_mb": 512}, "init": {}, "stop_config": {"timeout": "10s"}, "services": [{"internal_port": 8080, "autostop": true}], "something_new": [1]}}
 				200 {"config": {"guest": {"cpus": 2, "memory_mb": 512}, "stop_config": {"timeout": "10s"}, "services": [{"internal_port": 8080, "autostop": true}], "something_new": [1]}}`,
 		},
+		{
+			says: "an update whose image is not in the registry leaves the Machine as it is",
+			do: `POST $machine {"config": {"image": "registry.hangar.localhost/personal/none:1"}}
+				400 {"error": "~failed to get manifest"}
+				GET $machine
+				200 {"state": "started", "instance_id": "$machine.instance", "config": {"image": "$image"}}`,
+		},
+		{
+			says: "a suspended Machine is stopped after an update",
+			do: `POST $suspended {"config": {"image": "$image"}}
+				200 {"instance_id": "<text as version>"}
+				GET $suspended/wait?state=settled&instance_id=$version
+				200 {"state": "stopped"}`,
+		},
 	}
 }
