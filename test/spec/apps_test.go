@@ -318,7 +318,7 @@ func appRows() []row {
 				404`,
 		},
 		{
-			says: "an App whose name is new has nothing of the deleted one",
+			says: "an App with the name of a deleted one has nothing of it",
 			do: `POST /v1/apps/$app/secrets {"values": {"A": "1"}}
 				200
 				GIVEN $prepared

@@ -110,7 +110,8 @@ func configEdgeRows() []row {
 				GET $volume
 				200 {"attached_machine_id": "$again"}`,
 		},
-		keeps("a service's defaults of concurrency are not written into it", `"services": [{"internal_port": 8080, "protocol": "tcp"}]`),
+		answers("defaults of a service are not written into it", `"services": [{"internal_port": 8080, "protocol": "tcp"}]`,
+			`"services": [{"internal_port": 8080, "protocol": "tcp", "concurrency": "<absent>", "autostart": "<absent>", "autostop": "<absent>", "min_machines_running": "<absent>"}]`),
 		keeps("a service may have the protocol udp", `"services": [{"internal_port": 8080, "protocol": "udp", "ports": [{"port": 5353}]}]`),
 		refuses("the protocol of a service is tcp or udp", `"services": [{"internal_port": 8080, "protocol": "sctp"}]`, "config.services[0].protocol"),
 		keeps("pg_tls and edge_http are handlers", `"services": [{"internal_port": 5432, "ports": [{"port": 5432, "handlers": ["pg_tls"]}, {"port": 80, "handlers": ["edge_http"]}]}]`),

@@ -274,7 +274,7 @@ func leaseRows() []row {
 				200 {"data": {"nonce": "!~$nonce", "expires_at": "<positive>"}}`,
 		},
 		{
-			says: "the answer of a leased Machine says until when, and who holds the lease",
+			says: "the refusal of a leased Machine says who holds the lease, and until when",
 			do: `LEASE $stopped
 				POST $stopped/start
 				409 {"error": "~lease currently held by .+, expires at \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ"}`,

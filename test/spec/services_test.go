@@ -374,7 +374,7 @@ func serviceRows() []row {
 				200 {"stdout": "~^\\r\\n\\r\\n\\x00\\r\\nQUIT\\n"}`,
 		},
 		{
-			says: "Machines of a network of their own are answered for by a header, too",
+			says: "a Machine has an App in another network answer by a header of its answer",
 			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "network": "apart"}
 				201
 				POST /v1/apps/$new/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}}

@@ -411,7 +411,7 @@ func stateRows() []row {
 				200`,
 		},
 		{
-			says: "a Machine that failed does not run, and can be updated to one that does",
+			says: "a Machine that failed can be updated, and started then",
 			do: `POST /v1/apps/$app/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
 				200 {"id": "<text as id>"}
 				GET /v1/apps/$app/machines/$id/wait?state=failed
@@ -421,7 +421,8 @@ func stateRows() []row {
 				UNTIL /v1/apps/$app/machines/$id
 				200 {"instance_id": "$version", "image_ref": {"digest": "~^sha256:"}}
 				GET /v1/apps/$app/machines/$id/wait?state=settled&instance_id=$version
-				200`,
+				200
+				START /v1/apps/$app/machines/$id`,
 		},
 		{
 			says: "kill is another name of force",

@@ -187,7 +187,7 @@ func tokenRows() []row {
 				200`,
 		},
 		{
-			says: "a token has the answer that it was made with once, and is listed without it",
+			says: "the text of a token is answered once, and no list has it",
 			do: `POST /v1/tokens {"kind": "org", "org_slug": "$org", "name": "of this row"}
 				201 {"id": "<text as id>", "token": "<text>"}
 				GET /v1/tokens?org_slug=$org

@@ -344,7 +344,7 @@ func volumeRows() []row {
 				400 {"error": "~region"}`,
 		},
 		{
-			says: "a volume is updated with a number of days",
+			says: "the settings of a volume have the types that are documented",
 			do: `PUT $volume {"snapshot_retention": "long"}
 				400 {"error": "~snapshot_retention"}
 				PUT $volume {"auto_backup_enabled": "yes"}
@@ -366,7 +366,7 @@ func volumeRows() []row {
 				400 {"error": "~raw"}`,
 		},
 		{
-			says: "a volume says its bytes",
+			says: "a volume says how many bytes it has, and how many are used",
 			do: `GET $volume
 				200 {"bytes_total": "<integer>", "bytes_used": "<integer>", "type": "<text>"}`,
 		},
