@@ -500,5 +500,34 @@ func machineRows() []row {
 				GET $machine
 				200 {"private_ip": "$address", "instance_id": "$machine.instance"}`,
 		},
+		{
+			says: "a name and a region that are empty count as left out",
+			do: `POST /v1/apps/$app/machines {"name": "", "region": "", "config": {"image": "$image"}, "skip_launch": true}
+				200 {"name": "<text>", "region": "loc"}`,
+		},
+		{
+			says: "a Machine may be created from an image by its tag, whose digest it then has",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "registry.hangar.localhost/personal/web:1"}, "skip_launch": true}
+				200 {"id": "<text as id>", "config": {"image": "registry.hangar.localhost/personal/web:1"}}
+				GET /v1/apps/$app/machines/$id/wait?state=stopped
+				200
+				GET /v1/apps/$app/machines/$id
+				200 {"image_ref": {"tag": "1", "digest": "~^sha256:[0-9a-f]{64}$"}}`,
+		},
+		{
+			says: "a list by metadata and one with deleted Machines go together",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "metadata": {"role": "front"}}, "skip_launch": true}
+				200 {"id": "<text as front>"}
+				GET /v1/apps/$app/machines/$front/wait?state=stopped
+				200
+				DELETE /v1/apps/$app/machines/$front
+				200
+				GET /v1/apps/$app/machines/$front/wait?state=destroyed
+				200
+				UNTIL /v1/apps/$app/machines?metadata.role=front&include_deleted=true
+				200 [{"id": "$front", "state": "destroyed"}]
+				GET /v1/apps/$app/machines?metadata.role=front
+				200 []`,
+		},
 	}
 }

@@ -370,5 +370,28 @@ func volumeRows() []row {
 			do: `GET $volume
 				200 {"bytes_total": "<integer>", "bytes_used": "<integer>", "type": "<text>"}`,
 		},
+		{
+			says: "an extension has a size, above 0",
+			do: `PUT $volume/extend {"size_gb": 0}
+				400 {"error": "~size_gb"}
+				PUT $volume/extend {"size_gb": -1}
+				400 {"error": "~size_gb"}`,
+		},
+		{
+			says: "an update of a volume that says nothing changes nothing",
+			do: `PUT $volume {}
+				200 {"id": "$volume.id", "snapshot_retention": 5, "auto_backup_enabled": true}`,
+		},
+		{
+			says: "a volume that was restored is its own: deleting the other one does not touch it",
+			do: snapshot + `POST /v1/apps/$app/volumes {"name": "restored", "snapshot_id": "$snap"}
+				200 {"id": "<text as restored>"}
+				UNTIL /v1/apps/$app/volumes/$restored
+				200 {"state": "created"}
+				DELETE $volume
+				200
+				GET /v1/apps/$app/volumes/$restored
+				200 {"state": "created"}`,
+		},
 	}
 }
