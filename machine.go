@@ -188,8 +188,8 @@ type MachineOps interface {
 	Machine(ctx context.Context, ref MachineRef) (*Machine, error)
 	// UpdateMachine gives the Machine a new version. A started one reboots, any
 	// other stays stopped. It answers CodeConflict with ReasonStaleVersion,
-	// CodeConflict while another update is under way, and CodeFailedPrecondition with
-	// ReasonSecretsVersion. When the new version turns out not to be possible, the one
+	// CodeConflict while another update is under way, CodeExhausted while many are of which
+	// none has begun, and CodeFailedPrecondition with ReasonSecretsVersion. When the new version turns out not to be possible, the one
 	// before it stays, or comes back.
 	UpdateMachine(ctx context.Context, ref MachineRef, in MachineUpdate) (*Machine, error)
 	// StartMachine boots or resumes. It may be repeated.

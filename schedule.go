@@ -71,8 +71,8 @@ func (c *MachineConfig) validateSchedule() error {
 // maxStandbys bounds the Machines that one stands by for.
 const maxStandbys = 64
 
-// StandsBy reports whether the Machine waits for the failure of another one's host:
-// the platform does not start it without that reason; its owner may.
+// StandsBy reports whether the Machine stands by for others: neither the platform nor a
+// request starts it; its owner may.
 func (c *MachineConfig) StandsBy() bool { return len(c.Standbys) > 0 }
 
 func (c *MachineConfig) validateStandbys() error {

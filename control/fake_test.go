@@ -30,8 +30,9 @@ type fakeHost struct {
 	down      bool                 // nothing is answered
 	updated   hangar.MachineUpdate // the last one
 	onCreate  func(spec hangar.MachineSpec) (before, after error)
-	onDestroy func() // once
-	brief     bool   // Machines destroy themselves before their creation is answered
+	onDestroy func()                              // once
+	onUpdate  func(in hangar.MachineUpdate) error // before an update is made
+	brief     bool                                // Machines destroy themselves before their creation is answered
 
 	refusal string // of its bids
 
@@ -199,6 +200,14 @@ func (f *fakeHost) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.
 }
 
 func (f *fakeHost) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
+	f.mu.Lock()
+	before := f.onUpdate
+	f.mu.Unlock()
+	if before != nil {
+		if err := before(in); err != nil {
+			return nil, err
+		}
+	}
 	m, err := f.do(ctx, ref, hangar.VerbUpdate, false, "")
 	if err != nil {
 		return nil, err

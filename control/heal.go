@@ -139,8 +139,11 @@ func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]
 			group.Go(func() error { return s.healOne(ctx, item, r) })
 		case r.Version == updating:
 			app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
-			if err := s.settleWithHost(ctx, hangar.MachineRef{AppID: hangar.AppID(app), ID: r.ID}); err != nil {
+			more, err := s.settleWithHost(ctx, hangar.MachineRef{AppID: hangar.AppID(app), ID: r.ID}, "")
+			if err != nil {
 				s.log.Warn("the size of a machine is not settled yet", keyApp, app, keyMachine, r.ID, keyError, err)
+			}
+			if err != nil || more {
 				s.unfinished.tell()
 			}
 		}

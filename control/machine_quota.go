@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"crypto/rand"
 	"maps"
+	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/ledger"
@@ -50,68 +52,108 @@ func (r *Rows) settle(ctx context.Context, m *hangar.Machine) error {
 	})
 }
 
-// resize has the larger of two sizes counted before a Machine is updated, until it is known
-// which one it has.
+// updateTimeout bounds an update of a Machine, and twice of it how long one counts whose end is not known.
+const updateTimeout = 2 * time.Minute
+
+// maxUpdates bounds the updates of one Machine that are under way.
+const maxUpdates = 32
+
+// resize has the largest size counted that a Machine may get from the updates that are under way, until
+// it is known which one it has. An update that changes no size is one of them: another may have made
+// the Machine smaller when the host commits it.
 func (m *Machines) resize(
-	ctx context.Context, app tenants.AppRecord, ref hangar.MachineRef, guest *hangar.Guest, update func() (*hangar.Machine, error),
+	ctx context.Context, app tenants.AppRecord, ref hangar.MachineRef, guest *hangar.Guest, update func(context.Context) (*hangar.Machine, error),
 ) (*hangar.Machine, error) {
-	r, _, err := state.Read[reservation](ctx, m.store, state.ReservationKey(ref))
-	if err != nil && !errors.Is(err, state.ErrNotFound) {
-		return nil, state.HangarError(err)
-	}
-	counts := guestQuotas(guest)
-	if r.Counts == nil || maps.Equal(r.Counts, counts) {
-		return update()
-	}
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
 	org, err := m.tenants.OrgOfApp(ctx, app)
 	if err != nil {
 		return nil, err
 	}
+	id, counted, counts := rand.Text(), false, guestQuotas(guest)
+	var refused error
 	err = m.rows.recount(ctx, ref, org, func(r *reservation) bool {
-		if r.Counts == nil {
+		if counted = r.Counts != nil; !counted {
 			return false
 		}
+		r.dropUpdates(m.now())
+		if len(r.Updates) >= maxUpdates {
+			refused = hangar.Errorf(hangar.CodeExhausted, "", "there are %d updates of machine %s under way; try again when they have ended", len(r.Updates), ref.ID)
+			return false
+		}
+		if r.Updates == nil {
+			r.Updates = map[string]pendingUpdate{}
+		}
+		r.Updates[id] = pendingUpdate{counts, m.now().UTC()}
 		r.Counts, r.Version = larger(r.Counts, counts), updating
 		return true
 	})
-	if err != nil {
-		return nil, state.HangarError(err)
+	if err := cmp.Or(refused, state.HangarError(err)); err != nil {
+		return nil, err
 	}
-	updated, err := update()
-	m.resized(ctx, ref)
+	updated, err := update(ctx)
+	if counted {
+		m.resized(ctx, ref, id, err)
+	}
 	return updated, err
 }
 
-// resized lets rows say again which size a Machine has. A host that does not answer is asked
-// when the daemon starts again: until then the larger size is counted.
-func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef) {
-	ctx, cancel := finish.Within(ctx, listTimeout)
-	defer cancel()
-	if err := m.reservations.settleWithHost(ctx, ref); err != nil {
-		m.log.WarnContext(ctx, "the size of a machine is not settled yet", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
-	}
+// dropUpdates forgets updates that no host makes any more.
+func (r *reservation) dropUpdates(now time.Time) {
+	maps.DeleteFunc(r.Updates, func(_ string, u pendingUpdate) bool { return now.Sub(u.At) >= 2*updateTimeout })
 }
 
-// settleWithHost counts what the host of a Machine says that it is.
-func (s *reservations) settleWithHost(ctx context.Context, ref hangar.MachineRef) error {
+// resized lets rows say again which size a Machine has. If it is not known whether the host will
+// make the update, the larger size stays counted for a while.
+func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef, id string, outcome error) {
+	ctx, cancel := finish.Within(ctx, listTimeout)
+	defer cancel()
+	if err := outcome; decided(err) {
+		if _, err = m.reservations.settleWithHost(ctx, ref, id); err == nil {
+			return
+		}
+		m.log.WarnContext(ctx, "the size of a machine is not settled yet", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
+	}
+	m.reservations.unfinished.tell()
+}
+
+// decided reports whether an error says that a host has not done what it was asked, and will not.
+func decided(err error) bool {
+	return err == nil || hangar.CodeOf(err) != hangar.CodeInternal && !unreachable(err)
+}
+
+// settleWithHost counts what the host of a Machine says that it is, and what it may become by updates
+// that are under way; one of an id has ended. It reports whether there are some. The host is asked
+// between the reading and the writing of the reservation, which fails if another update has begun or
+// ended meanwhile.
+func (s *reservations) settleWithHost(ctx context.Context, ref hangar.MachineRef, ended string) (more bool, err error) {
 	r, _, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	if err != nil {
-		return state.HangarError(err)
+		return false, state.HangarError(err)
 	}
 	agent, err := s.hosts.agent(r.Host)
 	if err != nil {
-		return err
+		return false, err
 	}
-	now, err := agent.Machine(ctx, ref)
-	if err != nil {
-		return err
-	}
+	var unknown error
 	err = s.rows.recount(ctx, ref, nil, func(r *reservation) bool {
-		r.Version = now.InstanceID
+		var now *hangar.Machine
+		if now, unknown = agent.Machine(ctx, ref); unknown != nil {
+			return false
+		}
+		delete(r.Updates, ended)
+		r.dropUpdates(s.now())
+		r.Version, more = now.InstanceID, len(r.Updates) > 0
 		if now.State != hangar.MachineReplacing && r.Counts != nil {
 			r.Counts = guestQuotas(now.Config.Guest)
 		}
+		for _, u := range r.Updates {
+			r.Version = updating
+			if r.Counts != nil {
+				r.Counts = larger(r.Counts, u.Counts)
+			}
+		}
 		return true
 	})
-	return state.HangarError(err)
+	return more, cmp.Or(unknown, state.HangarError(err))
 }

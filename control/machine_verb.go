@@ -129,7 +129,7 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 			return nil, err
 		}
 		in.AnyRegistry = tenants.Administrator(ctx)
-		return m.resize(ctx, app, ref, in.Config.Guest, func() (*hangar.Machine, error) { return a.UpdateMachine(ctx, ref, in) })
+		return m.resize(ctx, app, ref, in.Config.Guest, func(ctx context.Context) (*hangar.Machine, error) { return a.UpdateMachine(ctx, ref, in) })
 	})
 }
 

@@ -303,6 +303,105 @@ func TestCountsFollowMachines(t *testing.T) {
 	}
 }
 
+// TestUpdatesUnderWayCount: while a host is slow to make an update, as with an image of a slow registry,
+// another update of the same Machine does not free what the first one takes.
+func TestUpdatesUnderWayCount(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		before, after int // MB
+	}{{"grows", 256, 768}, {"keeps its size", 768, 768}} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPlane(t, state.NewMemory())
+			p.orgWithApp(t, "acme")
+			p.limit(t, "acme", hangar.Quotas{hangar.QuotaMemory: 1024})
+			m, err := p.Machines().CreateMachine(admin(t), "acme", sized(test.before, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resize := func(mb int) error {
+				_, err := p.Machines().UpdateMachine(admin(t), m.Ref(), hangar.MachineUpdate{Config: sized(mb, 1).Config})
+				return err
+			}
+			p.hosts[0].onUpdate = func(in hangar.MachineUpdate) error {
+				if in.Config.Guest.MemoryMB != test.after {
+					return nil
+				}
+				if err := resize(512); err != nil {
+					t.Error(err)
+				}
+				if _, err := p.Machines().CreateMachine(admin(t), "acme", sized(512, 1)); hangar.ReasonOf(err) != hangar.ReasonQuota {
+					t.Errorf("another machine takes what the update takes: %v", err)
+				}
+				return nil
+			}
+			if err := resize(test.after); err != nil || p.used(t, "acme", hangar.QuotaMemory) != int64(test.after) {
+				t.Errorf("%v, %d used", err, p.used(t, "acme", hangar.QuotaMemory))
+			}
+		})
+	}
+}
+
+// TestUpdateWithoutAnAnswerCounts until the host cannot make it any more.
+func TestUpdateWithoutAnAnswerCounts(t *testing.T) {
+	for _, lost := range []error{errDown, context.Canceled, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no such image")} {
+		p := newPlane(t, state.NewMemory())
+		p.orgWithApp(t, "acme")
+		m, err := p.Machines().CreateMachine(admin(t), "acme", sized(256, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		update := func() error {
+			_, err := p.Machines().UpdateMachine(admin(t), m.Ref(), hangar.MachineUpdate{Config: sized(768, 1).Config})
+			return err
+		}
+		p.hosts[0].onUpdate = func(hangar.MachineUpdate) error { return lost }
+		if err := update(); !errors.Is(err, lost) {
+			t.Errorf("got %v", err)
+		}
+		larger := int64(768)
+		if hangar.CodeOf(lost) == hangar.CodeInvalid { // nothing was done
+			larger = 256
+		}
+		for _, step := range []struct {
+			wait time.Duration
+			used int64
+		}{{0, larger}, {time.Minute, larger}, {5 * time.Minute, 256}} {
+			p.clock.advance(step.wait)
+			p.restart(t)
+			if used := p.used(t, "acme", hangar.QuotaMemory); used != step.used {
+				t.Errorf("%v: after %s more, %d MB are used, want %d", lost, step.wait, used, step.used)
+			}
+		}
+	}
+}
+
+// TestUpdatesOfOneMachineAreBounded: so many under way at once are refused.
+func TestUpdatesOfOneMachineAreBounded(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	p.orgWithApp(t, "acme")
+	m, err := p.Machines().CreateMachine(admin(t), "acme", sized(256, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.hosts[0].onUpdate = func(hangar.MachineUpdate) error { return errDown }
+	update := func() error {
+		_, err := p.Machines().UpdateMachine(admin(t), m.Ref(), hangar.MachineUpdate{Config: sized(256, 1).Config})
+		return err
+	}
+	for range 100 {
+		if err = update(); hangar.CodeOf(err) == hangar.CodeExhausted {
+			break
+		}
+	}
+	if hangar.CodeOf(err) != hangar.CodeExhausted {
+		t.Errorf("got %v", err)
+	}
+	p.clock.advance(5 * time.Minute)
+	if err := update(); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("later: %v", err)
+	}
+}
+
 // TestQuotasAreForAdministrators: a member reads them, and an administrator changes them.
 func TestQuotasAreForAdministrators(t *testing.T) {
 	p := newPlane(t, state.NewMemory())

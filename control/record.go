@@ -35,6 +35,14 @@ type reservation struct {
 	// Version is the one that Counts is of, once an update has changed the size: what was
 	// published of earlier ones says nothing. See updating.
 	Version hangar.InstanceID `json:"version,omitempty"`
+	// Updates are those that may still be under way, by an id that each makes for itself.
+	Updates map[string]pendingUpdate `json:"updates,omitempty"`
+}
+
+// pendingUpdate is an update of a Machine whose host has not answered.
+type pendingUpdate struct {
+	Counts hangar.Quotas `json:"counts"` // of the size that the Machine may get
+	At     time.Time     `json:"at"`
 }
 
 // nameRecord says which Machine has a name.

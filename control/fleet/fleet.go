@@ -108,6 +108,8 @@ type record struct {
 	Key      []byte    `json:"key,omitempty"` // SHA-256 of the public key with which it has joined; empty: it was the first
 	JoinedAt time.Time `json:"joined_at"`
 	Since    time.Time `json:"since,omitzero"` // when it became suspect
+	// Removing says that its removal has begun, after which it does not come back.
+	Removing bool `json:"removing,omitempty"`
 }
 
 func hostKey(id hangar.HostID) string  { return hostsPrefix + string(id) }
@@ -117,7 +119,7 @@ func aliveKey(id hangar.HostID) string { return alivePrefix + string(id) }
 var ErrRemoved = errors.New("this host was removed from the platform")
 
 // Register writes the record of this host. It returns ErrRemoved where it is to be there, because
-// the host has joined, and is not.
+// the host has joined, and is not, and while the host is being removed.
 func (f *Fleet) Register(ctx context.Context) error {
 	for {
 		rec, item, err := state.Read[record](ctx, f.cfg.Store, hostKey(f.cfg.Self.ID))
@@ -130,6 +132,8 @@ func (f *Fleet) Register(ctx context.Context) error {
 			rec, cond = record{JoinedAt: f.cfg.Now().UTC().Truncate(time.Second)}, state.Absent(hostKey(f.cfg.Self.ID))
 		case err != nil:
 			return state.HangarError(err)
+		case rec.Removing:
+			return ErrRemoved
 		}
 		before := rec
 		own := f.cfg.Self
@@ -165,7 +169,10 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 	}()
 	for pause.For(ctx, tendEvery) == nil {
-		if err := f.tend(ctx); err != nil && ctx.Err() == nil {
+		switch err := f.tend(ctx); {
+		case errors.Is(err, ErrRemoved): // after hold has looked
+			cancel(err)
+		case err != nil && ctx.Err() == nil:
 			f.cfg.Log.Warn("which hosts live cannot be recorded", "error", err)
 		}
 	}
@@ -200,7 +207,9 @@ func (f *Fleet) tend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if rec, ok := hosts[f.cfg.Self.ID]; !ok || rec.State != hangar.HostAlive {
+	// Another host may have recorded a suspicion while this one took its lease again. Left there, it would
+	// make this host dead as soon as it loses the lease the next time.
+	if self, ok := hosts[f.cfg.Self.ID]; !ok || self.stored != hangar.HostAlive || self.Removing {
 		if err := f.Register(ctx); err != nil {
 			return err
 		}

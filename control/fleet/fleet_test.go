@@ -28,6 +28,8 @@ type rows struct {
 	host     hangar.HostID
 	machines map[hangar.MachineID]uint64
 	volumes  map[hangar.VolumeRef]uint64
+
+	retracting func() // before a Machine is retracted; nil: nothing happens
 }
 
 func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error) {
@@ -38,6 +40,9 @@ func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[han
 }
 
 func (r *rows) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
+	if r.retracting != nil {
+		r.retracting()
+	}
 	delete(r.machines, ref.ID)
 	return nil
 }
@@ -71,8 +76,12 @@ func newWorld() *world {
 
 // host is the Fleet of one host.
 func (w *world) host(id hangar.HostID, joined bool) *fleet.Fleet {
+	return w.hostWith(id, joined, w.store)
+}
+
+func (w *world) hostWith(id hangar.HostID, joined bool, presence state.Presence) *fleet.Fleet {
 	return fleet.New(fleet.Config{
-		Store: w.store, Presence: w.store, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
+		Store: w.store, Presence: presence, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
 		Self:   hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
 		Vacate: func(_ context.Context, h hangar.Host) error { w.vacated = append(w.vacated, h.ID); return nil },
 		NewToken: func() (hangar.JoinTokenID, string, []byte) {

@@ -91,11 +91,7 @@ func (f *Fleet) HostUsage(ctx context.Context) ([]hangar.HostUsage, error) {
 // usage is how much of a host is used. A host that does not answer is no error.
 func (f *Fleet) usage(ctx context.Context, h hangar.Host) (hangar.HostUsage, error) {
 	u := hangar.HostUsage{Host: h}
-	machines, err := f.cfg.Rows.PublishedMachines(ctx, h.ID)
-	if err != nil {
-		return u, err
-	}
-	volumes, err := f.cfg.Rows.PublishedVolumes(ctx, h.ID)
+	machines, volumes, err := f.published(ctx, h.ID)
 	if err != nil {
 		return u, err
 	}
@@ -192,14 +188,14 @@ func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.Host
 	if err := administrator(ctx); err != nil {
 		return err
 	}
-	h, err := f.find(ctx, id)
+	if err := f.mayRemove(ctx, id, in.Force); err != nil {
+		return err
+	}
+	h, err := f.beginRemoval(ctx, id)
 	if err != nil {
 		return err
 	}
-	if h.State == hangar.HostAlive {
-		return hangar.Errorf(hangar.CodeConflict, "", "host %s is alive: stop its daemon first; it is suspect %s after that", id, f.cfg.TTL)
-	}
-	if err := f.retract(ctx, id, in.Force); err != nil {
+	if err := f.retract(ctx, id); err != nil {
 		return err
 	}
 	if f.cfg.Vacate != nil {
@@ -211,7 +207,7 @@ func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.Host
 		If: []state.Compare{state.Absent(aliveKey(id))}, Then: []state.Op{state.Delete(hostKey(id))},
 	})
 	if errors.Is(err, state.ErrConflict) {
-		return hangar.Errorf(hangar.CodeConflict, "", "host %s has come back", id)
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s has come back, and ends again: try again to go on", id)
 	}
 	if err == nil {
 		f.cfg.Log.Warn("a host was removed", "host", id, "name", h.Name)
@@ -219,18 +215,65 @@ func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.Host
 	return state.HangarError(err)
 }
 
-// retract removes the rows of what a host has, or refuses to.
-func (f *Fleet) retract(ctx context.Context, id hangar.HostID, force bool) error {
-	machines, err := f.cfg.Rows.PublishedMachines(ctx, id)
+// mayRemove refuses the removal of a host that lives, and without force that of one that has something.
+func (f *Fleet) mayRemove(ctx context.Context, id hangar.HostID, force bool) error {
+	h, err := f.find(ctx, id)
 	if err != nil {
 		return err
 	}
-	volumes, err := f.cfg.Rows.PublishedVolumes(ctx, id)
+	if h.State == hangar.HostAlive {
+		return f.isAlive(id)
+	}
+	machines, volumes, err := f.published(ctx, id)
+	if err == nil && len(machines)+len(volumes) > 0 && !force {
+		err = hangar.Errorf(hangar.CodeConflict, "", "host %s has %d Machines and %d volumes, which are lost if it is removed by force", id, len(machines), len(volumes))
+	}
+	return err
+}
+
+func (f *Fleet) isAlive(id hangar.HostID) error {
+	return hangar.Errorf(hangar.CodeConflict, "", "host %s is alive: stop its daemon first; it is suspect %s after that", id, f.cfg.TTL)
+}
+
+// beginRemoval keeps a host from coming back, unless it lives: otherwise it would go on without what is
+// removed of it.
+func (f *Fleet) beginRemoval(ctx context.Context, id hangar.HostID) (known, error) {
+	for {
+		h, err := f.find(ctx, id)
+		switch {
+		case err != nil:
+			return h, err
+		case h.State == hangar.HostAlive:
+			return h, f.isAlive(id)
+		case h.Removing:
+			return h, nil
+		}
+		next := h.record
+		next.State, next.Removing = h.stored, true
+		put, err := state.Write(hostKey(id), next)
+		if err != nil {
+			return h, err
+		}
+		_, err = f.cfg.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(h.item), state.Absent(aliveKey(id))}, Then: []state.Op{put}})
+		if !errors.Is(err, state.ErrConflict) {
+			return h, state.HangarError(err)
+		}
+	}
+}
+
+// published is what a host has published.
+func (f *Fleet) published(ctx context.Context, id hangar.HostID) (machines map[hangar.MachineID]uint64, volumes map[hangar.VolumeRef]uint64, err error) {
+	if machines, err = f.cfg.Rows.PublishedMachines(ctx, id); err == nil {
+		volumes, err = f.cfg.Rows.PublishedVolumes(ctx, id)
+	}
+	return machines, volumes, err
+}
+
+// retract removes the rows of what a host has.
+func (f *Fleet) retract(ctx context.Context, id hangar.HostID) error {
+	machines, volumes, err := f.published(ctx, id)
 	if err != nil {
 		return err
-	}
-	if len(machines)+len(volumes) > 0 && !force {
-		return hangar.Errorf(hangar.CodeConflict, "", "host %s has %d Machines and %d volumes, which are lost if it is removed by force", id, len(machines), len(volumes))
 	}
 	for machine := range machines {
 		if err := f.cfg.Rows.RetractMachine(ctx, id, hangar.MachineRef{ID: machine}); err != nil {
@@ -403,6 +446,8 @@ func (f *Fleet) admit(ctx context.Context, a hangar.HostApplicant) error {
 		return err
 	case subtle.ConstantTimeCompare(rec.Key, a.Key) != 1 || len(rec.Key) == 0:
 		return hangar.Errorf(hangar.CodeConflict, "", "host %s is one of the platform already, and this is another server: its data directory may be a copy; remove it and start with an empty one", a.Host)
+	case rec.Removing:
+		return hangar.Errorf(hangar.CodeConflict, "", "host %s is being removed: complete that first", a.Host)
 	default:
 		txn.If = append(txn.If, state.Unchanged(host))
 	}

@@ -12,7 +12,8 @@ const maxBatch = 1 << 20
 
 // batch sends the frames of goroutines that do not wait, as many at once as have come.
 type batch struct {
-	out *frameWriter
+	out  *frameWriter
+	head []byte // frames that run sends first, however many; owned by run once that is called
 
 	mu     sync.Mutex // guards what follows
 	some   *sync.Cond
@@ -63,6 +64,10 @@ func (b *batch) run() {
 
 // take waits for frames.
 func (b *batch) take() ([]byte, bool) {
+	if head := b.head; len(head) > 0 {
+		b.head = nil
+		return head, true
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.queue.Len() == 0 && !b.closed {

@@ -33,8 +33,9 @@ type conn struct {
 	// data that follows is dropped. It gets kindClose when the peer has closed its end, and at the
 	// end of pump. nil: no requests enter.
 	entries   func(k kind, payload []byte) (dropped bool)
-	finish    func() // ends our direction of the exchange, after what was written
-	end       func() // ends the exchange, dropping what is on its way
+	over      <-chan struct{} // closed when the exchange has ended
+	finish    func()          // ends our direction of the exchange, after what was written
+	end       func()          // ends the exchange, dropping what is on its way
 	remote    addr
 	datagrams bool
 
@@ -55,9 +56,9 @@ type conn struct {
 	ahead    []byte // frames that go with the next data
 }
 
-func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, finish, end func()) *conn {
+func newConn(in io.Reader, out *frameWriter, remote string, datagrams bool, over <-chan struct{}, finish, end func()) *conn {
 	c := &conn{
-		in: in, out: out, remote: addr(remote), datagrams: datagrams, finish: finish, end: end,
+		in: in, out: out, remote: addr(remote), datagrams: datagrams, over: over, finish: finish, end: end,
 		pieces: make(chan []byte), closed: make(chan struct{}), failed: make(chan struct{}),
 	}
 	c.reads = newDeadline(func() {})
@@ -99,6 +100,7 @@ func (c *conn) pump() {
 			select {
 			case c.pieces <- payload:
 			case <-c.closed: // it is not read any more
+			case <-c.over: // whether it is read or not
 			}
 		case kindEnter, kindEntered, kindRefused, kindLeave:
 			dropped = c.entries(k, payload)
@@ -162,8 +164,11 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.rest = piece
 		case <-c.failed:
 			select {
-			case <-c.pieces: // it ended before it failed
-				return 0, io.EOF
+			case piece, ok := <-c.pieces: // before it failed
+				if !ok {
+					return 0, io.EOF
+				}
+				c.rest = piece
 			default:
 				return 0, c.failure()
 			}
@@ -458,32 +463,46 @@ func (d *deadline) arm(t time.Time) (passed bool) {
 
 // frameWriter writes frames of several goroutines, and flushes each.
 type frameWriter struct {
-	mu    sync.Mutex
-	w     io.Writer // guarded by mu
 	flush func() error
+
+	mu     sync.Mutex // guards what follows
+	w      io.Writer
+	closed bool
 }
 
 func (f *frameWriter) write(k kind, payload []byte) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := writeFrame(f.w, k, payload); err != nil {
-		return err
-	}
-	if f.flush != nil {
-		return f.flush()
-	}
-	return nil
+	return f.locked(func() error { return writeFrame(f.w, k, payload) })
 }
 
 // raw writes whole frames.
 func (f *frameWriter) raw(frames []byte) error {
+	return f.locked(func() error {
+		_, err := f.w.Write(frames)
+		return err
+	})
+}
+
+func (f *frameWriter) locked(write func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.w.Write(frames); err != nil {
+	if f.closed {
+		return net.ErrClosed
+	}
+	if err := write(); err != nil {
 		return err
 	}
 	if f.flush != nil {
 		return f.flush()
 	}
 	return nil
+}
+
+// close has later writes fail, and waits for one that is under way, which interrupt ends.
+func (f *frameWriter) close(interrupt func()) {
+	if !f.mu.TryLock() {
+		interrupt()
+		f.mu.Lock()
+	}
+	defer f.mu.Unlock()
+	f.closed = true
 }

@@ -113,9 +113,9 @@ func (d *Directory) follow(ctx context.Context) error {
 			return err
 		case change.Synced:
 			synced = true
-			for _, h := range d.Known() {
-				if !seen[h.ID] {
-					d.apply(ctx, hangar.HostChange{ID: h.ID}, true)
+			for id := range d.hosts.Load().byID { // the dead ones, too
+				if !seen[id] {
+					d.apply(ctx, hangar.HostChange{ID: id}, true)
 				}
 			}
 			d.apply(ctx, hangar.HostChange{}, true)

@@ -1,6 +1,9 @@
 package remote_test
 
 import (
+	"io"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
@@ -37,9 +40,7 @@ func TestDirectoryFollowsHosts(t *testing.T) {
 	if _, err := w.Gate("0000dddd"); hangar.CodeOf(err) != hangar.CodeUnavailable {
 		t.Errorf("got %v", err)
 	}
-	if !w.Admits(other) || w.Admits("0000dddd") {
-		t.Error("it admits whom it should not, or the other way round")
-	}
+	w.await(func() bool { return w.Admits(other) && !w.Admits("0000dddd") }) // once the feed is in sync
 	for _, c := range []struct {
 		host    hangar.Host
 		placing []hangar.HostID
@@ -86,4 +87,41 @@ func TestDirectoryFollowsAnew(t *testing.T) {
 	next := hangar.Host{ID: "0000cccc", Address: w.line.address}
 	w.feed.restart(hangar.HostChange{ID: next.ID, Host: &next}, hangar.HostChange{Synced: true})
 	w.await(func() bool { return equal(hostIDs(w.Known()), []hangar.HostID{self, next.ID}) })
+}
+
+// TestDeadHostsVanish from a restarted feed as others do.
+func TestDeadHostsVanish(t *testing.T) {
+	s := &stub{id: other}
+	w := newWorld(t, s, s)
+	w.feed.put(hangar.Host{ID: other, Address: w.line.address, State: hangar.HostDead})
+	w.await(func() bool { return hangar.CodeOf(callRoom(t, w)) == hangar.CodeUnavailable })
+	w.feed.restart(hangar.HostChange{Synced: true})
+	w.await(func() bool { return hangar.CodeOf(callRoom(t, w)) == hangar.CodeNotFound })
+}
+
+// TestUnreadConnectionsHoldUpNoChange: a host that moves is found at its new address, whatever the
+// clients of its Machines do.
+func TestUnreadConnectionsHoldUpNoChange(t *testing.T) {
+	w, caller, program := dialled(t)
+	var sent atomic.Int64
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for piece := make([]byte, 16<<10); ; {
+			n, err := program.Write(piece)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = program.Close()
+		writing.Wait()
+	})
+	w.await(func() bool { return sent.Load() > 160<<10 })
+	w.feed.put(hangar.Host{ID: other, Address: "127.0.0.1:1"})
+	w.feed.put(hangar.Host{ID: "0000cccc"})
+	w.await(func() bool { return len(w.Known()) == 3 })
+	if _, err := io.Copy(io.Discard, caller); err == nil {
+		t.Error("a lost connection looks like one that has ended")
+	}
 }

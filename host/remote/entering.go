@@ -17,7 +17,8 @@ type serviceConn struct {
 
 	mu       sync.Mutex  // guards what follows
 	last     uint64      // id of the newest entry
-	patience *time.Timer // for the answer to it; nil: it was answered
+	patience *time.Timer // for the answer to it; nil: none is awaited
+	over     bool        // one end is closed: no answer is awaited any more
 }
 
 var _ hangar.EnteringConn = (*serviceConn)(nil)
@@ -41,6 +42,10 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 		return nil, err
 	}
 	c.sendAhead(appendFrame(nil, kindEnter, payload))
+	if c.over { // the request cannot be written either
+		c.gate.silent.abandon()
+		return func() {}, nil
+	}
 	c.patience = time.AfterFunc(c.gate.timeout, func() {
 		if c.settle(c.gate.silent.fail) {
 			c.fail(c.gate.unreachable(errSilent))
@@ -60,7 +65,7 @@ func (c *serviceConn) leave(entry []byte) {
 // handle takes an answer of the host, or the end of the connection.
 func (c *serviceConn) handle(k kind, payload []byte) (dropped bool) {
 	if k == kindClose {
-		c.settle(c.gate.silent.abandon)
+		c.expectNothing()
 		return false
 	}
 	var r refusal // an entry that was let in has less
@@ -76,6 +81,26 @@ func (c *serviceConn) handle(k kind, payload []byte) (dropped bool) {
 		c.fail(&hangar.RefusedError{Err: r.rebuild()})
 	}
 	return false
+}
+
+// Close implements net.Conn. A host need not answer a request whose client has given up.
+func (c *serviceConn) Close() error {
+	c.expectNothing()
+	return c.conn.Close()
+}
+
+// Abort is that of conn.
+func (c *serviceConn) Abort(cause error) {
+	c.expectNothing()
+	c.conn.Abort(cause)
+}
+
+// expectNothing ends the wait for an answer, and that of later entries.
+func (c *serviceConn) expectNothing() {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	c.settle(c.gate.silent.abandon)
 }
 
 // newest reports whether no request has asked to be let in since one with an id.

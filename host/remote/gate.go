@@ -184,9 +184,11 @@ func (g *gate) connected(out *batch) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, in := range g.inside {
-		if err := out.add(kindEnter, in); err != nil {
+		payload, err := json.Marshal(in)
+		if err != nil {
 			return g.unreachable(err)
 		}
+		out.head = appendFrame(out.head, kindEnter, payload)
 	}
 	g.stream = out
 	return nil

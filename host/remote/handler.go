@@ -167,8 +167,10 @@ func (x *served) abort() {
 	_ = x.control.SetWriteDeadline(past)
 }
 
-// finish protects the exchange from abort, because the server uses it for the next one.
+// finish protects the exchange from abort and from late writes, as of a timer: the server uses it for
+// the next one, and panics over a write.
 func (x *served) finish() {
+	x.out.close(x.abort)
 	x.ending.Lock()
 	defer x.ending.Unlock()
 	x.answered = true

@@ -120,8 +120,8 @@ func (p *peer) exchange(ctx context.Context, name string, body io.Reader) (io.Re
 		return nil, p.refused(name, res.StatusCode)
 	case connected.Load():
 		return nil, p.failure(ctx, lostError{err})
-	case errors.Is(context.Cause(ctx), context.Canceled):
-		p.circuit.abandon()
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		p.circuit.abandon() // the caller gave up, for whatever cause
 	default:
 		p.circuit.fail()
 	}

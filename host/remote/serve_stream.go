@@ -170,7 +170,7 @@ func (h *Handler) dial(
 	if x.out.write(kindOpen, nil) != nil {
 		return
 	}
-	caller := newConn(x.r.Body, x.out, fmt.Sprintf("host %s", x.peer), datagrams, func() {}, x.abort)
+	caller := newConn(x.r.Body, x.out, fmt.Sprintf("host %s", x.peer), datagrams, x.r.Context().Done(), func() {}, x.abort)
 	if enter != nil {
 		v := &visitor{caller: caller, enter: func() (func(), error) { return enter(ref, port) }}
 		caller.entries = v.handle

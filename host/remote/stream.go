@@ -76,8 +76,9 @@ func each[T any](ctx context.Context, p *peer, name string, args []any, use func
 type duplex struct {
 	answer io.ReadCloser
 	out    *frameWriter
-	finish func() // ends the request, after what was written
-	end    func() // ends both
+	over   <-chan struct{} // closed when both have ended
+	finish func()          // ends the request, after what was written
+	end    func()          // ends both
 }
 
 // both begins an exchange in both directions. ctx bounds the wait for the answer to begin; what the
@@ -102,7 +103,7 @@ func (p *peer) both(ctx context.Context, name string, args ...any) (*duplex, err
 		io.Closer
 	}{io.MultiReader(&first, body), body})
 	d := &duplex{
-		answer: answer, out: &frameWriter{w: pipe}, finish: func() { _ = pipe.Close() },
+		answer: answer, out: &frameWriter{w: pipe}, over: lasting.Done(), finish: func() { _ = pipe.Close() },
 		end: func() {
 			end(net.ErrClosed)
 			if answer != nil {
@@ -148,7 +149,7 @@ func (p *peer) dial(ctx context.Context, name string, datagrams bool, ref hangar
 		d.end()
 		return nil, err
 	}
-	c := newConn(d.answer, d.out, fmt.Sprintf("%s:%d", ref.ID, port), datagrams, d.finish, d.end)
+	c := newConn(d.answer, d.out, fmt.Sprintf("%s:%d", ref.ID, port), datagrams, d.over, d.finish, d.end)
 	if prepare != nil {
 		prepare(c)
 	}

@@ -51,12 +51,20 @@ type follower struct {
 	name      string
 	candidate bool
 	wake      chan struct{}
-	sums      chan vector
+	summed    chan struct{} // has an element after sums has got some
 
 	mu        sync.Mutex
 	dirty     map[string]struct{}
+	sums      map[string]vector // by database: what was received last, and not looked at
 	acked     map[string]ltx.TXID
 	confirmed map[string]ltx.TXID // known to be the primary's
+}
+
+func newFollower(h hello) *follower {
+	return &follower{
+		node: h.Node, name: h.Hostname, candidate: h.Candidate, wake: make(chan struct{}, 1), summed: make(chan struct{}, 1),
+		dirty: map[string]struct{}{}, sums: map[string]vector{}, acked: map[string]ltx.TXID{}, confirmed: map[string]ltx.TXID{},
+	}
 }
 
 // vector is the page checksums of a database on a replica.
@@ -125,10 +133,7 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the replica belongs to another cluster", http.StatusConflict)
 		return
 	}
-	f := &follower{
-		node: h.Node, name: h.Hostname, candidate: h.Candidate, wake: make(chan struct{}, 1), sums: make(chan vector),
-		dirty: map[string]struct{}{}, acked: map[string]ltx.TXID{}, confirmed: map[string]ltx.TXID{},
-	}
+	f := newFollower(h)
 	at := map[string]ltx.Pos{}
 	for name, text := range h.Positions {
 		pos, err := parsePos(text)
@@ -147,7 +152,8 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	go func() { cancel(f.listen(ctx, r.Body, s.Announce)) }()
+	known := func(name string) bool { return s.Primary.Find(name) != nil }
+	go func() { cancel(f.listen(r.Body, known, s.Announce)) }()
 	t := &transfer{
 		s: s, f: f, out: out, at: at, logs: map[string]*txlog.Reader{}, epochs: map[string]uint64{},
 		waiting: map[string]bool{}, differs: map[string]bool{},
@@ -181,8 +187,9 @@ func (s *Sender) remove(f *follower) {
 // errGone ends the stream of a replica that disconnected.
 var errGone = errors.New("the replica has gone")
 
-// listen reads frames from the replica. It returns why it ended.
-func (f *follower) listen(ctx context.Context, r io.Reader, acknowledged func()) error {
+// listen reads frames from the replica. It returns why it ended. It never waits until something is sent to the
+// replica, which may not read that before it has sent all of its own. known reports whether there is a database.
+func (f *follower) listen(r io.Reader, known func(name string) bool, acknowledged func()) error {
 	var buf []byte
 	sums := assembly{limit: maxVector}
 	for {
@@ -222,14 +229,34 @@ func (f *follower) listen(ctx context.Context, r io.Reader, acknowledged func())
 				return err
 			}
 			sums.data = nil
-			select {
-			case f.sums <- v:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if known(v.name) {
+				f.putSums(v)
 			}
 		default:
 		}
 	}
+}
+
+// putSums keeps the checksums of a database until they are taken.
+func (f *follower) putSums(v vector) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sums[v.name] = v
+	select {
+	case f.summed <- struct{}{}:
+	default:
+	}
+}
+
+// takeSums takes the checksums of some database; false: there are none.
+func (f *follower) takeSums() (vector, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, v := range f.sums {
+		delete(f.sums, name)
+		return v, true
+	}
+	return vector{}, false
 }
 
 func parseVector(name string, b []byte) (vector, error) {
@@ -278,9 +305,11 @@ func (t *transfer) run(ctx context.Context, over <-chan struct{}) error {
 			return context.Cause(ctx)
 		case <-over:
 			return errors.Join(t.out.frame(kindEnd), t.out.send())
-		case v := <-t.f.sums:
-			if err := t.pages(ctx, v); err != nil {
-				return err
+		case <-t.f.summed:
+			for v, ok := t.f.takeSums(); ok; v, ok = t.f.takeSums() {
+				if err := t.pages(ctx, v); err != nil {
+					return err
+				}
 			}
 		case <-t.f.wake:
 			if err := t.changed(); err != nil {

@@ -2,10 +2,13 @@ package stream
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/superfly/ltx"
 )
@@ -101,6 +104,49 @@ func FuzzFrames(f *testing.F) {
 			if v, err := parseVector("a", payload); err == nil && 8*len(v.sums)+4 != len(payload) {
 				t.Error("a vector has other bytes than its frame")
 			}
+		}
+	})
+}
+
+// TestListensWhileItSends: what a replica sends is read while all that runs for it is busy sending. Otherwise
+// both could wait until the other one reads.
+func TestListensWhileItSends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollower(hello{})
+		in, replica := io.Pipe()
+		var listening sync.WaitGroup
+		listening.Go(func() {
+			err := f.listen(in, func(name string) bool { return name != "unknown" }, func() {})
+			_ = in.CloseWithError(err)
+		})
+		out := newWriter(replica, nil)
+		vector := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, 4096), 7)
+		listening.Go(func() {
+			for _, name := range []string{"a", "b", "unknown", "a"} {
+				if err := errors.Join(out.parts(kindSums, name, vector), out.send()); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := errors.Join(out.json(kindAck, position{Name: "b", Pos: "0000000000000009/8000000000000001"}), out.send()); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		f.mu.Lock()
+		acked, kept := f.acked["b"], len(f.sums)
+		f.mu.Unlock()
+		if acked != 9 || kept != 2 {
+			t.Errorf("the replica has acknowledged %s, and %d checksums wait", acked, kept)
+		}
+		_ = replica.Close()
+		listening.Wait()
+		for range 2 {
+			if v, ok := f.takeSums(); !ok || len(v.sums) != 1 {
+				t.Errorf("got %+v, %v", v, ok)
+			}
+		}
+		if _, ok := f.takeSums(); ok {
+			t.Error("checksums are taken twice")
 		}
 	})
 }

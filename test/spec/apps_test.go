@@ -1,5 +1,11 @@
 package spec_test
 
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
 func appRows() []row {
 	return []row{
 		{
@@ -237,6 +243,114 @@ func appRows() []row {
 				200
 				UNTIL /v1/apps/$app
 				200 {"machine_count": 1}`,
+		},
+		{
+			says: "created_at of an App is in milliseconds since 1970",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal"}
+				201 {"created_at": "<integer as made>"}`,
+			then: func(t *testing.T, x *exchange) {
+				if age := time.Since(time.UnixMilli(int64(x.integer("made")))); age < -time.Hour || age > time.Hour {
+					t.Errorf("a new App was created %s ago", age)
+				}
+			},
+		},
+		{
+			says: "an App with a Machine is deployed",
+			do: `GIVEN $prepared
+				UNTIL /v1/apps/$app
+				200 {"status": "deployed", "machine_count": 1}`,
+		},
+		{
+			says: "an App has the numbers of its Machines and volumes, and one of its own",
+			do: `GIVEN $prepared
+				GIVEN $volume
+				UNTIL /v1/apps/$app
+				200 {"internal_numeric_id": "<positive>", "machine_count": 1, "volume_count": 1, "cname_target": "<any>", "app_role": ""}`,
+		},
+		{
+			says: "an App may be created with the properties that existing clients send, and is in the answer",
+			do: `POST /v1/apps?wait=true {"name": "$new", "org_slug": "personal", "network": "", "app_role_id": "", "enable_subdomains": false}
+				201 {"name": "$new", "network": "default", "organization": {"slug": "personal"}, "created_at": "<integer>"}
+				GET /v1/apps/$new
+				200 {"name": "$new"}`,
+		},
+		{
+			says: "an App has no role: a list by one is empty",
+			do: `POST /v1/apps {"app_name": "$new-one", "org_slug": "$org"}
+				201
+				GET /v1/apps?org_slug=$org&app_role=remote-docker-builder
+				200 {"total_apps": 0, "apps": []}`,
+		},
+		{
+			says: "the name of an App has lowercase letters, digits and dashes",
+			do: `POST /v1/apps {"app_name": "Not_A_Name", "org_slug": "personal"}
+				422 {"error": "<text>"}
+				POST /v1/apps {"app_name": "", "org_slug": "personal"}
+				400 {"error": "~app_name"}`,
+		},
+		{
+			says: "the name of an App has 63 characters at most",
+			do: `POST /v1/apps {"app_name": "a` + strings.Repeat("b", 63) + `", "org_slug": "personal"}
+				422 {"error": "<text>"}
+				POST /v1/apps {"app_name": "$new-` + strings.Repeat("b", 63-len("spec-00000000-")) + `", "org_slug": "$org"}
+				201
+				DELETE /v1/apps/$new-` + strings.Repeat("b", 63-len("spec-00000000-")) + `
+				202`,
+		},
+		{
+			says: "a list is of an organization that exists",
+			do: `GET /v1/apps?org_slug=nobody-has-this
+				404 {"error": "<text>"}`,
+		},
+		{
+			says: "force is true or false",
+			do: `DELETE /v1/apps/$app?force=maybe
+				400 {"error": "~force"}
+				GET /v1/apps/$app
+				200`,
+		},
+		{
+			says: "deleting an App deletes its volumes",
+			do: `GIVEN $volume
+				DELETE /v1/apps/$app
+				202
+				GET $volume
+				404`,
+		},
+		{
+			says: "an App with the name of a deleted one has nothing of it",
+			do: `POST /v1/apps/$app/secrets {"values": {"A": "1"}}
+				200
+				GIVEN $prepared
+				DELETE /v1/apps/$app
+				202
+				POST /v1/apps {"app_name": "$app", "org_slug": "personal"}
+				201
+				GET /v1/apps/$app/secrets
+				200 {"secrets": []}
+				GET /v1/apps/$app/machines?include_deleted=true
+				200 []`,
+		},
+		{
+			says: "networks of two organizations are different, whatever their names",
+			do: `POST /v1/apps {"app_name": "$new-one", "org_slug": "personal", "network": "$new"}
+				201
+				POST /v1/apps {"app_name": "$new-two", "org_slug": "personal", "network": "$new"}
+				201
+				POST /v1/apps {"app_name": "$new-three", "org_slug": "$org", "network": "$new"}
+				201
+				POST /v1/apps/$new-one/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"private_ip": "<text as first>"}
+				POST /v1/apps/$new-two/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"private_ip": "<text as second>"}
+				POST /v1/apps/$new-three/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"private_ip": "<text as other>"}`,
+			then: sharesNetwork,
+		},
+		{
+			says: "the name of a network has letters, digits and dashes",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "network": "not a name"}
+				400 {"error": "~Network may only contain"}`,
 		},
 	}
 }

@@ -110,5 +110,60 @@ func configEdgeRows() []row {
 				GET $volume
 				200 {"attached_machine_id": "$again"}`,
 		},
+		answers("defaults of a service are not written into it", `"services": [{"internal_port": 8080, "protocol": "tcp"}]`,
+			`"services": [{"internal_port": 8080, "protocol": "tcp", "concurrency": "<absent>", "autostart": "<absent>", "autostop": "<absent>", "min_machines_running": "<absent>"}]`),
+		keeps("a service may have the protocol udp", `"services": [{"internal_port": 8080, "protocol": "udp", "ports": [{"port": 5353}]}]`),
+		refuses("the protocol of a service is tcp or udp", `"services": [{"internal_port": 8080, "protocol": "sctp"}]`, "config.services[0].protocol"),
+		keeps("pg_tls and edge_http are handlers", `"services": [{"internal_port": 5432, "ports": [{"port": 5432, "handlers": ["pg_tls"]}, {"port": 80, "handlers": ["edge_http"]}]}]`),
+		refuses("force_https needs the handler http", `"services": [{"internal_port": 8080, "ports": [{"port": 80, "force_https": true}]}]`, "config.services[0].ports[0].force_https"),
+		refuses("the versions of tls_options are TLSv1.2 and TLSv1.3", `"services": [{"internal_port": 8080, "ports": [{"port": 443, "handlers": ["tls"], "tls_options": {"versions": ["SSLv3"]}}]}]`, "config.services[0].ports[0].tls_options.versions"),
+		keeps("tls_options may have a certificate of its own", `"services": [{"internal_port": 8080, "ports": [{"port": 443, "handlers": ["tls"], "tls_options": {"default_self_signed": true, "versions": ["TLSv1.2", "TLSv1.3"]}}]}]`),
+		keeps("http_options may have timeouts and sessions", `"services": [{"internal_port": 8080, "ports": [{"port": 80, "handlers": ["http"],
+			"http_options": {"idle_timeout": 60, "headers_read_timeout": 10, "replay_cache": [{"path_prefix": "/", "ttl_seconds": 60, "type": "cookie", "name": "id"}]}}]}]`),
+		keeps("a header of answers may be a text, a list of texts or false", `"services": [{"internal_port": 8080, "ports": [{"port": 80, "handlers": ["http"],
+			"http_options": {"response": {"headers": {"x-a": "1", "x-b": ["1", "2"], "x-c": false}}}}]}]`),
+		refuses("the port of a service is a port", `"services": [{"internal_port": 8080, "ports": [{"port": 70000}]}]`, "config.services[0].ports[0].port"),
+		keeps("proxy_proto_options may be without a version, which is 1", `"services": [{"internal_port": 8080, "ports": [{"port": 8001, "handlers": ["proxy_proto"], "proxy_proto_options": {}}]}]`),
+		keeps("a service may have checks", `"services": [{"internal_port": 8080, "checks": [{"type": "http", "path": "/", "interval": "15s", "timeout": "2s"}]}]`),
+		keeps("a check may decide about requests", `"checks": {"alive": {"type": "tcp", "port": 8080, "kind": "readiness"}}`),
+		refuses("the kind of a check is informational or readiness", `"checks": {"alive": {"type": "tcp", "port": 8080, "kind": "sometimes"}}`, "config.checks.alive.kind"),
+		refuses("a check needs a type", `"checks": {"alive": {"port": 8080}}`, "config.checks.alive.type"),
+		refuses("the port of a check is a port", `"checks": {"alive": {"type": "tcp", "port": 70000}}`, "config.checks.alive.port"),
+		refuses("the interval of a check is not negative", `"checks": {"alive": {"type": "tcp", "port": 8080, "interval": -1}}`, "config.checks.alive.interval"),
+		refuses("the timeout of a check is not negative", `"checks": {"alive": {"type": "tcp", "port": 8080, "timeout": -1}}`, "config.checks.alive.timeout"),
+		refuses("the grace_period of a check is not negative", `"checks": {"alive": {"type": "tcp", "port": 8080, "grace_period": -1}}`, "config.checks.alive.grace_period"),
+		{
+			says: "a check has its name, and one of a service is named after service, type and port",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "checks": {"alive": {"type": "tcp", "port": 8080}},
+					"services": [{"internal_port": 8080, "checks": [{"type": "http", "path": "/"}]}]}, "skip_launch": true}
+				200 {"checks": ["<has>", {"name": "alive"}, {"name": "servicecheck-00-http-8080"}]}`,
+		},
+		answers("a mount says of its volume whether it is encrypted, whatever was sent", mount(`, "encrypted": false, "name": "another", "size_gb": 7`), `"mounts": [{"name": "data", "size_gb": 1, "encrypted": true}]`),
+		refuses("the path of a mount is not that of the root", `"mounts": [{"volume": "$volume.id", "path": "/"}]`, "config.mounts[0].path"),
+		refuses("size_gb_limit is not negative", mount(`, "extend_threshold_percent": 80, "add_size_gb": 1, "size_gb_limit": -1`), "config.mounts[0].size_gb_limit"),
+		refuses("add_size_gb is not negative", mount(`, "extend_threshold_percent": 80, "add_size_gb": -1`), "config.mounts[0].add_size_gb"),
+		{
+			says: "a mount follows the size of its volume",
+			with: mounted,
+			do: `GIVEN $prepared
+				PUT $volume/extend {"size_gb": 2}
+				200
+				UNTIL $prepared
+				200 {"config": {"mounts": [{"volume": "$volume.id", "size_gb": 2}]}}`,
+		},
+		{
+			says: "an update keeps the volume of a Machine",
+			with: mounted,
+			do: `UPDATE $machine
+				GET $volume
+				200 {"attached_machine_id": "$machine.id"}`,
+		},
+		{
+			says: "a volume cannot be given to a Machine by an update",
+			do: `POST $prepared {"config": {"image": "$image", "mounts": [{"volume": "$volume.id", "path": "/data"}]}}
+				400 {"error": "~config.mounts"}
+				GET $volume
+				200 {"attached_machine_id": null}`,
+		},
 	}
 }

@@ -1,6 +1,9 @@
 package spec_test
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // keeps is a row of a property of the config that is accepted, kept and answered as it was
 // sent.
@@ -29,6 +32,21 @@ func refuses(says, property, path string) row {
 func (r row) instead(differs string) row {
 	r.differs = differs
 	return r
+}
+
+// presets creates a Machine of each size.
+func presets() string {
+	var do strings.Builder
+	size := func(kind string, perCPU int, counts ...int) {
+		for _, n := range counts {
+			fmt.Fprintf(&do, `POST /v1/apps/$app/machines {"config": {"image": "$image", "size": "%s-%dx"}, "skip_launch": true}
+				200 {"config": {"guest": {"cpu_kind": "%s", "cpus": %d, "memory_mb": %d}}}
+				`, map[string]string{"shared": "shared-cpu", "performance": "performance"}[kind], n, kind, n, n*perCPU)
+		}
+	}
+	size("shared", 256, 1, 2, 4, 6, 8)
+	size("performance", 2048, 1, 2, 4, 6, 8, 10, 12, 14, 16)
+	return do.String()
 }
 
 func configRows() []row {
@@ -125,5 +143,90 @@ func configRows() []row {
 				POST $machine/exec {"command": ["env"]}
 				200 {"stdout": "!~LEFT|TAKEN"}`,
 		},
+		keeps("guest.persist_rootfs may be never", `"guest": {"persist_rootfs": "never"}`),
+		keeps("rootfs.persist is another place of persist_rootfs", `"rootfs": {"persist": "restart"}`),
+		refuses("guest may have a kind of GPU", `"guest": {"gpu_kind": "a10"}`, "config.guest.gpu_kind").
+			instead("a config with a kind of GPU is refused: sandboxes have no GPUs"),
+		refuses("size may be a preset with GPUs", `"size": "a10"`, "config.size").
+			instead("it is refused, as sandboxes have no GPUs"),
+		keeps("swap_size_mb may stand at the top of the config", `"swap_size_mb": 256`),
+		refuses("swap_size_mb is not negative", `"init": {"swap_size_mb": -1}`, "config.init.swap_size_mb"),
+		answers("stop_config's timeout may be a text", `"stop_config": {"timeout": "10s"}`, `"stop_config": {"timeout": "10s"}`),
+		keeps("files have a path and their content in base64, and secrets may be files", `"files": [{"guest_path": "/etc/a", "raw_value": "YQ==", "mode": 420}, {"guest_path": "/etc/b", "secret_name": "B"}]`),
+		refuses("the path of a file is absolute", `"files": [{"guest_path": "etc/a", "raw_value": "YQ=="}]`, "config.files[0].guest_path"),
+		refuses("the content of a file is base64", `"files": [{"guest_path": "/etc/a", "raw_value": "?"}]`, "config.files[0].raw_value"),
+		keeps("dns says what names a Machine has and asks", `"dns": {"skip_registration": true, "nameservers": ["fdaa::3"], "searches": ["internal"], "options": [{"name": "ndots", "value": "2"}]}`),
+		refuses("two statics have one url_prefix", `"statics": [{"guest_path": "/a", "url_prefix": "/static"}, {"guest_path": "/b", "url_prefix": "/static"}]`, "config.statics[1].url_prefix"),
+		refuses("a Machine has 10 statics at most", `"statics": [`+strings.Repeat(`{"guest_path": "/a", "url_prefix": "/a"}, `, 10)+`{"guest_path": "/a", "url_prefix": "/a"}]`, "config.statics"),
+		refuses("an environment has names without =", `"env": {"A=B": "1"}`, "config.env"),
+		refuses("metadata has no empty keys", `"metadata": {"": "1"}`, "config.metadata"),
+		refuses("the port of metrics is a port", `"metrics": {"port": 70000, "path": "/metrics"}`, "config.metrics.port"),
+		refuses("standbys is a list of ids", `"standbys": ["not-an-id"]`, "config.standbys"),
+		{
+			says: "each size that is documented has its CPUs and memory",
+			do:   presets(),
+		},
+		{
+			says:    "a standby is started when the hardware of the Machine that it stands by for fails",
+			differs: "it is not started by the platform, but can be by a user: a host that does not answer may still run the Machine, and only its owner knows whether two may run at once",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "standbys": ["$machine.id"]}}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait?state=stopped
+				200
+				DELETE $machine?force=true
+				200
+				GET $machine/wait?state=destroyed
+				200
+				GET /v1/apps/$app/machines/$id
+				200 {"state": "stopped"}
+				START /v1/apps/$app/machines/$id`,
+		},
+		{
+			says: "of several processes each has its own variables, and no secret of another",
+			with: `"processes": [{"exec": ["sleep", "1000"], "env": {"ONE": "1"}, "ignore_app_secrets": true, "secrets": [{"env_var": "TAKEN"}]},
+					{"exec": ["sleep", "1000"], "env": {"TWO": "2"}}]`,
+			do: `POST /v1/apps/$app/secrets {"values": {"TAKEN": "1", "LEFT": "2"}}
+				200
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?s)ONE=1.*TAKEN=1"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "!~LEFT|TWO"}`,
+		},
+		{
+			says: "a secret that a process names must exist when the Machine boots",
+			with: `"processes": [{"exec": ["sleep", "1000"], "secrets": [{"env_var": "MISSING"}]}]`,
+			do: `GET $created/wait?state=settled
+				200 {"state": "failed"}`,
+		},
+		{
+			says: "env_from takes the properties id, version, app_name, private_ip, region and image",
+			with: `"processes": [{"exec": ["sleep", "1000"], "env_from": [{"env_var": "A", "field_ref": "app_name"}, {"env_var": "B", "field_ref": "image"},
+					{"env_var": "C", "field_ref": "private_ip"}, {"env_var": "D", "field_ref": "region"}, {"env_var": "E", "field_ref": "version"}]}]`,
+			do: `GET $machine
+				200 {"private_ip": "<text as address>"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?ms)^A=$app$.*^B=registry.hangar.localhost/personal/web:1$.*^C=$address$.*^D=loc$.*^E=$machine.instance$"}`,
+		},
+		{
+			says: "secrets override env, and what a process says for itself both",
+			with: `"env": {"A": "config", "B": "config", "C": "config"}, "processes": [{"exec": ["sleep", "1000"], "env": {"C": "process"}}]`,
+			do: `POST /v1/apps/$app/secrets {"values": {"B": "secret", "C": "secret"}}
+				200
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?ms)^A=config$.*^B=secret$.*^C=process$"}`,
+		},
+		refuses("statics are an object", `"statics": {"guest_path": "/public", "url_prefix": "/static"}`, "config.statics").
+			instead("they are a list of such objects, as existing clients send them"),
+		keeps("guest.cpu_kind says how much of a CPU a Machine may use", `"guest": {"cpu_kind": "performance", "cpus": 1, "memory_mb": 256}`).
+			instead("it chooses the memory where none is given; every kind is scheduled alike"),
+		refuses("a Machine may have several containers", `"containers": [{"name": "one", "image": "$image"}, {"name": "two", "image": "$image"}]`, "config.containers").
+			instead("one at most, which stands for the Machine itself"),
+		refuses("containers may share volumes that last as long as their Machine", `"volumes": [{"name": "data", "temp_dir": {"storage_type": "disk"}}]`, "config.volumes").
+			instead("they are refused: a Machine has one container, whose root has the room"),
+		refuses("a Machine may have a cache drive", `"cache_drive": {"size_mb": 1024}`, "config.cache_drive").instead("it is refused, as there are none"),
+		refuses("a Machine may have a spot price", `"spot": {"max_price_fraction": 0.5}`, "config.spot").instead("it is refused, as there are no prices"),
+		refuses("restart.policy may be spot-price", `"restart": {"policy": "spot-price"}`, "config.restart.policy").instead("it is refused, as there are no prices"),
+		refuses("dns may forward names to other servers", `"dns": {"dns_forward_rules": [{"basename": "corp", "addr": "10.0.0.1:53"}]}`, "config.dns.dns_forward_rules").
+			instead("it is refused; `nameservers` replaces the platform's"),
 	}
 }

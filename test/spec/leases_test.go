@@ -228,6 +228,143 @@ func leaseRows() []row {
 				POST $machine2/lease {"ttl": 86401}
 				400 {"error": "~ttl"}`,
 		},
+		{
+			says: "ttl may stand in the query, without a body",
+			do: `POST $machine/lease?ttl=1100
+				201 {"data": {"expires_at": "<integer as long>"}}
+				POST $machine2/lease {"ttl": 100}
+				201 {"data": {"expires_at": "<integer as short>"}}`,
+			then: func(t *testing.T, x *exchange) {
+				if d := x.integer("long") - x.integer("short"); d < 970 || d > 1001 {
+					t.Errorf("a lease of 1100 s ends %d s after one of 100 s", d)
+				}
+			},
+		},
+		{
+			says: "a lease without a ttl lasts for 30 seconds",
+			do: `POST $machine/lease
+				201 {"data": {"expires_at": "<integer as short>"}}
+				POST $machine2/lease {"ttl": 1030}
+				201 {"data": {"expires_at": "<integer as long>"}}`,
+			then: func(t *testing.T, x *exchange) {
+				if d := x.integer("long") - x.integer("short"); d < 999 || d > 1030 {
+					t.Errorf("a lease of 1030 s ends %d s after one without a ttl", d)
+				}
+			},
+		},
+		{
+			says: "a lease has a nonce of 12 hexadecimal digits, an owner, a description and the Machine's version",
+			do: `POST $machine/lease {"ttl": 60}
+				201 {"status": "success", "data": {"nonce": "~^[0-9a-f]{12}$", "expires_at": "<positive>", "owner": "<text>", "description": "", "version": "$machine.instance"}}`,
+		},
+		{
+			says: "releasing a lease answers that it is ok",
+			do: `LEASE $machine
+				DELETE $machine/lease
+				> fly-machine-lease-nonce: $nonce
+				200 {"status": "success", "data": {"ok": true}}`,
+		},
+		{
+			says: "who may only read does not learn the nonce of a lease",
+			do: `POST /v1/tokens {"kind": "readonly", "org_slug": "personal"}
+				201 {"token": "<text as mine>"}
+				LEASE $machine
+				GET $machine/lease
+				> authorization: Bearer $mine
+				200 {"data": {"nonce": "!~$nonce", "expires_at": "<positive>"}}`,
+		},
+		{
+			says: "the refusal of a leased Machine says who holds the lease, and until when",
+			do: `LEASE $stopped
+				POST $stopped/start
+				409 {"error": "~lease currently held by .+, expires at \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ"}`,
+		},
+		{
+			says: "a lease cannot be lengthened with a wrong nonce",
+			do: `LEASE $machine
+				POST $machine/lease {"ttl": 600}
+				> platform-machine-lease-nonce: 000000000000
+				409 {"error": "~lease currently held by"}`,
+		},
+		{
+			says: "the lease of an App's Machine does not keep the App from being deleted",
+			do: `LEASE $machine
+				DELETE /v1/apps/$app
+				202
+				GET $machine
+				404`,
+		},
+		{
+			says: "a Machine that ends by itself ends under a lease, too",
+			with: `"restart": {"policy": "no"}`,
+			do: `LEASE $machine
+				POST $machine/signal {"signal": "SIGKILL"}
+				200
+				GET $machine/wait?state=stopped
+				200
+				GET $machine/lease
+				200 {"data": {"nonce": "$nonce"}}`,
+		},
+		{
+			says: "a Machine that is destroyed under its lease is not leased any more",
+			do: `LEASE $stopped
+				DELETE $stopped
+				> platform-machine-lease-nonce: $nonce
+				200
+				GET $stopped/wait?state=destroyed
+				200
+				GET $stopped/lease
+				404`,
+		},
+		{
+			says: "ttl is a number",
+			do: `POST $machine/lease {"ttl": "long"}
+				400 {"error": "~ttl"}
+				POST $machine/lease?ttl=long
+				400 {"error": "~ttl"}
+				GET $machine/lease
+				404`,
+		},
+		{
+			says: "an update with the lease_ttl of its holder lengthens the lease",
+			do: `LEASE $stopped
+				POST $stopped {"config": {"image": "$image"}, "lease_ttl": 600}
+				> platform-machine-lease-nonce: $nonce
+				200 {"nonce": "$nonce"}`,
+		},
+		{
+			says: "the verbs of the platform itself need no nonce: a Machine under a lease is restarted by its policy",
+			with: `"restart": {"policy": "always"}, "env": {"HANGAR_FAKE_EXIT": "0@500ms"}`,
+			do: `LEASE $created
+				UNTIL $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"restarting": true}}}]}
+				GET $created/lease
+				200 {"data": {"nonce": "$nonce"}}`,
+		},
+		{
+			says: "all metadata of a leased Machine is changed without the nonce",
+			do: `LEASE $prepared
+				PUT $prepared/metadata {"metadata": {"a": "1", "b": "1"}}
+				204
+				PATCH $prepared/metadata {"metadata": {"a": "2"}}
+				204
+				DELETE $prepared/metadata/b
+				204
+				GET $prepared/metadata
+				200 {"a": "2", "b": "<absent>"}`,
+		},
+		{
+			says: "a Machine that is destroyed cannot be leased",
+			do: `POST $destroyed/lease {"ttl": 60}
+				412 {"error": "<text>"}`,
+		},
+		{
+			says: "a stopped and a suspended Machine can be leased",
+			do: `LEASE $stopped
+				LEASE $suspended
+				POST $suspended/start
+				409`,
+		},
 	}
 	for verb, request := range map[string]string{
 		"start":    "POST $stopped/start",

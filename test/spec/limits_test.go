@@ -108,5 +108,58 @@ func limitRows() []row {
 			differs: "they are not, unless the operator wants it (`--rate-limits`), because deployments of existing clients come in faster bursts",
 			do:      strings.Repeat("GET $machine\n200\n", 20),
 		},
+		{
+			says: "a body has 1 MiB at most",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "more": "` + strings.Repeat("a", 1<<20) + `"}
+				413 {"error": "<text>"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "an unknown property of an App is refused, as it may be a misspelt one",
+			do: `POST /v1/apps {"app_name": "$new", "org_slug": "personal", "other_network": "apart"}
+				400 {"error": "~other_network"}
+				GET /v1/apps/$new
+				404`,
+		},
+		{
+			says: "an answer says its class and its reason in words for programs",
+			do: `POST /v1/apps {"app_name": "$app", "org_slug": "personal"}
+				422 {"error": "~Name has already been taken", "status": "name_taken", "code": "invalid"}
+				GET /v1/apps/$new
+				404 {"error": "~app not found", "code": "not_found"}`,
+		},
+		{
+			says: "paths have no slash at their end, and their case counts",
+			do: `GET /v1/Apps
+				404
+				GET /V1/apps
+				404`,
+		},
+		{
+			says:    "the memory of a Machine that runs can be limited",
+			differs: "it cannot: there is no path for it, and a Machine has the memory of its config",
+			do: `GET $machine/memory
+				404 {"error": "<text>"}`,
+		},
+		{
+			says: "an organization has as many Apps, Machines and volumes as its quotas say",
+			do: `PATCH /v1/orgs/$org/quotas {"limits": {"apps": 1, "machines": 1, "volumes": 1}}
+				200 {"quotas": ["<has>", {"key": "apps", "limit": 1, "used": 0}]}
+				POST /v1/apps {"app_name": "$new-one", "org_slug": "$org"}
+				201
+				POST /v1/apps {"app_name": "$new-two", "org_slug": "$org"}
+				403 {"error": "~apps", "status": "quota", "code": "exhausted"}
+				POST /v1/apps/$new-one/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}, "skip_launch": true}
+				200
+				POST /v1/apps/$new-one/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}, "skip_launch": true}
+				403 {"error": "~machines", "status": "quota"}
+				POST /v1/apps/$new-one/volumes {"name": "data", "size_gb": 1}
+				200
+				POST /v1/apps/$new-one/volumes {"name": "data", "size_gb": 1}
+				403 {"error": "~volumes", "status": "quota"}
+				DELETE /v1/apps/$new-one
+				202`,
+		},
 	}
 }

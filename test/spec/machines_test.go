@@ -117,7 +117,8 @@ func machineRows() []row {
 				200 {"region": "loc"}`,
 		},
 		{
-			says: "without a region the platform chooses one",
+			says:    "without a region a Machine is placed near its caller's connection to the network",
+			differs: "it is placed in the region of the server that receives the request, as distances to callers are not measured",
 			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true}
 				200 {"region": "loc"}`,
 		},
@@ -309,6 +310,224 @@ func machineRows() []row {
 				200 {"state": "failed"}
 				GET /v1/apps/$app/machines/$id
 				200 {"state": "failed", "image_ref": {"registry": "127.0.0.1:1", "repository": "some/image", "tag": "tag"}}`,
+		},
+		{
+			says: "a Machine's id is of 14 hexadecimal digits, its version a ULID under two names",
+			do: `GET $prepared
+				200 {"id": "~^[0-9a-f]{14}$", "instance_id": "~^[0-9A-HJKMNP-TV-Z]{26}$", "version": "$prepared.instance"}`,
+		},
+		{
+			says: "a Machine whose host answers has the host_status ok and its whole config",
+			do: `GET $prepared
+				200 {"host_status": "ok", "incomplete_config": null, "config": {"guest": {}, "init": {}}}`,
+		},
+		{
+			says: "created_at and updated_at are in UTC and whole seconds",
+			do: `GET $prepared
+				200 {"created_at": "~^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$", "updated_at": "~^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$"}`,
+		},
+		{
+			says: "creating a Machine answers before it has booted",
+			with: `"env": {"HANGAR_FAKE_START_DELAY": "500ms"}`,
+			do: `POST /v1/apps/$app/machines {"config": $config}
+				200 {"state": "created"}`,
+		},
+		{
+			says: "a name that is made up is two words and a number",
+			do: `GET $prepared
+				200 {"name": "~^[a-z]+-[a-z]+-\\d+$"}`,
+		},
+		{
+			says: "image_ref has the labels of the image",
+			do: `GET $prepared
+				200 {"image_ref": {"labels": {}}}`,
+		},
+		{
+			says: "an event has an id, a type, a status, a source and its time in milliseconds, the newest first",
+			do: `STOP $machine
+				UNTIL $machine/events?limit=50
+				200 ["<has>", {"id": "<text>", "type": "launch", "status": "created", "source": "user", "timestamp": "<positive>"},
+					{"type": "start", "status": "starting"}, {"type": "exit", "status": "stopped", "source": "flyd"}, {"type": "stop", "status": "stopping", "source": "user"}]`,
+			then: newestFirst,
+		},
+		{
+			says: "an exit says what ended the Machine, and when",
+			with: `"restart": {"policy": "no"}, "init": {"exec": ["sh", "-c", "exit 7"]}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"events": ["<has>", {"type": "exit", "request": {
+					"exit_event": {"exit_code": 7, "guest_exit_code": 7, "guest_signal": -1, "signal": -1, "oom_killed": false, "requested_stop": false, "restarting": false, "exited_at": "<time>"},
+					"MonitorEvent": {"exit_event": {"exit_code": 7, "exited_at": "<time>"}}}}]}`,
+		},
+		{
+			says: "a Machine that ran out of memory says so",
+			with: `"restart": {"policy": "no"}, "env": {"HANGAR_FAKE_EXIT": "oom@10ms"}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"oom_killed": true}}}]}`,
+		},
+		{
+			says: "the events of a Machine are listed, as many as are asked for and 50 at most",
+			do: `GET $machine/events?limit=1
+				200 [{"type": "start", "status": "started"}]
+				GET $machine/events?limit=51
+				400 {"error": "~limit"}`,
+		},
+		{
+			says: "a list can be filtered by states",
+			do: `GIVEN $prepared
+				GIVEN $machine
+				UNTIL /v1/apps/$app/machines?state=started
+				200 [{"id": "$machine.id"}]
+				UNTIL /v1/apps/$app/machines?state=started,stopped
+				200 ["<has>", {"id": "$machine.id"}, {"id": "$prepared.id"}]
+				GET /v1/apps/$app/machines?state=nonsense
+				400 {"error": "~state"}`,
+		},
+		{
+			says: "a summary leaves out config, checks and events",
+			do: `GIVEN $prepared
+				GET /v1/apps/$app/machines?summary=true
+				200 [{"id": "$prepared.id", "name": "$prepared.name", "state": "stopped", "config": "<absent>", "checks": "<absent>", "events": "<absent>"}]`,
+		},
+		{
+			says: "include_deleted is true or false",
+			do: `GET /v1/apps/$app/machines?include_deleted=maybe
+				400 {"error": "~include_deleted"}`,
+		},
+		{
+			says: "the Machines of an organization are listed over all its Apps",
+			do: `POST /v1/apps/$app2/machines {"config": {"image": "$image"}, "skip_launch": true}
+				200 {"id": "<text as other>"}
+				GIVEN $prepared
+				UNTIL /v1/orgs/personal/machines
+				200 {"machines": ["<has>", {"id": "$prepared.id", "app_name": "$app"}, {"id": "$other", "app_name": "$app2", "config": {"guest": {"cpus": 1}}}], "next_cursor": "", "last_updated_at": "<text>"}
+				GET /v1/orgs/$org/machines
+				200 {"machines": []}`,
+		},
+		{
+			says: "with a list of regions the first that there is is taken",
+			do: `POST /v1/apps/$app/machines {"region": "zzz,loc", "config": {"image": "$image"}, "skip_launch": true}
+				200 {"region": "loc"}
+				POST /v1/apps/$app/machines {"region": "any", "config": {"image": "$image"}, "skip_launch": true}
+				200 {"region": "loc"}`,
+		},
+		{
+			says: "properties of a creation that nobody knows are ignored",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "something_new": true}
+				200 {"something_new": "<absent>"}`,
+		},
+		{
+			says: "the secrets of the App are as new as min_secrets_version says",
+			do: `POST /v1/apps/$app/secrets {"values": {"A": "1"}}
+				200 {"version": "<integer as version>"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "min_secrets_version": $version}
+				200
+				POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "min_secrets_version": 1000}
+				412 {"error": "~secrets"}`,
+		},
+		{
+			says: "with skip_secrets a Machine has no secrets of its App",
+			do: `POST /v1/apps/$app/secrets {"values": {"A_SECRET": "1"}}
+				200
+				POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_secrets": true}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait
+				200
+				POST /v1/apps/$app/machines/$id/exec {"command": ["env"]}
+				200 {"stdout": "!~A_SECRET"}`,
+		},
+		{
+			says: "a Machine finds the platform's variables in its environment, under both spellings",
+			with: `"metadata": {"fly_process_group": "web"}, "env": {"FLY_APP_NAME": "mine"}`,
+			do: `GET $machine
+				200 {"private_ip": "<text as address>"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?m)^FLY_ALLOC_ID=$machine.id$"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?ms)^FLY_APP_NAME=$app$.*^FLY_IMAGE_REF=registry.hangar.localhost/personal/web:1$.*^FLY_MACHINE_ID=$machine.id$.*^FLY_MACHINE_VERSION=$machine.instance$"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?ms)^FLY_PRIVATE_IP=$address$.*^FLY_PROCESS_GROUP=web$.*^FLY_REGION=loc$.*^FLY_VM_MEMORY_MB=256$"}
+				POST $machine/exec {"command": ["env"]}
+				200 {"stdout": "~(?m)^PLATFORM_MACHINE_ID=$machine.id$"}`,
+		},
+		{
+			says: "lease_ttl is a number of seconds, a day at most",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "lease_ttl": -1}
+				400 {"error": "~lease_ttl"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "lease_ttl": 86401}
+				400 {"error": "~lease_ttl"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "a config with services may be created, and is answered",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080}]}, "skip_launch": true}
+				200 {"config": {"services": [{"internal_port": 8080}]}}`,
+		},
+		{
+			says: "the region of a Machine is one, of three letters",
+			do: `GET $prepared
+				200 {"region": "~^[a-z]{3}$"}`,
+		},
+		{
+			says: "a creation that is refused attaches no volume and leases nothing",
+			do: `GIVEN $prepared
+				POST /v1/apps/$app/machines {"name": "$prepared.name", "lease_ttl": 60, "config": {"image": "$image", ` + mounted + `}}
+				409
+				GET $volume
+				200 {"attached_machine_id": null}
+				GET $prepared/lease
+				404`,
+		},
+		{
+			says: "an image that is not in the registry is refused",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "registry.hangar.localhost/personal/none:1"}}
+				400 {"error": "~failed to get manifest"}
+				GET /v1/apps/$app/machines
+				200 []`,
+		},
+		{
+			says: "a Machine has its address and its version until it is updated",
+			do: `GET $machine
+				200 {"private_ip": "<text as address>"}
+				STOP $machine
+				START $machine
+				SUSPEND $machine
+				START $machine
+				GET $machine
+				200 {"private_ip": "$address", "instance_id": "$machine.instance"}`,
+		},
+		{
+			says: "a name and a region that are empty count as left out",
+			do: `POST /v1/apps/$app/machines {"name": "", "region": "", "config": {"image": "$image"}, "skip_launch": true}
+				200 {"name": "<text>", "region": "loc"}`,
+		},
+		{
+			says: "a Machine may be created from an image by its tag, whose digest it then has",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "registry.hangar.localhost/personal/web:1"}, "skip_launch": true}
+				200 {"id": "<text as id>", "config": {"image": "registry.hangar.localhost/personal/web:1"}}
+				GET /v1/apps/$app/machines/$id/wait?state=stopped
+				200
+				GET /v1/apps/$app/machines/$id
+				200 {"image_ref": {"tag": "1", "digest": "~^sha256:[0-9a-f]{64}$"}}`,
+		},
+		{
+			says: "a list by metadata and one with deleted Machines go together",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "metadata": {"role": "front"}}, "skip_launch": true}
+				200 {"id": "<text as front>"}
+				GET /v1/apps/$app/machines/$front/wait?state=stopped
+				200
+				DELETE /v1/apps/$app/machines/$front
+				200
+				GET /v1/apps/$app/machines/$front/wait?state=destroyed
+				200
+				UNTIL /v1/apps/$app/machines?metadata.role=front&include_deleted=true
+				200 [{"id": "$front", "state": "destroyed"}]
+				GET /v1/apps/$app/machines?metadata.role=front
+				200 []`,
 		},
 	}
 }

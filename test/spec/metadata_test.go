@@ -109,5 +109,43 @@ func metadataRows() []row {
 			do: `POST $destroyed/metadata/role {"value": "front"}
 				412`,
 		},
+		{
+			says: "one key of the metadata can be got",
+			with: `"metadata": {"role": "front"}`,
+			do: `GET $prepared/metadata/role
+				200 {"value": "front"}`,
+		},
+		{
+			says: "PUT replaces all metadata",
+			with: `"metadata": {"role": "front", "zone": "a"}`,
+			do: `PUT $prepared/metadata {"metadata": {"other": "1"}}
+				204
+				GET $prepared/metadata
+				200 {"other": "1", "role": "<absent>", "zone": "<absent>"}`,
+		},
+		{
+			says: "PATCH changes the keys that it names, and null or an empty text removes one",
+			with: `"metadata": {"a": "1", "b": "1", "c": "1", "d": "1"}`,
+			do: `PATCH $prepared/metadata {"metadata": {"a": "2", "b": null, "c": ""}}
+				204
+				GET $prepared/metadata
+				200 {"a": "2", "b": "<absent>", "c": "<absent>", "d": "1"}`,
+		},
+		{
+			says: "a change of metadata may be of the newest version alone",
+			do: `PATCH $prepared/metadata {"metadata": {"a": "1"}, "machine_version": "$prepared.instance"}
+				204
+				PATCH $prepared/metadata {"metadata": {"a": "2"}, "machine_version": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+				412
+				GET $prepared/metadata
+				200 {"a": "1"}`,
+		},
+		{
+			says: "metadata of the platform's clients can be set",
+			do: `POST $prepared/metadata/fly_process_group {"value": "web"}
+				204
+				GET $prepared/metadata
+				200 {"fly_process_group": "web"}`,
+		},
 	}
 }

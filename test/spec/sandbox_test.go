@@ -1,245 +1,7 @@
 package spec_test
 
-// web runs a Machine with a service of the row's App, which has a public address; the service has
-// more properties, and the port 80 or what else is said. $id is its id.
-func web(service string) string {
-	return `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
-		200
-		POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + service + `}]}}
-		200 {"id": "<text as id>"}
-		GET /v1/apps/$app/machines/$id/wait
-		200
-		`
-}
-
-const plain = `"ports": [{"port": 80, "handlers": ["http"]}]`
-
 func sandboxRows() []row {
 	return []row{
-		{
-			says: "an App with an address answers under its name below the platform's domain",
-			do: web(plain) + `UNTIL http://$app.hangar.localhost/
-				200 ~^$id\n$`,
-		},
-		{
-			says: "an App without an address is closed to the internet",
-			do: web(plain) + `UNTIL http://$app.hangar.localhost/
-				200
-				DELETE /v1/apps/$app/ip_assignments/127.0.0.1
-				204
-				UNTIL http://$app.hangar.localhost/
-				404`,
-		},
-		{
-			says: "a Machine without services is closed to the internet",
-			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
-				200
-				GIVEN $machine
-				GET http://$app.hangar.localhost/
-				404 ~no service`,
-		},
-		{
-			says: "with the handlers tls and http a port serves HTTPS",
-			do: web(`"ports": [{"port": 443, "handlers": ["tls", "http"]}]`) + `UNTIL https://$app.hangar.localhost/
-				200 ~^$id\n$`,
-		},
-		{
-			says: "force_https redirects from HTTP to HTTPS",
-			do: web(`"ports": [{"port": 80, "handlers": ["http"], "force_https": true}, {"port": 443, "handlers": ["tls", "http"]}]`) + `UNTIL http://$app.hangar.localhost/a?b=c
-				301
-				< location: ~^https://$app.hangar.localhost(:\d+)?/a\?b=c$`,
-		},
-		{
-			says: "an answer has the platform's headers",
-			do: web(plain) + `UNTIL http://$app.hangar.localhost/
-				200
-				< server: hangar
-				< via: ~hangar
-				< platform-request-id: ~.+
-				< platform-cache-status: MISS`,
-		},
-		{
-			says: "a pristine answer has none of the platform's headers",
-			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"pristine": true}}}]`) + `UNTIL http://$app.hangar.localhost/
-				200 ~^$id
-				< server:
-				< via:
-				< fly-request-id:
-				< platform-request-id:
-				< platform-cache-status:`,
-		},
-		{
-			says: "headers of http_options are set on answers",
-			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"response": {"headers": {"x-spec": "yes"}}}}]`) + `UNTIL http://$app.hangar.localhost/
-				200
-				< x-spec: yes`,
-		},
-		{
-			says: "compress compresses answers",
-			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"compress": true}}]`) + `UNTIL http://$app.hangar.localhost/
-				200
-				EXEC /v1/apps/$app/machines/$id ["sh", "-c", "echo aaaaaaaaaa >/www/a.txt; for i in 1 2 3 4 5 6 7 8 9; do cat /www/a.txt /www/a.txt >/www/b.txt; cat /www/b.txt >/www/a.txt; done"]
-				UNTIL http://$app.hangar.localhost/a.txt
-				> accept-encoding: gzip
-				200
-				< content-encoding: gzip`,
-		},
-		{
-			says: "without compress answers are as the Machine sends them",
-			do: web(plain) + `UNTIL http://$app.hangar.localhost/
-				> accept-encoding: gzip
-				200
-				< content-encoding:`,
-		},
-		{
-			says: "with autostart a stopped Machine is started by a request",
-			do: web(`"autostart": true, `+plain) + `STOP /v1/apps/$app/machines/$id {"timeout": "1"}
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$id
-				GET /v1/apps/$app/machines/$id
-				200 {"state": "started", "events": ["<has>", {"type": "start", "source": "proxy"}]}`,
-		},
-		{
-			says: "with autostart a suspended Machine is resumed by a request",
-			do: web(`"autostart": true, `+plain) + `SUSPEND /v1/apps/$app/machines/$id
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$id
-				GET /v1/apps/$app/machines/$id
-				200 {"state": "started"}`,
-		},
-		{
-			says: "with autostop stop an idle Machine is stopped",
-			do: web(`"autostart": true, "autostop": "stop", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=stopped
-				200
-				GET /v1/apps/$app/machines/$id
-				200 {"events": ["<has>", {"type": "stop", "source": "proxy"}]}`,
-		},
-		{
-			says: "with autostop suspend an idle Machine is suspended",
-			do: web(`"autostart": true, "autostop": "suspend", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=suspended
-				200`,
-		},
-		{
-			says: "with autostop suspend an idle Machine that cannot be suspended is stopped",
-			with: `"init": {"swap_size_mb": 256},
-					"services": [{"internal_port": 8080, "autostart": true, "autostop": "suspend", ` + plain + `}]`,
-			do: `GET $created/wait?state=stopped
-				200`,
-		},
-		{
-			says: "with autostop off an idle Machine goes on",
-			do: web(`"autostart": true, "autostop": "off", `+plain) + `GET /v1/apps/$app/machines/$id/wait?state=stopped&timeout=4
-				408`,
-		},
-		{
-			says: "min_machines_running keeps as many Machines from being stopped for being idle",
-			do: web(`"autostart": true, "autostop": "stop", "min_machines_running": 1, `+plain) + `
-				POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, "autostart": true, "autostop": "stop", "min_machines_running": 1, ` + plain + `}]}}
-				200
-				UNTIL /v1/apps/$app/machines
-				200 ["<has>", {"state": "stopped"}, {"state": "started", "id": "<text as kept>"}]
-				GET /v1/apps/$app/machines/$kept/wait?state=stopped&timeout=4
-				408`,
-		},
-		{
-			says: "a service without an HTTP handler passes bytes of an address of the App's own",
-			with: `"services": [{"internal_port": 8080, "ports": [{"port": 7001}, {"port": 7002, "handlers": ["tcp"]}]}]`,
-			do: `POST /v1/apps/$app/ip_assignments {"type": "v4"}
-				200 {"ip": "<text as address>", "shared": false}
-				GIVEN $machine
-				UNTIL http://$address:7001/
-				200 ~^$machine.id
-				< via:
-				UNTIL http://$address:7002/
-				200 ~^$machine.id`,
-		},
-		{
-			says: "a range of ports is served",
-			with: `"services": [{"internal_port": 8080, "ports": [{"start_port": 7100, "end_port": 7102}]}]`,
-			do: `POST /v1/apps/$app/ip_assignments {"type": "v4"}
-				200 {"ip": "<text as address>"}
-				GIVEN $machine
-				UNTIL http://$address:7100/
-				200 ~^$machine.id
-				UNTIL http://$address:7102/
-				200 ~^$machine.id`,
-		},
-		{
-			says: "a Machine has another App answer by a header of its answer",
-			do: web(plain) + `POST /v1/apps/$app2/machines {"config": {"image": "$image", "env": {"OTHER": "$app"}, "services": [{"internal_port": 8080, ` + plain + `}],
-					"init": {"exec": ["sh", "-c", "while :; do printf 'HTTP/1.1 200 OK\\r\\nplatform-replay: app='$OTHER'\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n' | nc -l -p 8080; done"]}}}
-				200 {"id": "<text as other>"}
-				POST /v1/apps/$app2/ip_assignments {"type": "shared_v4"}
-				200
-				GET /v1/apps/$app2/machines/$other/wait
-				200
-				UNTIL http://$app2.hangar.localhost/
-				200 ~^$id`,
-		},
-		{
-			says: "a cordoned Machine gets no requests, and gets them again when it is uncordoned",
-			do: web(plain) + `UNTIL http://$app.hangar.localhost/
-				200
-				POST /v1/apps/$app/machines/$id/cordon
-				200
-				UNTIL http://$app.hangar.localhost/
-				503
-				POST /v1/apps/$app/machines/$id/uncordon
-				200
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$id`,
-		},
-		{
-			says: "several Machines with the same config share the requests",
-			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, ` + plain + `}]}}
-				200 {"id": "<text as other>"}
-				GET /v1/apps/$app/machines/$other/wait
-				200
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$id
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$other
-				UNTIL http://$app.hangar.localhost/
-				200 ~^$id`,
-		},
-		{
-			says: "with mixed configs requests go to the Machines whose service has the port",
-			do: web(plain) + `POST /v1/apps/$app/machines {"config": {"image": "$image", "services": [{"internal_port": 8080, "ports": [{"port": 443, "handlers": ["tls", "http"]}]}]}}
-				200 {"id": "<text as other>"}
-				GET /v1/apps/$app/machines/$other/wait
-				200
-				UNTIL https://$app.hangar.localhost/
-				200 ~^$other
-				GET http://$app.hangar.localhost/
-				200 ~^$id
-				GET http://$app.hangar.localhost/
-				200 ~^$id
-				GET http://$app.hangar.localhost/
-				200 ~^$id
-				GET https://$app.hangar.localhost/
-				200 ~^$other`,
-		},
-		{
-			says: "files of statics are served without the program",
-			with: `"files": [{"guest_path": "/public/page.txt", "raw_value": "c3RhdGlj"}],
-					"statics": [{"guest_path": "/public", "url_prefix": "/static"}], "services": [{"internal_port": 8080, ` + plain + `}]`,
-			do: `POST /v1/apps/$app/ip_assignments {"type": "shared_v4"}
-				200
-				GIVEN $machine
-				UNTIL http://$app.hangar.localhost/static/page.txt
-				200 ~^static$`,
-		},
-		{
-			says: "a check that passes, and one that does not, are in the Machine's checks",
-			with: `"checks": {
-					"good": {"type": "http", "port": 8080, "path": "/", "interval": 1000000000},
-					"open": {"type": "tcp", "port": 8080, "interval": 1000000000},
-					"bad": {"type": "http", "port": 8080, "path": "/nothing", "interval": 1000000000},
-					"closed": {"type": "tcp", "port": 81, "interval": 1000000000}}`,
-			do: `UNTIL $created
-				200 {"checks": ["<has>", {"name": "good", "status": "passing"}, {"name": "open", "status": "passing"},
-					{"name": "bad", "status": "critical", "output": "~404"}, {"name": "closed", "status": "critical", "output": "~refused"}]}`,
-		},
 		{
 			says: "a Machine is reachable in its network at its id below vm, the App and internal",
 			do: `POST $machine/exec {"command": ["call", "GET", "http://$machine2.id.vm.$app.internal:8080/"]}
@@ -356,6 +118,169 @@ func sandboxRows() []row {
 				200 {"stdout": "by cmd\n"}
 				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
 				200 {"stdout": "by exec\n"}`,
+		},
+		{
+			says: "a volume that is fuller than its threshold is extended, up to its limit",
+			with: `"mounts": [{"volume": "$volume.id", "path": "/data", "extend_threshold_percent": 1, "add_size_gb": 5, "size_gb_limit": 2}]`,
+			do: `EXEC $machine ["sh", "-c", "printf %1048576d 0 >/data/a; for i in 1 2 3 4 5; do cat /data/a /data/a >/data/b; cat /data/b >/data/a; done"]
+				UNTIL $volume
+				200 {"size_gb": 2}`,
+		},
+		{
+			says: "init.cmd alone overrides what the image says, and init.entrypoint alone comes before it",
+			with: `"init": {"cmd": ["sh", "-c", "echo by cmd >/said; sleep 1000"]}`,
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"entrypoint": ["sh", "-c", "echo $0 $1 >/said; sleep 1000"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "by cmd\n"}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "sh -c\n"}`,
+		},
+		{
+			says: "with init.tty the program has a terminal, and without it none",
+			with: `"init": {"tty": true, "exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "~^yes\n"}
+				POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}}}
+				200 {"id": "<text as other>"}
+				GET /v1/apps/$app/machines/$other/wait
+				200
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "no\n"}`,
+		},
+		{
+			says: "a process runs as its user",
+			with: `"processes": [{"exec": ["sh", "-c", "cat /proc/self/status >/tmp/said; sleep 1000"], "user": "1000"}]`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /tmp/said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "~Uid:\\s+1000\\s"}`,
+		},
+		{
+			says: "a process may be of an entrypoint and its arguments",
+			with: `"processes": [{"entrypoint": ["sh", "-c"], "cmd": ["echo $A >/said; sleep 1000"], "env": {"A": "mine"}}, {"exec": ["sleep", "1000"]}]`,
+			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				200 {"stdout": "mine\n"}`,
+		},
+		{
+			says: "a Machine that does not run has no name in its network",
+			do: `STOP $machine2 {"timeout": "1"}
+				POST $machine/exec {"command": ["call", "GET", "http://$machine2.id.vm.$app.internal:8080/"]}
+				200 {"exit_code": 1, "stderr": "~no such host"}`,
+		},
+		{
+			says: "the Machines of an App have a name together, and one by their process group",
+			with: `"metadata": {"fly_process_group": "web"}`,
+			do: `GIVEN $machine2
+				POST $machine/exec {"command": ["call", "GET", "http://$app.internal:8080/"]}
+				200 {"stdout": "~^200 ($machine.id|$machine2.id)\n"}
+				POST $machine/exec {"command": ["call", "GET", "http://web.process.$app.internal:8080/"]}
+				200 {"stdout": "~^200 ($machine.id|$machine2.id)\n"}`,
+		},
+		{
+			says: "a Machine sets its metadata over its local socket, and no other's",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/apps/$app/machines/$machine.id/metadata/role", "{\"value\":\"primary\"}"]}
+				200 {"stdout": "~^204 "}
+				GET $machine/metadata
+				200 {"role": "primary"}
+				POST $machine/exec {"command": ["call", "POST", "http://local/v1/apps/$app/machines/$machine2.id/metadata/role", "{\"value\":\"primary\"}"]}
+				200 {"stdout": "~^404 "}`,
+		},
+		{
+			says: "the programs of a Machine and what they listen on are listed",
+			do: `UNTIL $machine/ps
+				200 ["<has>", {"pid": "<positive>", "command": "~httpd", "listen_sockets": [{"proto": "tcp", "address": "~:8080$"}]}]`,
+		},
+		{
+			says: "metrics of a Machine's own are queried with the labels of the platform, whatever it says itself",
+			with: `"files": [{"guest_path": "/www/metrics", "raw_value": "IyBUWVBFIHNwZWNfbWV0cmljIGdhdWdlCnNwZWNfbWV0cmlje21pbmU9InllcyIsYXBwPSJmb3JnZWQifSA3Cg=="}], "metrics": {"port": 8080, "path": "/metrics"}`,
+			do: `GIVEN $machine
+				UNTIL /prometheus/personal/api/v1/query?query=spec_metric%7Bapp%3D%22$app%22%7D
+				200 {"status": "success", "data": {"result": [{"metric": {"app": "$app", "region": "loc", "host": "~^[0-9a-f]{4}$", "instance": "$machine.id", "mine": "yes"}, "value": ["<any>", "7"]}]}}`,
+		},
+		{
+			says: "a Machine gets an identity token over its local socket without a body",
+			do: `POST $machine/exec {"command": ["call", "POST", "http://local/v1/tokens/oidc"]}
+				200 {"stdout": "~^200 [\\w-]+\\.[\\w-]+\\.[\\w-]+$"}`,
+		},
+		{
+			says: "a suspended Machine goes on where it was",
+			with: `"init": {"exec": ["sh", "-c", "echo boot >>/boots; i=0; while :; do i=$((i+1)); echo ${i} >>/count; sleep 0.05; done"]}`,
+			do: `EXEC $machine ["sh", "-c", "until [ -s /count ]; do sleep 0.05; done"]
+				SUSPEND $machine
+				POST $machine/start
+				200 {"previous_state": "suspended"}
+				GET $machine/wait
+				200
+				EXEC $machine ["sh", "-c", "until [ $(tail -n 1 /count) -gt 20 ]; do sleep 0.05; done"]
+				POST $machine/exec {"command": ["sh", "-c", "sort -n /count | uniq -d; head -n 1 /count; cat /boots"]}
+				200 {"stdout": "1\nboot\n"}`,
+		},
+		{
+			says: "a Machine that was stopped while it was suspended boots again",
+			with: `"guest": {"persist_rootfs": "restart"}, "init": {"exec": ["sh", "-c", "echo boot >>/boots; sleep 1000"]}`,
+			do: `EXEC $machine ["sh", "-c", "until [ -s /boots ]; do sleep 0.05; done"]
+				SUSPEND $machine
+				STOP $machine
+				START $machine
+				EXEC $machine ["sh", "-c", "until [ $(cat /boots | wc -l) = 2 ]; do sleep 0.05; done"]`,
+		},
+		{
+			says: "the program gets the signal of a stop, and may end in its own way",
+			with: `"restart": {"policy": "no"}, "init": {"exec": ["sh", "-c", "trap 'exit 7' INT; trap 'exit 8' TERM; echo >/ready; while :; do sleep 0.05; done"]}`,
+			do: `EXEC $machine ["sh", "-c", "until [ -e /ready ]; do sleep 0.05; done"]
+				STOP $machine
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 7, "guest_signal": -1, "requested_stop": true}}}]}
+				EXEC $machine2 ["sh", "-c", "until [ -e /ready ]; do sleep 0.05; done"]
+				STOP $machine2 {"signal": "SIGTERM"}
+				GET $machine2
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 8, "requested_stop": true}}}]}`,
+		},
+		{
+			says: "a program that goes on after the signal is killed when the timeout has passed",
+			with: `"init": {"exec": ["sh", "-c", "trap '' INT; echo >/ready; while :; do sleep 0.05; done"]}`,
+			do: `EXEC $machine ["sh", "-c", "until [ -e /ready ]; do sleep 0.05; done"]
+				STOP $machine {"timeout": "1"}
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 9, "requested_stop": true}}}]}`,
+		},
+		{
+			says: "when one of a Machine's processes ends the others end, too",
+			with: `"restart": {"policy": "no"}, "processes": [{"exec": ["sleep", "1000"]}, {"exec": ["sh", "-c", "sleep 0.2"]}]`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 0, "requested_stop": false}}}]}`,
+		},
+		{
+			says: "a Machine sees its memory",
+			with: `"guest": {"memory_mb": 512}`,
+			do: `POST $machine/exec {"command": ["cat", "/proc/meminfo"]}
+				200 {"stdout": "~MemTotal: +524288 kB"}`,
+		},
+		{
+			says:    "swap_size_mb is swap that the Machine sees",
+			differs: "programs see none; where the server has swap, as much of the Machine may be swapped out beyond its memory",
+			with:    `"init": {"swap_size_mb": 256}`,
+			do: `POST $machine/exec {"command": ["cat", "/proc/meminfo"]}
+				200 {"stdout": "~SwapTotal: +0 kB"}`,
+		},
+		{
+			says:    "a Machine sees as many CPUs as it has",
+			differs: "programs see at least two; the CPUs of the config are a quota of processor time",
+			with:    `"guest": {"cpus": 1, "memory_mb": 256}`,
+			do: `POST $machine/exec {"command": ["nproc"]}
+				200 {"stdout": "2\n"}`,
+		},
+		{
+			says: "a Machine and its volume have the series of the platform, with its labels",
+			with: mounted,
+			do: `GIVEN $machine
+				UNTIL /prometheus/personal/api/v1/query?query=platform_instance_up%7Bapp%3D%22$app%22%7D
+				200 {"data": {"result": [{"metric": {"app": "$app", "region": "loc", "host": "~^[0-9a-f]{4}$", "instance": "$machine.id"}, "value": ["<any>", "1"]}]}}
+				UNTIL /prometheus/personal/api/v1/query?query=platform_volume_size_bytes%7Bapp%3D%22$app%22%7D
+				200 {"data": {"result": [{"metric": {"id": "$volume.id", "instance": "<absent>"}, "value": ["<any>", "~^[1-9]"]}]}}`,
 		},
 	}
 }

@@ -98,5 +98,44 @@ func snapshotRows() []row {
 				POST /v1/apps/$new-one/volumes {"name": "restored", "snapshot_id": "$snap"}
 				404`,
 		},
+		{
+			says: "a backup names the App of its volume",
+			do: `POST $volume/snapshots
+				200 {"Msg": {"backup": {"app_id": "<text>", "volume_id": "$volume.id"}}}`,
+		},
+		{
+			says: "a snapshot has its status and the size of its volume",
+			do: snapshot + `GET $volume/snapshots
+				200 [{"status": "created", "volume_size": 1073741824}]`,
+		},
+		{
+			says: "a volume of a snapshot is not smaller",
+			do: `PUT $volume/extend {"size_gb": 2}
+				200
+				` + snapshot + `POST /v1/apps/$app/volumes {"name": "restored", "snapshot_id": "$snap", "size_gb": 1}
+				400 {"error": "~size_gb"}`,
+		},
+		{
+			says: "restoring leaves the volume and its snapshots as they are",
+			do: snapshot + `POST /v1/apps/$app/volumes {"name": "restored", "snapshot_id": "$snap"}
+				200 {"id": "<text as restored>"}
+				UNTIL /v1/apps/$app/volumes/$restored
+				200 {"state": "created", "attached_machine_id": null}
+				GET $volume
+				200 {"state": "created", "size_gb": 1}
+				GET /v1/apps/$app/volumes/$restored/snapshots
+				200 []`,
+		},
+		{
+			says: "a volume cannot be of a snapshot and of another volume",
+			do: snapshot + `POST /v1/apps/$app/volumes {"name": "restored", "snapshot_id": "$snap", "source_volume_id": "$volume.id"}
+				400 {"error": "<text>"}`,
+		},
+		{
+			says: "an attached volume can be snapshotted",
+			with: mounted,
+			do: `GIVEN $machine
+				` + snapshot,
+		},
 	}
 }

@@ -58,9 +58,11 @@ func chapters() []chapter {
 		{title: "Metadata", rows: metadataRows()},
 		{title: "Volumes", rows: volumeRows()},
 		{title: "Snapshots", rows: snapshotRows()},
+		{title: "Secrets, addresses and places", rows: secretRows()},
 		{title: "Tokens", rows: tokenRows()},
 		{title: "Limits and errors", rows: limitRows()},
-		{title: "Services and sandboxes", rows: sandboxRows(), sandbox: true},
+		{title: "Services", rows: serviceRows(), sandbox: true},
+		{title: "Sandboxes", rows: sandboxRows(), sandbox: true},
 	}
 }
 
@@ -183,7 +185,7 @@ func newWorld(t *testing.T, sandbox bool) *world {
 		o.Args = append(o.Args, "--quota", key+"=unlimited")
 	}
 	d := daemon.Start(t, o)
-	root := daemon.Busybox(t, "sh", "sleep", "cat", "httpd", "mkdir", "ls", "false", "nc", "df", "tail", "printf")
+	root := daemon.Busybox(t, "sh", "sleep", "cat", "httpd", "mkdir", "ls", "false", "nc", "df", "tail", "printf", "nproc", "wc", "sort", "uniq", "head")
 	if sandbox {
 		if err := gobuild.Build(t.Context(), filepath.Join(root, "bin", "call"), "./call"); err != nil {
 			t.Fatal(err)

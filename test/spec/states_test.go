@@ -1,5 +1,8 @@
 package spec_test
 
+// stubborn is the config of a Machine that takes a minute to stop.
+const stubborn = `"env": {"HANGAR_FAKE_STOP": "ignore"}, "stop_config": {"timeout": 60000000000}`
+
 func stateRows() []row {
 	return []row{
 		{
@@ -310,6 +313,279 @@ func stateRows() []row {
 				200
 				UNTIL $machine
 				200 {"state": "started", "instance_id": "$machine.instance", "events": ["<has>", {"type": "restart"}]}`,
+		},
+		{
+			says: "a Machine without a restart policy that fails is restarted, and says how often",
+			with: `"env": {"HANGAR_FAKE_EXIT": "7@100ms"}`,
+			do: `UNTIL $created
+				200 {"events": ["<has>", {"type": "exit", "request": {"restart_count": 1, "exit_event": {"exit_code": 7, "restarting": true}}}]}`,
+		},
+		{
+			says: "with the policy on-failure a Machine that completes is not restarted",
+			with: `"restart": {"policy": "on-failure", "max_retries": 5}, "init": {"exec": ["sh", "-c", "exit 0"]}`,
+			do: `GET $created/wait?state=stopped
+				200
+				GET $created
+				200 {"state": "stopped", "events": ["<lacks>", {"type": "exit", "request": {"exit_event": {"restarting": true}}}]}`,
+		},
+		{
+			says: "with the policy always a stop is a stop",
+			with: `"restart": {"policy": "always"}`,
+			do: `STOP $machine
+				GET $machine
+				200 {"state": "stopped", "events": ["<has>", {"type": "exit", "request": {"exit_event": {"requested_stop": true, "restarting": false}}}]}`,
+		},
+		{
+			says: "with auto_destroy a Machine that fails is deleted, too",
+			with: `"auto_destroy": true, "restart": {"policy": "no"}, "init": {"exec": ["sh", "-c", "exit 7"]}`,
+			do: `GET $created/wait?state=destroyed
+				200
+				GET $created
+				200 {"state": "destroyed", "events": ["<has>", {"type": "exit", "request": {"exit_event": {"exit_code": 7}}}]}`,
+		},
+		{
+			says: "persist_rootfs always keeps files over a restart",
+			with: `"guest": {"persist_rootfs": "always"}`,
+			do: `EXEC $machine ["write", "/kept", "by this boot"]
+				STOP $machine
+				START $machine
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "~by this boot"}`,
+		},
+		{
+			says: "persist_rootfs never resets files",
+			with: `"guest": {"persist_rootfs": "never"}`,
+			do: `EXEC $machine ["write", "/kept", "by this boot"]
+				STOP $machine
+				START $machine
+				POST $machine/exec {"command": ["cat", "/kept"]}
+				200 {"stdout": "", "stderr": "~not exist"}`,
+		},
+		{
+			says: "a Machine may be suspended again after it was resumed, and resumes from the newer snapshot",
+			do: `EXEC $machine ["incr"]
+				SUSPEND $machine
+				START $machine
+				EXEC $machine ["incr"]
+				SUSPEND $machine
+				START $machine
+				POST $machine/exec {"command": ["memory"]}
+				200 {"stdout": "~^2"}`,
+		},
+		{
+			says: "a resume makes no new version",
+			do: `START $suspended
+				GET $suspended
+				200 {"instance_id": "$suspended.instance"}`,
+		},
+		{
+			says: "stopping a suspended Machine keeps its version, and it can be started again",
+			do: `STOP $suspended
+				START $suspended
+				GET $suspended
+				200 {"state": "started", "instance_id": "$suspended.instance"}`,
+		},
+		{
+			says: "a Machine with swap at the top of its config cannot be suspended",
+			with: `"swap_size_mb": 256`,
+			do: `POST $machine/suspend
+				412 {"error": "~swap"}`,
+		},
+		{
+			says: "a Machine whose suspend fails says why and goes on",
+			with: `"env": {"HANGAR_FAKE_SUSPEND_ERROR": "no room"}`,
+			do: `POST $machine/suspend
+				200
+				UNTIL $machine
+				200 {"state": "started", "events": ["<has>", {"type": "suspend", "status": "started", "request": {"error": "~no room"}}]}`,
+		},
+		{
+			says: "a Machine that failed can be deleted without force",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait?state=failed
+				200
+				DELETE /v1/apps/$app/machines/$id
+				200 {"ok": true}
+				GET /v1/apps/$app/machines/$id/wait?state=destroyed
+				200`,
+		},
+		{
+			says: "a Machine that failed can be updated, and started then",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait?state=failed
+				200
+				POST /v1/apps/$app/machines/$id {"config": {"image": "$image"}}
+				200 {"instance_id": "<text as version>"}
+				UNTIL /v1/apps/$app/machines/$id
+				200 {"instance_id": "$version", "image_ref": {"digest": "~^sha256:"}}
+				GET /v1/apps/$app/machines/$id/wait?state=settled&instance_id=$version
+				200
+				START /v1/apps/$app/machines/$id`,
+		},
+		{
+			says: "kill is another name of force",
+			do: `DELETE $machine?kill=true
+				200 {"ok": true}
+				GET $machine/wait?state=destroyed
+				200`,
+		},
+		{
+			says: "deleting a Machine that is deleted changes nothing",
+			do: `DELETE $destroyed
+				200 {"ok": true}
+				GET $destroyed
+				200 {"state": "destroyed"}`,
+		},
+		{
+			says: "the answer to a start says that the Machine has not moved",
+			do: `POST $stopped/start
+				200 {"previous_state": "stopped", "migrated": false, "new_host": ""}`,
+		},
+		{
+			says: "signal and timeout of a stop may be what existing clients send",
+			do: `POST $machine/stop {"id": "$machine.id", "signal": "SIGTERM", "timeout": "0s"}
+				200 {"ok": true}
+				GET $machine/wait?state=stopped
+				200
+				GET $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 15}}}]}`,
+		},
+		{
+			says:    "the signal of a stop is an object",
+			differs: "it is a text such as `SIGTERM`, or a number, as existing clients send it; an object is refused",
+			do: `POST $machine/stop {"signal": {"name": "SIGTERM"}}
+				400 {"error": "~signal"}
+				GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "the timeout of a stop is not longer than 300 seconds",
+			do: `POST $machine/stop {"timeout": "301"}
+				400 {"error": "~timeout"}
+				GET $machine
+				200 {"state": "started"}`,
+		},
+		{
+			says: "a restart sends its signal, and kills when its timeout has passed",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
+			do: `POST $machine/restart?signal=SIGTERM&timeout=1s
+				200 {"ok": true}
+				UNTIL $machine
+				200 {"state": "started", "events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 9, "requested_stop": true}}}]}`,
+		},
+		{
+			says: "a stopped Machine is started by a restart",
+			do: `POST $stopped/restart
+				200 {"ok": true}
+				GET $stopped/wait?state=started
+				200`,
+		},
+		{
+			says: "a signal is sent by its name or its number",
+			do: `POST $machine/signal {"signal": "SIGUSR1"}
+				200 {"ok": true}
+				UNTIL $machine
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 10, "requested_stop": false}}}]}
+				POST $machine2/signal {"signal": 9}
+				200 {"ok": true}
+				UNTIL $machine2
+				200 {"events": ["<has>", {"type": "exit", "request": {"exit_event": {"guest_signal": 9, "requested_stop": false}}}]}`,
+		},
+		{
+			says: "a Machine that does not run gets no signals and executes no commands",
+			do: `POST $stopped/signal {"signal": "SIGTERM"}
+				412 {"error": "~machine not running"}
+				POST $stopped/exec {"command": ["true"]}
+				412 {"error": "~machine not running"}
+				GET $stopped/ps
+				412 {"error": "~machine not running"}`,
+		},
+		{
+			says: "a command that fails is answered 200 and its exit code",
+			do: `POST $machine/exec {"command": ["false"]}
+				200 {"exit_code": 1, "exit_signal": "<integer>", "stdout": "", "stderr": "<any>"}`,
+		},
+		{
+			says: "a command may be one text, and have input",
+			do: `POST $machine/exec {"cmd": "echo one two"}
+				200 {"exit_code": 0, "stdout": "~one two"}
+				POST $machine/exec {"command": ["cat"], "stdin": "given"}
+				200 {"stdout": "given"}
+				POST $machine/exec {}
+				400 {"error": "~command"}`,
+		},
+		{
+			says: "an update while another one is carried out is refused",
+			with: stubborn,
+			do: `POST $machine {"config": {"image": "$image"}}
+				200 {"state": "replacing"}
+				POST $machine {"config": $config}
+				409 {"error": "~update"}`,
+		},
+		{
+			says: "a Machine is not started while it is updated",
+			with: stubborn,
+			do: `POST $machine {"config": {"image": "$image"}}
+				200 {"state": "replacing"}
+				POST $machine/start
+				412 {"error": "~getting replaced", "status": "wrong_state"}`,
+		},
+		{
+			says: "a Machine that starts is starting, and is not suspended",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "env": {"HANGAR_FAKE_START_DELAY": "1m"}}}
+				200 {"id": "<text as id>"}
+				UNTIL /v1/apps/$app/machines/$id
+				200 {"state": "starting"}
+				POST /v1/apps/$app/machines/$id/suspend
+				412 {"error": "~starting"}`,
+		},
+		{
+			says: "a Machine that is stopped is stopping until it has ended, and neither started nor deleted without force",
+			with: stubborn,
+			do: `POST $machine/stop
+				200 {"ok": true}
+				GET $machine
+				200 {"state": "stopping"}
+				POST $machine/start
+				412 {"error": "~still active"}
+				DELETE $machine
+				412 {"error": "<text>"}`,
+		},
+		{
+			says: "a Machine that is suspended is suspending until its snapshot is taken",
+			with: `"env": {"HANGAR_FAKE_SUSPEND_DELAY": "1m"}`,
+			do: `POST $machine/suspend
+				200 {"ok": true}
+				GET $machine
+				200 {"state": "suspending"}`,
+		},
+		{
+			says: "a cordoned Machine may be cordoned again",
+			do: `POST $stopped/cordon
+				200
+				POST $stopped/cordon
+				200 {"ok": true}
+				GET $stopped
+				200 {"cordoned": true}`,
+		},
+		{
+			says: "a command has as many seconds as its timeout says",
+			do: `POST $machine/exec {"command": ["sleep", "1000"], "timeout": 1}
+				408 {"error": "<text>"}`,
+		},
+		{
+			says: "the timeout of a stop may be a number of seconds, or of nanoseconds when it is large",
+			with: `"env": {"HANGAR_FAKE_STOP": "ignore"}`,
+			do: `POST $machine/stop {"timeout": 1}
+				200
+				GET $machine/wait?state=stopped
+				200
+				POST $machine2/stop {"timeout": 1000000000}
+				200
+				GET $machine2/wait?state=stopped
+				200`,
 		},
 	}
 }

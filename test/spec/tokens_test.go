@@ -172,5 +172,138 @@ func tokenRows() []row {
 				POST $machine/oidc_token
 				200 jwt {"machine_version": "$version", "machine_id": "$machine.id"}`,
 		},
+		{
+			says: "the scheme may be that of existing clients",
+			do: `GET /v1/apps/$app
+				> authorization: FlyV1 $token
+				200`,
+		},
+		{
+			says: "of several tokens with commas between them one suffices",
+			do: `POST /v1/tokens {"kind": "org", "org_slug": "$org"}
+				201 {"token": "<text as other>"}
+				GET /v1/apps/$app
+				> authorization: FlyV1 $other,$token
+				200`,
+		},
+		{
+			says: "the text of a token is answered once, and no list has it",
+			do: `POST /v1/tokens {"kind": "org", "org_slug": "$org", "name": "of this row"}
+				201 {"id": "<text as id>", "token": "<text>"}
+				GET /v1/tokens?org_slug=$org
+				200 {"tokens": [{"id": "$id", "name": "of this row", "kind": "org", "token": "<absent>"}]}`,
+		},
+		{
+			says: "a token says what it is for",
+			do: `POST /v1/tokens {"kind": "org", "org_slug": "$org"}
+				201 {"id": "<text as id>", "token": "<text as mine>"}
+				GET /v1/tokens/current
+				> authorization: Bearer $mine
+				200 {"tokens": [{"token_id": "$id", "org_slug": "$org"}]}`,
+		},
+		{
+			says: "a token of an organization does not make others for another one",
+			do: `POST /v1/tokens {"kind": "org", "org_slug": "$org"}
+				201 {"token": "<text as mine>"}
+				POST /v1/tokens {"kind": "org", "org_slug": "personal"}
+				> authorization: Bearer $mine
+				404`,
+		},
+		{
+			says: "the kind of a token is one that there is",
+			do: `POST /v1/tokens {"kind": "royal", "org_slug": "$org"}
+				400 {"error": "~kind"}`,
+		},
+		{
+			says: "a read-only token changes no volumes, metadata, leases or secrets",
+			do: `POST /v1/tokens {"kind": "readonly", "org_slug": "personal"}
+				201 {"token": "<text as mine>"}
+				GET $volume
+				> authorization: PlatformV1 $mine
+				200
+				PUT $volume {"snapshot_retention": 7}
+				> authorization: PlatformV1 $mine
+				403
+				POST $prepared/metadata/role {"value": "front"}
+				> authorization: PlatformV1 $mine
+				403
+				POST $prepared/lease {"ttl": 60}
+				> authorization: PlatformV1 $mine
+				403
+				POST /v1/apps/$app/secrets {"values": {"A": "1"}}
+				> authorization: PlatformV1 $mine
+				403
+				POST $prepared/exec {"command": ["true"]}
+				> authorization: PlatformV1 $mine
+				403`,
+		},
+		{
+			says: "the API of metrics takes the tokens of both schemes, of its organization alone",
+			do: `GIVEN $machine
+				POST /v1/tokens {"kind": "readonly", "org_slug": "personal"}
+				201 {"token": "<text as mine>"}
+				GET /prometheus/personal/api/v1/labels
+				> authorization: PlatformV1 $mine
+				200 {"status": "success"}
+				GET /prometheus/personal/api/v1/query?query=up
+				> authorization: Bearer $mine
+				200 {"status": "success"}
+				POST /v1/tokens {"kind": "readonly", "org_slug": "$org"}
+				201 {"token": "<text as other>"}
+				GET /prometheus/personal/api/v1/labels
+				> authorization: Bearer $other
+				404`,
+		},
+		{
+			says: "remote read of metrics is not supported",
+			do: `POST /prometheus/personal/api/v1/read
+				404`,
+		},
+		{
+			says: "an identity token is plain text",
+			do: `POST $machine/oidc_token {"aud": "a"}
+				200 jwt {"aud": "a"}
+				< content-type: ~^text/plain`,
+		},
+		{
+			says: "third parties verify an identity token by the keys of its issuer",
+			do: `POST $machine/oidc_token
+				200 jwt {"iss": "<text as issuer>"}
+				GET $issuer/.well-known/openid-configuration
+				200 {"jwks_uri": "<text as keys>", "response_types_supported": ["<has>"], "subject_types_supported": ["<has>"]}`,
+			then: verifies,
+		},
+		{
+			says: "the audience of an identity token is the organization unless it is given",
+			do: `POST $machine/oidc_token
+				200 jwt {"aud": "~^https://.*/personal$"}`,
+		},
+		{
+			says: "aud is a text",
+			do: `POST $machine/oidc_token {"aud": 7}
+				400 {"error": "~aud"}`,
+		},
+		{
+			says: "an identity token has the image of its Machine, by name and digest",
+			do: `GET $machine
+				200 {"image_ref": {"digest": "<text as digest>"}}
+				POST $machine/oidc_token
+				200 jwt {"image": "~personal/web", "image_digest": "$digest"}`,
+		},
+		{
+			says: "the app_id and org_id of an identity token are the numbers of the App and its organization",
+			do: `GET /v1/apps/$app
+				200 {"internal_numeric_id": "<integer as number>", "organization": {"internal_numeric_id": "<integer as org>"}}
+				POST $machine/oidc_token
+				200 jwt {"app_id": "$number", "org_id": "$org"}`,
+		},
+		{
+			says: "a token is not valid any more when its time has passed",
+			do: `POST /v1/apps/$app/deploy_token {"expiry": "1s"}
+				200 {"token": "<text as mine>"}
+				UNTIL /v1/apps/$app
+				> authorization: Bearer $mine
+				401 {"error": "<text>"}`,
+		},
 	}
 }

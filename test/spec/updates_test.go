@@ -169,5 +169,78 @@ func updateRows() []row {
 				POST $machine/exec {"command": ["cat", "/kept"]}
 				200 {"stdout": "~before"}`,
 		},
+		{
+			says: "an update keeps the Machine's address, its region and when it was created",
+			do: `GET $stopped
+				200 {"private_ip": "<text as address>", "created_at": "<text as made>"}
+				POST $stopped {"config": {"image": "$image"}}
+				200 {"private_ip": "$address", "created_at": "$made", "region": "loc"}`,
+		},
+		{
+			says: "an update is logged in the events",
+			do: `UPDATE $machine
+				GET $machine
+				200 {"events": ["<has>", {"type": "update", "source": "user"}, {"type": "launch", "status": "created"}]}`,
+		},
+		{
+			says: "an update with a new image deploys it",
+			do: `POST $stopped {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"image_ref": {"repository": "some/image", "tag": "tag"}, "instance_id": "<not $stopped.instance>"}`,
+		},
+		{
+			says: "an update may say the region that the Machine has",
+			do: `POST $stopped {"region": "loc", "config": {"image": "$image"}}
+				200 {"region": "loc"}`,
+		},
+		{
+			says:    "lsvd of an update asks for log-structured virtual disks",
+			differs: "it is refused, as there are none; false is accepted",
+			do: `POST $stopped {"config": {"image": "$image"}, "lsvd": true}
+				400 {"error": "~lsvd"}
+				POST $stopped {"config": {"image": "$image"}, "lsvd": false}
+				200`,
+		},
+		{
+			says: "with skip_service_registration an update cordons the Machine",
+			do: `POST $stopped {"config": {"image": "$image"}, "skip_service_registration": true}
+				200 {"cordoned": true}`,
+		},
+		{
+			says: "a cordoned Machine stays cordoned over an update and a start",
+			do: `POST $stopped/cordon
+				200
+				POST $stopped {"config": {"image": "$image"}}
+				200 {"instance_id": "<text as version>"}
+				GET $stopped/wait?state=stopped&instance_id=$version
+				200
+				START $stopped
+				GET $stopped
+				200 {"cordoned": true}`,
+		},
+		{
+			says: "an update without lease_ttl answers no nonce",
+			do: `POST $stopped {"config": {"image": "$image"}}
+				200 {"nonce": "<absent>"}`,
+		},
+		{
+			says: "what was sent back as it was read changes nothing but the version",
+			with: `"size": "shared-cpu-2x", "stop_config": {"timeout": 10000000000}, "services": [{"internal_port": 8080, "autostop": "stop"}], "something_new": [1]`,
+			do: `POST $stopped {"config": {"image": "$image", "guest": {"cpu_kind": "shared", "cpus": 2, "memory_mb": 512}, "init": {}, "stop_config": {"timeout": "10s"}, "services": [{"internal_port": 8080, "autostop": true}], "something_new": [1]}}
+				200 {"config": {"guest": {"cpus": 2, "memory_mb": 512}, "stop_config": {"timeout": "10s"}, "services": [{"internal_port": 8080, "autostop": true}], "something_new": [1]}}`,
+		},
+		{
+			says: "an update whose image is not in the registry leaves the Machine as it is",
+			do: `POST $machine {"config": {"image": "registry.hangar.localhost/personal/none:1"}}
+				400 {"error": "~failed to get manifest"}
+				GET $machine
+				200 {"state": "started", "instance_id": "$machine.instance", "config": {"image": "$image"}}`,
+		},
+		{
+			says: "a suspended Machine is stopped after an update",
+			do: `POST $suspended {"config": {"image": "$image"}}
+				200 {"instance_id": "<text as version>"}
+				GET $suspended/wait?state=settled&instance_id=$version
+				200 {"state": "stopped"}`,
+		},
 	}
 }

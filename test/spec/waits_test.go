@@ -118,5 +118,40 @@ func waitRows() []row {
 				GET $machine/wait?state=stopped&from_event_id=$before
 				200 {"state": "stopped"}`,
 		},
+		{
+			says: "version is another name of instance_id",
+			do: `GET $machine/wait?version=$machine.instance
+				200 {"version": "$machine.instance"}`,
+		},
+		{
+			says: "a wait for settled ends with any state in which a Machine stays",
+			do: `GET $stopped/wait?state=settled
+				200 {"state": "stopped"}
+				GET $suspended/wait?state=settled
+				200 {"state": "suspended"}
+				GET $destroyed/wait?state=settled
+				200 {"state": "destroyed"}`,
+		},
+		{
+			says: "a wait may be for failed",
+			do: `POST /v1/apps/$app/machines {"config": {"image": "127.0.0.1:1/some/image:tag"}}
+				200 {"id": "<text as id>"}
+				GET /v1/apps/$app/machines/$id/wait?state=failed
+				200 {"state": "failed"}
+				GET /v1/apps/$app/machines/$id/wait?state=started
+				400 {"status": "out_of_reach"}`,
+		},
+		{
+			says: "a wait for a version that was replaced ends with a newer one",
+			do: `UPDATE $machine
+				GET $machine/wait?state=started&instance_id=$machine.instance
+				200 {"version": "$version"}`,
+		},
+		{
+			says: "a wait without a timeout is answered as soon as the state is reached",
+			with: `"env": {"HANGAR_FAKE_START_DELAY": "300ms"}`,
+			do: `GET $created/wait
+				200 {"ok": true, "event_id": "<text>", "state": "started", "version": "$created.instance"}`,
+		},
 	}
 }

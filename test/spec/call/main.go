@@ -2,6 +2,8 @@
 // Machines.
 //
 //	call METHOD URL [BODY]   print the status and the body of the answer
+//	call serve               answer with the version of HTTP: at port 8080 without TLS, at 8443 with
+//	                         a certificate that nobody trusts
 //
 // The host "local" is the Machine's local socket. A server that refuses connections, or whose
 // name is not known, may not be there yet, and is asked again for some seconds.
@@ -9,10 +11,16 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -23,8 +31,11 @@ import (
 
 func main() {
 	log.SetFlags(0)
+	if len(os.Args) == 2 && os.Args[1] == "serve" {
+		log.Fatal(serve())
+	}
 	if len(os.Args) < 3 {
-		log.Fatal("usage: call METHOD URL [BODY]")
+		log.Fatal("usage: call METHOD URL [BODY], or call serve")
 	}
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	client := http.Client{Timeout: 25 * time.Second, Transport: &http.Transport{
@@ -46,6 +57,38 @@ func main() {
 			log.Fatal(err)
 		}
 	}
+}
+
+func serve() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"machine.example"}, NotAfter: time.Now().Add(24 * time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := http.Server{
+		Protocols: &protocols,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}},
+		Handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Proto) }),
+	}
+	failed := make(chan error, 2)
+	for addr, listen := range map[string]func(net.Listener) error{
+		":8080": server.Serve,
+		":8443": func(l net.Listener) error { return server.ServeTLS(l, "", "") },
+	} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		go func() { failed <- listen(l) }()
+	}
+	return <-failed
 }
 
 func call(client *http.Client, method, url, body string) error {
