@@ -50,10 +50,7 @@ func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef
 	if !m.State.HasIdentity() {
 		return "", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "machine not running, currently %s", m.State)
 	}
-	app, _, err := i.tenants.AnyApp(ctx, ref.App)
-	if err == nil && app.ID != ref.AppID {
-		err = hangar.AppNotFound()
-	}
+	app, err := i.tenants.AppOf(ctx, ref.App, ref.AppID)
 	if err != nil {
 		return "", err
 	}

@@ -118,10 +118,7 @@ func (m *Machines) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in 
 		if err := hangar.CheckLeaseTTL(in.LeaseTTL); err != nil {
 			return nil, err
 		}
-		app, _, err := m.tenants.AnyApp(ctx, ref.App)
-		if err == nil && app.ID != ref.AppID {
-			err = hangar.AppNotFound()
-		}
+		app, err := m.tenants.AppOf(ctx, ref.App, ref.AppID)
 		if err != nil {
 			return nil, err
 		}

@@ -247,7 +247,7 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 		if now.Volume.SizeGB == sizeGB && now.Volume.State.Usable() {
 			return now, nil // no change is no fault: clients repeat a call whose answer is lost
 		}
-		app, _, err := v.tenants.AnyApp(ctx, ref.App)
+		app, err := v.tenants.AppOf(ctx, ref.App, ref.AppID)
 		if err != nil {
 			return nil, err
 		}

@@ -48,6 +48,16 @@ func (d *Directory) AnyApp(ctx context.Context, name hangar.AppName) (AppRecord,
 	return rec, item, state.HangarError(err)
 }
 
+// AppOf returns the App that has both a name and an id, without a check of access. The name may
+// have changed hands since it was resolved.
+func (d *Directory) AppOf(ctx context.Context, name hangar.AppName, id hangar.AppID) (AppRecord, error) {
+	rec, _, err := d.AnyApp(ctx, name)
+	if err == nil && rec.ID != id {
+		err = hangar.AppNotFound()
+	}
+	return rec, err
+}
+
 // AppIf returns the App of ref to whom may allows what they want of it, or of the
 // Machine that ref names.
 func (d *Directory) AppIf(ctx context.Context, ref hangar.MachineRef, may Permission) (AppRecord, state.Item, error) {

@@ -66,6 +66,12 @@ func TestMembersFindWhatTheyMay(t *testing.T) {
 	if _, _, err := dir.AppFor(reader, hangar.ActionRead, hangar.MachineRef{App: "web", AppID: "a0"}); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
 		t.Errorf("found by another id: %v", err)
 	}
+	if rec, err := dir.AppOf(t.Context(), "web", "a1"); err != nil || rec.OrgID != "o1" {
+		t.Errorf("found %+v, %v", rec, err)
+	}
+	if _, err := dir.AppOf(t.Context(), "web", "a0"); hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
+		t.Errorf("found by another id: %v", err)
+	}
 	if _, err := tenants.Caller(as(t)); hangar.CodeOf(err) != hangar.CodeForbidden {
 		t.Errorf("who is allowed nothing passes: %v", err)
 	}
