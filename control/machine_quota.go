@@ -25,6 +25,7 @@ func (r reservation) Counted() (hangar.OrgID, hangar.Quotas) { return r.OrgID, r
 // be, and what its organization uses with it, see ledger.Revise.
 func (r *Rows) recount(ctx context.Context, ref hangar.MachineRef, org *tenants.OrgRecord, change func(*reservation) bool) error {
 	return ledger.Revise(ctx, r.ledger, state.ReservationKey(ref), org, func(held reservation) (*reservation, bool) {
+		held.Updates = maps.Clone(held.Updates) // records are shared
 		changed := change(&held)
 		return &held, changed
 	})
