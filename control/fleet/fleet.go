@@ -76,7 +76,7 @@ type Config struct {
 	// Room asks a host what it has left; nil: hosts cannot be asked.
 	Room func(ctx context.Context, host hangar.HostID) (hangar.HostRoom, error)
 	TTL  time.Duration // of leases; 0: DefaultTTL
-	// DeadAfter is how long a host is suspect before it is dead; 0: DefaultDeadAfter.
+	// DeadAfter is how long another host sees that a host is suspect before it is dead; 0: DefaultDeadAfter.
 	DeadAfter time.Duration
 	Log       *slog.Logger
 	Now       func() time.Time
@@ -107,7 +107,7 @@ type record struct {
 	hangar.Host
 	Key      []byte    `json:"key,omitempty"` // SHA-256 of the public key with which it has joined; empty: it was the first
 	JoinedAt time.Time `json:"joined_at"`
-	Since    time.Time `json:"since,omitzero"` // when it became suspect
+	Since    time.Time `json:"since,omitzero"` // when it became suspect, by the clock of who recorded that
 	// Removing says that its removal has begun, after which it does not come back.
 	Removing bool `json:"removing,omitempty"`
 }
@@ -168,8 +168,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	}()
+	suspects := map[hangar.HostID]sighting{}
 	for pause.For(ctx, tendEvery) == nil {
-		switch err := f.tend(ctx); {
+		switch err := f.tend(ctx, suspects); {
 		case errors.Is(err, ErrRemoved): // after hold has looked
 			cancel(err)
 		case err != nil && ctx.Err() == nil:
@@ -201,8 +202,15 @@ func (f *Fleet) hold(ctx context.Context) error {
 	}
 }
 
-// tend records since when hosts are suspect, and which of them are dead.
-func (f *Fleet) tend(ctx context.Context) error {
+// sighting is when this host has first seen a record that says that a host is suspect. It is by the clock
+// of this host alone: those of others may be set differently.
+type sighting struct {
+	revision state.Revision
+	at       time.Time
+}
+
+// tend records since when hosts are suspect, and which of them are dead, and updates suspects.
+func (f *Fleet) tend(ctx context.Context, suspects map[hangar.HostID]sighting) error {
 	hosts, err := f.read(ctx)
 	if err != nil {
 		return err
@@ -214,16 +222,20 @@ func (f *Fleet) tend(ctx context.Context) error {
 			return err
 		}
 	}
-	now := f.cfg.Now().UTC().Truncate(time.Second)
+	now := f.cfg.Now()
 	for id, h := range hosts {
 		next := h.record
+		if before, ok := suspects[id]; !ok || before.revision != h.item.Revision {
+			suspects[id] = sighting{h.item.Revision, now}
+		}
 		switch {
 		case id == f.cfg.Self.ID || h.lives:
+			delete(suspects, id)
 			continue
 		case h.stored == hangar.HostAlive || h.Since.IsZero():
-			next.State, next.Since = hangar.HostSuspect, now
+			next.State, next.Since = hangar.HostSuspect, now.UTC().Truncate(time.Second)
 			f.cfg.Log.Warn("a host is not heard of", "host", id)
-		case h.stored == hangar.HostSuspect && now.Sub(h.Since) >= f.cfg.DeadAfter:
+		case h.stored == hangar.HostSuspect && now.Sub(suspects[id].at) >= f.cfg.DeadAfter:
 			next.State = hangar.HostDead
 			f.cfg.Log.Error("a host is dead", "host", id, "since", h.Since)
 		default:
@@ -238,6 +250,7 @@ func (f *Fleet) tend(ctx context.Context) error {
 			return state.HangarError(err)
 		}
 	}
+	maps.DeleteFunc(suspects, func(id hangar.HostID, _ sighting) bool { _, ok := hosts[id]; return !ok })
 	return nil
 }
 

@@ -66,6 +66,7 @@ type world struct {
 	vacated []hangar.HostID
 	mu      sync.Mutex // guards made
 	made    int
+	ahead   time.Duration // of the clocks of hosts that are made from now on
 }
 
 func newWorld() *world {
@@ -80,6 +81,7 @@ func (w *world) host(id hangar.HostID, joined bool) *fleet.Fleet {
 }
 
 func (w *world) hostWith(id hangar.HostID, joined bool, presence state.Presence) *fleet.Fleet {
+	ahead := w.ahead
 	return fleet.New(fleet.Config{
 		Store: w.store, Presence: presence, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
 		Self:   hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
@@ -91,7 +93,7 @@ func (w *world) hostWith(id hangar.HostID, joined bool, presence state.Presence)
 			text := fmt.Sprintf("token %d", w.made)
 			return hangar.JoinTokenID(fmt.Sprintf("aaaaaaaaaa%02d", w.made)), text, digest(text)
 		},
-		DeadAfter: time.Minute, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		DeadAfter: time.Minute, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return time.Now().Add(ahead) },
 	})
 }
 

@@ -52,6 +52,42 @@ func TestSuspicionEndsWithTheLease(t *testing.T) {
 	})
 }
 
+// TestClockThatIsAhead: a host whose clock is an hour ahead of the one that has recorded a suspicion waits as
+// long as any other before it takes the suspect for dead.
+func TestClockThatIsAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f := w.host(first, false)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		run := func(ctx context.Context, f *fleet.Fleet) {
+			running.Go(func() {
+				if err := f.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		living, kill := context.WithCancel(ctx)
+		run(living, f)
+		synctest.Wait()
+		if err := f.AdmitHost(ctx, applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")); err != nil { // and it never runs
+			t.Fatal(err)
+		}
+		kill()
+		w.ahead = time.Hour
+		run(ctx, w.host(first, false))
+		for _, want := range []hangar.HostState{hangar.HostSuspect, hangar.HostDead} {
+			time.Sleep(45 * time.Second) // of a minute
+			synctest.Wait()
+			if h, err := f.Host(admin(ctx), second); err != nil || h.State != want {
+				t.Errorf("the host is %s, %v, want %s", h.State, err, want)
+			}
+		}
+		stop()
+		running.Wait()
+	})
+}
+
 // removing is a Presence before whose Hold something happens.
 type removing struct {
 	*state.Memory
