@@ -244,6 +244,15 @@ func TestTokens(t *testing.T) {
 		if err := f.Register(ctx); err != nil {
 			t.Fatal(err)
 		}
+		newer := state.FleetPrefix + "join-tokens/newer"
+		if _, err := w.store.Txn(ctx, state.Txn{Then: []state.Op{state.Put(newer, []byte(`{"id": {"of": "a later version"}}`))}}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if _, err := w.store.Get(ctx, newer); err != nil {
+				t.Errorf("a token that cannot be read: %v", err)
+			}
+		}()
 		once := w.token(t, f, hangar.JoinTokenCreate{Note: "rack 3"})
 		var group sync.WaitGroup
 		let := make([]error, 8)

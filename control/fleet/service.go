@@ -288,7 +288,8 @@ func (f *Fleet) retract(ctx context.Context, id hangar.HostID) error {
 	return nil
 }
 
-// tokens reads the valid tokens, and removes expired ones.
+// tokens reads the valid tokens, and removes expired ones. One that cannot be read, as of a newer version,
+// stays.
 func (f *Fleet) tokens(ctx context.Context) ([]token, error) {
 	items, _, err := state.All(ctx, f.cfg.Store, tokensPrefix, false)
 	if err != nil {
@@ -297,7 +298,11 @@ func (f *Fleet) tokens(ctx context.Context) ([]token, error) {
 	var valid []token
 	for _, item := range items {
 		t, err := state.Decode[token](item)
-		if err == nil && f.cfg.Now().Before(t.ExpiresAt) {
+		if err != nil {
+			f.cfg.Log.Error("a token for joining cannot be read", "key", item.Key, "error", err)
+			continue
+		}
+		if f.cfg.Now().Before(t.ExpiresAt) {
 			valid = append(valid, t)
 			continue
 		}
