@@ -114,9 +114,9 @@ func sandboxRows() []row {
 				200 {"id": "<text as other>"}
 				GET /v1/apps/$app/machines/$other/wait
 				200
-				POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				POST $machine/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "by cmd\n"}
-				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "by exec\n"}`,
 		},
 		{
@@ -133,33 +133,33 @@ func sandboxRows() []row {
 				200 {"id": "<text as other>"}
 				GET /v1/apps/$app/machines/$other/wait
 				200
-				POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				POST $machine/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "by cmd\n"}
-				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "sh -c\n"}`,
 		},
 		{
 			says: "with init.tty the program has a terminal, and without it none",
 			with: `"init": {"tty": true, "exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}`,
-			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+			do: `POST $machine/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "~^yes\n"}
 				POST /v1/apps/$app/machines {"config": {"image": "$image", "init": {"exec": ["sh", "-c", "if [ -t 0 ]; then echo yes >/said; fi; echo no >>/said; sleep 1000"]}}}
 				200 {"id": "<text as other>"}
 				GET /v1/apps/$app/machines/$other/wait
 				200
-				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+				POST /v1/apps/$app/machines/$other/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "no\n"}`,
 		},
 		{
 			says: "a process runs as its user",
 			with: `"processes": [{"exec": ["sh", "-c", "cat /proc/self/status >/tmp/said; sleep 1000"], "user": "1000"}]`,
-			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /tmp/said 2>/dev/null; do sleep 0.05; done"]}
+			do: `POST $machine/exec {"command": ["sh", "-c", "until [ -s /tmp/said ]; do sleep 0.05; done; cat /tmp/said"]}
 				200 {"stdout": "~Uid:\\s+1000\\s"}`,
 		},
 		{
 			says: "a process may be of an entrypoint and its arguments",
 			with: `"processes": [{"entrypoint": ["sh", "-c"], "cmd": ["echo $A >/said; sleep 1000"], "env": {"A": "mine"}}, {"exec": ["sleep", "1000"]}]`,
-			do: `POST $machine/exec {"command": ["sh", "-c", "until cat /said 2>/dev/null; do sleep 0.05; done"]}
+			do: `POST $machine/exec {"command": ["sh", "-c", "until [ -s /said ]; do sleep 0.05; done; cat /said"]}
 				200 {"stdout": "mine\n"}`,
 		},
 		{

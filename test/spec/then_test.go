@@ -101,7 +101,7 @@ func withOpenRequest(t *testing.T, x *exchange, requests string) {
 			res.Body.Close()
 		}
 	})
-	x.run(`EXEC $machine ["sh", "-c", "until cat /in 2>/dev/null; do sleep 0.05; done"]
+	x.run(`EXEC $machine ["sh", "-c", "until [ -s /in ]; do sleep 0.05; done; cat /in"]
 		` + requests)
 }
 
