@@ -117,7 +117,7 @@ func serviceRows() []row {
 			says: "compress compresses answers",
 			do: web(`"ports": [{"port": 80, "handlers": ["http"], "http_options": {"compress": true}}]`) + `UNTIL http://$app.hangar.localhost/
 				200
-				EXEC /v1/apps/$app/machines/$id ["sh", "-c", "echo aaaaaaaaaa >/www/a.txt; for i in 1 2 3 4 5 6 7 8 9; do cat /www/a.txt /www/a.txt >/www/b.txt; cat /www/b.txt >/www/a.txt; done"]
+				EXEC /v1/apps/$app/machines/$id ["sh", "-c", "mkdir -p /www; echo aaaaaaaaaa >/www/a.txt; for i in 1 2 3 4 5 6 7 8 9; do cat /www/a.txt /www/a.txt >/www/b.txt; cat /www/b.txt >/www/a.txt; done"]
 				UNTIL http://$app.hangar.localhost/a.txt
 				> accept-encoding: gzip
 				200
@@ -421,7 +421,7 @@ func serviceRows() []row {
 				200
 				UNTIL $created
 				200 {"checks": [{"name": "servicecheck-00-http-8080", "status": "critical"}]}
-				EXEC $created ["sh", "-c", "echo yes >/www/ready"]
+				EXEC $created ["sh", "-c", "mkdir -p /www; echo yes >/www/ready"]
 				UNTIL $created
 				200 {"checks": [{"status": "passing"}]}
 				UNTIL http://$app.hangar.localhost/
