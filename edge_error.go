@@ -25,7 +25,7 @@ const (
 	EdgeNoName          EdgeCode = "PT04" // TLS without a server name
 	EdgeNoCertificate   EdgeCode = "PT05" // none for the server name
 	EdgeBadCertificate  EdgeCode = "PT06"
-	EdgeWake            EdgeCode = "PM01" // the Machine could not be started, for instance because it is leased
+	EdgeWake            EdgeCode = "PM01" // the Machine could not be started, for instance because its host has no room
 	EdgeWakeInternal    EdgeCode = "PM02"
 	EdgeWakeTimeout     EdgeCode = "PM03"
 	EdgeUnreachable     EdgeCode = "PM05" // it was started, and its port takes no connections

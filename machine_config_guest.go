@@ -10,8 +10,8 @@ import (
 
 // The kinds of CPU, and the bounds of a Machine's size.
 const (
-	CPUShared      = "shared"      // cores are shared with other Machines
-	CPUPerformance = "performance" // cores are the Machine's own
+	CPUShared      = "shared"      // less memory where none is given
+	CPUPerformance = "performance" // more of it; cores are shared with other Machines all the same
 
 	MaxCPUs      = 128
 	MemoryStepMB = 256

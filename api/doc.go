@@ -3,10 +3,11 @@
 // # What it promises
 //
 // It decodes and checks the form of a request, calls a service and writes its answer; it decides nothing.
-// Every request carries a token, and the services find its principal in their context. Exceptions are GET
-// /healthz, the document and its page, the documents that verify identity tokens, and the registry, which
-// authenticates by itself. Errors have one shape, {"error", "status", "code"}, and one table from codes to
-// status codes; see [hangar.Error]. Every answer carries the id of its request under both names of
+// Every request carries a token, and the services find its principal in their context. Exceptions are GET /
+// and /healthz, the document and its page, the documents that verify identity tokens, signing in, and what
+// authenticates by itself: the registry, single sign-on, OAuth, and webhooks of providers by their
+// signature. Errors have one shape, {"error", "status", "code"}, and one table from codes to status codes;
+// see [hangar.Error]. Every answer carries the id of its request under both names of
 // [hangar.HeaderRequestID].
 //
 // Input is bounded: a body has at most router.MaxBodyBytes, is UTF-8 and must arrive within

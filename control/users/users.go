@@ -79,7 +79,7 @@ type record struct {
 	Email    string    `json:"email,omitempty"`
 	Customer string    `json:"customer"` // what is before the @ of the customer address
 	Created  time.Time `json:"created_at"`
-	// Identity is the digest of who the user is at the OpenID Connect provider: see identityKey.
+	// Identity is the digest of who the user is at the OpenID Connect provider: see identityOf.
 	Identity string `json:"identity,omitempty"`
 }
 

@@ -21,7 +21,7 @@ const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
 	expiredKept  = 30 * 24 * time.Hour // on the disk, when no App wants the certificate
-	feedPause    = time.Second         // after the feed has failed, doubled up to feedPauseMost
+	feedPause    = time.Second         // after the feed has failed, doubled up to feedMost
 	feedMost     = 30 * time.Second
 )
 

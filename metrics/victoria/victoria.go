@@ -50,8 +50,8 @@ type Config struct {
 	Queries      int           // that run at the same time
 }
 
-// flushInterval is how long samples stay in memory alone. A kill -9 loses the samples of twice
-// that and a second at most, because a flush begins on a ticker of the same interval.
+// flushInterval is how often samples leave memory. One takes several such steps to the disk, up to
+// twenty seconds, which is what a kill -9 may lose: see package store.
 const flushInterval = 5 * time.Second
 
 // ParseFlags sets the flags of VictoriaMetrics, which are read from many of its packages. It is

@@ -28,7 +28,7 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// defaultSettling is how long a Machine without checks has to run to count as healthy.
+// defaultSettling is how long a program has to run to count as healthy, with checks or without.
 const defaultSettling = 10 * time.Second
 
 const deployLong = `Deploy the App that hangar.toml describes, or fly.toml if there is none: run the release

@@ -59,7 +59,7 @@ type Options struct {
 
 	TakeOver  bool          // go on although a deploy seems to be in progress
 	WaitLease time.Duration // how long to wait for another that holds Machines
-	// Settling is how long a Machine without checks has to run to count as healthy.
+	// Settling is how long a program has to run to count as healthy, with checks or without.
 	Settling time.Duration
 	Poll     time.Duration // between two looks at a Machine; 0: half a second
 	LeaseTTL time.Duration // of Machines, as long as the deploy lives; 0: half a minute
