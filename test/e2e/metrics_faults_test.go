@@ -308,18 +308,27 @@ func (w *watched) survived(before series, at time.Time, after series, window tim
 	}
 }
 
-// store returns the process of the store of metrics, which is a child of the daemon.
+// store returns the process of the store of metrics.
 func (w *watched) store() int {
 	w.Helper()
-	family, err := daemon.Family(w.p.d.PID())
+	pid, err := w.p.metricsStore()
 	check(w.T, err)
-	for _, p := range family {
-		if p.Parent == w.p.d.PID() && strings.Contains(p.Command, "hangar-metrics") {
-			return p.PID
+	return pid
+}
+
+// metricsStore returns the process of the store of metrics, which is a child of the daemon that starts with
+// the first samples.
+func (p *platform) metricsStore() (int, error) {
+	family, err := daemon.Family(p.d.PID())
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range family {
+		if m.Parent == p.d.PID() && strings.Contains(m.Command, "hangar-metrics") {
+			return m.PID, nil
 		}
 	}
-	w.Fatalf("the daemon has no store of metrics: %+v", family)
-	return 0
+	return 0, fmt.Errorf("the daemon has no store of metrics: %+v", family)
 }
 
 // TestMeasuresOverFaults: the metrics of a Machine are true, through faults of the Machine, the

@@ -461,6 +461,7 @@ const (
 // soon as it is like that.
 func (p *platform) settled(t *testing.T, want map[string][]string) (found map[string][]string) {
 	t.Helper()
+	until(t, "store of metrics", func() error { _, err := p.metricsStore(); return err })
 	var since time.Time
 	for deadline := time.Now().Add(settledWithin); ; time.Sleep(settlePause) {
 		now := p.count(t)
