@@ -204,10 +204,12 @@ func ReadSuperblock(device string) (Superblock, error) {
 const (
 	fsckFixed = 1
 	fsckAgain = 2 // it was mounted: boot again
+	fsckUnrun = 8 // it has not checked everything
 )
 
 // Repair replays the journal and makes safe repairs; full checks a file system that is marked
-// clean, too. It returns whether anything but the journal was wrong, and e2fsck's output.
+// clean, too. It returns whether anything but the journal was wrong, and e2fsck's output. A device that
+// something else uses exclusively is an error, and not ErrUnrepairable.
 func Repair(ctx context.Context, device string, full bool) (repaired bool, report string, err error) {
 	args := []string{"-p"}
 	if full {
@@ -235,6 +237,8 @@ func check(ctx context.Context, args ...string) (repaired bool, report string, e
 		return false, report, err
 	case code&^(fsckFixed|fsckAgain) == 0:
 		return true, report, nil
+	case code == fsckUnrun && strings.Contains(report, args[len(args)-1]+" is in use."):
+		return false, report, err // which says nothing of the file system: what was mounted ends in its own time
 	default:
 		return false, report, fmt.Errorf("%w: %s", ErrUnrepairable, report)
 	}

@@ -1,6 +1,15 @@
 package ext4
 
-import "testing"
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/loopdev"
+)
 
 // TestProgramsAreExposed: what checks, makes or grows a tenant's file system does not inherit the
 // protection of the daemon from the kernel's shortage of memory.
@@ -13,5 +22,43 @@ func TestProgramsAreExposed(t *testing.T) {
 		t.Errorf("one that fails: %q, %v", said, err)
 	} else if code, ok := exitCode(err); !ok || code != 3 {
 		t.Errorf("it ended with %d", code)
+	}
+}
+
+// TestDeviceInUse: a device that something else uses, as the kernel while it takes down an earlier mount,
+// says nothing of the file system on it.
+func TestDeviceInUse(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a loop device takes root")
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "image"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(64 << 20); err != nil {
+		t.Fatal(err)
+	}
+	dev, err := loopdev.Open(f, loopdev.Config{AutoClear: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := Make(t.Context(), dev.Name()); err != nil {
+		t.Fatal(err)
+	}
+	claim, err := unix.Open(dev.Name(), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, report, err := Repair(t.Context(), dev.Name(), true)
+	if err == nil || errors.Is(err, ErrUnrepairable) {
+		t.Errorf("while it is in use: %v: %s", err, report)
+	}
+	if err := unix.Close(claim); err != nil {
+		t.Fatal(err)
+	}
+	if repaired, report, err := Repair(t.Context(), dev.Name(), true); err != nil || repaired {
+		t.Errorf("afterwards: %t, %v: %s", repaired, err, report)
 	}
 }
