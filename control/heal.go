@@ -44,7 +44,7 @@ func (c *Control) HealEvery(ctx context.Context, interval time.Duration) error {
 // Run finishes, until ctx ends, what could not be finished at once: hosts come back, and after a start
 // those of other servers are not known yet.
 func (c *Control) Run(ctx context.Context) error {
-	wait, seen := firstHealPause, sightings{}
+	wait, seen := firstHealPause, state.Sightings{}
 	for {
 		select {
 		case <-c.unfinished:
@@ -65,11 +65,11 @@ func (c *Control) Run(ctx context.Context) error {
 }
 
 // healAgain is heal while others are at work: it leaves alone what may still be under way.
-func (c *Control) healAgain(ctx context.Context, seen *sightings) error {
-	next, now := sightings{}, c.reservations.now()
+func (c *Control) healAgain(ctx context.Context, seen *state.Sightings) error {
+	next, now := state.Sightings{}, c.reservations.now()
 	err := c.healTenants(ctx, func(item state.Item) bool {
-		next[item.Key] = seen.first(item, now)
-		if now.Sub(next[item.Key].at) >= createTimeout {
+		next[item.Key] = seen.First(item, now)
+		if now.Sub(next[item.Key].At) >= createTimeout {
 			return true
 		}
 		c.unfinished.tell()
@@ -83,21 +83,6 @@ func (c *Control) healAgain(ctx context.Context, seen *sightings) error {
 		return err
 	}
 	return c.healVolumes(ctx)
-}
-
-// sightings are when records that have no time were first seen as they are.
-type sightings map[string]sighting
-
-type sighting struct {
-	revision state.Revision
-	at       time.Time
-}
-
-func (s sightings) first(item state.Item, now time.Time) sighting {
-	if before, ok := s[item.Key]; ok && before.revision == item.Revision {
-		return before
-	}
-	return sighting{item.Revision, now}
 }
 
 // healTenants finishes the destruction of Apps, and of organizations that are ripe for it.

@@ -168,9 +168,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	}()
-	suspects := map[hangar.HostID]sighting{}
+	var suspects state.Sightings
 	for pause.For(ctx, tendEvery) == nil {
-		switch err := f.tend(ctx, suspects); {
+		switch err := f.tend(ctx, &suspects); {
 		case errors.Is(err, ErrRemoved): // after hold has looked
 			cancel(err)
 		case err != nil && ctx.Err() == nil:
@@ -202,15 +202,9 @@ func (f *Fleet) hold(ctx context.Context) error {
 	}
 }
 
-// sighting is when this host has first seen a record that says that a host is suspect. It is by the clock
-// of this host alone: those of others may be set differently.
-type sighting struct {
-	revision state.Revision
-	at       time.Time
-}
-
-// tend records since when hosts are suspect, and which of them are dead, and updates suspects.
-func (f *Fleet) tend(ctx context.Context, suspects map[hangar.HostID]sighting) error {
+// tend records since when hosts are suspect, and which of them are dead. How long one is suspect
+// is by the clock of this host alone, since suspects has its record: those of others may be set differently.
+func (f *Fleet) tend(ctx context.Context, suspects *state.Sightings) error {
 	hosts, err := f.read(ctx)
 	if err != nil {
 		return err
@@ -222,20 +216,22 @@ func (f *Fleet) tend(ctx context.Context, suspects map[hangar.HostID]sighting) e
 			return err
 		}
 	}
-	now := f.cfg.Now()
+	now, seen := f.cfg.Now(), state.Sightings{}
+	for _, h := range hosts {
+		if !h.lives {
+			seen[h.item.Key] = suspects.First(h.item, now)
+		}
+	}
+	*suspects = seen
 	for id, h := range hosts {
 		next := h.record
-		if before, ok := suspects[id]; !ok || before.revision != h.item.Revision {
-			suspects[id] = sighting{h.item.Revision, now}
-		}
 		switch {
 		case id == f.cfg.Self.ID || h.lives:
-			delete(suspects, id)
 			continue
 		case h.stored == hangar.HostAlive || h.Since.IsZero():
 			next.State, next.Since = hangar.HostSuspect, now.UTC().Truncate(time.Second)
 			f.cfg.Log.Warn("a host is not heard of", "host", id)
-		case h.stored == hangar.HostSuspect && now.Sub(suspects[id].at) >= f.cfg.DeadAfter:
+		case h.stored == hangar.HostSuspect && now.Sub(seen[h.item.Key].At) >= f.cfg.DeadAfter:
 			next.State = hangar.HostDead
 			f.cfg.Log.Error("a host is dead", "host", id, "since", h.Since)
 		default:
@@ -250,7 +246,6 @@ func (f *Fleet) tend(ctx context.Context, suspects map[hangar.HostID]sighting) e
 			return state.HangarError(err)
 		}
 	}
-	maps.DeleteFunc(suspects, func(id hangar.HostID, _ sighting) bool { _, ok := hosts[id]; return !ok })
 	return nil
 }
 

@@ -119,6 +119,20 @@ func (w *world) token(t *testing.T, f *fleet.Fleet, in hangar.JoinTokenCreate) h
 	return made
 }
 
+// runner returns what runs a Fleet, and what waits until all of them have ended: without an error, or with
+// the one that may end them.
+func runner(t *testing.T, ends error) (run func(context.Context, *fleet.Fleet), wait func()) {
+	t.Helper()
+	var running sync.WaitGroup
+	return func(ctx context.Context, f *fleet.Fleet) {
+		running.Go(func() {
+			if err := f.Run(ctx); err != nil && !errors.Is(err, ends) {
+				t.Error(err)
+			}
+		})
+	}, running.Wait
+}
+
 // TestLifeAndDeath: a host is alive while it holds its lease, suspect and then dead without it, and
 // the feed yields the current state at each time.
 func TestLifeAndDeath(t *testing.T) {
@@ -126,14 +140,8 @@ func TestLifeAndDeath(t *testing.T) {
 		w := newWorld()
 		f := w.host(first, false)
 		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		run := func(ctx context.Context, f *fleet.Fleet) {
-			running.Go(func() {
-				if err := f.Run(ctx); err != nil && !errors.Is(err, fleet.ErrRemoved) {
-					t.Error(err)
-				}
-			})
-		}
+		run, wait := runner(t, fleet.ErrRemoved)
+		var watching sync.WaitGroup
 		run(ctx, f)
 		synctest.Wait()
 		if err := f.AdmitHost(ctx, applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")); err != nil {
@@ -146,7 +154,7 @@ func TestLifeAndDeath(t *testing.T) {
 
 		var mu sync.Mutex
 		var seen []string
-		running.Go(func() {
+		watching.Go(func() {
 			for c, err := range f.WatchHosts(ctx) {
 				if err != nil {
 					t.Error(err)
@@ -203,7 +211,8 @@ func TestLifeAndDeath(t *testing.T) {
 			t.Errorf("the removed host runs again: %v", err)
 		}
 		stop()
-		running.Wait()
+		wait()
+		watching.Wait()
 		if want := []string{"00000001 alive", "00000002 alive", "synced", "00000002 suspect", "00000002 dead", "00000002 gone"}; !slices.Equal(slices.Compact(seen), want) {
 			t.Errorf("the feed has yielded %q, want %q", seen, want)
 		}

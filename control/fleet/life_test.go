@@ -3,7 +3,6 @@ package fleet_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,14 +19,7 @@ func TestSuspicionEndsWithTheLease(t *testing.T) {
 		w := newWorld()
 		f := w.host(first, false)
 		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		run := func(ctx context.Context, f *fleet.Fleet) {
-			running.Go(func() {
-				if err := f.Run(ctx); err != nil {
-					t.Error(err)
-				}
-			})
-		}
+		run, wait := runner(t, nil)
 		run(ctx, f)
 		synctest.Wait()
 		join := applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")
@@ -48,7 +40,7 @@ func TestSuspicionEndsWithTheLease(t *testing.T) {
 			t.Errorf("a host that has just lost its lease is %s, %v", h.State, err)
 		}
 		stop()
-		running.Wait()
+		wait()
 	})
 }
 
@@ -59,14 +51,7 @@ func TestClockThatIsAhead(t *testing.T) {
 		w := newWorld()
 		f := w.host(first, false)
 		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		run := func(ctx context.Context, f *fleet.Fleet) {
-			running.Go(func() {
-				if err := f.Run(ctx); err != nil {
-					t.Error(err)
-				}
-			})
-		}
+		run, wait := runner(t, nil)
 		living, kill := context.WithCancel(ctx)
 		run(living, f)
 		synctest.Wait()
@@ -84,7 +69,7 @@ func TestClockThatIsAhead(t *testing.T) {
 			}
 		}
 		stop()
-		running.Wait()
+		wait()
 	})
 }
 

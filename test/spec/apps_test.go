@@ -299,7 +299,7 @@ func appRows() []row {
 		},
 		{
 			says: "a list is of an organization that exists",
-			do: `GET /v1/apps?org_slug=nobody-has-this
+			do: `GET /v1/apps?org_slug=no-such-org
 				404 {"error": "<text>"}`,
 		},
 		{

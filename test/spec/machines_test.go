@@ -415,7 +415,7 @@ func machineRows() []row {
 				200 {"region": "loc"}`,
 		},
 		{
-			says: "properties of a creation that nobody knows are ignored",
+			says: "unknown properties of a creation are ignored",
 			do: `POST /v1/apps/$app/machines {"config": {"image": "$image"}, "skip_launch": true, "something_new": true}
 				200 {"something_new": "<absent>"}`,
 		},

@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -105,20 +104,18 @@ func (f *serviceFlags) settings(cmd *cobra.Command) (object, error) {
 // served are the services of the ports: one for each port inside.
 func (f *serviceFlags) served() ([]object, error) {
 	var services []object
-	ports := make(map[string][]hangar.ServicePort)
 	for _, text := range f.ports {
 		protocol, internal, port, err := parsePort(text)
 		if err != nil {
 			return nil, err
 		}
-		key := fmt.Sprint(protocol, internal)
-		if ports[key] == nil {
+		at := slices.IndexFunc(services, func(s object) bool { return s["protocol"] == protocol && s["internal_port"] == internal })
+		if at < 0 {
+			at = len(services)
 			services = append(services, object{"protocol": protocol, "internal_port": internal})
 		}
-		ports[key] = append(ports[key], port)
-	}
-	for _, s := range services {
-		s["ports"] = ports[fmt.Sprint(s["protocol"], s["internal_port"])]
+		ports, _ := services[at]["ports"].([]hangar.ServicePort)
+		services[at]["ports"] = append(ports, port)
 	}
 	return services, nil
 }

@@ -3,7 +3,7 @@
 //
 //	call METHOD URL [BODY]   print the status and the body of the answer
 //	call serve               answer with the version of HTTP: at port 8080 without TLS, at 8443 with
-//	                         a certificate that nobody trusts
+//	                         a self-signed certificate
 //
 // The host "local" is the Machine's local socket. A server that refuses connections, or whose
 // name is not known, may not be there yet, and is asked again for some seconds.
