@@ -68,6 +68,7 @@ func TestExactlyOnce(t *testing.T) {
 				// Transactions before the attachment may be merged into one.
 				eventually(t, "the database to be attached", func() bool { return n.Find("app.db") != nil && n.Find("app.db").Pos().TXID > 0 })
 			}
+			mustBeCaptured(t, n, "app.db")
 			created := len(mustSettle(t, n, events, "app.db"))
 			committed, killed := 0, 0
 			if v.kills == 0 {
@@ -84,11 +85,7 @@ func TestExactlyOnce(t *testing.T) {
 			} else {
 				committed, killed = killWorkers(t, n, v.journal, v.kills, rng)
 			}
-			if v.capture == replica.Tail {
-				if err := n.Find("app.db").CaptureWAL(true); err != nil {
-					t.Fatal(err)
-				}
-			}
+			mustBeCaptured(t, n, "app.db")
 			all := mustSettle(t, n, events, "app.db")
 			if got := len(all) - created; got < committed || got > committed+killed {
 				t.Errorf("%d events for %d commits, %d writers killed", got, committed, killed)
@@ -139,6 +136,16 @@ func killWorkers(t *testing.T, n *testNode, journal string, kills int, rng *rand
 	// The next program cleans up after the last killed one.
 	n.exec("app.db", journal, "INSERT INTO t(v) VALUES(1)")
 	return committed + steady.count() + 1, killed
+}
+
+// mustBeCaptured waits until what programs have committed to a database is captured.
+func mustBeCaptured(t *testing.T, n *testNode, db string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, _, err := n.Committed(ctx, db); err != nil {
+		t.Fatal("transactions are not captured: ", err)
+	}
 }
 
 // mustSettle waits until the last event has the position of the database, and returns all.

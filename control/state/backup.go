@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -19,12 +20,18 @@ import (
 // used since is used again for something else.
 const bumpRevisions = 1_000_000_000
 
-// Backup writes the whole of the state as of one revision, in the form of an etcd snapshot.
+// Backup writes the whole of the state as of one revision, in the form of an etcd snapshot. It has every transaction that
+// ended before the call, on whichever server.
 func (s *Etcd) Backup(ctx context.Context, w io.Writer) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	r, err := s.client.Snapshot(ctx)
+	client, release, err := s.upToDate(ctx)
+	if err != nil {
+		return s.classify(ctx, "back up", "", err)
+	}
+	defer release()
+	r, err := client.Snapshot(ctx)
 	if err != nil {
 		return s.classify(ctx, "back up", "", err)
 	}
@@ -33,6 +40,30 @@ func (s *Etcd) Backup(ctx context.Context, w io.Writer) error {
 		return s.classify(ctx, "back up", "", err)
 	}
 	return nil
+}
+
+// upToDate returns a client of one member that has everything that was committed before the call. A snapshot is of what
+// one member has, and the client of all of them chooses a member for each call.
+func (s *Etcd) upToDate(ctx context.Context) (client *clientv3.Client, release func(), err error) {
+	linearizable := func(client *clientv3.Client) error {
+		bounded, cancel := context.WithTimeout(ctx, s.limit)
+		defer cancel()
+		_, err := client.Get(bounded, s.prefix) // waits until the member has caught up
+		return err
+	}
+	if s.dial == nil {
+		return s.client, func() {}, linearizable(s.client)
+	}
+	for _, endpoint := range s.client.Endpoints() {
+		if client, err = s.dial([]string{endpoint}); err != nil {
+			return nil, nil, err
+		}
+		if err = linearizable(client); err == nil {
+			return client, func() { _ = client.Close() }, nil
+		}
+		_ = client.Close()
+	}
+	return nil, nil, err
 }
 
 // restored is the identity of a directory's single member after Restore.

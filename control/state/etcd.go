@@ -79,8 +79,9 @@ var ErrLocked = errors.New("state: directory is in use by another process")
 // Etcd is a Store on etcd.
 type Etcd struct {
 	client *clientv3.Client
-	member *embed.Etcd // nil with an external cluster
-	lock   *os.File    // nil with an external cluster
+	dial   func(endpoints []string) (*clientv3.Client, error) // of other members; nil with an embedded member
+	member *embed.Etcd                                        // nil with an external cluster
+	lock   *os.File                                           // nil with an external cluster
 	prefix string
 	limit  time.Duration // of a call
 	log    *slog.Logger
@@ -98,26 +99,28 @@ func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	s.prefix = cmp.Or(s.prefix, DefaultPrefix)
 	s.limit = cmp.Or(s.limit, DefaultTimeout)
 	if len(cfg.Endpoints) > 0 {
-		client, err := clientv3.New(clientv3.Config{
-			Endpoints:            cfg.Endpoints,
-			TLS:                  cfg.TLS,
-			DialTimeout:          dialTimeout,
-			DialKeepAliveTime:    keepAlive,
-			DialKeepAliveTimeout: dialTimeout,
-			MaxCallSendMsgSize:   maxRequestBytes,
-			DialOptions:          reconnect(),
-			Logger:               zap.New(slogCore{log: cfg.Log}),
-		})
-		if err != nil {
-			return nil, fmt.Errorf("state: connect to etcd: %w", err)
+		s.dial = cfg.dial
+		var err error
+		if s.client, err = s.dial(cfg.Endpoints); err != nil {
+			return nil, err
 		}
-		s.client = client
 		return s, nil
 	}
 	if err := s.openMember(ctx, cfg); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+func (cfg EtcdConfig) dial(endpoints []string) (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: cfg.TLS, DialTimeout: dialTimeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: dialTimeout,
+		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: cfg.Log}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("state: connect to etcd: %w", err)
+	}
+	return client, nil
 }
 
 func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {

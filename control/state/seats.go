@@ -109,7 +109,7 @@ func OpenSeats(ctx context.Context, cfg SeatsConfig) (_ *Seats, err error) {
 		}
 		return nil, err
 	}
-	s.store = &Etcd{client: s.client, prefix: cmp.Or(cfg.Prefix, DefaultPrefix), limit: cmp.Or(cfg.Timeout, DefaultTimeout), log: cfg.Log}
+	s.store = &Etcd{client: s.client, dial: s.dial, prefix: cmp.Or(cfg.Prefix, DefaultPrefix), limit: cmp.Or(cfg.Timeout, DefaultTimeout), log: cfg.Log}
 	return s, nil
 }
 

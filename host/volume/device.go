@@ -71,6 +71,20 @@ func (d *Device) Err() error {
 	return nil
 }
 
+// ending is how long a process that is ending may take from the failure of what it serves to its end.
+const ending = 200 * time.Millisecond
+
+// failed is the error of an operation on the device, which includes ErrLost if the device is lost.
+func (d *Device) failed(operation string, err error) error {
+	timer := time.NewTimer(ending)
+	defer timer.Stop()
+	select {
+	case <-d.Lost():
+	case <-timer.C:
+	}
+	return fmt.Errorf("%s volume %s: %w", operation, d.image.id, errors.Join(d.Err(), err))
+}
+
 func (d *Device) dir() string { return d.v.mountPoint(d.image.id) }
 
 // unmounted is lock for operations that need a device without a mount.
@@ -143,10 +157,7 @@ func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 		return m, err
 	}
 	if err := d.mount(ctx, &m); err != nil {
-		if lost := d.Err(); lost != nil {
-			err = errors.Join(lost, err)
-		}
-		return Mounted{}, fmt.Errorf("mount volume %s: %w", d.image.id, err)
+		return Mounted{}, d.failed("mount", err)
 	}
 	return m, nil
 }
@@ -297,18 +308,20 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
 	}
 	if err := d.handle.grow(ctx, size); err != nil {
-		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
+		return false, d.failed("extend", err)
 	}
 	d.image.size = size
 	mounted, err := ext4.IsMounted(d.dir())
 	if err != nil || !mounted {
 		return false, err
 	}
-	err = ext4.GrowMounted(d.dir(), size)
-	if errors.Is(err, unix.EPERM) {
+	switch err := ext4.GrowMounted(d.dir(), size); {
+	case errors.Is(err, unix.EPERM):
 		return false, nil
+	case err != nil:
+		return false, d.failed("extend", err)
 	}
-	return err == nil, err
+	return true, nil
 }
 
 // Check checks the whole file system of a device that is not mounted, and changes nothing. It

@@ -56,6 +56,31 @@ func TestStorageDaemonHangs(t *testing.T) {
 	w.close(d)
 }
 
+// TestKilledWhileItIsExtended: the volume is lost, rather than that a connection was closed.
+func TestKilledWhileItIsExtended(t *testing.T) {
+	w := newWorld(t)
+	spec := encrypted(64 * mib)
+	d, _ := w.mounted(spec)
+	if byKernel(d) {
+		t.Skip("there is no storage daemon")
+	}
+	pid := daemonPID(t, w, spec)
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	extended := make(chan error, 1)
+	go func() {
+		_, err := d.Extend(finishtest.Context(t), 128*mib)
+		extended <- err
+	}()
+	<-time.After(100 * time.Millisecond) // until it waits for the daemon's answer
+	killDaemon(t, w, spec)
+	if err := <-extended; !errors.Is(err, volume.ErrLost) {
+		t.Errorf("%v, want ErrLost", err)
+	}
+	w.closeLost(d)
+}
+
 // TestFreezeWithErrors: a file system that has shut itself down after an error can be copied as it
 // is, and the volume can be closed.
 func TestFreezeWithErrors(t *testing.T) {
