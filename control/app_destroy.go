@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -119,16 +120,22 @@ func (a *Apps) finishDestroy(ctx context.Context, marked state.Item) error {
 	}
 }
 
+// owner is which host has a Machine.
+type owner struct {
+	host      hangar.HostID
+	undecided bool // it may still get it
+}
+
 // owners says which hosts have the reserved Machines, and any of the App that
 // hosts have beside them.
-func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]hangar.HostID {
-	owners := map[hangar.MachineID]hangar.HostID{}
+func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]owner {
+	owners := map[hangar.MachineID]owner{}
 	all := askAll(a.hosts, a.hosts.agents.Known(), func(agent hangar.Agent) ([]*hangar.Machine, error) {
 		return agent.Machines(ctx, app, hangar.MachineFilter{})
 	})
 	for _, answer := range all { // Machines of a host that does not answer are reserved, but for rare leftovers
 		for _, m := range answer.value {
-			owners[m.ID] = answer.host
+			owners[m.ID] = owner{host: answer.host}
 		}
 	}
 	for _, item := range reserved {
@@ -137,24 +144,28 @@ func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.It
 			a.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		owners[r.ID] = r.Host
+		owners[r.ID] = owner{r.Host, r.undecided(a.now())}
 	}
 	return owners
 }
 
-func (a *Apps) destroyMachines(ctx context.Context, app tenants.AppRecord, owners map[hangar.MachineID]hangar.HostID) error {
+func (a *Apps) destroyMachines(ctx context.Context, app tenants.AppRecord, owners map[hangar.MachineID]owner) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
-	for id, host := range owners {
+	for id, owner := range owners {
 		group.Go(func() error {
-			agent, err := a.hosts.agent(host)
+			agent, err := a.hosts.agent(owner.host)
 			if err == nil {
 				err = agent.DestroyMachine(platform(ctx), app.Ref(id), hangar.MachineDestroy{Force: true})
 			}
-			if hangar.CodeOf(err) == hangar.CodeNotFound {
+			switch {
+			case hangar.CodeOf(err) != hangar.CodeNotFound:
+				return err
+			case owner.undecided:
+				return &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("host %s may still create machine %s", owner.host, id), Err: err}
+			default:
 				return nil
 			}
-			return err
 		})
 	}
 	return group.Wait()

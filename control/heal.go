@@ -118,7 +118,7 @@ func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]
 			continue
 		}
 		switch {
-		case !r.Confirmed && s.now().Sub(r.CreatedAt) < age:
+		case !r.Confirmed && s.now().Sub(r.CreatedAt) < age, r.undecided(s.now()):
 			s.unfinished.tell()
 		case !r.Confirmed && !s.underWay(r.ID):
 			group.Go(func() error { return s.healOne(ctx, item, r) })

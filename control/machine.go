@@ -140,8 +140,9 @@ func (m *Machines) create(
 	return nil, market.Err()
 }
 
-// afterFailure finds out what a failed creation left. A host that refused has nothing;
-// one that did not answer is asked. As long as it does not say, the reservation stays.
+// afterFailure finds out what a failed creation left. A host that refused has nothing; one that
+// failed is asked. If its answer was lost, it may still be at work: that it has no Machine yet proves
+// nothing, and the reservation stays until Run settles it.
 func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *heldReservation, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
@@ -155,10 +156,14 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 	switch {
 	case err == nil:
 		return made, nil
-	case hangar.ReasonOf(err) == hangar.ReasonMachineNotFound:
+	case hangar.ReasonOf(err) == hangar.ReasonMachineNotFound && !unreachable(failure):
 		m.reservations.release(ctx, r)
 	default:
-		m.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
+		m.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, failure)
+		if err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Unanswered = true }); err != nil {
+			m.log.Warn("reservation may be released too early", keyApp, r.app, keyMachine, r.ID, keyError, err)
+		}
+		m.reservations.unfinished.tell()
 	}
 	return nil, failure
 }

@@ -377,7 +377,6 @@ func TestFailedCreation(t *testing.T) {
 	}{
 		{"refused", errBad, nil, hangar.CodeInvalid, false},
 		{"nothing recorded", errDisk, nil, hangar.CodeInternal, false},
-		{"timeout before the record", timeout, nil, hangar.CodeTimeout, false},
 		{"answer lost", nil, timeout, "", true},
 		{"answer lost by an error", nil, errDisk, "", true},
 	}
@@ -432,6 +431,54 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 			p.check(t)
 		})
+	}
+}
+
+// TestLateCreation: a host whose answer was lost has no Machine when it is asked, and makes one after that. The Machine
+// is counted all the time, and once; an App stays until it is decided.
+func TestLateCreation(t *testing.T) {
+	for _, failure := range []error{errDown, fmt.Errorf("ask the host: %w", context.DeadlineExceeded)} {
+		for _, made := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v, made %v", failure, made), func(t *testing.T) {
+				p := newPlane(t, state.NewMemory())
+				p.app(t, "web")
+				h := p.hosts[0]
+				var late hangar.MachineSpec
+				h.onCreate = func(spec hangar.MachineSpec) (error, error) { late = spec; return failure, nil }
+				_, err := p.Machines().CreateMachine(admin(t), "web", wish("db"))
+				wantError(t, err, hangar.CodeOf(failure), "")
+				h.onCreate = nil
+				counted := func() int64 { return p.used(t, hangar.OrgPersonal, hangar.QuotaMachines) }
+				if n := counted(); n != 1 {
+					t.Errorf("%d machines are counted while one may come", n)
+				}
+				p.restart(t) // another server that starts decides nothing
+				_, err = p.Machines().CreateMachine(admin(t), "web", wish("db"))
+				wantError(t, err, hangar.CodeConflict, hangar.ReasonNameTaken)
+				if err := p.Apps().DestroyApp(admin(t), "web", true); hangar.CodeOf(err) != hangar.CodeUnavailable {
+					t.Errorf("an app that may get a machine is destroyed: %v", err)
+				}
+				if made {
+					if _, err := h.record(t.Context(), late); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n := counted(); n != 1 {
+					t.Errorf("%d machines are counted, want 1", n)
+				}
+				p.clock.advance(time.Minute)
+				if err := p.Apps().DestroyApp(admin(t), "web", true); err != nil {
+					t.Error(err)
+				}
+				if left := h.alive(); len(left) != 0 {
+					t.Errorf("machines %v outlive their app", left)
+				}
+				if n := counted(); n != 0 {
+					t.Errorf("%d machines are counted of an app that is gone", n)
+				}
+				p.check(t)
+			})
+		}
 	}
 }
 

@@ -27,8 +27,10 @@ type reservation struct {
 	// Confirmed is set once the host has recorded the Machine. A reservation without it
 	// may be all that a crash left; releasing such a one makes its creator, if it is
 	// still alive, undo what it did.
-	Confirmed bool      `json:"confirmed,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
+	Confirmed bool `json:"confirmed,omitempty"`
+	// Unanswered is set when the answer of the host was lost: see undecided.
+	Unanswered bool      `json:"unanswered,omitempty"`
+	CreatedAt  time.Time `json:"created_at"`
 	// OrgID is the organization that Counts is counted for, until the Machine is destroyed.
 	OrgID  hangar.OrgID  `json:"org_id,omitempty"`
 	Counts hangar.Quotas `json:"counts,omitempty"`
@@ -37,6 +39,12 @@ type reservation struct {
 	Version hangar.InstanceID `json:"version,omitempty"`
 	// Updates are those that may still be under way, by an id that each makes for itself.
 	Updates map[string]pendingUpdate `json:"updates,omitempty"`
+}
+
+// undecided reports whether the host of a reservation may still record the Machine, although it has none and
+// no creator awaits it.
+func (r *reservation) undecided(now time.Time) bool {
+	return r.Unanswered && !r.Confirmed && now.Sub(r.CreatedAt) < outcomeTimeout
 }
 
 // pendingUpdate is an update of a Machine whose host has not answered.

@@ -21,6 +21,10 @@ const createTimeout = 30 * time.Second
 // undoTimeout bounds how long it takes to undo a creation, also of one that took too long.
 const undoTimeout = 10 * time.Second
 
+// outcomeTimeout is the age from which a host that has no Machine for a reservation never will: it
+// works on a creation until the deadline of the call, and the rest is for a commit under way then.
+const outcomeTimeout = createTimeout + undoTimeout
+
 // errLost says that another caller released a reservation while its creator, who seemed
 // dead, was still at work.
 var errLost = errors.New("control: reservation was released by another caller")
@@ -203,7 +207,7 @@ func nameTaken(holder hangar.MachineID, name string) error {
 // observe says whether the Machine of a reservation exists, and whether its name
 // is in use. What cannot be found out is taken to be so.
 func (s *reservations) observe(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
-	if s.underWay(r.ID) || !r.Confirmed && s.now().Sub(r.CreatedAt) < createTimeout {
+	if s.underWay(r.ID) || !r.Confirmed && s.now().Sub(r.CreatedAt) < createTimeout || r.undecided(s.now()) {
 		return true, true
 	}
 	return s.ask(ctx, ref, r)

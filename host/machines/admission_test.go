@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -50,6 +51,27 @@ func TestCreatesShareTheRoom(t *testing.T) {
 	all.Wait()
 	if made.Load() != 8 || refused.Load() != 12 || r.free() != 0 {
 		t.Errorf("%d of 1 GB were made on a host of 8, %d refused, %d bytes are free", made.Load(), refused.Load(), r.free())
+	}
+}
+
+// TestCreationAfterItsTime: what is not recorded by the deadline of its caller never is.
+func TestCreationAfterItsTime(t *testing.T) {
+	r := newRig(t)
+	free := r.free()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	spec := hangar.MachineSpec{
+		ID: hangar.NewMachineID(), Name: "m", App: "web", AppID: "web", Org: hangar.OrgPersonal, Network: 1, Region: "loc",
+		Config: hangar.MachineConfig{Image: "web", Guest: &hangar.Guest{CPUKind: "shared", CPUs: 1, MemoryMB: 1 << 10}},
+	}
+	if _, err := r.CreateMachine(ctx, spec); !errors.Is(err, context.Canceled) {
+		t.Errorf("a creation of a caller that is gone: %v", err)
+	}
+	if _, err := r.Machine(t.Context(), hangar.MachineRef{App: "web", AppID: "web", ID: spec.ID}); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("it is recorded: %v", err)
+	}
+	if r.free() != free {
+		t.Errorf("it takes %d bytes", free-r.free())
 	}
 }
 

@@ -71,6 +71,9 @@ func (s *Store) create(ctx context.Context, spec hangar.MachineSpec) (*machine, 
 			return nil, err
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err // the caller, who is gone, takes the Machine for one that will never be
+	}
 	if _, err := s.room.Admit(spec.ID, loadOf(rec)); err != nil {
 		return nil, err
 	}
