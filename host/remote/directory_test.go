@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/remote"
 )
 
 func hostIDs(hosts []hangar.Host) (ids []hangar.HostID) {
@@ -68,6 +69,20 @@ func TestDirectoryFollowsHosts(t *testing.T) {
 	w.await(func() bool { return equal(hostIDs(w.Known()), []hangar.HostID{self}) && !w.Admits(other) })
 	if err := callRoom(t, w); hangar.CodeOf(err) != hangar.CodeNotFound {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestPushedBeforeTheFeed: that a host is not known yet does not say that it is gone, and with it what it holds.
+func TestPushedBeforeTheFeed(t *testing.T) {
+	s := &stub{id: self}
+	d := remote.NewDirectory(remote.DirectoryConfig{Agent: s, Gate: s})
+	if _, err := d.Pushed(other); hangar.CodeOf(err) != hangar.CodeUnavailable {
+		t.Errorf("before the feed: %v", err)
+	}
+	w := newWorld(t, s, s)
+	w.await(func() bool { return !w.Admits("0000dddd") }) // once the feed is in sync
+	if _, err := w.Pushed("0000dddd"); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("a host that is not one of the cluster: %v", err)
 	}
 }
 

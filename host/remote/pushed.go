@@ -74,7 +74,11 @@ type pushedReader struct{ *peer }
 
 // Pushed implements hangar.PushedReaders. It finds no reader of this host, which has one itself.
 func (d *Directory) Pushed(id hangar.HostID) (hangar.PushedReader, error) {
-	m := d.hosts.Load().byID[id]
+	k := d.hosts.Load()
+	m := k.byID[id]
+	if m == nil && !k.synced {
+		return nil, hangar.Errorf(hangar.CodeUnavailable, "", "host %s is not known yet", id)
+	}
 	if m == nil || m.peer == nil {
 		return nil, hangar.Errorf(hangar.CodeNotFound, "", "unknown host %q", id)
 	}
