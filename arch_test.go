@@ -139,7 +139,7 @@ var rules = map[string]rule{
 	"edge/dns":       {imports: plus(language, "edge/catalog"), tests: edgeTests},
 	"edge/edgetest":  {imports: language},
 	"edge/listen":    {imports: plus(language, "edge/balance", "edge/catalog", "edge/traffic"), tests: edgeTests},
-	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/proxy/...", "edge/traffic"), tests: edgeTests},
+	"edge/proxy":     {imports: plus(language, "edge/balance", "edge/catalog", "edge/listen", "edge/proxy/...", "edge/traffic"), tests: edgeTests},
 	"edge/proxy/...": {imports: language},
 	"edge/traffic":   {imports: language},
 

@@ -1,7 +1,7 @@
 // Package edge serves Apps to clients outside of their private networks: it accepts connections,
 // finds the App of each, and joins them to Machines.
 //
-// It is made of children that do not know one another. edge/catalog follows the Machines, Apps
+// It is made of children that know at most those named before them. edge/catalog follows the Machines, Apps
 // and addresses. edge/balance picks a Machine for a request, and starts one if needed.
 // edge/listen takes connections, ends TLS and passes on what is not HTTP; edge/proxy does HTTP;
 // edge/certs has the certificates. Edge joins them.
@@ -118,7 +118,9 @@ func New(o Options) *Edge {
 		HTTP: o.HTTP, HTTPS: o.HTTPS, HTTP3: o.HTTP3, Shared: o.Shared, Host: o.Host, Domain: o.Domain,
 		Platform: func(name hangar.Hostname) bool { return o.Platform[name] != nil }, Nameless: o.Nameless != nil,
 		Routes: e.routes, Balancer: e.balancer, Gates: o.Gates, Certificate: e.certs.Get,
-		ServeConn: e.serveConn, ServeRequest: e.serveRequest, MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
+		ServeConn:      func(ctx context.Context, conn net.Conn, in listen.Entry) { e.proxy.ServeConn(ctx, conn, in) }, // Open makes it
+		ServeRequest:   func(w http.ResponseWriter, r *http.Request, in listen.Entry) { e.proxy.ServeRequest(w, r, in) },
+		MaxHeaderBytes: proxy.DefaultMaxHeaderBytes, Keeper: o.Keeper, Tickets: filepath.Join(o.Dir, "tickets.key"),
 		Traffic: e.traffic, Limits: o.Limits, Drain: o.Drain, Ready: e.ready, Log: o.Log,
 	})
 	return e
@@ -219,15 +221,6 @@ func (e *Edge) Close() error { return errors.Join(e.listeners.Close(), e.certs.C
 
 // Addrs are where Apps are served under their names, once Open has returned.
 func (e *Edge) Addrs() (plain, secure netip.AddrPort) { return e.listeners.Addrs() }
-
-// serveConn hands a connection of edge/listen to edge/proxy.
-func (e *Edge) serveConn(ctx context.Context, conn net.Conn, in listen.Entry) {
-	e.proxy.ServeConn(ctx, conn, proxy.Entry(in))
-}
-
-func (e *Edge) serveRequest(w http.ResponseWriter, r *http.Request, in listen.Entry) {
-	e.proxy.ServeRequest(w, r, proxy.Entry(in))
-}
 
 // AwaitRoute implements hangar.RouteHost. When it returns, the sockets of the App are open, too,
 // and its private addresses lead to them.

@@ -223,7 +223,7 @@ func (m *model) step(s step) {
 	case "wake fails":
 		m.gate.set(id(s.N), func(g *guest) {
 			if g.wakeErr = nil; s.A%2 == 0 {
-				g.wakeErr = hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased")
+				g.wakeErr = hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "full")
 			}
 		})
 	case "sleep":

@@ -246,8 +246,6 @@ func wakeError(row *hangar.MachineRow, err error) *hangar.EdgeError {
 	switch reason := hangar.ReasonOf(err); {
 	case errors.Is(err, context.Canceled):
 		code, text = hangar.EdgeStartCancelled, "was not started: the edge is shutting down"
-	case reason == hangar.ReasonLeaseHeld:
-		code, text = hangar.EdgeWake, "could not be started: it is leased"
 	case hangar.NoRoom(err) || hangar.CodeOf(err) == hangar.CodeExhausted:
 		code, text = hangar.EdgeWake, "could not be started: its host has no room for it"
 	case reason == hangar.ReasonWrongState:

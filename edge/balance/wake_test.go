@@ -129,7 +129,6 @@ func TestWakeCodes(t *testing.T) {
 		err  error
 		code hangar.EdgeCode
 	}{
-		{"leased", hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"), hangar.EdgeWake},
 		{"no room", hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "full"), hangar.EdgeWake},
 		{"state", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "no"), hangar.EdgeNotStartable},
 		{"start failed", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonStartFailed, "no"), hangar.EdgeStateChange},
@@ -162,7 +161,7 @@ func TestWakeAnother(t *testing.T) {
 	within(t, nil, func(t *testing.T, w *world) {
 		w.put(1, state(stopped), region("fra"))
 		w.put(2, state(suspended))
-		w.slow(2, 0, hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "leased"))
+		w.slow(2, 0, hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "full"))
 		if permit := w.acquire(); permit.Row.Machine.ID != id(1) {
 			t.Errorf("got machine %s", permit.Row.Machine.ID)
 		}

@@ -82,17 +82,20 @@ type Options struct {
 	Log            *slog.Logger
 }
 
-// Entry is how a connection for HTTP came in. It has the fields of proxy.Entry.
+// Entry is how a client's connection came in.
 type Entry struct {
-	Route         *hangar.AppRoute // whose address it came to; nil: a shared one, where the Host header says whose a request is
-	Private       bool             // it came by a private network
-	Local, Remote netip.AddrPort
-	Client        netip.Addr           // whom limits of Remote count for; see Limits
-	TLS           *tls.ConnectionState // nil: none
-	ServerName    hangar.Hostname      // of TLS; empty: the client sent none
-	Port          int                  // public
-	Flow          *traffic.Flow        // counts the bytes of the connection
-	Taken         func()               // called by ServeConn, on its goroutine, once its server waits for the connection before it ends
+	Route      *hangar.AppRoute     // whose address it came to; nil: a shared one, where the requests say by their Host
+	Private    bool                 // from a private network
+	Local      netip.AddrPort       // where the client connected to
+	Remote     netip.AddrPort       // the client
+	Client     netip.Addr           // whom limits count Remote for; see Limits
+	TLS        *tls.ConnectionState // nil: none
+	ServerName hangar.Hostname      // that TLS was negotiated for; may be empty
+	Port       int                  // public
+	Flow       *traffic.Flow        // counts the bytes of the connection; nil: nothing does
+	// Taken is called by who serves the connection, on its goroutine and maybe more than once, when its end waits for
+	// that of the connection; may be nil.
+	Taken func()
 }
 
 // Listeners are the sockets of the edge. Use New, Open, Run and Close, in that order.

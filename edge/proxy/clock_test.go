@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/edge/proxy"
+	"github.com/hangar-platform/hangar/edge/listen"
 )
 
 // block is the header of a GET.
@@ -86,7 +86,7 @@ func TestTimeoutsOfAServiceOverHTTP2(t *testing.T) {
 	}
 	byName := func(app string) net.Conn { return w.begin(app+".apps.test", "h2") }
 	w.mu.Lock()
-	w.entry = func(e *proxy.Entry) {
+	w.entry = func(e *listen.Entry) {
 		for app, ip := range ips {
 			if e.TLS == nil && e.Remote.Addr().String() == ip {
 				e.Route, _ = w.routes.App(hangar.AppID(app))

@@ -31,7 +31,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/edge/proxy"
+	"github.com/hangar-platform/hangar/edge/listen"
 )
 
 func h2Backend(p *hangar.ServicePort) {
@@ -209,7 +209,7 @@ func TestH2spec(t *testing.T) {
 	}), nil)
 	route, _ := w.routes.App("app")
 	w.mu.Lock()
-	w.entry = func(e *proxy.Entry) { e.Route = route }
+	w.entry = func(e *listen.Entry) { e.Route = route }
 	w.mu.Unlock()
 	_, port, _ := net.SplitHostPort(w.tlsAddr)
 	failures, unknown := h2spec(t, tool, port, "2")

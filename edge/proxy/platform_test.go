@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
@@ -118,10 +119,10 @@ func TestPlatformNames(t *testing.T) {
 
 	// At an address or a port of an App's own, also one in a private network.
 	app, _ := w.routes.App("app")
-	for what, change := range map[string]func(*proxy.Entry){
-		"an address of the app's": func(e *proxy.Entry) { e.Route = app },
-		"a private address":       func(e *proxy.Entry) { e.Route, e.Private = app, true },
-		"another port":            func(e *proxy.Entry) { e.Port = 8443 },
+	for what, change := range map[string]func(*listen.Entry){
+		"an address of the app's": func(e *listen.Entry) { e.Route = app },
+		"a private address":       func(e *listen.Entry) { e.Route, e.Private = app, true },
+		"another port":            func(e *listen.Entry) { e.Port = 8443 },
 	} {
 		w.mu.Lock()
 		w.entry = change
@@ -186,7 +187,7 @@ func TestPlatformRequestsAreBounded(t *testing.T) {
 	calls := func(c netip.Addr) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.entry = func(e *proxy.Entry) { e.Client = c }
+		w.entry = func(e *listen.Entry) { e.Client = c }
 	}
 	greedy, other := netip.MustParseAddr("2001:db8::"), netip.MustParseAddr("2001:db8:0:1::")
 	calls(greedy)

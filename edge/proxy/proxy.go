@@ -21,7 +21,6 @@ package proxy
 
 import (
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"maps"
 	"net"
@@ -43,20 +42,6 @@ import (
 	"github.com/hangar-platform/hangar/edge/traffic"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
-
-// Entry is how a client's connection came in.
-type Entry struct {
-	Route      *hangar.AppRoute // whose it is; nil: the requests tell by their Host
-	Private    bool             // from a private network
-	Local      netip.AddrPort   // where the client connected to
-	Remote     netip.AddrPort   // the client
-	Client     netip.Addr       // whom limits count Remote for
-	TLS        *tls.ConnectionState
-	ServerName hangar.Hostname // that TLS was negotiated for; may be empty
-	Port       int             // the public port
-	Flow       *traffic.Flow   // counts the bytes of the connection; nil: nothing does
-	Taken      func()          // called, maybe more than once, when Drain waits for the connection; may be nil
-}
 
 // Limits bound the resources of one client or one request. A limit of 0 has its default.
 type Limits struct {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
@@ -259,7 +260,7 @@ func TestAdmission(t *testing.T) {
 		route, _ := w.routes.App("other")
 		w.machine("c1", "other", addr, nil)
 		w.mu.Lock()
-		w.entry = func(e *proxy.Entry) { e.Route, e.Local = route, netip.MustParseAddrPort("127.9.9.9:80") }
+		w.entry = func(e *listen.Entry) { e.Route, e.Local = route, netip.MustParseAddrPort("127.9.9.9:80") }
 		w.mu.Unlock()
 		defer func() { w.mu.Lock(); w.entry = nil; w.mu.Unlock() }()
 		if got := w.get("http://unclaimed.example/"); got.body != "the app" {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/balance"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy/http1"
 )
 
 // clientConn is the state of a client's connection.
 type clientConn struct {
-	Entry
+	listen.Entry
 	ctx  context.Context //nolint:containedctx // the connection's, not a request's
 	idle time.Duration   // longest pause between requests
 
@@ -61,7 +62,7 @@ func taken(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) newClientConn(ctx context.Context, e Entry) *clientConn {
+func (p *Proxy) newClientConn(ctx context.Context, e listen.Entry) *clientConn {
 	ip := e.Remote.Addr().Unmap().WithZone("").String()
 	v := &clientConn{
 		Entry: e, ctx: ctx, idle: p.limits.IdleTimeout,
@@ -80,7 +81,7 @@ type clientConnKey struct{}
 
 // ServeConn serves the requests of a connection until it has ended, and closes it. Deadlines
 // of the connection are the proxy's to set.
-func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn, e Entry) {
+func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn, e listen.Entry) {
 	defer conn.Close()
 	v := p.newClientConn(ctx, e)
 	ctx = context.WithValue(ctx, clientConnKey{}, v)
@@ -103,7 +104,7 @@ func (p *Proxy) ServeConn(ctx context.Context, conn net.Conn, e Entry) {
 const http2Protocol = "h2"
 
 // ServeRequest answers one request of a client that speaks HTTP/3.
-func (p *Proxy) ServeRequest(w http.ResponseWriter, r *http.Request, e Entry) {
+func (p *Proxy) ServeRequest(w http.ResponseWriter, r *http.Request, e listen.Entry) {
 	v := p.newClientConn(r.Context(), e)
 	v.alt = nil // it already uses HTTP/3
 	p.serve(w, r, v)

@@ -19,6 +19,7 @@ import (
 	"github.com/pires/go-proxyproto"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 )
 
@@ -313,7 +314,7 @@ func TestTimeoutsOfAService(t *testing.T) {
 	t.Run("second header", func(t *testing.T) { ends(t, request+"GET / HT", " 408 ") })
 	route, _ := w.routes.App("app")
 	w.mu.Lock()
-	w.entry = func(e *proxy.Entry) { e.Route = route }
+	w.entry = func(e *listen.Entry) { e.Route = route }
 	w.mu.Unlock()
 	t.Run("first header", func(t *testing.T) { ends(t, "GET / HT", " 408 ") })
 	t.Run("nothing", func(t *testing.T) { ends(t, "", "") })

@@ -25,6 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/balance"
 	"github.com/hangar-platform/hangar/edge/catalog"
 	"github.com/hangar-platform/hangar/edge/edgetest"
+	"github.com/hangar-platform/hangar/edge/listen"
 	"github.com/hangar-platform/hangar/edge/proxy"
 	"github.com/hangar-platform/hangar/edge/traffic"
 )
@@ -51,8 +52,8 @@ type world struct {
 	addr     string // plain HTTP, port 80
 	tlsAddr  string // port 443
 	mu       sync.Mutex
-	entry    func(*proxy.Entry) // changes what connections come in as
-	count    *traffic.Table     // counts connections; nil: nothing does
+	entry    func(*listen.Entry) // changes what connections come in as
+	count    *traffic.Table      // counts connections; nil: nothing does
 }
 
 type option func(*proxy.Options)
@@ -265,7 +266,7 @@ func (w *world) accept(l net.Listener, config *tls.Config) {
 			return
 		}
 		serving.Go(func() {
-			e := proxy.Entry{
+			e := listen.Entry{
 				Local: conn.LocalAddr().(*net.TCPAddr).AddrPort(), Remote: conn.RemoteAddr().(*net.TCPAddr).AddrPort(), Port: 80,
 			}
 			if config != nil {

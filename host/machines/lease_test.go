@@ -118,8 +118,7 @@ func TestLeaseBindsUsers(t *testing.T) {
 	proxy := hangar.WithEventSource(t.Context(), hangar.SourceProxy)
 	r.must(r.StopMachine(proxy, ref, hangar.MachineStop{}))
 	r.wait(ref, hangar.MachineStopped)
-	_, err := r.StartMachine(proxy, ref)
-	r.must(err)
+	r.must(r.WakeMachine(t.Context(), ref, 0)) // for a request
 	r.wait(ref, hangar.MachineStarted)
 	events, err := r.MachineEvents(t.Context(), ref, 50)
 	r.must(err)
