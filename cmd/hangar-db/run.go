@@ -49,7 +49,7 @@ func runCommand() *cobra.Command {
 	}
 	urlFlag(cmd, &node)
 	cmd.Flags().BoolVar(&ifPrimary, "if-primary", false, "only if the node is the primary")
-	cmd.Flags().StringVar(&haltOn, "with-halt-lock-on", "", "with the right to write to a database, also on a replica, for up to 30 seconds")
+	cmd.Flags().StringVar(&haltOn, "with-halt-lock-on", "", "with the right to write to a database, also on a replica, for up to 25 seconds")
 	cmd.Flags().BoolVar(&ifCandidate, "if-candidate", false, "only if the node may become the primary")
 	return cmd
 }

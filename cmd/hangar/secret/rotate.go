@@ -15,7 +15,8 @@ key, encrypt everything with it, and drop the old one. Backups of the data direc
 that are older hold the old key, and open only what they hold themselves.
 
 When it is interrupted, both keys stay in use until the next start of the daemon, or
-the next run of this command, continues. Only an administrator may do this.`
+the next run of this command, continues. Only an administrator may do this. While
+the platform has several servers, it is refused: each has the keys in a file of its own.`
 
 func newRotateKeyCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
