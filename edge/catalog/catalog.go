@@ -277,11 +277,15 @@ func check(id hangar.MachineID, row *hangar.MachineRow) error {
 }
 
 func (c *Catalog) remove(id hangar.MachineID) {
+	c.settling.Lock()
 	c.mu.Lock()
 	row := c.removeLocked(id)
 	c.mu.Unlock()
 	if row != nil {
 		c.tell(row, nil)
+	}
+	c.settling.Unlock()
+	if row != nil {
 		c.subs.notify(row.Machine.AppID)
 	}
 }
@@ -309,20 +313,16 @@ func (c *Catalog) forgetAddress(row *hangar.MachineRow) {
 
 // dropUnseen removes rows that a whole feed did not show.
 func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
-	gone := make(map[hangar.AppID][]*hangar.MachineRow)
-	c.mu.Lock()
+	c.mu.RLock()
+	var gone []hangar.MachineID
 	for id := range c.rows {
 		if !seen[id] {
-			row := c.removeLocked(id)
-			gone[row.Machine.AppID] = append(gone[row.Machine.AppID], row)
+			gone = append(gone, id)
 		}
 	}
-	c.mu.Unlock()
-	for app, rows := range gone {
-		for _, row := range rows {
-			c.tell(row, nil)
-		}
-		c.subs.notify(app)
+	c.mu.RUnlock()
+	for _, id := range gone {
+		c.remove(id)
 	}
 }
 
