@@ -482,9 +482,23 @@ func (f *frameWriter) raw(frames []byte) error {
 	})
 }
 
+// writeUnlessBusy writes nothing while another write is under way.
+func (f *frameWriter) writeUnlessBusy(k kind, payload []byte) error {
+	if !f.mu.TryLock() {
+		return nil
+	}
+	defer f.mu.Unlock()
+	return f.writing(func() error { return writeFrame(f.w, k, payload) })
+}
+
 func (f *frameWriter) locked(write func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.writing(write)
+}
+
+// writing writes and flushes. f.mu is held.
+func (f *frameWriter) writing(write func() error) error {
 	if f.closed {
 		return net.ErrClosed
 	}

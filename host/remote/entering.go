@@ -55,9 +55,11 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 	return sync.OnceFunc(func() { c.leave(payload) }), nil
 }
 
-// leave tells the host that a request has left, unless it knows by the end of the connection.
+// leave tells the host that a request has left, unless it learns so by the end of the connection, or by the
+// next request that enters over it: one that is being written already may have to wait for the Machine, and
+// this request must not wait for that.
 func (c *serviceConn) leave(entry []byte) {
-	if c.open() && c.out.write(kindLeave, entry) != nil {
+	if c.open() && c.out.writeUnlessBusy(kindLeave, entry) != nil {
 		c.end()
 	}
 }

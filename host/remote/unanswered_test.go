@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,54 @@ func TestClosedBeforeTheAnswer(t *testing.T) {
 			t.Error("the host counts as silent")
 		}
 	})
+}
+
+// stuck is a writer that takes nothing before it is free.
+type stuck struct {
+	begin func()
+	free  chan struct{}
+}
+
+func (s stuck) Write(p []byte) (int, error) {
+	s.begin()
+	<-s.free
+	return len(p), nil
+}
+
+// TestLeavesDuringTheNextRequest: a request that has ended does not wait for the next one over its connection, which
+// the Machine may not read.
+func TestLeavesDuringTheNextRequest(t *testing.T) {
+	c, hostEnd := unanswering(t)
+	defer hostEnd.Close()
+	leave, err := c.EnterMachine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte("request")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.EnterMachine(); err != nil {
+		t.Fatal(err)
+	}
+	begun := make(chan struct{})
+	w := stuck{sync.OnceFunc(func() { close(begun) }), make(chan struct{})}
+	c.out.w = w
+	written := make(chan error, 1)
+	go func() { _, err := c.Write([]byte("next")); written <- err }()
+	<-begun
+	left := make(chan struct{})
+	go func() { leave(); close(left) }()
+	select {
+	case <-left:
+	case <-time.After(10 * time.Second):
+		t.Error("it waits")
+	}
+	close(w.free)
+	<-left
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	_ = c.Close()
 }
 
 // TestEntersOverAnEndedConnection: a kept connection that has ended says nothing about the host either.
