@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"sync"
@@ -83,6 +84,7 @@ type Mesh struct {
 	Options
 	identity link.Identity
 	wake     chan struct{} // has an element when there is something to do
+	lookup   lookup        // that of the system
 
 	mu       sync.Mutex // guards what follows
 	link     *link.Link // nil: closed, or its device is gone
@@ -124,7 +126,7 @@ func (n *neighbor) due(now, handshake time.Time) bool {
 // New returns a Mesh that Open makes usable.
 func New(o Options) *Mesh {
 	return &Mesh{
-		Options: o, wake: make(chan struct{}, 1), hosts: map[hangar.HostID]hangar.Host{}, members: members{},
+		Options: o, wake: make(chan struct{}, 1), lookup: net.DefaultResolver.LookupNetIP, hosts: map[hangar.HostID]hangar.Host{}, members: members{},
 		peers: map[member]struct{}{}, neighbor: map[hangar.HostID]*neighbor{}, changed: map[member]struct{}{},
 	}
 }

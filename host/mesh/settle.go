@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -20,16 +18,15 @@ import (
 
 var errFeedEnded = errors.New("feed ended")
 
-// lookupTimeout bounds the lookup of a host's address by name.
-const lookupTimeout = 5 * time.Second
-
 // settle keeps the device as the feeds want it, until ctx ends.
 func (m *Mesh) settle(ctx context.Context) error {
 	tick := time.NewTicker(lookDelay)
 	defer tick.Stop()
 	told, silent := "", map[hangar.HostID]bool{}
+	looks := newLookups(m.lookup)
+	defer looks.work.Wait()
 	for {
-		gone, err := m.reconcile(ctx, silent)
+		gone, err := m.reconcile(ctx, looks, silent)
 		clear(silent)
 		call, due := m.call()
 		err = errors.Join(err, due)
@@ -48,6 +45,8 @@ func (m *Mesh) settle(ctx context.Context) error {
 		case <-m.wake:
 		case <-call:
 		case <-retry:
+		case found := <-looks.found:
+			looks.take(found, m.Now())
 		case <-gone:
 			m.mu.Lock()
 			m.closeLink()
@@ -63,8 +62,8 @@ func (m *Mesh) settle(ctx context.Context) error {
 
 // reconcile compares the device with the feeds. Silent hosts are resolved again. The channel is
 // closed when the device fails.
-func (m *Mesh) reconcile(ctx context.Context, silent map[hangar.HostID]bool) (gone <-chan struct{}, err error) {
-	endpoints, err := m.locate(ctx, silent)
+func (m *Mesh) reconcile(ctx context.Context, looks *lookups, silent map[hangar.HostID]bool) (gone <-chan struct{}, err error) {
+	endpoints, err := m.locate(ctx, looks, silent)
 	errs := []error{err}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,52 +84,6 @@ func (m *Mesh) reconcile(ctx context.Context, silent map[hangar.HostID]bool) (go
 	}
 	errs = append(errs, m.lead())
 	return m.link.Gone(), errors.Join(errs...)
-}
-
-// locate resolves the addresses of hosts that are not on the device yet, have moved, or are silent.
-func (m *Mesh) locate(ctx context.Context, silent map[hangar.HostID]bool) (map[hangar.HostID]netip.AddrPort, error) {
-	m.mu.Lock()
-	addresses := map[hangar.HostID]string{}
-	for id, h := range m.hosts {
-		n := m.neighbor[id]
-		if h.MeshAddress != "" && (n == nil || n.key != h.MeshKey || n.address != h.MeshAddress || silent[id]) {
-			addresses[id] = h.MeshAddress
-		}
-	}
-	m.mu.Unlock()
-	endpoints := make(map[hangar.HostID]netip.AddrPort, len(addresses))
-	var errs []error
-	for id, address := range addresses {
-		at, err := resolve(ctx, address)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("host %s: %w", id, err))
-			continue
-		}
-		endpoints[id] = at
-	}
-	return endpoints, errors.Join(errs...)
-}
-
-// resolve reads HOST:PORT.
-func resolve(ctx context.Context, address string) (netip.AddrPort, error) {
-	if at, err := netip.ParseAddrPort(address); err == nil {
-		return at, nil
-	}
-	name, text, err := net.SplitHostPort(address)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(found[0].Unmap(), uint16(port)), nil
 }
 
 // reach has a host on the device, at an endpoint. The caller holds mu.
