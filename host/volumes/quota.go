@@ -47,7 +47,8 @@ func (v *volume) claiming(
 			return errors.Join(err, v.claim(ctx, rowOf(v.rec.Load())))
 		}
 	}
-	return hangar.Errorf(hangar.CodeUnavailable, "", "volume %s keeps changing: try again", v.id)
+	changing := hangar.Errorf(hangar.CodeUnavailable, "", "volume %s keeps changing: try again", v.id)
+	return errors.Join(changing, v.claim(ctx, rowOf(v.rec.Load())))
 }
 
 // claimable reports whether a claim would begin at once. A round over all volumes skips one that is

@@ -35,6 +35,10 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 	progress := new(atomic.Pointer[hangar.Progress])
 	d.mu.Lock()
 	rec := d.byApp[of]
+	if rec == nil || !rec.Latest.FinishedAt.IsZero() && rec.Scratch == "" {
+		d.mu.Unlock()
+		return // another run has done it: that of an earlier daemon's scratch, or that of a new drill
+	}
 	d.progress[of] = progress
 	d.mu.Unlock()
 	defer func() {

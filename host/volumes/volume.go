@@ -23,7 +23,8 @@ type volume struct {
 
 	rec atomic.Pointer[journal.VolumeRecord] // replaced under mu, never changed in place
 
-	mu sync.Mutex // held while a change is decided and committed
+	mu        sync.Mutex // held while a change is decided and committed
+	forgotten bool       // the record is gone from the journal; guarded by mu
 
 	open opened
 
@@ -83,6 +84,9 @@ func (d draft) settle() { d.v.rec.Store(d.next) }
 // commit makes a change durable and then visible, and returns the new record. v.mu is
 // held.
 func (v *volume) commit(alter change) (*journal.VolumeRecord, error) {
+	if v.forgotten {
+		return nil, hangar.VolumeNotFound(v.id)
+	}
 	d := v.draft(alter)
 	err := v.store.o.Journal.Commit(func(tx *journal.Tx) error { return tx.PutVolume(d.next) })
 	if err != nil {

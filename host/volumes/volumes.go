@@ -182,13 +182,16 @@ func (s *Store) newVolume(rec *journal.VolumeRecord) *volume {
 	return v
 }
 
-// forget removes the record of a volume that is gone.
+// forget removes the record of a volume that is gone. Whoever still has the volume changes nothing any more.
 func (s *Store) forget(v *volume) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	ref := v.rec.Load().Volume.Ref()
 	err := s.o.Journal.Commit(func(tx *journal.Tx) error { return tx.DeleteVolume(ref) })
 	if err != nil {
 		return notRecorded(v.id, err)
 	}
+	v.forgotten = true
 	s.remove(v)
 	return nil
 }
