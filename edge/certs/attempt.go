@@ -81,6 +81,18 @@ func (a *attempts) next(name hangar.Hostname, now time.Time) time.Time {
 	return now
 }
 
+// before are the names that were to be ordered again before a time.
+func (a *attempts) before(end time.Time) (names []hangar.Hostname) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, last := range a.of {
+		if last.Next.Before(end) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func (a *attempts) put(name hangar.Hostname, next *attempt) error {
 	a.mu.Lock()
 	a.of[name] = next

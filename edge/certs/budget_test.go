@@ -3,12 +3,17 @@ package certs_test
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,4 +190,41 @@ func TestLimitsOfOrders(t *testing.T) {
 			t.Errorf("%d orders for a name, want 4", n)
 		}
 	})
+}
+
+// TestAppsThatGoLeaveNothing: what is known of the own names of Apps that are gone does not stay, in the process or on
+// the disk, also if the server was down when they went.
+func TestAppsThatGoLeaveNothing(t *testing.T) {
+	server := newRefusing(t)
+	var gone atomic.Bool
+	o := certs.Options{
+		Dir: t.TempDir(), Directory: server.URL + "/directory", DemandWait: time.Millisecond,
+		Owner: func(hangar.Hostname) (hangar.OrgID, bool) { return "org", !gone.Load() },
+	}
+	attempts := func() int {
+		files, err := os.ReadDir(filepath.Join(o.Dir, "attempts"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	c, stop := run(t, o)
+	for i := range 3 {
+		_, _ = c.Get(hello(fmt.Sprintf("app%d.apps.example.com", i)), false)
+	}
+	eventually(t, "all are refused", func() bool { return attempts() == 3 })
+	gone.Store(true)
+	eventually(t, "the attempts are forgotten", func() bool { return attempts() == 0 })
+	stop()
+	old := fmt.Sprintf(`{"org_id":"org","failures":1,"next":%q,"errors":[]}`, time.Now().Add(-60*24*time.Hour).Format(time.RFC3339))
+	recent := fmt.Sprintf(`{"org_id":"org","failures":1,"next":%q,"errors":[]}`, time.Now().Add(time.Hour).Format(time.RFC3339))
+	for name, text := range map[string]string{"old": old, "recent": recent} {
+		if err := os.WriteFile(filepath.Join(o.Dir, "attempts", name+".apps.example.com.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, o)
+	if n := attempts(); n != 1 {
+		t.Errorf("%d attempts stay on the disk, want the one that says when to ask again", n)
+	}
 }

@@ -62,6 +62,11 @@ func (c *Certs) restore() error {
 	for name := range t.wanted {
 		c.orders.set(name, c.dueAt(t, name, now))
 	}
+	for _, name := range c.attempts.before(now.Add(-expiredKept)) {
+		if _, wanted := t.wanted[name]; !wanted && t.issued[name] == nil {
+			c.forget(name)
+		}
+	}
 	return nil
 }
 
@@ -231,6 +236,7 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 			return now, false
 		case known:
 		case current == nil || !current.valid(now):
+			c.forsake(name, now)
 			return now, false
 		default: // the Apps may not be known yet
 			return now.Add(min(unknownPause, current.notAfter.Sub(now)/2)), true
@@ -250,6 +256,19 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 		return c.share(ctx, wished, current), true
 	}
 	return c.order(ctx, nil, wished, current), true
+}
+
+// forsake forgets what there is of the own name of an App that is gone. An attempt stays as long as it says
+// when to ask again, because the Apps may only not be known yet.
+func (c *Certs) forsake(name hangar.Hostname, now time.Time) {
+	if !c.attempts.next(name, now).After(now) {
+		c.forget(name)
+	}
+	c.change.Lock()
+	defer c.change.Unlock()
+	if t := c.table.Load(); t.issued[name] != nil {
+		c.table.Store(t.withIssued(name, nil))
+	}
 }
 
 // fresh reports whether a certificate, which may be nil, is not to be renewed yet.
