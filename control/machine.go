@@ -150,9 +150,9 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 		m.reservations.release(ctx, r)
 		return nil, failure
 	}
-	ctx, cancel := finish.Within(ctx, listTimeout)
+	asking, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
-	made, err := agent.Machine(ctx, r.ref())
+	made, err := agent.Machine(asking, r.ref())
 	switch {
 	case err == nil:
 		return made, nil
@@ -160,7 +160,9 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 		m.reservations.release(ctx, r)
 	default:
 		m.log.Warn("outcome of a creation is unknown", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, failure)
-		if err := m.reservations.rewrite(ctx, r, func(r *reservation) { r.Unanswered = true }); err != nil {
+		marking, cancel := finish.Within(ctx, undoTimeout)
+		defer cancel()
+		if err := m.reservations.rewrite(marking, r, func(r *reservation) { r.Unanswered = true }); err != nil {
 			m.log.Warn("reservation may be released too early", keyApp, r.app, keyMachine, r.ID, keyError, err)
 		}
 		m.reservations.unfinished.tell()
