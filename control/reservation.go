@@ -21,8 +21,8 @@ const createTimeout = 30 * time.Second
 // undoTimeout bounds how long it takes to undo a creation, also of one that took too long.
 const undoTimeout = 10 * time.Second
 
-// outcomeTimeout is the age from which a host that has no Machine for a reservation never will: it
-// works on a creation until the deadline of the call, and the rest is for a commit under way then.
+// outcomeTimeout is the age from which a host that has no Machine for a reservation, or no volume for a claim, never
+// will: it works on a creation until the deadline of the call, and the rest is for a commit under way then.
 const outcomeTimeout = createTimeout + undoTimeout
 
 // errLost says that another caller released a reservation while its creator, who seemed

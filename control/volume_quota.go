@@ -229,7 +229,7 @@ func (v *Volumes) healClaims(ctx context.Context) error {
 			v.log.ErrorContext(ctx, "claim of a volume skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if v.now().Sub(claim.CreatedAt) < createTimeout {
+		if v.now().Sub(claim.CreatedAt) < outcomeTimeout {
 			continue
 		}
 		_, err = v.rows.volume(ctx, claim.Ref)

@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -243,5 +244,19 @@ func TestDailySnapshotsStayWithinTheQuota(t *testing.T) {
 	r.must(err)
 	if len(list) != 2 || r.Finished(ref, list[0].ID).State != hangar.SnapshotCreated {
 		t.Errorf("with a larger quota: %+v", list)
+	}
+}
+
+// TestVolumeAfterItsTime: what is not recorded by the deadline of its caller never is.
+func TestVolumeAfterItsTime(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	spec := hangar.VolumeSpec{ID: hangar.NewVolumeID(), Org: "acme", OrgID: "acme", App: "web", AppID: "web", SizeGB: 1}
+	if _, err := r.CreateVolume(ctx, spec); !errors.Is(err, context.Canceled) {
+		t.Errorf("a creation of a caller that is gone: %v", err)
+	}
+	if _, err := r.VolumeRow(t.Context(), hangar.VolumeRef{App: "web", AppID: "web", ID: spec.ID}); hangar.CodeOf(err) != hangar.CodeNotFound {
+		t.Errorf("it is recorded: %v", err)
 	}
 }

@@ -52,6 +52,9 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 	defer release()
 	var v *volume
 	err = s.promises.make(ctx, spec.OrgID, spec.SizeGB, func() (err error) {
+		if err := ctx.Err(); err != nil {
+			return err // the caller, who is gone, takes the volume for one that will never be
+		}
 		v, err = s.record(ctx, spec, filling)
 		return err
 	})
