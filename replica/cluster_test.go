@@ -185,13 +185,14 @@ func (c *cluster) start(name string) *testNode {
 	return n
 }
 
-// primary waits until a node other than those named is the primary, and returns it.
+// primary waits until programs may write on a node other than those named, and returns it. Earlier,
+// one that changes the journal mode is told that the database is locked, without a wait.
 func (c *cluster) primary(except ...string) (string, *testNode) {
 	c.t.Helper()
 	var name string
 	eventually(c.t, "a primary", func() bool {
 		for n, node := range c.nodes {
-			if node.Writable() && !strings.Contains(strings.Join(except, " "), n) {
+			if node.Writable() && node.Hub().Role().IsPrimary && !strings.Contains(strings.Join(except, " "), n) {
 				name = n
 				return true
 			}

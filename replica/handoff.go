@@ -164,9 +164,9 @@ func (n *Node) Promote(ctx context.Context, force bool) error {
 	return transfer{n}.awaitPrimary(ctx)
 }
 
-// awaitPrimary waits until this node may be written to.
+// awaitPrimary waits until programs may begin to write on this node.
 func (n transfer) awaitPrimary(ctx context.Context) error {
-	for !n.Writable() {
+	for !n.Writable() || !n.hub.Role().IsPrimary {
 		if err := pause.For(ctx, 5*time.Millisecond); err != nil {
 			return fmt.Errorf("not the primary yet: %w", err)
 		}

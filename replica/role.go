@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -167,7 +168,8 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 		return err
 	}
 	n.holds.Add(1) // until the databases match their positions
-	defer n.holds.Add(-1)
+	admit := sync.OnceFunc(func() { n.holds.Add(-1) })
+	defer admit()
 	epoch := n.epoch()
 	for _, db := range n.All() {
 		db.SetEpoch(epoch)
@@ -190,6 +192,7 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 			n.c.Log.Warn("a database differed from its log, which restarts", "db", db.Name(), "pos", db.Pos().String())
 		}
 	}
+	admit() // before anyone learns that this node is the primary
 	n.setRole()
 	n.c.Log.Info("primary", "epoch", epoch)
 	n.once.Do(func() { close(n.ready) })

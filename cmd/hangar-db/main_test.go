@@ -29,6 +29,8 @@ type node struct {
 	url  string
 	cmd  *exec.Cmd
 	path string // of the database
+
+	rest chan string // gets the log after the line that startUntil waited for, when it ends
 }
 
 func newNode(t *testing.T) *node {
@@ -100,9 +102,13 @@ func (n *node) startUntil(text string) {
 	for lines.Scan() {
 		n.t.Log(lines.Text())
 		if strings.Contains(lines.Text(), text) {
+			n.rest = make(chan string, 1)
 			go func() {
+				var rest strings.Builder
 				for lines.Scan() {
+					fmt.Fprintln(&rest, lines.Text())
 				}
+				n.rest <- rest.String()
 			}()
 			return
 		}
@@ -217,7 +223,7 @@ func TestElection(t *testing.T) {
 	needsMount(t)
 	dir := t.TempDir()
 	exe := build(t, dir)
-	keys := fmt.Sprintf("type: etcd, etcd: {endpoints: [%q], ttl: 1s, lock-delay: 50ms}", etcdtest.Start(t))
+	keys := fmt.Sprintf("type: etcd, etcd: {endpoints: [%q], ttl: 5s, lock-delay: 50ms}", etcdtest.Start(t))
 	a := newNodeOf(t, t.TempDir(), exe, "a", keys)
 	b := newNodeOf(t, t.TempDir(), exe, "b", keys)
 	a.start()
@@ -265,13 +271,20 @@ func TestElection(t *testing.T) {
 	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	if said := <-a.rest; !strings.Contains(said, `msg="handed over" to=b`) { // without a wait for the end of a lease
+		t.Errorf("the primary has not handed over before its end:\n%s", said)
+	}
 	if err := a.cmd.Wait(); err != nil {
 		t.Error("end: ", err)
 	}
 	a.cmd = nil
-	// All that was committed is there, without a wait for the end of a lease.
-	if line := b.firstEvent(); !strings.Contains(line, `"isPrimary":true`) || !strings.Contains(line, fmt.Sprintf(`"app.db":{"txID":"%016x"`, committed)) {
-		t.Error(line)
+	var line string
+	until(t, "b to be the primary", func() bool {
+		line = b.firstEvent()
+		return strings.Contains(line, `"isPrimary":true`)
+	})
+	if !strings.Contains(line, fmt.Sprintf(`"app.db":{"txID":"%016x"`, committed)) {
+		t.Errorf("not all that was committed is there: %s", line)
 	}
 	a.startUntil("capture is strict")
 	until(t, "a to follow", func() bool {

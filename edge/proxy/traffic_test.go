@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/hangar-platform/hangar"
@@ -151,6 +152,7 @@ func TestConnectionsOfClientsAreCounted(t *testing.T) {
 	for _, app := range []string{"app", "app", "second"} {
 		sent += "GET / HTTP/1.1\r\nHost: " + app + ".apps.test\r\n\r\n"
 	}
+	sent = strings.TrimSuffix(sent, "\r\n") + "Connection: close\r\n\r\n" // so all answers are read
 	answer := w.raw(sent)
 	w.counted(table, map[string]float64{
 		"app edge_tcp_connects_count": 1, "app edge_tcp_disconnects_count": 1, "second edge_tcp_connects_count": 1, "second edge_tcp_disconnects_count": 1,

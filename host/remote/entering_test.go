@@ -118,7 +118,7 @@ func TestRefusedOverConnection(t *testing.T) {
 // the Machine has got anything. Others are not sent to it.
 func TestSilentOverConnection(t *testing.T) {
 	d := &door{}
-	w, caller, _ := entering(t, d, newHastyWorld)
+	w, caller, _ := entering(t, d, newWorldOfVisits)
 	stuck := make(chan struct{})
 	d.setStuck(stuck)
 	enter(t, caller)

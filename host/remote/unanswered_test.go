@@ -169,15 +169,17 @@ func TestGivingUpIsNoFailure(t *testing.T) {
 		cause error
 		fails bool
 	}{{context.Canceled, false}, {errors.New("the client has gone"), false}, {context.DeadlineExceeded, true}} {
-		p := newPeer(t.Context(), hangar.Host{ID: "0000bbbb", Address: "127.0.0.1:1"}, dialing{})
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(test.cause)
-		if _, err := p.both(ctx, "DialMachine"); err == nil {
-			t.Error("connected")
-		}
-		if p.circuit.open() != test.fails {
-			t.Errorf("%v: the host counts as away: %v", test.cause, p.circuit.open())
-		}
-		p.close()
+		synctest.Test(t, func(t *testing.T) { // it counts so for a short time
+			p := newPeer(t.Context(), hangar.Host{ID: "0000bbbb", Address: "127.0.0.1:1"}, dialing{})
+			defer p.close()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(test.cause)
+			if _, err := p.both(ctx, "DialMachine"); err == nil {
+				t.Error("connected")
+			}
+			if p.circuit.open() != test.fails {
+				t.Errorf("%v: the host counts as away: %v", test.cause, p.circuit.open())
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -89,7 +90,8 @@ func (s *stub) LogEdge(_ hangar.MachineRef, _, message string) { s.log(message) 
 // world is a host that others call, and a directory of another that calls it.
 type world struct {
 	tb        testing.TB
-	patient   bool
+	patient   bool          // its transport
+	enter     time.Duration // as in remote.DirectoryConfig; 0: the default
 	authority *remotetest.Authority
 	feed      *feed
 	*remote.Directory
@@ -100,18 +102,24 @@ type world struct {
 // newWorld serves a host until the test ends.
 func newWorld(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate) *world {
 	tb.Helper()
-	return newWorldOf(tb, agent, gate, true)
+	return newWorldOf(tb, agent, gate, true, remotetest.Patience)
+}
+
+// newWorldOfVisits waits as long as servers do for the answer to a request that enters, and is patient otherwise.
+func newWorldOfVisits(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate) *world {
+	tb.Helper()
+	return newWorldOf(tb, agent, gate, true, 0)
 }
 
 // newHastyWorld finds out that a host is silent as soon as servers do, which a busy one may seem to be, too.
 func newHastyWorld(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate) *world {
 	tb.Helper()
-	return newWorldOf(tb, agent, gate, false)
+	return newWorldOf(tb, agent, gate, false, 0)
 }
 
-func newWorldOf(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate, patient bool) *world {
+func newWorldOf(tb testing.TB, agent hangar.Agent, gate hangar.MachineGate, patient bool, enter time.Duration) *world {
 	tb.Helper()
-	w := &world{tb: tb, patient: patient, authority: remotetest.NewAuthority(tb), feed: newFeed()}
+	w := &world{tb: tb, patient: patient, enter: enter, authority: remotetest.NewAuthority(tb), feed: newFeed()}
 	address := w.serve(remote.NewHandler(remote.HandlerConfig{Agent: agent, Gate: gate, Log: slog.New(slog.DiscardHandler)}))
 	w.line = newLine(tb, address)
 	w.connect()
@@ -147,7 +155,7 @@ func (w *world) serve(h http.Handler) (address string) {
 func (w *world) connect() {
 	own := w.authority.Certificate(remotetest.URI(self))
 	c := remote.DirectoryConfig{
-		Agent: &stub{id: self}, Gate: &stub{id: self}, Feed: w.feed, Log: slog.New(slog.DiscardHandler),
+		Agent: &stub{id: self}, Gate: &stub{id: self}, Feed: w.feed, Log: slog.New(slog.DiscardHandler), EnterTimeout: w.enter,
 		Transport: func(h hangar.Host) http.RoundTripper {
 			t := remote.Transport(w.authority.Client(own, h.ID))
 			if w.patient {
@@ -155,9 +163,6 @@ func (w *world) connect() {
 			}
 			return t
 		},
-	}
-	if w.patient {
-		c.EnterTimeout = remotetest.Patience
 	}
 	w.Directory = remote.NewDirectory(c)
 	ctx, stop := context.WithCancel(context.WithoutCancel(w.tb.Context()))
