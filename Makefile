@@ -112,15 +112,17 @@ up: build ## run the platform in the foreground (root); ARGS= gives it flags
 	bin/hangar up $(ARGS)
 
 # These have code, or tests, that are not there under the race detector.
-NORACE = ./edge/proxy/http1 ./edge/proxy ./host/archive ./host/journal
+NORACE = ./host/archive ./edge/proxy ./edge/proxy/http1 ./host/journal
 # These kill processes of their own test program, which start slowly under the race detector.
 KILLED = ./control ./host/image ./host/logs ./host/rootfs
 # These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
 # nothing but the clients of the tests, and take most of the time to start them. test/wire starts forty
 # platforms in its process; test/contract and test/platform show those to the race detector. Each run of LONG
 # takes as long as its flags say.
-BINARY = ./cmd/hangar ./test/attack ./test/binary ./test/full ./test/spec ./test/vm ./test/wire
+BINARY = ./test/binary ./cmd/hangar ./test/spec ./test/attack ./test/wire ./test/full ./test/vm
 LONG = ./test/compat ./test/power ./test/sim
+# These take longest, and begin first, so that no processor waits for one of them at the end.
+SLOW = ./replica ./test/contract ./test/platform ./host/volume ./control ./edge/proxy ./host/machines ./metrics/store
 # These link gVisor, whose 280 packages take minutes to compile with the race detector. Without it they are
 # those of which the engine was just built, with its patch. Of DRIVER that is TestWireTypes alone.
 SANDBOX = ./cmd/hangar-sandbox
@@ -147,7 +149,7 @@ SHORT = $(if $(SHUFFLE),,-short)
 # kept until the package, or a file that its tests read, changes; SHUFFLE=on and
 # ARGS=-count=1 run all of it again.
 test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
-	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
+	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' $(SLOW) ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
 	$(PLAIN) -tags testing -timeout 10m $(SHORT) $(ARGS) $(NORACE)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod $(SANDBOX)

@@ -82,12 +82,15 @@ func (b *daemonBackend) ownerOf(d loopdev.Device) hangar.VolumeID {
 
 func (b *daemonBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
 	daemon, err := storaged.Start(ctx, b.spec(im, key))
+	if errors.Is(err, storaged.ErrGone) {
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	h := &daemonHandle{b: b, image: im, daemon: daemon}
 	if err := h.begin(ctx); err != nil {
-		return nil, errors.Join(err, daemon.Leave())
+		return nil, errors.Join(withLoss(h, err), daemon.Leave())
 	}
 	return h, nil
 }

@@ -74,15 +74,18 @@ func (d *Device) Err() error {
 // ending is how long a process that is ending may take from the failure of what it serves to its end.
 const ending = 200 * time.Millisecond
 
-// failed is the error of an operation on the device, which includes ErrLost if the device is lost.
-func (d *Device) failed(operation string, err error) error {
+// withLoss adds ErrLost to the error of an operation on a handle whose device is lost.
+func withLoss(h handle, err error) error {
 	timer := time.NewTimer(ending)
 	defer timer.Stop()
 	select {
-	case <-d.Lost():
+	case <-h.lost():
 	case <-timer.C:
 	}
-	return fmt.Errorf("%s volume %s: %w", operation, d.image.id, errors.Join(d.Err(), err))
+	if lost := h.err(); lost != nil {
+		return fmt.Errorf("%w: %w\n%w", ErrLost, lost, err)
+	}
+	return err
 }
 
 func (d *Device) dir() string { return d.v.mountPoint(d.image.id) }
@@ -157,7 +160,7 @@ func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 		return m, err
 	}
 	if err := d.mount(ctx, &m); err != nil {
-		return Mounted{}, d.failed("mount", err)
+		return Mounted{}, fmt.Errorf("mount volume %s: %w", d.image.id, withLoss(d.handle, err))
 	}
 	return m, nil
 }
@@ -308,7 +311,7 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
 	}
 	if err := d.handle.grow(ctx, size); err != nil {
-		return false, d.failed("extend", err)
+		return false, fmt.Errorf("extend volume %s: %w", d.image.id, withLoss(d.handle, err))
 	}
 	d.image.size = size
 	mounted, err := ext4.IsMounted(d.dir())
@@ -319,7 +322,7 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 	case errors.Is(err, unix.EPERM):
 		return false, nil
 	case err != nil:
-		return false, d.failed("extend", err)
+		return false, fmt.Errorf("extend volume %s: %w", d.image.id, withLoss(d.handle, err))
 	}
 	return true, nil
 }

@@ -56,7 +56,7 @@ func (d *Device) Freeze(ctx context.Context, mark string) (*Frozen, error) {
 	}
 	f, err := d.freeze(ctx, mark)
 	if err != nil {
-		return nil, d.failed("freeze", err)
+		return nil, fmt.Errorf("freeze volume %s: %w", d.image.id, withLoss(d.handle, err))
 	}
 	d.frozen = f
 	return f, nil

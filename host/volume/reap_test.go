@@ -82,6 +82,19 @@ func TestFailedStartsAreReaped(t *testing.T) {
 	}
 }
 
+// TestKilledWhileItStarts: a daemon that says nothing when its start fails was killed.
+func TestKilledWhileItStarts(t *testing.T) {
+	programs := t.TempDir()
+	if err := os.WriteFile(filepath.Join(programs, storaged.Program), []byte("#!/bin/sh\nkill -9 $$\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
+	dir := filepath.Join(t.TempDir(), "d")
+	if _, err := storaged.Start(t.Context(), storaged.Spec{Dir: dir, Image: "image"}); !errors.Is(err, storaged.ErrGone) {
+		t.Errorf("%v, want ErrGone", err)
+	}
+}
+
 // beSubreaper makes this process a subreaper, as drivers do, until the end of the test.
 func beSubreaper(t *testing.T) {
 	t.Helper()

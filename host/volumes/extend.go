@@ -115,10 +115,9 @@ func (o *opened) grow(ctx context.Context, size int64) (online, mounted bool, er
 	return online, mounted, cmp.Or(err, finish.Do(ctx, closing, o.closeUnused))
 }
 
-// unlessGone turns the failure of a volume whose storage daemon has ended into an error that allows a retry. The socket
-// and the file system may fail before the device does.
+// unlessGone turns the failure of a volume whose storage daemon has ended meanwhile into an error that allows a retry.
 func (v *volume) unlessGone(err error) error {
-	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE, unix.ENOTCONN, unix.ECONNABORTED} {
+	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE} {
 		if errors.Is(err, gone) {
 			return &hangar.Error{Code: hangar.CodeUnavailable, Message: fmt.Sprintf("volume %s was lost meanwhile: try again", v.id), Err: err}
 		}

@@ -113,8 +113,12 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 	defer closeAll(cmd.ExtraFiles)
 	// With --daemonize, the program returns when the daemon is ready or has failed.
 	if err := cmd.Run(); err != nil {
-		said, _ := os.ReadFile(spec.path(logFile))
-		err = fmt.Errorf("start the storage daemon: %w: %s", err, strings.TrimSpace(string(said)))
+		said, readErr := os.ReadFile(spec.path(logFile))
+		if why := strings.TrimSpace(string(said)); why != "" || readErr != nil {
+			err = fmt.Errorf("start the storage daemon: %w: %s", err, why)
+		} else { // it says why it fails, unless it is killed
+			err = fmt.Errorf("start the storage daemon: %w: %w", ErrGone, err)
+		}
 		return nil, errors.Join(err, reapFailed(spec.Dir))
 	}
 	if err := errors.Join(reapStarter(spec.Dir), spec.prepare()); err != nil {
