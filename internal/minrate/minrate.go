@@ -27,7 +27,7 @@ type Reader struct {
 	waited time.Duration
 }
 
-// New returns a Reader of at least rate bytes a second. cancel ends ctx, and thereby a read of
+// New returns a Reader of at least rate bytes a second. cancel ends ctx, which ends a read of
 // inner in progress.
 func New(ctx context.Context, cancel context.CancelCauseFunc, inner io.ReadCloser, rate int, window time.Duration) *Reader {
 	r := &Reader{inner: inner, ctx: ctx, cancel: cancel, window: window, need: int64(float64(rate) * window.Seconds())}
