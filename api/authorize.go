@@ -163,11 +163,11 @@ func (s *server) authorizeTokens(r *http.Request) (router.Answer, error) {
 	if in.Header == "" {
 		return router.Answer{}, input.Invalid("header", "is required")
 	}
-	wish, err := in.Access.access()
+	access, err := in.Access.access()
 	if err != nil {
 		return router.Answer{}, err
 	}
-	a, err := s.Tokens.Authorize(r.Context(), in.Header, wish)
+	a, err := s.Tokens.Authorize(r.Context(), in.Header, access)
 	if err != nil {
 		return router.Answer{}, err
 	}

@@ -81,8 +81,8 @@ func (a *Apps) CreateApp(ctx context.Context, in hangar.AppCreate) (*hangar.App,
 	}
 }
 
-// defaultOrg is the organization of a request that names none: the only one that the
-// caller has anything to do with, or else hangar.OrgPersonal.
+// defaultOrg is the organization of a request that names none: the only one in the caller's grants,
+// or else hangar.OrgPersonal.
 func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 	if orgs := p.Orgs(); len(orgs) == 1 && !p.Admin {
 		return orgs[0]
@@ -90,8 +90,8 @@ func defaultOrg(p hangar.Principal) hangar.OrgSlug {
 	return hangar.OrgPersonal
 }
 
-// tryCreateApp returns state.ErrConflict when another caller created something
-// meanwhile, or when the organization changed since it was read.
+// tryCreateApp returns state.ErrConflict if another caller created an App meanwhile, or the
+// organization has changed since it was read.
 func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar.OrgID, orgItem state.Item) (tenants.AppRecord, error) {
 	switch _, err := a.store.Get(ctx, state.AppKey(in.Name)); {
 	case err == nil:
@@ -222,7 +222,7 @@ func (a *Apps) allOrgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 	return orgs, nil
 }
 
-// machineCounts counts the names of Machines, which only existing ones have.
+// machineCounts counts the Machines of each App, by their names: only existing Machines have one.
 func (a *Apps) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
 	items, _, err := state.All(ctx, a.store, state.NamesPrefix, true)
 	if err != nil {

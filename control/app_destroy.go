@@ -24,24 +24,25 @@ const (
 	deletesAtOnce  = state.MaxTxnOps - 2 // one compare is of the App, one of what its organization uses
 )
 
-// DestroyApp implements hangar.AppService. Leases of its Machines do not protect an App:
-// the right to delete it includes all that is in it. Once the App is marked, the decision
-// stands: what cannot be destroyed now is destroyed by the next call or by Control.Run.
+// DestroyApp implements hangar.AppService. Leases of its Machines do not protect an App: the right
+// to delete it includes all that is in it. Once the App is marked, its destruction cannot be
+// undone: the next call or Control.Run continues it after a failure.
 func (a *Apps) DestroyApp(ctx context.Context, name hangar.AppName, force bool) error {
 	marked, err := a.markDeleting(ctx, name, force)
 	if err != nil {
 		return err
 	}
-	// It continues when the caller goes away: half a destruction is useless.
+	// The destruction continues if the caller disconnects, because half of one is useless.
 	ctx, cancel := finish.Within(ctx, destroyTimeout)
 	defer cancel()
 	if err = a.finishDestroy(ctx, marked); err != nil {
-		a.unfinished.tell()
+		a.unfinished.signal()
 	}
 	return err
 }
 
-// markDeleting returns the App's record as it will stay until it is gone.
+// markDeleting marks the App's record and returns it. The record does not change any more until it
+// is removed.
 func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool) (state.Item, error) {
 	for {
 		rec, item, err := a.tenants.App(ctx, name, hangar.ActionDelete)
@@ -83,9 +84,8 @@ func (a *Apps) nothingRuns(ctx context.Context, rec tenants.AppRecord) error {
 	return nil
 }
 
-// finishDestroy destroys what an App that is marked still has, and then the App.
-// It changes nothing once the marked record is gone, for then another call was
-// quicker, and there may be a new App of that name.
+// finishDestroy destroys the content of a marked App, and then the App. It does nothing if the
+// marked record is gone: another call has finished, and there may be a new App with that name.
 func (a *Apps) finishDestroy(ctx context.Context, marked state.Item) error {
 	rec, err := state.Decode[tenants.AppRecord](marked)
 	if err != nil {
@@ -116,24 +116,24 @@ func (a *Apps) finishDestroy(ctx context.Context, marked state.Item) error {
 		if err = a.forgetApp(ctx, rec.ID, marked, reserved); !errors.Is(err, state.ErrConflict) {
 			return state.HangarError(err)
 		}
-		// A creation that had begun before the App was marked went on meanwhile.
+		// A creation that began before the mark has added a Machine.
 	}
 }
 
 // owner is which host has a Machine.
 type owner struct {
 	host      hangar.HostID
-	undecided bool // it may still get it
+	undecided bool // the host may still create it
 }
 
-// owners says which hosts have the reserved Machines, and any of the App that
-// hosts have beside them.
+// owners returns the owner of each of the App's Machines: the reserved ones, and others that hosts
+// have.
 func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.Item) map[hangar.MachineID]owner {
 	owners := map[hangar.MachineID]owner{}
 	all := askAll(a.hosts, a.hosts.agents.Known(), func(agent hangar.Agent) ([]*hangar.Machine, error) {
 		return agent.Machines(ctx, app, hangar.MachineFilter{})
 	})
-	for _, answer := range all { // Machines of a host that does not answer are reserved, but for rare leftovers
+	for _, answer := range all { // a host that does not answer has, but for rare leftovers, only reserved Machines
 		for _, m := range answer.value {
 			owners[m.ID] = owner{host: answer.host}
 		}
@@ -171,8 +171,8 @@ func (a *Apps) destroyMachines(ctx context.Context, app tenants.AppRecord, owner
 	return group.Wait()
 }
 
-// forgetApp removes all records of an App. It returns state.ErrConflict when a
-// reservation changed since it was read, so that no Machine stays without one.
+// forgetApp removes all records of an App. It returns state.ErrConflict if a reservation has
+// changed since it was read, so that no Machine is left without one.
 func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Item, reserved []state.Item) error {
 	names, _, err := state.All(ctx, a.store, state.NameKey(app, ""), true)
 	if err != nil {
@@ -182,7 +182,7 @@ func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Ite
 	if err != nil {
 		return err
 	}
-	// Before the App goes, so that none of them outlives it unnoticed.
+	// Before the App is removed, so that no extension outlives it unnoticed.
 	if err := a.extensions.EndApp(ctx, owner.OrgID, app); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (a *Apps) heal(ctx context.Context) error {
 		cancel()
 		if err != nil {
 			a.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
-			a.unfinished.tell()
+			a.unfinished.signal()
 		}
 	}
 	return nil

@@ -18,7 +18,7 @@ func (t *Tokens) AuthenticateTokens(ctx context.Context, header hangar.Authoriza
 	return t.records(p), nil
 }
 
-// presented is the principal of a header that was presented to the caller.
+// presented returns the principal of a header that the caller has received.
 func (t *Tokens) presented(ctx context.Context, header hangar.Authorization) (hangar.Principal, error) {
 	if _, err := tenants.Caller(ctx); err != nil {
 		return hangar.Principal{}, err
@@ -34,8 +34,8 @@ func (t *Tokens) presented(ctx context.Context, header hangar.Authorization) (ha
 	return p, err
 }
 
-// Authorize implements hangar.TokenService. What is allowed is looked up only after it
-// is known to be.
+// Authorize implements hangar.TokenService. It looks the target up only once the principal is known
+// to have the right.
 func (t *Tokens) Authorize(ctx context.Context, header hangar.Authorization, in hangar.Access) (hangar.Access, error) {
 	p, err := t.presented(ctx, header)
 	if err == nil {
@@ -54,8 +54,8 @@ func (t *Tokens) Authorize(ctx context.Context, header hangar.Authorization, in 
 	}
 }
 
-// accessible returns the organization in which a principal has an access, to what is
-// there. Its CodeNotFound may say more than the principal may know.
+// accessible returns the organization of an access of a principal, if its target exists. Its
+// CodeNotFound may reveal more than the principal may know.
 func (t *Tokens) accessible(ctx context.Context, p hangar.Principal, in hangar.Access) (hangar.OrgSlug, error) {
 	if in.App == "" {
 		org, _, err := t.tenants.AnyOrg(ctx, in.Org)

@@ -74,27 +74,27 @@ type Config struct {
 	Peers   hangar.PeerHost  // the gateway of this process; nil: there is none
 	Routes  hangar.RouteHost // the edge of this process; nil: there is none
 	EdgeLog hangar.EdgeLog   // the same; nil: there is none
-	// Certificates is what the edge of this process knows of certificates; nil: there is none.
+	// Certificates is the state of certificates at the edge of this process; nil: there is none.
 	Certificates hangar.CertificateHost
-	// Resolver is what names are looked up by. Nil: the system's.
+	// Resolver looks names up. Nil: the system's.
 	Resolver hostnames.Resolver
-	// TrustHostnames takes every claim of a Hostname for proven, on a server whose users trust
-	// each other.
+	// TrustHostnames accepts every claim of a Hostname without proof, for a server whose users
+	// trust each other.
 	TrustHostnames bool
 	// Roots are those whose certificates prove a Hostname. Nil: the system's.
 	Roots *x509.CertPool
 	// Doors are names of the platform's own that are not below the domain of Apps.
 	Doors []hangar.Hostname
-	// Addresses is what Apps get their public addresses from.
+	// Addresses are the pools of Apps' public addresses.
 	Addresses addresses.Pools
 	// Quotas are the limits of organizations that have none of their own.
 	Quotas ledger.Defaults
 	Keys   *keyset.Keyset
-	// Sole refuses what is for a platform of one server alone. Nil: it is one.
+	// Sole returns an error if the platform has several servers. Nil: it has one.
 	Sole   func(ctx context.Context) error
-	Sealed []hangar.Resealer // what else than the state holds values that Keys encrypted
+	Sealed []hangar.Resealer // other places with values that Keys encrypted
 	Region hangar.Region     // of Machines whose creator names none
-	// Calls is how providers of extensions are called.
+	// Calls calls providers of extensions.
 	Calls *call.Caller
 	// Hooks is the URL below which their webhooks are received, without a slash at its end.
 	Hooks string
@@ -108,9 +108,10 @@ type Config struct {
 
 // Control is the control plane: its methods return the services it offers.
 type Control struct {
-	// Hostnames tends custom Hostnames that are not proven; it requires no principal.
+	// Hostnames checks custom Hostnames that are not proven yet; it requires no principal.
 	Hostnames *hostnames.Hostnames
-	// Provisioner does the work of extensions; it requires no principal, and nor does ProviderRegistry.
+	// Provisioner carries out the steps of extensions. Neither it nor ProviderRegistry requires a
+	// principal.
 	Provisioner      *extensions.Provisioner
 	ProviderRegistry *providers.Registry
 
@@ -150,7 +151,7 @@ type Control struct {
 	webhooks     func(hangar.EventDelivery) *webhooks.Webhooks
 }
 
-// New returns a Control that has read nothing yet.
+// New returns a Control. It reads nothing before Open.
 func New(cfg Config) *Control {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -159,7 +160,7 @@ func New(cfg Config) *Control {
 	if cfg.Routes != nil {
 		domain = cfg.Routes.Domain()
 	}
-	// What the services are made of.
+	// Parts of the services.
 	rows := NewRows(cfg.Store, cfg.Log)
 	rows.SetQuotas(cfg.Quotas)
 	dir, book, sealed := tenants.NewDirectory(cfg.Store), rows.ledger, vault.New(cfg.Store, cfg.Keys, cfg.Log, cfg.Sealed...)
@@ -232,10 +233,9 @@ func New(cfg Config) *Control {
 	}
 }
 
-// Open makes what every server has, the organization hangar.OrgPersonal and its default network, and finishes
-// what a crash interrupted. For that it asks the hosts, so the agent of this process must be open. It succeeds
-// without hosts that cannot be reached, and leaves theirs to Run; it fails for a state that was encrypted with
-// other keys.
+// Open makes the organization hangar.OrgPersonal and its default network, and finishes interrupted work. For that it
+// asks the hosts, so the agent of this process must be open. Work on hosts that cannot be reached is left to Run. Open
+// fails for a state that was encrypted with other keys.
 func (c *Control) Open(ctx context.Context) error {
 	if err := c.vault.Check(ctx); err != nil {
 		return fmt.Errorf("open control: %w", state.HangarError(err))
@@ -262,7 +262,7 @@ func (c *Control) Tokens() *Tokens { return c.tokens }
 // Users returns the service of users and their memberships.
 func (c *Control) Users() *users.Users { return c.users }
 
-// SignIns returns what those ask who have no token yet. Unlike the services it requires no
+// SignIns returns the service for callers without a token. Unlike the others it requires no
 // principal.
 func (c *Control) SignIns() hangar.SignInService { return c.users.Door() }
 
@@ -326,7 +326,7 @@ func (c *Control) Encryption() *vault.Encryption { return c.encryption }
 // Identity returns the service of identity tokens and the keys that sign them.
 func (c *Control) Identity() *Identity { return c.identity }
 
-// Metrics returns the service of whose series a caller may query.
+// Metrics returns the service that decides which series a caller may query.
 func (c *Control) Metrics() *Metrics { return c.metrics }
 
 // Alerts returns the service of alerts, which host evaluates.
@@ -343,15 +343,14 @@ func (c *Control) Providers() *providers.Providers { return c.providers }
 // Extensions returns the service of extensions.
 func (c *Control) Extensions() *extensions.Extensions { return c.extensions }
 
-// Hooks returns what receives the webhooks of providers. Unlike the services it requires no
-// principal.
+// Hooks returns the receiver of providers' webhooks. Unlike the services it requires no principal.
 func (c *Control) Hooks() *extensions.Hooks { return c.hooks }
 
 // Issuer serves the verifiers of identity tokens. Unlike the services it requires no
 // principal.
 func (c *Control) Issuer() hangar.IdentityIssuer { return c.issuer }
 
-// heal finishes what a crash interrupted. It fails only if the state does.
+// heal finishes interrupted work. It fails only if the state does.
 func (c *Control) heal(ctx context.Context) error {
 	if err := c.healTenants(ctx, func(state.Item) bool { return true }); err != nil {
 		return err

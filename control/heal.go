@@ -20,29 +20,29 @@ const (
 	lastHealPause  = time.Minute
 )
 
-// unfinished is signalled when work is interrupted because a host was away.
+// unfinished signals that a host which could not be reached has interrupted work.
 type unfinished chan struct{}
 
-func (u unfinished) tell() {
+func (u unfinished) signal() {
 	select {
 	case u <- struct{}{}:
-	default: // it is known already
+	default: // signalled already
 	}
 }
 
-// HealEvery looks for interrupted work, also of lost servers, at intervals until ctx ends. One
+// HealEvery finishes interrupted work, also of lost servers, at intervals until ctx ends. One
 // server does so for all.
 func (c *Control) HealEvery(ctx context.Context, interval time.Duration) error {
 	for {
 		if err := pause.For(ctx, interval); err != nil {
 			return err
 		}
-		c.unfinished.tell()
+		c.unfinished.signal()
 	}
 }
 
-// Run finishes, until ctx ends, what could not be finished at once: hosts come back, and after a start
-// those of other servers are not known yet.
+// Run retries unfinished work until ctx ends: hosts come back, and right after a start the other
+// servers are not known yet.
 func (c *Control) Run(ctx context.Context) error {
 	wait, seen := firstHealPause, state.Sightings{}
 	for {
@@ -56,7 +56,7 @@ func (c *Control) Run(ctx context.Context) error {
 		}
 		if err := c.healAgain(ctx, &seen); err != nil {
 			c.log.WarnContext(ctx, "interrupted work is finished later", keyError, err)
-			c.unfinished.tell()
+			c.unfinished.signal()
 		}
 		if wait = min(2*wait, lastHealPause); len(c.unfinished) == 0 {
 			wait = firstHealPause
@@ -64,7 +64,7 @@ func (c *Control) Run(ctx context.Context) error {
 	}
 }
 
-// healAgain is heal while others are at work: it leaves alone what may still be under way.
+// healAgain is heal while other servers work: it skips work that may still be in progress.
 func (c *Control) healAgain(ctx context.Context, seen *state.Sightings) error {
 	next, now := state.Sightings{}, c.reservations.now()
 	err := c.healTenants(ctx, func(item state.Item) bool {
@@ -72,7 +72,7 @@ func (c *Control) healAgain(ctx context.Context, seen *state.Sightings) error {
 		if now.Sub(next[item.Key].At) >= createTimeout {
 			return true
 		}
-		c.unfinished.tell()
+		c.unfinished.signal()
 		return false
 	})
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Control) healAgain(ctx context.Context, seen *state.Sightings) error {
 	return c.healVolumes(ctx)
 }
 
-// healTenants finishes the destruction of Apps, and of organizations that are ripe for it.
+// healTenants finishes the destruction of Apps, and of the organizations that ripe selects.
 func (c *Control) healTenants(ctx context.Context, ripe func(state.Item) bool) error {
 	if err := c.apps.heal(ctx); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (c *Control) healVolumes(ctx context.Context) error {
 	return c.volumes.healClaims(ctx)
 }
 
-// heal confirms or releases what no creator finished, unless it is younger than an age, and returns the
-// keys of all reservations there were.
+// heal confirms or releases reservations without a living creator, unless they are younger than
+// age. It returns the keys of all reservations.
 func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]struct{}, error) {
 	items, _, err := state.All(ctx, s.store, state.ReservationsPrefix, false)
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]
 		}
 		switch {
 		case !r.Confirmed && s.now().Sub(r.CreatedAt) < age, r.undecided(s.now()):
-			s.unfinished.tell()
+			s.unfinished.signal()
 		case !r.Confirmed && !s.underWay(r.ID):
 			group.Go(func() error { return s.healOne(ctx, item, r) })
 		case r.Version == updating:
@@ -129,7 +129,7 @@ func (s *reservations) heal(ctx context.Context, age time.Duration) (map[string]
 				s.log.Warn("the size of a machine is not settled yet", keyApp, app, keyMachine, r.ID, keyError, err)
 			}
 			if err != nil || more {
-				s.unfinished.tell()
+				s.unfinished.signal()
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	switch {
 	case err != nil:
 		s.log.Warn("reservation is not settled yet", keyApp, app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
-		s.unfinished.tell()
+		s.unfinished.signal()
 		return nil
 	case exists:
 		if err := s.rewrite(ctx, half, func(r *reservation) { r.Confirmed = true }); !errors.Is(err, errLost) {
@@ -178,8 +178,8 @@ func (s *reservations) exists(ctx context.Context, r *heldReservation) (bool, er
 	return err == nil, err
 }
 
-// adoptOrphans gives a reservation back to Machines that have a row and none, as
-// after the state was restored from a backup.
+// adoptOrphans makes reservations for Machines that have a row and none, as after the state was
+// restored from a backup.
 func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]struct{}) error {
 	items, _, err := state.All(ctx, s.store, state.HostsPrefix, false)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 		}
 		row, err := s.rows.parse(item)
 		if err != nil {
-			continue // parse has told why
+			continue // parse has logged why
 		}
 		if err := s.rows.adopt(ctx, row); err != nil {
 			return state.HangarError(err)
@@ -205,9 +205,9 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 	return nil
 }
 
-// adopt reserves what a Machine uses that exists and has no reservation, unless it
-// is destroyed or its App is; another App of the same name gets nothing. A name that another Machine has taken
-// meanwhile stays with it.
+// adopt makes the reservation of an existing Machine that has none, unless the Machine or its App is destroyed. A new
+// App with the name of a destroyed one does not get it. A name that another Machine has taken meanwhile is left to
+// that.
 func (r *Rows) adopt(ctx context.Context, row hangar.MachineRow) error {
 	ref := row.Machine.Ref()
 	if gone(row.Machine.State) {

@@ -27,8 +27,8 @@ func unreachable(err error) bool {
 	}
 }
 
-// agent finds a host. One that is unknown is as good as one that is away: it may
-// have been known yesterday and be so again tomorrow.
+// agent returns the agent of a host. An unknown host counts as unreachable, because it may have
+// been known before and may be known again.
 func (h *hosts) agent(id hangar.HostID) (hangar.Agent, error) {
 	agent, err := h.agents.Agent(id)
 	if hangar.CodeOf(err) == hangar.CodeNotFound {
@@ -37,10 +37,10 @@ func (h *hosts) agent(id hangar.HostID) (hangar.Agent, error) {
 	return agent, err
 }
 
-// askedAtOnce bounds how many hosts are asked at the same time for one answer.
+// askedAtOnce bounds how many hosts are asked concurrently for one answer.
 const askedAtOnce = 64
 
-// bid asks a host what it offers to a Machine.
+// bid asks a host for its bid for a Machine.
 func (h *hosts) bid(ctx context.Context, id hangar.HostID, ask hangar.MachineAsk) (hangar.MachineBid, error) {
 	agent, err := h.agent(id)
 	if err != nil {
@@ -49,14 +49,14 @@ func (h *hosts) bid(ctx context.Context, id hangar.HostID, ask hangar.MachineAsk
 	return agent.Bid(ctx, ask)
 }
 
-// answer is what a host has answered.
+// answer is the answer of a host.
 type answer[T any] struct {
 	host  hangar.HostID
 	value T
 	err   error
 }
 
-// askAll asks hosts the same, several at a time, and returns their answers in the same order.
+// askAll asks hosts concurrently, and returns their answers in the order of list.
 func askAll[T any](h *hosts, list []hangar.Host, ask func(hangar.Agent) (T, error)) []answer[T] {
 	answers := make([]answer[T], len(list))
 	var group errgroup.Group
@@ -122,7 +122,7 @@ func noRoom(why string) error {
 	return hangar.Errorf(hangar.CodeConflict, hangar.ReasonInsufficientCapacity, "aborted: could not reserve resource for machine: %s", why)
 }
 
-// regions are those where Machines can be.
+// regions returns the regions where Machines can be created.
 func (h *hosts) regions() []hangar.Region {
 	regions := []hangar.Region{h.region}
 	for _, h := range h.agents.Hosts() {
@@ -131,7 +131,7 @@ func (h *hosts) regions() []hangar.Region {
 	return regions
 }
 
-// hostsIn is regionHosts in the words for volumes.
+// hostsIn is regionHosts with the errors for volumes.
 func (h *hosts) hostsIn(region hangar.Region) ([]hangar.Host, error) {
 	hosts, err := h.regionHosts(region)
 	switch {

@@ -22,8 +22,8 @@ var (
 	_ hangar.SigningKeyService = (*Identity)(nil)
 )
 
-// IssueIdentityToken implements hangar.IdentityService. What a Machine is its host
-// says, which knows whether it runs; so it needs the host and not the state.
+// IssueIdentityToken implements hangar.IdentityService. The Machine's host says what the Machine is
+// and whether it runs, so the host is needed and the state is not.
 func (i *Identity) IssueIdentityToken(ctx context.Context, ref hangar.MachineRef, in hangar.IdentityTokenRequest) (string, error) {
 	if ref == (hangar.MachineRef{}) {
 		self, err := hangar.CallerMachine(ctx)

@@ -41,8 +41,8 @@ func (m *Machines) ReleaseLease(ctx context.Context, ref hangar.MachineRef) erro
 	return m.order(ctx, ref, hangar.ActionWrite, func(a hangar.MachineAgent, ref hangar.MachineRef) error { return a.ReleaseLease(ctx, ref) })
 }
 
-// platform is ctx for what the platform does as a consequence of a request to another
-// thing: leases hold off users only.
+// platform returns a context for changes that the platform makes as a consequence of another
+// request. Leases do not bind it.
 func platform(ctx context.Context) context.Context {
 	return hangar.WithEventSource(ctx, hangar.SourceAgent)
 }

@@ -36,7 +36,7 @@ type Logs struct {
 
 var _ hangar.LogService = (*Logs)(nil)
 
-// watchPause is how long a watch of the state that broke waits before it is taken up again.
+// watchPause is the pause before a broken watch of the state is resumed.
 const watchPause = time.Second
 
 // logToken continues the log of an App: one token of each host.
@@ -75,9 +75,9 @@ type hostLog struct {
 	query hangar.LogQuery
 }
 
-// split makes the queries of hosts. Each may return its share of the lines, so
-// that a page holds all that it was made of and continues without a gap. Hosts
-// that cannot be reached are left out, unless none can.
+// split makes the queries of hosts. Each host may return its share of the lines, so that a page
+// holds all returned lines and the next one continues without a gap. Hosts that cannot be reached
+// are left out, unless none can.
 func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (tenants.AppRecord, []hostLog, logToken, error) {
 	rec, _, err := l.tenants.AppFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
 	if err != nil {
@@ -113,8 +113,8 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery)
 	return rec, logs, token, nil
 }
 
-// logHosts are the hosts that may have lines of the App: of its Machines that are destroyed,
-// only they know.
+// logHosts returns the hosts that may have lines of the App. Only the hosts know about its
+// destroyed Machines.
 func (l *Logs) logHosts(ctx context.Context, app tenants.AppRecord, q hangar.LogQuery) ([]hangar.HostID, error) {
 	if q.Instance != "" {
 		r, err := l.reservations.of(ctx, app.Ref(q.Instance))
@@ -175,8 +175,8 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	return page, nil
 }
 
-// FollowLogs implements hangar.LogService. It ends with the first error of a host, or with the
-// App or Machine that is followed.
+// FollowLogs implements hangar.LogService. It ends with the first error of a host, or when the
+// followed App or Machine is destroyed.
 func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Edge {
@@ -198,8 +198,8 @@ func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQ
 	}
 }
 
-// whileThere yields what follow does, until the App or, if one is named, its Machine is gone:
-// then the last thing is an error, CodeNotFound.
+// whileThere yields the lines of follow until the App, or the Machine if one is named, is
+// destroyed. Then it yields an error, CodeNotFound.
 func (l *Logs) whileThere(
 	ctx context.Context, app tenants.AppRecord, machine hangar.MachineID, yield func(hangar.LogEntry, error) bool,
 	follow func(context.Context, func(hangar.LogEntry, error) bool),
@@ -214,7 +214,7 @@ func (l *Logs) whileThere(
 		err := l.awaitRemoval(ctx, key, app.ID)
 		if err == nil && machine != "" {
 			if _, unknown := l.reservations.of(ctx, app.Ref(machine)); unknown == nil {
-				// It is destroyed, and has a log for as long as its host keeps that.
+				// A destroyed Machine has a log as long as its host keeps it.
 				err = l.awaitRemoval(ctx, state.AppKey(app.Name), app.ID)
 			}
 		}
@@ -237,8 +237,8 @@ func (l *Logs) whileThere(
 	}
 }
 
-// awaitRemoval returns nil when what an App has at a key, or the App itself, is gone. A state
-// that cannot be followed for a while says nothing about that.
+// awaitRemoval returns nil when the App's item at a key, or the App itself, is removed. It keeps
+// waiting while the state cannot be followed.
 func (l *Logs) awaitRemoval(ctx context.Context, key string, app hangar.AppID) error {
 	// there reports whether the item of the key is still the App's.
 	there := func(items []state.Item) bool {
@@ -274,8 +274,8 @@ func (l *Logs) awaitRemoval(ctx context.Context, key string, app hangar.AppID) e
 	}
 }
 
-// followEdge yields what the edge of this process does with requests for the App or, if q
-// names a Machine or a region, with those that went there.
+// followEdge yields the lines of the edge of this process about requests for the App or, if q names
+// a Machine or a region, about requests that went there.
 func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQuery, yield func(hangar.LogEntry, error) bool) {
 	rec, _, err := l.tenants.AppFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
 	if err != nil {

@@ -33,10 +33,10 @@ var _ hangar.MachineService = (*Machines)(nil)
 
 const (
 	listTimeout = 5 * time.Second // for one host of several to answer a list
-	createTries = 3               // attempts at a creation whose reservation others release
+	createTries = 3               // attempts, each after another caller has released the reservation
 
 	hostOK          = "ok"
-	hostUnreachable = "unreachable" // the status of a host that its Machines are shown with
+	hostUnreachable = "unreachable" // shown as the host status of its Machines
 )
 
 // CreateMachine implements hangar.MachineService.
@@ -64,8 +64,8 @@ func (m *Machines) CreateMachine(ctx context.Context, app hangar.AppName, in han
 	if err != nil {
 		return nil, err
 	}
-	// The creation continues when the caller goes away: otherwise it would be unknown
-	// whether the host has the Machine.
+	// The creation continues if the caller disconnects: otherwise it would be unknown whether the
+	// host has the Machine.
 	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
@@ -89,8 +89,8 @@ func checkConfig(c *hangar.MachineConfig) error {
 	return c.Validate()
 }
 
-// create reserves a Machine and offers it to hosts in turn, the best bid first. It returns errLost
-// if the reservation was taken away and what was made is undone.
+// create reserves a Machine and offers it to hosts in turn, the best bid first. It returns errLost,
+// having undone everything, if another caller has released the reservation.
 func (m *Machines) create(
 	ctx context.Context, app tenants.AppRecord, in hangar.MachineCreate, secrets hangar.SecretValues, hosts []hangar.Host,
 ) (*hangar.Machine, error) {
@@ -140,9 +140,9 @@ func (m *Machines) create(
 	return nil, market.Err()
 }
 
-// afterFailure finds out what a failed creation left. A host that refused has nothing; one that
-// failed is asked. If its answer was lost, it may still be at work: that it has no Machine yet proves
-// nothing, and the reservation stays until Run settles it.
+// afterFailure finds out whether a failed creation has made the Machine. A host that refused has
+// not; one that failed is asked. If its answer was lost, it may still be at work: that it has no
+// Machine yet proves nothing, and the reservation stays until Run settles it.
 func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, r *heldReservation, failure error) (*hangar.Machine, error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
@@ -165,7 +165,7 @@ func (m *Machines) afterFailure(ctx context.Context, agent hangar.MachineAgent, 
 		if err := m.reservations.rewrite(marking, r, func(r *reservation) { r.Unanswered = true }); err != nil {
 			m.log.Warn("reservation may be released too early", keyApp, r.app, keyMachine, r.ID, keyError, err)
 		}
-		m.reservations.unfinished.tell()
+		m.reservations.unfinished.signal()
 	}
 	return nil, failure
 }
@@ -178,7 +178,7 @@ func (m *Machines) confirm(ctx context.Context, agent hangar.MachineAgent, r *he
 		ctx, cancel := finish.Within(ctx, undoTimeout)
 		defer cancel()
 		if made, err := agent.Machine(ctx, r.ref()); err == nil && gone(made.State) {
-			return nil // it has ended by itself already, and what was reserved with it
+			return nil // it was destroyed already, which released the reservation
 		}
 		if err := agent.DestroyMachine(platform(ctx), r.ref(), hangar.MachineDestroy{Force: true}); err != nil {
 			m.log.Error("machine without a reservation was not destroyed", keyApp, r.app, keyMachine, r.ID, keyHost, r.Host, keyError, err)
@@ -219,7 +219,8 @@ func (m *Machines) Machines(ctx context.Context, app hangar.AppName, filter hang
 	return visible(ctx, rec, list)
 }
 
-// machinesOf lists what is reserved.
+// machinesOf lists the reserved Machines of an App and, with filter.IncludeDestroyed, destroyed
+// ones.
 func (m *Machines) machinesOf(ctx context.Context, rec tenants.AppRecord, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
 	byHost, err := m.reservations.byHost(ctx, rec.ID)
 	if err != nil {
@@ -273,8 +274,7 @@ func (s *reservations) byHost(ctx context.Context, app hangar.AppID) ([]hostMach
 	return hosts, nil
 }
 
-// andOthers adds the hosts on which nothing is reserved, which may know Machines that are
-// destroyed.
+// andOthers adds the hosts without a reservation, which may have destroyed Machines of the App.
 func (m *Machines) andOthers(hosts []hostMachines) []hostMachines {
 	for _, h := range m.hosts.agents.Known() {
 		if !slices.ContainsFunc(hosts, func(known hostMachines) bool { return known.host == h.ID }) {

@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// minAsk is how many Machines a host is asked for at least, so that a small page does
-// not take many questions when the caller may see few of the host's Machines.
+// minAsk is the minimum number of Machines that a host is asked for, so that a small page needs few
+// requests even if the caller may see few of the host's Machines.
 const minAsk = 100
 
 // OrgMachines implements hangar.MachineService. Every host is asked for what fits on
@@ -34,7 +34,7 @@ func (m *Machines) OrgMachines(ctx context.Context, org hangar.OrgSlug, q hangar
 		return hangar.MachinePage{}, err
 	}
 	if q.IncludeDestroyed {
-		for _, h := range m.hosts.agents.Known() { // of which they alone know
+		for _, h := range m.hosts.agents.Known() { // destroyed Machines are known to hosts only
 			reserved.onHost(h.ID)
 		}
 	}
@@ -72,7 +72,7 @@ type readable struct {
 	byHost map[hangar.HostID]map[hangar.MachineID]hangar.AppID
 }
 
-// onHost are those that are reserved on a host.
+// onHost returns the Machines that are reserved on a host.
 func (r *readable) onHost(id hangar.HostID) map[hangar.MachineID]hangar.AppID {
 	if r.byHost[id] == nil {
 		r.byHost[id] = map[hangar.MachineID]hangar.AppID{}
@@ -80,8 +80,7 @@ func (r *readable) onHost(id hangar.HostID) map[hangar.MachineID]hangar.AppID {
 	return r.byHost[id]
 }
 
-// has reports whether a Machine that a host has is one of them. One that is destroyed is
-// reserved no longer.
+// has reports whether a Machine of a host is readable. A destroyed one has no reservation.
 func (r *readable) has(host hangar.HostID, m *hangar.Machine) bool {
 	if gone(m.State) {
 		app, ok := r.apps[m.AppID]
@@ -130,9 +129,8 @@ func (m *Machines) reservedAfter(ctx context.Context, p hangar.Principal, org ha
 	return found, nil
 }
 
-// hostPage is what a host has for a page: sorted, and one Machine more than the page
-// has room for if there is one. The missed regions are of Machines of which the host
-// could not be asked.
+// hostPage has the Machines of one host for a page: sorted, and one more than fits on the page if
+// there is one. missed has the regions of Machines whose host could not be asked.
 type hostPage struct {
 	machines []*hangar.Machine
 	missed   []hangar.Region
@@ -148,8 +146,8 @@ func (m *Machines) pageHost(
 	return m.publishedPage(ctx, host, reserved.byHost[host], q)
 }
 
-// askPage asks a host. It may still have Machines that are no longer reserved, and
-// is asked again for what these took the place of.
+// askPage asks a host. The host may have Machines without a reservation, and is asked again for as
+// many others.
 func (m *Machines) askPage(
 	ctx context.Context, org hangar.OrgID, host hangar.HostID, reserved *readable, after hangar.MachineID, q hangar.MachinePageQuery,
 ) ([]*hangar.Machine, error) {
@@ -177,7 +175,7 @@ func (m *Machines) askPage(
 	}
 }
 
-// publishedPage reads what a host that cannot be reached has published.
+// publishedPage reads the rows of a host that cannot be reached.
 func (m *Machines) publishedPage(
 	ctx context.Context, host hangar.HostID, reserved map[hangar.MachineID]hangar.AppID, q hangar.MachinePageQuery,
 ) (hostPage, error) {

@@ -18,11 +18,11 @@ import (
 // it sorts after every version, so that no row lowers what is counted.
 const updating hangar.InstanceID = "~"
 
-// Counted is what a Machine counts, until it is destroyed.
+// Counted returns what a Machine counts against quotas until it is destroyed.
 func (r reservation) Counted() (hangar.OrgID, hangar.Quotas) { return r.OrgID, r.Counts }
 
-// recount changes the reservation of a Machine, unless change reports that it is as it should
-// be, and what its organization uses with it, see ledger.Revise.
+// recount changes the reservation of a Machine together with the usage of its organization (see
+// ledger.Revise), unless change reports that nothing is to be changed.
 func (r *Rows) recount(ctx context.Context, ref hangar.MachineRef, org *tenants.OrgRecord, change func(*reservation) bool) error {
 	return ledger.Revise(ctx, r.ledger, state.ReservationKey(ref), org, func(held reservation) (*reservation, bool) {
 		held.Updates = maps.Clone(held.Updates) // records are shared
@@ -31,7 +31,7 @@ func (r *Rows) recount(ctx context.Context, ref hangar.MachineRef, org *tenants.
 	})
 }
 
-// forget ends that a Machine is counted.
+// forget stops counting a Machine.
 func (r *Rows) forget(ctx context.Context, ref hangar.MachineRef) error {
 	return r.recount(ctx, ref, nil, func(held *reservation) bool {
 		counted := held.Counts != nil
@@ -40,8 +40,8 @@ func (r *Rows) forget(ctx context.Context, ref hangar.MachineRef) error {
 	})
 }
 
-// settle makes what is counted for a Machine what it is. While it is being replaced it may
-// yet return to the version before.
+// settle counts the present size of a Machine. While it is being replaced it may still return to
+// the previous version.
 func (r *Rows) settle(ctx context.Context, m *hangar.Machine) error {
 	counts := guestQuotas(m.Config.Guest)
 	return r.recount(ctx, m.Ref(), nil, func(held *reservation) bool {
@@ -53,15 +53,15 @@ func (r *Rows) settle(ctx context.Context, m *hangar.Machine) error {
 	})
 }
 
-// updateTimeout bounds an update of a Machine, and twice of it how long one counts whose end is not known.
+// updateTimeout bounds an update of a Machine. An update with an unknown result counts for twice that time.
 const updateTimeout = 2 * time.Minute
 
 // maxUpdates bounds the updates of one Machine that are under way.
 const maxUpdates = 32
 
-// resize has the largest size counted that a Machine may get from the updates that are under way, until
-// it is known which one it has. An update that changes no size is one of them: another may have made
-// the Machine smaller when the host commits it.
+// resize counts the largest size that a Machine may get from the updates in progress, until its
+// size is known. An update that does not change the size counts, too: another may have made the
+// Machine smaller before the host commits this one.
 func (m *Machines) resize(
 	ctx context.Context, app tenants.AppRecord, ref hangar.MachineRef, guest *hangar.Guest, update func(context.Context) (*hangar.Machine, error),
 ) (*hangar.Machine, error) {
@@ -99,13 +99,13 @@ func (m *Machines) resize(
 	return updated, err
 }
 
-// dropUpdates forgets updates that no host makes any more.
+// dropUpdates drops updates that are too old to be in progress.
 func (r *reservation) dropUpdates(now time.Time) {
 	maps.DeleteFunc(r.Updates, func(_ string, u pendingUpdate) bool { return now.Sub(u.At) >= 2*updateTimeout })
 }
 
-// resized lets rows say again which size a Machine has. If it is not known whether the host will
-// make the update, the larger size stays counted for a while.
+// resized ends an update, after which rows determine the size again. If the result of the update is
+// unknown, the larger size stays counted for a while.
 func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef, id string, outcome error) {
 	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
@@ -115,18 +115,18 @@ func (m *Machines) resized(ctx context.Context, ref hangar.MachineRef, id string
 		}
 		m.log.WarnContext(ctx, "the size of a machine is not settled yet", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
-	m.reservations.unfinished.tell()
+	m.reservations.unfinished.signal()
 }
 
-// decided reports whether an error says that a host has not done what it was asked, and will not.
+// decided reports whether an error says that a host has not done a change, and will not.
 func decided(err error) bool {
 	return err == nil || hangar.CodeOf(err) != hangar.CodeInternal && !unreachable(err)
 }
 
-// settleWithHost counts what the host of a Machine says that it is, and what it may become by updates
-// that are under way; one of an id has ended. It reports whether there are some. The host is asked
-// between the reading and the writing of the reservation, which fails if another update has begun or
-// ended meanwhile.
+// settleWithHost counts the size that the host reports for a Machine, and those of updates in
+// progress, without the one with an id, which has ended. It reports whether updates are in
+// progress. The host is asked between the read and the write of the reservation, so the write fails
+// if another update has begun or ended meanwhile.
 func (s *reservations) settleWithHost(ctx context.Context, ref hangar.MachineRef, ended string) (more bool, err error) {
 	r, _, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// findFor returns where a Machine is, and by which App's id, for a caller who may do action
+// findFor returns the host of a Machine, and its ref with the App's id, if the caller may do action
 // to it.
 func (s *reservations) findFor(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (reservation, hangar.MachineRef, error) {
 	return s.find(ctx, ref, func(p hangar.Principal, t hangar.Target) bool { return p.May(action, t) })
 }
 
-// find is findFor for whom may allows it.
+// find is findFor for callers that may allows.
 func (s *reservations) find(ctx context.Context, ref hangar.MachineRef, may tenants.Permission) (reservation, hangar.MachineRef, error) {
 	app, _, err := s.tenants.AppIf(ctx, ref, may)
 	if err != nil {
@@ -35,9 +35,8 @@ func (s *reservations) find(ctx context.Context, ref hangar.MachineRef, may tena
 	return r, ref, err
 }
 
-// of returns the reservation of a Machine, or one that names the host of a Machine
-// that is destroyed: of those the state has nothing, so that it depends on what lives, and the
-// hosts are asked.
+// of returns the reservation of a Machine. For a destroyed one, of which the state knows nothing,
+// it asks all hosts and returns a reservation that names the host.
 func (s *reservations) of(ctx context.Context, ref hangar.MachineRef) (reservation, error) {
 	r, _, err := state.Read[reservation](ctx, s.store, state.ReservationKey(ref))
 	if !errors.Is(err, state.ErrNotFound) {
@@ -60,15 +59,15 @@ func (s *reservations) of(ctx context.Context, ref hangar.MachineRef) (reservati
 			return err
 		})
 	}
-	_ = group.Wait() // a host that does not answer is as good as one that does not know the Machine
+	_ = group.Wait() // a host that does not answer counts as one that does not know the Machine
 	if i := slices.Index(found, true); i >= 0 {
 		return reservation{ID: ref.ID, Host: hosts[i].ID, Confirmed: true}, nil
 	}
 	return reservation{}, tenants.MachineNotFound(ref.ID)
 }
 
-// owner returns the host of a Machine, and what the host knows it by, for a caller who may do
-// action to it.
+// owner returns the agent of a Machine's host, and the Machine's ref there, if the caller may do
+// action to the Machine.
 func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hangar.Action) (hangar.MachineAgent, hangar.MachineRef, error) {
 	r, ref, err := m.reservations.findFor(ctx, ref, action)
 	if err != nil {
@@ -78,7 +77,7 @@ func (m *Machines) owner(ctx context.Context, ref hangar.MachineRef, action hang
 	return agent, ref, err
 }
 
-// ask passes a question about one Machine on to its host.
+// ask forwards a question about a Machine to its host.
 func ask[T any](
 	ctx context.Context, m *Machines, ref hangar.MachineRef, action hangar.Action, question func(hangar.MachineAgent, hangar.MachineRef) (T, error),
 ) (T, error) {
@@ -90,7 +89,7 @@ func ask[T any](
 	return question(agent, ref)
 }
 
-// order passes an order to one Machine on to its host.
+// order forwards a change of a Machine to its host.
 func (m *Machines) order(ctx context.Context, ref hangar.MachineRef, action hangar.Action, give func(hangar.MachineAgent, hangar.MachineRef) error) error {
 	agent, ref, err := m.owner(ctx, ref, action)
 	if err != nil {
@@ -174,11 +173,11 @@ func (m *Machines) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in
 	ctx, cancel := finish.Within(ctx, undoTimeout) // the caller may have left
 	defer cancel()
 	if err := releaseName(ctx, m.store, ref, r.Name); err != nil {
-		// The Machine is as good as gone; the next request for its name finds that out.
+		// The Machine is being destroyed; the next request for its name finds that out.
 		m.log.Warn("name was not released", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
 	if err := m.rows.forget(ctx, ref); err != nil {
-		// Its row does, too.
+		// Its row will end that.
 		m.log.Warn("destroyed machine is still counted", keyApp, ref.App, keyMachine, ref.ID, keyError, err)
 	}
 	return nil

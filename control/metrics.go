@@ -36,8 +36,8 @@ func (m *Metrics) MetricsScope(ctx context.Context, slug hangar.OrgSlug) (hangar
 	return scope, nil
 }
 
-// apps are the Apps of an organization whose metrics a caller may query who may not query those
-// of all.
+// apps returns the Apps of an organization whose metrics the caller may query, for a caller without
+// that right on the whole organization.
 func (m *Metrics) apps(ctx context.Context, p hangar.Principal, org hangar.Org) ([]hangar.AppName, error) {
 	var apps []hangar.AppName
 	for _, grant := range p.Grants {

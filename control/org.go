@@ -28,7 +28,7 @@ type Orgs struct {
 	peers   *Peers
 	tokens  *auth.Tokens
 	users   users.Upkeep
-	// extensions ends those of an organization that goes.
+	// extensions destroys the extensions of an organization that is being deleted.
 	extensions *extensions.Provisioner
 	log        *slog.Logger
 }
@@ -146,9 +146,9 @@ func (o *Orgs) Orgs(ctx context.Context) ([]*hangar.Org, error) {
 	return orgs, nil
 }
 
-// DeleteOrg implements hangar.OrgService. Once it has marked the organization, which
-// keeps Apps and tokens from being created in it, the decision stands unless there is
-// an App; what cannot be removed now is when it is called again, or by Open.
+// DeleteOrg implements hangar.OrgService. Once the organization is marked, no App or token can be
+// created in it, and its deletion cannot be undone unless it has an App. After a failure, another
+// call or Open continues it.
 func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -166,7 +166,7 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 		case rec.Personal():
 			return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The organization %q is always there", slug)
 		}
-		// Before the mark, too, so that a creator does not see a mark that is taken back.
+		// Checked before the mark, too, so that creators do not see a mark that is undone.
 		if err := o.empty(ctx, rec.ID); err != nil {
 			return state.HangarError(err)
 		}
@@ -176,8 +176,8 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 	}
 }
 
-// removeOrg removes an organization unless it has an App. It returns state.ErrConflict
-// when another caller has changed it.
+// removeOrg removes an organization unless it has an App. It returns state.ErrConflict if another
+// caller has changed it.
 func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.Item) error {
 	item, err := o.markOrg(ctx, rec, item, true)
 	if err != nil {
@@ -228,9 +228,8 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 	return err
 }
 
-// revokeAllOf voids the tokens of an organization. It asks the state, which has those
-// that another server made just before the organization was marked; the memory that
-// tokens are verified by may not.
+// revokeAllOf revokes the tokens of an organization. It reads the state itself, because memory may
+// lack tokens that another server made just before the mark.
 func (o *Orgs) revokeAllOf(ctx context.Context, org hangar.OrgID) error {
 	items, _, err := state.All(ctx, o.store, auth.Prefix, false)
 	if err != nil {
@@ -251,7 +250,7 @@ func (o *Orgs) revokeAllOf(ctx context.Context, org hangar.OrgID) error {
 	return nil
 }
 
-// markOrg writes whether an organization is going, and returns its record.
+// markOrg writes whether an organization is being deleted, and returns its record.
 func (o *Orgs) markOrg(ctx context.Context, rec tenants.OrgRecord, item state.Item, deleting bool) (state.Item, error) {
 	rec.Deleting = deleting
 	put, err := state.Write(item.Key, rec)
@@ -282,7 +281,7 @@ func (o *Orgs) empty(ctx context.Context, org hangar.OrgID) error {
 	return nil
 }
 
-// heal finishes the removal of those organizations that are ripe for it.
+// heal finishes the deletion of the organizations that ripe selects.
 func (o *Orgs) heal(ctx context.Context, ripe func(state.Item) bool) error {
 	items, _, err := state.All(ctx, o.store, state.OrgsPrefix, false)
 	if err != nil {

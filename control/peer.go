@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/random"
 )
 
-// peerPatience bounds how long an answer waits for the gateway to follow. What was
-// decided stands whether or not it does in time.
+// peerPatience bounds how long an answer waits for the gateway to follow. The change is stored in
+// any case.
 const peerPatience = 5 * time.Second
 
 // peerRecord is a peer in the state. A second record, peerKeyRecord, which is written
@@ -30,7 +30,7 @@ type peerRecord struct {
 	OrgID hangar.OrgID `json:"org_id"`
 }
 
-// peerKeyRecord says whose a public key is.
+// peerKeyRecord is the record of a public key: the peer that it belongs to.
 type peerKeyRecord struct {
 	Org  hangar.OrgID `json:"org_id"`
 	Name string       `json:"name"`
@@ -38,11 +38,11 @@ type peerKeyRecord struct {
 
 func peersOf(org hangar.OrgID) string { return state.PeersPrefix + string(org) + "/" }
 
-// peerKey has names in lower case: peers are found by DNS, which knows no case.
+// peerKey has names in lower case: peers are found by DNS, which ignores case.
 func peerKey(org hangar.OrgID, name string) string { return peersOf(org) + strings.ToLower(name) }
 
-// peerNameFault says what is wrong with the name of a peer; empty: nothing. Existing clients make names of those of
-// their computers, which may have capitals.
+// peerNameFault says what is wrong with the name of a peer; empty: nothing. Capitals are allowed, because existing
+// clients use the name of the computer.
 func peerNameFault(name string) string { return tenants.NameFault(strings.ToLower(name)) }
 
 func publicKeyKey(key hangar.PeerKey) string {
@@ -100,8 +100,8 @@ func (s *Peers) CreatePeer(ctx context.Context, org hangar.OrgSlug, in hangar.Pe
 	}
 }
 
-// await lets the gateway follow before the caller is answered: a peer that calls a
-// moment too early waits five seconds for its next try.
+// await waits until the gateway has followed: a peer that connects too early retries only after
+// five seconds.
 func (s *Peers) await(ctx context.Context, key hangar.PeerKey, peer *hangar.Peer) {
 	ctx, cancel := context.WithTimeout(ctx, peerPatience)
 	defer cancel()
@@ -127,7 +127,7 @@ func checkPeer(in hangar.PeerCreate) error {
 	return err
 }
 
-// tryCreatePeer returns state.ErrConflict when something that was looked at changed.
+// tryCreatePeer returns state.ErrConflict if a record that it has read has changed.
 func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.Item, in hangar.PeerCreate) (hangar.Peer, error) {
 	org := of.Slug
 	keys, _, err := state.All(ctx, s.store, peersOf(of.ID), true)
@@ -256,7 +256,8 @@ func (s *Peers) RemovePeer(ctx context.Context, org hangar.OrgSlug, name string)
 	}
 }
 
-// removalOf is the transaction that removes a peer. One that cannot be read goes alone.
+// removalOf returns the transaction that removes a peer and, if its record can be read, the record
+// of its key.
 func removalOf(item state.Item) state.Txn {
 	txn := state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{state.Delete(item.Key)}}
 	if rec, err := state.Decode[peerRecord](item); err == nil && peerFault(item.Key, &rec) == nil {
@@ -265,7 +266,7 @@ func removalOf(item state.Item) state.Txn {
 	return txn
 }
 
-// removeAllOf removes the peers of an organization that takes no new ones.
+// removeAllOf removes the peers of an organization that is marked.
 func (s *Peers) removeAllOf(ctx context.Context, org hangar.OrgID) error {
 	items, _, err := state.All(ctx, s.store, peersOf(org), false)
 	if err != nil {
@@ -316,8 +317,7 @@ func peerFault(key string, p *peerRecord) error {
 	}
 }
 
-// PeerRecords is where gateways and the name server learn of peers: a hangar.PeerFeed
-// over the state.
+// PeerRecords is the hangar.PeerFeed over the state, for gateways and the name server.
 type PeerRecords struct {
 	store state.Store
 	log   *slog.Logger

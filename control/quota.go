@@ -57,8 +57,8 @@ func (o *Orgs) quotas(ctx context.Context, org *tenants.OrgRecord) ([]hangar.Quo
 	return list, nil
 }
 
-// imageMB is what the images of an organization take of the host on which they take most, in MiB:
-// each host holds the quota by itself. A host that does not answer says nothing.
+// imageMB returns the usage of an organization's images on the host where it is largest, in MiB:
+// the quota applies to each host. A host that does not answer is left out.
 func (o *Orgs) imageMB(ctx context.Context, org hangar.OrgID) int64 {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -118,7 +118,7 @@ func (o *Orgs) SetOrgQuotas(
 	}
 }
 
-// guestQuotas are what a Machine of a size counts.
+// guestQuotas returns what a Machine of a size counts against quotas.
 func guestQuotas(g *hangar.Guest) hangar.Quotas {
 	q := hangar.Quotas{hangar.QuotaMachines: 1}
 	if g != nil {
@@ -127,7 +127,7 @@ func guestQuotas(g *hangar.Guest) hangar.Quotas {
 	return q
 }
 
-// larger are the greater amounts of two.
+// larger returns the larger of each amount.
 func larger(a, b hangar.Quotas) hangar.Quotas {
 	most := maps.Clone(a)
 	for key, n := range b {

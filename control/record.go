@@ -24,20 +24,19 @@ type reservation struct {
 	ID   hangar.MachineID `json:"id"`
 	Name string           `json:"name"`
 	Host hangar.HostID    `json:"host"`
-	// Confirmed is set once the host has recorded the Machine. A reservation without it
-	// may be all that a crash left; releasing such a one makes its creator, if it is
-	// still alive, undo what it did.
+	// Confirmed is set once the host has recorded the Machine. A reservation without it may be left
+	// by a crash. If it is released while its creator is still alive, the creator undoes its work.
 	Confirmed bool `json:"confirmed,omitempty"`
 	// Unanswered is set when the answer of the host was lost: see undecided.
 	Unanswered bool      `json:"unanswered,omitempty"`
 	CreatedAt  time.Time `json:"created_at"`
-	// OrgID is the organization that Counts is counted for, until the Machine is destroyed.
+	// OrgID is the organization whose usage includes Counts until the Machine is destroyed.
 	OrgID  hangar.OrgID  `json:"org_id,omitempty"`
 	Counts hangar.Quotas `json:"counts,omitempty"`
-	// Version is the one that Counts is of, once an update has changed the size: what was
-	// published of earlier ones says nothing. See updating.
+	// Version is the version that Counts belongs to, once an update has changed the size: rows of
+	// earlier versions do not change Counts. See updating.
 	Version hangar.InstanceID `json:"version,omitempty"`
-	// Updates are those that may still be under way, by an id that each makes for itself.
+	// Updates are the updates that may still be in progress, by a random id of each.
 	Updates map[string]pendingUpdate `json:"updates,omitempty"`
 }
 

@@ -45,8 +45,8 @@ func (r *Repositories) Repository(ctx context.Context, name hangar.RepositoryNam
 	return hangar.Repository{Org: org.ID, Name: rest}, nil
 }
 
-// removeContentOf removes what hosts keep of an organization, and what the state knows of it. All have
-// to answer: what one keeps, no later call would remove.
+// removeContentOf removes the images of an organization from all hosts, and its repositories from
+// the state. Every host has to answer, because no later call would remove what it still has.
 func (o *Orgs) removeContentOf(ctx context.Context, org hangar.OrgID, item state.Item) error {
 	answers := askAll(o.hosts, o.hosts.agents.Known(), func(a hangar.Agent) (struct{}, error) { return struct{}{}, a.RemoveOrg(ctx, org) })
 	for _, a := range answers {

@@ -14,11 +14,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// createTimeout bounds a creation, and with it how old an unconfirmed reservation
-// of another control plane may be that still means something.
+// createTimeout bounds a creation. An older unconfirmed reservation of another control plane
+// therefore belongs to no living creator.
 const createTimeout = 30 * time.Second
 
-// undoTimeout bounds how long it takes to undo a creation, also of one that took too long.
+// undoTimeout bounds the undoing of a creation, also of one that has used up createTimeout.
 const undoTimeout = 10 * time.Second
 
 // outcomeTimeout is the age from which a host that has no Machine for a reservation, or no volume for a claim, never
@@ -55,7 +55,7 @@ type reservations struct {
 	creating map[hangar.MachineID]struct{} // guarded by mu: creations of this process that are under way
 }
 
-// begin notes that this process creates a Machine, until the returned func.
+// begin notes that this process creates a Machine, until end is called.
 func (s *reservations) begin(id hangar.MachineID) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *reservations) underWay(id hangar.MachineID) bool {
 	return ok
 }
 
-// reserve claims an id, a name and a host for a Machine, as long as the App may
-// have Machines. An empty name is made up.
+// reserve claims an id, a name and a host for a Machine, as long as the App may have Machines. For
+// an empty name it makes one up.
 func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id hangar.MachineID, name string, host hangar.HostID, counts hangar.Quotas) (*heldReservation, error) {
 	for {
 		rec, item, err := s.tenants.AnyApp(ctx, app.Name)
@@ -120,7 +120,7 @@ func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id ha
 			return nil, state.HangarError(err)
 		}
 		if name == "" {
-			continue // another name, or the App's record of now
+			continue // with another name, or the App's current record
 		}
 		if err := s.vacate(ctx, app.ID, name); err != nil {
 			return nil, err
@@ -148,7 +148,7 @@ func (s *reservations) rewrite(ctx context.Context, r *heldReservation, change f
 	return nil
 }
 
-// release gives a reservation and its name back, unless another caller did.
+// release removes a reservation and its name, unless another caller has.
 func (s *reservations) release(ctx context.Context, r *heldReservation) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
@@ -158,13 +158,12 @@ func (s *reservations) release(ctx context.Context, r *heldReservation) {
 	})
 	if err != nil && !errors.Is(err, state.ErrConflict) {
 		s.log.Warn("reservation was not released", keyApp, r.app, keyMachine, r.ID, keyError, err)
-		s.unfinished.tell()
+		s.unfinished.signal()
 	}
 }
 
-// vacate returns when a name is free, and CodeConflict while a Machine has it. A
-// name is free whose Machine is being destroyed, was destroyed by itself or
-// never came to be.
+// vacate frees a name whose Machine is being destroyed, has destroyed itself or was never created.
+// It returns CodeConflict if an existing Machine has the name.
 func (s *reservations) vacate(ctx context.Context, app hangar.AppID, name string) error {
 	named, item, err := state.Read[nameRecord](ctx, s.store, state.NameKey(app, name))
 	if errors.Is(err, state.ErrNotFound) {
@@ -194,7 +193,7 @@ func (s *reservations) vacate(ctx context.Context, app hangar.AppID, name string
 	}
 	_, err = s.ledger.GiveBack(ctx, held.OrgID, counted, txn)
 	if errors.Is(err, state.ErrConflict) {
-		return nil // the caller tries, and sees
+		return nil // the caller tries to reserve the name again
 	}
 	return state.HangarError(err)
 }
@@ -204,8 +203,8 @@ func nameTaken(holder hangar.MachineID, name string) error {
 		"already_exists: unique machine name violation, machine ID %s already exists with name %q", holder, name)
 }
 
-// observe says whether the Machine of a reservation exists, and whether its name
-// is in use. What cannot be found out is taken to be so.
+// observe says whether the Machine of a reservation exists, and whether its name is in use. It
+// returns true for what cannot be found out.
 func (s *reservations) observe(ctx context.Context, ref hangar.MachineRef, r reservation) (exists, inUse bool) {
 	if s.underWay(r.ID) || !r.Confirmed && s.now().Sub(r.CreatedAt) < createTimeout || r.undecided(s.now()) {
 		return true, true
@@ -230,7 +229,7 @@ func gone(s hangar.MachineState) bool {
 	return s == hangar.MachineDestroying || s == hangar.MachineDestroyed
 }
 
-// machineOrRow asks the host of a Machine or, if that is away, its row.
+// machineOrRow returns a Machine from its host or, if that cannot be reached, from its row.
 func (s *reservations) machineOrRow(ctx context.Context, ref hangar.MachineRef, host hangar.HostID) (*hangar.Machine, error) {
 	agent, err := s.hosts.agent(host)
 	if err == nil {
@@ -242,8 +241,8 @@ func (s *reservations) machineOrRow(ctx context.Context, ref hangar.MachineRef, 
 	return s.rowInstead(ctx, ref, host, err)
 }
 
-// rowInstead returns a Machine as it was published if failure says that its host is
-// away, and else that failure.
+// rowInstead returns a Machine from its row if failure says that its host cannot be reached, and
+// otherwise failure.
 func (s *reservations) rowInstead(ctx context.Context, ref hangar.MachineRef, host hangar.HostID, failure error) (*hangar.Machine, error) {
 	if !unreachable(failure) || ctx.Err() != nil {
 		return nil, failure
@@ -256,8 +255,7 @@ func (s *reservations) rowInstead(ctx context.Context, ref hangar.MachineRef, ho
 	return &row.Machine, nil
 }
 
-// releaseName frees the name of a Machine that is destroyed, so that it can be
-// given again at once.
+// releaseName frees the name of a Machine that is destroyed, so that it can be used again at once.
 func releaseName(ctx context.Context, s state.Store, ref hangar.MachineRef, name string) error {
 	named, item, err := state.Read[nameRecord](ctx, s, state.NameKey(ref.AppID, name))
 	if errors.Is(err, state.ErrNotFound) || err == nil && named.ID != ref.ID {

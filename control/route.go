@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// RouteRecords is where the edge learns of Apps, their addresses and their names: a
-// hangar.RouteFeed over the state.
+// RouteRecords is the hangar.RouteFeed over the state: Apps, their addresses and their names, for
+// the edge.
 type RouteRecords struct {
 	store state.Store
 	log   *slog.Logger
@@ -54,28 +54,26 @@ func (r *RouteRecords) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteCh
 	}
 }
 
-// routeFeed is one watcher, and all that it knows: what is at each key that concerns a
-// route, by the App's id.
+// routeFeed is one watcher with its copy of the routes' parts, by the App's id.
 type routeFeed struct {
 	log     *slog.Logger
 	yield   func(hangar.RouteChange, error) bool
 	apps    map[hangar.AppID]*routeParts
-	ids     map[hangar.AppName]hangar.AppID // of those that have the names
+	ids     map[hangar.AppName]hangar.AppID // the Apps that have the names now
 	names   map[hangar.Hostname]hangar.AppID
 	changed map[hangar.AppID]state.Revision // since routes were sent
 	stopped bool
 }
 
-// routeParts is what a route is made of. Addresses and Hostnames may be there before their
-// App.
+// routeParts are the parts of a route. Addresses and Hostnames may be seen before their App.
 type routeParts struct {
 	app       tenants.AppRecord // without a name: there is none
 	addresses map[string]hangar.Address
 	hostnames map[hangar.Hostname]struct{}
 }
 
-// list reads all there is, as of one revision, and sends it, and what is gone since it was
-// last read.
+// list reads all routes as of one revision, and sends them, and the removal of those that are gone
+// since the last list.
 func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Revision, err error) {
 	before := f.apps
 	f.apps, f.ids = map[hangar.AppID]*routeParts{}, map[hangar.AppName]hangar.AppID{}
@@ -106,8 +104,7 @@ func (f *routeFeed) list(ctx context.Context, store state.Store) (next state.Rev
 	return revision + 1, nil
 }
 
-// watch follows everything: what is written to several places at once, or one after the
-// other, is seen in that order by one watch alone.
+// watch follows all keys with one watch, so that writes to several of them are seen in their order.
 func (f *routeFeed) watch(ctx context.Context, store state.Store, from state.Revision) error {
 	for batch, err := range store.Watch(ctx, "/", from) {
 		if err != nil {
@@ -126,8 +123,7 @@ func (f *routeFeed) watch(ctx context.Context, store state.Store, from state.Rev
 	return nil
 }
 
-// apply takes note of a change, if it concerns a route. What cannot be read changes
-// nothing.
+// apply applies a change that concerns a route. An unreadable one changes nothing.
 func (f *routeFeed) apply(c state.Change) {
 	var err error
 	switch {
@@ -168,7 +164,7 @@ func (f *routeFeed) applyApp(c state.Change, name hangar.AppName) error {
 		delete(f.ids, name)
 	}
 	if rec.ID == "" || rec.Deleting || rec.Name != name {
-		return nil // one that goes is served no more
+		return nil // an App that is being destroyed is not served
 	}
 	f.ids[name] = rec.ID
 	f.of(rec.ID).app = rec
@@ -188,7 +184,7 @@ func (f *routeFeed) applyAddress(c state.Change, app hangar.AppID) error {
 }
 
 func (f *routeFeed) applyHostname(c state.Change, name hangar.Hostname) error {
-	var app hangar.AppID // empty: nothing proves that any may have the name
+	var app hangar.AppID // empty: the name is not proven for any App
 	if !c.Deleted {
 		var err error
 		if app, err = hostnames.ServedApp(c.Item); err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// Rows is where hosts publish their Machines and volumes, and where the edge learns of
-// Machines: a hangar.Publisher, a hangar.VolumePublisher and a hangar.MachineFeed over the
-// state.
+// Rows stores the rows of Machines and volumes: a hangar.Publisher and hangar.VolumePublisher for
+// hosts, and a hangar.MachineFeed for the edge, over the state.
 type Rows struct {
 	store      state.Store
 	ledger     *ledger.Ledger
@@ -39,8 +38,8 @@ func NewRows(store state.Store, log *slog.Logger) *Rows {
 	return &Rows{store: store, ledger: ledger.New(store), log: log}
 }
 
-// SetQuotas says what organizations may have that have no limits of their own. Claims of
-// hosts are refused beyond that.
+// SetQuotas sets the limits of organizations that have none of their own. Claims of hosts beyond
+// them are refused.
 func (r *Rows) SetQuotas(defaults ledger.Defaults) { r.ledger.SetDefaults(defaults) }
 
 // AdmitImages refuses more images of an organization that uses so many bytes of a host. It
@@ -146,8 +145,8 @@ func (r *Rows) RetractMachine(ctx context.Context, host hangar.HostID, ref hanga
 	}
 }
 
-// releaseReservation adds to a transaction that the reservation of a Machine goes, if the host
-// has it, with its name and what it counts.
+// releaseReservation adds to a transaction the removal of a Machine's reservation, if it names the
+// host, with its name and its quotas.
 func (r *Rows) releaseReservation(ctx context.Context, host hangar.HostID, ref hangar.MachineRef, txn *state.Txn) error {
 	held, item, err := state.Read[reservation](ctx, r.store, state.ReservationKey(ref))
 	if errors.Is(err, state.ErrNotFound) || err == nil && held.Host != host {
@@ -281,9 +280,8 @@ func (r *Rows) row(ctx context.Context, host hangar.HostID, id hangar.MachineID)
 	return r.parse(item)
 }
 
-// parse reads a row, or logs and counts why that cannot be done. A row that does
-// not belong where it is, or is of a state that this version does not know, is as
-// unreadable as one that is no JSON.
+// parse reads a row, or logs and counts why it is unreadable. A row under a wrong key, or with a
+// state that this version does not know, is unreadable, too.
 func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
 	row, err := r.decode(item.Value)
 	if err == nil {
@@ -309,8 +307,8 @@ func (r *Rows) decode(value []byte) (row hangar.MachineRow, err error) {
 	return row, err
 }
 
-// published returns the number of a row, 0 if it cannot be read. It does not look at
-// the config, which is most of the work.
+// published returns the Seq of a row, 0 if it cannot be read. It skips the config, which is most of
+// the work.
 func published(item state.Item) uint64 {
 	var row struct {
 		Machine struct {
@@ -325,7 +323,7 @@ func published(item state.Item) uint64 {
 	return row.Seq
 }
 
-// rowFault says why a row is not the one of a Machine at that key.
+// rowFault says why a row does not belong to its key.
 func rowFault(key string, m *hangar.Machine) error {
 	host, id, ok := parseRowKey(key)
 	switch {

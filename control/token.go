@@ -80,7 +80,7 @@ func (t *Tokens) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 	}
 }
 
-// orgOf is the organization of a request that names none: that of its first App.
+// orgOf returns the organization of a request that names none: that of its first App.
 func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.AppName) (hangar.OrgSlug, error) {
 	if len(apps) == 0 {
 		return defaultOrg(p), nil
@@ -95,10 +95,9 @@ func (t *Tokens) orgOf(ctx context.Context, p hangar.Principal, apps []hangar.Ap
 	return app.Org, nil
 }
 
-// mayHandOut checks that what a grant is about exists and that the caller has all of
-// it. It sets the ids of what is named there, makes the grant end no later than the caller's
-// if it is to be shortened, and returns the organization, and the condition that it stays
-// what it is.
+// mayHandOut checks that the targets of a grant exist and that the caller has all its rights. It
+// sets the ids of named targets, and shortens the grant to the caller's own end if that is
+// requested. It returns the organization, and the condition that it is unchanged.
 func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.Grant, shorten bool) (tenants.OrgRecord, state.Compare, error) {
 	org, item, err := t.tenants.AnyOrg(ctx, g.Org)
 	if err != nil {
@@ -141,7 +140,7 @@ func (t *Tokens) mayHandOut(ctx context.Context, p hangar.Principal, g *hangar.G
 	return org, state.Unchanged(item), nil
 }
 
-// until says how long a caller's own tokens are valid, if they expire.
+// until describes the end of a caller's own tokens, if they expire.
 func until(p hangar.Principal) string {
 	for _, g := range p.Grants {
 		if !g.Until.IsZero() {
@@ -174,7 +173,7 @@ func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hang
 	if err != nil {
 		return nil, err
 	}
-	var about hangar.Target // of what the tokens are that are wanted
+	var about hangar.Target // target of the requested tokens
 	switch {
 	case filter.App != "":
 		app, _, err := t.tenants.App(ctx, filter.App, hangar.ActionWrite)
@@ -205,13 +204,13 @@ func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hang
 	return list, nil
 }
 
-// isOf reports whether a grant is about an organization or App, as they are now; the zero
-// target is any.
+// isOf reports whether a grant is for an organization or App, by their ids; the zero target matches
+// any.
 func isOf(g hangar.Grant, about hangar.Target) bool {
 	return (about.OrgID == "" || g.OrgID == about.OrgID) && (about.AppID == "" || slices.Contains(g.AppIDs, about.AppID))
 }
 
-// named is the organization that has a slug, or an unknown one of that slug.
+// named returns the organization with a slug, or an unknown one with that slug.
 func (t *Tokens) named(ctx context.Context, slug hangar.OrgSlug) hangar.Target {
 	org, _, err := t.tenants.AnyOrg(ctx, slug)
 	if err != nil {
@@ -230,8 +229,8 @@ func mayWrite(p hangar.Principal) bool {
 	return false
 }
 
-// RevokeToken implements hangar.TokenService. The admin token of a server is ended by
-// removing its file, or it would come back.
+// RevokeToken implements hangar.TokenService. The admin token of a server cannot be revoked here,
+// because its file would restore it: remove the file instead.
 func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -247,7 +246,7 @@ func (t *Tokens) RevokeToken(ctx context.Context, idOrName string) error {
 	return t.revoke(ctx, token)
 }
 
-// revoke ends a token, and takes it off what its organization uses.
+// revoke removes a token, and reduces the usage of its organization.
 func (t *Tokens) revoke(ctx context.Context, token *hangar.Token) error {
 	for {
 		item, err := t.store.Get(ctx, auth.Prefix+string(token.ID))
@@ -305,7 +304,7 @@ func (t *Tokens) CurrentTokens(ctx context.Context) ([]*hangar.Token, error) {
 	return t.records(p), nil
 }
 
-// records are the tokens that a principal consists of.
+// records returns the tokens of a principal.
 func (t *Tokens) records(p hangar.Principal) []*hangar.Token {
 	list := []*hangar.Token{}
 	for _, id := range p.Tokens {

@@ -20,8 +20,8 @@ import (
 // published; its host answers all requests about it. The host's answer is published at
 // once, so that the caller's next requests see it.
 //
-// Rows outlive their Apps, as their snapshots stay. They are kept by the App's id: another
-// App of the same name has nothing of them.
+// Rows outlive their Apps, because snapshots do. They are stored by the App's id, so a new App with
+// the same name has no access to them.
 type Volumes struct {
 	store   state.Store
 	tenants *tenants.Directory
@@ -43,7 +43,7 @@ func (v *Volumes) find(ctx context.Context, ref hangar.VolumeRef, action hangar.
 	return v.rows.volumeOf(ctx, rec.ID, ref.ID)
 }
 
-// rowsFor is volumesOf for a caller who wants to take an action on the App.
+// rowsFor is volumesOf with a check of an action on the App.
 func (v *Volumes) rowsFor(ctx context.Context, app hangar.AppName, action hangar.Action) ([]hangar.VolumeRow, error) {
 	rec, _, err := v.tenants.App(ctx, app, action)
 	if err != nil {
@@ -52,20 +52,20 @@ func (v *Volumes) rowsFor(ctx context.Context, app hangar.AppName, action hangar
 	return v.rows.volumesOf(ctx, rec.ID)
 }
 
-// answered is a volume as its host has it.
+// answered returns a volume from its host's answer.
 func answered(row *hangar.VolumeRow) *hangar.Volume {
 	volume := row.Volume
 	volume.HostStatus = cmp.Or(volume.HostStatus, hostOK)
 	return &volume
 }
 
-// lastKnown is a volume of a host that is away.
+// lastKnown returns a volume of a host that cannot be reached.
 func lastKnown(row hangar.VolumeRow) *hangar.Volume {
 	row.Volume.HostStatus = hostUnreachable
 	return &row.Volume
 }
 
-// order passes a change of a volume on to its host.
+// order forwards a change of a volume to its host.
 func (v *Volumes) order(
 	ctx context.Context, ref hangar.VolumeRef, action hangar.Action, give func(hangar.VolumeAgent, hangar.VolumeRef) (*hangar.VolumeRow, error),
 ) (*hangar.Volume, error) {
@@ -81,11 +81,11 @@ func (v *Volumes) order(
 	if err != nil {
 		return nil, volumeRoom(err)
 	}
-	v.rows.tell(ctx, done)
+	v.rows.publishAnswer(ctx, done)
 	return answered(done), nil
 }
 
-// volumeRoom words the error of a host without room for volumes.
+// volumeRoom returns the error for a host without room for volumes.
 func volumeRoom(err error) error {
 	if hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity {
 		return err
@@ -158,8 +158,7 @@ func (v *Volumes) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Vo
 
 func byVolume(a, b *hangar.Volume) int { return strings.Compare(string(a.ID), string(b.ID)) }
 
-// ask replaces the volumes of a host that are known by what it says of them, unless it is
-// away.
+// ask replaces the known volumes of a host by the host's answer, unless it cannot be reached.
 func (v *Volumes) ask(ctx context.Context, app hangar.AppID, host hangar.HostID, known map[hangar.VolumeID]*hangar.Volume) error {
 	agent, err := v.hosts.agent(host)
 	if err == nil {
@@ -192,7 +191,7 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 		return nil, err
 	}
 	away := map[hangar.HostID]bool{}
-	mine := map[hangar.AppID]bool{} // that exist, in this organization, and may be read
+	mine := map[hangar.AppID]bool{} // existing Apps of this organization that the caller may read
 	list := []*hangar.Volume{}
 	for _, row := range rows {
 		if row.OrgID != of.ID || row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
@@ -245,7 +244,7 @@ func (v *Volumes) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB
 			return nil, err
 		}
 		if now.Volume.SizeGB == sizeGB && now.Volume.State.Usable() {
-			return now, nil // no change is no fault: clients repeat a call whose answer is lost
+			return now, nil // not an error: clients repeat a call whose answer was lost
 		}
 		app, err := v.tenants.AppOf(ctx, ref.App, ref.AppID)
 		if err != nil {

@@ -29,8 +29,8 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	if err != nil {
 		return nil, err
 	}
-	// The creation continues when the caller goes away: otherwise it would be unknown
-	// whether the host has the volume.
+	// The creation continues if the caller disconnects: otherwise it would be unknown whether the
+	// host has the volume.
 	ctx, cancel := finish.Within(ctx, createTimeout)
 	defer cancel()
 	spec := hangar.VolumeSpec{
@@ -46,7 +46,7 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 		v.unclaim(ctx, spec.ID, err)
 		return nil, err
 	}
-	v.rows.tell(ctx, row)
+	v.rows.publishAnswer(ctx, row)
 	if err := v.stillThere(ctx, rec, item); err != nil {
 		v.undo(ctx, row)
 		return nil, err
@@ -54,8 +54,9 @@ func (v *Volumes) CreateVolume(ctx context.Context, app hangar.AppName, in hanga
 	return answered(row), nil
 }
 
-// unclaim stops counting a volume whose creation failed. If the failure leaves open whether the host
-// has made the volume, it stays counted until a host publishes what it has.
+// unclaim stops counting a volume whose creation has failed. If it is unknown whether the host has
+// made the volume, it stays counted until a host publishes its row, or healClaims has asked the
+// hosts.
 func (v *Volumes) unclaim(ctx context.Context, id hangar.VolumeID, failure error) {
 	switch hangar.CodeOf(failure) {
 	case hangar.CodeUnavailable, hangar.CodeTimeout, hangar.CodeInternal:
@@ -74,7 +75,7 @@ func (v *Volumes) unclaim(ctx context.Context, id hangar.VolumeID, failure error
 // its content.
 func (v *Volumes) stillThere(ctx context.Context, rec tenants.AppRecord, item state.Item) error {
 	for {
-		// A transaction asks the store itself, and not what was seen of it; it needs a write.
+		// A transaction reads the store itself instead of a mirror, and needs a write.
 		put := state.Put(item.Key, item.Value)
 		_, err := v.store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		if !errors.Is(err, state.ErrConflict) {
@@ -93,7 +94,7 @@ func (v *Volumes) stillThere(ctx context.Context, rec tenants.AppRecord, item st
 	}
 }
 
-// undo destroys a volume whose App has gone meanwhile.
+// undo destroys a volume whose App was destroyed meanwhile.
 func (v *Volumes) undo(ctx context.Context, row *hangar.VolumeRow) {
 	ctx, cancel := finish.Within(ctx, undoTimeout)
 	defer cancel()
@@ -106,10 +107,10 @@ func (v *Volumes) undo(ctx context.Context, row *hangar.VolumeRow) {
 		v.log.Warn("volume without an app is not destroyed yet", keyVolume, row.Volume.ID, keyApp, row.Volume.App, keyError, err)
 		return
 	}
-	v.rows.tell(ctx, gone)
+	v.rows.publishAnswer(ctx, gone)
 }
 
-// askFor is what hosts are asked to bid for.
+// askFor returns what hosts bid for.
 func askFor(spec *hangar.VolumeSpec) hangar.MachineAsk {
 	ask := hangar.MachineAsk{App: spec.AppID, Volume: int64(spec.SizeGB) << 30}
 	if spec.Compute != nil {
@@ -121,7 +122,7 @@ func askFor(spec *hangar.VolumeSpec) hangar.MachineAsk {
 // createOn asks hosts in turn to make a volume. A host that lacks the room, or the snapshot
 // to restore, is passed over.
 func (v *Volumes) createOn(ctx context.Context, market *placement.Market, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
-	elsewhere := false // the snapshot is not where there would be room
+	elsewhere := false // a host lacks the snapshot
 	for host := range market.Hosts(ctx) {
 		agent, err := v.hosts.agent(host.ID)
 		if err == nil {
@@ -150,7 +151,8 @@ func badRegion(rule string, args ...any) error {
 	return hangar.Errorf(hangar.CodeInvalid, "", "invalid region: %s", fmt.Sprintf(rule, args...))
 }
 
-// createAt finds out, when it fails, whether the host has the volume nevertheless.
+// createAt makes a volume on a host. After a failure it finds out whether the host has the volume
+// nevertheless.
 func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
 	row, err := agent.CreateVolume(ctx, spec)
 	if err == nil || !unreachable(err) {
@@ -166,7 +168,7 @@ func (v *Volumes) createAt(ctx context.Context, agent hangar.VolumeAgent, spec h
 }
 
 // volumeHosts returns the hosts that may make a volume, with the load of each: those with the least
-// are asked first. It completes the request by what the volume is made from.
+// are asked first. It completes the request from the source of the volume.
 func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) (hosts []hangar.Host, load map[hangar.HostID]int, err error) {
 	switch {
 	case in.Source != "":
@@ -183,7 +185,7 @@ func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *ha
 	if err != nil {
 		return nil, nil, err
 	}
-	// Volumes of one name are for Machines that stand in for each other.
+	// Volumes of one name belong to Machines that replace one another.
 	load = map[hangar.HostID]int{}
 	for _, row := range rows {
 		if row.Volume.Name == in.Name && !row.Volume.State.Gone() {
@@ -193,7 +195,7 @@ func (v *Volumes) volumeHosts(ctx context.Context, rec tenants.AppRecord, in *ha
 	return hosts, load, nil
 }
 
-// forkHosts is the host of the source, which alone has what is on it.
+// forkHosts returns the host of the source, which alone has its content.
 func (v *Volumes) forkHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) ([]hangar.Host, error) {
 	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return row.Volume.ID == in.Source })
 	if err != nil {
@@ -216,8 +218,8 @@ func (v *Volumes) forkHosts(ctx context.Context, rec tenants.AppRecord, in *hang
 	return []hangar.Host{{ID: source.Host, Region: source.Region}}, nil
 }
 
-// restoreHosts are the host that took the snapshot, without any load, and all others, which may have
-// their snapshots in the same place.
+// restoreHosts returns the host that took the snapshot, with the least load, and all others, which
+// may share the archive.
 func (v *Volumes) restoreHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.VolumeCreate) (hosts []hangar.Host, load map[hangar.HostID]int, err error) {
 	row, err := v.origin(ctx, rec, func(row *hangar.VolumeRow) bool { return snapshotIn(row, in.Snapshot) != nil })
 	if err != nil {
@@ -259,10 +261,10 @@ func snapshotIn(row *hangar.VolumeRow, id hangar.SnapshotID) *hangar.Snapshot {
 	return nil
 }
 
-// origin returns the row of the volume of an App's organization that a copy is to be made
-// of, as its host has it now unless that host is away; nil: none is wanted, or the caller does
-// not see it. A copy is a way to read all that is on the volume, so that the caller has to be
-// allowed what executing a command takes: hangar.ActionControl on the App of the source.
+// origin returns the row of the volume to copy, from its host if that can be reached; nil: no
+// source is named, or the caller may not see it. The volume must belong to the organization of the
+// App. A copy gives access to all data on the volume, so it takes the same right as executing a
+// command: hangar.ActionControl on the App of the source.
 func (v *Volumes) origin(ctx context.Context, rec tenants.AppRecord, wanted func(*hangar.VolumeRow) bool) (*hangar.VolumeRow, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {

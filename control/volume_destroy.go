@@ -11,13 +11,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// destroyPause is between two attempts to destroy a volume that is busy: being made, or
-// about to be given back by a Machine that is destroyed.
+// destroyPause is the pause between attempts to destroy a busy volume: one that is being made, or
+// is still attached to a Machine that is being destroyed.
 const destroyPause = 100 * time.Millisecond
 
-// destroyAll destroys the volumes of an App that is being destroyed. They cannot be
-// restored, because App ids are never reused; a caller that may read all of the organization
-// can restore their snapshots.
+// destroyAll destroys the volumes of an App that is being destroyed. They cannot be undeleted,
+// because App ids are never reused; a caller that may read all of the organization can restore
+// their snapshots.
 func (v *Volumes) destroyAll(ctx context.Context, rows []hangar.VolumeRow) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(destroysAtOnce)
@@ -38,7 +38,7 @@ func (v *Volumes) destroyVolume(ctx context.Context, row hangar.VolumeRow) error
 		done, err := agent.DestroyVolume(platform(ctx), row.Volume.Ref())
 		switch reason := hangar.ReasonOf(err); {
 		case err == nil:
-			v.rows.tell(ctx, done)
+			v.rows.publishAnswer(ctx, done)
 			return nil
 		case hangar.CodeOf(err) == hangar.CodeNotFound:
 			return nil

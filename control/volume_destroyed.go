@@ -33,8 +33,8 @@ func (v *Volumes) DestroyedVolumes(ctx context.Context, org hangar.OrgSlug) ([]*
 	return list, nil
 }
 
-// volumeTarget is the App of a volume as it was when the volume was made. The App may be gone,
-// and another one may have its name: its id tells.
+// volumeTarget returns the App of a volume as a target. It has the App's id, because the App may be
+// destroyed and its name reused.
 func volumeTarget(org hangar.Org, row *hangar.VolumeRow) hangar.Target {
 	return hangar.Target{Org: org.Slug, OrgID: org.ID, App: row.Volume.App, AppID: row.Volume.AppID}
 }
@@ -68,6 +68,6 @@ func (v *Volumes) PurgeVolume(ctx context.Context, org hangar.OrgSlug, id hangar
 		return nil, err
 	}
 	v.log.InfoContext(ctx, "destroyed volume purged by its organization", keyVolume, id, keyApp, row.Volume.App)
-	v.rows.tell(ctx, done)
+	v.rows.publishAnswer(ctx, done)
 	return answered(done), nil
 }

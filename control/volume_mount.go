@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// machineHosts returns the hosts that may get a new Machine, and completes its region. One
-// that mounts volumes goes to where they are.
+// machineHosts returns the hosts that may get a new Machine, and completes its region. For a
+// Machine with volumes it is the host of the volumes.
 func (m *Machines) machineHosts(ctx context.Context, rec tenants.AppRecord, in *hangar.MachineCreate) ([]hangar.Host, error) {
 	if len(in.Config.Mounts) == 0 {
 		in.Region = regionFor(in.Region, m.hosts.regions())
@@ -41,7 +41,8 @@ func (m *Machines) machineHosts(ctx context.Context, rec tenants.AppRecord, in *
 	return []hangar.Host{{ID: at.Host, Region: at.Region}}, nil
 }
 
-// pinned words the error of a host without room for a Machine that can be nowhere else.
+// pinned returns the error for a Machine that can only be on the host of its volumes, which has no
+// room.
 func pinned(err error, mounts []hangar.Mount) error {
 	if len(mounts) == 0 || hangar.ReasonOf(err) != hangar.ReasonInsufficientCapacity {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/control/tenants"
 )
 
-// volumeClaim is what a volume counts, from before its host is asked to make it until its last
-// snapshot is gone. A destroyed volume keeps its room while it can be undeleted.
+// volumeClaim is what a volume counts against quotas, from before its host is asked to make it
+// until its last snapshot is removed. A destroyed volume keeps its room while it can be undeleted.
 type volumeClaim struct {
 	OrgID     hangar.OrgID     `json:"org_id"`
 	Ref       hangar.VolumeRef `json:"ref"`
@@ -23,7 +23,7 @@ type volumeClaim struct {
 	CreatedAt time.Time        `json:"created_at"`
 }
 
-// Counted is what a volume and its snapshots count.
+// Counted returns what a volume and its snapshots count against quotas.
 func (v volumeClaim) Counted() (hangar.OrgID, hangar.Quotas) {
 	counts := hangar.Quotas{hangar.QuotaVolumeGB: int64(v.SizeGB), hangar.QuotaSnapshots: int64(v.Snapshots)}
 	if v.SizeGB > 0 {
@@ -32,7 +32,7 @@ func (v volumeClaim) Counted() (hangar.OrgID, hangar.Quotas) {
 	return v.OrgID, counts
 }
 
-// claimOf is what the volume of a row counts.
+// claimOf returns what the volume of a row counts against quotas.
 func claimOf(row *hangar.VolumeRow) volumeClaim {
 	claim := volumeClaim{OrgID: row.OrgID, Ref: row.Volume.Ref(), Seq: row.Seq, CreatedAt: row.Volume.CreatedAt}
 	if row.Volume.State != hangar.VolumeDestroyed {
@@ -80,10 +80,10 @@ func (r *Rows) ClaimVolume(ctx context.Context, row hangar.VolumeRow) error {
 	return state.HangarError(r.countVolume(ctx, &row, &org))
 }
 
-// countVolume makes what is counted for a volume what its host says. With an organization
-// that is a claim of the host, whose growth is charged. Otherwise it is the actual volume,
-// without regard to the quota; a row older than the last claim is ignored, and one without a
-// claim, as after the state was restored from a backup, is counted.
+// countVolume counts a volume as its host says. With an organization, row is a claim, and growth
+// beyond the quota is refused. Otherwise it is the published row, which counts regardless of the
+// quota; a row older than the last claim is ignored, and one without a claim, as after the state
+// was restored from a backup, is counted.
 func (r *Rows) countVolume(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord) error {
 	claim := claimOf(row)
 	key := volumeClaimKey(row.Volume.ID)
@@ -119,7 +119,7 @@ func (r *Rows) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *te
 			return nil, false
 		}
 		if org == nil && row.Volume.State == hangar.VolumeExtending {
-			next.SizeGB = known.SizeGB // to what was claimed
+			next.SizeGB = known.SizeGB // the size stays at the claim
 		}
 		if next.empty() {
 			return nil, true
@@ -129,14 +129,14 @@ func (r *Rows) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *te
 	})
 }
 
-// disclaimVolume ends that a volume is counted.
+// disclaimVolume stops counting a volume.
 func (r *Rows) disclaimVolume(ctx context.Context, id hangar.VolumeID) error {
 	return ledger.Revise(ctx, r.ledger, volumeClaimKey(id), nil, func(volumeClaim) (*volumeClaim, bool) { return nil, true })
 }
 
-// reclaiming makes an attempt that takes more of the quotas of an organization. While it is
-// refused for that, the oldest destroyed volumes of the organization are removed that could
-// still be undeleted, if that is enough.
+// reclaiming calls attempt, which uses more of an organization's quotas. If the quota refuses it,
+// reclaiming removes the oldest destroyed volumes of the organization that could still be
+// undeleted, as long as that suffices, and tries again.
 func (v *Volumes) reclaiming(ctx context.Context, org *tenants.OrgRecord, more hangar.Quotas, attempt func() error) error {
 	for {
 		refusal := attempt()
@@ -150,8 +150,9 @@ func (v *Volumes) reclaiming(ctx context.Context, org *tenants.OrgRecord, more h
 	}
 }
 
-// reclaim reports whether it has removed a destroyed volume of an organization to make room for
-// more below its quotas.
+// reclaim removes destroyed volumes of an organization, the oldest first, to make room below its
+// quotas, and reports whether it has removed any. If all of them would not suffice, it removes
+// none.
 func (v *Volumes) reclaim(ctx context.Context, org *tenants.OrgRecord, more hangar.Quotas) (freed bool, err error) {
 	used, _, err := v.ledger.Usage(ctx, org.ID)
 	if err != nil {
@@ -177,7 +178,7 @@ func (v *Volumes) reclaim(ctx context.Context, org *tenants.OrgRecord, more hang
 		most, mostGB = most+1, mostGB+int64(row.Volume.SizeGB)
 	}
 	if volumes > most || gb > mostGB {
-		return false, nil // nothing is gained by the removal of all of them
+		return false, nil // removing all of them would not suffice
 	}
 	for _, row := range rows {
 		if volumes <= 0 && gb <= 0 {
@@ -187,7 +188,7 @@ func (v *Volumes) reclaim(ctx context.Context, org *tenants.OrgRecord, more hang
 		if err != nil {
 			return freed, err
 		}
-		if gone { // and not one that is still being read
+		if gone { // false for one that is still being read
 			freed = true
 			volumes, gb = volumes-1, gb-int64(row.Volume.SizeGB)
 		}
@@ -200,7 +201,7 @@ func (v *Volumes) reclaim(ctx context.Context, org *tenants.OrgRecord, more hang
 func (v *Volumes) purge(ctx context.Context, row *hangar.VolumeRow) (bool, error) {
 	agent, err := v.hosts.agent(row.Volume.Host)
 	if err != nil {
-		return false, nil //nolint:nilerr // what is on a host that is away stays
+		return false, nil //nolint:nilerr // a volume on an unreachable host stays
 	}
 	gone, err := agent.PurgeVolume(platform(ctx), row.Volume.Ref())
 	switch {
@@ -216,8 +217,8 @@ func (v *Volumes) purge(ctx context.Context, row *hangar.VolumeRow) (bool, error
 	return true, v.rows.PublishVolume(ctx, *gone)
 }
 
-// healClaims ends the claims of volumes that no host has made: their creators were
-// interrupted. A claim stays while a host that might have the volume is away.
+// healClaims removes the claims of volumes that no host has: their creators were interrupted. A
+// claim stays while a host that might have the volume cannot be reached.
 func (v *Volumes) healClaims(ctx context.Context) error {
 	items, _, err := state.All(ctx, v.store, state.VolumeClaimsPrefix, false)
 	if err != nil {
@@ -236,8 +237,8 @@ func (v *Volumes) healClaims(ctx context.Context) error {
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			continue
 		}
-		// Every host has to say that it does not have the volume: what one has that is away would be
-		// counted no longer.
+		// Every host has to answer: otherwise the volume of an unreachable host would no longer be
+		// counted.
 		answers := askAll(v.hosts, v.hosts.agents.Known(), func(a hangar.Agent) (*hangar.VolumeRow, error) { return a.VolumeRow(ctx, claim.Ref) })
 		if slices.ContainsFunc(answers, func(a answer[*hangar.VolumeRow]) bool { return hangar.CodeOf(a.err) != hangar.CodeNotFound }) {
 			continue

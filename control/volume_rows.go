@@ -46,8 +46,8 @@ func (r *Rows) PublishVolume(ctx context.Context, row hangar.VolumeRow) error {
 	}
 }
 
-// RetractVolume implements hangar.VolumePublisher. A row that cannot be read, or is of
-// another host, stays.
+// RetractVolume implements hangar.VolumePublisher. An unreadable row, or one of another host,
+// stays.
 func (r *Rows) RetractVolume(ctx context.Context, host hangar.HostID, ref hangar.VolumeRef) error {
 	key := state.VolumeKey(ref)
 	for {
@@ -71,14 +71,14 @@ func (r *Rows) RetractVolume(ctx context.Context, host hangar.HostID, ref hangar
 	}
 }
 
-// volumeIsOn reports whether a row that can be read is of a host's volume.
+// volumeIsOn reports whether a row can be read and its volume is on a host.
 func (r *Rows) volumeIsOn(item state.Item, host hangar.HostID) bool {
 	row, err := r.parseVolume(item)
 	return err == nil && row.Volume.Host == host
 }
 
-// PublishedVolumes implements hangar.VolumePublisher. A row that cannot be read is not
-// told of, so that its host writes it again.
+// PublishedVolumes implements hangar.VolumePublisher. An unreadable row is left out, so that its
+// host writes it again.
 func (r *Rows) PublishedVolumes(ctx context.Context, host hangar.HostID) (map[hangar.VolumeRef]uint64, error) {
 	seqs := map[hangar.VolumeRef]uint64{}
 	rows, err := r.volumes(ctx, state.VolumesPrefix)
@@ -90,9 +90,8 @@ func (r *Rows) PublishedVolumes(ctx context.Context, host hangar.HostID) (map[ha
 	return seqs, err
 }
 
-// volumes returns the rows below a prefix that can be read, sorted by their Apps' ids and
-// theirs.
-// What they refer to may be shared.
+// volumes returns the rows below a prefix that can be read, sorted by their Apps' ids and theirs.
+// Their fields may be shared.
 func (r *Rows) volumes(ctx context.Context, prefix string) ([]hangar.VolumeRow, error) {
 	items, _, err := state.All(ctx, r.store, prefix, false)
 	if err != nil {
@@ -133,7 +132,7 @@ func (r *Rows) parseVolume(item state.Item) (hangar.VolumeRow, error) {
 	return row, nil
 }
 
-// volumeRowFault says why a row is not the one of a volume at that key.
+// volumeRowFault says why a row does not belong to its key.
 func volumeRowFault(key string, row *hangar.VolumeRow) error {
 	v := &row.Volume
 	app, id, _ := strings.Cut(strings.TrimPrefix(key, state.VolumesPrefix), "/")
@@ -166,9 +165,9 @@ func (r *Rows) volumesOf(ctx context.Context, app hangar.AppID) ([]hangar.Volume
 	return r.volumes(ctx, state.VolumeKey(hangar.VolumeRef{AppID: app}))
 }
 
-// tell publishes what a host has answered. A failure costs no more than that others learn
-// of it later: the host publishes it, too.
-func (r *Rows) tell(ctx context.Context, row *hangar.VolumeRow) {
+// publishAnswer publishes the row in a host's answer. A failure only delays the readers, because
+// the host publishes the row, too.
+func (r *Rows) publishAnswer(ctx context.Context, row *hangar.VolumeRow) {
 	ctx, cancel := finish.Within(ctx, listTimeout)
 	defer cancel()
 	if err := r.PublishVolume(ctx, *row); err != nil {
@@ -176,8 +175,8 @@ func (r *Rows) tell(ctx context.Context, row *hangar.VolumeRow) {
 	}
 }
 
-// destroyedVolumes are the rows of an organization's volumes that are destroyed and still take
-// room, the oldest first.
+// destroyedVolumes returns the rows of an organization's destroyed volumes that still take room,
+// the oldest first.
 func (r *Rows) destroyedVolumes(ctx context.Context, org hangar.OrgID) ([]hangar.VolumeRow, error) {
 	all, err := r.volumes(ctx, state.VolumesPrefix)
 	if err != nil {

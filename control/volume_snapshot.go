@@ -46,9 +46,9 @@ func (v *Volumes) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*ha
 		return nil, err
 	}
 	made.AppID = row.Volume.AppID
-	// It is looked for among what is published when it is to be restored.
+	// A restore looks for the snapshot in the published rows.
 	if now, err := agent.VolumeRow(ctx, row.Volume.Ref()); err == nil {
-		v.rows.tell(ctx, now)
+		v.rows.publishAnswer(ctx, now)
 	}
 	return made, nil
 }
@@ -78,8 +78,8 @@ func (v *Volumes) DrillVolumes(ctx context.Context, app hangar.AppName) (*hangar
 	return agent.DrillVolumes(ctx, rows[0].Volume.AppID)
 }
 
-// VolumeDrill implements hangar.SnapshotService. Hosts that cannot be reached are passed
-// over, unless no other one knows of a drill.
+// VolumeDrill implements hangar.SnapshotService. Unreachable hosts are left out, unless no other
+// host knows of a drill.
 func (v *Volumes) VolumeDrill(ctx context.Context, app hangar.AppName) (*hangar.VolumeDrill, error) {
 	rows, err := v.rowsFor(ctx, app, hangar.ActionRead)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
-// await takes the place of the process's own arguments and descriptors by those of the
-// command that comes over the socket. It returns false when none will come.
+// await replaces the process's own arguments and descriptors by those of a command from the socket.
+// It returns false if no command will come.
 func await() bool {
 	growFDTable()
 	text := make([]byte, bundle.MaxCommand)
@@ -27,8 +27,7 @@ func await() bool {
 	if err := unix.Sendto(bundle.AwaitFD, []byte{1}, unix.MSG_NOSIGNAL, nil); err != nil {
 		return false
 	}
-	// The first takes the place of the socket. None is inherited by who does not ask
-	// for it, but for the output.
+	// The first replaces the socket. Children inherit none of them but the output.
 	places := [][]int{{bundle.ResultFD}, {unix.Stdout, unix.Stderr}}
 	for i, fd := range files {
 		for _, place := range places[i] {

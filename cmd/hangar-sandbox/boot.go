@@ -41,11 +41,10 @@ func (b *bootCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any)
 	return status
 }
 
-// openExitFile opens the exit file of a sandbox that is about to be started, for the
-// sentry to inherit, which executes itself more than once. By itself the sentry could not open it from inside its chroot and
-// seccomp filter. Before those it could, but in its own mount namespace: what is open
-// there keeps the copy of every mount of the host busy until the sandbox ends, those of
-// other Machines' volumes too.
+// openExitFile opens the exit file of a sandbox that is about to start, for the sentry to inherit, which executes
+// itself more than once. The sentry cannot open it within its chroot and seccomp filter. Before that it could, but in
+// its own mount namespace, where an open file keeps the copies of all the host's mounts busy until the sandbox ends,
+// also those of other Machines' volumes.
 func openExitFile(path string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
 	if err != nil {

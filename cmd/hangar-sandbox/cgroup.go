@@ -16,11 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
-// joinCgroup makes the groups of a sandbox and moves this command into them, so that
-// all it starts is born there. runsc would move itself in and out again, and with
-// version 1 of cgroups the kernel waits for a grace period of up to 15 ms each way;
-// this process has nowhere to go back to. With version 2, children are born in a
-// group without a move, and runsc does that.
+// joinCgroup makes the groups of a sandbox and moves this command into them, so that all it starts
+// is born there. runsc would move itself in and out again, which with cgroups of version 1 takes a
+// grace period of up to 15 ms each way; this process need not return. With version 2, children are
+// born in a group without a move, and runsc does that.
 func joinCgroup(conf *config.Config, spec *specs.Spec) error {
 	if conf.IgnoreCgroups || cgroup.IsOnlyV2() {
 		return nil
@@ -43,8 +42,8 @@ func joinCgroup(conf *config.Config, spec *specs.Spec) error {
 // leave out locks that they need.
 const minCPUs = 2
 
-// overrideCPUs tells the sentry of the processors that the bundle grants, as runsc
-// does where it joins the cgroup itself.
+// overrideCPUs passes the bundle's number of processors to the sentry, as runsc does when it joins
+// the cgroup itself.
 func overrideCPUs() {
 	at := slices.Index(os.Args, "--total-memory")
 	if at < 0 || slices.Contains(os.Args, "--cpu-num") {

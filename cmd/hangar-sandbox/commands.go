@@ -69,8 +69,8 @@ func (l *launch) create(conf *config.Config, id string) (*container.Container, e
 	if err := joinCgroup(conf, l.spec); err != nil {
 		return nil, err
 	}
-	// What is open so far no child inherits. Package container does the same, but once
-	// in the life of a process.
+	// Children must not inherit descriptors that are open so far. Package container does the same,
+	// but only once in a process.
 	if err := sandbox.SetCloExeOnAllFDs(); err != nil {
 		return nil, err
 	}
@@ -88,8 +88,8 @@ func result(c *container.Container) bundle.Result {
 	}
 }
 
-// launched answers that the sandbox is made, after it has recorded so for a driver
-// that was started meanwhile.
+// launched reports that the sandbox was made, after it has recorded that for a driver that is
+// started later.
 func (l *launch) launched(c *container.Container) subcommands.ExitStatus {
 	r := result(c)
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -196,8 +196,8 @@ func (s *suspendCommand) suspend(conf *config.Config, id string) error {
 	return nil
 }
 
-// lockFile holds path locked until the process ends, so that a driver that was
-// started meanwhile knows when the snapshot is complete or will never be.
+// lockFile holds path locked until the process ends, so that a driver that is started later knows
+// when the snapshot is complete or has failed.
 func lockFile(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -49,7 +49,7 @@ func (r record) config() hangar.AlertConfig {
 	return config
 }
 
-// withoutSecrets is a config as it may be shown.
+// withoutSecrets returns a copy of a config without secrets, for the API.
 func withoutSecrets(config hangar.AlertConfig) hangar.AlertConfig {
 	config.Receivers = append([]hangar.AlertReceiver{}, config.Receivers...)
 	for i := range config.Receivers {
@@ -60,8 +60,8 @@ func withoutSecrets(config hangar.AlertConfig) hangar.AlertConfig {
 	return config
 }
 
-// keepSecrets gives webhooks that come without a secret the one that a receiver of the same name
-// and URL has.
+// keepSecrets gives webhooks without a secret the stored secret of the receiver with the same name
+// and URL.
 func keepSecrets(config, before hangar.AlertConfig) hangar.AlertConfig {
 	config.Receivers = slices.Clone(config.Receivers)
 	for i := range config.Receivers {
@@ -89,12 +89,12 @@ type Alerts struct {
 
 var _ hangar.AlertService = (*Alerts)(nil)
 
-// New returns the service of what is in a state, which host evaluates.
+// New returns the service of the alerts in a state, which host evaluates.
 func New(store state.Store, dir *tenants.Directory, v *vault.Vault, host hangar.AlertHost, now func() time.Time) *Alerts {
 	return &Alerts{store: store, tenants: dir, vault: v, host: host, now: now}
 }
 
-// orgFor returns an organization in which the caller may do each of actions.
+// orgFor returns an organization if the caller may take all of actions there.
 func (a *Alerts) orgFor(ctx context.Context, slug hangar.OrgSlug, actions ...hangar.Action) (org hangar.Org, item state.Item, err error) {
 	p, err := tenants.Caller(ctx)
 	for _, action := range actions {
@@ -109,7 +109,7 @@ func alertsNotFound(slug hangar.OrgSlug) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonAlertsNotFound, "The organization %q has no rules for alerts", slug)
 }
 
-// read returns the record of an organization and what compares it.
+// read returns the record of an organization, and the condition that it is unchanged.
 func (a *Alerts) read(ctx context.Context, org hangar.Org) (rec record, item state.Item, err error) {
 	item, err = a.store.Get(ctx, state.AlertsKey(org.ID))
 	if err == nil {
@@ -133,7 +133,7 @@ func (a *Alerts) AlertConfig(ctx context.Context, slug hangar.OrgSlug) (hangar.A
 
 // SetAlerts implements hangar.AlertService.
 func (a *Alerts) SetAlerts(ctx context.Context, slug hangar.OrgSlug, in hangar.AlertConfig) (hangar.AlertConfig, error) {
-	// Rules read series, and what they find is sent elsewhere.
+	// Rules read series, and notifications carry what they find to other servers.
 	org, orgItem, err := a.orgFor(ctx, slug, hangar.ActionWrite, hangar.ActionMetrics)
 	if err != nil {
 		return hangar.AlertConfig{}, err
@@ -148,7 +148,7 @@ func (a *Alerts) SetAlerts(ctx context.Context, slug hangar.OrgSlug, in hangar.A
 		case "":
 		case hangar.CodeNotFound:
 			cond = state.Absent(state.AlertsKey(org.ID))
-		case hangar.CodeInternal: // one that cannot be read any more is replaced: that is how it is fixed
+		case hangar.CodeInternal: // SetAlerts replaces an unreadable record, which is how it is repaired
 			before = record{}
 		default:
 			return hangar.AlertConfig{}, err
@@ -160,7 +160,7 @@ func (a *Alerts) SetAlerts(ctx context.Context, slug hangar.OrgSlug, in hangar.A
 		next.UpdatedAt = a.now().UTC().Truncate(time.Second)
 		err = a.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			put, err := vault.Sealed(keys, state.AlertsKey(org.ID), newRecord(next))
-			// An organization that goes takes no rules.
+			// An organization that is being deleted accepts no rules.
 			return state.Txn{If: []state.Compare{cond, state.Unchanged(orgItem)}, Then: []state.Op{put}}, err
 		})
 		if err == nil {

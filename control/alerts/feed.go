@@ -12,8 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/control/vault"
 )
 
-// Feed is where the evaluation of alerts learns what to evaluate: a hangar.AlertFeed
-// over the state.
+// Feed is the hangar.AlertFeed of the alert configs in the state.
 type Feed struct {
 	store state.Store
 	vault *vault.Vault
@@ -35,7 +34,7 @@ func (r *Feed) WatchAlerts(ctx context.Context) iter.Seq2[[]hangar.OrgAlerts, er
 	})
 }
 
-// read returns all configs as of a revision, and keeps in opened what it has decrypted.
+// read returns all configs as of a revision. opened caches decrypted ones.
 func (r *Feed) read(ctx context.Context, opened vault.Opened[hangar.OrgAlerts]) ([]hangar.OrgAlerts, state.Revision, error) {
 	items, revision, err := state.All(ctx, r.store, state.AlertsPrefix, false)
 	if err != nil {

@@ -36,7 +36,7 @@ func (e *Extensions) CreateExtension(ctx context.Context, app hangar.AppName, in
 		if err != nil {
 			return nil, state.HangarError(err)
 		}
-		view, err := e.settled(ctx, f, made)
+		view, err := e.settled(ctx, f, settledPhase)
 		if err == nil && view == nil {
 			err = hangar.ExtensionNotFound(f.Body.Name) // it was destroyed meanwhile
 		}
@@ -44,8 +44,8 @@ func (e *Extensions) CreateExtension(ctx context.Context, app hangar.AppName, in
 	}
 }
 
-// tryCreate journals an extension that is to be made. It returns state.ErrConflict when something
-// that was looked at changed.
+// tryCreate journals a new extension in the phase create. It returns state.ErrConflict if a record
+// that it has read has changed.
 func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hangar.ExtensionCreate) (found, error) {
 	owner, appItem, err := e.Tenants.App(ctx, app, hangar.ActionWrite)
 	if err != nil {
@@ -58,10 +58,7 @@ func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hanga
 	if err != nil {
 		return found{}, err
 	}
-	by, providerItem, err := e.Providers.Find(ctx, in.Provider)
-	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && by.Removing {
-		err = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonProviderNotFound, "invalid provider: there is no provider %.63q", string(in.Provider))
-	}
+	by, providerItem, err := e.requestedProvider(ctx, in.Provider)
 	if err != nil {
 		return found{}, err
 	}
@@ -84,25 +81,48 @@ func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hanga
 	if err := e.roomFor(ctx, &by, owner.OrgID); err != nil {
 		return found{}, err
 	}
+	rec := e.newRecord(&owner, org, person, &by, name)
+	rec.Overwrite = in.Overwrite
+	rec.choose(wanted)
+	return e.commitNew(ctx, rec, owner, org, &by, txn)
+}
+
+// requestedProvider returns the provider that a creation names.
+func (e *Extensions) requestedProvider(ctx context.Context, name hangar.ProviderName) (providers.Record, state.Item, error) {
+	by, item, err := e.Providers.Find(ctx, name)
+	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && by.Removing {
+		err = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonProviderNotFound, "invalid provider: there is no provider %.63q", string(name))
+	}
+	return by, item, err
+}
+
+// newRecord returns the record of a new extension of an App, without the choices of its creator.
+func (e *Extensions) newRecord(owner *tenants.AppRecord, org *tenants.OrgRecord, creator *users.Person, by *providers.Record, name string) record {
 	now := e.Now()
 	rec := record{
 		ID: hangar.ExtensionID(random.ID()), Provider: by.Name, Org: owner.OrgID, OrgSlug: owner.Org, App: owner.ID, AppName: owner.Name,
-		Network: owner.Network, NetworkID: owner.NetworkID, Overwrite: in.Overwrite, CreatedAt: now.UTC().Truncate(time.Second),
+		Network: owner.Network, NetworkID: owner.NetworkID, CreatedAt: now.UTC().Truncate(time.Second),
 		Body: provider.Provision{
 			Name: name, OrganizationID: string(owner.OrgID), OrganizationName: cmp.Or(org.Name, string(org.Slug)),
-			UserID: string(person.ID), UserEmail: person.CustomerAddress, UserRole: string(person.Role(owner.OrgID)),
+			UserID: string(creator.ID), UserEmail: creator.CustomerAddress, UserRole: string(creator.Role(owner.OrgID)),
 		},
 	}
 	rec.Body.ID = string(rec.ID)
-	rec.choose(wanted)
 	rec.enter(phaseCreate, now)
+	return rec
+}
+
+// commitNew stores a new record under the conditions of a transaction, with an address, its name and its quotas.
+func (e *Extensions) commitNew(
+	ctx context.Context, rec record, owner tenants.AppRecord, org *tenants.OrgRecord, by *providers.Record, txn state.Txn,
+) (found, error) {
 	ip, reserve, err := e.Addresses.Reserve(ctx, owner, rec.ID)
 	if err != nil {
 		return found{}, err
 	}
 	rec.Body.IPAddress = ip
 	txn.If, txn.Then = append(txn.If, reserve.If...), append(txn.Then, reserve.Then...)
-	if err := e.claim(ctx, &rec, org, &by, &txn); err != nil {
+	if err := e.claim(ctx, &rec, org, by, &txn); err != nil {
 		return found{}, err
 	}
 	revision, err := e.Store.Txn(ctx, txn)
@@ -113,7 +133,7 @@ func (e *Extensions) tryCreate(ctx context.Context, app hangar.AppName, in hanga
 	return found{rec, state.Item{Key: put.Key, Value: put.Value, Revision: revision}}, nil
 }
 
-// claim adds to a transaction what makes a new record: itself, its name, and what it counts.
+// claim adds to a transaction a new record, its name, and its quotas.
 func (e *Extensions) claim(ctx context.Context, rec *record, org *tenants.OrgRecord, by *providers.Record, txn *state.Txn) error {
 	put, err := state.Write(rec.ref().key(), *rec)
 	if err != nil {
@@ -141,8 +161,8 @@ func nameTaken() error {
 	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "Validation failed: Name has already been taken")
 }
 
-// roomFor refuses when an organization has as many extensions of a provider as it may. Two at once may
-// take one more; the quota of the organization is exact.
+// roomFor refuses an extension beyond the provider's limit for one organization. Two concurrent
+// creations may exceed it by one; the quota of the organization is exact.
 func (s *shared) roomFor(ctx context.Context, by *providers.Record, org hangar.OrgID) error {
 	all, err := s.ofOrg(ctx, org)
 	if err != nil {
@@ -161,7 +181,7 @@ func (s *shared) roomFor(ctx context.Context, by *providers.Record, org hangar.O
 	return nil
 }
 
-// creator is the calling user.
+// creator returns the calling user, who must be a member of org.
 func (e *Extensions) creator(ctx context.Context, org hangar.OrgID) (*users.Person, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -202,8 +222,8 @@ func checkChoices(by *providers.Record, w choices) error {
 	return hangar.CheckRegions("read_regions", regions, by.Regions)
 }
 
-// acceptTerms adds to a transaction that a user accepts the terms of a provider, and refuses one who
-// has not.
+// acceptTerms adds to a transaction that a user accepts the terms of a provider. It refuses a user
+// who has not accepted them.
 func (e *Extensions) acceptTerms(ctx context.Context, by *providers.Record, user hangar.UserID, version string, txn *state.Txn) error {
 	if by.Terms == nil {
 		return nil

@@ -8,11 +8,11 @@
 // A name is unique on the whole platform.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state. The
-// Provisioner serves each provider separately, so that one which hangs delays no other, and the
-// customers of each in turn.
+// Provisioner has a queue for each provider, so that a slow one does not delay others, and serves
+// the organizations in a queue in turn.
 //
-// It trusts no provider: answers and webhooks are bounded in package call and here, and an App serves
-// the address of an extension only if it is the provider's own.
+// The package trusts no provider: answers and webhooks are bounded here and in package call, and an
+// App serves the address of an extension only if the App is the provider's own.
 package extensions
 
 import (
@@ -58,7 +58,7 @@ type Config struct {
 	Now       func() time.Time
 }
 
-// shared is what the types of this package have in common.
+// shared is the part that the types of this package share.
 type shared struct{ Config }
 
 // Extensions implements hangar.ExtensionService.
@@ -69,19 +69,19 @@ type Extensions struct {
 
 var _ hangar.ExtensionService = (*Extensions)(nil)
 
-// New returns the service of extensions, what does its work, and what receives webhooks. Until the
-// Provisioner runs, requested changes are only journaled.
+// New returns the service of extensions, the Provisioner that carries out its requests, and the
+// receiver of webhooks. Until the Provisioner runs, requests are only journaled.
 func New(cfg Config) (*Extensions, *Provisioner, *Hooks) {
 	s := &shared{cfg}
 	work := newProvisioner(s)
 	return &Extensions{s, work}, work, newHooks(s)
 }
 
-// settleTime bounds how long a request waits for what it has asked for.
+// settleTime bounds how long a request waits until its extension has reached the requested state.
 const settleTime = 5 * time.Second
 
-// settled returns an extension when done reports that it is as the caller waits for, or settleTime has
-// gone by; nil: it is gone. What is known is as of a revision.
+// settled waits until done reports true for an extension, at most for settleTime, and returns the
+// extension; nil: it was removed. It continues from the revision of known.
 func (e *Extensions) settled(ctx context.Context, known found, done func(*record) bool) (*hangar.Extension, error) {
 	if !e.work.running.Load() || done(&known.record) {
 		return known.view(), nil
@@ -91,7 +91,7 @@ func (e *Extensions) settled(ctx context.Context, known found, done func(*record
 	defer cancel()
 	for batch, err := range e.Store.Watch(waiting, known.item.Key, known.item.Revision+1) {
 		if err != nil {
-			break // what is known is an answer, too
+			break // the last known record is an answer, too
 		}
 		for _, c := range batch.Changes {
 			switch rec, err := state.Decode[record](c.Item); {
@@ -109,8 +109,8 @@ func (e *Extensions) settled(ctx context.Context, known found, done func(*record
 	return last.view(), ctx.Err()
 }
 
-// made reports whether nothing is under way any more.
-func made(r *record) bool { return r.Phase == phaseLive || r.Phase == phaseFailed }
+// settledPhase reports whether no step is pending.
+func settledPhase(r *record) bool { return r.Phase == phaseLive || r.Phase == phaseFailed }
 
 // Extensions implements hangar.ExtensionService.
 func (e *Extensions) Extensions(ctx context.Context, app hangar.AppName) ([]*hangar.Extension, error) {
@@ -183,7 +183,7 @@ func (e *Extensions) find(ctx context.Context, app hangar.AppName, name string, 
 	return f, state.HangarError(err)
 }
 
-// change journals what edit makes of an extension of an App.
+// change applies edit to the record of an extension. It repeats that after a conflict.
 func (e *Extensions) change(ctx context.Context, app hangar.AppName, name string, edit func(r *record, now time.Time) error) (found, error) {
 	for {
 		f, err := e.find(ctx, app, name, hangar.ActionWrite)
@@ -244,7 +244,7 @@ func (e *Extensions) UpdateExtension(ctx context.Context, app hangar.AppName, na
 	if err != nil {
 		return nil, err
 	}
-	return e.settled(ctx, f, made)
+	return e.settled(ctx, f, settledPhase)
 }
 
 // RetryExtension implements hangar.ExtensionService.
@@ -264,7 +264,7 @@ func (e *Extensions) RetryExtension(ctx context.Context, app hangar.AppName, nam
 	if err != nil {
 		return nil, err
 	}
-	return e.settled(ctx, f, made)
+	return e.settled(ctx, f, settledPhase)
 }
 
 // DestroyExtension implements hangar.ExtensionService.
@@ -322,8 +322,8 @@ type target struct {
 	by providers.Record
 }
 
-// target returns how a provider is called. It answers CodeNotFound with ReasonProviderNotFound for one
-// that is not there or goes.
+// target returns how a provider is called. It answers CodeNotFound with ReasonProviderNotFound for
+// one that is unknown or being removed.
 func (s *shared) target(ctx context.Context, name hangar.ProviderName) (target, error) {
 	by, _, err := s.Providers.Find(ctx, name)
 	if err == nil && by.Removing {

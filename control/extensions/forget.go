@@ -8,14 +8,14 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// EndApp has the extensions of an App that is marked destroyed: nothing of the App is needed for that
-// any more.
+// EndApp begins to destroy the extensions of an App that is being deleted. The rest of that needs
+// no record of the App.
 func (p *Provisioner) EndApp(ctx context.Context, org hangar.OrgID, app hangar.AppID) error {
 	return p.end(ctx, org, func(r *record) bool { return r.App == app })
 }
 
-// EndOrg marks all extensions of an organization destroyed, also those that providers have made by
-// themselves.
+// EndOrg begins to destroy all extensions of an organization, also those that providers have made
+// by themselves.
 func (p *Provisioner) EndOrg(ctx context.Context, org hangar.OrgID) error {
 	return p.end(ctx, org, func(*record) bool { return true })
 }
@@ -44,8 +44,8 @@ func (p *Provisioner) end(ctx context.Context, org hangar.OrgID, which func(*rec
 	return nil
 }
 
-// ForgetProvider forgets all extensions of a provider that is marked, with the secrets that they have
-// set.
+// ForgetProvider removes all extensions of a provider that is being removed, with the secrets that
+// they have set.
 func (p *Provisioner) ForgetProvider(ctx context.Context, name hangar.ProviderName) error {
 	items, _, err := state.All(ctx, p.Store, state.ExtensionsPrefix, false)
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *Provisioner) ForgetProvider(ctx context.Context, name hangar.ProviderNa
 		if rec.Provider != name {
 			continue
 		}
-		// One that has changed meanwhile is found by the next call.
+		// The next call removes an extension that has changed meanwhile.
 		if err := p.drop(ctx, found{rec, item}); err != nil && !errors.Is(err, errStale) {
 			return err
 		}

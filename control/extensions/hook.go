@@ -35,8 +35,8 @@ type Hooks struct {
 
 const (
 	maxHookBody   = 256 << 10       // bytes
-	maxHookNonces = 20_000          // of a provider that are remembered
-	hookRest      = 2 * time.Minute // after which an unused pace is full again
+	maxHookNonces = 20_000          // remembered for each provider
+	hookRest      = 2 * time.Minute // after which an unused limit is full again
 )
 
 func newHooks(s *shared) *Hooks {
@@ -47,9 +47,9 @@ func newHooks(s *shared) *Hooks {
 }
 
 // ReceiveHook takes a webhook of a provider. It answers CodeNotFound with ReasonProviderNotFound,
-// CodeUnauthenticated with the rule of package provider that it breaks as the reason, CodeInvalid
-// for what makes no sense, CodeExhausted when there are too many, CodeNotFound with
-// ReasonExtensionNotFound for a change of a resource that is not known, and CodeUnavailable.
+// CodeUnauthenticated with the broken rule of package provider as the reason, CodeInvalid for a
+// malformed event, CodeExhausted beyond the provider's rate limit, CodeNotFound with
+// ReasonExtensionNotFound for a change of an unknown resource, and CodeUnavailable.
 func (h *Hooks) ReceiveHook(r *http.Request, name hangar.ProviderName) error {
 	ctx := r.Context()
 	by, _, err := h.Providers.Find(ctx, name)
@@ -81,7 +81,7 @@ func (h *Hooks) ReceiveHook(r *http.Request, name hangar.ProviderName) error {
 	return h.apply(ctx, &by, event)
 }
 
-// refusal is the answer to what a Verifier refuses.
+// refusal converts the error of a Verifier to the answer.
 func refusal(err error) error {
 	e, ok := errors.AsType[*provider.VerifyError](err)
 	if !ok {
@@ -96,8 +96,8 @@ func refusal(err error) error {
 	return hangar.Errorf(code, "webhook_"+string(e.Rule), "the webhook is refused by the rule %s: %s", e.Rule, e.Reason)
 }
 
-// verifier returns the one of a provider, with the secrets that are valid now. It stays the same, as
-// it knows which webhooks have come.
+// verifier returns the Verifier of a provider, with the secrets that are valid now. Each provider
+// keeps one, because it remembers the nonces of past webhooks.
 func (h *Hooks) verifier(ctx context.Context, name hangar.ProviderName) (*provider.Verifier, error) {
 	secrets, err := h.Providers.WebhookSecrets(ctx, name)
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *Hooks) verifier(ctx context.Context, name hangar.ProviderName) (*provid
 	if known := h.verifiers[name]; known != nil {
 		return known, known.SetSecrets(secrets)
 	}
-	// Those of providers that are gone have no use.
+	// Drop the Verifiers of removed providers.
 	if len(h.verifiers) >= 2*hangar.MaxProviders {
 		for other := range h.verifiers {
 			if _, _, err := h.Providers.Find(ctx, other); hangar.CodeOf(err) == hangar.CodeNotFound {
@@ -152,7 +152,7 @@ func parseEvent(raw []byte) (provider.Event, error) {
 	return event, nil
 }
 
-// apply journals what an event says.
+// apply journals an event. It repeats that after a conflict.
 func (h *Hooks) apply(ctx context.Context, by *providers.Record, event provider.Event) error {
 	for {
 		err := h.tryApply(ctx, by, event)
@@ -171,7 +171,7 @@ func (h *Hooks) tryApply(ctx context.Context, by *providers.Record, event provid
 	case err != nil:
 		return err
 	case known.ID == "" && event.Timestamp <= known.Gone:
-		return nil // it was overtaken by the end of the resource
+		return nil // the resource was deleted after the event
 	case known.ID == "":
 		return h.unknown(ctx, by, event, state.Unchanged(item))
 	}
@@ -194,7 +194,7 @@ func (h *Hooks) tryApply(ctx context.Context, by *providers.Record, event provid
 		return h.endSecrets(ctx, f, &rec, state.Txn{})
 	}
 	rec.learn(event.Resource, h.Now())
-	rec.CheckedAt = f.CheckedAt // polling continues, as events may be lost
+	rec.CheckedAt = f.CheckedAt // polling continues, because events may be lost
 	rec.UpdatedAt = h.Now().UTC().Truncate(time.Second)
 	return h.put(ctx, f, rec)
 }
@@ -243,7 +243,7 @@ func (h *Hooks) unknown(ctx context.Context, by *providers.Record, event provide
 	return err
 }
 
-// owner is the organization of a resource, of which its user has to be a member.
+// owner returns the organization that a resource names. The resource's user must be a member.
 func (h *Hooks) owner(ctx context.Context, of *provider.Resource) (tenants.OrgRecord, state.Item, error) {
 	noMember := hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUserNotFound, "user_id is no user of this platform who is a member of organization_id")
 	person, err := h.Users.Person(ctx, hangar.UserID(of.UserID))
@@ -257,7 +257,7 @@ func (h *Hooks) owner(ctx context.Context, of *provider.Resource) (tenants.OrgRe
 	id := hangar.OrgID(of.OrganizationID)
 	if at := slices.IndexFunc(person.Memberships, func(m hangar.Membership) bool { return m.OrgID == id }); at >= 0 {
 		slug = person.Memberships[at].Org
-	} else if person.Role(id) != "" { // an administrator, of whom there are no memberships
+	} else if person.Role(id) != "" { // an administrator without a membership
 		orgs, err := tenants.OrgsByID(ctx, h.Store, func(item state.Item, err error) {
 			h.Log.Error("organization skipped", keyKey, item.Key, keyError, err)
 		})

@@ -12,27 +12,27 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// The pauses after steps that have not succeeded, and of the Provisioner itself.
+// Pauses after failed steps, and of the Provisioner itself.
 const (
 	firstPause = 2 * time.Second
 	lastPause  = 5 * time.Minute
-	watchPause = time.Second // before a watch that broke is taken up again
+	watchPause = time.Second // before a broken watch is resumed
 	sweepEvery = 15 * time.Minute
 )
 
-// Provisioner does what is journaled of extensions. It asks for no principal.
+// Provisioner carries out the journaled steps of extensions. It asks for no principal.
 type Provisioner struct {
 	*shared
 	schedule *schedule
 	running  atomic.Bool
-	changed  chan struct{} // has room for one: something is to be started
+	changed  chan struct{} // buffered 1: a step may be due
 }
 
 func newProvisioner(s *shared) *Provisioner {
 	return &Provisioner{shared: s, schedule: newSchedule(), changed: make(chan struct{}, 1)}
 }
 
-// Run works until ctx ends, and returns when no request is under way any more.
+// Run does steps until ctx ends, and returns when no request is in flight.
 func (p *Provisioner) Run(ctx context.Context) error {
 	p.running.Store(true)
 	defer p.running.Store(false)
@@ -60,11 +60,11 @@ func (p *Provisioner) Run(ctx context.Context) error {
 	}
 }
 
-// wake has Run look at the schedule.
+// wake makes Run check the schedule.
 func (p *Provisioner) wake() {
 	select {
 	case p.changed <- struct{}{}:
-	default: // it will
+	default: // it was woken already
 	}
 }
 
@@ -78,7 +78,7 @@ func (p *Provisioner) work(ctx context.Context, e *entry) {
 	p.wake()
 }
 
-// backOff is the pause after a number of failures, less up to a half by chance.
+// backOff is the pause after a number of failures, less up to a half at random.
 func backOff(failures int) time.Duration {
 	d := lastPause
 	if failures < 9 { // 2 s doubled eight times is more than lastPause
@@ -87,7 +87,7 @@ func backOff(failures int) time.Duration {
 	return d - rand.N(d/2) //nolint:gosec // chance spreads the load; nothing is secret
 }
 
-// follow keeps the schedule as the state is.
+// follow updates the schedule from the state until ctx ends.
 func (p *Provisioner) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := p.followOnce(ctx)

@@ -26,7 +26,7 @@ import (
 type phase string
 
 const (
-	phaseCreate  phase = "create"  // POST it; the provider may have got that already
+	phaseCreate  phase = "create"  // POST it; the provider may have received that already
 	phaseAwait   phase = "await"   // the provider has made it, under an id: GET it until it is ready, then set secrets
 	phaseLive    phase = "live"    // GET it once a day
 	phaseChange  phase = "change"  // PATCH it
@@ -34,25 +34,25 @@ const (
 	phaseDestroy phase = "destroy" // DELETE it until the provider confirms that
 )
 
-// record is an extension as the state keeps it.
+// record is the stored form of an extension.
 type record struct {
 	ID       hangar.ExtensionID  `json:"id"`
 	Provider hangar.ProviderName `json:"provider"`
 	Org      hangar.OrgID        `json:"org_id"`
 	OrgSlug  hangar.OrgSlug      `json:"org_slug"`
-	// App and AppName are empty for what the provider has made by itself.
+	// App and AppName are empty for an extension that the provider has made by itself.
 	App     hangar.AppID   `json:"app_id,omitempty"`
 	AppName hangar.AppName `json:"app_name,omitempty"`
-	// Body is what the provider is sent: the same with every attempt.
+	// Body is sent to the provider, the same with every attempt.
 	Body      provider.Provision `json:"body"`
 	Network   string             `json:"network,omitempty"` // in which Body.IPAddress is
 	NetworkID hangar.NetworkID   `json:"network_id,omitempty"`
 
 	Phase phase     `json:"phase"`
 	Since time.Time `json:"since"` // of the phase
-	// Sent says that the provider may have got a POST. It is journaled before the first one.
+	// Sent says that the provider may have received a POST. It is journaled before the first one.
 	Sent bool `json:"sent,omitempty"`
-	// Remote is the provider's id. It is empty until an answer has had one.
+	// Remote is the provider's id; empty until an answer has contained it.
 	Remote    string   `json:"remote,omitempty"`
 	Pending   bool     `json:"pending,omitempty"` // the provider has only accepted the POST
 	Overwrite bool     `json:"overwrite,omitempty"`
@@ -61,7 +61,7 @@ type record struct {
 	Secrets     []string                   `json:"secrets,omitempty"` // names
 	PlatformApp hangar.AppName             `json:"platform_app_name,omitempty"`
 	Status      string                     `json:"status,omitempty"` // the provider's word
-	Plan        string                     `json:"plan,omitempty"`   // likewise
+	Plan        string                     `json:"plan,omitempty"`   // the provider's name of it
 	Usage       map[string]json.RawMessage `json:"usage,omitempty"`
 	Error       string                     `json:"error,omitempty"`
 	CheckedAt   time.Time                  `json:"checked_at,omitzero"`
@@ -88,12 +88,12 @@ func (r *record) choose(w choices) {
 // foreign reports whether the provider has made the extension by itself.
 func (r *record) foreign() bool { return r.App == "" }
 
-// enter begins a phase.
+// enter sets the phase.
 func (r *record) enter(p phase, now time.Time) {
 	r.Phase, r.Since, r.UpdatedAt = p, now.UTC(), now.UTC().Truncate(time.Second)
 }
 
-// ref finds a record.
+// ref identifies a record.
 type ref struct {
 	Org hangar.OrgID       `json:"org"`
 	ID  hangar.ExtensionID `json:"id"`
@@ -113,17 +113,17 @@ func resourceKey(name hangar.ProviderName, remote string) string {
 	return state.ResourcesPrefix + string(name) + "/" + url.PathEscape(remote)
 }
 
-// refOf is what the key of a record says.
+// refOf parses the key of a record.
 func refOf(key string) (ref, bool) {
 	org, id, ok := strings.Cut(strings.TrimPrefix(key, state.ExtensionsPrefix), "/")
 	return ref{hangar.OrgID(org), hangar.ExtensionID(id)}, ok && org != "" && id != ""
 }
 
-// resource says whose an id of a provider is.
+// resource is the record of a provider's id: the extension that it belongs to.
 type resource struct {
 	ref
-	// Gone is when the provider has deleted it, and Until when the record may be forgotten: by then
-	// every webhook from before is refused as too old.
+	// Gone is when the provider has deleted it. Until is when the record may be removed: from then
+	// on, webhooks about it are refused as too old.
 	Gone  provider.Timestamp `json:"gone,omitempty"`
 	Until time.Time          `json:"until,omitzero"`
 }
@@ -161,13 +161,13 @@ func (s *shared) ofOrg(ctx context.Context, org hangar.OrgID) ([]found, error) {
 // errStale says that a record has changed since it was read.
 var errStale = errors.New("the extension was changed meanwhile")
 
-// put journals what a step makes of a record.
+// put journals the record after a step.
 func (s *shared) put(ctx context.Context, f found, next record) error {
 	return s.commit(ctx, f, &next, state.Txn{})
 }
 
-// commit makes a transaction in which the record becomes next; nil: it goes. It returns errStale when
-// something that was looked at has changed.
+// commit replaces the record by next, or removes it if next is nil, within a transaction. It
+// returns errStale if a compared record has changed.
 func (s *shared) commit(ctx context.Context, f found, next *record, txn state.Txn) error {
 	op, err := operation(f, next)
 	if err != nil {
@@ -192,7 +192,7 @@ func stale(err error) error {
 	return state.HangarError(err)
 }
 
-// view is an extension as its customers see it.
+// view returns the extension as the API shows it.
 func (r *record) view() *hangar.Extension {
 	e := &hangar.Extension{
 		ID: r.ID, Name: r.Body.Name, Provider: r.Provider, App: r.AppName, Org: r.OrgSlug, User: hangar.UserID(r.Body.UserID),
@@ -219,14 +219,14 @@ func (r *record) status() hangar.ExtensionStatus {
 	}
 }
 
-// Bounds of what providers say of a resource.
+// Bounds of what a provider may say about a resource.
 const (
 	maxWord = 64 // bytes of a status or plan
 	maxName = 255
 )
 
-// learn takes over what the provider says of an extension, as far as it is within the bounds. It
-// reports whether all of it was.
+// learn copies what the provider says about an extension, as far as it is within the bounds. It
+// returns false if some of it was not.
 func (r *record) learn(of provider.Resource, now time.Time) bool {
 	fits := true
 	for field, said := range map[*string]string{&r.Status: of.Status, &r.Plan: of.Plan} {
@@ -251,7 +251,7 @@ func (r *record) learn(of provider.Resource, now time.Time) bool {
 	return fits
 }
 
-// address is that of the extension in the private network of its customer.
+// address is the extension's address in the customer's private network.
 func (r *record) address() netip.Addr { return r.Body.IPAddress }
 
 func sortByName(list []*hangar.Extension) {

@@ -11,38 +11,39 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// The bounds of what is under way at once. There are at most hangar.MaxProviders providers.
+// Bounds of the steps in progress. There are at most hangar.MaxProviders providers.
 const (
 	stepsPerProvider = 4
-	// stepsPerOrg leaves some of a provider's to its other customers.
+	// stepsPerOrg leaves one of a provider's steps to other organizations.
 	stepsPerOrg = stepsPerProvider - 1
 )
 
-// schedule says which extensions have their next step when. Each provider has a line of its own, in
+// schedule has the time of each extension's next step. Each provider has a queue of due steps, in
 // which organizations take turns.
 type schedule struct {
 	mu      sync.Mutex // guards what follows
 	entries map[ref]*entry
-	due     *pqueue.Queue[*entry] // waiting for their time
-	lines   map[hangar.ProviderName]*line
+	due     *pqueue.Queue[*entry] // entries whose step is not due yet
+	queues  map[hangar.ProviderName]*providerQueue
 }
 
-// entry is an extension that has a next step.
+// entry is an extension with its next step.
 type entry struct {
 	ref
 	provider hangar.ProviderName
 	mark     mark
-	seen     state.Item // the record as the watch has told it, which may be ahead of what is read
+	seen     state.Item // the record from the watch, which may be newer than what a read returns
 	at       time.Time  // of the next step
 	place    pqueue.Place
-	failures int  // since the last step that succeeded
-	running  bool // a step is under way
-	waiting  bool // in the line of its provider
+	failures int  // since the last successful step
+	running  bool // its step is in progress
+	waiting  bool // in the queue of its provider
 	again    bool // the record has changed during the step
-	gone     bool // likewise, it is gone
+	gone     bool // the record was removed during the step
 }
 
-// mark is what tells a change of a record that wants another step from the notes of one.
+// mark has the fields of a record whose change requires another step; steps change the other fields
+// themselves.
 type mark struct {
 	phase phase
 	since int64
@@ -51,22 +52,22 @@ type mark struct {
 
 func markOf(r *record) mark { return mark{r.Phase, r.Since.UnixNano(), r.EventAt} }
 
-// line is what is to be done with extensions of a provider now.
-type line struct {
+// providerQueue has the due steps of a provider's extensions.
+type providerQueue struct {
 	running int
-	orgs    []hangar.OrgID // with entries that wait, the next one first
+	orgs    []hangar.OrgID // organizations with waiting entries, the next one first
 	waiting map[hangar.OrgID][]*entry
-	busy    map[hangar.OrgID]int // steps under way
+	busy    map[hangar.OrgID]int // steps in progress
 }
 
 func newSchedule() *schedule {
 	return &schedule{
-		entries: map[ref]*entry{}, lines: map[hangar.ProviderName]*line{},
+		entries: map[ref]*entry{}, queues: map[hangar.ProviderName]*providerQueue{},
 		due: pqueue.New(func(a, b *entry) bool { return a.at.Before(b.at) }, func(e *entry) *pqueue.Place { return &e.place }),
 	}
 }
 
-// set takes note of a record as it is now.
+// set records a new or changed record.
 func (s *schedule) set(r *record, item state.Item, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *schedule) set(r *record, item state.Item, now time.Time) {
 	}
 }
 
-// remove takes note that a record is gone.
+// remove records that a record was removed.
 func (s *schedule) remove(at ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,14 +106,14 @@ func (s *schedule) remove(at ref) {
 	}
 }
 
-// newest is the record of an extension as the watch has told it.
+// newest returns the record of an extension from the watch.
 func (s *schedule) newest(e *entry) state.Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return e.seen
 }
 
-// keep removes what is not among refs.
+// keep removes all entries that are not in refs.
 func (s *schedule) keep(refs map[ref]bool) {
 	s.mu.Lock()
 	var gone []ref
@@ -127,8 +128,8 @@ func (s *schedule) keep(refs map[ref]bool) {
 	}
 }
 
-// start returns the extensions whose step is to begin, and when to ask again at the latest; zero: after
-// the next change.
+// start returns the extensions whose step is to begin, and when to call it again; zero: after the
+// next change.
 func (s *schedule) start(now time.Time) (begin []*entry, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,68 +143,68 @@ func (s *schedule) start(now time.Time) (begin []*entry, next time.Time) {
 			break
 		}
 		s.due.Pop()
-		s.lineOf(e.provider).add(e)
+		s.queueOf(e.provider).add(e)
 	}
-	for name, l := range s.lines {
-		for e := l.take(); e != nil; e = l.take() {
+	for name, q := range s.queues {
+		for e := q.take(); e != nil; e = q.take() {
 			begin = append(begin, e)
 		}
-		if l.running == 0 && len(l.orgs) == 0 {
-			delete(s.lines, name)
+		if q.running == 0 && len(q.orgs) == 0 {
+			delete(s.queues, name)
 		}
 	}
 	return begin, next
 }
 
-func (s *schedule) lineOf(name hangar.ProviderName) *line {
-	l := s.lines[name]
-	if l == nil {
-		l = &line{waiting: map[hangar.OrgID][]*entry{}, busy: map[hangar.OrgID]int{}}
-		s.lines[name] = l
+func (s *schedule) queueOf(name hangar.ProviderName) *providerQueue {
+	q := s.queues[name]
+	if q == nil {
+		q = &providerQueue{waiting: map[hangar.OrgID][]*entry{}, busy: map[hangar.OrgID]int{}}
+		s.queues[name] = q
 	}
-	return l
+	return q
 }
 
 // add appends an extension to the queue of its organization.
-func (l *line) add(e *entry) {
+func (q *providerQueue) add(e *entry) {
 	e.waiting = true
-	if len(l.waiting[e.Org]) == 0 {
-		l.orgs = append(l.orgs, e.Org)
+	if len(q.waiting[e.Org]) == 0 {
+		q.orgs = append(q.orgs, e.Org)
 	}
-	l.waiting[e.Org] = append(l.waiting[e.Org], e)
+	q.waiting[e.Org] = append(q.waiting[e.Org], e)
 }
 
 // take returns the next extension in turn, or nil.
-func (l *line) take() *entry {
-	if l.running >= stepsPerProvider {
+func (q *providerQueue) take() *entry {
+	if q.running >= stepsPerProvider {
 		return nil
 	}
-	at := slices.IndexFunc(l.orgs, func(org hangar.OrgID) bool { return l.busy[org] < stepsPerOrg })
+	at := slices.IndexFunc(q.orgs, func(org hangar.OrgID) bool { return q.busy[org] < stepsPerOrg })
 	if at < 0 {
 		return nil
 	}
-	org := l.orgs[at]
-	l.orgs = slices.Delete(l.orgs, at, at+1)
-	e := l.waiting[org][0]
-	if l.waiting[org] = l.waiting[org][1:]; len(l.waiting[org]) == 0 {
-		delete(l.waiting, org)
+	org := q.orgs[at]
+	q.orgs = slices.Delete(q.orgs, at, at+1)
+	e := q.waiting[org][0]
+	if q.waiting[org] = q.waiting[org][1:]; len(q.waiting[org]) == 0 {
+		delete(q.waiting, org)
 	} else {
-		l.orgs = append(l.orgs, org)
+		q.orgs = append(q.orgs, org)
 	}
-	l.running++
-	l.busy[org]++
+	q.running++
+	q.busy[org]++
 	e.waiting, e.running, e.again = false, true, false
 	return e
 }
 
-// done takes note of how a step ended. delay is how long the next one waits after so many failures.
+// done records the result of a step. delay returns the pause after a number of failures.
 func (s *schedule) done(e *entry, a nextStep, now time.Time, delay func(failures int) time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lineOf(e.provider)
-	l.running--
-	if l.busy[e.Org]--; l.busy[e.Org] == 0 {
-		delete(l.busy, e.Org)
+	q := s.queueOf(e.provider)
+	q.running--
+	if q.busy[e.Org]--; q.busy[e.Org] == 0 {
+		delete(q.busy, e.Org)
 	}
 	e.running = false
 	if e.gone && !e.again {

@@ -20,26 +20,26 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// How long is tried what does not succeed.
+// How long failing requests are repeated.
 const (
 	createPatience = time.Hour      // until a POST is answered
 	awaitPatience  = 24 * time.Hour // until an extension is ready
 	changePatience = 24 * time.Hour
-	lagPause       = 20 * time.Millisecond // until memory and the watch agree on whether there is a record
-	checkEvery     = 24 * time.Hour        // how often a provider is asked how an extension is
+	lagPause       = 20 * time.Millisecond // until memory and the watch agree on whether the record exists
+	checkEvery     = 24 * time.Hour        // between two checks of a live extension
 )
 
 // nextStep says when the next step of an extension is due.
 type nextStep struct {
 	after time.Duration // 0: at once
-	// failed says that the step did not succeed: the next one is delayed more with every one.
+	// failed says that the step did not succeed. The pause before the next grows with each failure.
 	failed bool
-	// never says that nothing is to be done until the record changes.
+	// never says that there is no next step until the record changes.
 	never bool
 }
 
-// step does what is to be done next with an extension, of which seen is known; it may be zero. It may
-// be cut off at any moment, and run again.
+// step does the step of an extension's phase. seen is its record from the watch; zero: none. A step
+// may be interrupted at any moment, and repeated.
 func (s *shared) step(ctx context.Context, at ref, seen state.Item) (nextStep, error) {
 	f, err := s.read(ctx, at)
 	if err == nil && seen.Revision > f.item.Revision { // memory is behind the watch
@@ -47,7 +47,7 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (nextStep, e
 		f.record, err = state.Decode[record](seen)
 	}
 	if errors.Is(err, state.ErrNotFound) {
-		if seen.Key != "" { // memory is behind the watch, or the other way round
+		if seen.Key != "" { // either memory or the watch is behind
 			return nextStep{after: lagPause}, nil
 		}
 		return nextStep{never: true}, nil
@@ -84,12 +84,12 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (nextStep, e
 	}
 }
 
-// atOnce is how a step ends that has journaled something: the next one follows at once.
+// atOnce returns the result of a step that has journaled its outcome: the next one follows at once.
 func atOnce(err error) (nextStep, error) {
 	return nextStep{failed: err != nil && !errors.Is(err, errStale)}, err
 }
 
-// create has the provider make an extension.
+// create requests an extension from its provider.
 func (s *shared) create(ctx context.Context, to target, f found) (nextStep, error) {
 	f, answer, pending, err := s.provision(ctx, to, f)
 	if err != nil {
@@ -105,8 +105,7 @@ func (s *shared) create(ctx context.Context, to target, f found) (nextStep, erro
 	return atOnce(s.bind(ctx, to, f, answer, pending, phaseAwait))
 }
 
-// retryable reports whether the same request may succeed later. Errors of the platform itself are
-// none of a provider's.
+// retryable reports whether err is a provider's, and the same request may succeed later.
 func retryable(err error) bool {
 	e, ok := errors.AsType[*call.Error](err)
 	return ok && (e.Kind == call.Temporary || e.Kind == call.Unsent)
@@ -114,7 +113,7 @@ func retryable(err error) bool {
 
 func text(err error) string { return err.Error() }
 
-// provision sends the POST of an extension, after it has journaled that it may have been sent.
+// provision sends the POST of an extension. Before the first one it journals Sent.
 func (s *shared) provision(ctx context.Context, to target, f found) (found, provider.Provisioned, bool, error) {
 	first := !f.Sent
 	if first {
@@ -134,7 +133,7 @@ func (s *shared) provision(ctx context.Context, to target, f found) (found, prov
 	return f, answer, pending, err
 }
 
-// note journals a change that begins no phase, and returns the record as it is then.
+// note journals a change within a phase, and returns the new record.
 func (s *shared) note(ctx context.Context, f found, edit func(r *record)) (found, error) {
 	rec := f.record
 	edit(&rec)
@@ -149,7 +148,7 @@ func (s *shared) note(ctx context.Context, f found, edit func(r *record)) (found
 	return found{rec, state.Item{Key: put.Key, Value: put.Value, Revision: revision}}, nil
 }
 
-// later journals why something does not succeed, if that is another reason than before.
+// later journals the reason of a failure if it is a new one, and schedules a retry.
 func (s *shared) later(ctx context.Context, f found, why error) (nextStep, error) {
 	a := nextStep{failed: true}
 	if e, ok := errors.AsType[*call.Error](why); ok {
@@ -162,7 +161,7 @@ func (s *shared) later(ctx context.Context, f found, why error) (nextStep, error
 	return a, err
 }
 
-// fail gives an extension up until a user retries or destroys it.
+// fail enters the phase failed, in which only a user can retry or destroy the extension.
 func (s *shared) fail(ctx context.Context, f found, why string) error {
 	rec := f.record
 	rec.Error = why
@@ -170,8 +169,8 @@ func (s *shared) fail(ctx context.Context, f found, why string) error {
 	return s.put(ctx, f, rec)
 }
 
-// bind journals what the provider has answered to a POST. From then on the extension is known by the
-// provider's id; what else is wrong with the answer makes it fail.
+// bind journals the provider's answer to a POST. From then on the extension is known by the
+// provider's id. If the rest of the answer is unusable, the extension fails.
 func (s *shared) bind(ctx context.Context, to target, f found, answer provider.Provisioned, pending bool, into phase) error {
 	rec := f.record
 	now := s.Now()
@@ -213,8 +212,9 @@ func (s *shared) bind(ctx context.Context, to target, f found, answer provider.P
 	}))
 }
 
-// adopt returns what makes an id of the provider that of an extension. A webhook may have come
-// before: what it has made goes. It answers CodeInvalid for an id of another extension.
+// adopt returns the transaction that assigns a provider's id to an extension. It removes the record
+// that a webhook with that id may have made before. It answers CodeInvalid for the id of another
+// extension.
 func (s *shared) adopt(ctx context.Context, f found, remote string) (state.Txn, error) {
 	own, err := state.Write(resourceKey(f.Provider, remote), resource{ref: f.ref()})
 	if err != nil {
@@ -250,8 +250,8 @@ func (s *shared) adopt(ctx context.Context, f found, remote string) (state.Txn, 
 	return txn, s.Ledger.Credit(ctx, f.Org, hangar.Quotas{hangar.QuotaExtensions: -1}, &txn)
 }
 
-// accept takes the name and the App of an answer over. What is wrong with them, or with the config,
-// is the fault.
+// accept takes over the name and the App of an answer. fault says what is wrong with them or with
+// the config.
 func (s *shared) accept(ctx context.Context, to target, rec *record, answer provider.Provisioned) (txn state.Txn, fault string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(answer.Config)) {
 		if !isSecret(name, answer.Config[name]) {
@@ -295,12 +295,12 @@ func (s *shared) accept(ctx context.Context, to target, rec *record, answer prov
 	return state.Txn{If: append(txn.If, serve.If...), Then: append(txn.Then, serve.Then...)}, "", nil
 }
 
-// isSecret reports whether an App may have a secret.
+// isSecret reports whether a name and a value are valid as a secret of an App.
 func isSecret(name, value string) bool {
 	return hangar.ValidateSecret(name, hangar.NewSensitive(value)) == nil
 }
 
-// await asks whether an extension is ready, and completes it.
+// await asks the provider whether an extension is ready, and completes it.
 func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
 	status := of.Status
@@ -311,7 +311,7 @@ func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error
 		case !ok:
 			return nextStep{failed: true}, err
 		case silent && !f.Pending && !to.by.Asynchronous:
-			status = provider.StatusReady // it has answered the POST, and has no more to say
+			status = provider.StatusReady // the provider has answered the POST and has no GET
 		case s.Now().Sub(f.Since) >= awaitPatience:
 			return atOnce(s.fail(ctx, f, text(err)))
 		default:
@@ -343,7 +343,7 @@ func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error
 func (s *shared) complete(ctx context.Context, f found, rec record) error {
 	var config map[string]string
 	err := s.Vault.Get(ctx, rec.ref().configKey(), &config)
-	if errors.Is(err, state.ErrNotFound) { // it was lost with the keys: the provider has it
+	if errors.Is(err, state.ErrNotFound) { // it was lost with the keys; the provider returns it again
 		rec.Remote, rec.Pending = f.Remote, false
 		rec.enter(phaseCreate, s.Now())
 		return s.put(ctx, f, rec)
@@ -353,7 +353,7 @@ func (s *shared) complete(ctx context.Context, f found, rec record) error {
 	}
 	app, item, err := s.Tenants.AnyApp(ctx, rec.AppName)
 	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && (app.ID != rec.App || app.Deleting) {
-		return s.beginDestroy(ctx, f, "") // its App goes, and it with it
+		return s.beginDestroy(ctx, f, "") // the extension is destroyed with its App
 	}
 	if err != nil {
 		return err
@@ -391,7 +391,7 @@ func (s *shared) complete(ctx context.Context, f found, rec record) error {
 	return stale(err)
 }
 
-// patch asks the provider for a change.
+// patch requests a change from the provider.
 func (s *shared) patch(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Change(ctx, to.Target, f.Remote, f.Body)
 	rec := f.record
@@ -403,7 +403,7 @@ func (s *shared) patch(ctx context.Context, to target, f found) (nextStep, error
 		return s.later(ctx, f, err)
 	case !retryable(err) && call.KindOf(err) == call.Temporary:
 		return nextStep{failed: true}, err
-	case call.KindOf(err) == call.Unusable: // it has made the change
+	case call.KindOf(err) == call.Unusable: // the provider has made the change
 		rec.Error = text(err)
 	default:
 		rec.choose(*f.Before)
@@ -414,7 +414,7 @@ func (s *shared) patch(ctx context.Context, to target, f found) (nextStep, error
 	return atOnce(s.put(ctx, f, rec))
 }
 
-// check asks a provider how an extension is.
+// check reads the status of a live extension from its provider.
 func (s *shared) check(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
 	if err != nil {
@@ -434,12 +434,12 @@ func (s *shared) check(ctx context.Context, to target, f found) (nextStep, error
 	return atOnce(s.put(ctx, f, rec))
 }
 
-// destroy has the provider delete an extension, and forgets it once that is confirmed.
+// destroy deletes an extension at its provider, and removes the record once the provider has
+// confirmed that.
 func (s *shared) destroy(ctx context.Context, to target, f found) (nextStep, error) {
 	remote := f.Remote
 	if remote == "" && f.Sent {
-		// The provider may have it under an id that was lost with the answer: the same request
-		// again returns it.
+		// The provider's id may have been lost with its answer. The same request returns it again.
 		var answer provider.Provisioned
 		var err error
 		f, answer, _, err = s.provision(ctx, to, f)
@@ -454,7 +454,7 @@ func (s *shared) destroy(ctx context.Context, to target, f found) (nextStep, err
 		case call.KindOf(err) == call.Temporary:
 			return nextStep{failed: true}, err
 		}
-		remote = string(f.ID) // which is all that it can be called, if it is there
+		remote = string(f.ID) // the only other id that the provider may know
 	}
 	if remote != "" {
 		if err := s.Caller.Delete(ctx, to.Target, remote); err != nil {
@@ -464,7 +464,7 @@ func (s *shared) destroy(ctx context.Context, to target, f found) (nextStep, err
 	return atOnce(s.drop(ctx, f))
 }
 
-// beginDestroy journals that an extension is to be destroyed, and removes the secrets that it has set.
+// beginDestroy enters the phase destroy, and removes the secrets that the extension has set.
 func (s *shared) beginDestroy(ctx context.Context, f found, why string) error {
 	rec := f.record
 	rec.Secrets, rec.Error, rec.Before = nil, why, nil
@@ -472,8 +472,8 @@ func (s *shared) beginDestroy(ctx context.Context, f found, why string) error {
 	return s.endSecrets(ctx, f, &rec, state.Txn{})
 }
 
-// endSecrets makes a transaction in which the record becomes next, or goes, and in which the secrets
-// that the extension has set and that are unchanged since go, too.
+// endSecrets is commit that also removes the secrets which the extension has set, unless they were
+// changed since.
 func (s *shared) endSecrets(ctx context.Context, f found, next *record, txn state.Txn) error {
 	op, err := operation(f, next)
 	if err != nil {
@@ -515,11 +515,12 @@ func (s *shared) endSecrets(ctx context.Context, f found, next *record, txn stat
 	}))
 }
 
-// tombstoneLife is how long an id of a provider is remembered that is gone. A webhook that was signed
-// before that moment is not accepted any more then.
+// tombstoneLife is how long a deleted id of a provider is remembered. Afterwards, webhooks from
+// before the deletion are too old to be accepted.
 const tombstoneLife = 3 * provider.Window
 
-// drop removes the record of an extension that the provider has deleted, or whose provider is gone.
+// drop removes the record of an extension that the provider has deleted, or whose provider was
+// removed.
 func (s *shared) drop(ctx context.Context, f found) error {
 	var txn state.Txn
 	if own, item, err := state.Read[ref](ctx, s.Store, nameKey(f.Body.Name)); err == nil && own == f.ref() {

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// invalidGrant is the one answer to a code or refresh token that gets nothing, whyever.
+// invalidGrant is the one answer to every code or refresh token that is refused.
 func invalidGrant() error {
 	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonInvalidGrant,
 		"The code or refresh token is unknown, used, expired or revoked, or was issued to another client or for another redirect_uri")
@@ -32,8 +32,7 @@ func (s *Server) ExchangeCode(ctx context.Context, in hangar.OAuthExchange) (*ha
 	}
 }
 
-// tryExchange returns state.ErrConflict when the user, or what the user has to do with third parties, has changed
-// meanwhile.
+// tryExchange returns state.ErrConflict if the user or the record of codes and consents has changed meanwhile.
 func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.TokenID, in hangar.OAuthExchange) (*hangar.OAuthTokens, error) {
 	f, err := s.read(ctx, user)
 	if errors.Is(err, state.ErrNotFound) {
@@ -57,7 +56,7 @@ func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.
 		return nil, err
 	}
 	if !s.mayExchange(&f.account, &c, in) {
-		// A caller with the code alone does not get to guess the rest.
+		// The code is used up, so that its holder cannot guess the verifier.
 		if _, err := s.Store.Txn(ctx, txn); err != nil {
 			return nil, err
 		}
@@ -83,7 +82,7 @@ func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.
 	return s.issue(ctx, token, c.Tie, auth.OAuth{Client: c.Client, Code: digest, SignIns: c.SignIns, Scope: hangar.OAuthScopeRead}, random(familyBytes), txn)
 }
 
-// mayExchange reports whether a code that is the client's still counts, and is used as it was asked for.
+// mayExchange reports whether a code of the client is valid and its exchange matches the authorization request.
 func (s *Server) mayExchange(a *auth.Account, c *code, in hangar.OAuthExchange) bool {
 	verifier := in.Verifier.Reveal()
 	m, _ := a.In(c.OrgID)
@@ -93,13 +92,13 @@ func (s *Server) mayExchange(a *auth.Account, c *code, in hangar.OAuthExchange) 
 	case c.SignIns != a.SignIns, c.Tie != m.Tie:
 		return false
 	case c.Challenge == "":
-		return verifier == "" // a verifier says that the client has sent a challenge, which was stripped on the way
+		return verifier == "" // a verifier without a challenge: the challenge was stripped from the authorization request
 	default:
 		return proves(verifier, c.Challenge)
 	}
 }
 
-// token is what a code is exchanged for, without what changes with each refresh.
+// token returns the token for a code, without the fields that change with each refresh.
 func (s *Server) token(ctx context.Context, user hangar.UserID, c *code, client *hangar.OAuthClient) (hangar.Token, error) {
 	whole := hangar.WithPrincipal(ctx, hangar.Principal{User: user, SignedIn: true})
 	who, err := s.Users.CurrentUser(whole)
@@ -116,7 +115,7 @@ func (s *Server) token(ctx context.Context, user hangar.UserID, c *code, client 
 	}, nil
 }
 
-// issue makes new tokens of a grant.
+// issue makes the access and refresh tokens of a grant.
 func (s *Server) issue(ctx context.Context, token hangar.Token, tie string, client auth.OAuth, family []byte, txn state.Txn) (*hangar.OAuthTokens, error) {
 	now := s.Now().UTC().Truncate(time.Second)
 	refresh := refreshText(token.ID, family)
@@ -132,8 +131,8 @@ func (s *Server) issue(ctx context.Context, token hangar.Token, tie string, clie
 	}, nil
 }
 
-// makeRoom ends the unusable grants of a user, and the oldest beyond the limits for a user, in all and
-// to one client.
+// makeRoom revokes the expired grants of a user, and the oldest ones beyond the limits for a user:
+// in total and for one client.
 func (s *Server) makeRoom(ctx context.Context, user hangar.UserID, client hangar.OAuthClientID) error {
 	grants := s.Tokens.OfUser(user, hangar.TokenOAuth)
 	now, all, same := s.Now(), len(grants)-(hangar.MaxOAuthGrants-1), 1-hangar.MaxClientGrants
@@ -157,8 +156,8 @@ func (s *Server) makeRoom(ctx context.Context, user hangar.UserID, client hangar
 	return nil
 }
 
-// usedAgain ends the token that a code was exchanged for before, if it was, and answers for that
-// code (RFC 6749, section 4.1.2).
+// usedAgain revokes the tokens of a code that is exchanged a second time (RFC 6749, section 4.1.2),
+// and returns the error for it.
 func (s *Server) usedAgain(ctx context.Context, id hangar.TokenID, digest []byte, client *hangar.OAuthClient) error {
 	r, _, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
 	if errors.Is(err, state.ErrNotFound) {
@@ -187,7 +186,7 @@ func (s *Server) RefreshTokens(ctx context.Context, client *hangar.OAuthClient, 
 	}
 }
 
-// tryRefresh returns state.ErrConflict when the grant has changed meanwhile.
+// tryRefresh returns state.ErrConflict if the grant has changed meanwhile.
 func (s *Server) tryRefresh(ctx context.Context, client *hangar.OAuthClient, text string) (*hangar.OAuthTokens, error) {
 	id, family, ok := parseRefresh(text)
 	if !ok {

@@ -1,20 +1,19 @@
-// Package oauth lets third parties learn who a user of the platform is, and see an organization of
-// the user's: it has the rules of an OAuth 2.0 authorization server (RFC 6749, RFC 7009, RFC 7636, and what
-// RFC 9700 recommends), without its HTTP.
+// Package oauth lets third parties learn who a user of the platform is, and see an organization of the user's: it has
+// the rules of an OAuth 2.0 authorization server (RFC 6749, RFC 7009, RFC 7636, and the recommendations of RFC 9700),
+// without its HTTP.
 //
-// Promises. Of codes and tokens only digests are kept. A code is exchanged once: exchanging it deletes
-// it in the transaction that makes the token. All of a grant, an access token and a refresh token, is
-// one record of package auth under the id of its code. So a refresh replaces both at once, revoking
-// one ends both, and a code or refresh token that is used again, even long after, finds the grant
-// that it belongs to and ends it. A grant depends on two ties of the user's record (see auth.Account): that
-// of the membership and that of signing in. When either ends, the grant allows nothing, even if a crash has
-// left its record.
+// Promises. Of codes and tokens only digests are kept. A code is exchanged once: exchanging it deletes it in the
+// transaction that makes the token. A grant, an access token and a refresh token, is one record of package auth under
+// the id of its code. So a refresh replaces both tokens at once, revoking one revokes both, and a code or refresh token
+// that is used a second time, even long after, revokes the grant that it belongs to. A grant depends on two ties of the
+// user's record (see auth.Account): that of the membership and that of signing in. When either ends, the grant allows
+// nothing, even if a crash has left its record.
 //
 // Concurrency. Server is safe for concurrent use. It keeps nothing in memory: package auth verifies
-// requests with access tokens from its own.
+// access tokens, from memory of its own.
 //
-// It keeps no clients: their registry does (hangar.OAuthClients), but for the built-in one of the command
-// line. It decides what a grant is; package auth decides what its token allows.
+// The package keeps no clients: hangar.OAuthClients registers all but the built-in client of the command line. It
+// decides what a grant is; package auth decides what its token allows.
 package oauth
 
 import (
@@ -53,7 +52,7 @@ type Server struct{ Config }
 
 var _ hangar.OAuthService = (*Server)(nil)
 
-// New returns a Server that has read nothing yet.
+// New returns a Server.
 func New(cfg Config) *Server { return &Server{cfg} }
 
 // OAuthClient implements hangar.OAuthService.
@@ -71,14 +70,14 @@ func (s *Server) OAuthClient(ctx context.Context, id hangar.OAuthClientID) (*han
 	}
 }
 
-// record is what a user has to do with third parties, as the state keeps it: bounded, so that it
-// fits into a value.
+// record has a user's codes and consents, as the state stores them. Their number is bounded, so
+// that the record fits into one value.
 type record struct {
-	Codes    []code    `json:"codes,omitempty"`    // not exchanged yet, the oldest first
-	Consents []consent `json:"consents,omitempty"` // the oldest first
+	Codes    []code    `json:"codes,omitempty"`    // not exchanged yet, oldest first
+	Consents []consent `json:"consents,omitempty"` // oldest first
 }
 
-// code is one that may be exchanged for a token.
+// code is an authorization code.
 type code struct {
 	ID        hangar.TokenID       `json:"id"`     // also of the token
 	Digest    []byte               `json:"digest"` // SHA-256 of the code
@@ -91,22 +90,23 @@ type code struct {
 	Expires   time.Time            `json:"expires_at"`
 }
 
-// consent is that a user has let a client see an organization.
+// consent is a user's permission for a client to see an organization.
 type consent struct {
 	Client hangar.OAuthClientID `json:"client"`
 	OrgID  hangar.OrgID         `json:"org_id"`
-	Tie    string               `json:"tie"` // of the membership, so that it ends with it
+	Tie    string               `json:"tie"` // of the membership, with which the consent ends
 }
 
-// found is the record of a user, with the account that decides whether it counts.
+// found is the record of a user, with the account that decides whether codes and consents are
+// valid.
 type found struct {
 	record
 	account auth.Account
 	user    state.Item
-	item    state.Item // its revision is 0 if there is none
+	item    state.Item // of the record; its revision is 0 if there is none
 }
 
-// read returns what a user has to do with third parties, or state.ErrNotFound if there is no such user.
+// read returns the record of a user, which may be empty, or state.ErrNotFound for an unknown user.
 func (s *Server) read(ctx context.Context, user hangar.UserID) (f found, err error) {
 	if f.account, f.user, err = state.Read[auth.Account](ctx, s.Store, state.UserKey(user)); err != nil {
 		return f, err
@@ -119,13 +119,13 @@ func (s *Server) read(ctx context.Context, user hangar.UserID) (f found, err err
 	return f, err
 }
 
-// write is what stores the record, unless it or the user has changed meanwhile.
+// write returns the transaction that stores the record unless it or the user has changed.
 func (f *found) write() (txn state.Txn, err error) {
 	put, err := state.Write(f.item.Key, f.record)
 	return state.Txn{If: []state.Compare{state.Unchanged(f.user), state.Unchanged(f.item)}, Then: []state.Op{put}}, err
 }
 
-// signedIn is the user who has signed in.
+// signedIn returns the principal of a user who has signed in.
 func signedIn(ctx context.Context) (hangar.Principal, error) {
 	p, err := hangar.PrincipalFrom(ctx)
 	if err == nil && (!p.SignedIn || p.User == "") {
@@ -200,13 +200,13 @@ func (s *Server) Authorize(ctx context.Context, in hangar.OAuthAuthorization) (h
 	}
 }
 
-// add adds a code. Those that have expired go, and the oldest beyond what a user may have.
+// add adds a code. It drops expired codes, and the oldest beyond the limit.
 func (r *record) add(c code, now time.Time) {
 	r.Codes = append(slices.DeleteFunc(r.Codes, func(c code) bool { return !now.Before(c.Expires) }), c)
 	r.Codes = r.Codes[max(0, len(r.Codes)-hangar.MaxOAuthCodes):]
 }
 
-// remember adds a consent, in place of an earlier one. The oldest beyond what a user may have is forgotten.
+// remember adds a consent or replaces an earlier one. It drops the oldest beyond the limit.
 func (r *record) remember(c consent) {
 	r.Consents = slices.DeleteFunc(r.Consents, func(o consent) bool { return o.Client == c.Client && o.OrgID == c.OrgID })
 	r.Consents = append(r.Consents, c)

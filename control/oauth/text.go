@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The texts of codes and refresh tokens begin so, that people and secret scanners recognize them.
+// Prefixes by which people and secret scanners recognize codes and refresh tokens.
 const (
 	codePrefix    = "fc1_"
 	refreshPrefix = "fr1_"
@@ -18,7 +18,7 @@ const (
 
 const (
 	secretBytes = 32
-	familyBytes = 16 // of a refresh token, at its beginning: the same in all of a grant
+	familyBytes = 16 // at the beginning of a refresh token: the same in all tokens of a grant
 )
 
 func random(n int) []byte {
@@ -27,12 +27,12 @@ func random(n int) []byte {
 	return b
 }
 
-// codeText is a new code of a user with an id.
+// codeText makes a new code.
 func codeText(user hangar.UserID, id hangar.TokenID) string {
 	return codePrefix + string(user) + "_" + string(id) + "_" + base64.RawURLEncoding.EncodeToString(random(secretBytes))
 }
 
-// parseCode says whose code a text is, if it is one.
+// parseCode returns the user and the id of a code; false if text is none.
 func parseCode(text string) (user hangar.UserID, id hangar.TokenID, ok bool) {
 	rest, ok := strings.CutPrefix(text, codePrefix)
 	if !ok || len(text) > hangar.MaxOAuthParameter {
@@ -46,13 +46,13 @@ func parseCode(text string) (user hangar.UserID, id hangar.TokenID, ok bool) {
 	return hangar.UserID(fields[0]), hangar.TokenID(fields[1]), true
 }
 
-// refreshText is a new refresh token of a grant. The first part of its secret is in all of the
-// grant's: so a former token differs from one that never was.
+// refreshText makes a new refresh token of a grant. All tokens of the grant begin with the same
+// secret family, which tells a replaced token from a forged one.
 func refreshText(id hangar.TokenID, family []byte) string {
 	return refreshPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(append(family[:familyBytes:familyBytes], random(secretBytes)...))
 }
 
-// parseRefresh says of which grant a refresh token is, if it is one.
+// parseRefresh returns the grant and the family of a refresh token; false if text is none.
 func parseRefresh(text string) (id hangar.TokenID, family []byte, ok bool) {
 	rest, ok := strings.CutPrefix(text, refreshPrefix)
 	if !ok || len(text) > hangar.MaxOAuthParameter {
@@ -69,7 +69,7 @@ func parseRefresh(text string) (id hangar.TokenID, family []byte, ok bool) {
 	return hangar.TokenID(name), b[:familyBytes], true
 }
 
-// idOf is the id in the text of a token that package auth has made.
+// idOf returns the id in the text of a token of package auth.
 func idOf(text string) (hangar.TokenID, bool) {
 	if len(text) > hangar.MaxOAuthParameter {
 		return "", false
@@ -82,7 +82,7 @@ func idOf(text string) (hangar.TokenID, bool) {
 	return hangar.TokenID(fields[1]), true
 }
 
-// proves reports whether a verifier is the one of a challenge by S256 (RFC 7636, section 4.6).
+// proves reports whether a verifier matches an S256 challenge (RFC 7636, section 4.6).
 func proves(verifier, challenge string) bool {
 	sum := sha256.Sum256([]byte(verifier))
 	return subtle.ConstantTimeCompare([]byte(base64.RawURLEncoding.EncodeToString(sum[:])), []byte(challenge)) == 1

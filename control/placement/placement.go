@@ -34,7 +34,7 @@ import (
 )
 
 const (
-	// sample is how many hosts are asked at first.
+	// sample is how many hosts are asked first.
 	sample = 8
 	// askedAtOnce bounds how many are asked at the same time.
 	askedAtOnce = 64
@@ -62,15 +62,15 @@ type refused struct {
 	err  error
 }
 
-// spread is how many Machines of an App, or volumes of a name, are where.
+// spread counts the Machines of an App, or the volumes of a name, by host and by zone.
 type spread struct {
 	host map[hangar.HostID]int
 	zone map[string]int
 }
 
 // New returns a Market of hosts. load is how many Machines of the App, or volumes of the name, each
-// host has. Among equals a large host comes first more often than a small one; the same seed, such
-// as the id of the Machine, has the same order.
+// host has. Among equals a large host comes first more often than a small one; the order depends on
+// the seed, such as the id of the Machine.
 func New(hosts []hangar.Host, load map[hangar.HostID]int, seed string, ask hangar.MachineAsk, bid Bidder) *Market {
 	m := &Market{ask: ask, bid: bid, load: spread{host: load, zone: map[string]int{}}}
 	for _, h := range hosts {
@@ -197,7 +197,7 @@ func (m *Market) left(b hangar.MachineBid) float64 {
 	return float64(b.Free-int64(m.ask.Guest.MemoryMB)<<20) / float64(max(b.Memory, 1))
 }
 
-// before sorts what is true before what is not.
+// before sorts true before false.
 func before(a, b bool) int {
 	switch {
 	case a == b:
@@ -217,7 +217,8 @@ func (m *Market) Refuse(host hangar.HostID, err error) {
 // Refused reports whether a host has refused.
 func (m *Market) Refused() bool { return len(m.refusals) > 0 }
 
-// Err says why no host takes the Machine or volume: with the reasons of all, each with the hosts that have it.
+// Err says why no host takes the Machine or volume: the different reasons, up to maxReasons, each with a host or with
+// their number and one of them.
 func (m *Market) Err() error {
 	if len(m.refusals) == 1 {
 		if known, ok := errors.AsType[*hangar.Error](m.refusals[0].err); ok {

@@ -18,7 +18,7 @@ const maxClientID = 64
 // eventsPath is where a provider takes events of Machines, below its base URL.
 const eventsPath = "/extensions/events"
 
-// client is what the key of an OAuth client says.
+// client is the record of an OAuth client: the provider that it belongs to.
 type client struct {
 	Provider hangar.ProviderName `json:"provider"`
 }
@@ -69,8 +69,8 @@ func (r *Registry) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.E
 	return state.Snapshots(ctx, r.Store, state.ProvidersPrefix, r.receivers)
 }
 
-// receivers are the receivers of events as of a revision. While the secrets of one cannot be read,
-// its queued events stay.
+// receivers are the receivers of events as of a revision. While the secrets of a provider cannot be
+// read, its queued events are kept.
 func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _ state.Revision, _ error) {
 	items, revision, err := state.All(ctx, r.Store, state.ProvidersPrefix, false)
 	if err != nil {
@@ -93,10 +93,10 @@ func (r *Registry) receivers(ctx context.Context) (all []hangar.EventReceiver, _
 	return all, revision, nil
 }
 
-// receiver is a provider as a receiver of events: of no App if there is none for it.
+// receiver converts a provider to a receiver of events. It may be one of no App.
 func (r *Registry) receiver(ctx context.Context, rec *Record, revision state.Revision) (hangar.EventReceiver, error) {
 	one := hangar.EventReceiver{
-		// Names of providers change hands, their ids as clients do not.
+		// The name of a provider may be reused, its client id may not.
 		ID: "provider-" + rec.ClientID, Version: uint64(revision), URL: rec.BaseURL + eventsPath,
 		AllowPrivate: rec.AllowPrivate, OriginalNames: rec.PublicEventTypes, Apps: rec.GrantedAppIDs,
 	}

@@ -3,13 +3,13 @@
 //
 // Promises. Of the OAuth secret only a digest is kept; the two secrets of signatures are encrypted.
 // During a rotation an old secret stays valid for a fixed time, and no third one exists. A provider
-// and its client id are added and removed in one transaction. Apps are kept by id: one that is made
-// again under the same name is another one.
+// and its client id are added and removed in one transaction. Apps are stored by id, so a new App
+// with an old name has no rights.
 //
 // Concurrency. All is safe for concurrent use, also by several processes that share a state. Nothing
 // is kept in memory.
 //
-// It calls no providers, and of extensions it knows only their number.
+// The package calls no providers, and knows only the number of their extensions.
 package providers
 
 import (
@@ -53,7 +53,7 @@ type Registry struct{ Config }
 // New returns the Registry of a state.
 func New(cfg Config) *Registry { return &Registry{cfg} }
 
-// Record is a provider as the state keeps it.
+// Record is the stored form of a provider.
 type Record struct {
 	Name hangar.ProviderName `json:"name"`
 	hangar.ProviderSettings
@@ -65,17 +65,17 @@ type Record struct {
 	CreatedAt      time.Time      `json:"created_at"`
 	UpdatedAt      time.Time      `json:"updated_at"`
 	RotationEndsAt time.Time      `json:"rotation_ends_at,omitzero"`
-	// Removing says that the provider gets nothing new and is not called any more.
+	// Removing says that the provider is being removed: it gets no new extensions and no calls.
 	Removing bool `json:"removing,omitempty"`
 }
 
-// Digest is the SHA-256 of a secret that is random, in hexadecimal.
+// Digest is the SHA-256 of a random secret, in hexadecimal.
 type Digest struct {
 	SHA256 string    `json:"sha256"`
 	Until  time.Time `json:"until,omitzero"` // zero: without end
 }
 
-// DefaultName is what an extension of an App is called unless its creator says otherwise.
+// DefaultName is the name of an extension of an App whose creator names none.
 func (r *Record) DefaultName(app hangar.AppName) string {
 	if r.NameSuffix != "" {
 		return string(app) + r.NameSuffix
@@ -120,7 +120,7 @@ func (r *Registry) all(ctx context.Context) ([]Record, error) {
 	return list, nil
 }
 
-// Count returns how many extensions of a provider there are, and the condition that it stays so.
+// Count returns the number of a provider's extensions, and the condition that it is unchanged.
 func (r *Registry) Count(ctx context.Context, name hangar.ProviderName) (int, state.Compare, error) {
 	key := state.ProviderCountsPrefix + string(name)
 	item, err := r.Store.Get(ctx, key)
@@ -134,8 +134,8 @@ func (r *Registry) Count(ctx context.Context, name hangar.ProviderName) (int, st
 	return n, state.Unchanged(item), err
 }
 
-// Counted adds to a transaction that there are more or fewer extensions of a provider. It answers
-// CodeExhausted when there would be more than the limit; 0: there is none.
+// Counted adds a change of the number of a provider's extensions to a transaction. It answers
+// CodeExhausted beyond limit; 0: no limit.
 func (r *Registry) Counted(ctx context.Context, name hangar.ProviderName, more, limit int, txn *state.Txn) error {
 	n, unchanged, err := r.Count(ctx, name)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *Registry) Counted(ctx context.Context, name hangar.ProviderName, more, 
 	return nil
 }
 
-// view is a provider as administrators see it.
+// view returns a provider as the API shows it to administrators.
 func (r *Registry) view(ctx context.Context, rec *Record) (*hangar.Provider, error) {
 	n, _, err := r.Count(ctx, rec.Name)
 	if err != nil {
@@ -169,7 +169,7 @@ func (r *Registry) view(ctx context.Context, rec *Record) (*hangar.Provider, err
 	return p, nil
 }
 
-// complete fills in what settings leave out, validates them, and resolves Apps.
+// complete fills in missing settings, validates all, and resolves Apps.
 func (r *Registry) complete(ctx context.Context, rec *Record) error {
 	if rec.DisplayName == "" {
 		rec.DisplayName = string(rec.Name)
@@ -195,7 +195,7 @@ func (r *Registry) complete(ctx context.Context, rec *Record) error {
 	return nil
 }
 
-// app is an App that a field of settings names.
+// app returns the App that a field of the settings names.
 func (r *Registry) app(ctx context.Context, field string, name hangar.AppName) (tenants.AppRecord, error) {
 	app, _, err := r.Tenants.AnyApp(ctx, name)
 	if hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && app.Deleting {
@@ -207,14 +207,14 @@ func (r *Registry) app(ctx context.Context, field string, name hangar.AppName) (
 // Providers implements hangar.ProviderService.
 type Providers struct {
 	registry *Registry
-	// forget forgets all extensions of a provider that is marked.
+	// forget removes all extensions of a provider with Record.Removing.
 	forget func(ctx context.Context, name hangar.ProviderName) error
 }
 
 var _ hangar.ProviderService = (*Providers)(nil)
 
-// NewProviders returns the service of the providers of a Registry. forget forgets all extensions of
-// a provider, without asking it.
+// NewProviders returns the service of the providers of a Registry. forget removes all extensions of
+// a provider without calling it.
 func NewProviders(r *Registry, forget func(ctx context.Context, name hangar.ProviderName) error) *Providers {
 	return &Providers{registry: r, forget: forget}
 }
@@ -271,7 +271,7 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 			return nil, state.HangarError(err)
 		}
 		if _, err := p.registry.Store.Get(ctx, key(rec.Name)); errors.Is(err, state.ErrNotFound) {
-			if _, err := p.registry.Store.Get(ctx, secretsKey(rec.Name)); err == nil { // a record that cannot be read took its name along
+			if _, err := p.registry.Store.Get(ctx, secretsKey(rec.Name)); err == nil { // the name belongs to a provider whose record was unreadable
 				return nil, hangar.Errorf(hangar.CodeInternal, "", "Secrets of a provider %s are there already", rec.Name)
 			}
 		}
@@ -339,8 +339,8 @@ func (p *Providers) UpdateProvider(ctx context.Context, name hangar.ProviderName
 	}
 }
 
-// RemoveProvider implements hangar.ProviderService. Once it has marked the provider by force, the
-// decision stands: what cannot be forgotten now is when it is called again.
+// RemoveProvider implements hangar.ProviderService. Removal by force cannot be undone once the
+// record has Removing. After an error it is continued by another call.
 func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName, force bool) error {
 	if err := administrator(ctx); err != nil {
 		return err
@@ -384,7 +384,7 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 	}
 }
 
-// forgetTerms removes who has accepted the terms of a provider.
+// forgetTerms removes the records of users who have accepted the terms of a provider.
 func (p *Providers) forgetTerms(ctx context.Context, name hangar.ProviderName) error {
 	items, _, err := state.All(ctx, p.registry.Store, state.TermsPrefix+string(name)+"/", true)
 	if err != nil {

@@ -15,16 +15,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// The beginnings of secrets, by which they are recognized where they have leaked.
+// Prefixes by which leaked secrets are recognized.
 const (
 	clientPrefix  = "hgpc_"
 	requestPrefix = "hgpr_"
 	webhookPrefix = "hgpw_"
 )
 
-const secretBytes = 32 // of chance in a secret
+const secretBytes = 32 // random bytes of a secret
 
-// signing are the secrets of signatures, encrypted as one record. The current one of each is last.
+// signing has the secrets of signatures, encrypted as one record. The current one of each list is
+// last.
 type signing struct {
 	Request []secret `json:"request"`
 	Webhook []secret `json:"webhook"`
@@ -40,7 +41,7 @@ func valid(secrets []secret, now time.Time) []secret {
 	return slices.DeleteFunc(slices.Clone(secrets), func(s secret) bool { return !s.Until.IsZero() && !s.Until.After(now) })
 }
 
-// madeSecrets are new secrets; the ones not requested are empty.
+// madeSecrets has new secrets; those that were not requested are empty.
 type madeSecrets struct{ client, request, webhook string }
 
 func (p *Providers) newSecrets(which []hangar.ProviderSecret) (m madeSecrets) {
@@ -68,7 +69,7 @@ func digestOf(secret string) Digest {
 	return Digest{SHA256: hex.EncodeToString(sum[:])}
 }
 
-// withSecrets is a provider with what was just made for it.
+// withSecrets returns a provider with its new secrets.
 func (p *Providers) withSecrets(ctx context.Context, rec *Record, made madeSecrets) (*hangar.NewProvider, error) {
 	view, err := p.registry.view(ctx, rec)
 	if err != nil {
@@ -193,7 +194,7 @@ func (r *Registry) RequestSecret(ctx context.Context, name hangar.ProviderName) 
 	return hangar.NewSensitive(valid(all.Request, r.Now())[0].Value), nil
 }
 
-// WebhookSecrets returns the secrets of a provider by which its webhooks may be signed now.
+// WebhookSecrets returns the secrets that may sign a provider's webhooks now.
 func (r *Registry) WebhookSecrets(ctx context.Context, name hangar.ProviderName) ([]string, error) {
 	all, _, err := r.signing(ctx, name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/control/vault"
 )
 
-// Feed tells who delivers of all webhooks: a hangar.EventReceiverFeed over the state.
+// Feed is the hangar.EventReceiverFeed of all webhooks in the state.
 type Feed struct {
 	store state.Store
 	vault *vault.Vault

@@ -13,7 +13,7 @@ type record struct {
 	Webhooks []webhook `json:"webhooks"` // sorted by when they were made
 }
 
-// webhook is one of them.
+// webhook is one webhook of a record.
 type webhook struct {
 	ID            hangar.WebhookID   `json:"id"`
 	Version       uint64             `json:"version"` // grows with every change
@@ -40,7 +40,7 @@ func (r *record) find(id hangar.WebhookID) *webhook {
 // newSecret returns a key of 128 random bits or more.
 func newSecret() string { return "hgw_" + rand.Text() }
 
-// rotate makes another secret, which signs from a time on, and returns it.
+// rotate returns a new secret, which signs once overlap has passed.
 func (w *webhook) rotate(now time.Time, overlap time.Duration) string {
 	if w.Next != "" && !now.Before(w.NextAt) {
 		w.Secret = w.Next
@@ -53,12 +53,12 @@ func (w *webhook) rotate(now time.Time, overlap time.Duration) string {
 	return secret
 }
 
-// receiverID is what deliveries know a webhook by.
+// receiverID is the id of a webhook as a receiver of events.
 func receiverID(org hangar.OrgID, id hangar.WebhookID) string {
 	return "webhooks/" + string(org) + "/" + string(id)
 }
 
-// receiver is the webhook in the form for delivery.
+// receiver converts the webhook for delivery.
 func (w *webhook) receiver(org hangar.OrgID) hangar.EventReceiver {
 	r := hangar.EventReceiver{
 		ID: receiverID(org, w.ID), Version: w.Version, Org: org, URL: w.URL, Secret: hangar.NewSensitive(w.Secret), NextAt: w.NextAt,
@@ -73,7 +73,7 @@ func (w *webhook) receiver(org hangar.OrgID) hangar.EventReceiver {
 	return r
 }
 
-// view is the webhook as it is shown, with the names of Apps that there are.
+// view returns the webhook as the API shows it. Apps that no longer exist are left out.
 func (w *webhook) view(now time.Time, names map[hangar.AppID]hangar.AppName) hangar.Webhook {
 	v := hangar.Webhook{
 		ID: w.ID, URL: w.URL, OriginalNames: w.OriginalNames, CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt,

@@ -31,20 +31,20 @@ type Webhooks struct {
 
 var _ hangar.WebhookService = (*Webhooks)(nil)
 
-// New returns the service of what is in a state, to which delivery delivers.
+// New returns the service of the webhooks in a state, to which delivery delivers.
 func New(store state.Store, dir *tenants.Directory, v *vault.Vault, delivery hangar.EventDelivery, now func() time.Time) *Webhooks {
 	return &Webhooks{store: store, tenants: dir, vault: v, delivery: delivery, now: now}
 }
 
-// awaitPatience bounds how long an answer waits until events are delivered by what it says. What was
-// written stays written.
+// awaitPatience bounds how long an answer waits until the change applies to deliveries. The change
+// is stored in any case.
 const awaitPatience = 2 * time.Second
 
 func notFound(id hangar.WebhookID) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonWebhookNotFound, "There is no webhook %.40q", string(id))
 }
 
-// org returns an organization in which the caller may write.
+// org returns an organization if the caller may write there.
 func (w *Webhooks) org(ctx context.Context, slug hangar.OrgSlug) (hangar.Org, state.Item, error) {
 	p, err := tenants.Caller(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (w *Webhooks) org(ctx context.Context, slug hangar.OrgSlug) (hangar.Org, st
 	return w.tenants.Org(ctx, p, slug, hangar.ActionWrite)
 }
 
-// read returns the record of an organization and what compares it.
+// read returns the record of an organization, and the condition that it is unchanged.
 func (w *Webhooks) read(ctx context.Context, org hangar.Org) (rec record, cond state.Compare, err error) {
 	key := state.WebhooksKey(org.ID)
 	item, err := w.store.Get(ctx, key)
@@ -66,8 +66,7 @@ func (w *Webhooks) read(ctx context.Context, org hangar.Org) (rec record, cond s
 	return rec, state.Unchanged(item), state.HangarError(err)
 }
 
-// change replaces the record of an organization by what alter makes of it, which may be called more
-// than once.
+// change applies alter to the record of an organization. It repeats that after a conflict.
 func (w *Webhooks) change(ctx context.Context, slug hangar.OrgSlug, alter func(org hangar.Org, rec *record) error) (hangar.Org, error) {
 	for {
 		org, orgItem, err := w.org(ctx, slug)
@@ -82,7 +81,7 @@ func (w *Webhooks) change(ctx context.Context, slug hangar.OrgSlug, alter func(o
 			return org, err
 		}
 		err = w.vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
-			// An organization that goes takes no webhooks.
+			// An organization that is being deleted accepts no webhooks.
 			txn := state.Txn{If: []state.Compare{cond, state.Unchanged(orgItem)}}
 			if len(rec.Webhooks) == 0 {
 				txn.Then = []state.Op{state.Delete(state.WebhooksKey(org.ID))}
@@ -98,7 +97,7 @@ func (w *Webhooks) change(ctx context.Context, slug hangar.OrgSlug, alter func(o
 	}
 }
 
-// settle waits until events are delivered by what was written, and returns the webhook as it is shown.
+// settle waits until deliveries use the stored webhook, and returns its view.
 func (w *Webhooks) settle(ctx context.Context, org hangar.Org, made webhook) (hangar.Webhook, error) {
 	wait, cancel := context.WithTimeout(ctx, awaitPatience)
 	defer cancel()
@@ -127,7 +126,7 @@ func (w *Webhooks) names(ctx context.Context, list []webhook) (map[hangar.AppID]
 	}
 	names := map[hangar.AppID]hangar.AppName{}
 	for _, item := range items {
-		if app, err := state.Decode[tenants.AppRecord](item); err == nil { // one that cannot be read has no name
+		if app, err := state.Decode[tenants.AppRecord](item); err == nil { // an unreadable App has no name
 			names[app.ID] = app.Name
 		}
 	}

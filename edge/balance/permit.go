@@ -209,8 +209,8 @@ func (a *app) noteRefusal(c *candidate, err error) {
 	a.armTimer(now)
 }
 
-// end leaves the Machine, and reports whether the permit had not ended. What else ends it comes
-// after, so that the host has room for the waiter that gets the candidate.
+// end leaves the Machine at its host; false: the permit has ended before. Callers release the
+// candidate afterwards, so that the host has room for the waiter that gets it.
 func (p *Permit) end() bool {
 	if !p.released.CompareAndSwap(false, true) {
 		return false

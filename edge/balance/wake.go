@@ -85,7 +85,8 @@ func firstAtRest(indexes []*index, sel *Selector) *candidate {
 }
 
 // wakeForLoad wakes one more Machine in the region of a candidate that gets a request at or above
-// its soft limit, if no other there is below its own, none is starting and none started just now.
+// its soft limit, unless another candidate there is below its soft limit, is starting, or has
+// started within StartGrace.
 func (a *app) wakeForLoad(e *entry, c *candidate, now int64) {
 	for i := range e.regions {
 		if e.regions[i].region != c.index.region {
@@ -112,7 +113,7 @@ func (a *app) wakeForLoad(e *entry, c *candidate, now int64) {
 	}
 }
 
-// wake has Run start the Machine of a wakeable candidate.
+// wake starts the Machine of a wakeable candidate, in a goroutine of Run.
 func (a *app) wake(c *candidate, now int64) {
 	row, port := c.machine.row, c.group.port
 	if c.group.udp {
@@ -151,7 +152,7 @@ func (a *app) noteWakeFailure(c *candidate, err error, now int64) {
 	c.group.wakeFailed = append(slices.DeleteFunc(c.group.wakeFailed, func(other *candidate) bool { return other == c || other.wakeBackoffUntil <= now }), c)
 }
 
-// noteWake takes the result of a wake.
+// noteWake records the result of a wake.
 func (a *app) noteWake(c *candidate, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,11 +19,11 @@ import (
 // Pace says how long to wait after a failure. Waits double from one failure of a name to the
 // next.
 type Pace struct {
-	Away    time.Duration // after the ACME server could not be reached, or failed
-	Refused time.Duration // after it has refused
-	Most    time.Duration // of both
-	Limited time.Duration // after a rate limit that does not say until when
-	Again   time.Duration // at least, even for a retry on request
+	Away    time.Duration // after the ACME server could not be reached, or has failed
+	Refused time.Duration // after it has refused an order
+	Most    time.Duration // maximum of both
+	Limited time.Duration // after a rate limit without a time
+	Again   time.Duration // minimum, even if the owner asks for a retry
 }
 
 // DefaultPace stays below what well-known servers allow: five failed validations of a name in
@@ -35,28 +35,29 @@ func DefaultPace() Pace {
 const (
 	maxErrors   = 5 // of a name are kept
 	codeOther   = "internal"
-	jitter      = 0.1 // of a wait is added by chance, so that names do not stay together
+	jitter      = 0.1 // share of a wait that is added at random, so that retries of names spread
 	maxDoubling = 20
 )
 
-// attempt is the result of the last order for a name's certificate. It never changes.
+// attempt is a failed order for a name's certificate, with the failures before it. It never
+// changes.
 type attempt struct {
-	Org          hangar.OrgID              `json:"org_id,omitempty"` // for which it was asked
+	Org          hangar.OrgID              `json:"org_id,omitempty"` // the owner at that time
 	Failures     int                       `json:"failures"`
-	At           time.Time                 `json:"at"`   // of the last one
-	Next         time.Time                 `json:"next"` // not before
+	At           time.Time                 `json:"at"`   // of the last failure
+	Next         time.Time                 `json:"next"` // earliest next order
 	LimitedUntil time.Time                 `json:"limited_until,omitzero"`
 	Errors       []hangar.CertificateError `json:"errors"` // newest first
 }
 
-// attempts are those of names whose last attempt has failed.
+// attempts has the attempt of each name whose last order has failed.
 type attempts struct {
 	disk disk
 	mu   sync.Mutex // guards of
 	of   map[hangar.Hostname]*attempt
 }
 
-// restore reads them from the disk. Unreadable ones are dropped.
+// restore reads the attempts from the disk, and drops unreadable ones.
 func (a *attempts) restore() error {
 	a.of = map[hangar.Hostname]*attempt{}
 	return each(a.disk.attempts(), attemptExt, func(name hangar.Hostname, data []byte, err error) {
@@ -73,7 +74,7 @@ func (a *attempts) get(name hangar.Hostname) *attempt {
 	return a.of[name]
 }
 
-// next is when a name may be ordered again.
+// next returns when a certificate for a name may be ordered again.
 func (a *attempts) next(name hangar.Hostname, now time.Time) time.Time {
 	if last := a.get(name); last != nil && last.Next.After(now) {
 		return last.Next
@@ -115,9 +116,9 @@ func (a *attempts) forget(name hangar.Hostname) error {
 	return remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
 }
 
-// after is the attempt that has failed after another one, which may be nil. told is when the server
-// wants to be asked again, if it said so.
-func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
+// after returns the attempt for a failure that follows last, which may be nil. retryAt is the time
+// that the server has named for a retry; zero: none.
+func (p Pace) after(last *attempt, err error, retryAt, now time.Time) *attempt {
 	if last == nil {
 		last = &attempt{}
 	}
@@ -133,10 +134,10 @@ func (p Pace) after(last *attempt, err error, told, now time.Time) *attempt {
 	if wait <= 0 {
 		wait = p.Most
 	}
-	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // there is nothing to gain by guessing it
+	wait += time.Duration(rand.Float64() * jitter * float64(wait)) //nolint:gosec // not a secret
 	next.Next = now.Add(wait).UTC()
-	if shown.Code == typeOf(acme.ProblemTypeRateLimited) || told.After(now) {
-		next.LimitedUntil = cmp.Or(told, limitIn(shown.Message), now.Add(p.Limited)).UTC()
+	if shown.Code == typeOf(acme.ProblemTypeRateLimited) || retryAt.After(now) {
+		next.LimitedUntil = cmp.Or(retryAt, limitIn(shown.Message), now.Add(p.Limited)).UTC()
 		if next.LimitedUntil.After(next.Next) {
 			next.Next = next.LimitedUntil
 		}
@@ -184,7 +185,7 @@ var remediations = map[string]string{
 	acme.ProblemTypeRejectedIdentifier: "The certificate authority does not issue certificates for this name. Upload one of another authority.",
 }
 
-// limitTime is how the best-known server says in a text until when a limit lasts.
+// limitTime matches the end of a rate limit in the error texts of Let's Encrypt.
 var limitTime = regexp.MustCompile(`retry after (\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}) ?(?:UTC|Z)`)
 
 // limitIn finds a time in the text of an error; zero: there is none.

@@ -28,15 +28,15 @@ import (
 // The files of the server's own authority, in Options.Dir.
 const (
 	AuthorityFile    = "ca.pem"     // its certificate, for users to trust
-	authorityKeyFile = "ca.key.pem" // the same with its key, for this package alone
+	authorityKeyFile = "ca.key.pem" // the certificate and its key, for this package alone
 )
 
 const (
 	authorityLife  = 10 * 365 * 24 * time.Hour
-	authorityLeast = 365 * 24 * time.Hour // of its life must be left at a start, or it is replaced
+	authorityLeast = 365 * 24 * time.Hour // remaining life below which a start replaces the authority
 	leafLife       = 7 * 24 * time.Hour
-	leafLeast      = 24 * time.Hour // of its life must be left, or it is made again
-	backdate       = time.Hour      // for clients whose clock is behind
+	leafLeast      = 24 * time.Hour // remaining life below which a certificate is made again
+	backdate       = time.Hour      // of certificates, for clients whose clock is behind
 	shards         = 16
 	leavesPerShard = 256
 )
@@ -95,7 +95,7 @@ func readAuthority(dir string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return pair.Leaf, key, nil
 }
 
-// makeAuthority writes the key and its certificate as one, so that they always match.
+// makeAuthority writes the key and its certificate to one file, so that they always match.
 func makeAuthority(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

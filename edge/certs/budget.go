@@ -11,18 +11,18 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Limit is a number at once, which refills evenly within a time.
+// Limit is a token bucket: N tokens, which refill evenly within Per.
 type Limit struct {
 	N   int
 	Per time.Duration
 }
 
-// Limits bound the orders of tenants at the ACME server, whose account they share. Names of the
-// platform's own are not counted.
+// Limits bound the orders of tenants, who share one account at the ACME server. Orders for the
+// platform's own names do not count.
 type Limits struct {
 	Account Limit // orders of all organizations
 	Org     Limit // orders of one organization
-	Domain  Limit // first certificates that one organization was issued for names of one registered domain
+	Domain  Limit // first certificates of one organization for names of one registered domain
 	Own     Limit // the same for its Apps' own names
 	Name    Limit // orders for one name, across all its owners
 }
@@ -38,11 +38,11 @@ func DefaultLimits() Limits {
 	}
 }
 
-// wish is a name that an order is to be placed for.
-type wish struct {
+// orderRequest is what an order is placed for, with what the budget has to know of it.
+type orderRequest struct {
 	name    hangar.Hostname
 	org     hangar.OrgID
-	own     bool // it is an App's own, below the domain of the platform
+	own     bool // the name is an App's own, below the domain of the platform
 	renewal bool
 }
 
@@ -52,89 +52,89 @@ type budget struct {
 
 	mu      sync.Mutex // guards what follows
 	buckets map[string]*rate.Limiter
-	most    int // buckets at which full ones are forgotten
+	most    int // number of buckets at which full ones are dropped
 	waiting map[hangar.Hostname]*wait
 }
 
-// wait is why, and until when, no order is placed for a name. It never changes.
+// wait says why, and until when, no order may be placed for a name. It never changes.
 type wait struct {
 	until time.Time
 	shown hangar.CertificateError
 }
 
-// fewBuckets are not worth a sweep.
+// fewBuckets is the number of buckets that needs no sweep.
 const fewBuckets = 4096
 
 func newBudget(l Limits) *budget {
 	return &budget{limits: l, buckets: map[string]*rate.Limiter{}, most: fewBuckets, waiting: map[hangar.Hostname]*wait{}}
 }
 
-// share is one of the limits that an order counts for.
+// share is one of the limits that an order counts against.
 type share struct {
 	key    string
 	limit  Limit
 	what   string // for people
-	issued bool   // certificates count, and not orders
+	issued bool   // it counts issued certificates instead of orders
 }
 
-func (b *budget) shares(w wish) []share {
+func (b *budget) shares(req orderRequest) []share {
 	l := &b.limits
 	shares := []share{
-		{"name " + string(w.name), l.Name, "for this name", false},
-		{"org " + string(w.org), l.Org, "for the organization", false},
+		{"name " + string(req.name), l.Name, "for this name", false},
+		{"org " + string(req.org), l.Org, "for the organization", false},
 		{"account", l.Account, "for all who use this server", false},
 	}
-	domain := w.name.Registrable()
+	domain := req.name.Registrable()
 	switch {
-	case w.renewal:
-	case w.own:
-		shares = append(shares, share{"own " + string(w.org), l.Own, "for names of the organization's apps below the platform's domain", true})
+	case req.renewal:
+	case req.own:
+		shares = append(shares, share{"own " + string(req.org), l.Own, "for names of the organization's apps below the platform's domain", true})
 	case domain != "":
-		shares = append(shares, share{"domain " + string(w.org) + " " + string(domain), l.Domain, "for names of " + string(domain), true})
+		shares = append(shares, share{"domain " + string(req.org) + " " + string(domain), l.Domain, "for names of " + string(domain), true})
 	}
 	return shares
 }
 
-// take counts an order, or returns how long it has to wait, having counted nothing. Orders in
-// flight may exceed the limit on issued certificates, by as many as they are.
-func (b *budget) take(w wish, now time.Time) *wait {
+// take counts an order, or returns why it has to wait, without counting it. Issued certificates may
+// exceed their limit by the number of orders in flight.
+func (b *budget) take(req orderRequest, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	held := b.lacking(w, now)
+	held := b.lacking(req, now)
 	if held == nil {
-		b.place(w, now)
+		b.place(req, now)
 	}
 	return held
 }
 
-// room is take without counting.
-func (b *budget) room(w wish, now time.Time) *wait {
+// room is take without counting the order.
+func (b *budget) room(req orderRequest, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lacking(w, now)
+	return b.lacking(req, now)
 }
 
 // placed counts an order that another edge has placed.
-func (b *budget) placed(w wish, now time.Time) {
+func (b *budget) placed(req orderRequest, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.place(w, now)
+	b.place(req, now)
 }
 
-// place counts an order; the caller holds mu.
-func (b *budget) place(w wish, now time.Time) {
-	for _, s := range b.shares(w) {
+// place counts an order. The caller holds mu.
+func (b *budget) place(req orderRequest, now time.Time) {
+	for _, s := range b.shares(req) {
 		if !s.issued {
 			b.bucket(s, now).AllowN(now, 1)
 		}
 	}
 }
 
-// lacking returns how long an order has to wait, nil: it has not; the caller holds mu.
-func (b *budget) lacking(w wish, now time.Time) *wait {
+// lacking returns why an order has to wait; nil: it need not. The caller holds mu.
+func (b *budget) lacking(req orderRequest, now time.Time) *wait {
 	var longest time.Duration
 	var lacking share
-	for _, s := range b.shares(w) {
+	for _, s := range b.shares(req) {
 		bucket := b.bucket(s, now)
 		if tokens := bucket.TokensAt(now); tokens < 1 {
 			if pause := time.Duration((1-tokens)/float64(bucket.Limit())*float64(time.Second)) + time.Millisecond; pause > longest {
@@ -151,22 +151,23 @@ func (b *budget) lacking(w wish, now time.Time) *wait {
 		Message:     fmt.Sprintf("The platform asks for no more than %d certificates %s within %s, and has done so", lacking.limit.N, lacking.what, lacking.limit.Per),
 		Remediation: "Nothing to do: it is asked for by itself when there is room again. A certificate of your own can be uploaded at any time.",
 	}}
-	b.waiting[w.name] = held
+	b.waiting[req.name] = held
 	return held
 }
 
 // issued counts a certificate that was issued.
-func (b *budget) issued(w wish, now time.Time) {
+func (b *budget) issued(req orderRequest, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.shares(w) {
+	for _, s := range b.shares(req) {
 		if s.issued {
 			b.bucket(s, now).AllowN(now, 1)
 		}
 	}
 }
 
-// bucket returns that of a share; the caller holds mu. One that is full is as good as a new one.
+// bucket returns the bucket of a share, making it if necessary. It may drop full buckets, which
+// equal new ones. The caller holds mu.
 func (b *budget) bucket(s share, now time.Time) *rate.Limiter {
 	bucket := b.buckets[s.key]
 	if bucket != nil {
@@ -185,7 +186,7 @@ func (b *budget) bucket(s share, now time.Time) *rate.Limiter {
 	return bucket
 }
 
-// held returns why a name waits; nil: it does not.
+// held returns why an order for a name has to wait; nil: it need not.
 func (b *budget) held(name hangar.Hostname, now time.Time) *wait {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,7 +196,7 @@ func (b *budget) held(name hangar.Hostname, now time.Time) *wait {
 	return nil
 }
 
-// drop forgets that a name waits.
+// drop forgets the wait of a name.
 func (b *budget) drop(name hangar.Hostname) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,20 +1,19 @@
 // Package certs has the certificates with which the edge answers TLS: those that Apps have
 // uploaded, those that an ACME server issues, and those of the server's own authority.
 //
-// Promises. Everything needed is on its disk: certificates are served without the cluster state, also
-// right after a start. One edge of a platform orders each certificate of an ACME server, and all have it then
-// (Options.Shared); orders and renewals need the cluster state. Get reads a map that never changes and takes a
-// lock only where a certificate is made for a name; it waits for an ACME server at most Options.DemandWait,
-// and only for the first handshakes of an App's own name. An existing certificate goes before a
-// better one that is missing. The order is: an uploaded one of the name, one that was issued for
-// it, an uploaded one of the wildcard above it. ACME is asked again after every failure, later each
-// time, and never before the server's rate limit has passed, also across restarts.
+// Promises. Everything needed is on its disk: certificates are served without the cluster state, also right after a
+// start. One edge of a platform orders each certificate from an ACME server, and shares it with the others
+// (Options.Shared); orders and renewals need the cluster state. Get reads an immutable map and takes a lock only to
+// make a certificate of the server's own authority; it waits for an ACME server at most Options.DemandWait, and only
+// for the first handshakes of an App's own name. Get prefers an uploaded certificate of the name, then one that was
+// issued for it, then an uploaded one of the wildcard above it. A failed order is repeated after growing pauses, and
+// never before the server's rate limit has passed, also across restarts.
 //
 // Concurrency. Get, Challenge and the methods of hangar.CertificateHost are safe for concurrent
 // use at any time after Open. Run owns the goroutines that follow the feed and ask the ACME
 // server; all have ended when it returns.
 //
-// It does not listen: the edge passes connections of the protocol acme-tls/1 to Get, and
+// The package does not listen: the edge passes connections of the protocol acme-tls/1 to Get, and
 // requests of plain HTTP to Challenge. It does not decide which names an App may have.
 package certs
 
@@ -53,7 +52,7 @@ const (
 	DefaultAtOnce     = 8
 )
 
-// maxDemanded is how many names may wait for their first certificate at once.
+// maxDemanded bounds the names that wait for their first certificate.
 const maxDemanded = 256
 
 // Options configure a Certs. All but Dir are optional.
@@ -65,15 +64,15 @@ type Options struct {
 	// Platform are names directly below Domain that are the platform's own. They have no uploaded
 	// certificates, and theirs are issued before the first request.
 	Platform []hangar.Hostname
-	// Feed tells which certificates Apps want. Nil: none.
+	// Feed yields which certificates Apps want. Nil: none.
 	Feed hangar.CertificateFeed
 	// Shared is what all edges of the platform share about the ACME server. Nil: this edge is the only one.
 	Shared hangar.CertificateStore
 	// Host is the server of this edge.
 	Host hangar.HostID
-	// Directory is the URL of the ACME server. Empty: certificates are not asked for.
+	// Directory is the URL of the ACME server. Empty: no certificates are ordered.
 	Directory string
-	// Email is where the ACME server warns. Empty: nowhere.
+	// Email is the contact of the ACME account. Empty: none.
 	Email string
 	// Roots are those by which the ACME server's own certificate is verified. Nil: the
 	// system's.
@@ -86,7 +85,7 @@ type Options struct {
 	Owner func(hangar.Hostname) (hangar.OrgID, bool)
 	// DemandWait bounds how long a handshake waits for an ACME server. 0: DefaultDemandWait.
 	DemandWait time.Duration
-	// AtOnce is how many certificates are ordered at the same time. 0: DefaultAtOnce.
+	// AtOnce bounds the orders in flight. 0: DefaultAtOnce.
 	AtOnce int
 	// RenewalRatio is the part of a certificate's life that is left when it is renewed. 0: a
 	// third.
@@ -104,7 +103,7 @@ type Certs struct {
 	log        *slog.Logger
 	disk       disk
 	challenges challenges
-	orders     *orders
+	jobs       *jobs
 	attempts   attempts
 	budget     *budget
 	authority  *authority
@@ -112,7 +111,7 @@ type Certs struct {
 	change     sync.Mutex // held while a new table is made
 	adopting   sync.Mutex // held while a shared certificate is written to the disk
 
-	// issuer asks the ACME server; nil when it is switched off.
+	// issuer orders certificates; nil if Options.Directory is empty.
 	issuer *issuer
 	shared *shared
 	cache  *certmagic.Cache
@@ -135,13 +134,13 @@ func New(o Options) *Certs {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Certs{options: o, log: o.Log, disk: disk{o.Dir}, budget: newBudget(o.Limits)}
-	c.orders = newOrders(o.AtOnce, c.fulfil)
+	c.jobs = newJobs(o.AtOnce, c.fulfil)
 	c.table.Store(emptyTable())
 	return c
 }
 
 // Open reads the disk, and makes the server's own authority if there is none. An unreadable
-// certificate is logged; it will be requested again, or come by the feed.
+// certificate is logged; it is ordered again, or the feed yields it.
 func (c *Certs) Open(context.Context) error {
 	if err := os.MkdirAll(c.options.Dir, 0o700); err != nil {
 		return fmt.Errorf("open certificates: %w", err)
@@ -187,7 +186,7 @@ func (c *Certs) Close() error {
 	return nil
 }
 
-// Run follows the feed and asks the ACME server until ctx ends.
+// Run follows the feed and orders certificates until ctx ends.
 func (c *Certs) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -198,7 +197,7 @@ func (c *Certs) Run(ctx context.Context) error {
 		running.Go(func() { c.followShared(ctx) })
 		running.Go(func() { c.pruneShared(ctx) })
 	}
-	c.orders.run(ctx)
+	c.jobs.run(ctx)
 	return nil
 }
 
@@ -255,13 +254,14 @@ func (c *Certs) platform(name hangar.Hostname) bool {
 // find returns the certificate for a name, or the best of those that have expired.
 func (c *Certs) find(name hangar.Hostname, now time.Time) (found, expired *entry) {
 	t := c.table.Load()
-	if c.platform(name) { // an App may have uploaded one when the domain was another
+	if c.platform(name) { // an App may have uploaded one while the platform had another domain
 		return best(now, t.issued[name])
 	}
 	return best(now, t.custom[name], t.issued[name], t.custom[name.Covering()])
 }
 
-// wantedByPlatform are the names of the platform that an ACME server would issue a certificate for.
+// wantedByPlatform returns the platform's own names for which an ACME server would issue a
+// certificate.
 func (c *Certs) wantedByPlatform() (wanted []hangar.WantedCertificate) {
 	for _, name := range c.options.Platform {
 		if c.demandable(name) {
@@ -282,9 +282,10 @@ func (c *Certs) demandable(name hangar.Hostname) bool {
 
 var errPending = errors.New("the ACME server has not issued it yet")
 
-// demand has a certificate made for an App's own name, and waits a while for it.
+// demand orders a certificate for an App's own name at once, and waits for it at most
+// Options.DemandWait.
 func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.Certificate, error) {
-	done, err := c.orders.demand(name, maxDemanded)
+	done, err := c.jobs.demand(name, maxDemanded)
 	if err != nil {
 		return nil, noCertificate(name, err)
 	}
@@ -305,8 +306,7 @@ func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.C
 	return nil, noCertificate(name, errPending)
 }
 
-// serverName returns the name that a client wants, as maps have it. It is false for a missing or
-// impossible name.
+// serverName returns the canonical server name of a handshake; false if it is missing or invalid.
 func serverName(text string) (hangar.Hostname, bool) {
 	text = strings.TrimSuffix(text, ".")
 	if text == "" || len(text) > 253 {
@@ -320,7 +320,7 @@ func serverName(text string) (hangar.Hostname, bool) {
 	return hangar.Hostname(strings.ToLower(text)), true
 }
 
-// localAddress is the address that a client has called.
+// localAddress returns the address that a client has connected to.
 func localAddress(hello *tls.ClientHelloInfo) (netip.Addr, bool) {
 	if hello.Conn == nil || hello.Conn.LocalAddr() == nil {
 		return netip.Addr{}, false

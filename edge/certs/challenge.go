@@ -20,20 +20,20 @@ import (
 // challengePath is where an ACME server looks for the answer of RFC 8555, section 8.3.
 const challengePath = "/.well-known/acme-challenge/"
 
-// challenges are what the ACME server is to find while it validates names.
+// challenges has the answers for the ACME server while it validates names.
 type challenges struct {
 	answers sync.Map // answerKey -> key authorization
 	pairs   sync.Map // host name -> *tls.Certificate
 }
 
-// answerKey is what a request for an answer has to name.
+// answerKey identifies an answer of http-01.
 type answerKey struct{ host, token string }
 
-// challengeWait bounds how long a validation waits for what another edge has to show.
+// challengeWait bounds how long a validation waits for the challenge of another edge.
 const challengeWait = 2 * time.Second
 
-// challengeCertificate is the certificate of RFC 8737 for the name of a handshake, also of an order of
-// another edge.
+// challengeCertificate returns the certificate of RFC 8737 for the name of a handshake, even if
+// another edge has placed the order.
 func (c *Certs) challengeCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair, ok := c.challenges.pairs.Load(strings.ToLower(hello.ServerName)); ok {
 		return pair.(*tls.Certificate), nil
@@ -53,8 +53,8 @@ func (c *Certs) challengeCertificate(hello *tls.ClientHelloInfo) (*tls.Certifica
 	return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("No validation of %.100q is under way", hello.ServerName)}
 }
 
-// elsewhere returns what another edge shows the ACME server about a name. The state is asked only about
-// names that are ordered here.
+// elsewhere returns the challenge that another edge has published for a name. It reads the state
+// only for names that are orderable here.
 func (c *Certs) elsewhere(ctx context.Context, name hangar.Hostname) (challenge, bool) {
 	if !c.shared.used() || !c.orderable(name) {
 		return challenge{}, false
@@ -68,8 +68,8 @@ func (c *Certs) elsewhere(ctx context.Context, name hangar.Hostname) (challenge,
 	return n.Challenge, err == nil && n.Challenge.Authorization != ""
 }
 
-// Challenge answers an ACME server that validates a name over HTTP, and reports whether the
-// request was such a one. Others are left as they are.
+// Challenge answers an ACME server that validates a name over HTTP. It returns false, without an
+// answer, for any other request.
 func (c *Certs) Challenge(w http.ResponseWriter, r *http.Request) bool {
 	token, ok := strings.CutPrefix(r.URL.Path, challengePath)
 	if !ok || (r.Method != http.MethodGet && r.Method != http.MethodHead) {

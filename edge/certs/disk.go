@@ -38,7 +38,7 @@ const (
 	attemptExt = ".json"
 )
 
-// fileOf is the name of a Hostname's file. An underscore is in no Hostname.
+// fileOf is the name of a Hostname's file. No Hostname has an underscore.
 func fileOf(name hangar.Hostname, ext string) string {
 	return strings.Replace(string(name), "*", "_", 1) + ext
 }
@@ -63,7 +63,7 @@ func remove(path string) error {
 	return nil
 }
 
-// each calls do with every file of a folder, and the name it is of.
+// each calls do with every file of a folder and the Hostname in its name.
 func each(dir, ext string, do func(name hangar.Hostname, data []byte, err error)) error {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,8 +108,8 @@ func (d disk) writeWanted(wanted map[hangar.Hostname]hangar.OrgID) error {
 	return write(d.dir, filepath.Base(d.wanted()), b)
 }
 
-// storage is certmagic's, with locks in memory. Its own locks are files that are refreshed all
-// the time, for directories shared by several processes.
+// storage is certmagic's, with locks in memory. certmagic's own locks are files that it refreshes
+// all the time, for directories shared by several processes.
 type storage struct {
 	certmagic.FileStorage
 

@@ -32,7 +32,7 @@ const (
 	pollTimeout = 2 * time.Minute  // for a validation or an issuance by it
 )
 
-// issuer has certificates issued by an ACME server. Unlike certmagic's it never listens: the
+// issuer orders certificates from an ACME server. Unlike certmagic's issuer it does not listen: the
 // edge answers the challenges.
 type issuer struct {
 	directory string
@@ -71,7 +71,8 @@ func newIssuer(o *Options, s *storage, ch *challenges) *issuer {
 	}
 }
 
-// IssuerKey implements certmagic.Issuer: certificates of another server are kept apart.
+// IssuerKey implements certmagic.Issuer. Each ACME server has a key of its own, so that the storage
+// separates their certificates.
 func (i *issuer) IssuerKey() string {
 	u, err := url.Parse(i.directory)
 	if err != nil || u.Host == "" {
@@ -98,7 +99,7 @@ func (i *issuer) Issue(ctx context.Context, csr *x509.CertificateRequest) (*cert
 	}
 	chains, err := i.obtain(ctx, client, *account, csr)
 	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist {
-		// The server has lost its memory, or is another one behind the same URL.
+		// The server has lost its accounts, or another server has the same URL now.
 		if account, err = i.register(ctx, client, account); err != nil {
 			return nil, err
 		}
@@ -123,7 +124,7 @@ func (i *issuer) obtain(ctx context.Context, client *acmez.Client, account acme.
 	return chains, err
 }
 
-// storedAccount is an account as the disk keeps it.
+// storedAccount is the stored form of an account.
 type storedAccount struct {
 	acme.Account
 	Key string `json:"private_key"` // PEM
@@ -131,7 +132,7 @@ type storedAccount struct {
 
 func (i *issuer) accountKey() string { return path.Join("acme", i.IssuerKey(), "account.json") }
 
-// register returns the account of this server, and makes one if there is none or only the lost one.
+// register returns the account of this server, and makes one if there is none other than lost.
 func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.Account) (*acme.Account, error) {
 	account, unread, err := i.registerOnce(ctx, client, lost)
 	if unread != nil {
@@ -140,8 +141,8 @@ func (i *issuer) register(ctx context.Context, client *acmez.Client, lost *acme.
 	return account, err
 }
 
-// registerOnce is register for one at a time. unread is why the account on the disk cannot be
-// used.
+// registerOnce is register without the log line. unread is why the account on the disk could not be
+// read.
 func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *acme.Account) (registered *acme.Account, unread, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -151,7 +152,7 @@ func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *a
 		if i.account, unread = i.readAccount(ctx); errors.Is(unread, fs.ErrNotExist) {
 			unread = nil
 		}
-		if i.shared.used() { // the account of all goes before one of this edge's own
+		if i.shared.used() { // the account that all edges share precedes one of this edge's own
 			i.account, err = i.shareAccount(ctx, client, i.account, nil)
 			return i.account, unread, err
 		}
@@ -168,8 +169,8 @@ func (i *issuer) registerOnce(ctx context.Context, client *acmez.Client, lost *a
 	return registered, unread, err
 }
 
-// shareAccount returns the account of all edges that is not the lost one. Where there is none, it is own,
-// or a new one if own is nil.
+// shareAccount returns the account that all edges share. If there is none other than lost, it shares own, or a new
+// account if own is nil.
 func (i *issuer) shareAccount(ctx context.Context, client *acmez.Client, own, lost *acme.Account) (*acme.Account, error) {
 	key := path.Join(i.shared.root, "account")
 	lock, err := i.shared.store.LockShared(ctx, key)
@@ -203,17 +204,17 @@ func (i *issuer) shareAccount(ctx context.Context, client *acmez.Client, own, lo
 	return own, i.shared.give(lock, key, storedAccount{Account: *own, Key: string(keyPEM)})
 }
 
-// newAccount makes an account and keeps it.
+// newAccount makes an account and stores it.
 func (i *issuer) newAccount(ctx context.Context, client *acmez.Client) (*acme.Account, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	wish := acme.Account{TermsOfServiceAgreed: true, PrivateKey: key}
+	request := acme.Account{TermsOfServiceAgreed: true, PrivateKey: key}
 	if i.email != "" {
-		wish.Contact = []string{"mailto:" + i.email}
+		request.Contact = []string{"mailto:" + i.email}
 	}
-	account, err := client.NewAccount(ctx, wish)
+	account, err := client.NewAccount(ctx, request)
 	if err != nil {
 		return nil, fmt.Errorf("register at the ACME server: %w", err)
 	}
@@ -254,11 +255,11 @@ func (i *issuer) keepAccount(ctx context.Context, stored *storedAccount) error {
 	return i.storage.Store(ctx, i.accountKey(), b)
 }
 
-// toldKey is the key of a context that holds a *time.Time: when the ACME server wants to be
-// asked again. The library does not hand the header out.
-type toldKey struct{}
+// retryAtKey is the key of a context that holds a *time.Time for the time in a Retry-After header,
+// which the library does not return.
+type retryAtKey struct{}
 
-// retryAfter records when refusals say to ask again.
+// retryAfter records the Retry-After header of refusals.
 type retryAfter struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -267,7 +268,7 @@ func (t retryAfter) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return resp, err
 	}
-	if until, ok := r.Context().Value(toldKey{}).(*time.Time); ok {
+	if until, ok := r.Context().Value(retryAtKey{}).(*time.Time); ok {
 		if at, ok := parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()); ok {
 			*until = at
 		}

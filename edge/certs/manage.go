@@ -19,13 +19,13 @@ import (
 
 const (
 	orderTimeout = 5 * time.Minute     // for one certificate
-	unknownPause = time.Hour           // until a certificate is looked at again whose App is not known
-	expiredKept  = 30 * 24 * time.Hour // on the disk, when no App wants the certificate
+	unknownPause = time.Hour           // until a certificate of an unknown App is checked again
+	expiredKept  = 30 * 24 * time.Hour // how long a certificate that no App wants stays on the disk after its end
 	feedPause    = time.Second         // after the feed has failed, doubled up to feedMost
 	feedMost     = 30 * time.Second
 )
 
-// restore reads what the disk has.
+// restore reads the directory.
 func (c *Certs) restore() error {
 	c.attempts.disk = c.disk
 	if err := c.attempts.restore(); err != nil {
@@ -44,7 +44,7 @@ func (c *Certs) restore() error {
 		return err
 	}
 	wanted, err := c.disk.readWanted()
-	if err != nil { // the feed will tell
+	if err != nil { // the feed yields it again
 		c.log.Error("list of certificates skipped", keyError, err)
 	}
 	for _, w := range append(wanted, c.wantedByPlatform()...) {
@@ -57,10 +57,10 @@ func (c *Certs) restore() error {
 	}
 	c.table.Store(t)
 	for name := range t.issued {
-		c.orders.set(name, c.dueAt(t, name, now))
+		c.jobs.set(name, c.dueAt(t, name, now))
 	}
 	for name := range t.wanted {
-		c.orders.set(name, c.dueAt(t, name, now))
+		c.jobs.set(name, c.dueAt(t, name, now))
 	}
 	for _, name := range c.attempts.before(now.Add(-expiredKept)) {
 		if _, wanted := t.wanted[name]; !wanted && t.issued[name] == nil {
@@ -70,7 +70,7 @@ func (c *Certs) restore() error {
 	return nil
 }
 
-// restoreIssued reads the issued certificates and forgets those that no App has wanted for long.
+// restoreIssued reads the issued certificates, and removes old ones that no App wants.
 func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsPrefix(c.issuer.IssuerKey()))
 	found, err := os.ReadDir(dir)
@@ -97,7 +97,7 @@ func (c *Certs) restoreIssued(t *table, now time.Time) error {
 	return nil
 }
 
-// dueAt is when a name is due.
+// dueAt returns when the next order for a name is due.
 func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	if e := t.issued[name]; e != nil {
 		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
@@ -107,7 +107,7 @@ func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	return c.attempts.next(name, now)
 }
 
-// readIssued reads the issued certificate of a name. It returns fs.ErrNotExist.
+// readIssued reads the issued certificate of a name, or returns fs.ErrNotExist.
 func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
 	chain, private, err := c.readFiles(name)
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *Certs) readFiles(name hangar.Hostname) (chain, private []byte, err erro
 	return chain, private, err
 }
 
-// follow applies what the feed says until ctx ends.
+// follow applies the sets of the feed until ctx ends.
 func (c *Certs) follow(ctx context.Context) {
 	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
 		for set, err := range c.options.Feed.WatchCertificates(ctx) {
@@ -140,7 +140,7 @@ func (c *Certs) follow(ctx context.Context) {
 	}
 }
 
-// apply installs the feed's content, first for handshakes, and then on the disk.
+// apply installs a set of the feed, first for handshakes, then on the disk.
 func (c *Certs) apply(set hangar.CertificateSet) {
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
@@ -172,15 +172,15 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 	for name, org := range next.wanted {
 		was, known := before.wanted[name]
 		if known && was != org {
-			c.forget(name) // how it went for another organization
+			c.forget(name) // attempts of another organization do not delay this one
 		}
 		if !known || was != org {
-			c.orders.set(name, c.dueAt(next, name, now))
+			c.jobs.set(name, c.dueAt(next, name, now))
 		}
 	}
 	for name := range before.wanted {
 		if _, wanted := next.wanted[name]; !wanted && !c.demandable(name) {
-			c.orders.drop(name)
+			c.jobs.drop(name)
 			c.forget(name)
 		}
 	}
@@ -198,7 +198,7 @@ func (c *Certs) replace(next *table) {
 	c.table.Store(next)
 }
 
-// forget forgets how asking for a name went. What it has used of its limits stays counted.
+// forget forgets failed orders for a name. They stay counted in the budget.
 func (c *Certs) forget(name hangar.Hostname) {
 	c.budget.drop(name)
 	if err := c.attempts.forget(name); err != nil {
@@ -222,9 +222,10 @@ func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	return err
 }
 
-// fulfil has a certificate issued or renewed if it is due, and returns when the name is due again.
+// fulfil orders or renews the certificate of a name if that is due, and returns when the name is
+// due again.
 func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Time, keep bool) {
-	c.budget.drop(name) // it may have to wait again
+	c.budget.drop(name) // order sets it again if it still has to wait
 	t, now := c.table.Load(), time.Now()
 	current := t.issued[name]
 	org, wanted := t.wanted[name]
@@ -245,17 +246,17 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	if current == nil {
 		current = c.recall(name)
 	}
-	wished := wish{name: name, org: org, own: !wanted, renewal: current != nil}
+	req := orderRequest{name: name, org: org, own: !wanted, renewal: current != nil}
 	if c.fresh(current, now) {
 		if c.shared.used() && c.shared.has(name) != current.sum {
-			return c.publish(ctx, wished, current), true
+			return c.publish(ctx, req, current), true
 		}
 		return c.install(name, current), true
 	}
 	if c.shared.used() {
-		return c.share(ctx, wished, current), true
+		return c.share(ctx, req, current), true
 	}
-	return c.order(ctx, nil, wished, current), true
+	return c.order(ctx, nil, req, current), true
 }
 
 // forsake forgets what there is of the own name of an App that is gone. An attempt stays as long as it says
@@ -271,39 +272,39 @@ func (c *Certs) forsake(name hangar.Hostname, now time.Time) {
 	}
 }
 
-// fresh reports whether a certificate, which may be nil, is not to be renewed yet.
+// fresh reports whether a certificate exists and is not due for renewal.
 func (c *Certs) fresh(e *entry, now time.Time) bool {
 	return e != nil && now.Before(e.renewAt(c.options.RenewalRatio))
 }
 
-// order has a certificate issued if there is room for it, and returns when something is to be done for
-// the name again. lock is that of the name; nil: there are no other edges.
-func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, w wish, current *entry) time.Time {
-	name, now := w.name, time.Now()
+// order orders a certificate if the budget allows it, and returns when the name is due again. lock
+// is the lock of the name; nil: there are no other edges.
+func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, req orderRequest, current *entry) time.Time {
+	name, now := req.name, time.Now()
 	if !c.platform(name) {
-		if held := c.budget.take(w, now); held != nil {
+		if held := c.budget.take(req, now); held != nil {
 			c.log.DebugContext(ctx, "certificate has to wait", keyName, string(name), "why", held.shown.Message, "next", held.until)
 			return held.until
 		}
 	}
-	var told time.Time
-	asking := context.WithValue(ctx, toldKey{}, &told)
+	var retryAt time.Time
+	asking := context.WithValue(ctx, retryAtKey{}, &retryAt)
 	placed := &placedOrder{lock: lock}
 	if lock != nil {
 		var err error
-		if placed.note, err = c.shared.place(lock, w, !c.platform(name)); err != nil {
+		if placed.note, err = c.shared.place(lock, req, !c.platform(name)); err != nil {
 			return c.again(ctx, name, err)
 		}
 		asking = context.WithValue(asking, placedKey{}, placed)
 	}
 	issued, err := c.ask(asking, name, current)
 	if err == nil {
-		c.budget.issued(w, time.Now())
+		c.budget.issued(req, time.Now())
 		c.forget(name)
 		c.log.InfoContext(ctx, "certificate issued", keyName, string(name), "until", issued.notAfter)
 		at := c.install(name, issued)
 		if lock != nil {
-			if err := c.giveIssued(lock, w, issued); err != nil {
+			if err := c.giveIssued(lock, req, issued); err != nil {
 				return c.again(ctx, name, err)
 			}
 		}
@@ -312,8 +313,8 @@ func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, w wish, 
 	if ctx.Err() != nil { // the daemon ends, or the lock is lost: another edge has it
 		return now.Add(c.options.Pace.Away)
 	}
-	failed := c.options.Pace.after(c.attempts.get(name), err, told, time.Now())
-	failed.Org = w.org
+	failed := c.options.Pace.after(c.attempts.get(name), err, retryAt, time.Now())
+	failed.Org = req.org
 	c.log.WarnContext(ctx, "certificate was not issued", keyName, string(name), keyError, err, "next", failed.Next)
 	if err := c.attempts.put(name, failed); err != nil {
 		c.log.ErrorContext(ctx, "attempt is not on the disk", keyName, string(name), keyError, err)
@@ -326,7 +327,7 @@ func (c *Certs) order(ctx context.Context, lock hangar.CertificateLock, w wish, 
 	return failed.Next
 }
 
-// again returns when a name is tried again for which the cluster state was of no use.
+// again logs an error of the cluster state, and returns when to retry.
 func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time.Time {
 	if ctx.Err() == nil {
 		c.log.WarnContext(ctx, "certificate waits for the cluster state", keyName, string(name), keyError, err)
@@ -334,8 +335,8 @@ func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time
 	return time.Now().Add(c.options.Pace.Away)
 }
 
-// recall reads a certificate that was issued for a name when it was wanted before. An unreadable
-// one is removed, for it would keep certmagic from having another one issued.
+// recall reads a certificate that was issued for a name when it was wanted before. It removes files
+// that it cannot use, which would keep certmagic from ordering another certificate.
 func (c *Certs) recall(name hangar.Hostname) *entry {
 	e, err := c.readIssued(name)
 	if err == nil {
@@ -351,7 +352,7 @@ func (c *Certs) recall(name hangar.Hostname) *entry {
 	return nil
 }
 
-// ask has a certificate issued, replacing an existing one.
+// ask orders a certificate, which replaces current if that is not nil.
 func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
@@ -359,7 +360,7 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	if current == nil {
 		err = c.magic.ObtainCertSync(ctx, string(name))
 	} else {
-		if c.attempts.get(name) == nil { // a server that has forgotten the old one refuses
+		if c.attempts.get(name) == nil { // a server that does not know the old one refuses
 			ctx = context.WithValue(ctx, renewedKey{}, current.pair.Leaf)
 		}
 		err = c.magic.RenewCertSync(ctx, string(name), true)
@@ -374,8 +375,7 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	return issued, nil
 }
 
-// install makes an issued certificate available to handshakes, and returns when it is to be
-// renewed.
+// install makes an issued certificate available to handshakes, and returns when its renewal is due.
 func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -435,5 +435,5 @@ func (c *Certs) RetryCertificate(name hangar.Hostname) {
 			}
 		}
 	}
-	c.orders.hurry(name, at)
+	c.jobs.hurry(name, at)
 }

@@ -69,7 +69,7 @@ func TestPace(t *testing.T) {
 		what     string
 		failures int
 		err      error
-		told     time.Time
+		retryAt  time.Time
 		code     string
 		least    time.Duration
 		most     time.Duration
@@ -85,7 +85,7 @@ func TestPace(t *testing.T) {
 		{"compound", 0, acme.Problem{Type: acme.ProblemTypeCompound, Subproblems: []acme.Subproblem{{Problem: acme.Problem{Type: acme.ProblemTypeCAA}}}}, time.Time{}, "caa", p.Refused, p.Refused * 11 / 10},
 	} {
 		last := &attempt{Failures: tt.failures, Errors: make([]hangar.CertificateError, min(tt.failures, maxErrors))}
-		next := p.after(last, tt.err, tt.told, now)
+		next := p.after(last, tt.err, tt.retryAt, now)
 		if wait := next.Next.Sub(now); wait < tt.least || wait > tt.most {
 			t.Errorf("%s: waits %s, want %s to %s", tt.what, wait, tt.least, tt.most)
 		}
@@ -100,7 +100,7 @@ func TestPace(t *testing.T) {
 func TestOrders(t *testing.T) {
 	var seen []hangar.Hostname
 	begin, release := make(chan hangar.Hostname), make(chan struct{})
-	o := newOrders(1, func(_ context.Context, name hangar.Hostname) (time.Time, bool) {
+	o := newJobs(1, func(_ context.Context, name hangar.Hostname) (time.Time, bool) {
 		begin <- name
 		<-release
 		return time.Now().Add(time.Hour), name != "once"

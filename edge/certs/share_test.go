@@ -15,42 +15,42 @@ func TestIssuedCertificatesAreCounted(t *testing.T) {
 	plenty := Limit{10_000, time.Hour}
 	b := newBudget(Limits{Account: plenty, Org: plenty, Domain: Limit{3, 30 * time.Hour}, Own: Limit{2, 20 * time.Hour}, Name: plenty})
 	// issue has names of a domain issued, and returns how many were.
-	issue := func(w wish, domain string) (n int) {
+	issue := func(req orderRequest, domain string) (n int) {
 		for i := range 20 {
-			w.name = hangar.Hostname(fmt.Sprintf("n%d.%s", i, domain))
-			if b.take(w, now) == nil {
-				b.issued(w, now)
+			req.name = hangar.Hostname(fmt.Sprintf("n%d.%s", i, domain))
+			if b.take(req, now) == nil {
+				b.issued(req, now)
 				n++
 			}
 		}
 		return n
 	}
 	for i := range 50 {
-		if held := b.take(wish{name: "failing.one.com", org: "a"}, now); held != nil {
+		if held := b.take(orderRequest{name: "failing.one.com", org: "a"}, now); held != nil {
 			t.Fatalf("after %d failures: %+v", i, held)
 		}
 	}
 	for i, step := range []struct {
-		w      wish
+		req    orderRequest
 		domain string
 		want   int
 	}{
-		{wish{org: "a"}, "one.com", 3},
-		{wish{org: "a"}, "deep.one.com", 0}, // of the same registered domain
-		{wish{org: "a"}, "two.com", 3},
-		{wish{org: "a", renewal: true}, "one.com", 20},
-		{wish{org: "evil", own: true}, "apps.example.com", 2},
-		{wish{org: "good", own: true}, "apps.example.com", 2},
+		{orderRequest{org: "a"}, "one.com", 3},
+		{orderRequest{org: "a"}, "deep.one.com", 0}, // of the same registered domain
+		{orderRequest{org: "a"}, "two.com", 3},
+		{orderRequest{org: "a", renewal: true}, "one.com", 20},
+		{orderRequest{org: "evil", own: true}, "apps.example.com", 2},
+		{orderRequest{org: "good", own: true}, "apps.example.com", 2},
 	} {
-		if got := issue(step.w, step.domain); got != step.want {
+		if got := issue(step.req, step.domain); got != step.want {
 			t.Errorf("step %d: %d certificates for %s, want %d", i, got, step.domain, step.want)
 		}
 	}
-	held := b.take(wish{name: "more.one.com", org: "a"}, now)
+	held := b.take(orderRequest{name: "more.one.com", org: "a"}, now)
 	if held == nil || held.until.Before(now.Add(9*time.Hour)) || held.until.After(now.Add(11*time.Hour)) || b.held("more.one.com", now) != held {
 		t.Fatalf("the next one waits: %+v", held)
 	}
-	if held = b.take(wish{name: "more.one.com", org: "a"}, held.until); held != nil {
+	if held = b.take(orderRequest{name: "more.one.com", org: "a"}, held.until); held != nil {
 		t.Errorf("after the wait it waits again: %+v", held)
 	}
 }
@@ -61,7 +61,7 @@ func TestBucketsAreForgotten(t *testing.T) {
 	b := newBudget(DefaultLimits())
 	for i := range 10 * fewBuckets {
 		now = now.Add(time.Hour)
-		if held := b.take(wish{name: hangar.Hostname(fmt.Sprintf("www.n%d.com", i)), org: "a"}, now); held != nil {
+		if held := b.take(orderRequest{name: hangar.Hostname(fmt.Sprintf("www.n%d.com", i)), org: "a"}, now); held != nil {
 			t.Fatalf("order %d waits: %+v", i, held)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// pruneEvery is how often what is shared about names that no App has any more is looked for.
+// pruneEvery is the time between two runs of pruneShared.
 const pruneEvery = 12 * time.Hour
 
 // shared is what this edge shares with the others about one ACME server. The keys, below the name of the
@@ -37,7 +37,7 @@ type shared struct {
 	known map[hangar.Hostname]sharedState
 }
 
-// sharedState is what is shared about a name.
+// sharedState is what this edge knows of the shared values of a name.
 type sharedState struct {
 	sum      [sha256.Size]byte // of the certificate; zero: there is none
 	notAfter time.Time         // of the certificate
@@ -51,7 +51,7 @@ type sharedCertificate struct {
 	Order sharedOrder `json:"order"`
 }
 
-// sharedOrder is an order as all edges count it.
+// sharedOrder is an order with what every edge needs to count it.
 type sharedOrder struct {
 	Host    hangar.HostID `json:"host"`
 	Counted bool          `json:"counted,omitempty"`
@@ -60,17 +60,17 @@ type sharedOrder struct {
 	Renewal bool          `json:"renewal,omitempty"`
 }
 
-func (o sharedOrder) wish(name hangar.Hostname) wish {
-	return wish{name: name, org: o.Org, own: o.Own, renewal: o.Renewal}
+func (o sharedOrder) request(name hangar.Hostname) orderRequest {
+	return orderRequest{name: name, org: o.Org, own: o.Own, renewal: o.Renewal}
 }
 
-// note is what the holder of the lock of a name tells the other edges.
+// note is what the holder of a name's lock publishes to the other edges.
 type note struct {
 	Order     sharedOrder `json:"order"`
 	Challenge challenge   `json:"challenge,omitzero"`
 }
 
-// challenge is what the ACME server is to find.
+// challenge is the answer that the ACME server expects.
 type challenge struct {
 	Token         string `json:"token,omitempty"`
 	Authorization string `json:"key_authorization,omitempty"`
@@ -86,14 +86,14 @@ func newShared(store hangar.CertificateStore, root string, host hangar.HostID) *
 	return &shared{store: store, root: root, host: host, known: map[hangar.Hostname]sharedState{}}
 }
 
-// used reports whether there may be other edges.
+// used reports whether values are shared with other edges.
 func (s *shared) used() bool { return s != nil && s.store != nil }
 
 func (s *shared) key(kind string, name hangar.Hostname) string {
 	return path.Join(s.root, kind, string(name))
 }
 
-// named returns of which kind a key is, and the name in it.
+// named returns the kind of a key, and the name in it.
 func (s *shared) named(key string) (kind string, name hangar.Hostname) {
 	rest, ours := strings.CutPrefix(key, s.root+"/")
 	if !ours {
@@ -107,7 +107,7 @@ func (s *shared) lock(ctx context.Context, name hangar.Hostname) (hangar.Certifi
 	return s.store.LockShared(ctx, s.key(ordersKind, name))
 }
 
-// has returns the digest of the shared certificate of a name as far as this edge knows.
+// has returns the digest of the shared certificate of a name, as this edge knows it.
 func (s *shared) has(name hangar.Hostname) [sha256.Size]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *shared) note(ctx context.Context, name hangar.Hostname) (n note, err er
 	return n, err
 }
 
-// load reads a value into v, and reports whether there is one.
+// load reads a value into v; false: there is none.
 func (s *shared) load(ctx context.Context, key string, v any) (bool, error) {
 	b, err := s.store.LoadShared(ctx, key)
 	if hangar.CodeOf(err) == hangar.CodeNotFound {
@@ -154,14 +154,14 @@ func (s *shared) give(lock hangar.CertificateLock, key string, v any) error {
 	return lock.StoreShared(lock.Context(), key, b)
 }
 
-// order is an order of this edge as all edges count it.
-func (s *shared) order(w wish, counted bool) sharedOrder {
-	return sharedOrder{Host: s.host, Counted: counted, Org: w.org, Own: w.own, Renewal: w.renewal}
+// order returns an order of this edge for the other edges to count.
+func (s *shared) order(req orderRequest, counted bool) sharedOrder {
+	return sharedOrder{Host: s.host, Counted: counted, Org: req.org, Own: req.own, Renewal: req.renewal}
 }
 
-// place tells the other edges that an order is placed.
-func (s *shared) place(lock hangar.CertificateLock, w wish, counted bool) (note, error) {
-	n := note{Order: s.order(w, counted)}
+// place publishes that this edge places an order.
+func (s *shared) place(lock hangar.CertificateLock, req orderRequest, counted bool) (note, error) {
+	n := note{Order: s.order(req, counted)}
 	return n, n.write(lock)
 }
 
@@ -177,16 +177,16 @@ func (s *shared) giveAttempt(lock hangar.CertificateLock, name hangar.Hostname, 
 	return s.give(lock, s.key(attemptsKind, name), a)
 }
 
-// placedKey is the key of a context that holds the *placedOrder which is under way.
+// placedKey is the key of a context that holds the current *placedOrder.
 type placedKey struct{}
 
-// placedOrder is an order of which other edges know.
+// placedOrder is an order in flight that is published to the other edges.
 type placedOrder struct {
 	lock hangar.CertificateLock
 	note note
 }
 
-// show lets other edges answer the ACME server, too: it may validate at any of them.
+// show publishes a challenge, because the ACME server may validate at any edge.
 func show(ctx context.Context, ch acme.Challenge) error {
 	placed, ok := ctx.Value(placedKey{}).(*placedOrder)
 	if !ok {
@@ -197,68 +197,68 @@ func show(ctx context.Context, ch acme.Challenge) error {
 	return shown.write(placed.lock)
 }
 
-// share has a certificate ordered unless another edge has done so, or is about to.
-func (c *Certs) share(ctx context.Context, w wish, current *entry) time.Time {
-	if !c.platform(w.name) { // names that have to wait ask the state nothing
-		if held := c.budget.room(w, time.Now()); held != nil {
+// share orders a certificate unless another edge has done so or is doing it.
+func (c *Certs) share(ctx context.Context, req orderRequest, current *entry) time.Time {
+	if !c.platform(req.name) { // names that have to wait do not load the state
+		if held := c.budget.room(req, time.Now()); held != nil {
 			return held.until
 		}
 	}
-	at, done, err := c.catchUp(ctx, w)
+	at, done, err := c.catchUp(ctx, req)
 	if err != nil {
-		return c.again(ctx, w.name, err)
+		return c.again(ctx, req.name, err)
 	}
 	if done {
 		return at
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*orderTimeout) // one of another edge, and this one
+	ctx, cancel := context.WithTimeout(ctx, 2*orderTimeout) // an order of another edge, and this one
 	defer cancel()
-	lock, err := c.shared.lock(ctx, w.name)
+	lock, err := c.shared.lock(ctx, req.name)
 	if err != nil {
-		return c.again(ctx, w.name, err)
+		return c.again(ctx, req.name, err)
 	}
 	defer lock.Release()
-	if at, done, err = c.catchUp(lock.Context(), w); err != nil {
-		return c.again(ctx, w.name, err)
+	if at, done, err = c.catchUp(lock.Context(), req); err != nil {
+		return c.again(ctx, req.name, err)
 	}
 	if done {
 		return at
 	}
-	return c.order(lock.Context(), lock, w, current)
+	return c.order(lock.Context(), lock, req, current)
 }
 
-// catchUp takes over what another edge has had issued, or an attempt of it that this edge does not know.
-func (c *Certs) catchUp(ctx context.Context, w wish) (at time.Time, done bool, err error) {
+// catchUp adopts a certificate that another edge has ordered, or its failed attempt.
+func (c *Certs) catchUp(ctx context.Context, req orderRequest) (at time.Time, done bool, err error) {
 	var issued sharedCertificate
-	there, err := c.shared.load(ctx, c.shared.key(issuedKind, w.name), &issued)
+	there, err := c.shared.load(ctx, c.shared.key(issuedKind, req.name), &issued)
 	if err != nil {
 		return at, false, err
 	}
 	if there {
-		e, err := c.adopt(ctx, w.name, &issued)
+		e, err := c.adopt(ctx, req.name, &issued)
 		if err != nil {
 			return at, false, err
 		}
 		if c.fresh(e, time.Now()) {
-			c.forget(w.name)
+			c.forget(req.name)
 			return e.renewAt(c.options.RenewalRatio), true, nil
 		}
 	}
 	var failed attempt
-	there, err = c.shared.load(ctx, c.shared.key(attemptsKind, w.name), &failed)
-	if err != nil || !there || !c.learn(w, &failed) {
+	there, err = c.shared.load(ctx, c.shared.key(attemptsKind, req.name), &failed)
+	if err != nil || !there || !c.learn(req, &failed) {
 		return at, false, err
 	}
 	return failed.Next, true, nil
 }
 
-// learn takes over an attempt of another edge, and reports whether it was news.
-func (c *Certs) learn(w wish, failed *attempt) bool {
-	if last := c.attempts.get(w.name); failed.Org != w.org || last != nil && !failed.At.After(last.At) || !failed.Next.After(time.Now()) {
+// learn adopts a failed attempt of another edge; false: it is not newer, or no longer matters.
+func (c *Certs) learn(req orderRequest, failed *attempt) bool {
+	if last := c.attempts.get(req.name); failed.Org != req.org || last != nil && !failed.At.After(last.At) || !failed.Next.After(time.Now()) {
 		return false
 	}
-	if err := c.attempts.put(w.name, failed); err != nil {
-		c.log.Error("attempt is not on the disk", keyName, string(w.name), keyError, err)
+	if err := c.attempts.put(req.name, failed); err != nil {
+		c.log.Error("attempt is not on the disk", keyName, string(req.name), keyError, err)
 	}
 	return true
 }
@@ -266,8 +266,8 @@ func (c *Certs) learn(w wish, failed *attempt) bool {
 // adoptTimeout bounds the writing of the files of a certificate.
 const adoptTimeout = time.Minute
 
-// adopt puts a shared certificate on the disk and lets handshakes meet it, unless this edge has one that is
-// valid for longer. It returns the one that is served then.
+// adopt installs a shared certificate on the disk and for handshakes, unless this edge has one that is valid for
+// longer. It returns the certificate that is served afterwards.
 func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedCertificate) (*entry, error) {
 	chain, private := []byte(issued.Chain), []byte(issued.Key)
 	sum := sumOf(chain, private)
@@ -304,59 +304,60 @@ func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedC
 	return e, nil
 }
 
-// giveIssued shares a certificate that is on the disk.
-func (c *Certs) giveIssued(lock hangar.CertificateLock, w wish, e *entry) error {
-	chain, private, err := c.readFiles(w.name)
+// giveIssued publishes a certificate that is on the disk.
+func (c *Certs) giveIssued(lock hangar.CertificateLock, req orderRequest, e *entry) error {
+	chain, private, err := c.readFiles(req.name)
 	if err != nil {
 		return err
 	}
-	err = c.shared.give(lock, c.shared.key(issuedKind, w.name), sharedCertificate{
+	err = c.shared.give(lock, c.shared.key(issuedKind, req.name), sharedCertificate{
 		Chain: string(chain), Key: string(private),
-		Order: c.shared.order(w, !c.platform(w.name)),
+		Order: c.shared.order(req, !c.platform(req.name)),
 	})
 	if err != nil {
 		return err
 	}
 	failed := false
-	c.shared.change(w.name, func(s *sharedState) {
+	c.shared.change(req.name, func(s *sharedState) {
 		s.sum, s.notAfter, failed = e.sum, e.notAfter, !s.failed.IsZero()
 	})
 	if failed {
-		return lock.StoreShared(lock.Context(), c.shared.key(attemptsKind, w.name), nil)
+		return lock.StoreShared(lock.Context(), c.shared.key(attemptsKind, req.name), nil)
 	}
 	return nil
 }
 
-// publish shares a certificate that this edge had before it shared any, or while the state was away.
-func (c *Certs) publish(ctx context.Context, w wish, current *entry) time.Time {
-	at := c.install(w.name, current)
-	lock, err := c.shared.lock(ctx, w.name)
+// publish shares a certificate that was issued before this edge shared any, or while the state
+// could not be reached.
+func (c *Certs) publish(ctx context.Context, req orderRequest, current *entry) time.Time {
+	at := c.install(req.name, current)
+	lock, err := c.shared.lock(ctx, req.name)
 	if err != nil {
-		return c.again(ctx, w.name, err)
+		return c.again(ctx, req.name, err)
 	}
 	defer lock.Release()
 	var issued sharedCertificate
-	there, err := c.shared.load(lock.Context(), c.shared.key(issuedKind, w.name), &issued)
+	there, err := c.shared.load(lock.Context(), c.shared.key(issuedKind, req.name), &issued)
 	if err != nil {
-		return c.again(ctx, w.name, err)
+		return c.again(ctx, req.name, err)
 	}
 	if there {
-		if e, err := c.adopt(lock.Context(), w.name, &issued); err == nil && e != current {
+		if e, err := c.adopt(lock.Context(), req.name, &issued); err == nil && e != current {
 			return e.renewAt(c.options.RenewalRatio)
-		} else if err == nil && c.shared.has(w.name) == current.sum {
+		} else if err == nil && c.shared.has(req.name) == current.sum {
 			return at
 		}
 	}
-	if err := c.giveIssued(lock, w, current); err != nil {
-		return c.again(ctx, w.name, err)
+	if err := c.giveIssued(lock, req, current); err != nil {
+		return c.again(ctx, req.name, err)
 	}
 	return at
 }
 
-// followShared takes over what other edges have done until ctx ends.
+// followShared applies the shared values of other edges until ctx ends.
 func (c *Certs) followShared(ctx context.Context) {
 	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
-		before := true // values of this time are no news
+		before := true // the existing values come first; they are not fresh
 		for batch, err := range c.shared.store.WatchShared(ctx) {
 			if err != nil {
 				c.log.WarnContext(ctx, "what other edges do cannot be followed", keyError, err)
@@ -374,16 +375,16 @@ func (c *Certs) followShared(ctx context.Context) {
 	}
 }
 
-// publishAll has certificates shared that are not.
+// publishAll schedules the names whose certificate is not shared yet.
 func (c *Certs) publishAll() {
 	for name, e := range c.table.Load().issued {
 		if c.shared.has(name) != e.sum {
-			c.orders.set(name, time.Now())
+			c.jobs.set(name, time.Now())
 		}
 	}
 }
 
-// orderable reports whether this edge may have a certificate of a name issued.
+// orderable reports whether this edge may order a certificate for a name.
 func (c *Certs) orderable(name hangar.Hostname) bool {
 	if _, wanted := c.table.Load().wanted[name]; wanted {
 		return true
@@ -392,7 +393,7 @@ func (c *Certs) orderable(name hangar.Hostname) bool {
 	return known && c.demandable(name)
 }
 
-// applyShared takes over one value. fresh says that it was written just now.
+// applyShared applies one shared value. fresh says that it was written just now.
 func (c *Certs) applyShared(ctx context.Context, v hangar.SharedValue, fresh bool) {
 	kind, name := c.shared.named(v.Key)
 	var err error
@@ -409,7 +410,7 @@ func (c *Certs) applyShared(ctx context.Context, v hangar.SharedValue, fresh boo
 	}
 }
 
-// applyNote counts an order of another edge once: the note is written again with each challenge.
+// applyNote counts an order of another edge, once: the note is written again with each challenge.
 func (c *Certs) applyNote(name hangar.Hostname, value json.RawMessage) error {
 	var n note
 	if value == nil {
@@ -419,7 +420,7 @@ func (c *Certs) applyNote(name hangar.Hostname, value json.RawMessage) error {
 		return err
 	}
 	if n.Order.Counted && n.Order.Host != c.options.Host && n.Challenge == (challenge{}) {
-		c.budget.placed(n.Order.wish(name), time.Now())
+		c.budget.placed(n.Order.request(name), time.Now())
 	}
 	return nil
 }
@@ -434,9 +435,9 @@ func (c *Certs) applyIssued(ctx context.Context, name hangar.Hostname, value jso
 		return err
 	}
 	if fresh && issued.Order.Counted && issued.Order.Host != c.options.Host {
-		c.budget.issued(issued.Order.wish(name), time.Now())
+		c.budget.issued(issued.Order.request(name), time.Now())
 	}
-	if !c.orderable(name) { // it is read again when the name is wanted
+	if !c.orderable(name) { // catchUp reads it when the name is wanted
 		e, err := newEntry([]byte(issued.Chain), []byte(issued.Key))
 		if err == nil {
 			c.shared.change(name, func(s *sharedState) { s.sum, s.notAfter = e.sum, e.notAfter })
@@ -450,7 +451,7 @@ func (c *Certs) applyIssued(ctx context.Context, name hangar.Hostname, value jso
 	if c.fresh(e, time.Now()) {
 		c.forget(name)
 	}
-	c.orders.set(name, c.dueAt(c.table.Load(), name, time.Now()))
+	c.jobs.set(name, c.dueAt(c.table.Load(), name, time.Now()))
 	return nil
 }
 
@@ -468,8 +469,8 @@ func (c *Certs) applyAttempt(name hangar.Hostname, value json.RawMessage) error 
 	if !wanted {
 		org, _ = c.options.Owner(name)
 	}
-	if c.orderable(name) && c.learn(wish{name: name, org: org}, &failed) {
-		c.orders.set(name, failed.Next)
+	if c.orderable(name) && c.learn(orderRequest{name: name, org: org}, &failed) {
+		c.jobs.set(name, failed.Next)
 	}
 	return nil
 }

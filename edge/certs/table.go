@@ -38,13 +38,13 @@ func sumOf(chain, key []byte) [sha256.Size]byte {
 
 func (e *entry) valid(now time.Time) bool { return now.Before(e.notAfter) }
 
-// renewAt is when so much of the certificate's life is left.
+// renewAt returns when the part ratio of the certificate's life is left.
 func (e *entry) renewAt(ratio float64) time.Time {
 	life := e.notAfter.Sub(e.notBefore)
 	return e.notAfter.Add(-time.Duration(float64(life) * ratio))
 }
 
-// view is the certificate as the owner of the name sees it.
+// view returns the certificate as the API shows it.
 func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCertificate {
 	v := hangar.IssuedCertificate{
 		Kind: kind, Status: hangar.CertificateActive, KeyType: "rsa", Issuer: e.pair.Leaf.Issuer.CommonName,
@@ -61,16 +61,16 @@ func (e *entry) view(kind hangar.CertificateKind, now time.Time) hangar.IssuedCe
 
 // table is what handshakes read. It never changes.
 type table struct {
-	custom map[hangar.Hostname]*entry       // that were uploaded, by name or wildcard
-	issued map[hangar.Hostname]*entry       // that an ACME server has issued
-	wanted map[hangar.Hostname]hangar.OrgID // names that need an issued certificate, and their owners; zero for the platform's own
+	custom map[hangar.Hostname]*entry       // uploaded ones, by name or wildcard
+	issued map[hangar.Hostname]*entry       // issued ones
+	wanted map[hangar.Hostname]hangar.OrgID // owners of the names that need an issued certificate; zero for the platform's own
 }
 
 func emptyTable() *table {
 	return &table{custom: map[hangar.Hostname]*entry{}, issued: map[hangar.Hostname]*entry{}, wanted: map[hangar.Hostname]hangar.OrgID{}}
 }
 
-// best returns the first valid certificate, and else the first one.
+// best returns the first valid certificate; without one, expired is the first candidate.
 func best(now time.Time, candidates ...*entry) (found, expired *entry) {
 	for _, e := range candidates {
 		if e == nil {
@@ -86,7 +86,7 @@ func best(now time.Time, candidates ...*entry) (found, expired *entry) {
 	return nil, expired
 }
 
-// withIssued is the table with another certificate of a name, or nil for none.
+// withIssued returns a copy of the table with a certificate of a name, or without if e is nil.
 func (t *table) withIssued(name hangar.Hostname, e *entry) *table {
 	next := *t
 	next.issued = maps.Clone(t.issued)

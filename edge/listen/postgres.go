@@ -44,7 +44,7 @@ var errNotPostgres = errors.New("this is not the PostgreSQL protocol")
 
 // parsePg reads the header of a client's first message: what it wants, and how many bytes
 // of the message are still to come.
-func parsePg(b [pgHeader]byte) (wish pgIntent, rest int, err error) {
+func parsePg(b [pgHeader]byte) (intent pgIntent, rest int, err error) {
 	length, number := binary.BigEndian.Uint32(b[:4]), binary.BigEndian.Uint32(b[4:])
 	switch {
 	case number == pgTLS && length == pgHeader:
@@ -89,11 +89,11 @@ func (l *Listeners) servePostgres(ctx context.Context, a *arrival) error {
 		if _, err := io.ReadFull(a.conn, b[:]); err != nil {
 			return fmt.Errorf("%w: %w", io.EOF, err)
 		}
-		wish, rest, err := parsePg(b)
+		intent, rest, err := parsePg(b)
 		if err != nil {
 			return &hangar.EdgeError{Code: hangar.EdgeTLSHandshake, Message: err.Error()}
 		}
-		switch wish {
+		switch intent {
 		case pgWantsTLS:
 			if _, err := a.conn.Write([]byte{'S'}); err != nil {
 				return err

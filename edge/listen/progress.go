@@ -17,7 +17,7 @@ type Socket struct {
 
 // progress shows others how the sockets follow the Apps.
 type progress struct {
-	poke chan struct{} // has a value when a round is wished for
+	poke chan struct{} // has a value when a round is requested
 
 	mu      sync.Mutex // guards what follows
 	begun   uint64     // rounds

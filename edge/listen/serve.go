@@ -70,7 +70,7 @@ func (l *Listeners) discharge(a *arrival) {
 	}
 }
 
-// hand records, once, that a connection is handed on, or has ended.
+// hand records, once, that a connection was passed on or has ended.
 func (a *arrival) hand(all *arrivals) {
 	if !a.handed {
 		a.handed = true
@@ -78,7 +78,7 @@ func (a *arrival) hand(all *arrivals) {
 	}
 }
 
-// serveHTTP hands a connection on.
+// serveHTTP passes a connection to Options.ServeConn.
 func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e Entry) {
 	e.Taken = func() { a.hand(&l.arrivals) }
 	l.o.ServeConn(ctx, conn, e)
@@ -87,7 +87,7 @@ func (l *Listeners) serveHTTP(ctx context.Context, conn net.Conn, a *arrival, e 
 // tlsRecord is the first byte of every TLS handshake, and of no request.
 const tlsRecord = 0x16
 
-// errMoved says that an address was taken away from its App a moment ago.
+// errMoved says that an address was released by its App a moment ago.
 var errMoved = errors.New("the address is of no app")
 
 // serve serves a connection until it ends.
@@ -179,8 +179,8 @@ func (l *Listeners) serveTLS(ctx context.Context, a *arrival) error {
 	}
 }
 
-// entry is how a connection for HTTP came in. On a shared address one connection may have
-// requests for many Apps, or for another than TLS was established for.
+// entry describes a connection for HTTP. On a shared address one connection may have requests for
+// many Apps, also for others than TLS was established for.
 func (a *arrival) entry() Entry {
 	e := Entry{Flow: a.flow, Private: a.private, Local: a.local, Remote: a.remote, Client: a.client, ServerName: a.name, Port: a.port}
 	if a.dedicated {

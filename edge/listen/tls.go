@@ -34,7 +34,7 @@ func suites() []uint16 {
 	}
 }
 
-// handshakeKey is under which the context of a handshake has its *arrival.
+// handshakeKey is the context key of a handshake's *arrival.
 type handshakeKey struct{}
 
 // handshake terminates TLS. The App and the endpoint of the connection are known afterwards, even
@@ -72,7 +72,7 @@ func (l *Listeners) countHandshake(a *arrival, conn *tls.Conn, err error, took t
 	}
 }
 
-// configuredName is the hostname of an App that a name falls under: itself, or a wildcard;
+// configuredName returns the App's hostname that matches a name: the name itself, or a wildcard;
 // empty: none.
 func configuredName(route *hangar.AppRoute, name, domain hangar.Hostname) hangar.Hostname {
 	if name == route.App.Hostname(domain) || slices.Contains(route.Hostnames, name) {
@@ -86,12 +86,12 @@ func configuredName(route *hangar.AppRoute, name, domain hangar.Hostname) hangar
 	return ""
 }
 
-// isSilent reports whether a client just went away, as port scanners do.
+// isSilent reports whether the client has disconnected, as port scanners do.
 func isSilent(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// configFor chooses by the first message of a client.
+// configFor returns the TLS configuration for the first message of a client.
 func (l *Listeners) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	a, ok := hello.Context().Value(handshakeKey{}).(*arrival)
 	if !ok {
@@ -175,7 +175,7 @@ func (l *Listeners) choosePlatform(a *arrival) (*tls.Config, *hangar.EdgeError) 
 // portHTTPS is the public port of names of the platform, whatever the port of HTTPS is here.
 const portHTTPS = 443
 
-// challenge is for an ACME server that checks whether a name is served here.
+// challenge returns the configuration for an ACME server that validates a name.
 func (l *Listeners) challenge() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{protoACME}, SessionTicketsDisabled: true,
@@ -222,7 +222,7 @@ func newConfigKey(e *balance.Endpoint) configKey {
 	return k
 }
 
-// owner is what a TLS session is never shared beyond.
+// owner names the owner of TLS sessions. No session is resumed for another owner.
 func (k *configKey) owner() string {
 	switch {
 	case k.nameless:
@@ -245,8 +245,8 @@ func (l *Listeners) newConfig(k configKey) *tls.Config {
 	return config
 }
 
-// certificate finds the certificate for a client; without a server name, that for the name of the
-// App.
+// certificate finds the certificate for a client; without a server name, that of the App's own
+// name.
 func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.Certificate, error) {
 	ctx := hello.Context()
 	if hello.ServerName == "" && !k.nameless {
@@ -274,7 +274,7 @@ func (l *Listeners) certificate(hello *tls.ClientHelloInfo, k configKey) (*tls.C
 // maxConfigs is how many configurations are kept.
 const maxConfigs = 10_000
 
-// configs are those that were made, so that one is not made for every connection.
+// configs caches configurations.
 type configs struct {
 	mu   sync.RWMutex
 	made map[configKey]*tls.Config
@@ -298,7 +298,7 @@ func (c *configs) get(k configKey, build func(configKey) *tls.Config) *tls.Confi
 	return c.made[k]
 }
 
-// clear forgets all, because keys have changed.
+// clear empties the cache, because session keys have changed.
 func (c *configs) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -251,28 +251,35 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stallTimer = time.AfterFunc(a.stallTimeout, func() { cancel(errTimeout) })
 		a.stop = func() { a.stallTimer.Stop(); cancel(nil) }
 	}
-	var wrote, read atomic.Bool
-	var interim struct { // the connection calls it while its answer is pending, and a moment longer
-		sync.Mutex
-		over bool
-	}
-	out, ok := x.outgoing(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaders:         func() { wrote.Store(true) },
-		GotFirstResponseByte: func() { read.Store(true) },
-		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
-			interim.Lock()
-			defer interim.Unlock()
-			if !interim.over {
-				x.informational(code, http.Header(h))
-			}
-			return nil
-		},
-	}))
+	trace := &streamTrace{informational: x.informational}
+	out, ok := x.outgoing(httptrace.WithClientTrace(ctx, trace.client()))
 	if !ok {
 		m.Release()
 		a.stop()
 		return nil, &failure{err: bodyLost(x.body), final: true}
 	}
+	forHTTP2(out)
+	used := m.used.Load()
+	res, err := m.RoundTrip(out)
+	trace.end()
+	switch {
+	case err != nil:
+		f := x.failureHTTP2(ctx, m, used, trace, err)
+		a.stop()
+		return nil, f
+	case res.StatusCode < 200 || res.StatusCode > 999:
+		_ = res.Body.Close()
+		a.stop()
+		return nil, &failure{final: true, answers: true, err: &hangar.EdgeError{
+			Code: hangar.EdgeIncomplete, Status: http.StatusBadGateway, Message: "the machine's answer has no status of HTTP",
+		}}
+	}
+	a.Response = res
+	return a, nil
+}
+
+// forHTTP2 completes a request for a connection of the HTTP library.
+func forHTTP2(out *http.Request) {
 	out.Header = out.Header.Clone() // the connection still reads them after an abandoned attempt
 	if out.Header["User-Agent"] == nil {
 		out.Header["User-Agent"] = []string{""} // otherwise the library sets its own
@@ -282,36 +289,55 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		out.URL.Host = "machine"
 	}
 	out.RequestURI = ""
-	used := m.used.Load()
-	res, err := m.RoundTrip(out)
-	interim.Lock()
-	interim.over = true
-	interim.Unlock()
-	if err == nil && (res.StatusCode < 200 || res.StatusCode > 999) {
-		_ = res.Body.Close()
-		a.stop()
-		return nil, &failure{final: true, answers: true, err: &hangar.EdgeError{
-			Code: hangar.EdgeIncomplete, Status: http.StatusBadGateway, Message: "the machine's answer has no status of HTTP",
-		}}
+}
+
+// streamTrace records how far a round trip over HTTP/2 came, and forwards interim answers.
+type streamTrace struct {
+	informational func(code int, h http.Header)
+
+	wrote, read atomic.Bool // the headers, the first byte of the answer
+
+	mu   sync.Mutex // guards over, and held by informational
+	over bool
+}
+
+// client returns the hooks for a round trip. The connection may call them for a moment after it.
+func (t *streamTrace) client() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		WroteHeaders:         func() { t.wrote.Store(true) },
+		GotFirstResponseByte: func() { t.read.Store(true) },
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if !t.over {
+				t.informational(code, http.Header(h))
+			}
+			return nil
+		},
 	}
-	if err == nil {
-		a.Response = res
-		return a, nil
-	}
+}
+
+// end returns once no interim answer is being forwarded, and none will be.
+func (t *streamTrace) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+}
+
+// failureHTTP2 converts the error of a round trip. used says that the connection had served another request before.
+func (x *exchange) failureHTTP2(ctx context.Context, m *multiplexed, used bool, trace *streamTrace, err error) *failure {
 	if e := x.bodyFailure(); e != nil {
-		a.stop()
-		return nil, &failure{err: e, final: true}
+		return &failure{err: e, final: true}
 	}
 	// A cancelled round trip does not wait for the writer of the request.
-	unsent := ctx.Err() == nil && !wrote.Load()
-	f := &failure{err: exchangeError(ctx, err), unsent: unsent || refusedStream(err), answers: read.Load()}
-	a.stop()
+	unsent := ctx.Err() == nil && !trace.wrote.Load()
+	f := &failure{err: exchangeError(ctx, err), unsent: unsent || refusedStream(err), answers: trace.read.Load()}
 	f.stale = used && !f.answers && (f.unsent || m.Err() != nil)
 	if !used && !f.answers && f.err.Code == hangar.EdgeIncomplete && f.err.Status == http.StatusBadGateway {
 		f.final = true
 		f.err.Code, f.err.Message = hangar.EdgeHandshake, "the machine does not speak HTTP/2 with prior knowledge (h2_backend)"
 	}
-	return nil, f
+	return f
 }
 
 // refusedStream reports whether the Machine has reported that it did not process a request.

@@ -18,7 +18,7 @@ import (
 // bufferSize is how much of an answer is forwarded at once.
 const bufferSize = 32 << 10
 
-// large is the size from which the kernel moves a body, where it can.
+// large is the size from which the kernel copies a body, where it can.
 const large = 256 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
@@ -64,7 +64,7 @@ func (x *exchange) pass(a *answer) {
 		slices.Sort(names)
 		h["Trailer"] = names
 		if x.sent.ProtoMajor == 1 {
-			delete(h, "Content-Length") // otherwise there is no room for them
+			delete(h, "Content-Length") // trailers need a chunked body
 		}
 	}
 	x.answered(a.StatusCode)

@@ -113,8 +113,8 @@ func (x *exchange) try(ctx context.Context, permit *balance.Permit) (*answer, *f
 	}
 }
 
-// enter enters the Machine of a permit, if that was deferred: over the connection that the request
-// will use, if there is one and it allows that.
+// enter enters the Machine of a permit, unless Acquire did. It enters over the connection u that
+// the request will use, if that allows it.
 func (x *exchange) enter(permit *balance.Permit, u *upstream) error {
 	if u == nil {
 		return permit.Enter(nil)
@@ -126,14 +126,14 @@ func (x *exchange) enter(permit *balance.Permit, u *upstream) error {
 	return err
 }
 
-// mayDefer reports whether the request may be sent before the host has let it in: if a host that
-// does not answer can be passed over for another.
+// mayDefer reports whether the request may be sent together with the question whether the host lets
+// it in. That requires that it can be sent again to another host if this one does not answer.
 func (x *exchange) mayDefer() bool {
 	return x.body == nil && x.upgrade == "" && !x.http2() && idempotent(x.r)
 }
 
-// dial connects to the Machine, and sends the client's address if the service wants that. The code
-// that closes the connection counts that.
+// dial connects to the Machine, and sends the client's address if the service wants that. The
+// disconnect is counted where the connection is closed.
 func (x *exchange) dial(ctx context.Context, permit *balance.Permit) (net.Conn, error) {
 	x.p.stats.dials.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, x.p.limits.DialTimeout)
@@ -237,7 +237,7 @@ func idempotent(r *http.Request) bool {
 	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
 }
 
-// outgoing is the request as the Machine gets it; false: its body is no longer at hand.
+// outgoing returns the request for the Machine; false: its body is no longer available.
 func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
 	out := x.r
 	if out.Context() != ctx || x.body != nil {
@@ -253,7 +253,7 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, bool) {
 
 func noop() {}
 
-// bodyFailure is the client's error in its body, or nil.
+// bodyFailure returns the client's error while its body was read, or nil.
 func (x *exchange) bodyFailure() *hangar.EdgeError {
 	if x.body == nil {
 		return nil

@@ -2,17 +2,15 @@
 //
 // A Machine is watched from its start to its stop. Each of its checks runs at its interval; right
 // after a boot, once the grace period is over, it runs much more often until it passes or two
-// intervals have gone by, so that a healthy Machine is known to be so early. One run decides: a
-// failure is critical, a success passes. A slow run does not delay the next one of another check,
-// and a check never runs twice at once. Nothing here acts on a Machine.
+// intervals have passed, so that a healthy Machine is found early. One run decides: a failure is
+// critical, a success passes. A slow run does not delay the next one of another check, and a check
+// never runs twice at once. Nothing here acts on a Machine.
 //
-// One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long
-// as it takes. How many runs there are at once is bounded, and how many of one
-// Machine, so that a Machine that does not answer cannot hold up the others.
-// Methods may be called from any goroutine.
+// One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long as it takes.
+// Concurrent runs are bounded, in total and for each Machine, so that a Machine that does not
+// answer cannot delay the others. Methods may be called from any goroutine.
 //
-// The package keeps nothing on disk; the observer of changes records what must outlive the
-// daemon.
+// The package stores nothing; the observer of changes records what must outlive the daemon.
 package check
 
 import (
@@ -53,7 +51,7 @@ type Change struct {
 	Check  hangar.NamedCheck
 	Before hangar.CheckStatus
 	After  hangar.MachineCheck
-	Tell   bool // it is worth logging: not just the first failure of a Machine that boots
+	Tell   bool // it is worth a log line: not the first failure of a booting Machine
 }
 
 // Options of a Checker. AtOnce and PerMachine may be zero for the defaults.
@@ -72,8 +70,8 @@ type Target struct {
 	Machine hangar.MachineID
 	Addr    netip.Addr // by which requests name the Machine
 	Checks  []hangar.NamedCheck
-	// Booted is when the Machine booted: grace periods are counted from then. Zero
-	// for one that has no need of them, as after a resume.
+	// Booted is when the Machine booted: grace periods are counted from then. Zero: no grace
+	// periods, as after a resume.
 	Booted time.Time
 	// Known has the results of an earlier daemon, in the order of Checks; nil if nothing is known.
 	Known []hangar.MachineCheck
@@ -111,7 +109,7 @@ type probe struct {
 	due     time.Time
 	eager   time.Duration      // the next pause after a boot; 0: it goes at its interval
 	patient time.Time          // when it stops being eager
-	calm    bool               // it has been eager no longer once
+	calm    bool               // its eager phase has ended
 	place   pqueue.Place       // in the queue
 	cancel  context.CancelFunc // of the run under way; nil: there is none
 }
@@ -137,7 +135,8 @@ func (c *Checker) Watch(t Target) {
 	for i, spec := range t.Checks {
 		p := &probe{machine: m, spec: spec, due: now, eager: minEager}
 		if len(t.Known) == len(t.Checks) && t.Known[i].Name == spec.Name {
-			// It is an old check. Not all old checks may run at once when a daemon starts.
+			// The check is known from an earlier daemon. Such checks are spread, so that they do
+			// not all run when a daemon starts.
 			p.result = t.Known[i]
 			if p.result.Status == hangar.CheckPassing {
 				p.eager, p.calm = 0, true

@@ -1,20 +1,19 @@
 // Package gate counts the visits to the Machines of a host, and finds idle Machines.
 //
-// Every Machine has a Gate, through which requests and connections enter and leave. The counts
-// are exact, and the hard limits of services are never exceeded, however many enter at once. One
-// step both finds a Machine empty and closes its gate: a visit that was let in is never in a
-// Machine that is being stopped for being idle, and a later one is refused at once and goes
-// elsewhere.
+// Every Machine has a Gate, through which requests and connections enter and leave. The counts are
+// exact, and the hard limits of services are never exceeded, however many enter at once. One atomic
+// step both finds a Machine empty and closes its gate: no Machine is stopped for being idle with a
+// visit inside, and a later visit is refused at once and goes to another Machine.
 //
-// A Machine is idle while it has no visits and has not said that it is busy. Gates.Run has
-// Machines stopped that have been idle for as long as their services say. Of several Machines
-// that serve the same ports of an App in the same region it also has one stopped that the others
-// can do without: the gate of that one closes, its visits end, and if they do not within a while
-// it opens again. A Machine that must run in the primary region is never stopped.
+// A Machine is idle while it has no visits and has not said that it is busy. Gates.Run stops
+// Machines that have been idle for as long as their services say. Of several Machines that serve
+// the same ports of an App in the same region, it also stops a surplus one: it closes the gate, and
+// opens it again if the visits do not end within a while. A Machine that must run in the primary
+// region is never stopped.
 //
-// Entering and leaving take no lock and do not wait. The goroutine of Gates.Run decides all
-// else, when a timer fires or a visit has ended: nothing is polled in between. Nothing is
-// durable: idle time restarts with the process.
+// Entering and leaving take no lock and do not wait. The goroutine of Gates.Run decides everything
+// else, when a timer fires or a visit has ended, without polling. Nothing is durable: idle time
+// restarts with the process.
 //
 // The package does not start or stop anything by itself, and does not pick Machines.
 package gate
@@ -27,12 +26,12 @@ import (
 
 // The word of a Gate counts the visits, with these bits.
 const (
-	shut     = 1 << 62 // the Machine is not one that serves
-	draining = 1 << 61 // it is about to be stopped for being idle
+	shut     = 1 << 62 // the Machine does not serve
+	draining = 1 << 61 // the Machine is about to be stopped for being idle
 	inside   = draining - 1
 )
 
-// The errors of Enter. They are made once: refusals have to be quick.
+// The errors of Enter. They are made once, because refusals have to be quick.
 //
 //nolint:gochecknoglobals // see above; they never change
 var (
@@ -48,7 +47,7 @@ type Gate struct {
 
 	word  atomic.Int64
 	since atomic.Int64           // when the last one left, if the Machine is empty
-	armed atomic.Bool            // its timer is set
+	armed atomic.Bool            // the timer is set
 	doors atomic.Pointer[[]door] // replaced as a whole
 
 	// The fields below are guarded by gates.mu.
@@ -57,7 +56,7 @@ type Gate struct {
 	terms   Terms
 	group   *group
 	drain   *drain        // under way
-	changed chan struct{} // closed when the gate has been opened, or will not drain any more; may be nil
+	changed chan struct{} // closed when the gate has opened, or no longer drains; nil: no waiters
 }
 
 // door is a service of a Machine.
@@ -129,17 +128,17 @@ func (c *count) enter() bool {
 		}
 		if c.in.CompareAndSwap(in, in+1) {
 			if in >= c.peak.Load() {
-				c.peak.Store(in + 1) // of two at once one may be lost, which is one of many
+				c.peak.Store(in + 1) // of two concurrent updates one may be lost, which the next one corrects
 			}
 			return true
 		}
 	}
 }
 
-// visit is one request or connection that is in.
+// visit is a request or connection in a Machine.
 type visit struct {
 	gate  *Gate
-	count *count // nil: by no service
+	count *count // nil: for no service
 	gone  atomic.Bool
 }
 

@@ -20,18 +20,18 @@ const (
 
 // Options are the dependencies of Gates.
 type Options struct {
-	// After is for how long Machines have to be idle when their services do not say; 0:
+	// After is how long Machines have to be idle whose services do not say; 0:
 	// hangar.DefaultAutostopAfter.
 	After time.Duration
-	// Drain is how long a surplus Machine may take until its visits have ended; 0: DefaultDrain.
+	// Drain bounds the wait for the visits of a surplus Machine to end; 0: DefaultDrain.
 	Drain time.Duration
 	// Ready reports whether the checks of a Machine let requests in. A Machine whose checks do not
-	// is not stopped for Settling after its start; 0: DefaultSettling.
+	// is not stopped before Settling has passed since its start; 0: DefaultSettling.
 	Ready    func(ref hangar.MachineRef) bool
 	Settling time.Duration
-	// Stop stops or suspends a Machine whose gate has closed, as long as still reports that the
-	// gate is closed for this stop, and returns when that is done or was refused. It is called for
-	// a limited number of Machines at once; 0: DefaultStops and DefaultSuspends.
+	// Stop stops or suspends a Machine whose gate has closed, unless Stopping.Still reports false,
+	// and returns when that is done or was refused. Stops and Suspends bound the concurrent calls;
+	// 0: DefaultStops and DefaultSuspends.
 	Stop     func(ctx context.Context, s Stopping)
 	Stops    int
 	Suspends int
@@ -42,8 +42,8 @@ type Options struct {
 type Stopping struct {
 	Ref     hangar.MachineRef
 	Suspend bool
-	Still   func() bool // the gate is closed for this, and was not opened again since
-	Left    int         // how many of its group run on
+	Still   func() bool // the gate has not been opened again
+	Left    int         // how many of its group keep running
 	Running int         // how many did
 }
 
@@ -54,7 +54,7 @@ type Gates struct {
 	seed   maphash.Seed
 	shards [64]shard
 
-	kick chan struct{} // buffered 1: something is due earlier than was known
+	kick chan struct{} // buffered 1: a timer is due earlier than before
 
 	mu     sync.Mutex // guards what follows
 	timers *pqueue.Queue[*timer]
@@ -123,7 +123,7 @@ func (gs *Gates) Add(ref hangar.MachineRef) *Gate {
 	return g
 }
 
-// Remove forgets a Gate, for good.
+// Remove removes a Gate.
 func (gs *Gates) Remove(g *Gate) {
 	g.Set(Terms{})
 	s := gs.shard(g.ref.ID)
@@ -137,10 +137,9 @@ func (gs *Gates) Remove(g *Gate) {
 // Shut closes a Gate until the next Set, for a Machine that is about to be stopped.
 func (g *Gate) Shut() { g.set(shut, true) }
 
-// Set gives a Gate the terms of its Machine. One that opens is idle from then on, until a visit.
-// One that was closed to stop a Machine which by now is busy, or is not to be stopped, is opened
-// again. Calls for one Gate come one after the other, and none while Options.Stop decides what
-// becomes of the Machine.
+// Set gives a Gate the terms of its Machine. A Gate that opens is idle until its first visit. A
+// draining Gate is opened again if its Machine has become busy or must not be stopped. Calls for
+// one Gate must not overlap, and not happen while Options.Stop commits a stop.
 func (g *Gate) Set(t Terms) {
 	gs := g.gates
 	gs.mu.Lock()
@@ -185,8 +184,8 @@ func (g *Gate) wakeWaiters() {
 }
 
 // Reopen opens a draining gate, because the Machine is needed after all, and reports whether the
-// gate is open. If it is not, the channel closes when that may have changed; it is nil when the
-// Machine does not serve, as Terms say.
+// gate is open. If not, the channel closes when that may have changed; it is nil if Terms say that
+// the Machine does not serve.
 func (g *Gate) Reopen() (bool, <-chan struct{}) {
 	gs := g.gates
 	gs.mu.Lock()
@@ -210,7 +209,7 @@ func (g *Gate) Reopen() (bool, <-chan struct{}) {
 // until release is called.
 func (g *Gate) Hold() (release func(), err error) { return g.Enter(0) }
 
-// Look has Run judge a Machine again, because its checks have changed.
+// Look makes Run check a Machine again, because its health checks have changed.
 func (gs *Gates) Look(ref hangar.MachineRef) {
 	g := gs.Find(ref)
 	if g == nil {
@@ -223,7 +222,8 @@ func (gs *Gates) Look(ref hangar.MachineRef) {
 	}
 }
 
-// due is when the Machine has been idle for long enough without a visit. gs.mu is held.
+// due returns when the Machine will have been idle for long enough, if there is no visit. gs.mu is
+// held.
 func (g *Gate) due() int64 {
 	since := g.since.Load()
 	if !g.terms.Busy.IsZero() {

@@ -13,13 +13,13 @@ type group struct {
 	key     groupKey
 	gates   map[*Gate]struct{} // that are open, or drain
 	running int                // those of them that do not drain
-	spare   map[*Gate]struct{} // idle, but as many have to run
+	spare   map[*Gate]struct{} // idle, but needed for min_machines_running
 	timer   timer
-	window  time.Duration // the longest idle time that one of them has had
-	drains  bool          // one of them is being drained that the others can do without
+	window  time.Duration // the longest idle time of all members so far
+	drains  bool          // a surplus member is being drained
 }
 
-// regroup moves a Gate to the group of its terms; opens says that its Machine has just come to
+// regroup moves a Gate to the group of its terms; opens says that its Machine has just begun to
 // serve. gs.mu is held.
 func (gs *Gates) regroup(g *Gate, opens bool) {
 	var key groupKey
@@ -60,8 +60,8 @@ func (gs *Gates) leave(g *Gate, from *group) {
 	}
 }
 
-// grow counts one more running Machine. Those kept running so far are judged again, and surplus
-// ones are found after a while. gs.mu is held.
+// grow counts one more running Machine. Idle members that were kept running are checked again, and
+// surplus ones are found after the window. gs.mu is held.
 func (gs *Gates) grow(to *group) {
 	to.running++
 	for g := range to.spare {
@@ -80,7 +80,7 @@ func (gs *Gates) grow(to *group) {
 // limits together exceed the highest load of all. gs.mu is held.
 func (gs *Gates) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group, now int64) {
 	if len(x.gates) < 2 {
-		return // grow lets the timer run again
+		return // grow sets the timer again
 	}
 	gs.push(&x.timer, now+int64(x.window))
 	least, lowest, load, over := (*Gate)(nil), 0, 0, 0
@@ -94,7 +94,7 @@ func (gs *Gates) lookAtGroup(ctx context.Context, work *sync.WaitGroup, x *group
 			least, lowest = g, peak
 		}
 	}
-	if lowest == 0 || x.drains || // an empty one has a timer of its own
+	if lowest == 0 || x.drains || // an empty Machine has a timer of its own
 		x.running-(over+1) < 1 || x.running-1 < least.terms.least() || load > x.room(least) {
 		return
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxNap is how long Run sleeps at most.
+// maxNap bounds the sleep of Run.
 const maxNap = time.Hour
 
-// Run has idle Machines stopped until ctx ends, and returns when all stops have ended.
+// Run stops idle Machines until ctx ends, and returns when all stops have ended.
 func (gs *Gates) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -28,7 +28,7 @@ func (gs *Gates) Run(ctx context.Context) {
 	}
 }
 
-// look handles everything that is due, and returns how long until the next is.
+// look handles all timers that are due, and returns the time until the next.
 func (gs *Gates) look(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -83,14 +83,14 @@ func (gs *Gates) arm(g *Gate) {
 	}
 }
 
-// queue is Machines that are to be stopped, of which a limited number are at once.
+// queue holds Machines to be stopped, with a bound on the workers that stop them.
 type queue struct {
 	most    int
 	workers int
 	gates   []*Gate
 }
 
-// enqueue has a Machine stopped as soon as there is a worker. gs.mu is held.
+// enqueue queues a Machine to be stopped. gs.mu is held.
 func (gs *Gates) enqueue(ctx context.Context, work *sync.WaitGroup, g *Gate) {
 	q := &gs.queues[0]
 	if g.terms.Mode() == hangar.AutostopSuspend {
@@ -121,12 +121,12 @@ func (gs *Gates) empty(ctx context.Context, q *queue) {
 	}
 }
 
-// drain is a gate that was closed for its Machine to be stopped.
+// drain is the state of a gate that was closed to stop its Machine.
 type drain struct {
-	empty    chan struct{} // buffered 1: the last one has left
-	over     chan struct{} // closed when the gate has been opened, or the Machine does not serve any more
-	stopping bool          // it cannot be taken back
-	running  int           // of its group, before
+	empty    chan struct{} // buffered 1: the last visit has left
+	over     chan struct{} // closed when the gate has been opened, or the Machine no longer serves
+	stopping bool          // Options.Stop decides; Reopen cannot cancel it
+	running  int           // members of its group before
 }
 
 // closeIdle closes the gate of a Machine that is still idle and may be stopped, or returns
@@ -152,8 +152,7 @@ func (gs *Gates) begin(g *Gate, stopping bool) *drain {
 	return g.drain
 }
 
-// stop has a Machine stopped whose gate is closed and empty. gs.mu is held, and released
-// meanwhile.
+// stop stops a Machine whose gate is closed and empty. gs.mu is held, and released meanwhile.
 func (gs *Gates) stop(ctx context.Context, g *Gate, d *drain) {
 	s := Stopping{
 		Ref: g.ref, Suspend: g.terms.Mode() == hangar.AutostopSuspend, Left: d.running - 1, Running: d.running,

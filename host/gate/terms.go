@@ -9,13 +9,13 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Terms are what a Gate has to know of its Machine.
+// Terms are the facts about a Machine that decide when it is stopped.
 type Terms struct {
 	Open     bool             // it is started and not cordoned
 	Services []hangar.Service // not changed afterwards
 	Region   hangar.Region
 	Primary  hangar.Region // of the App; empty: Region
-	// Kept: it is not stopped for being idle, although its services may say so.
+	// Kept: it is not stopped for being idle, whatever its services say.
 	Kept bool
 	Busy time.Time // until when it has said that it is busy; zero: it has not
 }
@@ -42,7 +42,7 @@ func (t *Terms) Mode() hangar.AutostopMode {
 	return mode
 }
 
-// after is for how long the Machine has to be idle: the longest of its services.
+// after is how long the Machine has to be idle: the longest time of its services.
 func (t *Terms) after(usual time.Duration) time.Duration {
 	var longest time.Duration
 	for i := range t.Services {
@@ -55,7 +55,7 @@ func (t *Terms) after(usual time.Duration) time.Duration {
 	return longest
 }
 
-// least is how many of its group have to run.
+// least is how many Machines of its group have to run.
 func (t *Terms) least() int {
 	if t.Primary != "" && t.Primary != t.Region {
 		return 0
@@ -69,8 +69,8 @@ func (t *Terms) least() int {
 	return least
 }
 
-// groupKey names the Machines that can stand in for one another: of an App, in a region,
-// with the same public ports.
+// groupKey identifies the Machines that can replace one another: of an App, in a region, with the
+// same public ports.
 type groupKey struct {
 	app    hangar.AppID
 	region hangar.Region
@@ -90,7 +90,7 @@ func (t *Terms) groupKey(app hangar.AppID) groupKey {
 	return groupKey{app, t.Region, strings.Join(ports, " ")}
 }
 
-// doors are those of the services, with the earlier counts where a port stays.
+// newDoors returns the doors of the services, with the earlier counts of ports that stay.
 func (g *Gate) newDoors(services []hangar.Service) *[]door {
 	doors := make([]door, 0, len(services))
 	for i := range services {

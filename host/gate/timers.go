@@ -2,7 +2,7 @@ package gate
 
 import "github.com/hangar-platform/hangar/internal/pqueue"
 
-// timer is when a Gate or a group is to be checked. It runs while it is in timers.
+// timer is the time at which a Gate or a group is checked. It runs while it is in Gates.timers.
 type timer struct {
 	at    int64 // as Gates.now
 	began int64 // of a Gate: when it opened
@@ -11,7 +11,7 @@ type timer struct {
 	group *group
 }
 
-// newTimers returns those that run, the earliest first.
+// newTimers returns the queue of running timers, the earliest first.
 func newTimers() *pqueue.Queue[*timer] {
 	return pqueue.New(
 		func(a, b *timer) bool { return a.at < b.at },
@@ -19,7 +19,7 @@ func newTimers() *pqueue.Queue[*timer] {
 	)
 }
 
-// push lets a timer run until a time, and no other. gs.mu is held.
+// push sets a timer to a time, replacing an earlier one. gs.mu is held.
 func (gs *Gates) push(t *timer, at int64) {
 	t.at = at
 	gs.timers.Put(t)

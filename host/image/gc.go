@@ -26,19 +26,19 @@ const pressedUploadAge = time.Hour
 
 // Policy says what GC frees.
 type Policy struct {
-	// MaxAge: images that were not used for so long go. Zero keeps all.
+	// MaxAge: images that were not used for so long are removed. Zero keeps all.
 	MaxAge time.Duration
-	// MinFreeBytes: images go, least recently used first, until the file system has
-	// so much space. Zero keeps all.
+	// MinFreeBytes: images are removed, least recently used first, until the file system has so
+	// much space. Zero keeps all.
 	MinFreeBytes int64
-	// UntaggedAge: manifests in the built-in registry that lost their tag and were
-	// pushed so long ago go. Zero keeps all.
+	// UntaggedAge: untagged manifests in the built-in registry that were pushed so long ago are
+	// removed. Zero keeps all.
 	UntaggedAge time.Duration
 }
 
 // GC frees what the policy allows and answers how many bytes of files it freed. It also removes
 // layers without an image, and abandoned uploads and blobs of the built-in registry. It never
-// removes what InUse names or what a pull in progress relies on.
+// removes images in InUse or layers of a pull in progress.
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
 	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}

@@ -10,18 +10,18 @@
 // directory: an image pushed to it is unpacked from its blobs without a second copy over the
 // network, and one pushed to another host is streamed from there.
 //
-// Tenants share unpacked layers, and nothing else. An organization gets a layer that is held once
-// the place it pulls from has shown the whole blob that unpacks to it, or had shown it before; that
-// a config names a layer is no proof. Pulls in progress, their errors and the slots that bound them
-// belong to one organization. Registries are reached through a publicdial.Dialer, at a least rate
-// and until a deadline, and no word of their answers gets into an error.
+// Tenants share unpacked layers, and nothing else. An organization gets a layer that the host holds
+// only after the registry that it pulls from has sent the whole blob of the layer, now or before; a
+// config that names the layer is no proof. Pulls in progress, their errors and the slots that bound
+// them belong to one organization. Registries are reached through a publicdial.Dialer, with a
+// minimum rate and a deadline, and no text of their answers gets into an error.
 //
 // Methods may be called from many goroutines. Concurrent callers of one organization for the same
 // image or layer share one pull, which ends when there are no waiters left. The collector takes
 // nothing that is being pulled or that InUse names.
 //
-// The package runs nothing and mounts nothing. The repositories of the built-in registry that a
-// puller has follow from its organization.
+// The package runs nothing and mounts nothing. A puller may use the repositories of its
+// organization in the built-in registry.
 package image
 
 import (
@@ -78,28 +78,26 @@ type Limits struct {
 	UnpackedBytes int64 // of all layers
 	Files         int   // of all layers
 	Layers        int
-	// Ratio is how many times its size as it is transferred a layer may unpack to, beyond
-	// RatioSlack bytes.
+	// Ratio is how many times its compressed size a layer may unpack to, beyond RatioSlack bytes.
 	Ratio         int
 	RatioSlack    int64
 	ManifestBytes int64 // of a manifest, index or config
 	BlobBytes     int64 // of one layer as it is transferred
 
-	// MinRate is how many bytes a second a transfer has to bring, on the average of each
-	// RateWindow in which it is waited for, and a client of the built-in registry has to take.
+	// MinRate is the minimum rate of transfers, in bytes a second, averaged over each RateWindow of
+	// waiting, and of clients that read from the built-in registry.
 	MinRate    int
 	RateWindow time.Duration
-	// PullTime bounds the pull of an image, ResolveTime the asking for its manifests.
+	// PullTime bounds the pull of an image, ResolveTime the requests for its manifests.
 	PullTime    time.Duration
 	ResolveTime time.Duration
-	// RetryPause is waited for before a transfer that broke is tried a second time; it grows
-	// with each time.
+	// RetryPause is the pause before a broken transfer is repeated; it grows with each attempt.
 	RetryPause time.Duration
-	// OrgPulls is how many images are transferred at a time for one organization, and
-	// OrgResolves for how many of its references registries are asked; others wait.
+	// OrgPulls bounds the concurrent pulls of one organization, and OrgResolves its concurrent
+	// resolutions; others wait.
 	OrgPulls    int
 	OrgResolves int
-	// UsageAge is how old a measured usage may be by which more is admitted, see Options.Quota.
+	// UsageAge is the maximum age of a measured usage in quota checks, see Options.Quota.
 	UsageAge time.Duration
 }
 
@@ -114,7 +112,8 @@ type Options struct {
 	Local []string
 	// Dialer connects to registries; nil: one without exceptions.
 	Dialer *publicdial.Dialer
-	// Transport asks registries instead of connections by Dialer; nil: it does not.
+	// Transport makes the requests to registries instead of Dialer's connections; nil: Dialer is
+	// used.
 	Transport http.RoundTripper
 	// DockerConfig is the path of a Docker client's config.json, whose credentials
 	// serve the pulls of all organizations where Credentials has none. It may be empty
@@ -126,13 +125,13 @@ type Options struct {
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
 	InUse func() map[string]bool
-	// Quota refuses more for an organization that has used so many bytes, see Usage; nil: nothing
-	// is refused.
+	// Quota refuses more for an organization that uses so many bytes, see Usage; nil: nothing is
+	// refused.
 	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
 	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
-	// Catalog is what all hosts know of their built-in registries, Peers are those of other hosts, and
-	// Host is this one. Nil: this host shares its registry with no other.
+	// Catalog is the shared catalog of all hosts' built-in registries, Peers are those of other
+	// hosts, and Host is this one. Nil: this host shares its registry with no other.
 	Catalog hangar.ImageCatalog
 	Peers   hangar.PushedReaders
 	Host    hangar.HostID

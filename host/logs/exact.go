@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To lose nothing and to duplicate nothing when the daemon is killed, a chunk of
-// output goes four steps, each of them one system call:
+// To lose nothing and to duplicate nothing when the daemon is killed, a chunk of output takes four
+// steps, each of them one system call:
 //
 //  1. it is copied out of the FIFO, and stays in it;
 //  2. the note says what will be written, where, and of which chunk;
 //  3. the records are written;
 //  4. the chunk is taken out of the FIFO, and the note is cleared.
 //
-// After a kill the note says what to do. Records that are not whole were not yet taken from the
-// FIFO: they are cut off, and the chunk comes again. If they are whole, and the FIFO begins with
-// that very chunk, it was not taken out, and is now. Only a kill between the two halves of step 4
-// is misjudged, and only if the Machine repeats the chunk to the byte.
+// After a kill the note says what to do. If the records are incomplete, the chunk is still in the
+// FIFO: they are cut off, and the chunk is read again. If they are complete and the FIFO begins
+// with the same chunk, it is taken out now. Only a kill between the two halves of step 4 is
+// misjudged, and only if the Machine repeats the chunk exactly.
 type note struct {
 	first  int64  // names the file
 	offset int64  // of the records in it

@@ -5,15 +5,14 @@
 // when the FIFO is full, and continues when the daemon is back. The Store copies line by line
 // into files of its own, which it rotates by size.
 //
-// A line is readable once it is complete; a line longer than MaxLine becomes several. An
-// incomplete line is on disk too, marked as such, and is completed after a restart. A kill of the
-// daemon at any moment loses nothing and duplicates nothing, for which every chunk of output
-// takes the four steps of the type note. A Store with a keeper also has the output of a Machine
-// that ended while there was no daemon: the keeper holds the FIFO open meanwhile, and Open
-// continues with every FIFO that it holds. Nothing is synced: a loss of power loses the last
-// seconds, and a torn line is cut off. When the disk is full output is discarded, and a line says
-// how much. Machines of an App that write faster than it may write for long wait, and lose
-// nothing.
+// A line is readable once it is complete; a line longer than MaxLine becomes several. An incomplete
+// line is on disk too, marked as such, and is completed after a restart. A kill of the daemon at
+// any moment loses nothing and duplicates nothing, for which every chunk of output takes the four
+// steps of the type note. A Store with a keeper also has the output of a Machine that ended while
+// there was no daemon: the keeper holds the FIFO open meanwhile, and Open continues with every FIFO
+// that it holds. Nothing is synced: a loss of power loses the last seconds, and a torn line is cut
+// off. On a full disk output is discarded, and a line says how much. Machines of an App that exceed
+// its rate for long are slowed down, and lose nothing.
 //
 // Every line of an App has a time of its own, in nanoseconds, that grows with every line, even if
 // the clock does not. Tokens hold that time, so they stay valid across restarts and rotation.
@@ -55,7 +54,7 @@ const (
 	DefaultMaxRate  = 8 << 20 // bytes of an App in a second
 )
 
-// burstSeconds is how many seconds' output of an App is read at once after it was silent.
+// burstSeconds is how many seconds' worth of output an App may write at once after it was silent.
 const burstSeconds = 8
 
 // MaxLine is the length of the longest line, in bytes. Longer ones are split.

@@ -158,8 +158,9 @@ type machineView struct {
 	last        int64
 }
 
-// view is of the Machines that may have lines of a page. Destroyed ones are looked for after the
-// others, so that one that is destroyed meanwhile is among either, or among both and moved.
+// view returns the logs of the Machines that may have lines of a page. It reads the destroyed
+// Machines last, so that one that is destroyed meanwhile is found in at least one of the two lists;
+// if it is in both, the first is marked moved.
 func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*view, error) {
 	a.mu.Lock()
 	v := &view{horizon: a.last}
@@ -177,7 +178,7 @@ func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*vie
 // after returns the oldest lines after a time.
 func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 	var all []hangar.LogEntry
-	end := v.horizon // what is after it may be missing in all
+	end := v.horizon // later lines may be missing in all
 	for _, m := range v.machines {
 		if m.last <= t {
 			continue
@@ -219,7 +220,7 @@ func (v *view) unlessMoved(err error) error {
 // newest returns the newest lines.
 func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
 	var all []hangar.LogEntry
-	start := int64(0) // what is before it may be missing in all
+	start := int64(0) // earlier lines may be missing in all
 	for _, m := range v.machines {
 		size, count := 0, 0
 		err := m.reverse(m.files, func(r record) bool {
@@ -250,7 +251,7 @@ func sortByTime(all []hangar.LogEntry) {
 	slices.SortFunc(all, func(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 }
 
-// fit returns as many of all as fit the page.
+// fit returns as many of all entries as fit on the page.
 func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []hangar.LogEntry {
 	size := 0
 	for i, e := range all {

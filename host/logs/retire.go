@@ -121,9 +121,9 @@ func (s *Store) loadRetired(a *appLog) error {
 	return err
 }
 
-// Retire does what Release does, and puts the log away for good: it can be read, and costs
+// Retire releases a Machine's log and moves it to the retired ones: it can still be read, and costs
 // next to nothing until Forget removes it. It may be repeated, and does nothing for a Machine
-// that has no log.
+// without a log.
 func (s *Store) Retire(id hangar.MachineID) error {
 	if err := s.Release(id); err != nil {
 		return err
@@ -146,9 +146,9 @@ func (s *Store) Retire(id hangar.MachineID) error {
 	return nil
 }
 
-// putAway moves the directory of a log, if anything was ever written to it, to the group of now.
-// Where the disk has no room for that the log is lost: destroying a Machine makes room. The caller
-// holds s.mu and the App's mu.
+// putAway moves the directory of a log, if it exists, to the current group. If the disk has no room
+// for that, the log is removed, because destroying a Machine must free room. The caller holds s.mu
+// and the App's mu.
 func (s *Store) putAway(m *machineLog) error {
 	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -163,7 +163,7 @@ func (s *Store) putAway(m *machineLog) error {
 	return err
 }
 
-// moveToGroup moves a directory with the log of a Machine to the group of now.
+// moveToGroup moves the directory of a Machine's log to the current group.
 func (s *Store) moveToGroup(a *appLog, dir string, id hangar.MachineID, last int64) error {
 	group := filepath.Join(s.retiredRoot(a), strconv.FormatInt(s.now().UnixNano()/retireSpan, 10))
 	if err := os.MkdirAll(group, 0o700); err != nil {
@@ -172,8 +172,8 @@ func (s *Store) moveToGroup(a *appLog, dir string, id hangar.MachineID, last int
 	return os.Rename(dir, filepath.Join(group, string(id)+retiredMark+strconv.FormatInt(last, 10)))
 }
 
-// Forget removes the logs that were retired before a time, some of them up to ten minutes later
-// than others. It may be repeated.
+// Forget removes the logs that were retired before a time, by whole groups, so some up to ten
+// minutes later. It may be repeated.
 func (s *Store) Forget(before time.Time) error {
 	s.mu.Lock()
 	apps := slices.Collect(maps.Values(s.apps))
@@ -205,7 +205,7 @@ func (s *Store) forgetOf(a *appLog, before int64) error {
 	defer a.mu.Unlock()
 	if err := os.Remove(s.retiredRoot(a)); err == nil || errors.Is(err, fs.ErrNotExist) { // it fails while there is a group
 		a.retired = false
-		_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails while there are other logs, rightly
+		_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails as intended while there are other logs
 		s.dropAppLocked(a)
 	}
 	return errors.Join(errs...)

@@ -224,8 +224,8 @@ func (m *machineLog) finish() {
 	m.report(w.write(), size)
 }
 
-// report counts output that could not be written. A Machine that can block on a full disk of the
-// host would be worse off than one with a gap in its log.
+// report counts output that could not be written. A gap in the log is better than a Machine that
+// blocks because the host's disk is full.
 func (m *machineLog) report(err error, size int) {
 	switch {
 	case err == nil:

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/host/gate"
 )
 
-// stopPatience bounds how long one slow stop may block other idle stops: it may take minutes, and
-// needs nothing of the host meanwhile. A suspend does.
+// stopPatience bounds how long one slow stop may block other idle stops: a stop may take minutes,
+// and loads the host little meanwhile. A suspend writes to the disk and is awaited longer.
 const stopPatience = time.Second
 
 // stopIdle stops or suspends an empty Machine. It returns when that is done, continues in the

@@ -45,8 +45,8 @@ const destroyedFor = 24 * time.Hour
 // forgetAtOnce is how many Machines one commit removes.
 const forgetAtOnce = 256
 
-// ForgetDestroyed forgets all Machines that were destroyed long ago and that it can, and returns why it could not forget the first
-// of the others, for which it is repeated.
+// ForgetDestroyed removes the records of Machines that were destroyed longer than destroyedFor ago. It continues after
+// a failure, and returns the first one; a later call retries.
 func (s *Store) ForgetDestroyed() error {
 	before := s.o.Now().Add(-destroyedFor)
 	ids, err := s.o.Journal.DestroyedBefore(before)

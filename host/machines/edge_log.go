@@ -54,13 +54,13 @@ func (l *edgeLog) take() ([]edgeLine, map[hangar.MachineRef]int) {
 	return lines, lost
 }
 
-// LogEdge implements hangar.MachineGate. A line that is about no Machine goes to the log of
-// the first that the App has on this host; an App that has none here has no log either.
+// LogEdge implements hangar.MachineGate. A line about no particular Machine goes to the log of the
+// App's first Machine on this host; without one it is dropped.
 func (mg *machineGate) LogEdge(ref hangar.MachineRef, level, message string) {
 	mg.lines.add(edgeLine{ref, hangar.LogProxy, level, message})
 }
 
-// LogMetrics adds a line about the metrics that a Machine exposes to its log. It waits for nothing.
+// LogMetrics adds a line about a Machine's own metrics to its log. It does not wait.
 func (mg *machineGate) LogMetrics(ref hangar.MachineRef, level, message string) {
 	mg.lines.add(edgeLine{ref, hangar.LogRunner, level, message})
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/hangar-platform/hangar/host/logs"
 )
 
-// Package gate counts the requests in a Machine. This file tells it what happens to the Machines.
-// The Machine's lock is held whenever a record changes, so a gate is never open when the record
-// says that its Machine does not serve.
+// Package gate counts the requests in a Machine; this file sets the gates from the records. The
+// Machine's lock is held whenever a record changes, so a gate is never open while the record says
+// that its Machine does not serve.
 
 var _ hangar.MachineGate = (*machineGate)(nil)
 

@@ -13,12 +13,12 @@ import (
 	"github.com/hangar-platform/hangar/host/localapi"
 )
 
-// LocalAPI is the API as Machines reach it by a socket inside themselves;
-// localapi.Sockets has it.
+// LocalAPI makes the sockets inside Machines by which they reach the API; localapi.Sockets
+// implements it.
 type LocalAPI interface {
-	// Open makes the socket of a Machine in dir, where the Machine may write, by way of
-	// the directory that dir is in, where it may not. It has the mode and the owner of
-	// the socket that it replaces. It may be repeated.
+	// Open makes the socket of a Machine in dir, where the Machine may write. It makes it in the
+	// parent of dir, where the Machine may not write, and moves it. The socket keeps the mode and
+	// the owner of one that it replaces. It may be repeated.
 	Open(dir string, org hangar.OrgSlug, orgID hangar.OrgID, ref hangar.MachineRef) error
 	// Settle returns when the Machine has read the answers to all its requests, or after a
 	// second.

@@ -41,9 +41,8 @@ type machineFile struct {
 }
 
 // OpenMachineFile implements hangar.MachineGate. The path is resolved below the root of the
-// Machine's file system, or below the root of the volume that is mounted there, and never through
-// a link: nothing that the Machine does meanwhile leads outside of these. A file that is not
-// regular is not even opened.
+// Machine's file system, or of the volume that is mounted there, and never through a link, so that
+// the Machine cannot lead it outside. Only regular files are opened.
 func (mg *machineGate) OpenMachineFile(ctx context.Context, ref hangar.MachineRef, name string) (hangar.MachineFile, error) {
 	m, err := mg.index.machine(ref)
 	if err != nil {
@@ -186,7 +185,7 @@ func (o *openFiles) close() {
 	}
 }
 
-// Size implements hangar.MachineFile: it is that of when the file was opened.
+// Size implements hangar.MachineFile. It is the size at the time of opening.
 func (f *machineFile) Size() int64 { return f.info.Size() }
 
 // ModTime implements hangar.MachineFile.

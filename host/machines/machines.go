@@ -7,14 +7,14 @@
 // wakes every waiter and queues the row that the other planes read.
 //
 // Each Machine is a small state machine of its own. A verb decides and commits under the Machine's
-// lock and returns; a goroutine, which exists only while there is something to do or to watch, then
-// makes it true, one step per state, and every step can run twice. The table of states is
-// hangar.MachineState's. Changes that only annotate a Machine, such as metadata or a cordon, are
-// committed in the same way and do not disturb a step that is under way.
+// lock and returns; the Machine's worker, a goroutine that exists only while there is something to
+// do or to watch, then carries it out, one step per state, and every step can run twice. The table
+// of states is hangar.MachineState's. Changes that only annotate a Machine, such as metadata or a
+// cordon, are committed in the same way and do not interrupt a step in progress.
 //
 // A lease keeps users other than its holder from changing a Machine; see hangar.MachineLeaser. It
-// does not stop what the Store does by itself, such as to apply a restart policy, nor what the
-// edge asks of it.
+// does not stop what the Store does by itself, such as applying a restart policy, nor requests of
+// the edge.
 //
 // Running a Machine is the driver's part, and the content of its volumes that of the Volumes.
 package machines
@@ -44,7 +44,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// Images is what a Store needs of an image store; image.Store has it.
+// Images pulls and finds images; image.Store implements it.
 type Images interface {
 	// Resolve finds the image that a reference names. It answers CodeInvalid for one that may not
 	// or cannot be used, and CodeUnavailable or CodeTimeout, with the parts that the reference
@@ -57,7 +57,7 @@ type Images interface {
 	Get(digest string) (*image.Image, error)
 }
 
-// Networks is what a Store needs of the private network; network.Network has it.
+// Networks is the private network; network.Network implements it.
 type Networks interface {
 	// Attach gives a Machine its network namespace and addresses, before each start and resume. It
 	// may be repeated while the Machine does not run.
@@ -111,9 +111,9 @@ type Options struct {
 // Store implements hangar.MachineAgent, and hangar.MachineGate for the edge. The verbs are its own.
 type Store struct {
 	*index       // its Machines
-	*machineGate // what the edge asks of them
-	*rows        // what the other planes see of them
-	*secrets     // what the journal keeps of them encrypted
+	*machineGate // lets the edge's requests in
+	*rows        // publishes their rows
+	*secrets     // encrypts their secrets for the journal
 
 	health    *health
 	roles     *roles
@@ -134,14 +134,14 @@ type Store struct {
 
 // limits bound the steps of Machines. A step that takes longer is abandoned or forced.
 type limits struct {
-	recover time.Duration // to take back a sandbox
+	recover time.Duration // recovering a sandbox
 	boot    time.Duration // a boot or a resume, once the image is on the host
 	repair  time.Duration // the check of the file systems of volumes, as a part of a boot
 	suspend time.Duration // the writing of memory
 	stop    time.Duration // a stop, beyond its grace
 	role    time.Duration // for an identity token, while a Machine waits for it
 	release time.Duration // to release a sandbox that has ended, or to end it by force
-	close   time.Duration // what Close waits for effects under way
+	close   time.Duration // wait of Close for effects in progress
 }
 
 func defaultLimits() limits {
@@ -210,8 +210,8 @@ func (s *Store) Memory() (capacity, left int64) {
 	return s.room.Capacity().Memory, s.room.Left().Memory
 }
 
-// Bid returns how many processors no Machine has been promised, and why a Machine of a size would
-// be refused at this moment.
+// Bid returns how many processors are not promised to Machines, and why a Machine of a size would
+// be refused now.
 func (s *Store) Bid(g *hangar.Guest) (cpus int64, refusal error) {
 	left := s.room.Left()
 	return left.CPUs, errors.Join(s.room.Has(loadOfGuest(g)), s.o.Space.Admit(diskspace.CreateMachine, 0))

@@ -38,8 +38,8 @@ type networkCounter interface {
 	Counters() (map[hangar.MachineID]network.Counters, error)
 }
 
-// Metrics yields the series of Machines, as hangar.MetricSource has it: of those that are started
-// all that can be known without asking them, of all others how they have ended last.
+// Metrics implements hangar.MetricSource: it yields all series of started Machines that need no
+// question to the Machine, and the last exit of the others.
 func (s *Store) Metrics(yield func(hangar.Metric) bool) {
 	var counters map[hangar.MachineID]network.Counters
 	if counter, ok := s.o.Network.(networkCounter); ok {
@@ -64,7 +64,7 @@ func (s *Store) Metrics(yield func(hangar.Metric) bool) {
 	}
 }
 
-// MetricsEndpoints yields where Machines that are started expose metrics of their own.
+// MetricsEndpoints yields the endpoints at which started Machines expose metrics of their own.
 func (s *Store) MetricsEndpoints(yield func(hangar.MetricsEndpoint) bool) {
 	for _, m := range s.all() {
 		rec := m.rec.Load()

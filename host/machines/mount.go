@@ -12,13 +12,13 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// Volumes is what a Store needs of the volumes that its Machines mount. A config in a method is
-// the one by which a Machine has its volumes. Release, Mount, Unmount and Retake may be repeated.
+// Volumes mounts the volumes of Machines; package volumes implements it. The config in a method is
+// that of the Machine. Release, Mount, Unmount and Retake may be repeated.
 type Volumes interface {
 	// Claim gives a new Machine the volumes that its config mounts, and completes the config from
 	// them.
 	Claim(spec *hangar.MachineSpec) (Claims, error)
-	// Release takes its volumes from a Machine that is destroyed.
+	// Release detaches the volumes of a Machine that is being destroyed.
 	Release(id hangar.MachineID, config *hangar.MachineConfig) Claims
 	// Keep refuses a new config that mounts other volumes than the current one, and completes the
 	// config from them.
@@ -31,8 +31,8 @@ type Volumes interface {
 	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error)
 	// Unmount closes what a Machine has mounted, once its sandbox has ended.
 	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
-	// Retake takes back the volumes of a Machine that has run on without this daemon. It answers
-	// a VolumeLost for one that is gone.
+	// Retake adopts the volumes of a Machine that has kept running without a daemon. It answers a
+	// VolumeLost for a volume that was lost meanwhile.
 	Retake(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Watch returns a context that ends with a VolumeLost when a Machine loses a volume, and with
 	// ctx. end must be called.
@@ -46,7 +46,7 @@ type Volumes interface {
 // Claims are changes of volumes that are committed with one of their Machine. The volumes are
 // locked until Done.
 type Claims interface {
-	// Put makes them a part of the commit.
+	// Put adds them to a commit.
 	Put(tx *journal.Tx) error
 	// Settle makes them visible, once they are committed.
 	Settle()

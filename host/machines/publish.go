@@ -23,7 +23,7 @@ type rows struct {
 	index   *index
 	journal *journal.Journal
 	to      hangar.Publisher
-	view    hangar.MachineView // nil: it is not waited for
+	view    hangar.MachineView // nil: answers do not wait for the edge
 	host    hangar.HostID
 	log     *slog.Logger
 }

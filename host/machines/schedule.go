@@ -73,12 +73,11 @@ func (s *schedules) run() (time.Duration, error) {
 }
 
 // runSchedule starts the Machine if a period has begun for which it was not started yet, and
-// returns when to check again. A period that is over is missed: it is logged, and not made up for.
-// So is one that begins while the Machine still runs. A Machine in a transition gets time to come
-// to rest.
+// returns when to check again. A past period is missed: it is logged, and not made up for. So is
+// one that begins while the Machine still runs. A Machine in a transition is checked again soon.
 //
-// One commit records both that the period is done and that the Machine starts, so no crash gives a
-// period two runs.
+// One commit records both that the period is done and that the Machine starts, so a crash cannot
+// cause two runs in a period.
 func (m *machine) runSchedule() (time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,36 +96,9 @@ func (m *machine) runSchedule() (time.Time, error) {
 	case !state.Settled():
 		return now.Add(scheduleRetry), nil
 	}
-	resting := state == hangar.MachineStopped || state == hangar.MachineFailed
-	run := &hangar.ScheduledRun{Due: schedule.Start(created, current), Missed: current - done}
-	switch {
-	case !resting:
-		run.Reason = "the machine is still " + string(state)
-	case run.Missed > 1 && m.crowded:
-		run.Missed, run.Reason = run.Missed-1, "the server had no room for the machine"
-	case run.Missed > 1:
-		run.Missed, run.Reason = run.Missed-1, "the server was down"
-	default:
-		run.Missed = 0
-	}
-	if run.Missed > 0 {
-		run.Since = schedule.Start(created, done+1)
-	}
-	e := hangar.Event{Type: hangar.EventSchedule, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Schedule: run}}
-	var err error
-	if resting {
-		e.Type = hangar.EventStart
-		_, err = m.ask(hangar.VerbStart, func(next *journal.Record) []hangar.Event {
-			next.Machine.State = hangar.MachineStarting
-			next.Scheduled, next.Restarts = run.Due, nil
-			return []hangar.Event{e}
-		})
-	} else {
-		err = m.annotate(func(next *journal.Record) []hangar.Event {
-			next.Scheduled = run.Due
-			return []hangar.Event{e}
-		})
-	}
+	starts := state == hangar.MachineStopped || state == hangar.MachineFailed
+	run := m.scheduledRun(rec, done, current, starts)
+	err := m.commitRun(run, starts)
 	if hangar.NoRoom(err) {
 		if !m.crowded {
 			m.note("warn", "The %s run of %s waits for room on the server: %s", schedule, run.Due.Format(time.RFC3339), hangar.MessageOf(err))
@@ -141,8 +113,48 @@ func (m *machine) runSchedule() (time.Time, error) {
 	if run.Missed > 0 {
 		m.note("warn", "Missed %d scheduled runs since %s: %s", run.Missed, run.Since.Format(time.RFC3339), run.Reason)
 	}
-	if resting {
+	if starts {
 		m.note("info", "Starting for the %s run of %s", schedule, run.Due.Format(time.RFC3339))
 	}
 	return next, nil
+}
+
+// scheduledRun describes the run of the current period, with the missed ones since the period done. If the Machine
+// does not start, the current period is missed, too. m.mu is held.
+func (m *machine) scheduledRun(rec *journal.Record, done, current int, starts bool) *hangar.ScheduledRun {
+	schedule, created := rec.Machine.Config.Schedule, rec.Machine.CreatedAt
+	run := &hangar.ScheduledRun{Due: schedule.Start(created, current), Missed: current - done}
+	switch {
+	case !starts:
+		run.Reason = "the machine is still " + string(rec.Machine.State)
+	case run.Missed > 1 && m.crowded:
+		run.Missed, run.Reason = run.Missed-1, "the server had no room for the machine"
+	case run.Missed > 1:
+		run.Missed, run.Reason = run.Missed-1, "the server was down"
+	default:
+		run.Missed = 0
+	}
+	if run.Missed > 0 {
+		run.Since = schedule.Start(created, done+1)
+	}
+	return run
+}
+
+// commitRun records that the period of a run is done and, if the Machine starts, its start, in one commit. m.mu is
+// held.
+func (m *machine) commitRun(run *hangar.ScheduledRun, starts bool) error {
+	e := hangar.Event{Type: hangar.EventSchedule, Source: hangar.SourceAgent, Request: &hangar.EventRequest{Schedule: run}}
+	if !starts {
+		return m.annotate(func(next *journal.Record) []hangar.Event {
+			next.Scheduled = run.Due
+			return []hangar.Event{e}
+		})
+	}
+	e.Type = hangar.EventStart
+	_, err := m.ask(hangar.VerbStart, func(next *journal.Record) []hangar.Event {
+		next.Machine.State = hangar.MachineStarting
+		next.Scheduled, next.Restarts = run.Due, nil
+		return []hangar.Event{e}
+	})
+	return err
 }

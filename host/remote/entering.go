@@ -9,7 +9,7 @@ import (
 )
 
 // serviceConn is the edge's end of a connection to a service of a Machine. Requests enter over it,
-// one after the other: what asks to be let in goes ahead of the request itself.
+// one after the other: the frame that asks for entry precedes the request.
 type serviceConn struct {
 	*conn
 
@@ -23,8 +23,8 @@ type serviceConn struct {
 
 var _ hangar.EnteringConn = (*serviceConn)(nil)
 
-// EnterMachine implements hangar.EnteringConn. A host that does not answer in time ends the
-// connection.
+// EnterMachine implements hangar.EnteringConn. The connection ends if the host does not answer in
+// time.
 func (c *serviceConn) EnterMachine() (leave func(), err error) {
 	c.settle(c.gate.silent.abandon) // the Machine answered an earlier one before the host did
 	if c.gate.circuit.open() {
@@ -55,22 +55,22 @@ func (c *serviceConn) EnterMachine() (leave func(), err error) {
 	return sync.OnceFunc(func() { c.leave(payload) }), nil
 }
 
-// leave tells the host that a request has left, unless it learns so by the end of the connection, or by the
-// next request that enters over it: one that is being written already may have to wait for the Machine, and
-// this request must not wait for that.
+// leave reports to the host that a request has left, unless the end of the connection or the next
+// request that enters over it reports it. It does not wait for a request that is being written, which
+// may have to wait for the Machine.
 func (c *serviceConn) leave(entry []byte) {
 	if c.open() && c.out.writeUnlessBusy(kindLeave, entry) != nil {
 		c.end()
 	}
 }
 
-// handle takes an answer of the host, or the end of the connection.
+// handle handles an answer of the host, or the end of the connection.
 func (c *serviceConn) handle(k kind, payload []byte) (dropped bool) {
 	if k == kindClose {
 		c.expectNothing()
 		return false
 	}
-	var r refusal // an entry that was let in has less
+	var r refusal // the frame of an admitted entry has fewer fields
 	if err := json.Unmarshal(payload, &r); err != nil {
 		c.end()
 		return true
@@ -97,7 +97,7 @@ func (c *serviceConn) Abort(cause error) {
 	c.conn.Abort(cause)
 }
 
-// expectNothing ends the wait for an answer, and that of later entries.
+// expectNothing ends the wait for an answer, for this entry and later ones.
 func (c *serviceConn) expectNothing() {
 	c.mu.Lock()
 	c.over = true
@@ -105,14 +105,14 @@ func (c *serviceConn) expectNothing() {
 	c.settle(c.gate.silent.abandon)
 }
 
-// newest reports whether no request has asked to be let in since one with an id.
+// newest reports whether an id is that of the latest entry.
 func (c *serviceConn) newest(id uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return id == c.last
 }
 
-// settle ends the wait for an answer with a report, and returns whether there was one.
+// settle ends the wait for an answer and calls report; false: no answer was awaited.
 func (c *serviceConn) settle(report func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,8 +125,8 @@ func (c *serviceConn) settle(report func()) bool {
 	return true
 }
 
-// answerWithin is how long the answer to an entry may wait for the first bytes of the Machine's, to
-// be sent with them. It is far less than DefaultEnterTimeout.
+// answerWithin is how long the answer to an entry may be held back, to be sent together with the
+// first bytes of the Machine's answer. It is far less than DefaultEnterTimeout.
 const answerWithin = 50 * time.Millisecond
 
 // visitor is the request that is in a Machine over one connection of the edge on another host.
@@ -139,8 +139,8 @@ type visitor struct {
 	late   *time.Timer // sends the answer to the entry; nil: there was none yet
 }
 
-// handle lets requests in and out; one also leaves with its connection. Of one that is refused the
-// data is dropped: the edge sends it to another Machine.
+// handle lets requests in and out; the end of the connection lets one out, too. The data of a
+// refused request is dropped, because the edge sends it to another Machine.
 func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
 	if k == kindClose {
 		v.leave()
@@ -176,7 +176,7 @@ func (v *visitor) handle(k kind, payload []byte) (dropped bool) {
 	return false
 }
 
-// leave ends the visit, if there is one.
+// leave lets the request out, if there is one.
 func (v *visitor) leave() {
 	if v.late != nil {
 		v.late.Stop()

@@ -18,9 +18,8 @@ const (
 	maxLogBatch = 256 << 10
 )
 
-// gate is a hangar.MachineGate on another host. Requests are let in over one exchange that stays
-// open, so that each costs one round trip. When that breaks, the requests that are in enter again
-// over the next.
+// gate is a hangar.MachineGate on another host. Requests enter over one exchange that stays open,
+// so that each costs one round trip. When it breaks, the requests inside enter again over the next.
 type gate struct {
 	*peer
 
@@ -70,7 +69,7 @@ func (g *gate) EnterMachine(ref hangar.MachineRef, port int) (leave func(), err 
 	return sync.OnceFunc(func() { g.leave(in.ID) }), nil
 }
 
-// request sends a request to be let in, or keeps it for the next connection.
+// request asks the host to let a request in, now or over the next connection.
 func (g *gate) request(ref hangar.MachineRef, port int) (entry, <-chan error) {
 	answer := make(chan error, 1)
 	g.mu.Lock()
@@ -91,7 +90,7 @@ func (g *gate) request(ref hangar.MachineRef, port int) (entry, <-chan error) {
 	return in, answer
 }
 
-// forget gives a request up, unless it was answered.
+// forget drops a request; false: it was answered already.
 func (g *gate) forget(id uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,7 +119,7 @@ func (g *gate) left(id uint64) {
 	}
 }
 
-// follow keeps a connection as long as it lasts, and makes a new one as long as there are visits.
+// follow serves a connection to its end, and opens new ones as long as requests are inside.
 func (g *gate) follow() {
 	for {
 		err := g.connection(g.work.Context)
@@ -140,7 +139,7 @@ func (g *gate) follow() {
 	}
 }
 
-// fail fails all that wait to be let in, because the host is unreachable. g.mu is held.
+// fail fails all entries without an answer, because the host is unreachable. g.mu is held.
 func (g *gate) fail(err error) {
 	for id, answer := range g.asked {
 		delete(g.asked, id)
@@ -149,7 +148,7 @@ func (g *gate) fail(err error) {
 	}
 }
 
-// connection opens an exchange and follows it to its end, of which it returns the reason.
+// connection opens an exchange, serves it, and returns why it has ended.
 func (g *gate) connection(ctx context.Context) error {
 	d, err := g.both(ctx, "Enter")
 	if err != nil {
@@ -179,7 +178,8 @@ func (g *gate) connection(ctx context.Context) error {
 	}
 }
 
-// connected has every waiter, and every request that is in, enter over a new connection.
+// connected sends every entry over a new connection: those without an answer, and those of requests
+// inside.
 func (g *gate) connected(out *batch) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +194,7 @@ func (g *gate) connected(out *batch) error {
 	return nil
 }
 
-// answered takes a frame of the host.
+// answered handles a frame of the host.
 func (g *gate) answered(k kind, payload []byte) error {
 	var id uint64
 	var err error
@@ -222,7 +222,7 @@ func (g *gate) answered(k kind, payload []byte) error {
 	answer, waits := g.asked[id]
 	delete(g.asked, id)
 	if err != nil {
-		delete(g.inside, id) // also of one that could not enter again: the Machine has ended
+		delete(g.inside, id) // also a request that could not enter again: its Machine has ended
 	}
 	if waits {
 		answer <- err

@@ -106,8 +106,7 @@ func orEOF(err error) error {
 	return err
 }
 
-// execFrame takes a frame for a command. Of sizes that the terminal does not take in time, the last
-// counts.
+// execFrame handles a frame for a command. A new terminal size replaces one that was not used yet.
 func execFrame(k kind, payload []byte, stdin *io.PipeWriter, sizes chan hangar.TerminalSize) error {
 	switch k {
 	case kindStdin:
@@ -150,8 +149,8 @@ func (p pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// dial connects the caller with a Machine. The time of the call bounds the dialing alone. Requests
-// enter over the connection if enter is not nil.
+// dial connects the caller with a Machine. The deadline of the call bounds only the dialing.
+// Requests enter over the connection if enter is not nil.
 func (h *Handler) dial(
 	x *served, datagrams bool, dial func(context.Context, hangar.MachineRef, int) (net.Conn, error), enter func(hangar.MachineRef, int) (func(), error),
 ) {
@@ -208,7 +207,7 @@ func joinDatagrams(caller *conn, machine net.Conn) {
 	passing.Wait()
 }
 
-// opened describes a file that is open.
+// openedFile describes an open file.
 type openedFile struct {
 	Size    int64 `json:"size"`
 	ModTime int64 `json:"mod_time"` // nanoseconds since 1970

@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Archive is what a Store needs of the store of snapshots. Each method is that of archive.Archive. It is
-// opened when it is first needed, so that an unreachable store does not keep the rest from working.
+// Archive is the store of snapshots, with the methods of archive.Archive that a Store needs. It is opened on first use,
+// so that the rest works while it cannot be reached.
 type Archive interface {
 	Open(ctx context.Context) error
 	Close() error
@@ -33,19 +33,19 @@ type Archive interface {
 const (
 	// archiveOpening bounds an attempt to open the archive.
 	archiveOpening = time.Minute
-	// archiveTries is how many attempts a caller waits for.
+	// archiveTries bounds the attempts that a caller waits for.
 	archiveTries = 12
-	// The pauses between collections. While snapshots were removed lately there are more
-	// of them: a store that others write to, too, gives back nothing before it is safe.
+	// Pauses between collections. After a removal there are more of them, because a store that
+	// others also write to frees content only after a safety period.
 	collectDaily = day
 	collectOften = time.Hour
 	collectSoon  = time.Minute // after a removal
 )
 
-// archiver is the archive as the Store uses it.
+// archiver opens the archive on first use, and collects its garbage.
 type archiver struct {
 	o        *Options
-	lifetime context.Context //nolint:containedctx // after which it is not opened any more; set by Open
+	lifetime context.Context //nolint:containedctx // the archive is not opened after its end; set by Open
 
 	opening *semaphore.Weighted // held while the archive is opened
 	open    bool                // guarded by opening
@@ -55,7 +55,7 @@ type archiver struct {
 	collect chan struct{} // buffered 1: something was removed
 
 	mu   sync.Mutex
-	pins map[hangar.SnapshotID]int // new ones are made on them; guarded by mu
+	pins map[hangar.SnapshotID]int // readers of each; guarded by mu
 }
 
 func newArchiver(o *Options) *archiver {
@@ -85,7 +85,7 @@ func (a *archiver) get(ctx context.Context) (Archive, error) {
 			return a.o.Archive, nil
 		}
 		if ctx.Err() != nil {
-			a.fault = nil // says nothing of the archive
+			a.fault = nil // the caller's end is no fault of the archive
 			return nil, ctx.Err()
 		}
 		a.failed = time.Now()
@@ -94,15 +94,15 @@ func (a *archiver) get(ctx context.Context) (Archive, error) {
 	return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the archive of snapshots cannot be used", Err: a.fault}
 }
 
-// TryArchive opens the archive of snapshots early, so that the log reports an unusable one at
-// once. It is tried again when it is needed.
+// TryArchive opens the archive of snapshots early, so that the log reports an unusable one at once.
+// A failure is retried on the next use.
 func (a *archiver) TryArchive(ctx context.Context) {
 	if _, err := a.get(ctx); err != nil && ctx.Err() == nil {
 		a.o.Log.Warn("no snapshots can be taken or restored until that is fixed; see --snapshots")
 	}
 }
 
-// getSoon is get for callers that can wait until it is back.
+// getSoon is get for callers that can wait while the archive cannot be reached.
 func (a *archiver) getSoon(ctx context.Context) (Archive, error) {
 	pause := time.NewTicker(a.o.ArchivePatience / archiveTries)
 	defer pause.Stop()
@@ -201,7 +201,7 @@ func (v *volume) removeDiscarded(ctx context.Context) error {
 func (a *archiver) keep(ctx context.Context) {
 	next := time.NewTimer(collectDaily)
 	defer next.Stop()
-	var often time.Time // until when it is every hour
+	var often time.Time // end of the hourly collections
 	for {
 		select {
 		case <-ctx.Done():

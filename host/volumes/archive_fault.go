@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// archiveFault puts a failure of the archive into words for users: its place, and the way to it,
-// are the operator's business, and in the log.
+// archiveFault returns the error of the archive for users. Its address and the network are the
+// operator's business, and only in the log.
 func archiveFault(doing string, err error) error {
 	if _, told := errors.AsType[*hangar.Error](err); err == nil || told {
 		return err
@@ -27,8 +27,7 @@ func archiveFault(doing string, err error) error {
 	}
 }
 
-// fault keeps the first error of a device, to tell it from one of the archive that it is
-// read for, or filled from.
+// fault keeps the first error of a device, to distinguish it from an error of the archive.
 type fault struct{ first atomic.Pointer[error] }
 
 func (f *fault) keep(err error) {
@@ -37,7 +36,8 @@ func (f *fault) keep(err error) {
 	}
 }
 
-// of returns the first error of the device, if there was one, and otherwise err in words for users.
+// of returns the first error of the device or, without one, err as an error of the archive for
+// users.
 func (f *fault) of(doing string, err error) error {
 	if first := f.first.Load(); err != nil && first != nil {
 		return *first
@@ -64,21 +64,21 @@ func writeArchive(
 	watched := &watchedSource{Source: src}
 	entry, err := store.Write(ctx, meta, watched, data, base, progress)
 	if errors.Is(err, archive.ErrExists) {
-		// The snapshot was complete when the daemon ended, before it learned of that. Changes are
+		// An earlier daemon completed this snapshot and ended before it recorded that. Changes are
 		// counted from now on, so a new one is needed.
 		if err = store.Remove(ctx, meta.ID); err == nil {
 			entry, err = store.Write(ctx, meta, watched, data, base, progress)
 		}
 	}
 	if base != nil && errors.Is(err, archive.ErrNotFound) {
-		// The one before is not in the archive any more: everything is read.
+		// The base is no longer in the archive, so everything is read.
 		entry, err = store.Write(ctx, meta, watched, data, nil, progress)
 	}
 	return entry, watched.of("written", err)
 }
 
 // readArchive writes a snapshot to a target.
-func readArchive(ctx context.Context, store Archive, id hangar.SnapshotID, target *roomy, progress func(hangar.Progress)) (archive.Entry, error) {
+func readArchive(ctx context.Context, store Archive, id hangar.SnapshotID, target *boundedTarget, progress func(hangar.Progress)) (archive.Entry, error) {
 	entry, err := store.Read(ctx, id, target, progress)
 	return entry, target.of("read", err)
 }

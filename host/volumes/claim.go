@@ -14,7 +14,7 @@ import (
 // volumes are locked until Done is called.
 type Claims []draft
 
-// Put adds them to the commit.
+// Put adds the changes to the commit.
 func (c Claims) Put(tx *journal.Tx) error {
 	for _, d := range c {
 		if err := tx.PutVolume(d.next); err != nil {
@@ -24,7 +24,7 @@ func (c Claims) Put(tx *journal.Tx) error {
 	return nil
 }
 
-// Settle makes them visible, once they are committed.
+// Settle makes the committed changes visible.
 func (c Claims) Settle() {
 	for _, d := range c {
 		d.settle()
@@ -74,9 +74,8 @@ func byVolume(mounts []hangar.Mount) []int {
 	return order
 }
 
-// AwaitRelease waits, within limits, until a Machine that is being destroyed has released a
-// volume: a user who destroys a Machine, and then uses or destroys its volume, need not know that
-// the first takes a moment.
+// AwaitRelease waits, within limits, until a Machine that is being destroyed has released a volume,
+// so that a user can destroy a Machine and use its volume right after.
 func (s *Store) AwaitRelease(ctx context.Context, ref hangar.VolumeRef) {
 	v, err := s.volume(ref)
 	if err != nil {
@@ -123,7 +122,7 @@ func badMounts(field, format string, args ...any) error {
 	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid "+field+": "+format, args...)
 }
 
-// Release takes its volumes from a Machine that is destroyed. Done must be called.
+// Release detaches the volumes of a Machine that is being destroyed. Done must be called.
 func (s *Store) Release(id hangar.MachineID, config *hangar.MachineConfig) (claims Claims) {
 	for _, v := range s.heldBy(id, config) {
 		v.mu.Lock()

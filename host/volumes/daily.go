@@ -13,16 +13,16 @@ const (
 	week = 7 * day
 	// dailyRetry is how long after a failed daily snapshot the next attempt follows.
 	dailyRetry = time.Hour
-	// clockError is how far a clock may be set back without work being done twice. A time that is
-	// further ahead was recorded by a wrong clock.
+	// clockError is how far a clock may be set back without repeated work. A recorded time that is
+	// further ahead is wrong.
 	clockError = time.Hour
 )
 
 // ahead reports whether a time of the past cannot be right.
 func ahead(t, now time.Time) bool { return t.After(now.Add(clockError)) }
 
-// turn is when in a period a volume or App has its turn: each at a minute of its own, as far as
-// there are enough, so that not all of them want the disk at once.
+// turn is the minute of a period at which a volume or App has its turn. Turns are spread, so that
+// the disk is not used by all at once.
 func turn(id string, period time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // never fails
@@ -36,9 +36,9 @@ func latestTurn(id string, period time.Duration, now time.Time) time.Time {
 	return now.Add(-at).Truncate(period).Add(at)
 }
 
-// dueDaily reports whether it is time for the daily snapshot of a volume. Missed turns, because
-// the server was down, are made up for by one. A volume that was never used has nothing to keep,
-// and one that is damaged had better not replace its snapshots.
+// dueDaily reports whether the daily snapshot of a volume is due. Any number of turns that the
+// server missed are made up for by one. A volume that was never used has none, nor has a damaged
+// one, whose snapshots should not be replaced.
 func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
 	v := &rec.Volume
 	if !v.AutoBackup || !v.State.Usable() || !used(rec) || rec.Damaged != "" {
@@ -61,7 +61,7 @@ func dueDaily(rec *journal.VolumeRecord, now time.Time) bool {
 	return true
 }
 
-// used reports whether a volume has content of its user.
+// used reports whether a volume may have content of its user.
 func used(rec *journal.VolumeRecord) bool {
 	return rec.Formatted || rec.Volume.Wanted == hangar.FSRaw
 }

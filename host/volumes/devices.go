@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Devices is what a Store needs of the volumes' images; LocalDevices has it. Errors
-// are those of package volume.
+// Devices manages the images of volumes; LocalDevices returns the real ones. Errors are those of
+// package volume.
 type Devices interface {
 	// Create makes the image of a new volume. It answers fs.ErrExist when there is one.
 	Create(ctx context.Context, spec devices.Spec) error
@@ -20,8 +20,8 @@ type Devices interface {
 	Verify(ctx context.Context, spec devices.Spec) error
 	// Attach opens an image as a block device, or takes back what an earlier daemon opened.
 	Attach(ctx context.Context, spec devices.Spec) (Device, error)
-	// Release ends whatever of a volume is open on the host; unsynced writes may be lost. It may be
-	// repeated.
+	// Release closes everything that is open of a volume on the host; unsynced writes may be lost.
+	// It may be repeated.
 	Release(ctx finish.Context, id hangar.VolumeID) error
 	// List returns the volumes with anything open on the host.
 	List(ctx context.Context) ([]hangar.VolumeID, error)
@@ -31,39 +31,39 @@ type Devices interface {
 	Room(ctx context.Context) (DiskRoom, error)
 }
 
-// DiskRoom is what the disk of the images has, in bytes.
+// DiskRoom has the sizes of the disk of the images, in bytes.
 type DiskRoom struct {
 	Free int64
-	// Taken is the room that the images take already.
+	// Taken is the room that each image has allocated.
 	Taken map[hangar.VolumeID]int64
 }
 
 // Device is an open volume.
 type Device interface {
-	// Path is that of the block device.
+	// Path is the path of the block device.
 	Path() string
 	// Format makes a file system on a blank device; ErrNotBlank: it has content. The remains of an
 	// interrupted Format do not count.
 	Format(ctx context.Context) error
-	// Mount mounts the file system, after what it needs of repair and growth.
+	// Mount repairs and grows the file system as necessary, and mounts it.
 	Mount(ctx context.Context) (MountedVolume, error)
 	// Usage measures the file system; zero while it is not mounted.
 	Usage(ctx context.Context) (hangar.VolumeUsage, error)
 	// Extend makes it size bytes large. online: so is the file system, if it is mounted.
 	Extend(ctx finish.Context, size int64) (online bool, err error)
-	// Freeze begins a view of the device as it is at one moment, from which on changes are counted
-	// for mark, unless that is empty. A device has one view at a time.
+	// Freeze begins a view of the device at one moment. From then on changes are counted for mark,
+	// unless that is empty. A device has one view at a time.
 	Freeze(ctx context.Context, mark string) (Frozen, error)
 	// Fill gives access to the content of a device that is not mounted.
 	Fill(ctx context.Context) (Target, error)
 	// Check looks for damage of a file system that is not mounted, and changes nothing.
 	Check(ctx context.Context) error
-	// Lost is closed when the device went away by itself; Err says why.
+	// Lost is closed when the device has failed; Err says why.
 	Lost() <-chan struct{}
 	// Err is nil until Lost is closed.
 	Err() error
-	// Close unmounts and detaches it. Without an error, everything is durable; with ErrLost
-	// and ErrUnsynced, it has ended as well.
+	// Close unmounts and detaches the device. Without an error, everything is durable. After
+	// ErrLost and ErrUnsynced the device is closed as well.
 	Close(ctx finish.Context) error
 }
 
@@ -71,18 +71,18 @@ type Device interface {
 type MountedVolume struct {
 	Dir      string
 	Replayed bool   // it had not been unmounted: its journal was replayed
-	Repaired bool   // more than that was wrong, and is right now
+	Repaired bool   // other damage was repaired
 	Grown    bool   // it is larger than it was
-	Report   string // of the repair, for people
+	Report   string // output of the repair
 }
 
 // Frozen is a volume as it was at one moment.
 type Frozen interface {
 	io.ReaderAt
 	Size() int64 // bytes
-	// Data is the parts that were ever written.
+	// Data returns the parts that were ever written.
 	Data(ctx context.Context) (extent.List, error)
-	// Changed is the parts that were written since mark; false: not known.
+	// Changed returns the parts that were written since mark; false: they are not known.
 	Changed(ctx context.Context, mark string) (extent.List, bool, error)
 	// Took is how long writers waited.
 	Took() time.Duration
@@ -90,17 +90,17 @@ type Frozen interface {
 	Close(ctx finish.Context) error
 }
 
-// Target is the content of a volume that is being filled.
+// Target writes the content of a volume that is being filled.
 type Target interface {
 	io.ReaderAt
 	io.WriterAt
-	// Flush returns once all that was written is durable.
+	// Flush returns once all writes are durable.
 	Flush() error
 	// Close ends the access. Only Flush says whether everything is durable.
 	Close() error
 }
 
-// LocalDevices are the volumes of this server as a Store uses them.
+// LocalDevices returns the volumes of this server as Devices.
 func LocalDevices(v *devices.Volumes) Devices { return localDevices{v} }
 
 type localDevices struct{ *devices.Volumes }

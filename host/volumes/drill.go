@@ -19,25 +19,25 @@ import (
 // settingDrills keeps the records of drills in the journal.
 const settingDrills = "volume-drills"
 
-// drillRecord is the record of the drills of one App.
+// drillRecord is the stored record of an App's drills.
 type drillRecord struct {
 	Latest hangar.VolumeDrill `json:"latest"`
-	// Scratch is the volume that the latest restores to, until that has been removed.
+	// Scratch is the volume that the latest drill restores to, until it is removed.
 	Scratch hangar.VolumeID `json:"scratch,omitempty"`
-	// Passed is when a drill passed last.
+	// Passed is the time of the last drill that has passed.
 	Passed time.Time `json:"passed,omitzero"`
-	// Postponed: the disk had no room for it, and it is tried again before its time.
+	// Postponed: the disk had no room for the drill, which is retried before the next turn.
 	Postponed bool `json:"postponed,omitempty"`
 }
 
-// drills are those of a Store.
+// drills restores snapshots regularly to verify them.
 type drills struct {
 	store  *Store
 	trials *fairsem.Semaphore[hangar.OrgID] // take turns for the disk
 
 	mu       sync.Mutex                                        // held while a change is committed
 	byApp    map[hangar.AppID]*drillRecord                     // replaced, never changed in place; guarded by mu
-	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of those under way; guarded by mu
+	progress map[hangar.AppID]*atomic.Pointer[hangar.Progress] // of the drills in progress; guarded by mu
 }
 
 func newDrills(s *Store) *drills {
@@ -101,7 +101,7 @@ func (d *drills) DrillVolumes(_ context.Context, of hangar.AppID) (*hangar.Volum
 	if before != nil {
 		next.Passed = before.Passed
 		if before.Scratch != "" {
-			next.Scratch = before.Scratch // what is left of it goes first
+			next.Scratch = before.Scratch // its remains are removed first
 		}
 	}
 	if err := d.put(of, &next); err != nil {
@@ -128,7 +128,7 @@ func pickDrill(records []*journal.VolumeRecord, intn func(int) int) (hangar.Volu
 	return s.Volume, s.ID, true
 }
 
-// put makes the record of an App's drills durable; nil: none. d.mu is held.
+// put stores the record of an App's drills, or removes it if rec is nil. d.mu is held.
 func (d *drills) put(of hangar.AppID, rec *drillRecord) error {
 	all := maps.Clone(d.byApp)
 	if rec == nil {
@@ -148,7 +148,7 @@ func (d *drills) put(of hangar.AppID, rec *drillRecord) error {
 	return nil
 }
 
-// change is put for the drill that is under way.
+// change is put for the drill in progress.
 func (d *drills) change(of hangar.AppID, alter func(next *drillRecord)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -169,14 +169,14 @@ func (d *drills) read() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := json.Unmarshal(value, &d.byApp); err != nil {
-		// They restart; an existing scratch volume has no owner.
+		// The schedule restarts; a scratch volume is removed as one without an owner.
 		d.store.o.Log.Error("the record of drills cannot be read", keyError, err)
 		d.byApp = make(map[hangar.AppID]*drillRecord)
 	}
 	return nil
 }
 
-// resume restarts the work that an earlier daemon left.
+// resume restarts the drills of an earlier daemon.
 func (d *drills) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

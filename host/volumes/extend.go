@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// extendDeadline bounds how long a volume grows, which is a matter of its metadata.
+// extendDeadline bounds the growth of a volume, which writes only metadata.
 const extendDeadline = 2 * time.Minute
 
 // ExtendVolume implements hangar.VolumeAgent.
@@ -39,7 +39,7 @@ func (v *volume) extend(ctx context.Context, sizeGB int, event hangar.VolumeEven
 	return v.finishExtending(ctx, event)
 }
 
-// beginExtending has the size counted and the room promised, unless the volume is that large
+// beginExtending claims the quota and the room of the disk, unless the volume is that large
 // already.
 func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, err error) {
 	err = v.claiming(ctx, func(rec *journal.VolumeRecord) (*hangar.VolumeRow, error) {
@@ -68,7 +68,7 @@ func (v *volume) beginExtending(ctx context.Context, sizeGB int) (begun bool, er
 	return begun && err == nil, err
 }
 
-// finishExtending grows a volume that is extending. It may be repeated.
+// finishExtending grows a volume in the state extending. It may be repeated.
 func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) error {
 	to := v.rec.Load().Growing
 	online, mounted, failure := v.open.grow(ctx, int64(to)<<30)
@@ -92,10 +92,10 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	return v.store.o.Machines.DescribeVolume(&rec.Volume)
 }
 
-// grow makes the image and the device size bytes large. online: so is the file system,
-// if it is mounted; otherwise it is when it is mounted next.
+// grow extends the image and the device to size bytes. online: a mounted file system is extended,
+// too; otherwise the next mount extends it.
 func (o *opened) grow(ctx context.Context, size int64) (online, mounted bool, err error) {
-	o.mu.Lock() // which a boot holds while it checks a file system
+	o.mu.Lock() // a boot holds it while it checks a file system
 	defer o.mu.Unlock()
 	extending, cancel := finish.Within(ctx, extendDeadline)
 	defer cancel()
@@ -115,7 +115,7 @@ func (o *opened) grow(ctx context.Context, size int64) (online, mounted bool, er
 	return online, mounted, cmp.Or(err, finish.Do(ctx, closing, o.closeUnused))
 }
 
-// unlessGone asks for another attempt after the process behind the volume ended meanwhile.
+// unlessGone turns the failure of a volume whose storage daemon has ended meanwhile into an error that allows a retry.
 func (v *volume) unlessGone(err error) error {
 	for _, gone := range []error{devices.ErrLost, io.EOF, unix.ECONNRESET, unix.ECONNREFUSED, unix.EPIPE} {
 		if errors.Is(err, gone) {

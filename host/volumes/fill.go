@@ -21,13 +21,13 @@ const (
 	fillsAtOnce  = 3
 	minFillPause = time.Second
 	maxFillPause = time.Minute
-	// fillReserve is what the filling of volumes leaves free of the disk, in bytes.
+	// fillReserve is how much of the disk the filling of volumes leaves free, in bytes.
 	fillReserve = 256 << 20
 )
 
-// fillingOf finds the source of a new volume, and completes the volume's size from it. Until
-// release is called, the source is kept as it is; the record of a volume that is being filled keeps
-// it from then on.
+// fillingOf finds the source of a new volume, and completes the volume's size from it. The source
+// is kept until release is called; afterwards the record of the volume that is being filled keeps
+// it.
 func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling hangar.Filling, release func(), err error) {
 	release = func() {}
 	var (
@@ -68,8 +68,8 @@ func (s *Store) fillingOf(ctx context.Context, spec *hangar.VolumeSpec) (filling
 // again after a restart of the daemon.
 func (v *volume) beginFilling() { v.store.work.Go(func() { v.fill(v.store.work.Context) }) }
 
-// fill brings a volume from restoring to created, or to failed when that cannot be reached, unless
-// its user destroys it meanwhile. When ctx ends first, the next daemon begins again.
+// fill brings a volume from restoring to created, or to failed if that is impossible, unless its
+// user destroys it meanwhile. If ctx ends first, the next daemon begins again.
 func (v *volume) fill(ctx context.Context) {
 	filling, end := context.WithCancel(ctx)
 	defer end()
@@ -93,11 +93,11 @@ func (v *volume) abandonImage(ctx context.Context) {
 func (v *volume) removeImage(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
-	return finish.Do(ctx, closing, v.discard)
+	return finish.Do(ctx, closing, v.closeAndRemove)
 }
 
-// discard closes the device, if it is open, and removes the image. v.open.mu is held.
-func (v *volume) discard(ctx finish.Context) error {
+// closeAndRemove closes the device, if it is open, and removes the image. v.open.mu is held.
+func (v *volume) closeAndRemove(ctx finish.Context) error {
 	if err := v.open.detach(ctx); err != nil {
 		return err
 	}
@@ -112,10 +112,10 @@ func (v *volume) fillUntil(ctx context.Context) {
 	}
 	defer release()
 	if v.rec.Load().Volume.State != hangar.VolumeRestoring {
-		return // it was destroyed before there was anything to end
+		return // it was destroyed while it waited
 	}
 	began := time.Now()
-	told := ""
+	reported := ""
 	for delay := minFillPause; ; delay = min(2*delay, maxFillPause) {
 		err := v.fillOnce(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -123,17 +123,17 @@ func (v *volume) fillUntil(ctx context.Context) {
 		}
 		v.store.o.Log.Error("fill a volume", keyVolume, v.id, keyError, err)
 		if isPermanent(err) || time.Since(began) >= v.store.o.FillPatience {
-			if err := v.notFilled(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
+			if err := v.giveUpFilling(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
 				v.store.o.Log.Error("give up a volume that was not filled", keyVolume, v.id, keyError, err)
 			}
 			return
 		}
-		if why := hangar.MessageOf(err); why != told {
+		if why := hangar.MessageOf(err); why != reported {
 			v.failed("record why a volume is not filled yet", v.recordEvents(hangar.VolumeEvent{
 				Type: hangar.VolumeEventRestore, Snapshot: v.rec.Load().Volume.Filling.Snapshot,
 				Text: "The volume could not be filled yet, and it is tried again", Fault: why,
 			}))
-			told = why
+			reported = why
 		}
 		if pause.For(ctx, delay) != nil {
 			return
@@ -153,11 +153,11 @@ func isPermanent(err error) bool {
 
 // fillOnce creates the image again and fills it.
 func (v *volume) fillOnce(ctx context.Context) error {
-	if err := v.blank(ctx); err != nil {
+	if err := v.recreateImage(ctx); err != nil {
 		return err
 	}
 	filling := v.rec.Load().Volume.Filling
-	content, err := v.pour(ctx, filling)
+	content, err := v.fillImage(ctx, filling)
 	if err != nil {
 		return err
 	}
@@ -179,22 +179,22 @@ func (v *volume) fillOnce(ctx context.Context) error {
 	return err
 }
 
-// blank makes the image of a volume as if it were new.
-func (v *volume) blank(ctx context.Context) error {
+// recreateImage replaces the image of a volume by an empty one.
+func (v *volume) recreateImage(ctx context.Context) error {
 	v.open.mu.Lock()
 	defer v.open.mu.Unlock()
 	spec, err := v.store.spec(v.rec.Load())
 	if err != nil {
 		return err
 	}
-	if err := finish.Do(ctx, closing, v.discard); err != nil {
+	if err := finish.Do(ctx, closing, v.closeAndRemove); err != nil {
 		return err
 	}
 	return v.store.o.Devices.Create(ctx, spec)
 }
 
-// pour fills the image, and returns its content once everything is durable.
-func (v *volume) pour(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
+// fillImage fills the image, and returns its content once everything is durable.
+func (v *volume) fillImage(ctx context.Context, filling hangar.Filling) (content hangar.FSType, err error) {
 	defer v.filling.Store(nil)
 	device, release, err := v.open.hold(ctx)
 	if err != nil {
@@ -224,8 +224,8 @@ func fillDevice(ctx context.Context, device Device, write func(Target) error) er
 	return errors.Join(err, target.Close())
 }
 
-// notFilled ends a volume for good; its user may destroy it.
-func (v *volume) notFilled(ctx context.Context, fault string) error {
+// giveUpFilling marks a volume as failed, and erases its image.
+func (v *volume) giveUpFilling(ctx context.Context, fault string) error {
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		if next.Volume.State != hangar.VolumeRestoring {
 			return nil
@@ -239,34 +239,34 @@ func (v *volume) notFilled(ctx context.Context, fault string) error {
 	return v.eraseImage(ctx)
 }
 
-// roomy is a target that takes no more than the disk has room for.
-type roomy struct {
+// boundedTarget is a target that refuses writes beyond the room on the disk.
+type boundedTarget struct {
 	Target
 
 	space *diskspace.Space
 	what  diskspace.Purpose // of filling the target
-	taken atomic.Int64      // bytes that the image has taken of the disk already, and not filled
+	taken atomic.Int64      // allocated bytes of the image that are not filled yet
 	left  atomic.Int64      // bytes
 	free  int64
 	fault
 }
 
-// roomy returns a target that leaves some of the disk free, beyond what the image of the volume has
-// taken already.
-func (s *Store) roomy(ctx context.Context, target Target, what diskspace.Purpose, id hangar.VolumeID, reserve int64) (*roomy, error) {
+// boundTarget returns a target that leaves reserve bytes of the disk free. The blocks that the image has already
+// allocated do not count.
+func (s *Store) boundTarget(ctx context.Context, target Target, what diskspace.Purpose, id hangar.VolumeID, reserve int64) (*boundedTarget, error) {
 	room, err := s.o.Devices.Room(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("measure the disk of volumes: %w", err)
 	}
 	reserve = max(reserve, s.o.Space.Reserved())
-	r := &roomy{Target: target, space: s.o.Space, what: what, free: max(0, room.Free-reserve) + room.Taken[id]}
+	r := &boundedTarget{Target: target, space: s.o.Space, what: what, free: max(0, room.Free-reserve) + room.Taken[id]}
 	r.left.Store(r.free)
 	r.taken.Store(room.Taken[id])
 	return r, nil
 }
 
-// WriteAt refuses a write that there is no room for.
-func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
+// WriteAt implements io.WriterAt. It refuses a write without room on the disk.
+func (r *boundedTarget) WriteAt(b []byte, at int64) (int, error) {
 	err := r.admit(int64(len(b)))
 	n := 0
 	if err == nil {
@@ -277,20 +277,20 @@ func (r *roomy) WriteAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// expect refuses a size that there is no room for before any of it is written.
-func (r *roomy) expect(bytes int64) error {
+// expect refuses a size without room on the disk, before any of it is written.
+func (r *boundedTarget) expect(bytes int64) error {
 	if r.left.Load() < bytes {
 		return r.full()
 	}
 	return r.space.Admit(r.what, max(0, bytes-r.taken.Load()))
 }
 
-func (r *roomy) full() error {
+func (r *boundedTarget) full() error {
 	return hangar.Errorf(hangar.CodeUnavailable, hangar.ReasonDiskFull,
 		"cannot %s: the disk has %d bytes for what is to be written, which is more", r.what, r.free)
 }
 
-func (r *roomy) admit(bytes int64) error {
+func (r *boundedTarget) admit(bytes int64) error {
 	if r.left.Add(-bytes) < 0 {
 		return r.full()
 	}

@@ -14,8 +14,8 @@ import (
 // copyStep is how much of a volume is copied at once, in bytes.
 const copyStep = 1 << 20
 
-// forkable finds the volume that another one is to be made from, and returns its size. The
-// content of that volume is kept until release is called.
+// forkable finds the source of a fork, and returns its size. The source keeps its content until
+// release is called.
 func (s *Store) forkable(spec *hangar.VolumeSpec) (size int64, release func(), err error) {
 	none := func() {}
 	v := s.byID(spec.Source)
@@ -46,14 +46,14 @@ func hasContent(state hangar.VolumeState) bool {
 	return state.Usable() || state == hangar.VolumePendingDestroy
 }
 
-// fork copies another volume, as it is now, to the target and says what is on it. What
-// is written to the other one from now on is not copied.
+// fork copies the present content of another volume to the target, and returns its kind. Later
+// writes to that volume are not copied.
 func (v *volume) fork(ctx context.Context, target Target, from hangar.VolumeID) (content hangar.FSType, err error) {
 	source := v.store.byID(from)
 	if source == nil || !hasContent(source.rec.Load().Volume.State) {
 		return "", hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "volume %s is not there any more", from)
 	}
-	room, err := v.store.roomy(ctx, target, diskspace.ForkVolume, v.id, fillReserve)
+	room, err := v.store.boundTarget(ctx, target, diskspace.ForkVolume, v.id, fillReserve)
 	if err != nil {
 		return "", err
 	}
@@ -94,7 +94,7 @@ func (v *volume) growWith(ctx context.Context, source hangar.VolumeID, size int6
 	return hangar.Errorf(hangar.CodeUnavailable, "", "volume %s has been extended to %d GB meanwhile", source, least)
 }
 
-// copyData copies what is in data, to where it was.
+// copyData copies the ranges in data to the same offsets.
 func copyData(ctx context.Context, dst io.WriterAt, src io.ReaderAt, data extent.List, progress func(hangar.Progress)) error {
 	done := hangar.Progress{Total: data.Length()}
 	buffer := make([]byte, copyStep)

@@ -11,33 +11,33 @@ import (
 // usageTick is how often the volumes of running Machines are measured.
 const usageTick = 10 * time.Second
 
-// keepUsage measures the volumes of running Machines until ctx ends, and extends those that their
-// Machines want extended. First it continues with what an earlier daemon has left. A failure is
-// logged once for each volume.
+// keepUsage measures the volumes of running Machines until ctx ends, and extends them as the
+// configs of their Machines say. First it continues the extensions that an earlier daemon has left.
+// A failure is logged once for each volume.
 func (s *Store) keepUsage(ctx context.Context, left []*volume) {
 	s.resume(ctx, left)
 	tick := time.NewTicker(usageTick)
 	defer tick.Stop()
-	told := make(map[hangar.VolumeID]string)
+	reported := make(map[hangar.VolumeID]string)
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		s.Tend(ctx, told)
+		s.Tend(ctx, reported)
 	}
 }
 
-// Tend is one round of keepUsage. told is why volumes could not be extended.
-func (s *Store) Tend(ctx context.Context, told map[hangar.VolumeID]string) {
+// Tend is one round of keepUsage. reported has the last failure of each volume.
+func (s *Store) Tend(ctx context.Context, reported map[hangar.VolumeID]string) {
 	for _, v := range s.all() {
 		if ctx.Err() != nil {
 			return
 		}
 		usage, ok := v.open.usage(ctx)
 		if !ok {
-			delete(told, v.id)
+			delete(reported, v.id)
 			continue
 		}
 		if usageMoved(v.rec.Load().Volume.Usage, usage) {
@@ -45,11 +45,11 @@ func (s *Store) Tend(ctx context.Context, told map[hangar.VolumeID]string) {
 				s.o.Log.Error("record the usage of a volume", keyVolume, v.id, keyError, err)
 			}
 		}
-		switch why := v.autoExtend(ctx, usage, told[v.id]); why {
+		switch why := v.autoExtend(ctx, usage, reported[v.id]); why {
 		case "":
-			delete(told, v.id)
+			delete(reported, v.id)
 		default:
-			told[v.id] = why
+			reported[v.id] = why
 		}
 	}
 }
@@ -61,8 +61,8 @@ func usageMoved(before, now hangar.VolumeUsage) bool {
 	return before.Total() != now.Total() || max(moved, -moved)*100 >= now.Total()
 }
 
-// autoExtend extends a volume that is fuller than its Machine wants it to be, and returns
-// why it could not, which before was for the round before.
+// autoExtend extends a volume whose usage exceeds the threshold in its Machine's config. It returns
+// why it could not; before is the failure of the previous round.
 func (v *volume) autoExtend(ctx context.Context, usage hangar.VolumeUsage, before string) string {
 	rec := v.rec.Load()
 	machine := rec.Volume.AttachedMachine

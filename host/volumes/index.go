@@ -26,7 +26,7 @@ func (x *index) volume(ref hangar.VolumeRef) (*volume, error) {
 	return v, nil
 }
 
-// byID returns nil for one that is not known.
+// byID returns a volume, or nil.
 func (x *index) byID(id hangar.VolumeID) *volume {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

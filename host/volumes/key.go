@@ -19,15 +19,15 @@ const keySize = 32
 // labelOfVolume binds a key to the volume that it opens.
 func labelOfVolume(id hangar.VolumeID) []string { return []string{"volume", string(id)} }
 
-// keys are those of volumes, which the journal keeps encrypted.
+// keys encrypts the keys of volumes for the journal.
 type keys struct {
 	index  *index
 	keyset *keyset.Keyset
 	log    *slog.Logger
 }
 
-// sealing runs commit with a new key for a volume, encrypted as the journal keeps it;
-// nil for one that is not encrypted.
+// sealing runs commit with a new, encrypted key for a volume; nil for a volume that is not
+// encrypted.
 func (k *keys) sealing(id hangar.VolumeID, encrypted bool, commit func(sealed []byte) error) error {
 	if !encrypted {
 		return commit(nil)
@@ -43,7 +43,7 @@ func (k *keys) sealing(id hangar.VolumeID, encrypted bool, commit func(sealed []
 	})
 }
 
-// spec is what the image of a record's volume is.
+// spec returns the spec of a volume's image.
 func (s *Store) spec(rec *journal.VolumeRecord) (devices.Spec, error) {
 	id := rec.Volume.ID
 	spec := devices.Spec{ID: id, Size: int64(rec.Volume.SizeGB) << 30, Allocate: s.o.Overcommit <= 1}

@@ -7,12 +7,11 @@ const (
 	resultCreated = "created"
 	resultFailed  = "failed"
 	resultPassed  = "passed"
-	// resultPostponed: the disk had no room for the drill, which says nothing of the
-	// snapshot.
+	// resultPostponed: the disk had no room for the drill.
 	resultPostponed = "postponed"
 )
 
-// metrics count what becomes of snapshots.
+// metrics count the results of snapshots and drills.
 type metrics struct {
 	drills    *prometheus.CounterVec
 	snapshots *prometheus.CounterVec
@@ -33,7 +32,7 @@ func newMetrics(r prometheus.Registerer, s *Store) metrics {
 			Buckets: []float64{.005, .01, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5},
 		}),
 	}
-	// All are there before the first one ends, so that a rate can be taken.
+	// Each label value exists from the start, so that a rate has a first sample.
 	for _, result := range []string{resultCreated, resultFailed} {
 		m.snapshots.WithLabelValues(result)
 	}
@@ -46,7 +45,7 @@ func newMetrics(r prometheus.Registerer, s *Store) metrics {
 	return m
 }
 
-// collector measures a Store when it is asked.
+// collector measures a Store during a collection.
 type collector struct{ store *Store }
 
 var (

@@ -56,7 +56,7 @@ func (o *opened) mount(ctx context.Context, id hangar.MachineID) (dir string, re
 	return mounted.Dir, repaired, o.recordMount(ctx, mounted)
 }
 
-// recordMount records what mounting has found out. o.mu is held.
+// recordMount records a replay, repair or growth by a mount. o.mu is held.
 func (o *opened) recordMount(ctx context.Context, mounted MountedVolume) error {
 	usage, ok := o.measure(ctx)
 	_, err := o.v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
@@ -126,7 +126,7 @@ type Lost struct {
 
 func (e Lost) Error() string { return fmt.Sprintf("volume %s was lost: %s", e.v.id, e.why()) }
 
-// why is what of the cause may be shown.
+// why is the part of the cause that users may read.
 func (e Lost) why() string {
 	for _, known := range []error{devices.ErrLost, devices.ErrUnsynced} {
 		if errors.Is(e.cause, known) {
@@ -146,17 +146,17 @@ func (e Lost) Volume() hangar.VolumeID { return e.v.id }
 
 // Record records an event of the loss, with the Machine, unless there is one.
 func (e Lost) Record(by hangar.MachineID) error {
-	if !e.v.open.told.CompareAndSwap(false, true) {
+	if !e.v.open.lossRecorded.CompareAndSwap(false, true) {
 		return nil
 	}
 	err := e.v.recordEvents(hangar.VolumeEvent{Type: hangar.VolumeEventLost, Machine: by, Fault: e.why()})
 	if err != nil {
-		e.v.open.told.Store(false)
+		e.v.open.lossRecorded.Store(false)
 	}
 	return err
 }
 
-// errNotMounted: a Machine has been using a volume of which nothing is mounted any more.
+// errNotMounted: the volume of a running Machine is no longer mounted.
 var errNotMounted = errors.New("it is not mounted any more")
 
 // Retake takes back the volumes of a Machine that has run on without this daemon. It answers Lost

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// None is for servers that can keep no volumes. Existing ones stay as they are.
+// None implements Devices for servers that cannot have volumes. Existing ones stay unchanged.
 type None struct{ Why string }
 
 // Create makes nothing.

@@ -26,10 +26,10 @@ type opened struct {
 	mu      sync.Mutex // held while the device is opened, closed or extended; guards what follows
 	device  Device     // nil: this daemon has not opened it
 	mounted *MountedVolume
-	machine bool // for a Machine
+	machine bool // a Machine uses it
 	readers int
 
-	told atomic.Bool // an event says that the device was lost
+	lossRecorded atomic.Bool // the loss of the device is recorded
 }
 
 // closing bounds the end of a device, with a view of it, and the removal of an image.
@@ -70,7 +70,7 @@ func (o *opened) attach(ctx context.Context) (Device, error) {
 		return nil, o.v.damaged(err)
 	}
 	o.device, o.mounted = device, nil
-	o.told.Store(false)
+	o.lossRecorded.Store(false)
 	return device, nil
 }
 
@@ -126,7 +126,7 @@ func (o *opened) openDevice(ctx finish.Context) (Device, error) {
 	}
 	device, err := o.attach(ctx)
 	if err != nil && damage(err) != "" {
-		// What is left can never be closed with all that was written.
+		// Some of it is missing, so unsynced writes are lost in any case.
 		return nil, o.v.store.o.Devices.Release(ctx, o.v.id)
 	}
 	return device, err
@@ -163,7 +163,7 @@ func syncFileSystem(dir string) error {
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
 }
 
-// machineEnded closes the device when the Machine that had it has ended.
+// machineEnded closes the device after the end of the Machine that used it.
 func (o *opened) machineEnded(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,8 +211,7 @@ func (v *volume) remember(usage hangar.VolumeUsage) error {
 	return err
 }
 
-// damaged records that a volume cannot be opened or repaired, if err says so, and
-// returns what to answer.
+// damaged records that a volume is damaged, if err says so, and returns the error for the caller.
 func (v *volume) damaged(err error) error {
 	why := damage(err)
 	if why == "" {
@@ -234,8 +233,7 @@ func (v *volume) damaged(err error) error {
 	}
 }
 
-// damage says what is wrong with a volume, as its user may read it; empty: nothing that
-// lasts.
+// damage describes a lasting fault of a volume to its user; empty: err is none.
 func damage(err error) string {
 	if e, ok := errors.AsType[*hangar.Error](err); ok && e.Reason == hangar.ReasonVolumeDamaged {
 		return e.Message

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// How many rows are published in one go, and how many of them at once.
+// Bounds of publishing.
 const (
 	publishBatch = 256
 	publishers   = 16
@@ -43,8 +43,8 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 	return len(pending), r.journal.PublishedVolumes(pending)
 }
 
-// passOver turns the refusal of one row into a line of the log: it concerns no other volume,
-// whose rows must not queue behind it. What may succeed later stays an error.
+// passOver logs the refusal of one row, because other volumes' rows must not queue behind it. It
+// returns temporary errors.
 func (r *rows) passOver(ref hangar.VolumeRef, err error) error {
 	if hangar.CodeOf(err) != hangar.CodeInvalid {
 		return err

@@ -34,7 +34,7 @@ func (s *Store) Purge(ctx context.Context) {
 	}
 }
 
-// purge does what the state of a destroyed volume asks for by now.
+// purge does the next steps of a destroyed volume that are due.
 func (v *volume) purge(ctx context.Context) error {
 	rec := v.rec.Load()
 	if rec.Volume.State == hangar.VolumePendingDestroy && v.store.o.Now().Sub(rec.Volume.DestroyedAt) >= hangar.VolumeGrace {
@@ -53,13 +53,13 @@ func (v *volume) purge(ctx context.Context) error {
 	return nil
 }
 
-// destroyKey makes a volume in hangar.VolumePendingDestroy unreadable for good, unless another
-// one is being made from it. events say why that is before its time.
+// destroyKey removes the key of a volume in hangar.VolumePendingDestroy, which makes it unreadable,
+// unless a fork still reads it. events say why that is before its time.
 func (v *volume) destroyKey(events ...hangar.VolumeEvent) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.rec.Load().Volume.State != hangar.VolumePendingDestroy || v.forked() {
-		return nil // undeleted meanwhile, or further on, or still needed
+		return nil // undeleted meanwhile, destroyed already, or still read by a fork
 	}
 	_, err := v.commit(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State = hangar.VolumeDestroying
@@ -82,7 +82,7 @@ func (v *volume) destroyUnread(ctx context.Context) (bool, error) {
 	if v.open.readers > 0 || v.rec.Load().Volume.State != hangar.VolumeDestroying {
 		return false, nil
 	}
-	if err := finish.Do(ctx, purgeDeadline, v.discard); err != nil {
+	if err := finish.Do(ctx, purgeDeadline, v.closeAndRemove); err != nil {
 		return false, fmt.Errorf("remove volume %s: %w", v.id, err)
 	}
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
@@ -92,10 +92,9 @@ func (v *volume) destroyUnread(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// purgeNow removes a destroyed volume before its time. It reports false for one that is not
-// destroyed, or whose content is being read or changed at this moment, or still has to be. The
-// key is gone before the image, and a daemon that is killed in between removes the image when it starts again.
-// p.purging is held.
+// purgeNow removes a destroyed volume before its time. It reports false for a volume that is not destroyed, or whose
+// content is still being read or changed. The key is gone before the image, and a daemon that is killed in between
+// removes the image when it starts again. p.purging is held.
 func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
 	if !v.open.mu.TryLock() {
 		return false, nil
@@ -110,10 +109,9 @@ func (v *volume) purgeNow(ctx context.Context, why string) (bool, error) {
 	return v.destroyUnread(ctx)
 }
 
-// reclaim removes destroyed volumes that could still be undeleted, until so many bytes more
-// may be promised: the oldest ones of an organization, and then the oldest ones of others. It
-// reports whether it has removed any. When all of them are not enough, they are kept.
-// p.purging is held.
+// reclaim removes destroyed volumes that could still be undeleted, until lacking bytes more may be
+// promised: the oldest of an organization first, then the oldest of others. It reports whether it
+// has removed any. If all of them together are not enough, it removes none. p.purging is held.
 func (p *promises) reclaim(ctx context.Context, org hangar.OrgID, lacking int64) bool {
 	var list []*volume
 	var sum int64

@@ -13,17 +13,16 @@ import (
 const (
 	// claimDeadline bounds how long a volume waits for the ledger of its organization.
 	claimDeadline = 5 * time.Second
-	// claimTries bounds how often a volume is claimed that changes at the same time.
+	// claimTries bounds the attempts to claim a volume that keeps changing.
 	claimTries = 10
 )
 
-// errVolumeChanged says that a record is not any more the one that was claimed for.
+// errVolumeChanged says that a record has changed since its claim.
 var errVolumeChanged = errors.New("the volume has changed meanwhile")
 
-// claiming has what a volume will be counted against the quotas of its organization, and then
-// commits it with commitTo. wanted says what it will be: nil if there is nothing to do. What is
-// not committed is not counted either.
-// Claims of one volume take turns, so that none of them undoes the claim of another one.
+// claiming counts the wanted row of a volume against the quotas of its organization, and then calls
+// commit. wanted returns nil if there is nothing to do. If commit fails, the claim is undone.
+// Claims of one volume take turns, so that none undoes another.
 func (v *volume) claiming(
 	ctx context.Context, wanted func(*journal.VolumeRecord) (*hangar.VolumeRow, error), commit func(*journal.VolumeRecord) error,
 ) error {
@@ -61,14 +60,15 @@ func (v *volume) claimable() bool {
 	return true
 }
 
-// claim counts a volume as row says.
+// claim counts a volume as its row says.
 func (v *volume) claim(ctx context.Context, row hangar.VolumeRow) error {
 	ctx, cancel := finish.Within(ctx, claimDeadline)
 	defer cancel()
 	return v.store.o.Publisher.ClaimVolume(ctx, row)
 }
 
-// commitTo commits a change of the record that was claimed for, or returns errVolumeChanged.
+// commitTo commits a change of the record rec, or returns errVolumeChanged if that is not the
+// current one.
 func (v *volume) commitTo(rec *journal.VolumeRecord, alter change) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -36,7 +36,7 @@ func (s *Store) load() error {
 func (s *Store) Sweep(ctx context.Context) error {
 	open, err := s.o.Devices.List(ctx)
 	if err != nil {
-		// Machines without volumes are served nevertheless.
+		// Machines without volumes do not depend on it.
 		s.o.Log.Error("leftovers of volumes stay until the next start", keyError, err)
 	}
 	for _, id := range open {
@@ -71,8 +71,8 @@ func (s *Store) closeOpen(ctx context.Context, id hangar.VolumeID) error {
 	return finish.Do(ctx, closing, func(ctx finish.Context) error { return s.o.Devices.Release(ctx, id) })
 }
 
-// needed reports whether an open device is left to the worker of a Machine, which may still run,
-// or to the repair of a record.
+// needed reports whether an open device is kept, for a Machine that may still run or until an
+// unreadable record is repaired.
 func (s *Store) needed(id hangar.VolumeID) bool {
 	v := s.byID(id)
 	if v == nil {
@@ -81,8 +81,7 @@ func (s *Store) needed(id hangar.VolumeID) bool {
 	return s.o.Machines.MayRun(v.rec.Load().Volume.AttachedMachine)
 }
 
-// resume continues with the work that was under way when the daemon ended, which left those
-// volumes.
+// resume continues the work on volumes that an earlier daemon has left.
 func (s *Store) resume(ctx context.Context, left []*volume) {
 	for _, v := range left {
 		if ctx.Err() != nil {

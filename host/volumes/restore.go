@@ -10,9 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// restorable finds the snapshot that a volume is to be made from, and returns the size
-// of what it is of. It may be of a volume that is gone, or of another host that shares
-// the archive, but not of another organization.
+// restorable finds the snapshot to restore, and returns the size of its volume. The volume may be
+// destroyed, or on another host that shares the archive, but not of another organization.
 func (s *Store) restorable(ctx context.Context, spec *hangar.VolumeSpec) (size int64, err error) {
 	for _, v := range s.all() {
 		rec := v.rec.Load()
@@ -52,13 +51,13 @@ func snapshotNotFound() error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSnapshotNotFound, "snapshot not found")
 }
 
-// restore writes a snapshot to the target and says what is on it.
+// restore writes a snapshot to the target, and returns the kind of its content.
 func (v *volume) restore(ctx context.Context, target Target, id hangar.SnapshotID) (content hangar.FSType, err error) {
 	store, err := v.store.archiver.getSoon(ctx)
 	if err != nil {
 		return "", err
 	}
-	room, err := v.store.roomy(ctx, target, diskspace.RestoreSnapshot, v.id, fillReserve)
+	room, err := v.store.boundTarget(ctx, target, diskspace.RestoreSnapshot, v.id, fillReserve)
 	if err != nil {
 		return "", err
 	}
@@ -66,5 +65,5 @@ func (v *volume) restore(ctx context.Context, target Target, id hangar.SnapshotI
 	return entry.FSType, err
 }
 
-// filled says how far the filling of the volume is.
+// filled stores the progress of the filling.
 func (v *volume) filled(p hangar.Progress) { v.filling.Store(&p) }

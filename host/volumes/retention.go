@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// failedKept is how long a failed snapshot is listed, and maxFailedKept how many are.
+// failedKept is how long a failed snapshot is listed, and maxFailedKept bounds their number.
 const (
 	failedKept    = day
 	maxFailedKept = 20
@@ -67,9 +67,9 @@ func roomForSnapshot(snapshots []hangar.Snapshot, daily bool) bool {
 	return kept < hangar.MaxSnapshots || daily && replaceable
 }
 
-// discard takes snapshots off the list of a volume. Their content in the archive is removed
-// afterwards, even across kills of the daemon: nothing is listed that cannot be restored, and
-// nothing stays stored forever.
+// discard removes snapshots from the list of a volume. Their content in the archive is removed
+// afterwards, even if the daemon is killed meanwhile: every listed snapshot can be restored, and no
+// content stays stored indefinitely.
 func discard(next *journal.VolumeRecord, ids ...hangar.SnapshotID) {
 	if len(ids) == 0 {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// promised is how much of the disk a volume may take in the end, in GiB.
+// promised is how much of the disk a volume may take at most, in GiB.
 func (v *volume) promised() int {
 	rec := v.rec.Load()
 	switch state := rec.Volume.State; {
@@ -21,21 +21,21 @@ func (v *volume) promised() int {
 	return max(rec.Volume.SizeGB, rec.Growing)
 }
 
-// promises are what volumes may take of the disk in the end.
+// promises decides how much of the disk is promised to volumes.
 type promises struct {
 	index *index
 	o     *Options
-	// deciding is held while it is decided that the disk has room for more, and that is
-	// committed. It is taken before any volume's mu.
+	// deciding is held from a check of the room until the promise is committed. It is taken before
+	// any volume's mu.
 	deciding sync.Mutex
 	// purging is held while destroyed volumes are removed. It is taken before deciding.
 	purging *semaphore.Weighted
 }
 
-// make has commit record that volumes of an organization take so many GiB more of the disk, if it
-// can hold that beside earlier promises: the free room and that of volumes, times the operator's
-// ratio. Before it is refused, destroyed volumes that could still be undeleted are removed: those
-// of the same organization first, and then those of others.
+// make calls commit to promise volumes of an organization more GiB of the disk. All promises
+// together may not exceed the free room and that of volumes, times the operator's ratio. Before
+// make refuses, it removes destroyed volumes that could still be undeleted: those of the same
+// organization first, then those of others.
 func (p *promises) make(ctx context.Context, org hangar.OrgID, more int, commit func() error) error {
 	lacking, err := p.try(ctx, more, commit)
 	if lacking == 0 {
@@ -55,8 +55,8 @@ func (p *promises) make(ctx context.Context, org hangar.OrgID, more int, commit 
 	}
 }
 
-// try is make without a reclaim. lacking is how many bytes there are too few; then
-// nothing was committed.
+// try is make without a reclaim. lacking is how many bytes are missing; if it is positive, commit
+// was not called.
 func (p *promises) try(ctx context.Context, more int, commit func() error) (lacking int64, err error) {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
@@ -72,7 +72,7 @@ func (p *promises) try(ctx context.Context, more int, commit func() error) (lack
 	return 0, commit()
 }
 
-// promisable is what the disk has to promise to volumes.
+// promisable has the amounts by which the disk is promised to volumes.
 type promisable struct {
 	promised int   // GiB
 	holds    int64 // bytes that are free, or taken by volumes
@@ -106,7 +106,7 @@ func (p *promises) Room(ctx context.Context) (left, promised int64, err error) {
 	return room.left(), int64(room.promised) << 30, nil
 }
 
-// hasComputeRoom refuses a volume for a Machine that the host has no room at this moment.
+// hasComputeRoom refuses a volume for a Machine that would not fit on the host now.
 func hasComputeRoom(machines Machines, guest *hangar.Guest) error {
 	if guest == nil {
 		return nil

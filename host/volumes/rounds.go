@@ -14,18 +14,18 @@ import (
 // roundEvery is how often a Store runs due work. Everything is due at a whole minute.
 const roundEvery = time.Minute
 
-// rounds take daily snapshots, remove those that have expired, and have snapshots tried out.
+// rounds take daily snapshots, remove expired ones, and start drills.
 type rounds struct {
 	index  *index
 	drills *drills
-	soon   chan struct{} // buffered 1: something may be due before its time
+	soon   chan struct{} // buffered 1: work may be due before the next round
 	now    func() time.Time
 	log    *slog.Logger
 
 	mu sync.Mutex // held by a round, which visits all volumes
 }
 
-// lookSoon has the next round begin at once.
+// lookSoon begins the next round at once.
 func (r *rounds) lookSoon() {
 	select {
 	case r.soon <- struct{}{}:
@@ -118,7 +118,7 @@ func (v *volume) expire(now time.Time) error {
 	return err
 }
 
-// forget drops what is known of drills of Apps that have no volumes any more.
+// forget drops the records of drills of Apps without volumes.
 func (d *drills) forget(apps map[hangar.AppID][]*journal.VolumeRecord) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

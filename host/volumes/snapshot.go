@@ -29,7 +29,7 @@ func (s *Store) Snapshots(_ context.Context, ref hangar.VolumeRef) ([]*hangar.Sn
 	return list, nil
 }
 
-// snapshots are those of a record, with how far the one is that is being taken.
+// snapshots returns the snapshots of a record, with the progress of the one that is being taken.
 func (v *volume) snapshots(rec *journal.VolumeRecord) []hangar.Snapshot {
 	p := v.reading.Load()
 	if p == nil {
@@ -59,7 +59,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hang
 	return v.beginSnapshot(ctx, false)
 }
 
-// beginSnapshot records that there is to be a snapshot, and has it taken.
+// beginSnapshot commits a waiting snapshot, and starts taking it.
 func (v *volume) beginSnapshot(ctx context.Context, daily bool) (*hangar.Snapshot, error) {
 	var s hangar.Snapshot
 	err := v.claiming(ctx, func(rec *journal.VolumeRecord) (*hangar.VolumeRow, error) {
@@ -79,7 +79,7 @@ func (v *volume) beginSnapshot(ctx context.Context, daily bool) (*hangar.Snapsho
 	if err != nil {
 		return nil, err
 	}
-	// One that cannot be taken any more waits for the next daemon.
+	// If the daemon ends first, the next one takes the snapshot.
 	v.store.work.Go(func() { v.takeSnapshot(v.store.work.Context, s.ID) })
 	return &s, nil
 }
@@ -91,8 +91,8 @@ func (v *volume) newSnapshot(rec *journal.VolumeRecord, daily bool) hangar.Snaps
 	}
 }
 
-// dailySnapshot begins a daily snapshot. One beyond the quota of the organization is not taken:
-// it is listed as failed, and tried again like any other one that has failed.
+// dailySnapshot begins a daily snapshot. Beyond the organization's quota it lists the snapshot as
+// failed, which is retried like every failed one.
 func (v *volume) dailySnapshot(ctx context.Context) error {
 	_, err := v.beginSnapshot(ctx, true)
 	if hangar.ReasonOf(err) != hangar.ReasonQuota {
@@ -125,7 +125,8 @@ func mayBeSnapshotted(rec *journal.VolumeRecord, daily bool) error {
 	return nil
 }
 
-// withSnapshot returns the snapshots of a volume with one changed, if it is there.
+// withSnapshot returns a copy of snapshots in which alter has changed the one with id, if there is
+// one.
 func withSnapshot(snapshots []hangar.Snapshot, id hangar.SnapshotID, alter func(*hangar.Snapshot)) []hangar.Snapshot {
 	list := slices.Clone(snapshots)
 	if i := slices.IndexFunc(list, func(s hangar.Snapshot) bool { return s.ID == id }); i >= 0 {
@@ -134,8 +135,8 @@ func withSnapshot(snapshots []hangar.Snapshot, id hangar.SnapshotID, alter func(
 	return list
 }
 
-// takeSnapshot takes a snapshot that waits. When ctx ends first, it waits for the next
-// daemon, which takes it of what is on the volume then.
+// takeSnapshot takes a waiting snapshot. If ctx ends first, the snapshot waits for the next daemon,
+// and has the content of that later time.
 func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 	store := v.store
 	release, err := store.snapshots.Acquire(ctx, v.rec.Load().OrgID)
@@ -172,7 +173,7 @@ func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 	store.lookSoon()
 }
 
-// putOff has a snapshot that was not completed wait again.
+// putOff sets an incomplete snapshot back to waiting.
 func (v *volume) putOff(id hangar.SnapshotID) {
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) { s.State = hangar.SnapshotWaiting })
@@ -199,7 +200,7 @@ func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) error 
 	return err
 }
 
-// snapshotFailed says that there is no such snapshot, even if the archive has parts of it.
+// snapshotFailed records a failed snapshot, and discards the parts of it that the archive may have.
 func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
 	now := v.store.o.Now()
 	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
@@ -213,8 +214,7 @@ func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
 	return err
 }
 
-// archiveSnapshot puts what is on the volume into the archive, and says how long writers
-// waited.
+// archiveSnapshot stores the content of the volume in the archive. took is how long writers waited.
 func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (entry archive.Entry, took time.Duration, err error) {
 	store, err := v.store.archiver.getSoon(ctx)
 	if err != nil {
@@ -239,7 +239,8 @@ func (v *volume) archiveSnapshot(ctx context.Context, id hangar.SnapshotID) (ent
 	return entry, took, err
 }
 
-// base is the newest snapshot, and what has changed since; nil: that is not known.
+// base returns the newest snapshot with the changes since; nil: they are not known. The snapshot is
+// kept until the returned function is called.
 func (v *volume) base(ctx context.Context, view view) (*archive.Base, func(), error) {
 	snapshots := v.rec.Load().Snapshots
 	i := slices.IndexFunc(snapshots, func(s hangar.Snapshot) bool { return s.State == hangar.SnapshotCreated })
@@ -256,9 +257,9 @@ func (v *volume) base(ctx context.Context, view view) (*archive.Base, func(), er
 	return &archive.Base{ID: id, Changed: changed}, unpin, nil
 }
 
-// takeUpSnapshots sees to what an earlier daemon left under way. A snapshot that it was
-// reading when it was killed is given up: that may have been long ago.
-func (s *Store) takeUpSnapshots() error {
+// recoverSnapshots takes the snapshots that an earlier daemon left waiting. It lists as failed one
+// that was being taken when that daemon was killed, which may be long ago. Drills continue, too.
+func (s *Store) recoverSnapshots() error {
 	if err := s.drills.read(); err != nil {
 		return err
 	}

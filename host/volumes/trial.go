@@ -46,7 +46,7 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 		defer d.mu.Unlock()
 		delete(d.progress, of)
 	}()
-	if !rec.Latest.FinishedAt.IsZero() { // all that is left of it is scratch
+	if !rec.Latest.FinishedAt.IsZero() { // only its scratch volume is left
 		if d.cleared(ctx, rec) {
 			d.record(ctx, of, func(next *drillRecord) {
 				if !next.Latest.FinishedAt.IsZero() {
@@ -63,8 +63,8 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 	}
 }
 
-// try restores a snapshot to a scratch volume, whose key is in memory alone, and checks
-// that all of it is there.
+// try restores a snapshot to a scratch volume, whose key is in memory alone, and verifies its
+// content.
 func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar.Progress)) (err error) {
 	store, err := d.store.archiver.getSoon(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar
 	}
 	defer func() { err = errors.Join(err, finish.Do(ctx, closing, device.Close)) }()
 	err = fillDevice(ctx, device, func(target Target) error {
-		room, err := d.store.roomy(ctx, target, diskspace.TrySnapshot, spec.ID, drillReserve)
+		room, err := d.store.boundTarget(ctx, target, diskspace.TrySnapshot, spec.ID, drillReserve)
 		if err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (d *drills) try(ctx context.Context, rec *drillRecord, progress func(hangar
 	return compare(ctx, store, device, entry)
 }
 
-// compare checks that what is on a device is what an entry of the archive says.
+// compare verifies the content of a device against an entry of the archive.
 func compare(ctx context.Context, store Archive, device Device, entry archive.Entry) (err error) {
 	if entry.FSType == hangar.FSExt4 {
 		if err := device.Check(ctx); err != nil {
@@ -124,7 +124,7 @@ func compare(ctx context.Context, store Archive, device Device, entry archive.En
 	return err
 }
 
-// ended publishes how a drill went. cleared: nothing is left of its scratch volume.
+// ended publishes the result of a drill. cleared: its scratch volume is removed.
 func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, failure error, cleared bool) {
 	now := wholeSecond(d.store.o.Now())
 	drill := rec.Latest
@@ -158,14 +158,14 @@ func (d *drills) ended(ctx context.Context, of hangar.AppID, rec *drillRecord, f
 	v.failed("record a drill", v.recordEvents(e))
 }
 
-// record changes what is known of the drills of an App.
+// record changes the record of an App's drills.
 func (d *drills) record(ctx context.Context, of hangar.AppID, alter func(next *drillRecord)) {
 	if err := d.change(of, alter); err != nil && ctx.Err() == nil {
 		d.store.o.Log.Error("record how a drill went", keyApp, of, keyError, err)
 	}
 }
 
-// takenAt is when a snapshot was taken, for people.
+// takenAt is the time of a snapshot as text.
 func takenAt(rec *journal.VolumeRecord, id hangar.SnapshotID) string {
 	for _, s := range rec.Snapshots {
 		if s.ID == id {
@@ -195,8 +195,8 @@ func (d *drills) alert(of hangar.AppID, drill *hangar.VolumeDrill, result, fault
 		"DRILL FAILED: snapshot %s of volume %s cannot be restored: %s", drill.Snapshot, drill.Volume, fault))
 }
 
-// witness is the Machine whose log gets the lines about a drill: the one that has the volume, or
-// any of the App. Volumes that are left of an App which was destroyed have none.
+// witness returns the Machine whose log gets the lines about a drill: the one that has the volume,
+// or any of the App; none if the App is destroyed.
 func (d *drills) witness(of hangar.AppID, drill *hangar.VolumeDrill) hangar.MachineID {
 	if v := d.store.byID(drill.Volume); v != nil {
 		if by := v.rec.Load().Volume.AttachedMachine; by != "" {

@@ -73,7 +73,7 @@ func (v *volume) eraseImage(ctx context.Context) error {
 	return finish.Do(ctx, closing, func(ctx finish.Context) error { return v.store.o.Devices.Remove(ctx, v.id) })
 }
 
-// record makes a volume known that has no image yet.
+// record commits a new volume, which has no image yet, and makes it known.
 func (s *Store) record(ctx context.Context, spec hangar.VolumeSpec, filling hangar.Filling) (v *volume, err error) {
 	now := wholeMillisecond(s.o.Now())
 	rec := &journal.VolumeRecord{Org: spec.Org, OrgID: spec.OrgID, Volume: hangar.Volume{
@@ -96,7 +96,7 @@ func (s *Store) record(ctx context.Context, spec hangar.VolumeSpec, filling hang
 	return v, err
 }
 
-// newZone is a place of its own for every volume, as if no two shared hardware.
+// newZone makes a unique zone for each volume, as if no two shared hardware.
 func newZone() string {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand.Read aborts the program instead
@@ -106,8 +106,8 @@ func newZone() string {
 // makeTimeout bounds the creation of an image, which may have to allocate all of its room.
 const makeTimeout = 10 * time.Minute
 
-// make brings a volume from creating to created, or to restoring if it is to be filled.
-// It may be repeated: an image that is there has nothing on it.
+// make brings a volume from creating to created, or to restoring if it is to be filled. It may be
+// repeated: an existing image is empty.
 func (v *volume) make(ctx context.Context) error {
 	bounded, cancel := finish.Within(ctx, makeTimeout)
 	defer cancel()
@@ -150,7 +150,7 @@ func (s *Store) VolumeRow(ctx context.Context, ref hangar.VolumeRef) (*hangar.Vo
 // VolumeRows implements hangar.VolumeAgent.
 func (s *Store) VolumeRows(ctx context.Context, app hangar.AppID) ([]*hangar.VolumeRow, error) {
 	rows := []*hangar.VolumeRow{}
-	ctx, cancel := context.WithTimeout(ctx, 5*usagePatience) // of all together
+	ctx, cancel := context.WithTimeout(ctx, 5*usagePatience) // for all volumes together
 	defer cancel()
 	for _, v := range s.all() {
 		if app == "" || v.rec.Load().Volume.AppID == app {
@@ -169,9 +169,8 @@ func (s *Store) VolumeEvents(_ context.Context, ref hangar.VolumeRef) ([]hangar.
 	return append([]hangar.VolumeEvent{}, v.rec.Load().Events...), nil
 }
 
-// change decides and commits what a verb asks for. alter is not called when allowed
-// refuses, or says that there is nothing to do. The volume is locked for no longer than
-// that.
+// change commits a verb. It does not call alter if allowed refuses, or says that there is nothing
+// to do. The volume is locked meanwhile.
 func (s *Store) change(
 	ctx context.Context, ref hangar.VolumeRef, allowed func(rec *journal.VolumeRecord) (done bool, err error), alter change,
 ) (*hangar.VolumeRow, error) {

@@ -18,7 +18,7 @@ type view struct {
 	what    diskspace.Purpose // of the view
 	of      *journal.VolumeRecord
 	content hangar.FSType // empty: no content
-	data    extent.List   // what was ever written
+	data    extent.List   // ranges that were ever written
 }
 
 // ReadAt reads the volume as it was, as long as the disk has room: the data is about to be
@@ -30,9 +30,9 @@ func (v view) ReadAt(b []byte, at int64) (int, error) {
 	return v.Frozen.ReadAt(b, at)
 }
 
-// frozen has work read the volume as it is at one moment, from which on changes are
-// counted for mark, unless that is empty. The volume is opened for that if it is closed,
-// and stays open as long as its Machine or the work needs it.
+// frozen calls work with a view of the volume at one moment. From then on changes are counted for
+// mark, unless that is empty. The volume is opened if necessary, and stays open as long as its
+// Machine or work needs it.
 func (v *volume) frozen(ctx context.Context, what diskspace.Purpose, mark string, work func(view) error) (err error) {
 	if err := v.still.Acquire(ctx, 1); err != nil { // a device has one view at a time
 		return err
@@ -47,7 +47,7 @@ func (v *volume) frozen(ctx context.Context, what diskspace.Purpose, mark string
 	if used(seen.of) {
 		seen.content = seen.of.Volume.Wanted
 	} else {
-		mark = "" // what is there of an unfinished file system is not kept, and must not count as known
+		mark = "" // an unfinished file system is made again, so its blocks must not count as known
 	}
 	if seen.Frozen, err = device.Freeze(ctx, mark); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (v *volume) frozen(ctx context.Context, what diskspace.Purpose, mark string
 	return work(seen)
 }
 
-// ended says what reading the volume has left.
+// ended logs an error of the end of a view.
 func (v *volume) ended(what string, err error) {
 	if err != nil {
 		v.store.o.Log.Error("leftovers of reading a volume", keyStep, what, keyVolume, v.id, keyError, err)

@@ -28,19 +28,19 @@ type volume struct {
 
 	open opened
 
-	claims  *semaphore.Weighted             // held from a claim until it is committed or given up
+	claims  *semaphore.Weighted             // held from a claim until it is committed or undone
 	still   *semaphore.Weighted             // held while there is a view of the device, of which there is one at a time
 	reading atomic.Pointer[hangar.Progress] // of the snapshot that is being taken; nil: none is
 	filling atomic.Pointer[hangar.Progress] // of a volume that is being filled; nil: it is not
 
-	forking atomic.Int32 // volumes that are about to be recorded, to be made from this one; added to under mu
+	forking atomic.Int32 // forks of this one that are about to be recorded; increased under mu
 
 	dailyWaits atomic.Bool                        // for the disk to have room, which was logged for the volume
 	endFilling atomic.Pointer[context.CancelFunc] // nil: filling has not begun
 }
 
-// change alters a copy of a volume's record and says what happened. It must
-// replace slices, not change them.
+// change alters a copy of a volume's record and returns the events. It must replace slices, not
+// change them.
 type change func(next *journal.VolumeRecord) []hangar.VolumeEvent
 
 // draft is a change that is committed together with something else.
@@ -49,8 +49,8 @@ type draft struct {
 	next *journal.VolumeRecord
 }
 
-// draft works out what a change makes of the record. v.mu is held until the draft is
-// settled or dropped.
+// draft applies a change to a copy of the record. v.mu is held until the draft is settled or
+// dropped.
 func (v *volume) draft(alter change) draft {
 	next := *v.rec.Load()
 	now := v.store.o.Now()
@@ -116,7 +116,7 @@ func notRecorded(id hangar.VolumeID, err error) error {
 	return fmt.Errorf("commit volume %s: %w", id, err)
 }
 
-// row is what others see of the volume.
+// row returns the row of the volume, with its usage.
 func (v *volume) row(ctx context.Context) *hangar.VolumeRow {
 	rec := v.rec.Load()
 	row := rowOf(rec)

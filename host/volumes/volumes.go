@@ -36,9 +36,10 @@ import (
 
 // Machines is what a Store needs of the Machines that have its volumes.
 type Machines interface {
-	// MountOf says how a Machine mounts a volume; false: there is no such Machine, or it does not.
+	// MountOf returns how a Machine mounts a volume; false: there is no such Machine, or it does
+	// not mount it.
 	MountOf(id hangar.MachineID, volume hangar.VolumeID) (hangar.Mount, bool)
-	// DescribeVolume has the Machine that a volume is attached to show what the volume is now.
+	// DescribeVolume updates a volume in the Machine that it is attached to.
 	DescribeVolume(volume *hangar.Volume) error
 	// AwaitEnd waits, within limits, for the end of a Machine that is being destroyed, and
 	// for no other.
@@ -68,17 +69,17 @@ type Options struct {
 	Metrics   prometheus.Registerer // nil: none
 	Log       *slog.Logger
 	Now       func() time.Time
-	// Overcommit is how many times what it holds the disk is promised to volumes; 0: once.
+	// Overcommit is how many times its room the disk is promised to volumes; 0: once.
 	Overcommit float64
 	// PerMachine is how many volumes a Machine may mount; 0: one.
 	PerMachine int
-	// ArchivePatience is how long an archive that cannot be opened is tried, until it fails who
-	// waits for it, and FillPatience until a volume that cannot be filled is given up.
-	// 0: DefaultArchivePatience, DefaultFillPatience.
+	// ArchivePatience is how long callers wait for an archive that cannot be opened. FillPatience
+	// is how long a volume that cannot be filled is retried. 0: DefaultArchivePatience,
+	// DefaultFillPatience.
 	ArchivePatience, FillPatience time.Duration
 }
 
-// The patience of a Store whose Options say nothing.
+// The defaults of Options.
 const (
 	DefaultArchivePatience = time.Minute
 	DefaultFillPatience    = 10 * time.Minute
@@ -88,19 +89,18 @@ const (
 type Store struct {
 	*index    // its volumes
 	*rows     // what the other planes see of them
-	*keys     // that open them
-	*promises // what they may take of the disk
-	*archiver // where their snapshots are
+	*keys     // encrypts their keys
+	*promises // room of the disk that is promised to them
+	*archiver // stores their snapshots
 	*drills   // of their snapshots
-	*rounds   // what is due for their snapshots
+	*rounds   // scheduled work on their snapshots
 
 	o       Options
 	creates singleflight.Group
 	metrics metrics
 
-	// The semaphores for work that competes with Machines for the disk, by the ids of
-	// organizations.
-	snapshots *fairsem.Semaphore[hangar.OrgID] // that are read
+	// Semaphores for work that competes with Machines for the disk, by organization.
+	snapshots *fairsem.Semaphore[hangar.OrgID] // being taken
 	fills     *fairsem.Semaphore[hangar.OrgID] // of volumes
 
 	work *background.Group // set by Open
@@ -142,13 +142,13 @@ func (s *Store) Open(ctx context.Context) error {
 	return s.load()
 }
 
-// Run continues what an earlier daemon left under way, and begins to look after the volumes,
-// until Stop.
+// Run continues the work of an earlier daemon, and starts the background work on volumes, until
+// Stop.
 func (s *Store) Run() error {
-	if err := s.takeUpSnapshots(); err != nil {
+	if err := s.recoverSnapshots(); err != nil {
 		return err
 	}
-	left := s.all() // none of those that are made from here on
+	left := s.all() // without volumes that are created from here on
 	s.work.Go(func() { s.keepUsage(s.work.Context, left) })
 	if s.o.Archive != nil {
 		s.work.Go(func() { s.rounds.keep(s.work.Context) })

@@ -14,7 +14,7 @@ type Group struct {
 	Context context.Context //nolint:containedctx // of goroutines that outlive every request
 	stop    context.CancelFunc
 
-	starting sync.Mutex // held while a goroutine is started, and while Stop rules that none will be
+	starting sync.Mutex // held while a goroutine is started, and while Stop forbids further ones
 	running  sync.WaitGroup
 }
 

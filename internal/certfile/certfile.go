@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Pair is a certificate and its key in two files. An unusable pair leaves the one before in
-// place, as the files are rarely replaced at once. All methods may be called from many
-// goroutines.
+// Pair is a certificate and its key in two files. The previous pair stays in use while the files do
+// not match, because they are rarely replaced at the same moment. All methods may be called from
+// many goroutines.
 type Pair struct {
 	cert, key string
 	log       *slog.Logger

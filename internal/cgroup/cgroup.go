@@ -52,7 +52,8 @@ func LimitMemory(name string, bytes int64) (dir string, err error) {
 		return "", err
 	}
 	if filepath.Dir(dir) == Root {
-		// Without it a group of version 2 has no such file. Where there are others it is set already.
+		// Without the memory controller, a group of version 2 has no such file. Enabling it again
+		// does nothing.
 		if err := os.WriteFile(filepath.Join(Root, "cgroup.subtree_control"), []byte("+memory"), 0o600); err != nil {
 			return "", fmt.Errorf("enable the memory controller: %w", err)
 		}

@@ -1,14 +1,14 @@
 // Package connlimit bounds how many connections a client may hold open, and how many all clients
 // together; its Count does so for other shared resources.
 //
-// Promises. A client that holds some may take one more only as long as that leaves as much for
-// all others as it would hold then. So one alone gets half of the whole, n clients that want all
-// of it get an (n+1)th each, and as much is left: no client can take the last.
+// Promises. A client may take one more connection only if at least as many stay free as it would
+// then hold. So a single client gets half of the total, n greedy clients get an (n+1)th each and as
+// much stays free: no client can take the last connection.
 //
-// A connection counts from when it is accepted until it is closed, even by a handler that
-// hijacked it. One over the limit is closed before the server sees it, and evicts none. A counted
-// connection can do all that a TCP connection can, such as ending one direction and exposing its
-// descriptor; a connection that cannot be counted is handed on as it is.
+// A connection counts from when it is accepted until it is closed, even by a handler that hijacked
+// it. One beyond the limit is closed before the server sees it. A counted connection keeps the
+// abilities of a TCP connection, such as closing one direction and exposing its descriptor; one
+// that is not TCP or does not count is passed on unchanged.
 //
 // Concurrency. A Count, a Limit and its listeners are safe for concurrent use. They start nothing.
 package connlimit
@@ -52,16 +52,16 @@ type Count[K comparable] struct {
 	held map[K]int // by key; none is 0
 }
 
-// NewCount returns a Count that goes up to each for a key, and to all in total.
+// NewCount returns a Count with a limit for each key, and one in total.
 func NewCount[K comparable](each, all int) *Count[K] {
 	return &Count[K]{each: each, all: all, held: make(map[K]int)}
 }
 
-// Take counts one more for a key, unless that is too many.
+// Take counts one more for a key; false: that would exceed a limit.
 func (c *Count[K]) Take(key K) bool { return c.TakeN(key, 1) }
 
-// TakeN counts n more for a key, unless that is too many: more than each, or more than would
-// be left.
+// TakeN counts n more for a key; false: the key would hold more than each, or more than would stay
+// free.
 func (c *Count[K]) TakeN(key K, n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,10 +74,10 @@ func (c *Count[K]) TakeN(key K, n int) bool {
 	return true
 }
 
-// Leave takes back what Take has counted.
+// Leave undoes Take.
 func (c *Count[K]) Leave(key K) { c.LeaveN(key, 1) }
 
-// LeaveN takes back what TakeN has counted.
+// LeaveN undoes TakeN.
 func (c *Count[K]) LeaveN(key K, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func New(counts func(net.Conn) bool, each, all int) *Limit {
 	return &Limit{counts: counts, count: NewCount[netip.Addr](each, all)}
 }
 
-// From is for New: connections from some ranges of addresses count.
+// From returns a filter for New that counts connections from some ranges of addresses.
 func From(ranges ...netip.Prefix) func(net.Conn) bool {
 	return func(c net.Conn) bool {
 		addr := remote(c)
@@ -150,7 +150,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection that counts.
+// conn is a counted connection.
 type conn struct {
 	*net.TCPConn
 	leave func()

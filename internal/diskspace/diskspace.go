@@ -2,14 +2,14 @@
 // that a full disk stops what tenants ask for and never the platform.
 //
 // A Space watches one data directory. It keeps a reserve of the file system, in bytes and inodes:
-// Admit refuses a tenant's request that would reach into it, with hangar.ReasonDiskFull and a
-// text that says what is full. AdmitOwn admits the writes of the platform itself, down to a small
-// rest. A quarter of the reserve is a file, the ballast: running programs write without being
-// asked and may fill the disk to the last block; then the ballast is removed, which leaves the
-// platform room to work with. It is made again when the reserve is free.
+// Admit refuses a tenant's request that would reach into it, with hangar.ReasonDiskFull and a text
+// that says what is full. AdmitOwn admits the writes of the platform itself, down to a small rest.
+// A quarter of the reserve is a file, the ballast: running programs write without being asked and
+// may fill the disk to the last block; then the ballast is removed, which leaves the platform room
+// to work with. It is made again once the reserve is free.
 //
-// Each decision asks the kernel (statfs, about a microsecond), so that none is based on old
-// numbers. Methods may be called from many goroutines. A nil Space admits everything.
+// Each decision measures the disk (statfs, about a microsecond). Methods may be called from many
+// goroutines. A nil Space admits everything.
 //
 // The package does not count what each tenant has, and frees nothing but the ballast.
 package diskspace
@@ -32,7 +32,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Bounds of the reserve if none is given, which is otherwise 1/16 of the disk.
+// Bounds of the default reserve, which is 1/16 of the disk.
 const (
 	minReserve = 256 << 20
 	maxReserve = 1 << 30
@@ -40,21 +40,21 @@ const (
 
 // Shares of the reserve.
 const (
-	ballastShare = 4  // is the ballast
-	restShare    = 16 // is left of the disk by the platform's own writes, too
+	ballastShare = 4  // of the reserve is the ballast
+	restShare    = 16 // of the reserve is kept free even of the platform's own writes
 )
 
 // Inodes that are reserved: 1/64 of all, within bounds.
 const (
 	minInodes = 512
 	maxInodes = 50_000
-	ownInodes = 64 // that the platform's own writes leave
+	ownInodes = 64 // kept free even of the platform's own writes
 )
 
 // Files in the data directory.
 const (
 	ballastFile = "ballast"
-	startFile   = "ballast-start" // goes only while a daemon starts, so that it can do so again
+	startFile   = "ballast-start" // removed only while a daemon starts, so that the next start has room, too
 	fullFile    = "disk-full"     // empty; there while the disk is full
 )
 
@@ -82,7 +82,7 @@ type Space struct {
 	held    int64      // bytes that Hold has admitted
 	started bool       // Run was called
 	level   Level
-	since   time.Time // when the level became LevelOK, or another
+	since   time.Time // when the level last changed between LevelOK and another
 
 	refused *prometheus.CounterVec
 }
@@ -242,7 +242,7 @@ func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	}), nil
 }
 
-// Reserved is how many of the bytes that are free now are reserved for the platform.
+// Reserved is how many of the free bytes are reserved for the platform.
 func (s *Space) Reserved() int64 {
 	if s == nil {
 		return 0
@@ -323,8 +323,8 @@ func (s *Space) measure() (Status, error) {
 	}, nil
 }
 
-// look measures the disk, sees to the ballast and notes the level. It measures again only
-// if the ballast has changed. s.mu is held.
+// look measures the disk, adjusts the ballast and updates the level. It measures again only if the
+// ballast has changed. s.mu is held.
 func (s *Space) look() (Status, error) {
 	st, err := s.measure()
 	if err == nil && s.tend(st.Free) {
@@ -358,8 +358,8 @@ func (s *Space) look() (Status, error) {
 	return st, nil
 }
 
-// tend removes the ballast or makes it again, as the bytes that are free want it, and
-// reports whether that has changed anything. s.mu is held.
+// tend removes or restores the ballast, depending on the free bytes, and reports whether it has.
+// s.mu is held.
 func (s *Space) tend(free int64) (changed bool) {
 	switch {
 	case free < s.rest() && s.ballast > 0:
@@ -377,14 +377,14 @@ func (s *Space) tend(free int64) (changed bool) {
 	return changed
 }
 
-// rest is how many bytes the platform's own writes do not go below while there is ballast.
+// rest is how many bytes the platform's own writes keep free while there is a ballast.
 func (s *Space) rest() int64 { return s.reserve / restShare }
 
-// mark leaves a file that records since when the disk is full, also across a restart.
+// mark writes a file that records since when the disk is full, also across a restart.
 func (s *Space) mark(level Level) {
 	path := filepath.Join(s.o.Dir, fullFile)
 	if level == LevelOK {
-		_ = os.Remove(path) // it will be taken for the time at which the disk is full again
+		_ = os.Remove(path) // otherwise the next full disk would seem to be full since then
 		return
 	}
 	if f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err == nil { // without an inode there is none
@@ -453,9 +453,9 @@ func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_K
 // noCow is FS_NOCOW_FL of linux/fs.h.
 const noCow = 0x00800000
 
-// InPlace has an empty file, or the files that will be made in a directory, overwritten in place:
-// btrfs would otherwise need room for every write, even where blocks are allocated. Other file
-// systems do so anyway.
+// InPlace makes btrfs overwrite an empty file, or future files of a directory, in place: otherwise
+// every write would need room, even in allocated blocks. Other file systems overwrite in place
+// anyway.
 func InPlace(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil || st.Type != unix.BTRFS_SUPER_MAGIC {

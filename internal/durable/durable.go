@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unfinished is in the name of each file that a crash leaves in the middle of a write, except for
-// those of WriteFileVia.
+// Unfinished is part of the name of each temporary file that a crash may leave, except for those of
+// WriteFileVia.
 const Unfinished = ".tmp-"
 
 // WriteFile makes data the content of the file called name, with this mode, unaffected by the
@@ -75,7 +75,7 @@ func WriteChanged(name string, data []byte, mode os.FileMode) error {
 	if !same(name, data, mode) {
 		return WriteFile(name, data, mode)
 	}
-	// A write that a crash cut short may have left its name in memory only.
+	// An interrupted write may have left its name in memory only.
 	return SyncDir(filepath.Dir(name))
 }
 

@@ -1,9 +1,9 @@
 // Package embedprog finds programs that are embedded, compressed, in a hangar binary that `make
 // build` made, or that lie beside it.
 //
-// An embedded program is unpacked once per content, atomically, under a name that holds its
-// digest, so that daemons of several versions share a directory, and a running program is never
-// changed under its feet.
+// An embedded program is unpacked once per content, atomically, under a name that holds its digest,
+// so that daemons of several versions can share a directory, and the file of a running program
+// never changes.
 //
 // Locate may be called from many goroutines and processes at once. The package runs nothing.
 package embedprog

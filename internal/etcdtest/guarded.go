@@ -25,7 +25,7 @@ type Guarded struct {
 	Endpoint string // "https://127.0.0.1:PORT"
 	// CA signs what the etcd shows and accepts. Cert and Key are a client's. All are PEM.
 	CA, Cert, Key []byte
-	// Forget has it forget the tokens that it has given to users.
+	// Forget invalidates the tokens that users have received.
 	Forget func()
 }
 
@@ -84,7 +84,7 @@ func start(tb testing.TB, c *embed.Config) *embed.Etcd {
 	return e
 }
 
-// authority makes one, and a certificate of it for 127.0.0.1 and for clients.
+// authority makes a certificate authority, and a certificate of it for 127.0.0.1 and for clients.
 func authority(tb testing.TB) (ca, cert, key []byte) {
 	tb.Helper()
 	sign := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey, public *ecdsa.PublicKey) (*x509.Certificate, []byte) {

@@ -1,12 +1,12 @@
 // Package ext4 makes, checks, repairs and grows ext4 file systems on block devices with the
 // programs of e2fsprogs.
 //
-// Make writes no more than it has to. ext4 never reads what it knows to be unused, so that the
+// Make writes as little as possible. ext4 never reads blocks that it knows to be unused, so the
 // noise in unwritten parts of an encrypted device does no harm, and a sparse image stays sparse.
 // Repair restores a file system that was not unmounted to a state in which it may be mounted, or
-// returns e2fsck's reason why not. Except for Make, everything may be killed at any moment and
-// repeated; after Grow was killed only RepairAll repairs the file system, and after GrowCompact
-// only Undo.
+// returns e2fsck's reason why not. Except for Make, every function may be killed at any moment and
+// repeated. After a killed Grow only RepairAll repairs the file system, and after a killed
+// GrowCompact only Undo does.
 //
 // No function may be used on a device that is mounted, except Superblock, GrowMounted and
 // Usage.
@@ -42,15 +42,15 @@ const (
 // Programs returns the programs that have to be installed.
 func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
-// ErrUnrepairable says that a file system must not be mounted, and in e2fsck's words why.
+// ErrUnrepairable says that a file system must not be mounted. The error has e2fsck's reason.
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
 
 // ErrNone says that there is no ext4 on a device.
 var ErrNone = errors.New("no ext4 file system")
 
-// mountOptions are for a file system whose files belong to others: an error makes it
-// read-only, also one of writing content, which is otherwise told once and then forgotten,
-// and unused inode tables are left unwritten.
+// mountOptions are for the file system of a tenant: an error makes it read-only, also an error of
+// writing content, which would otherwise be reported only once, and unused inode tables are not
+// written.
 const (
 	mountFlags   = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_RELATIME
 	mountOptions = "errors=remount-ro,data_err=abort,noinit_itable"
@@ -58,29 +58,26 @@ const (
 
 // Make makes a file system on a device.
 func Make(ctx context.Context, device string) error {
-	// All the space is for the user, root's share of 5 % with it. The inode tables of a
-	// terabyte would take 16 GB: they are written with the first inode in each group, and
-	// so is the journal.
+	// All space is the user's, also root's usual share of 5 %. The inode tables of a terabyte would
+	// take 16 GB, so they and the journal are initialized on first use.
 	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
 	return err
 }
 
-// MakeCompact makes a file system on a device or in a file that is as large as its holes: no
-// more than some 120 KB are written. It cannot grow while it is mounted, and its journal is
-// small: 16 MB.
+// MakeCompact makes a file system on a device or in a sparse file. It writes only some 120 KB. The
+// file system cannot grow while it is mounted, and its journal is small: 16 MB.
 func MakeCompact(ctx context.Context, path string) error {
-	// Without copies of the superblock, whose only use is a server that writes over its own
-	// disk, all that is written is in one place. The identity is none, because what is made
-	// here is copied.
+	// Without backups of the superblock, which only help after a disk was overwritten, all written
+	// blocks are in one place. There is no UUID, because the result is copied.
 	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-b", "4096", "-J", "size=16", "-U", "clear",
 		"-O", "^resize_inode,sparse_super2",
 		"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1,num_backup_sb=0,packed_meta_blocks=1", path)
 	return err
 }
 
-// IsMounted reports whether a file system of any kind is mounted on a directory, which need
-// not exist. It asks for that directory alone, since a host may have thousands of mounts, and
-// waits for no disk.
+// IsMounted reports whether a file system of any kind is mounted on a directory, which need not
+// exist. It looks at that directory alone, because a host may have thousands of mounts, and does
+// not wait for a disk.
 func IsMounted(dir string) (bool, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
@@ -238,7 +235,7 @@ func check(ctx context.Context, args ...string) (repaired bool, report string, e
 	case code&^(fsckFixed|fsckAgain) == 0:
 		return true, report, nil
 	case code == fsckUnrun && strings.Contains(report, args[len(args)-1]+" is in use."):
-		return false, report, err // which says nothing of the file system: what was mounted ends in its own time
+		return false, report, err // the device is in use: a mount may end later, so the file system may be sound
 	default:
 		return false, report, fmt.Errorf("%w: %s", ErrUnrepairable, report)
 	}
@@ -263,7 +260,7 @@ func Grow(ctx finish.Context, device string) error {
 // ioctlResize is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64).
 const ioctlResize = 0x40086610
 
-// GrowMounted makes a mounted file system a number of bytes large. The kernel answers EPERM without
+// GrowMounted grows a mounted file system to size bytes. The kernel answers EPERM without
 // CAP_SYS_RESOURCE.
 func GrowMounted(dir string, size int64) error {
 	d, err := os.Open(dir)
@@ -293,21 +290,21 @@ func Usage(dir string) (hangar.VolumeUsage, error) {
 	}, nil
 }
 
-// run runs a program and returns all its output. Its memory depends on the content of the volume,
-// so the kernel ends it before anything that all Machines depend on.
+// run runs a program and returns all its output. The program's memory depends on the content of the
+// volume, so the kernel kills it before processes that all Machines depend on.
 func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// It does not go on changing a device that the next daemon takes up. The kernel asks for the
-	// thread that started it, which must not end before.
+	// The program ends with the daemon, so that it does not change a device that the next daemon
+	// uses. The signal is sent when the thread that started it ends, so the thread must stay.
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Start()
 	if err == nil {
-		_ = oomscore.SetChild(cmd.Process, oomscore.Machine) // fails for one that has ended already
+		_ = oomscore.SetChild(cmd.Process, oomscore.Machine) // fails if it has ended already
 		err = cmd.Wait()
 	}
 	said := strings.TrimSpace(string(bytes.ToValidUTF8(out.Bytes(), nil)))

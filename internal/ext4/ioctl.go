@@ -23,8 +23,7 @@ func resize(fd int, blocks *uint64) error {
 	return nil
 }
 
-// Freeze makes writers of a mounted file system wait, and puts all they wrote on the
-// device, until Thaw.
+// Freeze writes everything in a mounted file system to the device, and blocks writers until Thaw.
 func Freeze(dir *os.File) error {
 	if err := unix.IoctlSetInt(int(dir.Fd()), ioctlFreeze, 0); err != nil {
 		return fmt.Errorf("freeze %s: %w", dir.Name(), err)
@@ -32,8 +31,8 @@ func Freeze(dir *os.File) error {
 	return nil
 }
 
-// Thaw ends a Freeze, even another process's. It may be repeated, and returns whether there was
-// one.
+// Thaw ends a Freeze, even another process's. It may be repeated, and returns whether the file
+// system was frozen.
 func Thaw(dir *os.File) (bool, error) {
 	err := unix.IoctlSetInt(int(dir.Fd()), ioctlThaw, 0)
 	if errors.Is(err, unix.EINVAL) {

@@ -15,14 +15,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// undoMagic begins a file of which e2undo knows what to undo.
+// undoMagic begins a file that e2undo can use.
 const undoMagic = "E2UNDO02"
 
 // GrowCompact makes a file system of MakeCompact as large as its device. It has been checked before.
 //
-// There is no room for the descriptors of more groups, so that inode tables and the root
-// directory have to move, and a growth that ends half-way loses them. Until it is complete there
-// is a file called undo, with the overwritten blocks, for Undo.
+// The file system has no room for further group descriptors, so inode tables and the root directory
+// have to move, and an interrupted growth loses them. Until the growth is complete, the file undo
+// has the overwritten blocks, for Undo.
 func GrowCompact(ctx finish.Context, device, undo string) error {
 	if err := makeUndo(undo); err != nil {
 		return err
@@ -33,8 +33,8 @@ func GrowCompact(ctx finish.Context, device, undo string) error {
 	return removeUndo(undo)
 }
 
-// makeUndo makes an empty file of which everything that is written is on the disk before anything
-// that is written elsewhere later, also if the server loses power, where its file system can.
+// makeUndo makes an empty file whose writes are synchronous, where the file system supports that:
+// after a loss of power it has everything that was overwritten.
 func makeUndo(undo string) error {
 	f, err := os.OpenFile(undo, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -53,8 +53,8 @@ func removeUndo(undo string) error {
 	return errors.Join(os.Remove(undo), durable.SyncDir(filepath.Dir(undo)))
 }
 
-// Undo restores a file system to its state before an interrupted GrowCompact; it has to be
-// repaired then. It reports whether there was one.
+// Undo restores a file system to its state before an interrupted GrowCompact, and reports whether
+// there was one. The file system has to be repaired afterwards.
 func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	begun, err := hasUndo(undo)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	return true, removeUndo(undo)
 }
 
-// hasUndo reports whether a file says how to undo something. Before it does, nothing was changed.
+// hasUndo reports whether a file has anything to undo. If not, the device was not changed yet.
 func hasUndo(undo string) (bool, error) {
 	f, err := os.Open(undo)
 	if err != nil {

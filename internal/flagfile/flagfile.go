@@ -1,16 +1,15 @@
 // Package flagfile sets the flags of a command from a YAML file, strictly.
 //
-// The file is one mapping from the names of flags, without the dashes before them, to values:
-// true or false, numbers, text, and lists for flags that may be repeated. New flags can be in the
-// file without more work. A key that is no flag, a value of the wrong type, a duplicate key and a
-// second document are errors that name the line. A flag that the command line has set keeps its
-// value.
+// The file is one mapping from the names of flags, without the dashes before them, to values: true
+// or false, numbers, text, and lists for flags that may be repeated. A new flag can be set in the
+// file without further code. An unknown key, a value of the wrong type, a duplicate key and a
+// second document are errors with the line. A flag that the command line has set keeps its value.
 //
 // A file that every user of the computer can write is refused, as is one that every user can read
 // and that holds a password: one in a URL.
 //
-// The package does not know what values mean: the command validates them, and uses
-// File.Place to say where a refused one was written.
+// The package does not interpret values: the command validates them, and adds the line of a refused
+// one with File.Place.
 package flagfile
 
 import (
@@ -71,7 +70,7 @@ func (e *Error) Error() string {
 type File struct {
 	Path    string
 	entries []entry
-	applied map[string]int // key to line: what Apply took from here
+	applied map[string]int // lines of the keys that Apply has used
 }
 
 // entry is one key of a file with its value.
@@ -188,8 +187,8 @@ func redact(text string) string {
 	return u.Redacted()
 }
 
-// Apply sets flags from the file. Those that are set already, and those for which keep answers
-// true, stay as they are; keep may be nil.
+// Apply sets flags from the file. It skips flags that are set already, and those for which keep
+// returns true; keep may be nil.
 func (f *File) Apply(flags *pflag.FlagSet, keep func(name string) bool) error {
 	for _, e := range f.entries {
 		flag := flags.Lookup(e.key)
@@ -247,9 +246,9 @@ func (f *File) Line(name string) int {
 // namedFlag finds the flag that a refusal begins with.
 var namedFlag = regexp.MustCompile(`^--([a-z0-9-]+)`)
 
-// Place says where a refused value was written: an error whose text begins with the name
-// of a flag, as in "--region must be …", becomes an *Error with the line, if Apply took
-// that flag's value from this file. Any other error is returned as it is.
+// Place adds the line to the error of a refused value: an error whose text begins with the name of
+// a flag, as in "--region must be …", becomes an *Error with the line, if Apply took the flag's
+// value from this file. It returns other errors unchanged.
 func (f *File) Place(err error) error {
 	if err == nil {
 		return nil
@@ -277,7 +276,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// typeOf sorts the types of flags into those that files tell apart.
+// typeOf maps the type of a flag to a type of YAML.
 func typeOf(flag *pflag.Flag) string {
 	if _, ok := flag.Value.(pflag.SliceValue); ok {
 		return "list"
@@ -293,7 +292,7 @@ func typeOf(flag *pflag.Flag) string {
 	return "text"
 }
 
-// ruleOf says what the value of a flag has to be.
+// ruleOf describes the valid values of a flag.
 func ruleOf(flag *pflag.Flag) string {
 	switch typeOf(flag) {
 	case "list":
@@ -356,7 +355,7 @@ func set(flag *pflag.Flag, values []string) error {
 
 // nearest names keys that look like one that does not exist.
 func nearest(flags *pflag.FlagSet, key string) string {
-	// The command line's own measure of similar names, for commands named as the flags are.
+	// cobra suggests similar names only for commands, so each flag becomes one.
 	alike := &cobra.Command{SuggestionsMinimumDistance: 2}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !Excluded(f) {

@@ -100,7 +100,7 @@ func (w *Watch) drop(key uint64) {
 	}
 }
 
-// run calls whom the kernel names until epoll is closed.
+// run calls the functions of connections that hang up until epoll is closed.
 func (w *Watch) run(epoll *os.File) {
 	raw, err := epoll.SyscallConn()
 	if err != nil {
@@ -124,7 +124,7 @@ func (w *Watch) run(epoll *os.File) {
 	}
 }
 
-// take returns what to call for a connection, which is not watched any more.
+// take removes a connection and returns its function.
 func (w *Watch) take(epoll *os.File, key uint64) func() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -89,7 +89,7 @@ func fault(p netip.Prefix, family Family) error {
 	}
 }
 
-// private is what Machines have their private addresses from.
+// private is the prefix of Machines' private addresses.
 //
 //nolint:gochecknoglobals // a constant
 var private = netip.MustParsePrefix("fdaa::/16")
@@ -118,7 +118,7 @@ func (p Pool) Size() uint64 {
 	return sum
 }
 
-// At returns the address of a number below Size.
+// At returns the number-th address, from 0 to Size-1.
 func (p Pool) At(number uint64) netip.Addr {
 	for _, prefix := range p {
 		first, n := usable(prefix)
@@ -146,7 +146,7 @@ func usable(p netip.Prefix) (first, n uint64) {
 	}
 }
 
-// add is the address that is a number above one whose prefix holds both.
+// add returns the address that is number above a.
 func add(a netip.Addr, number uint64) netip.Addr {
 	if a.Is4() {
 		b := a.As4()

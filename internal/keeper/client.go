@@ -30,7 +30,7 @@ var (
 // network is that of Unix sockets that keep messages apart.
 const network = "unixpacket"
 
-// answerPatience is how long a keeper may take to answer.
+// answerPatience bounds the wait for an answer of a keeper.
 const answerPatience = 10 * time.Second
 
 // The pauses between attempts to replace a keeper that ends again and again.
@@ -71,7 +71,7 @@ type Client struct {
 	child *os.Process // the keeper, if this process has started it
 }
 
-// holding is what was handed over, and will be again if need be.
+// holding is a descriptor that was handed over, and is handed over again to a new keeper.
 type holding struct {
 	word string // wordHold or wordSocket
 	path string // of a FIFO
@@ -120,14 +120,14 @@ func (c *Client) meet(ctx context.Context) (*net.UnixConn, error) {
 		if !isGone(err) {
 			return nil, err
 		}
-		// It was about to end because it held nothing.
+		// The keeper was about to end because it held nothing.
 	} else if !isAbsent(err) {
 		return nil, err
 	}
 	return c.start(ctx)
 }
 
-// learn asks what the keeper holds.
+// learn asks the keeper which descriptors it holds.
 func (c *Client) learn(conn *net.UnixConn) (err error) {
 	if c.inherited, err = list(conn); err != nil {
 		return err
@@ -136,8 +136,8 @@ func (c *Client) learn(conn *net.UnixConn) (err error) {
 	return err
 }
 
-// replace ends a keeper of an older version, after opening what it holds, and starts one of
-// this version, which gets all of that.
+// replace opens what a keeper of an older version holds, ends it, and starts one of this version,
+// which gets all of that.
 func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 	c.o.Log.Info("replacing a keeper of an older version", slog.Int("fifos", len(c.inherited)))
 	opened := map[string]holding{}
@@ -172,9 +172,9 @@ func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 // earlier daemon.
 func (c *Client) Inherited() []Entry { return c.inherited }
 
-// TakeSockets returns the sockets that the keeper held when the Client was opened, by
-// name. They are now the caller's, who closes them; the keeper holds them until Drop. Asked
-// again, it returns none.
+// TakeSockets returns the sockets that the keeper held when the Client was opened, by name. They
+// now belong to the caller, who closes them; the keeper holds them until Drop. A second call
+// returns none.
 func (c *Client) TakeSockets() map[string]*os.File {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -430,7 +430,7 @@ func Quit(ctx context.Context, socket string) error {
 	return awaitEnd(ctx, pid)
 }
 
-// awaitEnd waits until a process has ended, which is about to.
+// awaitEnd waits until a process that is about to end has ended.
 func awaitEnd(ctx context.Context, pid int) error {
 	process, err := pidfd.Open(pid)
 	if errors.Is(err, pidfd.ErrGone) {

@@ -18,9 +18,9 @@
 //
 // A Client has one goroutine, which waits for the keeper to end, and may be used from many. The
 // keeper serves one connection after the other, so that it has handled all requests of a dead
-// daemon before it listens to the next. Daemons and keepers of different versions meet, so the
-// protocol may grow but not change; it is described at the type message. A keeper that lacks a
-// feature is replaced when the Client is opened.
+// daemon before it listens to the next. Daemons and keepers of different versions work together, so
+// the protocol may be extended but not changed; the type message describes it. A keeper that lacks
+// a feature is replaced when the Client is opened.
 //
 // The package does not know what Machines and Apps are, and does not start a process: the maker
 // of the Client says how.
@@ -65,8 +65,8 @@ const (
 // maxMessage is the length of the longest message: a path, a name and some.
 const maxMessage = 8 << 10
 
-// sendPatience is how long the other side may leave a message unread until it is
-// taken for stuck. A server may stand still for seconds.
+// sendPatience is how long the other side may leave a message unread before it counts as stuck. A
+// server may be suspended for seconds.
 const sendPatience = 10 * time.Second
 
 const (
@@ -75,7 +75,7 @@ const (
 	// socketPatience is how long sockets are held for a daemon that does not come back.
 	// Then connections are refused, which is better than to leave clients waiting.
 	socketPatience = 2 * time.Minute
-	// spareFiles are the descriptors that the keeper leaves free for connections.
+	// spareFiles is the number of descriptors that the keeper leaves free for connections.
 	spareFiles = 32
 )
 
@@ -168,12 +168,12 @@ func serve(listener *net.UnixListener, every, patience time.Duration) error {
 	return errors.Join(err, listener.Close())
 }
 
-// run serves until the keeper is no longer needed. Messages of a client that is dead by now are
-// handled before any of the next one, which asks what is held.
+// run serves until the keeper is no longer needed. It handles all messages of a dead client before
+// those of the next one, which asks what is held.
 func (k *keeper) run() error {
 	for {
 		conn, err := k.listener.AcceptUnix()
-		if errors.Is(err, os.ErrDeadlineExceeded) { // patrol found nothing to do for us
+		if errors.Is(err, os.ErrDeadlineExceeded) { // patrol ends the keeper
 			if k.attend(false) {
 				return nil
 			}
@@ -243,8 +243,7 @@ func removed(fd int) bool {
 	return err == nil && st.Nlink == 0
 }
 
-// converse does what comes over a connection until its end. It reports whether the
-// keeper is to end.
+// converse serves a connection until its end. It reports whether the keeper is to end.
 func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 	b := make([]byte, maxMessage)
 	rights := make([]byte, unix.CmsgSpace(4)) // one descriptor

@@ -1,12 +1,12 @@
-// Package keyset encrypts what a server keeps secret, with keys that are in one
-// file of its data directory.
+// Package keyset encrypts what a server keeps secret, with keys that are in one file of its data
+// directory.
 //
 // Promises. A sealed value is encrypted and authenticated with AES-256-GCM and bound to a label
-// that says what it is, so that it does not open if it was moved to another place. The file is
-// replaced as a whole and is durable before anything is sealed with a key in it. A file that is
-// missing or damaged is an error and never a reason to make another one: only Create makes keys,
-// and it overwrites nothing. Rotate replaces the key, and may be killed at any moment: the old
-// key stays in the file until everything was sealed again.
+// that says what it is, so that it cannot be decrypted in another place. The file is replaced as a
+// whole and is durable before anything is sealed with a key in it. A file that is missing or
+// damaged is an error and never a reason to make another one: only Create makes keys, and it
+// overwrites nothing. Rotate replaces the key, and may be killed at any moment: the old key stays
+// in the file until everything was sealed again.
 //
 // Concurrency. A Keyset is safe for concurrent use. Callers seal within Use, together with
 // storing the sealed value; no key is added or dropped meanwhile, so that a rotation finds
@@ -169,7 +169,7 @@ func (k Keys) ids() []uint32 {
 	return ids
 }
 
-// What is sealed begins with a byte and the number of its key.
+// A sealed value begins with a byte and the number of its key.
 const (
 	sealedVersion   = 1
 	sealedPrefixLen = 5

@@ -23,7 +23,7 @@ import (
 const (
 	control  = "/dev/loop-control"
 	sysBlock = "/sys/block"
-	// attempts to have a device that another process does not snatch away.
+	// attempts to get a device before another process takes it.
 	attempts = 64
 	// pause between two looks at a device that another process has open.
 	pause = 5 * time.Millisecond
@@ -127,7 +127,7 @@ func configure(path string, file *os.File, c Config) (*os.File, error) {
 
 func open(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0) }
 
-// Refresh takes over the size that the file of a device has now.
+// Refresh updates the size of a device from its file.
 func Refresh(path string) error {
 	dev, err := open(path)
 	if err != nil {
@@ -154,9 +154,9 @@ func Detach(path string) error {
 	return nil
 }
 
-// List returns all devices that have a file. To read a label, the kernel asks the file system of
-// the file, which may hang: only devices of files that labelled selects have one. A file that was
-// unmounted is called "/".
+// List returns all devices that have a file. Reading a label makes the kernel ask the file system
+// of the file, which may hang, so only devices of files that labelled selects get one. A file that
+// was unmounted is called "/".
 func List(labelled func(file string) bool) ([]Device, error) {
 	found, err := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop", "backing_file"))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // ErrTooSlow is the error of a transfer that was ended, and the cause of the end of its context.
 var ErrTooSlow = errors.New("the transfer is too slow")
 
-// Reader ends a transfer that does not bring its least rate on the average of each window. What its
-// owner does between reads does not count.
+// Reader ends a transfer whose average rate within a window is below the minimum. Time between
+// reads does not count.
 type Reader struct {
 	inner  io.ReadCloser
 	ctx    context.Context
@@ -27,8 +27,8 @@ type Reader struct {
 	waited time.Duration
 }
 
-// New returns a Reader of at least rate bytes a second. cancel ends ctx, and by that reads of inner
-// that are under way.
+// New returns a Reader of at least rate bytes a second. cancel ends ctx, which ends a read of
+// inner in progress.
 func New(ctx context.Context, cancel context.CancelCauseFunc, inner io.ReadCloser, rate int, window time.Duration) *Reader {
 	r := &Reader{inner: inner, ctx: ctx, cancel: cancel, window: window, need: int64(float64(rate) * window.Seconds())}
 	r.timer = time.AfterFunc(time.Hour, func() { cancel(ErrTooSlow) })

@@ -39,8 +39,8 @@ type Config struct {
 	User       string
 	Expose     []string // "80" or "80/tcp"
 	Labels     map[string]string
-	// Platform that the image is made for, or that is chosen where the input has
-	// several. Zero: Linux on the architecture of this program, or of the binary.
+	// Platform is the platform of the image, or the one to choose if the input has several. Zero:
+	// Linux on the architecture of this program, or of the binary.
 	Platform v1.Platform
 	// TempDir is where an Image keeps what it needs on disk; empty: the system's.
 	TempDir string
@@ -179,7 +179,7 @@ func (c Config) platform() v1.Platform {
 	return p
 }
 
-// apply puts what c says over the config of an image.
+// apply overrides the config of an image with c.
 func (c Config) apply(img v1.Image) (v1.Image, error) {
 	file, err := img.ConfigFile()
 	if err != nil {

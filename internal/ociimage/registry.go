@@ -21,10 +21,10 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Registry is how a registry is spoken to.
+// Registry has the settings of a registry's client.
 type Registry struct {
-	// Plain is for a registry that speaks HTTP. Nothing else is spoken to it then, and
-	// nothing but HTTPS otherwise: the token never crosses a network in the clear unasked.
+	// Plain selects HTTP, and nothing else; without it only HTTPS is used. So the token never
+	// crosses a network in the clear unasked.
 	Plain bool
 	Roots *x509.CertPool // authorities for its certificate; nil: the system's authorities
 	Token string         // the password; empty: none
@@ -155,8 +155,8 @@ func refusal(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// oneScheme refuses requests by the other of HTTP and HTTPS: the library tries both where
-// it takes the registry for a private one, and follows what answers.
+// oneScheme refuses requests with another scheme: the library tries both for registries that it
+// considers private.
 type oneScheme struct {
 	*http.Transport
 	plain bool

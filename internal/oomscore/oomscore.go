@@ -3,9 +3,9 @@
 // A process inherits the score of its parent. So the daemon protects itself and with that all its
 // children, such as the keeper and the storage daemons of volumes; the engine of sandboxes exposes
 // itself before it starts anything, and with that the sandbox, its gofer and all of their children.
-// Programs that the daemon runs for one tenant, which may take as much memory as its data makes
-// them, are exposed as soon as they have started. All of that holds however the daemon was started,
-// and after a restart of it.
+// Programs that the daemon runs for one tenant, whose memory depends on the tenant's data, are
+// exposed as soon as they have started. This does not depend on how the daemon was started, and
+// holds after a restart.
 package oomscore
 
 import (
@@ -13,8 +13,8 @@ import (
 	"strconv"
 )
 
-// Scores, from -1000 (never) to 1000 (first of all), as proc(5) has them: each is a thousandth of
-// the total memory, which the kernel adds to the memory of a process.
+// Scores, from -1000 (never) to 1000 (first of all), as in proc(5): the kernel adds that many
+// thousandths of the total memory to the memory of a process.
 const (
 	// Platform is for processes that all Machines depend on. One that leaks without a bound still
 	// ends.

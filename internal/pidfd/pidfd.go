@@ -15,7 +15,7 @@ import (
 var ErrGone = errors.New("process is gone")
 
 // Open returns the descriptor of the process that has a number now, or ErrGone. The caller then
-// checks that it is the right one, which cannot change any more.
+// checks that it is the right process, which cannot change afterwards.
 func Open(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL: not a number of a process

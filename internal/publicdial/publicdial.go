@@ -1,15 +1,15 @@
 // Package publicdial connects to the public internet on behalf of tenants, and to nothing else.
 //
 // A Dialer checks the address of each connection, after the DNS has answered, so that neither a
-// name that changes its addresses nor a redirect bypasses the check. It refuses loopback,
-// private, link-local, carrier, multicast and reserved addresses, those of metadata services, the
-// forms of all these within IPv6, and the addresses that the caller calls the platform's own. It
-// uses no proxy. The operator makes exceptions (Allowed), and a request of an administrator is
-// not refused (WithAdministrator).
+// name that changes its addresses nor a redirect bypasses the check. It refuses loopback, private,
+// link-local, carrier, multicast and reserved addresses, those of metadata services, the forms of
+// all these within IPv6, and the addresses that the caller calls the platform's own. It uses no
+// proxy. The operator makes exceptions (Allowed), and requests of administrators are not refused
+// (WithAdministrator).
 //
-// An error names the host and the reason of the failure. It never holds an address from the DNS,
-// nor a word of the other side, so that it may be shown to the tenant. Describe does the same for
-// the errors of HTTP and TLS.
+// An error names the host and the reason of the failure. It never contains an address from the DNS
+// or text of the other side, so it may be shown to the tenant. Describe does the same for the
+// errors of HTTP and TLS.
 //
 // All methods may be called from many goroutines. A Transport keeps the connections of
 // administrators apart from those of tenants.
@@ -71,8 +71,8 @@ func New(o Options) *Dialer { return &Dialer{o} }
 // Error says why a host was not reached.
 type Error struct {
 	Host string // as it was given to the Dialer, or before redirects to the Transport
-	// Rule is what the address is that may not be called, such as "a loopback address"; empty
-	// if the host may be called and connecting failed.
+	// Rule describes the refused address, such as "a loopback address"; empty if the host is
+	// allowed and connecting failed.
 	Rule string
 	Err  error // the cause, which holds addresses; nil with a Rule
 
@@ -188,8 +188,8 @@ func (d *Dialer) check(host, dialled string) error {
 	return nil
 }
 
-// Transport is an http.RoundTripper over a Dialer. It decompresses nothing, and bounds the
-// header of an answer and the time until it comes; its body is the caller's to bound.
+// Transport is an http.RoundTripper over a Dialer. It decompresses nothing, and bounds the header
+// of an answer and the wait for it. The caller bounds the body.
 type Transport struct{ tenants, administrators *http.Transport }
 
 // Transport returns connections that are kept for further requests.
@@ -244,8 +244,8 @@ func CheckRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Describe says in words of our own what went wrong with a request, or with the body of its
-// answer. The text may follow the name of the host, and may be shown to tenants.
+// Describe explains the failure of a request, or of reading its answer, without text of the other
+// side. The text may follow the name of the host, and may be shown to tenants.
 func Describe(err error) string {
 	var (
 		unreached   *Error

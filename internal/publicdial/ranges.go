@@ -2,9 +2,9 @@ package publicdial
 
 import "net/netip"
 
-// special are the ranges that no tenant may make the server call, with the word for each. The
-// first match counts. Sources: the IANA registries of special-purpose addresses for IPv4 and
-// IPv6 (RFC 6890) and the documentation of the clouds for their metadata services.
+// special are the ranges that tenants may not make the server connect to, with the description of
+// each. The first match counts. Sources: the IANA registries of special-purpose addresses for IPv4
+// and IPv6 (RFC 6890) and the documentation of the clouds for their metadata services.
 var special = []struct { //nolint:gochecknoglobals // a table that nothing changes
 	rule     string
 	prefixes []netip.Prefix
@@ -57,8 +57,8 @@ func plain(a netip.Addr) netip.Addr {
 	return a
 }
 
-// rangeOf returns the word for the special range that an address is in, or nothing for one
-// of the public internet.
+// rangeOf returns the description of the special range of an address; empty: it is on the public
+// internet.
 func rangeOf(a netip.Addr) string {
 	a = plain(a)
 	for _, s := range special {

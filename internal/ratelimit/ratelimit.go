@@ -1,4 +1,4 @@
-// Package ratelimit limits how often things are done, each of many by a key, in bounded memory.
+// Package ratelimit limits the rate of actions for each of many keys, in bounded memory.
 package ratelimit
 
 import (

@@ -11,15 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeSize is how many bytes a pipe is asked to hold. One that may not be that large passes
-// on less at a time.
+// pipeSize is the requested size of a pipe. A smaller one works, too.
 const pipeSize = 512 << 10
 
-// pipe is what bytes go through from one connection to another without a copy. It is empty while
-// not in use.
+// pipe carries bytes from one connection to another without a copy. It is empty while not in use.
 type pipe struct{ read, write int }
 
-// pipes are empty ones. One that the pool forgets is closed by its finalizer.
+// pipes is a pool of empty pipes. A finalizer closes one that the pool drops.
 var pipes sync.Pool
 
 func takePipe() (*pipe, error) {
@@ -48,8 +46,8 @@ var errCannot = errors.New("these connections cannot be spliced")
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
-// passKernel copies one direction to its end, without bringing it into this process. It has
-// a pipe only while there is something to pass on.
+// passKernel copies one direction to its end within the kernel. It holds a pipe only while there
+// are bytes to copy.
 func passKernel(from, to *net.TCPConn) error {
 	in, err := from.SyscallConn()
 	if err != nil {
@@ -75,7 +73,7 @@ func passKernel(from, to *net.TCPConn) error {
 	}
 }
 
-// fill waits for bytes and moves them into a pipe. At the end there is neither.
+// fill waits for bytes and moves them into a pipe. At the end of the direction it returns no pipe.
 func fill(in syscall.RawConn) (p *pipe, n int, err error) {
 	waitErr := in.Read(func(fd uintptr) bool {
 		if p, err = takePipe(); err != nil {
@@ -101,7 +99,7 @@ func fill(in syscall.RawConn) (p *pipe, n int, err error) {
 	return p, n, os.NewSyscallError("splice", err)
 }
 
-// empty moves n bytes out of the pipe, which are all that is in it.
+// empty moves all n bytes in the pipe to a connection.
 func (p *pipe) empty(out syscall.RawConn, n int) error {
 	for n > 0 {
 		var moved int64

@@ -1,12 +1,11 @@
 // Package splice joins two connections, so that their far ends are connected to each other.
 //
-// Each direction ends by itself: the end that one connection reads is passed on by the CloseWrite
-// of the other. A failure of one connection is passed on, too: TCP is reset, and a connection
-// with an Abort method gets the cause.
+// Each direction ends by itself: the end of one connection is passed on by CloseWrite of the other.
+// A failure is passed on, too: TCP is reset, and a connection with an Abort method gets the cause.
 //
-// Between two TCP connections, or wrappers with a method TCP that returns one, the kernel moves
-// the bytes, and nothing is held while there are none. Otherwise a join holds at most two buffers
-// of BufferSize bytes. A slow reader holds up the writer. Join starts one goroutine for each
+// Between two TCP connections, or wrappers with a method TCP that returns one, the kernel moves the
+// bytes, and nothing is held while there are none. Otherwise a join holds at most two buffers of
+// BufferSize bytes. A slow reader slows the writer down. Join starts one goroutine for each
 // direction and waits for both.
 package splice
 
@@ -18,7 +17,7 @@ import (
 	"syscall"
 )
 
-// BufferSize is how many bytes are read at once, of a connection that has so many.
+// BufferSize bounds how many bytes are read at once.
 const BufferSize = 32 << 10
 
 // firstBuffer is how many bytes are read at once until a connection has more.
@@ -33,10 +32,9 @@ type aborter interface{ Abort(cause error) }
 // ender is a connection that notes the end of what it reads, which the kernel may have read for it.
 type ender interface{ Ended() }
 
-// Join copies between two connections until both directions have ended, and returns
-// nil; or until one of them fails or ctx ends, and returns why, the cause of ctx
-// included. Then both are closed, by Abort where there is one. After an end without an
-// error they are the caller's to close.
+// Join copies between two connections until both directions have ended, and returns nil; or until
+// one of them fails or ctx ends, and returns why, the cause of ctx included. After an error both
+// are closed, by Abort where there is one. Otherwise the caller closes them.
 func Join(ctx context.Context, a, b net.Conn) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -88,7 +86,7 @@ func pass(from, to net.Conn) error {
 	if !ok {
 		return errors.New("the connection cannot end one direction")
 	}
-	// A peer that is gone altogether needs no end.
+	// A peer that has closed everything needs no end.
 	if err := h.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ENOTCONN) {
 		return err
 	}

@@ -5,17 +5,17 @@
 // a ping must be answered in time: a sign of life waits behind the data, for as long as the peer
 // reads nothing.
 //
-// When both directions have ended, who opened the connection closes it, and the other
-// end waits for that: a close that crosses what the peer is yet to read may destroy it.
-// A close before is a failure, with a status and a reason; see Abort.
+// When both directions have ended, the side that opened the connection closes it, and the other
+// side waits for that: an earlier close could destroy data that the peer has not read yet. A close
+// before that is a failure, with a status and a reason; see Abort.
 //
-// There are no buffers beyond those of the kernel and a message of MaxPiece bytes, so a slow
-// reader holds up the writer, all the way through.
+// There are no buffers beyond those of the kernel and a message of MaxPiece bytes, so a slow reader
+// slows the writer down.
 //
-// Read and Write may be called from one goroutine each, everything else from any. A
-// deadline that passes while a Read or Write is under way ends the connection, since a
-// message cannot be taken up again. The package starts a goroutine when the peer's
-// direction has ended, which Close and Abort wait for.
+// Read and Write may be called from one goroutine each, everything else from any. A deadline that
+// passes while a Read or Write is under way ends the connection, because a partial message cannot
+// be continued. The package starts a goroutine when the peer's direction has ended, which Close and
+// Abort wait for.
 package wsconn
 
 import (
@@ -38,9 +38,9 @@ import (
 const MaxPiece = 32 << 10
 
 const (
-	// statusReset is a connection that was reset beyond the peer.
+	// statusReset is the status of a connection that was reset behind the peer.
 	statusReset = websocket.StatusBadGateway
-	// statusDenied is one that the peer may not have any longer.
+	// statusDenied is the status of a connection that the peer may no longer have.
 	statusDenied = websocket.StatusPolicyViolation
 	// farewell bounds the end of the stream that Close sends.
 	farewell = time.Second
@@ -190,8 +190,8 @@ func (c *Conn) signOfLife() (ended bool, err error) {
 	return false, c.ws.Write(c.ctx, websocket.MessageText, nil)
 }
 
-// Gone returns what is done when the peer has closed the connection. The peer's
-// direction must have ended: Read has returned io.EOF.
+// Gone returns a channel that closes when the peer has closed the connection. The peer's direction
+// must have ended: Read has returned io.EOF.
 func (c *Conn) Gone() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,8 +269,7 @@ func (c *Conn) failed(d *deadline, err error) error {
 	}
 }
 
-// quiet is the error of a close that failed for no other reason than that there was
-// nothing left to close.
+// quiet drops the errors of closing a connection that is closed already.
 func quiet(err error) error {
 	for _, known := range []error{net.ErrClosed, io.EOF, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(err, known) {

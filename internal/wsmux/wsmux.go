@@ -24,7 +24,7 @@ const MaxPayload = 32 << 10
 // Conn is one end of a connection.
 type Conn struct{ ws *websocket.Conn }
 
-// New takes over ws. It bounds what a message of the peer may weigh.
+// New takes over ws. It bounds the messages of the peer to MaxPayload.
 func New(ws *websocket.Conn) *Conn {
 	ws.SetReadLimit(MaxPayload + 1)
 	return &Conn{ws: ws}

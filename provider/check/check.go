@@ -85,7 +85,7 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 	name := "hangar-check-" + strings.ToLower(rand.Text()[:8])
 	k := &checker{
 		Config: c, base: base, client: &client, report: report,
-		wish: provider.Provision{
+		provision: provider.Provision{
 			Name: name, ID: name, OrganizationID: name + "-org", OrganizationName: "Check of a provider",
 			UserID: name + "-user", UserEmail: name + "@customer.example.com", UserRole: provider.RoleAdmin,
 			PrimaryRegion: "loc", ReadRegions: []string{}, IPAddress: netip.MustParseAddr("fdaa::c4ec"),
@@ -114,11 +114,11 @@ func Run(ctx context.Context, c Config, report func(Result)) error {
 // checker is one run.
 type checker struct {
 	Config
-	base   string
-	client *http.Client
-	report func(Result)
-	wish   provider.Provision
-	made   provider.Provisioned
+	base      string
+	client    *http.Client
+	report    func(Result)
+	provision provider.Provision
+	made      provider.Provisioned
 }
 
 func (k *checker) kept(rule string) { k.report(Result{Rule: rule, Outcome: Kept}) }

@@ -147,7 +147,7 @@ func (k *checker) forgeries(ctx context.Context) {
 
 func (k *checker) forge(ctx context.Context, f forgery) {
 	for _, c := range []call{
-		{http.MethodPost, "/extensions", k.wish}, k.get(), {http.MethodPatch, k.at(""), k.wish}, k.remove(),
+		{http.MethodPost, "/extensions", k.provision}, k.get(), {http.MethodPatch, k.at(""), k.provision}, k.remove(),
 	} {
 		if f.only != nil && !slices.Contains(f.only, c.method) {
 			continue
@@ -168,7 +168,7 @@ func (k *checker) forge(ctx context.Context, f forgery) {
 // replay sends the same request twice.
 func (k *checker) replay(ctx context.Context) {
 	const rule = "a request that came before is refused"
-	for _, c := range []call{k.get(), {http.MethodPost, "/extensions", k.wish}} {
+	for _, c := range []call{k.get(), {http.MethodPost, "/extensions", k.provision}} {
 		r, err := k.signed(ctx, c)
 		if err != nil {
 			k.broken(rule, "%s: %v", c, err)

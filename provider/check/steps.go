@@ -14,7 +14,7 @@ import (
 // create makes the extension; false: there is nothing to go on with.
 func (k *checker) create(ctx context.Context) bool {
 	const rule = "an extension is created"
-	c := call{http.MethodPost, "/extensions", k.wish}
+	c := call{http.MethodPost, "/extensions", k.provision}
 	a, err := k.send(ctx, c)
 	if err != nil {
 		k.broken(rule, "%s: %v", c, err)
@@ -67,7 +67,7 @@ func isVariable(name string) bool {
 // repeat creates the extension again, as after an answer that was lost.
 func (k *checker) repeat(ctx context.Context) {
 	const rule = "creating it again answers the same"
-	c := call{http.MethodPost, "/extensions", k.wish}
+	c := call{http.MethodPost, "/extensions", k.provision}
 	a, err := k.send(ctx, c)
 	if err != nil || !a.ok() {
 		k.failed(rule, c, a, err)
@@ -158,7 +158,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // unknownMembers sends what a later version of the platform may.
 func (k *checker) unknownMembers(ctx context.Context) {
 	const rule = "members that it does not know are ignored"
-	raw, err := json.Marshal(k.wish)
+	raw, err := json.Marshal(k.provision)
 	if err != nil {
 		k.broken(rule, "%v", err)
 		return
@@ -175,7 +175,7 @@ func (k *checker) unknownMembers(ctx context.Context) {
 // update changes the extension to what it is.
 func (k *checker) update(ctx context.Context) {
 	const rule = "it is updated"
-	if _, ok := k.resource(ctx, rule, call{http.MethodPatch, k.at(""), k.wish}); ok {
+	if _, ok := k.resource(ctx, rule, call{http.MethodPatch, k.at(""), k.provision}); ok {
 		k.kept(rule)
 	}
 }
@@ -256,7 +256,7 @@ func (k *checker) authorize(to string, query map[string][]string) {
 func (k *checker) events(ctx context.Context) {
 	const rule = "events of Machines are accepted, more than once"
 	event := provider.MachineEvent{
-		ID: k.wish.ID, Source: "/check", Type: provider.MachineEventType + "start", Time: time.Now(),
+		ID: k.provision.ID, Source: "/check", Type: provider.MachineEventType + "start", Time: time.Now(),
 		MachineID: "00000000000000", Status: "started", Data: json.RawMessage(`{}`),
 	}
 	c := call{method: http.MethodPost, path: "/extensions/events"}

@@ -103,50 +103,20 @@ func (d aside) transactions(after ltx.TXID, write func(string, []byte) error) er
 
 // pages writes the pages that are about to be replaced or removed.
 func (d aside) pages(s *Spool, c Change, write func(string, []byte) error) error {
-	if c.PageSize != d.pageSize && c.Pages > 0 || len(d.sums) == 0 {
-		// A chain has one page size, so the content follows a drop.
-		c.Pages, c.Pos = 0, ltx.Pos{TXID: c.Pos.TXID, PostApplyChecksum: ltx.ChecksumFlag}
-	}
 	if len(d.sums) == 0 {
 		return nil
+	}
+	if c.PageSize != d.pageSize && c.Pages > 0 {
+		// A chain has one page size, so the content follows a drop.
+		c.Pages, c.Pos = 0, ltx.Pos{TXID: c.Pos.TXID, PostApplyChecksum: ltx.ChecksumFlag}
 	}
 	for _, f := range []File{Main, WAL} {
 		if _, err := d.open(f); err != nil {
 			return err
 		}
 	}
-	sum, id := c.Pos.PostApplyChecksum, c.Pos.TXID
-	epoch := d.log.Epoch()
-	var t txlog.Tx
-	held, n := 0, 0
+	w := pageWriter{aside: d, spool: s, change: c, write: write, end: c.Pos}
 	size := max(uint32(len(d.sums)), c.Pages)
-	flush := func(commit uint32) error {
-		id++
-		t.Header = ltx.Header{
-			PageSize: d.pageSize, Commit: commit, MinTXID: id, MaxTXID: id, Timestamp: d.now().UnixMilli(), NodeID: d.c.Node,
-		}
-		if id > 1 {
-			t.PreApplyChecksum = sum
-		}
-		for _, p := range t.Pages {
-			if p.Number <= c.Pages {
-				sum ^= s.sums[p.Number]
-			}
-			sum ^= sqlite.PageSum(p.Number, p.Data)
-		}
-		if commit == uint32(len(d.sums)) && commit < c.Pages {
-			sum = sumOf(d.sums)
-		}
-		sum |= ltx.ChecksumFlag
-		t.Post = sum
-		b, err := (&txlog.Encoder{}).Append(nil, &t)
-		if err != nil {
-			return err
-		}
-		n++
-		t, held = txlog.Tx{}, 0
-		return write(fmt.Sprintf("%016x-%s-pages-%d.ltx", epoch, d.pos.TXID, n), b)
-	}
 	for i := range d.sums {
 		page := uint32(i + 1)
 		_, replaced := s.at[page]
@@ -157,15 +127,62 @@ func (d aside) pages(s *Spool, c Change, write func(string, []byte) error) error
 		if err := recovery(d).rawPage(page, p.Data); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		t.Pages = append(t.Pages, p)
-		if held += len(p.Data); held >= MaxTransaction {
-			if err := flush(size); err != nil {
+		w.held = append(w.held, p)
+		if w.bytes += len(p.Data); w.bytes >= MaxTransaction {
+			if err := w.flush(size); err != nil {
 				return err
 			}
 		}
 	}
-	if len(t.Pages) == 0 && uint32(len(d.sums)) == c.Pages {
+	if len(w.held) == 0 && uint32(len(d.sums)) == c.Pages {
 		return nil
 	}
-	return flush(uint32(len(d.sums)))
+	return w.flush(uint32(len(d.sums)))
+}
+
+// pageWriter writes pages of a database as transactions that follow a change.
+type pageWriter struct {
+	aside
+
+	spool  *Spool // of the change
+	change Change
+	write  func(name string, b []byte) error
+
+	held  []txlog.Page // not written yet
+	bytes int          // of held
+	files int          // written so far
+	end   ltx.Pos      // after the last transaction
+}
+
+// flush writes the held pages as one transaction, after which the database has a number of pages.
+func (w *pageWriter) flush(size uint32) error {
+	id := w.end.TXID + 1
+	t := txlog.Tx{
+		Header: ltx.Header{
+			PageSize: w.pageSize, Commit: size, MinTXID: id, MaxTXID: id, Timestamp: w.now().UnixMilli(), NodeID: w.c.Node,
+		},
+		Pages: w.held,
+	}
+	if id > 1 {
+		t.PreApplyChecksum = w.end.PostApplyChecksum
+	}
+	sum := w.end.PostApplyChecksum
+	for _, p := range w.held {
+		if p.Number <= w.change.Pages {
+			sum ^= w.spool.sums[p.Number]
+		}
+		sum ^= sqlite.PageSum(p.Number, p.Data)
+	}
+	if size == uint32(len(w.sums)) && size < w.change.Pages {
+		sum = sumOf(w.sums)
+	}
+	t.Post = sum | ltx.ChecksumFlag
+	b, err := (&txlog.Encoder{}).Append(nil, &t)
+	if err != nil {
+		return err
+	}
+	w.files++
+	w.held, w.bytes = nil, 0
+	w.end = t.Pos()
+	return w.write(fmt.Sprintf("%016x-%s-pages-%d.ltx", w.log.Epoch(), w.pos.TXID, w.files), b)
 }

@@ -122,7 +122,7 @@ func TestBuilderEnds(t *testing.T) {
 	check(t, os.WriteFile(dir+"/Dockerfile", []byte("FROM scratch\n"), 0o644))
 	var first hangar.MachineID
 	for range 2 {
-		image, err := remote.Remote(t.Context(), p.c, hangar.OrgPersonal, builder, remote.Wish{Dir: dir}, t.Output())
+		image, err := remote.Remote(t.Context(), p.c, hangar.OrgPersonal, builder, remote.Spec{Dir: dir}, t.Output())
 		check(t, err)
 		check(t, image.Close())
 		machines, err := p.c.Machines(t.Context(), "builder-personal", hangar.MachineFilter{})

@@ -24,8 +24,8 @@ const (
 	unixURLPrefix = "unix://"
 )
 
-// Target is the platform that the invocation means: by the global flags, the environment and
-// the contexts.
+// Target finds the platform of the invocation, by the global flags, the environment and the
+// contexts.
 type Target struct {
 	URL      string // of --url
 	Token    string // of --token
@@ -38,13 +38,13 @@ type Target struct {
 	Used Endpoint // the API that the command has used
 }
 
-// OrgOr is the organization that a command is about: the one that is named, else that of the
-// context that the command has used, else hangar.OrgPersonal.
+// OrgOr returns the organization of a command: the one that is named, else that of the used
+// context, else hangar.OrgPersonal.
 func (t *Target) OrgOr(named string) hangar.OrgSlug {
 	return hangar.OrgSlug(cmp.Or(named, string(t.Used.Org), string(hangar.OrgPersonal)))
 }
 
-// Endpoint is where the API is and what opens it.
+// Endpoint is the address of an API with its credentials.
 type Endpoint struct {
 	URL      string
 	Token    string
@@ -90,7 +90,7 @@ func (t *Target) tokenOfLocal(at string) (string, error) {
 	return localToken(dir)
 }
 
-// Locate finds the URL, and the token unless it is the context's own or the local daemon's.
+// Locate finds the URL, and the token if a flag or the environment has it.
 func (t *Target) Locate() (Endpoint, error) {
 	env := t.Getenv
 	switch {

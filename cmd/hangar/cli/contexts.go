@@ -59,7 +59,7 @@ func (t *Target) configDir() (string, error) {
 	return filepath.Join(home, ".config", "hangar"), nil
 }
 
-// Contexts reads what is there; no file is no contexts.
+// Contexts reads the file of contexts; a missing file has none.
 func (t *Target) Contexts() (Contexts, error) {
 	dir, err := t.configDir()
 	if err != nil {
@@ -90,8 +90,8 @@ func readContexts(path string) (Contexts, error) {
 	return all, nil
 }
 
-// ChangeContexts replaces the file with what change makes of it, unless that fails. Another
-// `hangar` that changes it meanwhile waits.
+// ChangeContexts applies change to the file, under a lock against other processes. If change fails,
+// the file stays.
 func (t *Target) ChangeContexts(change func(*Contexts) error) error {
 	dir, err := t.configDir()
 	if err != nil {
@@ -154,7 +154,7 @@ func (all *Contexts) Remove(name string) {
 	}
 }
 
-// token is what opens the platform; empty: signed out.
+// token returns the token of the context; empty: signed out.
 func (x *SavedContext) token(k Keyring) (string, error) {
 	if !x.Keyring {
 		return x.Token, nil
@@ -228,7 +228,7 @@ func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where 
 	return where, err
 }
 
-// TokenOf is what opens the platform of a context; empty: signed out.
+// TokenOf returns the token of a context; empty: signed out.
 func (t *Target) TokenOf(x *SavedContext) (string, error) { return x.token(t.Keyring) }
 
 // ForgetToken removes the token of a context.

@@ -24,7 +24,7 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	if f.image != "" || b != nil && b.Image != "" || b.Packs() {
 		return f.image, nil
 	}
-	wish := build.Wish{Dir: dir, Args: map[string]string{}}
+	wish := build.Spec{Dir: dir, Args: map[string]string{}}
 	if b != nil {
 		wish.Dockerfile, wish.Target = b.Dockerfile, b.Target
 		for name, value := range b.Args {
@@ -75,7 +75,7 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 }
 
 // build builds an image: here if this computer can, else in a Machine.
-func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, wish build.Wish) (*ociimage.Image, error) {
+func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, wish build.Spec) (*ociimage.Image, error) {
 	if f.localOnly || !f.remoteOnly && build.Here() {
 		return build.Image(ctx, wish, c.Stderr)
 	}

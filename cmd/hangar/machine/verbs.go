@@ -131,8 +131,8 @@ func (c commands) each(ctx context.Context, machines []*hangar.Machine, step fun
 }
 
 // gone reports whether a missing Machine is the wanted result.
-func gone(err error, wished []hangar.MachineState) bool {
-	return hangar.CodeOf(err) == hangar.CodeNotFound && len(wished) > 0 && wished[0] == hangar.MachineDestroyed
+func gone(err error, wanted []hangar.MachineState) bool {
+	return hangar.CodeOf(err) == hangar.CodeNotFound && len(wanted) > 0 && wanted[0] == hangar.MachineDestroyed
 }
 
 // await waits as long as a person will, in as many requests as that takes.
@@ -297,7 +297,7 @@ func newWaitCommand(c commands) *cobra.Command {
 	cmd.Flags().DurationVar(&patience, "timeout", cli.DefaultPatience, "how long to wait")
 	_ = cmd.RegisterFlagCompletionFunc("state", completeState)
 	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (reached hangar.MachineReached, err error) {
-		wished, err := parseStates(states)
+		wanted, err := parseStates(states)
 		if err != nil {
 			return reached, err
 		}
@@ -305,7 +305,7 @@ func newWaitCommand(c commands) *cobra.Command {
 		if err != nil {
 			return reached, err
 		}
-		return await(cmd.Context(), p, m.Ref(), hangar.MachineWait{States: wished, Instance: hangar.InstanceID(version)}, patience)
+		return await(cmd.Context(), p, m.Ref(), hangar.MachineWait{States: wanted, Instance: hangar.InstanceID(version)}, patience)
 	}, func(reached hangar.MachineReached) error { return c.Sayf("%s", reached.State) })
 }
 

@@ -1,14 +1,12 @@
-// Package call makes the requests of the platform to providers, of which docs/extensions.md is the
-// specification.
+// Package call makes the platform's requests to providers, as docs/extensions.md specifies them.
 //
-// Promises. Every request has a signature of its own. Nothing of an answer is trusted: its size, its
-// type and its members are checked before it is returned, redirects are not followed, and no text of
-// it is in an error. Private and loopback addresses are not called, and plain HTTP is not spoken,
-// unless the target allows it.
+// Promises. Every request is signed. Answers are not trusted: their size, type and members are
+// checked, redirects are not followed, and no text of an answer gets into an error. Private and
+// loopback addresses and plain HTTP are refused unless the target allows them.
 //
 // Concurrency. A Caller is safe for concurrent use.
 //
-// It decides nothing: the caller knows what a refusal means, and when to repeat a request.
+// The package decides nothing: the caller knows what a refusal means, and when to repeat a request.
 package call
 
 import (
@@ -44,8 +42,8 @@ const (
 // Target is the server of a provider.
 type Target struct {
 	Base    string // URL
-	Secret  string // that signs requests
-	Private bool   // the server may be anywhere, and speak plain HTTP
+	Secret  string // signs requests
+	Private bool   // private addresses and plain HTTP are allowed
 }
 
 // Kind says what an error means for the request.
@@ -54,13 +52,13 @@ type Kind string
 // The kinds of errors.
 const (
 	Temporary Kind = "temporary" // the same request may succeed later; it may have had its effect
-	Unsent    Kind = "unsent"    // likewise, but the request has not reached the provider
+	Unsent    Kind = "unsent"    // the same request may succeed later; it has not reached the provider
 	Refused   Kind = "refused"   // the provider will not do it
 	Missing   Kind = "missing"   // the provider does not have it
-	Unusable  Kind = "unusable"  // the provider has done it, and answers what cannot be used
+	Unusable  Kind = "unusable"  // the provider has done it, and its answer cannot be used
 )
 
-// Error is why a request has not succeeded, in words that a tenant may read.
+// Error is why a request has failed. Its text may be shown to tenants.
 type Error struct {
 	Kind       Kind
 	Status     int // of HTTP; 0: there was no answer
@@ -71,7 +69,7 @@ type Error struct {
 // Error is the text.
 func (e *Error) Error() string { return e.Text }
 
-// KindOf returns the kind of an error of this package, and Temporary for any other one.
+// KindOf returns the kind of an error of this package, and Temporary for any other error.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -85,7 +83,7 @@ type Caller struct {
 	now    func() time.Time
 }
 
-// New returns a Caller over a dialer that refuses what is not the public internet.
+// New returns a Caller over a dialer that refuses addresses outside the public internet.
 func New(dialer *publicdial.Dialer, now func() time.Time) *Caller {
 	return &Caller{now: now, client: &http.Client{
 		Transport:     dialer.Transport(),
@@ -96,7 +94,7 @@ func New(dialer *publicdial.Dialer, now func() time.Time) *Caller {
 // Close closes connections that are idle.
 func (c *Caller) Close() { c.client.CloseIdleConnections() }
 
-// Provision asks for an extension. pending says that it was only accepted.
+// Provision requests an extension. pending says that the provider has only accepted the request.
 func (c *Caller) Provision(ctx context.Context, t Target, in provider.Provision) (made provider.Provisioned, pending bool, err error) {
 	status, err := c.do(ctx, t, http.MethodPost, "/extensions", in, &made)
 	if err == nil && (made.Validate() != nil || !ValidID(made.ID)) {
@@ -105,12 +103,12 @@ func (c *Caller) Provision(ctx context.Context, t Target, in provider.Provision)
 	return made, status == http.StatusAccepted, err
 }
 
-// Resource asks for an extension as it is.
+// Resource reads an extension.
 func (c *Caller) Resource(ctx context.Context, t Target, id string) (provider.Resource, error) {
 	return c.resource(ctx, t, http.MethodGet, id, nil)
 }
 
-// Change asks for a change of an extension.
+// Change requests a change of an extension.
 func (c *Caller) Change(ctx context.Context, t Target, id string, in provider.Provision) (provider.Resource, error) {
 	return c.resource(ctx, t, http.MethodPatch, id, in)
 }
@@ -122,7 +120,7 @@ func (c *Caller) resource(ctx context.Context, t Target, method, id string, in a
 	return r, err
 }
 
-// Delete has an extension deleted. That the provider does not have it is no error.
+// Delete deletes an extension. One that the provider does not have is not an error.
 func (c *Caller) Delete(ctx context.Context, t Target, id string) error {
 	_, err := c.do(ctx, t, http.MethodDelete, pathOf(id), nil, nil)
 	if KindOf(err) == Missing {
@@ -205,7 +203,7 @@ func (c *Caller) do(ctx context.Context, t Target, method, path string, in, out 
 	return answer.StatusCode, decode(answer, out)
 }
 
-// statusError is the error of an answer whose status is no success.
+// statusError returns the error of an answer, or nil if its status is a success.
 func statusError(answer *http.Response) error {
 	status := answer.StatusCode
 	e := &Error{Status: status, Text: "the provider answers with status " + strconv.Itoa(status)}

@@ -51,10 +51,10 @@ type Limits struct {
 	PerReceiver   int   // of one receiver
 	Log           int   // deliveries of one receiver that are kept after they succeeded
 	Dead          int   // dead letters of one receiver that are kept
-	DeadBytes     int64 // of these
+	DeadBytes     int64 // size of a receiver's dead letters
 }
 
-// WithDefaults returns the limits with nothing left to default.
+// WithDefaults returns the limits with the defaults in place of zero fields.
 func (l Limits) WithDefaults() Limits {
 	return Limits{
 		ReceiverBytes: cmp.Or(l.ReceiverBytes, 16<<20),
@@ -69,13 +69,13 @@ func (l Limits) WithDefaults() Limits {
 	}
 }
 
-// Timing is how long is waited. Zero fields stand for the defaults.
+// Timing has the timeouts and pauses. Zero fields stand for the defaults.
 type Timing struct {
 	Attempt    time.Duration // for the answer to one attempt: 10 s
 	FirstPause time.Duration // after an attempt that failed: 1 s; it doubles
 	LastPause  time.Duration // 5 min
 	Retention  time.Duration // hangar.WebhookRetention
-	Flush      time.Duration // until deliveries that succeeded are written down: 50 ms
+	Flush      time.Duration // between writes of successful deliveries to the disk: 50 ms
 }
 
 func (t Timing) withDefaults() Timing {
@@ -93,15 +93,15 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Options of a Dispatcher.
 type Options struct {
-	Dir  string // of the queues; it is made
+	Dir  string // of the queues; Open makes it
 	Host hangar.HostID
 	Feed hangar.MachineEventFeed
 	// Receivers are the feeds of receivers of events.
 	Receivers []hangar.EventReceiverFeed
-	// Dial connects to what tenants name, and decides which addresses may be called. DialPrivate
-	// connects for receivers with AllowPrivate.
+	// Dial connects to receivers that tenants name, and refuses addresses that they may not call.
+	// DialPrivate connects to receivers with AllowPrivate.
 	Dial, DialPrivate Dial
-	// Admit refuses to write so many bytes to a disk that is full; nil: nothing is refused.
+	// Admit refuses a write of so many bytes to a full disk; nil: nothing is refused.
 	Admit  func(bytes int64) error
 	Limits Limits
 	Timing Timing
@@ -134,7 +134,7 @@ type Dispatcher struct {
 
 var _ hangar.EventDelivery = (*Dispatcher)(nil)
 
-// New returns a Dispatcher that has done nothing yet.
+// New returns a Dispatcher that Open makes usable.
 func New(o Options) *Dispatcher {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -154,7 +154,7 @@ func New(o Options) *Dispatcher {
 // The bounds of connections.
 const (
 	maxAnswerHeader = 16 << 10 // bytes
-	maxAnswer       = 16 << 10 // bytes of a body that are read, so that the connection can be used again
+	maxAnswer       = 16 << 10 // bytes of a body that are read, so that the connection can be reused
 	maxIdle         = 1024     // connections
 	maxIdlePerHost  = 128      // of them, as several receivers may be at one host
 	idleTimeout     = 30 * time.Second
@@ -163,7 +163,7 @@ const (
 var errNoDialer = errors.New("there is no dialer")
 
 func newClient(dial Dial) *http.Client {
-	if dial == nil { // which http.Transport would take for leave to call every address
+	if dial == nil { // http.Transport would then call every address
 		dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoDialer }
 	}
 	return &http.Client{
@@ -175,7 +175,7 @@ func newClient(dial Dial) *http.Client {
 	}
 }
 
-// Open opens the queues. What was not delivered before is delivered once Run does.
+// Open opens the queues. Run delivers the events that they hold.
 func (d *Dispatcher) Open(ctx context.Context) (err error) {
 	d.store, err = openStore(filepath.Join(d.o.Dir, "webhooks.db"), storeOptions{
 		limits: d.limits, admit: d.o.Admit, now: d.o.Now, log: d.o.Log, noSync: d.o.NoSync, counts: d.counts, evicted: d.evicted,
@@ -187,7 +187,7 @@ func (d *Dispatcher) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close ends what Run has begun, and closes the queues. It may be repeated.
+// Close stops the deliveries of Run, and closes the queues. It may be repeated.
 func (d *Dispatcher) Close() error {
 	if d.work == nil {
 		return nil
@@ -212,7 +212,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// The pauses after a failure that is not of a receiver.
+// Bounds of the pause after a failure of the platform itself.
 const (
 	minFaultPause = 50 * time.Millisecond
 	maxFaultPause = 5 * time.Second
@@ -239,7 +239,7 @@ func (d *Dispatcher) follow(ctx context.Context, i int, feed hangar.EventReceive
 	}
 }
 
-// set takes over the receivers of the i-th feed.
+// set installs the receivers of the i-th feed, and removes the queues of receivers that are gone.
 func (d *Dispatcher) set(i int, set []hangar.EventReceiver) {
 	for _, id := range d.replace(i, set) {
 		if err := d.store.remove(id); err != nil {
@@ -248,8 +248,8 @@ func (d *Dispatcher) set(i int, set []hangar.EventReceiver) {
 	}
 }
 
-// replace does so but for the queues of receivers that are gone, which it returns: the store tells the
-// Dispatcher of evictions while it writes.
+// replace installs the receivers of the i-th feed. It returns the receivers whose queues are to be
+// removed, which must happen without d.mu: the store calls evicted while it writes.
 func (d *Dispatcher) replace(i int, set []hangar.EventReceiver) (gone []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -284,7 +284,7 @@ func (d *Dispatcher) replace(i int, set []hangar.EventReceiver) (gone []string) 
 	return d.orphans(unreadable)
 }
 
-// index finds receivers by what they want. d.mu is held.
+// index rebuilds the maps of receivers by organization and App. d.mu is held.
 func (d *Dispatcher) index() {
 	clear(d.byOrg)
 	clear(d.byApp)
@@ -305,7 +305,8 @@ func (d *Dispatcher) index() {
 	}
 }
 
-// orphans are the queues of receivers that are gone, once all feeds have said who is there. d.mu is held.
+// orphans returns the receivers that have a queue and are gone, once every feed has yielded its receivers. d.mu is
+// held.
 func (d *Dispatcher) orphans(unreadable map[hangar.OrgID]bool) (gone []string) {
 	if slices.Contains(d.known, false) {
 		return nil
@@ -318,12 +319,13 @@ func (d *Dispatcher) orphans(unreadable map[hangar.OrgID]bool) (gone []string) {
 	return gone
 }
 
-// allKnown waits until every feed has said who gets events.
+// allKnown waits until every feed has yielded its receivers.
 func (d *Dispatcher) allKnown(ctx context.Context) error {
 	return d.await(ctx, func() bool { return !slices.Contains(d.known, false) })
 }
 
-// await waits until a condition holds, which is asked with d.mu held whenever the receivers change.
+// await waits until a condition holds. It checks the condition, with d.mu held, whenever the
+// receivers change.
 func (d *Dispatcher) await(ctx context.Context, holds func() bool) error {
 	for {
 		d.mu.Lock()
@@ -355,14 +357,14 @@ func (d *Dispatcher) receiver(id string) *receiver {
 	return d.receivers[id]
 }
 
-// evicted tells a receiver that what waits for it up to a number is gone.
+// evicted reports to a receiver that the store has removed the entries of its queue up to a number.
 func (d *Dispatcher) evicted(id string, upTo uint64) {
 	if r := d.receiver(id); r != nil {
 		r.evict(upTo)
 	}
 }
 
-// slotKey is for whom the requests to a receiver count.
+// slotKey is the key by which the requests to a receiver are bounded: its organization, or itself.
 func slotKey(spec *hangar.EventReceiver) string {
 	if spec.Org == "" {
 		return spec.ID

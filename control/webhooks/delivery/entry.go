@@ -7,13 +7,13 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// entry is the delivery of one event to one receiver, as it is kept.
+// entry is the stored form of the delivery of one event to one receiver.
 type entry struct {
 	ID       hangar.DeliveryID    `json:"id"`
-	At       time.Time            `json:"at"` // when it was taken, or was to be sent again
+	At       time.Time            `json:"at"` // when it was put into the queue, the first time or again
 	Event    hangar.MachineEvent  `json:"event"`
 	Attempts int                  `json:"attempts,omitempty"`
-	Tried    time.Time            `json:"tried,omitzero"` // the last time
+	Tried    time.Time            `json:"tried,omitzero"` // last attempt
 	Took     time.Duration        `json:"took,omitempty"`
 	Status   int                  `json:"status,omitempty"`
 	Error    hangar.DeliveryError `json:"error,omitempty"`
@@ -39,7 +39,7 @@ func decodeEntry(raw []byte) (e entry, err error) {
 	return e, err
 }
 
-// view is the delivery as it is shown.
+// view returns the delivery as the API shows it.
 func (e *entry) view(state hangar.DeliveryState) hangar.WebhookDelivery {
 	return hangar.WebhookDelivery{
 		ID: e.ID, State: state, EventID: e.Event.Event.ID, Type: e.Event.Event.Type, App: e.Event.App, Machine: e.Event.Machine,

@@ -10,10 +10,10 @@ import (
 
 const (
 	ingestBatch = 512  // events that are taken at a time
-	trimAfter   = 4096 // acknowledge to the host after so many events
+	trimAfter   = 4096 // events between two acknowledgements to the host
 )
 
-// ingest takes the events of the host, from where the last Dispatcher has come to.
+// ingest takes the events of the host, from the stored cursor on.
 func (d *Dispatcher) ingest(ctx context.Context) {
 	if d.allKnown(ctx) != nil {
 		return
@@ -41,7 +41,7 @@ func (d *Dispatcher) ingest(ctx context.Context) {
 	}
 }
 
-// ingestSome takes some events and returns up to where it has come.
+// ingestSome takes some events and returns the next cursor.
 func (d *Dispatcher) ingestSome(ctx context.Context, cursor uint64) (uint64, error) {
 	events, upTo, err := d.o.Feed.NextMachineEvents(ctx, cursor, ingestBatch)
 	if err != nil {
@@ -79,8 +79,8 @@ func (d *Dispatcher) ingestSome(ctx context.Context, cursor uint64) (uint64, err
 	return upTo, nil
 }
 
-// gap is how many events the host did not keep until they were taken. A cursor that the host does not
-// know is of a host that has lost its records.
+// gap returns how many events the host discarded before they were taken. A cursor beyond the host's
+// events means that the host has lost its records.
 func (d *Dispatcher) gap(cursor, upTo uint64, events []hangar.MachineEvent) uint64 {
 	if cursor == 0 || upTo <= cursor || len(events) == 0 || events[0].Seq <= cursor+1 {
 		return 0

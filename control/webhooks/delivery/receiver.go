@@ -12,33 +12,33 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The bounds of what a receiver has in memory of its queue.
+// Bounds of the part of a receiver's queue that is in memory.
 const (
 	windowSize  = 512       // entries
-	windowBytes = 512 << 10 // of these
+	windowBytes = 512 << 10 // of entries
 	failingSize = 64        // entries, each of another Machine, while nothing succeeds
 	refillBelow = windowSize / 2
 )
 
-// shrinkAfter is after how many pauses a receiver that fails has less in memory: to read it again costs
-// more than to keep it for a moment.
+// shrinkAfter is the number of pauses after which a failing receiver has less of its queue in
+// memory. Before that, keeping it is cheaper than reading it again.
 const shrinkAfter = 4
 
-// blockedAttempts is after how many attempts an entry is given up that holds up others which a
-// receiver would take.
+// blockedAttempts is the number of attempts after which an entry is given up if it blocks others
+// that the receiver would accept.
 const blockedAttempts = 5
 
-// receiver is one receiver, and what serves it.
+// receiver is one receiver of events. Its goroutine is run.
 type receiver struct {
 	d    *Dispatcher
 	id   string
 	feed int // of Options.Receivers
 	spec atomic.Pointer[hangar.EventReceiver]
 	wake chan struct{} // has room for one
-	gone chan struct{} // closed when the receiver is no more
+	gone chan struct{} // closed when the receiver is removed
 	once sync.Once
 
-	head atomic.Uint64 // what waits up to this number was given up by the store
+	head atomic.Uint64 // the store has removed the entries up to this number
 
 	mu     sync.Mutex // guards what follows
 	report hangar.WebhookStatus
@@ -51,7 +51,7 @@ func newReceiver(d *Dispatcher, feed int, spec hangar.EventReceiver) *receiver {
 	return r
 }
 
-// update takes over what has changed. A receiver that leads elsewhere is tried at once.
+// update installs a changed spec, which is tried at once.
 func (r *receiver) update(spec hangar.EventReceiver) {
 	r.spec.Store(&spec)
 	r.signal()
@@ -59,7 +59,7 @@ func (r *receiver) update(spec hangar.EventReceiver) {
 
 func (r *receiver) end() { r.once.Do(func() { close(r.gone) }) }
 
-// signal says that there is something new in the queue.
+// signal wakes the worker, because the queue has changed.
 func (r *receiver) signal() {
 	r.mu.Lock()
 	r.more = true
@@ -70,82 +70,83 @@ func (r *receiver) signal() {
 	}
 }
 
-// evict takes note of what the store has given up.
+// evict records that the store has removed the entries up to a number.
 func (r *receiver) evict(upTo uint64) {
 	r.head.Store(upTo)
 	r.signal()
 }
 
-// status is how deliveries go, without what the store knows.
+// status returns the status of the deliveries, without the numbers that the store has.
 func (r *receiver) status() hangar.WebhookStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.report
 }
 
-// finished is an attempt for an entry.
+// finished is an entry with the result of an attempt.
 type finished struct {
-	*flying
+	*windowEntry
 	attempt
 }
 
-// flying is an entry in the window.
-type flying struct {
+// windowEntry is an entry of the queue that is in memory.
+type windowEntry struct {
 	item
-	underway bool
+	inFlight bool
 	due      time.Time // of the next attempt
 }
 
-// line serves a receiver: it has the head of the queue in memory, and knows what may be sent.
-type line struct {
+// worker delivers to one receiver. It has the head of the queue, the window, in memory. One
+// goroutine uses it.
+type worker struct {
 	*receiver
-	window  []*flying // by number
-	last    uint64    // number up to which the queue was read
-	flights int       // entries that are under way
-	allowed int       // entries that may be: it doubles with success
-	done    chan finished
-	busy    map[hangar.MachineID]bool // of launch
-	version uint64                    // of the spec that was used last
+	window   []*windowEntry // by number
+	last     uint64         // number up to which the queue was read
+	inFlight int            // entries whose attempt has not ended
+	allowed  int            // bound of inFlight: it doubles with each success
+	done     chan finished
+	busy     map[hangar.MachineID]bool // scratch of launch, shrink and probe
+	version  uint64                    // of the spec that was used last
 
 	// Since the last success.
-	failures int                       // attempts
-	failed   map[hangar.MachineID]bool // Machines with an attempt that failed
-	deaf     bool                      // an attempt got no answer
-	until    time.Time                 // while it is failing, nothing is sent before
-	pauses   int                       // since it is failing
+	failures    int                       // attempts
+	failed      map[hangar.MachineID]bool // Machines with an attempt that failed
+	unreachable bool                      // an attempt got no answer
+	until       time.Time                 // while the receiver fails, no attempt begins before
+	pauses      int                       // since it began to fail
 }
 
-// run serves the receiver until it is gone or ctx ends.
+// run delivers to the receiver until it is removed or ctx ends.
 func (r *receiver) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &line{
+	w := &worker{
 		receiver: r, allowed: 1, done: make(chan finished, r.d.limits.PerReceiver), busy: map[hangar.MachineID]bool{},
 		failed: map[hangar.MachineID]bool{}, version: r.spec.Load().Version,
 	}
 	defer func() {
 		cancel()
-		for range l.flights {
-			<-l.done
+		for range w.inFlight {
+			<-w.done
 		}
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		l.refresh()
-		l.fill(ctx)
-		wait, some := l.launch(ctx)
+		w.refresh()
+		w.fill(ctx)
+		wait, some := w.launch(ctx)
 		var due <-chan time.Time
 		if some {
 			timer.Reset(wait)
 			due = timer.C
 		}
 		select {
-		case f := <-l.done:
-			l.land(ctx, f)
+		case f := <-w.done:
+			w.attemptEnded(ctx, f)
 			for more := true; more; {
 				select {
-				case f := <-l.done:
-					l.land(ctx, f)
+				case f := <-w.done:
+					w.attemptEnded(ctx, f)
 				default:
 					more = false
 				}
@@ -160,116 +161,118 @@ func (r *receiver) run(ctx context.Context) {
 	}
 }
 
-// refresh tries again at once after the receiver was changed, and drops what the store has given up.
-func (l *line) refresh() {
-	if v := l.spec.Load().Version; v != l.version {
-		l.version = v
-		l.recover()
+// refresh ends all pauses if the receiver was changed, and drops entries that the store has
+// removed.
+func (w *worker) refresh() {
+	if v := w.spec.Load().Version; v != w.version {
+		w.version = v
+		w.recover()
 	}
-	head, kept := l.head.Load(), l.window[:0]
-	for _, f := range l.window {
-		if f.underway || f.number > head {
+	head, kept := w.head.Load(), w.window[:0]
+	for _, f := range w.window {
+		if f.inFlight || f.number > head {
 			kept = append(kept, f)
 		}
 	}
-	clear(l.window[len(kept):])
-	l.window = kept
-	l.last = max(l.last, head)
+	clear(w.window[len(kept):])
+	w.window = kept
+	w.last = max(w.last, head)
 }
 
-// failing reports whether nothing succeeds at the moment: there was no answer, or two Machines' events in a
-// row were not accepted.
-func (l *line) failing() bool { return l.deaf || len(l.failed) > 1 }
+// failing reports whether the receiver itself seems to fail: since the last success an attempt got no answer, or the
+// events of two Machines were not accepted.
+func (w *worker) failing() bool { return w.unreachable || len(w.failed) > 1 }
 
-// fill reads on in the queue.
-func (l *line) fill(ctx context.Context) {
-	l.mu.Lock()
-	more := l.more
-	l.mu.Unlock()
-	if !more || len(l.window) > refillBelow || l.failing() && len(l.window) > 0 {
+// fill reads more of the queue into the window.
+func (w *worker) fill(ctx context.Context) {
+	w.mu.Lock()
+	more := w.more
+	w.mu.Unlock()
+	if !more || len(w.window) > refillBelow || w.failing() && len(w.window) > 0 {
 		return
 	}
-	l.mu.Lock()
-	l.more = false // before reading: a new event sets it again
-	l.mu.Unlock()
-	want := windowSize - len(l.window)
-	items, err := l.d.store.next(l.id, l.last, want, windowBytes)
+	w.mu.Lock()
+	w.more = false // before reading: a new event sets it again
+	w.mu.Unlock()
+	want := windowSize - len(w.window)
+	items, err := w.d.store.next(w.id, w.last, want, windowBytes)
 	if err != nil {
-		l.d.o.Log.Error("queue of a receiver cannot be read", keyReceiver, l.id, keyError, err)
-		l.signal()
+		w.d.o.Log.Error("queue of a receiver cannot be read", keyReceiver, w.id, keyError, err)
+		w.signal()
 		return
 	}
 	size := int64(0)
 	for _, it := range items {
 		size += it.size
-		l.last = it.number
+		w.last = it.number
 		if it.ID == "" {
-			l.d.store.settle(ctx, outcome{receiver: l.id, number: it.number, fate: removed})
+			w.d.store.settle(ctx, outcome{receiver: w.id, number: it.number, result: removed})
 			continue
 		}
-		if !slices.ContainsFunc(l.window, func(f *flying) bool { return f.number == it.number }) { // see shrink
-			l.window = append(l.window, &flying{item: *it})
+		if !slices.ContainsFunc(w.window, func(f *windowEntry) bool { return f.number == it.number }) { // see shrink
+			w.window = append(w.window, &windowEntry{item: *it})
 		}
 	}
-	slices.SortFunc(l.window, func(a, b *flying) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(w.window, func(a, b *windowEntry) int { return cmp.Compare(a.number, b.number) })
 	if len(items) == want || size >= windowBytes/2 {
-		l.mu.Lock()
-		l.more = true
-		l.mu.Unlock()
+		w.mu.Lock()
+		w.more = true
+		w.mu.Unlock()
 	}
 }
 
-// shrink gives back what is in memory beyond what a receiver needs that is failing.
-func (l *line) shrink() {
-	if len(l.window) <= failingSize {
+// shrink reduces the window to what a failing receiver needs.
+func (w *worker) shrink() {
+	if len(w.window) <= failingSize {
 		return
 	}
-	clear(l.busy)
-	var kept []*flying
+	clear(w.busy)
+	var kept []*windowEntry
 	dropped := uint64(0)
-	for _, f := range l.window {
-		if f.underway || len(kept) < failingSize && !l.busy[f.Event.Machine] {
+	for _, f := range w.window {
+		if f.inFlight || len(kept) < failingSize && !w.busy[f.Event.Machine] {
 			kept = append(kept, f)
-			l.busy[f.Event.Machine] = true
+			w.busy[f.Event.Machine] = true
 		} else if dropped == 0 {
 			dropped = f.number
 		}
 	}
-	l.window = kept
+	w.window = kept
 	if dropped > 0 {
-		l.last = dropped - 1 // from where fill reads again
-		l.mu.Lock()
-		l.more = true
-		l.mu.Unlock()
+		w.last = dropped - 1 // fill reads from there
+		w.mu.Lock()
+		w.more = true
+		w.mu.Unlock()
 	}
 }
 
-// launch sends what may be sent, and returns how long to wait for more if there is any.
-func (l *line) launch(ctx context.Context) (wait time.Duration, some bool) {
-	now := l.d.o.Now()
-	l.expire(ctx, now)
-	failing := l.failing()
-	if failing && l.until.After(now) {
-		return l.until.Sub(now), len(l.window) > 0
+// launch starts the attempts that are due, and returns how long to wait for the next; some is false
+// if there is none.
+func (w *worker) launch(ctx context.Context) (wait time.Duration, some bool) {
+	now := w.d.o.Now()
+	w.expire(ctx, now)
+	failing := w.failing()
+	if failing && w.until.After(now) {
+		return w.until.Sub(now), len(w.window) > 0
 	}
-	clear(l.busy)
+	clear(w.busy)
 	var first time.Time
 	if failing {
-		if f := l.probe(); f != nil && l.flights == 0 {
-			l.start(ctx, f)
+		if f := w.probe(); f != nil && w.inFlight == 0 {
+			w.start(ctx, f)
 		}
 		return 0, false
 	}
-	for _, f := range l.window {
-		if l.flights >= l.allowed {
-			return 0, false // the next one to land continues
+	for _, f := range w.window {
+		if w.inFlight >= w.allowed {
+			return 0, false // the end of an attempt continues
 		}
 		machine := f.Event.Machine
-		if l.busy[machine] {
+		if w.busy[machine] {
 			continue
 		}
-		l.busy[machine] = true
-		if f.underway {
+		w.busy[machine] = true
+		if f.inFlight {
 			continue
 		}
 		if f.due.After(now) {
@@ -278,22 +281,22 @@ func (l *line) launch(ctx context.Context) (wait time.Duration, some bool) {
 			}
 			continue
 		}
-		l.start(ctx, f)
+		w.start(ctx, f)
 	}
-	if l.flights == 0 && len(l.window) >= windowSize {
-		l.unblock(ctx)
+	if w.inFlight == 0 && len(w.window) >= windowSize {
+		w.unblock(ctx)
 	}
 	return first.Sub(now), !first.IsZero()
 }
 
-// probe returns the event to try while none succeeds, or nil: of the first of each Machine, the one
-// that was tried the longest ago.
-func (l *line) probe() (oldest *flying) {
-	for _, f := range l.window {
-		if l.busy[f.Event.Machine] {
+// probe returns the entry to try while the receiver fails, or nil: of the first entries of all
+// Machines, the one whose last attempt is the oldest.
+func (w *worker) probe() (oldest *windowEntry) {
+	for _, f := range w.window {
+		if w.busy[f.Event.Machine] {
 			continue
 		}
-		l.busy[f.Event.Machine] = true
+		w.busy[f.Event.Machine] = true
 		if oldest == nil || f.due.Before(oldest.due) {
 			oldest = f
 		}
@@ -301,63 +304,64 @@ func (l *line) probe() (oldest *flying) {
 	return oldest
 }
 
-// unblock gives up the older half of the window if it is full of events that wait for another
-// attempt, or behind one, so that later ones can proceed.
-func (l *line) unblock(ctx context.Context) {
-	if l.window[0].Attempts < blockedAttempts {
+// unblock gives up the older half of a window that is full of entries which wait for a retry, or
+// for one of the same Machine, so that later ones can proceed.
+func (w *worker) unblock(ctx context.Context) {
+	if w.window[0].Attempts < blockedAttempts {
 		return
 	}
-	for _, f := range slices.Clone(l.window[:len(l.window)/2]) {
-		l.die(ctx, f, hangar.DeathBlocked)
+	for _, f := range slices.Clone(w.window[:len(w.window)/2]) {
+		w.giveUp(ctx, f, hangar.DeathBlocked)
 	}
-	l.signal()
+	w.signal()
 }
 
-// expire gives up what has failed for too long.
-func (l *line) expire(ctx context.Context, now time.Time) {
-	for len(l.window) > 0 {
-		f := l.window[0]
-		if f.underway || now.Sub(f.At) < l.d.timing.Retention || f.Attempts == 0 && !l.failing() {
+// expire gives up entries that have failed for too long.
+func (w *worker) expire(ctx context.Context, now time.Time) {
+	for len(w.window) > 0 {
+		f := w.window[0]
+		if f.inFlight || now.Sub(f.At) < w.d.timing.Retention || f.Attempts == 0 && !w.failing() {
 			return
 		}
-		l.die(ctx, f, hangar.DeathExpired)
-		l.signal()
+		w.giveUp(ctx, f, hangar.DeathExpired)
+		w.signal()
 	}
 }
 
-// die gives an entry up that is not under way.
-func (l *line) die(ctx context.Context, f *flying, reason hangar.DeathReason) {
+// giveUp makes an entry a dead letter. It must not be in flight.
+func (w *worker) giveUp(ctx context.Context, f *windowEntry, reason hangar.DeathReason) {
 	f.Reason = reason
-	l.remove(f)
-	l.d.store.settle(ctx, outcome{receiver: l.id, number: f.number, fate: died, entry: f.entry})
+	w.remove(f)
+	w.d.store.settle(ctx, outcome{receiver: w.id, number: f.number, result: givenUp, entry: f.entry})
 }
 
-func (l *line) remove(f *flying) {
-	for i, one := range l.window {
+func (w *worker) remove(f *windowEntry) {
+	for i, one := range w.window {
 		if one == f {
-			copy(l.window[i:], l.window[i+1:])
-			l.window[len(l.window)-1] = nil
-			l.window = l.window[:len(l.window)-1]
+			copy(w.window[i:], w.window[i+1:])
+			w.window[len(w.window)-1] = nil
+			w.window = w.window[:len(w.window)-1]
 			return
 		}
 	}
 }
 
-// start sends an entry. The attempt ends with a value in l.done.
-func (l *line) start(ctx context.Context, f *flying) {
-	f.underway = true
-	l.flights++
-	spec := l.spec.Load()
-	go func() { l.done <- finished{f, l.d.fly(ctx, spec, &f.Event)} }()
+// start begins an attempt, whose result arrives in w.done.
+func (w *worker) start(ctx context.Context, f *windowEntry) {
+	f.inFlight = true
+	w.inFlight++
+	spec := w.spec.Load()
+	go func() { w.done <- finished{f, w.d.deliver(ctx, spec, &f.Event)} }()
 }
 
-// fly sends an event once there is room for another request.
-func (d *Dispatcher) fly(ctx context.Context, spec *hangar.EventReceiver, e *hangar.MachineEvent) attempt {
-	return d.flyWith(ctx, spec, func(ctx context.Context) attempt { return d.send(ctx, spec, e) })
+// deliver sends an event once a slot is free.
+func (d *Dispatcher) deliver(ctx context.Context, spec *hangar.EventReceiver, e *hangar.MachineEvent) attempt {
+	return d.withSlots(ctx, spec, func(ctx context.Context) attempt { return d.send(ctx, spec, e) })
 }
 
-// flyWith does so for any request to a receiver.
-func (d *Dispatcher) flyWith(ctx context.Context, spec *hangar.EventReceiver, send func(context.Context) attempt) attempt {
+// withSlots sends any request to a receiver once slots of its organization and of the host are
+// free.
+func (d *Dispatcher) withSlots(ctx context.Context, spec *hangar.EventReceiver, send func(context.Context) attempt) attempt {
 	key := slotKey(spec)
 	slots := d.orgSlots(key)
 	select {
@@ -374,79 +378,80 @@ func (d *Dispatcher) flyWith(ctx context.Context, spec *hangar.EventReceiver, se
 	return send(ctx)
 }
 
-// land takes note of how an attempt has ended.
-func (l *line) land(ctx context.Context, f finished) {
-	l.flights--
-	f.underway = false
+// attemptEnded records the result of an attempt.
+func (w *worker) attemptEnded(ctx context.Context, f finished) {
+	w.inFlight--
+	f.inFlight = false
 	if f.cut {
 		return
 	}
 	f.Attempts++
 	f.Tried, f.Took, f.Status, f.Error = f.at.UTC(), f.took, f.status, f.err
 	if f.err == "" {
-		l.d.counts.attempts.WithLabelValues(resultOK).Inc()
-		l.d.counts.delay.Observe(l.d.o.Now().Sub(time.UnixMilli(f.Event.Event.Timestamp)).Seconds())
-		l.succeeded(f.at.Add(f.took))
-		l.remove(f.flying)
-		l.d.store.settle(ctx, outcome{receiver: l.id, number: f.number, fate: delivered, entry: f.entry})
+		w.d.counts.attempts.WithLabelValues(resultOK).Inc()
+		w.d.counts.delay.Observe(w.d.o.Now().Sub(time.UnixMilli(f.Event.Event.Timestamp)).Seconds())
+		w.succeeded(f.at.Add(f.took))
+		w.remove(f.windowEntry)
+		w.d.store.settle(ctx, outcome{receiver: w.id, number: f.number, result: delivered, entry: f.entry})
 		return
 	}
-	l.d.counts.attempts.WithLabelValues(string(f.err)).Inc()
-	now := l.d.o.Now()
-	l.noteFailure(f, now)
-	if now.Sub(f.At) >= l.d.timing.Retention {
-		l.die(ctx, f.flying, hangar.DeathExpired)
+	w.d.counts.attempts.WithLabelValues(string(f.err)).Inc()
+	now := w.d.o.Now()
+	w.noteFailure(f, now)
+	if now.Sub(f.At) >= w.d.timing.Retention {
+		w.giveUp(ctx, f.windowEntry, hangar.DeathExpired)
 		return
 	}
-	f.due = now.Add(max(l.d.timing.backoff(f.Attempts), f.after))
-	l.d.store.settle(ctx, outcome{receiver: l.id, number: f.number, fate: retried, entry: f.entry})
+	f.due = now.Add(max(w.d.timing.backoff(f.Attempts), f.after))
+	w.d.store.settle(ctx, outcome{receiver: w.id, number: f.number, result: retried, entry: f.entry})
 }
 
-// succeeded takes note of a delivery. After a time of failures everything is tried again.
-func (l *line) succeeded(at time.Time) {
-	if l.failing() {
-		l.recover()
+// succeeded records a delivery. If the receiver was failing, all its entries are tried at once.
+func (w *worker) succeeded(at time.Time) {
+	if w.failing() {
+		w.recover()
 	}
-	l.allowed = min(2*l.allowed, l.d.limits.PerReceiver)
-	l.failures, l.deaf, l.pauses = 0, false, 0
-	clear(l.failed)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.report.Failing, l.report.DeliveredAt = false, at.UTC()
+	w.allowed = min(2*w.allowed, w.d.limits.PerReceiver)
+	w.failures, w.unreachable, w.pauses = 0, false, 0
+	clear(w.failed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report.Failing, w.report.DeliveredAt = false, at.UTC()
 }
 
-// recover has all that waits tried without a pause.
-func (l *line) recover() {
-	l.deaf, l.pauses, l.until = false, 0, time.Time{}
-	clear(l.failed)
-	for _, f := range l.window {
+// recover ends the pauses of all entries.
+func (w *worker) recover() {
+	w.unreachable, w.pauses, w.until = false, 0, time.Time{}
+	clear(w.failed)
+	for _, f := range w.window {
 		f.due = time.Time{}
 	}
-	l.signal()
+	w.signal()
 }
 
-// noteFailure takes note of an attempt that has failed.
-func (l *line) noteFailure(f finished, now time.Time) {
-	l.allowed = 1
-	l.failures++
-	l.failed[f.Event.Machine] = true
-	l.deaf = l.deaf || f.status == 0
-	failing := l.failing()
+// noteFailure records a failed attempt.
+func (w *worker) noteFailure(f finished, now time.Time) {
+	w.allowed = 1
+	w.failures++
+	w.failed[f.Event.Machine] = true
+	w.unreachable = w.unreachable || f.status == 0
+	failing := w.failing()
 	if failing {
-		if !l.until.After(now) { // of several that were under way one counts
-			l.pauses++
-			l.until = now.Add(max(l.d.timing.backoff(l.pauses), f.after))
+		if !w.until.After(now) { // of several attempts in flight one counts
+			w.pauses++
+			w.until = now.Add(max(w.d.timing.backoff(w.pauses), f.after))
 		}
-		if l.pauses >= shrinkAfter {
-			l.shrink()
+		if w.pauses >= shrinkAfter {
+			w.shrink()
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.report.Failing, l.report.FailedAt, l.report.Error, l.report.HTTPStatus = failing, now.UTC(), f.err, f.status
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report.Failing, w.report.FailedAt, w.report.Error, w.report.HTTPStatus = failing, now.UTC(), f.err, f.status
 }
 
-// backoff is the pause after so many failures, between half and all of a time that doubles.
+// backoff is the pause after a number of failures: a time that doubles, less up to a half at
+// random.
 func (t Timing) backoff(failures int) time.Duration {
 	d := t.LastPause
 	if shift := failures - 1; shift < 30 {

@@ -69,7 +69,7 @@ func (d *Dispatcher) Resend(id string, delivery hangar.DeliveryID) (hangar.Webho
 	return e.view(hangar.DeliveryWaiting), nil
 }
 
-// resend puts an entry of the dead letters, or of the log, at the end of its queue.
+// resend puts a dead letter, or an entry of the log, at the end of its queue.
 func (s *store) resend(id string, delivery hangar.DeliveryID) (e entry, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -91,7 +91,7 @@ func (s *store) resend(id string, delivery hangar.DeliveryID) (e entry, err erro
 		}
 		look(bucketDead, func(key []byte, one entry) error {
 			e = entry{ID: one.ID, At: s.o.now().UTC(), Event: one.Event}
-			return t.revive(id, key)
+			return t.removeDeadLetter(id, key)
 		})
 		if !found {
 			look(bucketLog, func(_ []byte, one entry) error {
@@ -127,7 +127,7 @@ func (d *Dispatcher) Ping(ctx context.Context, id string) (hangar.WebhookPing, e
 		return hangar.WebhookPing{}, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonWebhookNotFound, "There is no such webhook")
 	}
 	spec := r.spec.Load()
-	a := d.flyWith(ctx, spec, func(ctx context.Context) attempt {
+	a := d.withSlots(ctx, spec, func(ctx context.Context) attempt {
 		return d.post(ctx, spec, func(ctx context.Context) (*http.Request, error) { return newPing(ctx, spec.URL, spec.ID, d.o.Now()) })
 	})
 	if a.cut {

@@ -24,17 +24,18 @@ const userAgent = hangar.EdgeProduct + "-webhooks"
 // maxRetryAfter bounds how long a receiver may ask not to be called.
 const maxRetryAfter = time.Hour
 
-// attempt is how an attempt to deliver has ended.
+// attempt is the result of one request to a receiver.
 type attempt struct {
 	at     time.Time // when it began
 	took   time.Duration
 	status int // of the answer; 0: there was none
 	err    hangar.DeliveryError
 	after  time.Duration // as the receiver asks
-	cut    bool          // it was ended from here, and says nothing of the receiver
+	cut    bool          // the daemon ended it, so it says nothing about the receiver
 }
 
-// CloudEvent is an event of a Machine as it is sent, to a receiver that wants original names or not.
+// CloudEvent returns an event of a Machine as it is sent; original selects the names of the public
+// platform.
 func CloudEvent(e *hangar.MachineEvent, original bool) provider.MachineEvent {
 	prefix := hangar.MachineEventTypes.Neutral
 	if original {
@@ -51,8 +52,8 @@ func CloudEvent(e *hangar.MachineEvent, original bool) provider.MachineEvent {
 	}
 }
 
-// eventData is the member data of the body. Error and Transition are named as the public platform
-// does, the others as in the events of the API.
+// eventData is the member "data" of the body. Error and Transition have the names of the public
+// platform, the other fields those of the API's events.
 type eventData struct {
 	Error        string               `json:"Error,omitempty"`
 	Transition   string               `json:"Transition,omitempty"`
@@ -74,11 +75,11 @@ func dataOf(e *hangar.Event) json.RawMessage {
 			data.Transition = "prepareImage"
 		}
 	}
-	raw, _ := json.Marshal(data) //nolint:errchkjson // it has nothing that cannot be encoded
+	raw, _ := json.Marshal(data) //nolint:errchkjson // every field can be encoded
 	return raw
 }
 
-// send sends an event to a receiver once.
+// send makes one attempt to deliver an event.
 func (d *Dispatcher) send(ctx context.Context, spec *hangar.EventReceiver, e *hangar.MachineEvent) attempt {
 	event := CloudEvent(e, spec.OriginalNames)
 	return d.post(ctx, spec, func(ctx context.Context) (*http.Request, error) { return event.NewRequest(ctx, spec.URL) })
@@ -101,7 +102,7 @@ func newPing(ctx context.Context, target, id string, now time.Time) (*http.Reque
 	return r, nil
 }
 
-// post signs a request and sends it once.
+// post signs and sends one request.
 func (d *Dispatcher) post(ctx context.Context, spec *hangar.EventReceiver, build func(context.Context) (*http.Request, error)) (a attempt) {
 	a.at = d.o.Now()
 	began := time.Now()
@@ -131,7 +132,7 @@ func (d *Dispatcher) post(ctx context.Context, spec *hangar.EventReceiver, build
 		a.err = classify(err)
 		return a
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // an answer that does not end is cut
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // an endless answer is cut off
 	_ = resp.Body.Close()
 	a.status = resp.StatusCode
 	switch {

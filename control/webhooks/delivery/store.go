@@ -23,54 +23,54 @@ import (
 
 // The buckets. Each receiver has one of its own below bucketReceivers.
 var (
-	bucketCursor    = []byte("cursor")    // keyCursor → number of the last event that was taken
+	bucketCursor    = []byte("cursor")    // keyCursor → number of the last event taken
 	bucketReceivers = []byte("receivers") // id → bucket
-	bucketQueue     = []byte("queue")     // number → entry that waits
+	bucketQueue     = []byte("queue")     // number → waiting entry
 	bucketDead      = []byte("dead")      // number → entry that was given up
 	bucketLog       = []byte("log")       // number → entry that was delivered
 	keyMeta         = []byte("meta")      // meta
 	keyCursor       = []byte("host")
 )
 
-// meta is what is known of a receiver's buckets without looking through them.
+// meta has the totals of a receiver's buckets.
 type meta struct {
 	Org       hangar.OrgID `json:"org,omitempty"`
 	Waiting   int          `json:"waiting"`
-	Bytes     int64        `json:"bytes"` // of what waits
+	Bytes     int64        `json:"bytes"` // of waiting entries
 	Logged    int          `json:"logged"`
 	Dead      int          `json:"dead"`
 	DeadBytes int64        `json:"dead_bytes"`
-	Dropped   uint64       `json:"dropped"` // dead letters that are not kept any more
+	Dropped   uint64       `json:"dropped"` // dead letters that were dropped
 }
 
-// insert puts an entry at the end of a receiver's queue.
+// insert is an entry for the end of a receiver's queue.
 type insert struct {
 	receiver string
 	org      hangar.OrgID
 	entry    entry
 }
 
-// ingestion is what was taken from the host.
+// ingestion is a batch of events from the host, up to a cursor.
 type ingestion struct {
 	cursor  uint64
 	inserts []insert
 }
 
-// fate is the result of an attempt for its entry.
-type fate byte
+// result is what becomes of an entry after an attempt.
+type result byte
 
 const (
-	retried   fate = iota // it stays in the queue
-	delivered             // it goes to the log
-	died                  // it goes to the dead letters
-	removed               // it goes
+	retried   result = iota // it stays in the queue
+	delivered               // it goes to the log
+	givenUp                 // it goes to the dead letters
+	removed                 // it goes
 )
 
 // outcome is a change of one entry.
 type outcome struct {
 	receiver string
 	number   uint64
-	fate     fate
+	result   result
 	entry    entry
 }
 
@@ -81,12 +81,12 @@ type storeOptions struct {
 	log     *slog.Logger
 	noSync  bool
 	counts  *counts
-	evicted func(receiver string, upTo uint64) // receives what was removed from the head of a queue
+	evicted func(receiver string, upTo uint64) // called after entries up to a number were removed from a queue
 }
 
-// store keeps the queues of all receivers in one file. A transaction survives the loss of power. How
-// attempts have ended is written down in the next one, or soon: what a crash loses of it is delivered
-// again.
+// store keeps the queues of all receivers in one file. A committed transaction survives a loss of
+// power. Outcomes of attempts are committed a moment later: events whose outcome a crash loses are
+// delivered again.
 type store struct {
 	o  storeOptions
 	db *bolt.DB
@@ -94,17 +94,17 @@ type store struct {
 	writing sync.Mutex // held by the writer
 
 	mu       sync.Mutex    // guards what follows
-	outcomes []outcome     // to be written down
-	written  []outcome     // that are being written down
-	roomy    chan struct{} // closed when outcomes were written down
+	outcomes []outcome     // not written yet
+	written  []outcome     // in the transaction that is being committed
+	flushed  chan struct{} // closed, and replaced, when outcomes were committed
 	metas    map[string]meta
-	total    int64 // bytes that wait
+	total    int64 // bytes of waiting entries
 	closed   bool
 
 	pending chan struct{} // has room for one: there are outcomes
 }
 
-// maxOutcomes bounds how much waits to be written down.
+// maxOutcomes bounds the outcomes that are not written yet.
 const maxOutcomes = 8192
 
 // initialMap is the address space reserved for the file at first, which costs no memory.
@@ -112,7 +112,7 @@ const initialMap = 64 << 20
 
 const lockTimeout = 2 * time.Second
 
-// damaged is the suffix of a file that was put aside.
+// damaged is the suffix of a damaged file, which is renamed and replaced by an empty one.
 const damaged = ".damaged"
 
 func openStore(path string, o storeOptions) (*store, error) {
@@ -135,7 +135,7 @@ func openFile(path string, o storeOptions) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	s := &store{o: o, db: db, metas: map[string]meta{}, roomy: make(chan struct{}), pending: make(chan struct{}, 1)}
+	s := &store{o: o, db: db, metas: map[string]meta{}, flushed: make(chan struct{}), pending: make(chan struct{}, 1)}
 	err = db.Update(func(tx *bolt.Tx) error {
 		for _, name := range [][]byte{bucketCursor, bucketReceivers} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -160,7 +160,7 @@ func openFile(path string, o storeOptions) (*store, error) {
 	return s, nil
 }
 
-// close writes down what is left and closes the file.
+// close commits the remaining outcomes and closes the file.
 func (s *store) close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -172,9 +172,9 @@ func (s *store) close() error {
 	return errors.Join(s.flush(), s.db.Close())
 }
 
-// cursor is the number of the last event that was taken.
+// cursor returns the number of the last event taken from the host.
 func (s *store) cursor() (number uint64) {
-	_ = s.db.View(func(tx *bolt.Tx) error { // it fails of a closed file alone
+	_ = s.db.View(func(tx *bolt.Tx) error { // fails only if the file is closed
 		if raw := tx.Bucket(bucketCursor).Get(keyCursor); len(raw) == 8 {
 			number = binary.BigEndian.Uint64(raw)
 		}
@@ -183,7 +183,7 @@ func (s *store) cursor() (number uint64) {
 	return number
 }
 
-// queues are the receivers that there is anything of, with their organizations.
+// queues returns the receivers that have buckets, with their organizations.
 func (s *store) queues() map[string]hangar.OrgID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *store) queues() map[string]hangar.OrgID {
 	return all
 }
 
-// meta is what is known of a receiver's buckets.
+// meta returns the totals of a receiver's buckets.
 func (s *store) meta(id string) meta {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,12 +222,12 @@ func (s *store) remove(id string) error {
 	return nil
 }
 
-// settle notes how an attempt has ended. While too much is to be written down, as with a disk that
-// is full, it waits for that or the end of ctx.
+// settle queues an outcome for the next transaction. It waits while maxOutcomes are queued, as on a
+// full disk, until ctx ends.
 func (s *store) settle(ctx context.Context, o outcome) {
 	for {
 		s.mu.Lock()
-		roomy := s.roomy
+		flushed := s.flushed
 		if len(s.outcomes) < maxOutcomes {
 			s.outcomes = append(s.outcomes, o)
 			s.mu.Unlock()
@@ -236,7 +236,7 @@ func (s *store) settle(ctx context.Context, o outcome) {
 		}
 		s.mu.Unlock()
 		select {
-		case <-roomy:
+		case <-flushed:
 		case <-ctx.Done():
 			return // it is delivered again
 		}
@@ -250,7 +250,7 @@ func (s *store) signal() {
 	}
 }
 
-// flushes writes down how attempts have ended, until ctx ends.
+// flushes commits queued outcomes until ctx ends.
 func (s *store) flushes(ctx context.Context, every time.Duration) {
 	for {
 		select {
@@ -271,10 +271,10 @@ func (s *store) flushes(ctx context.Context, every time.Duration) {
 
 func (s *store) flush() error { return s.write(nil) }
 
-// ingest puts events into queues, and notes how far the host's were taken.
+// ingest puts events into queues, and stores the cursor.
 func (s *store) ingest(in ingestion) error { return s.write(&in) }
 
-// write makes one transaction of what was taken, if anything, and of how attempts have ended.
+// write commits the queued outcomes, and in if it is not nil, in one transaction.
 func (s *store) write(in *ingestion) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -297,14 +297,14 @@ func (s *store) write(in *ingestion) error {
 		s.mu.Unlock()
 		return err
 	}
-	close(s.roomy)
-	s.roomy = make(chan struct{})
+	close(s.flushed)
+	s.flushed = make(chan struct{})
 	s.mu.Unlock()
 	s.committed(t)
 	return nil
 }
 
-// committed takes over what a transaction has found out. s.writing is held.
+// committed takes over the totals of a committed transaction. s.writing is held.
 func (s *store) committed(t *transaction) {
 	s.mu.Lock()
 	maps.Copy(s.metas, t.metas)
@@ -325,9 +325,10 @@ type item struct {
 	entry
 }
 
-// next returns entries of a queue after a number: at most so many and, but for the first, so many bytes.
+// next returns the entries of a queue after a number: at most most of them, and at least one even if it exceeds size
+// bytes.
 func (s *store) next(id string, after uint64, most int, size int64) (items []*item, err error) {
-	latest := s.unwritten(id) // before the transaction: what it does not see any more is gone from here, too
+	latest := s.unwritten(id) // before the transaction: an outcome that is missing here is then visible there
 	err = s.db.View(func(tx *bolt.Tx) error {
 		b := s.bucket(tx, id, bucketQueue)
 		if b == nil {
@@ -336,7 +337,7 @@ func (s *store) next(id string, after uint64, most int, size int64) (items []*it
 		c := b.Cursor()
 		for k, v := c.Seek(numberKey(after + 1)); k != nil && len(items) < most; k, v = c.Next() {
 			o := latest[binary.BigEndian.Uint64(k)]
-			if o != nil && o.fate != retried {
+			if o != nil && o.result != retried {
 				continue
 			}
 			if size -= int64(len(v)); size < 0 && len(items) > 0 {
@@ -359,7 +360,7 @@ func (s *store) next(id string, after uint64, most int, size int64) (items []*it
 	return items, err
 }
 
-// unwritten returns the outcomes of a queue's entries that are not stored yet.
+// unwritten returns the outcomes of a queue's entries that are not committed yet.
 func (s *store) unwritten(id string) map[uint64]*outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()

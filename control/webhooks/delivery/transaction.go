@@ -10,17 +10,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// transaction is one of a store. What it finds out becomes true when it is committed.
+// transaction is a transaction of a store. The store takes over its results once it is committed.
 type transaction struct {
 	store   *store
 	tx      *bolt.Tx
-	metas   map[string]meta   // of receivers that it has touched
+	metas   map[string]meta   // of receivers that it has changed
 	total   int64             // bytes that wait
-	evicted map[string]uint64 // by receiver, up to which number
+	evicted map[string]uint64 // by receiver: the number of the last removed entry
 	deaths  []hangar.DeathReason
 }
 
-// apply writes outcomes, then what was taken.
+// apply writes outcomes, then ingested events.
 func (t *transaction) apply(in *ingestion, outcomes []outcome) error {
 	t.evicted, t.deaths = map[string]uint64{}, nil
 	for i := range outcomes {
@@ -36,7 +36,7 @@ func (t *transaction) apply(in *ingestion, outcomes []outcome) error {
 	return t.conclude()
 }
 
-// conclude writes what is known of the receivers that were touched.
+// conclude writes the totals of the changed receivers.
 func (t *transaction) conclude() error {
 	for id, m := range t.metas {
 		raw, err := json.Marshal(m)
@@ -57,7 +57,7 @@ func (t *transaction) own(id string) *bolt.Bucket {
 	return t.tx.Bucket(bucketReceivers).Bucket([]byte(id))
 }
 
-// meta returns what is known of a receiver as of now.
+// meta returns the totals of a receiver, with the changes of this transaction.
 func (t *transaction) meta(id string) meta {
 	if m, ok := t.metas[id]; ok {
 		return m
@@ -65,7 +65,7 @@ func (t *transaction) meta(id string) meta {
 	return t.store.meta(id)
 }
 
-// open returns the bucket of a receiver, which it makes.
+// open returns the bucket of a receiver, making it if necessary.
 func (t *transaction) open(id string, org hangar.OrgID) (*bolt.Bucket, error) {
 	if b := t.own(id); b != nil {
 		return b, nil
@@ -122,7 +122,7 @@ func (t *transaction) enqueue(id string, org hangar.OrgID, e *entry) error {
 	return queue.Put(numberKey(number), raw)
 }
 
-// bound gives up the oldest of the queues that have become too long.
+// bound gives up the oldest entries of queues that have become too long.
 func (t *transaction) bound(inserts []insert) error {
 	limits := t.store.o.limits
 	orgs := map[hangar.OrgID]bool{}
@@ -155,7 +155,8 @@ func (t *transaction) bound(inserts []insert) error {
 	return nil
 }
 
-// longest returns the receiver with the most bytes that wait, and the bytes of all.
+// longest returns the receiver with the most waiting bytes among those that of selects, and the
+// bytes of all of these.
 func (t *transaction) longest(of func(meta) bool) (id string, sum int64) {
 	most := int64(-1)
 	look := func(one string, m meta) {
@@ -179,10 +180,10 @@ func (t *transaction) longest(of func(meta) bool) (id string, sum int64) {
 	return id, sum
 }
 
-// part is how much of the longest queue is given up before the longest is looked for again.
+// part is how many bytes of the longest queue are given up before the longest is determined again.
 func (t *transaction) part(id string) int64 { return t.meta(id).Bytes/8 + 1 }
 
-// evict gives up the oldest entries of a queue, of at least so many bytes if there are as many.
+// evict gives up the oldest entries of a queue until size bytes are freed.
 func (t *transaction) evict(id string, size int64) error {
 	queue := t.own(id).Bucket(bucketQueue)
 	var numbers []uint64
@@ -209,7 +210,7 @@ func (t *transaction) evict(id string, size int64) error {
 	return nil
 }
 
-// dequeue takes an entry of a size out of a queue.
+// dequeue removes an entry of a size from a queue.
 func (t *transaction) dequeue(id string, number uint64, size int64) error {
 	m := t.meta(id)
 	m.Waiting--
@@ -219,8 +220,7 @@ func (t *transaction) dequeue(id string, number uint64, size int64) error {
 	return t.own(id).Bucket(bucketQueue).Delete(numberKey(number))
 }
 
-// addDeadLetter adds a dead letter, and drops the oldest beyond what is kept. An entry is added under its
-// number in the queue, which grows.
+// addDeadLetter adds a dead letter under its number in the queue, and drops the oldest beyond the limits.
 func (t *transaction) addDeadLetter(id string, number uint64, e *entry) error {
 	raw, err := e.encode()
 	if err != nil {
@@ -250,7 +250,7 @@ func (t *transaction) addDeadLetter(id string, number uint64, e *entry) error {
 	return nil
 }
 
-// settle writes down how an attempt has ended.
+// settle writes an outcome.
 func (t *transaction) settle(o *outcome) error {
 	own := t.own(o.receiver)
 	if own == nil {
@@ -259,8 +259,8 @@ func (t *transaction) settle(o *outcome) error {
 	queue, key := own.Bucket(bucketQueue), numberKey(o.number)
 	was := queue.Get(key)
 	if was == nil {
-		if o.fate == delivered { // it was given up while it was on its way
-			if err := t.revive(o.receiver, key); err != nil {
+		if o.result == delivered { // it was given up while it was in flight
+			if err := t.removeDeadLetter(o.receiver, key); err != nil {
 				return err
 			}
 			return t.record(o.receiver, &o.entry)
@@ -268,7 +268,7 @@ func (t *transaction) settle(o *outcome) error {
 		return nil
 	}
 	size := int64(len(was))
-	switch o.fate {
+	switch o.result {
 	case retried:
 		raw, err := o.entry.encode()
 		if err != nil {
@@ -279,7 +279,7 @@ func (t *transaction) settle(o *outcome) error {
 		t.total += int64(len(raw)) - size
 		t.metas[o.receiver] = m
 		return queue.Put(key, raw)
-	case died:
+	case givenUp:
 		if err := t.dequeue(o.receiver, o.number, size); err != nil {
 			return err
 		}
@@ -294,8 +294,8 @@ func (t *transaction) settle(o *outcome) error {
 	}
 }
 
-// revive takes a dead letter away.
-func (t *transaction) revive(id string, key []byte) error {
+// removeDeadLetter removes a dead letter.
+func (t *transaction) removeDeadLetter(id string, key []byte) error {
 	dead := t.own(id).Bucket(bucketDead)
 	was := dead.Get(key)
 	if was == nil {
@@ -308,7 +308,7 @@ func (t *transaction) revive(id string, key []byte) error {
 	return dead.Delete(key)
 }
 
-// record adds to the log, and drops the oldest beyond what is kept.
+// record adds an entry to the log, and drops the oldest beyond the limit.
 func (t *transaction) record(id string, e *entry) error {
 	raw, err := e.encode()
 	if err != nil {

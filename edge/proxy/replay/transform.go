@@ -31,7 +31,7 @@ var owned = slices.Concat(EdgeOnly, []string{"Via", "X-Forwarded-For", "X-Forwar
 // Headers with these prefixes are for the edge and Machines only.
 var ownPrefixes = []string{"Platform-", "Fly-"}
 
-// steering headers are the client's wishes, which a transformation may remove.
+// steering headers are the client's preferences, which a transformation may remove.
 var steering = []hangar.NamePair{
 	hangar.HeaderPreferRegion, hangar.HeaderForceRegion, hangar.HeaderPreferInstance, hangar.HeaderForceInstance,
 	hangar.HeaderReplayCacheControl,

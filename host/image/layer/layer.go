@@ -1,14 +1,13 @@
 // Package layer turns the layers of an image, which are tar streams, into
 // directories that overlayfs takes as lower directories.
 //
-// A directory holds exactly what its layer says: owners, modes with setuid and setgid,
-// modification times, hard links, extended attributes. A deleted path is a character device 0/0,
-// and a directory that hides what is below it carries trusted.overlay.opaque, as the kernel wants
-// them. A layer that wants more than files of the image is refused with an error of
-// hangar.ReasonBadImage: paths and links that lead out of the layer, devices outside /dev, more
-// bytes or files than the limits allow. No stream can touch anything outside of the target
-// directory: paths are resolved by the kernel beneath the directory and symbolic links are never
-// followed by it.
+// A directory holds exactly what its layer says: owners, modes with setuid and setgid, modification
+// times, hard links, extended attributes. A deleted path is a character device 0/0, and a directory
+// that hides what is below it carries trusted.overlay.opaque, as the kernel wants them. A layer
+// with anything but files of the image is refused with hangar.ReasonBadImage: paths and links that
+// lead out of the layer, devices outside /dev, more bytes or files than the limits allow. No stream
+// can touch anything outside the target directory: the kernel resolves paths beneath it and never
+// follows symbolic links.
 //
 // Devices beneath /dev are left out silently, because many old base images carry
 // /dev/null and /dev/console and every sandbox mounts its own /dev.
@@ -43,11 +42,11 @@ type Limits struct {
 	Files int   // entries of the archive
 	// Space is the disk that the layer goes to; nil: its room is not looked at.
 	Space *diskspace.Space
-	// Ratio is how many times what has been read of the stream may have become of it, beyond
-	// Slack bytes: a few megabytes that become gigabytes are no image but an attack.
+	// Ratio bounds the unpacked bytes to that many times the bytes read, beyond Slack bytes: a few
+	// megabytes that become gigabytes are an attack.
 	Ratio int
 	Slack int64
-	// Budget is what the layers of an image have together; optional.
+	// Budget is shared by the layers of an image; optional.
 	Budget *Budget
 }
 
@@ -64,7 +63,7 @@ type Budget struct {
 // NewBudget returns a Budget of so many bytes of files, and entries of archives.
 func NewBudget(size int64, files int) *Budget { return &Budget{size: size, files: files} }
 
-// Take takes so much from the budget, and reports whether there was enough left.
+// Take takes an amount from the budget; false: there is not enough left.
 func (b *Budget) Take(size int64, files int) bool {
 	if b == nil {
 		return true
@@ -78,7 +77,7 @@ func (b *Budget) Take(size int64, files int) bool {
 	return true
 }
 
-// give returns what a failed layer has taken.
+// give returns the amount that a failed layer has taken.
 func (b *Budget) give(size int64, files int) {
 	if b == nil {
 		return

@@ -13,12 +13,12 @@ import (
 
 // Policy says what GC removes beyond blobs that no repository has.
 type Policy struct {
-	// UntaggedAge: manifests of that age go that have no tag, are a part of no index that
-	// stays, belong to nothing that stays, and that Keep (which may be nil) does not claim.
-	// Zero keeps all.
+	// UntaggedAge: manifests of that age are removed unless they have a tag, are part of an index
+	// that stays, refer to a manifest that stays, or Keep (which may be nil) claims them. Zero
+	// keeps all.
 	UntaggedAge time.Duration
 	Keep        func(digest string) bool
-	// UploadAge: uploads that rest for so long go; zero: after that of the Options.
+	// UploadAge: uploads that were idle for so long are removed; zero: that of the Options.
 	UploadAge time.Duration
 }
 

@@ -37,7 +37,7 @@ const reasonAway = "registry_unreachable"
 
 // Errors of content that another host holds.
 var (
-	// ErrAway means that no host can be reached that holds the content.
+	// ErrAway means that no host with the content can be reached.
 	ErrAway = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the server that has it is away")
 	// ErrGone means that hosts can be reached and none of them holds the content.
 	ErrGone = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no server has its content any more: push it again")
@@ -46,8 +46,8 @@ var (
 	errDamaged = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the content that a server has of it is damaged")
 )
 
-// Blob is a blob of a repository that is open for reading. That of another host is checked against
-// its digest: a read of its last bytes fails if it is another.
+// Blob is a blob of a repository that is open for reading. The blob of another host is verified:
+// the read of its last bytes fails if its digest does not match.
 type Blob struct {
 	io.ReadCloser
 
@@ -251,8 +251,9 @@ func (f *remote) Close() error {
 	return f.from.Close()
 }
 
-// OpenPushed implements hangar.PushedReader: it reads what this host holds, for other hosts. What a
-// manifest names stays for UploadAge after it was read, also if the manifest is deleted meanwhile.
+// OpenPushed implements hangar.PushedReader: it reads what this host holds, for other hosts. The
+// blobs of a manifest that was read are kept for UploadAge, even if the manifest is deleted
+// meanwhile.
 func (r *Registry) OpenPushed(_ context.Context, in hangar.PushedRead) (hangar.PushedContent, error) {
 	if !validName(in.Repository) || !validDigest(in.Digest) || in.Offset < 0 {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "not a blob of a repository: %.100q of %.100q", in.Digest, in.Repository)

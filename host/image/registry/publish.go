@@ -89,8 +89,8 @@ func (p *pushes) any(root string) bool {
 	return false
 }
 
-// publishedFile marks that the catalog has the manifests from before there was a shared catalog.
-// From then on, content that the catalog does not know has been deleted.
+// publishedFile marks that the manifests from before the shared catalog were added to it. From then
+// on, content that the catalog does not know has been deleted.
 const publishedFile = "published"
 
 func (r *Registry) published() (bool, error) {
@@ -101,9 +101,9 @@ func (r *Registry) published() (bool, error) {
 	return err == nil, err
 }
 
-// Publish fills the catalog with manifests and tags of the time before there was one. It does so
-// once, before anything is pushed, and may be repeated. A tag that the catalog knows is not
-// changed. Until then the collector takes nothing for deleted.
+// Publish adds the manifests and tags from before the shared catalog to it, once, before the first
+// push. It may be repeated, and does not change tags that the catalog knows. Until it has
+// succeeded, the collector treats nothing as deleted.
 func (r *Registry) Publish(ctx context.Context) error {
 	if done, err := r.published(); done || err != nil || r.opts.Catalog == nil {
 		return err

@@ -5,23 +5,23 @@
 // Repositories are kept by the id of their organization, and requests name them by its slug: a
 // new organization with an old slug finds nothing of the old one.
 //
-// A blob is stored once, under its digest, however many repositories have it, and can be read
-// only through a repository that it was pushed or mounted to. A name becomes visible when all
-// that it stands for is on disk, so that after a crash every manifest and tag that was
-// acknowledged is there and none is partial. Every blob and manifest is checked against its
-// digest before it gets its name. Uploads may be continued after a restart; abandoned ones are
-// collected. How many an organization has unfinished, and how large they are, is bounded.
+// A blob is stored once, under its digest, however many repositories have it, and can be read only
+// through a repository that it was pushed or mounted to. A name becomes visible when its content is
+// on disk, so that after a crash every acknowledged manifest and tag exists and none is partial.
+// Every blob and manifest is checked against its digest before it gets its name. Uploads may be
+// continued after a restart; abandoned ones are collected. How many an organization has unfinished,
+// and how large they are, is bounded.
 //
 // All methods may be called from many goroutines. One lock separates the collector
 // (and deletes) from everything else; uploads run outside of it.
 //
 // Several hosts have one registry: a Catalog knows what was pushed to any of them, and blobs that
 // this host lacks are read on request from one that has them. All blobs of a manifest are on the
-// host that it is pushed to. A blob of another host is given only to callers that may read the
-// repository that has it, and its digest is verified. Content deleted on another host is no
-// longer found, and is collected. The only copies on a lost host are lost with it.
+// host that it is pushed to. A blob of another host is served only to callers that may read a
+// repository with it, and its digest is verified. Content deleted on another host is no longer
+// found, and is collected. Content whose only copy was on a lost host is lost.
 //
-// The package decides nothing about access: the Handler asks an Access.
+// The package does not decide about access: the Handler asks an Access.
 package registry
 
 import (
@@ -68,8 +68,8 @@ type Options struct {
 	// ManifestBytes and BlobBytes bound what a client can push.
 	ManifestBytes int64
 	BlobBytes     int64
-	// UploadAge is how long an upload may rest, and a blob be without a manifest
-	// that names it, before they are collected.
+	// UploadAge is how long an upload may be idle, and a blob without a manifest, before they are
+	// collected.
 	UploadAge time.Duration
 	Space     *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
 	// Quota refuses to keep more for an organization; nil: nothing is refused.
@@ -78,12 +78,12 @@ type Options struct {
 	// and how many bytes they may have.
 	OrgUploads  int
 	UploadBytes int64
-	// MinRate is how many bytes a second a client has to take of an answer, on the average, and
-	// MaxStall how long it may take none.
+	// MinRate is the minimum average rate at which a client reads an answer, in bytes a second, and
+	// MaxStall the longest time without progress.
 	MinRate  int
 	MaxStall time.Duration
 
-	// Catalog is what all hosts know of their registries. Nil: this one shares with no other, and its
+	// Catalog is the shared catalog of all hosts' registries. Nil: this one is not shared, and its
 	// tags are in its directory.
 	Catalog hangar.ImageCatalog
 	Peers   hangar.PushedReaders // the registries of other hosts; nil: there are none

@@ -23,8 +23,8 @@ import (
 // Dockerfile is the file that an image is made of, unless another is named.
 const Dockerfile = "Dockerfile"
 
-// Wish says what is built.
-type Wish struct {
+// Spec says what to build.
+type Spec struct {
 	Dir        string // the context: files that the Dockerfile may copy
 	Dockerfile string // path; empty: that of Dir
 	Target     string // stage; empty: the last
@@ -33,7 +33,7 @@ type Wish struct {
 }
 
 // File is the path of the Dockerfile.
-func (w *Wish) File() string {
+func (w *Spec) File() string {
 	if w.Dockerfile == "" {
 		return filepath.Join(w.Dir, Dockerfile)
 	}
@@ -74,8 +74,8 @@ func find() (builder, error) {
 		"install one, as with `apt-get install buildah`; have a Machine build it, without --local-only; or build elsewhere, and name the image with --image")
 }
 
-// Image builds an image, with what the program says on out, and opens it. The caller closes it.
-func Image(ctx context.Context, w Wish, out io.Writer) (*ociimage.Image, error) {
+// Image builds an image, writing the program's output to out, and opens it. The caller closes it.
+func Image(ctx context.Context, w Spec, out io.Writer) (*ociimage.Image, error) {
 	if _, err := os.Stat(w.File()); err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func TestImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, build.Dockerfile), []byte("FROM scratch\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wish := build.Wish{Dir: dir, Target: "prod", Args: map[string]string{"B": "2", "A": "1"}, Tag: "web:1"}
+	wish := build.Spec{Dir: dir, Target: "prod", Args: map[string]string{"B": "2", "A": "1"}, Tag: "web:1"}
 	for _, test := range []struct {
 		has  []string
 		used string

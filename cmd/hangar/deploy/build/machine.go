@@ -37,7 +37,8 @@ const (
 	cpus          = 2
 )
 
-// How long another caller may take to make the Machine, most of which its image does, and the pause between two looks.
+// How long another caller may take to make the Machine, which is mostly the pull of the image, and the pause between
+// two checks.
 const (
 	reservedFor = time.Minute
 	lookAgain   = 250 * time.Millisecond
@@ -66,7 +67,7 @@ while kill -0 $! 2>/dev/null; do
 done
 exit 1`
 
-// Builder says what the Machine is that builds, if it has to be made.
+// Builder has the settings of a new Machine that builds images.
 type Builder struct {
 	Image string        // with buildkitd, buildctl, runc and a shell; empty: DefaultImage
 	Idle  time.Duration // in whole seconds; 0: Idle

@@ -52,7 +52,7 @@ const (
 )
 
 // Remote builds an image in the Machine in which those of an organization are built, as In does.
-func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder, w Wish, out io.Writer) (*ociimage.Image, error) {
+func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder, w Spec, out io.Writer) (*ociimage.Image, error) {
 	for again := true; ; again = false {
 		m, err := Machine(ctx, p, org, b)
 		if err != nil {
@@ -73,7 +73,7 @@ func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder
 
 // In builds an image in a Machine that Machine has returned, with what BuildKit says on out, and opens it. The caller
 // closes it.
-func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef, w Wish, out io.Writer) (*ociimage.Image, error) {
+func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef, w Spec, out io.Writer) (*ociimage.Image, error) {
 	if _, err := os.Stat(w.File()); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 }
 
 // send writes the archive that a build is made of: the Dockerfile, and its context without what is ignored.
-func (w *Wish) send(to io.Writer) error {
+func (w *Spec) send(to io.Writer) error {
 	t := tar.NewWriter(to)
 	dockerfile, err := filepath.EvalSymlinks(w.File())
 	if err != nil {
@@ -165,7 +165,7 @@ func (w *Wish) send(to io.Writer) error {
 }
 
 // ignored are the paths that a build does not need.
-func (w *Wish) ignored() (*patternmatcher.PatternMatcher, error) {
+func (w *Spec) ignored() (*patternmatcher.PatternMatcher, error) {
 	var patterns []string
 	for _, name := range []string{w.File() + ".dockerignore", filepath.Join(w.Dir, ".dockerignore")} {
 		f, err := os.Open(name)

@@ -84,7 +84,7 @@ func TestIn(t *testing.T) {
 	if err := os.Symlink("main.go", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
-	wish := build.Wish{Dir: dir, Dockerfile: dir + "/Prod.Dockerfile", Target: "prod", Args: map[string]string{"B": "2 3", "A": "1"}, Tag: "web:1"}
+	wish := build.Spec{Dir: dir, Dockerfile: dir + "/Prod.Dockerfile", Target: "prod", Args: map[string]string{"B": "2 3", "A": "1"}, Tag: "web:1"}
 	ref := hangar.MachineRef{App: "builder-acme", ID: "3d8d413b29d089"}
 	var out bytes.Buffer
 	image, err := build.In(t.Context(), h, ref, wish, &out)

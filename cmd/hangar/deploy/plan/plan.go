@@ -15,24 +15,24 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Machine is what a plan has to know of a Machine.
+// Machine describes an existing Machine to a plan.
 type Machine struct {
 	ID       hangar.MachineID
 	Group    string
 	State    hangar.MachineState
 	Cordoned bool
 	Standby  bool // it waits for the failure of others
-	Current  bool // it is as wanted: config, image and secrets
-	// Crashed says that its program ended and should not have: it is started, while another that is
-	// stopped stays so.
+	Current  bool // config, image and secrets are those of the target
+	// Crashed says that its program ended unexpectedly: it is started, while other stopped Machines
+	// stay stopped.
 	Crashed   bool
 	Temporary bool             // made for one deploy: a canary, or a release command
 	Replaces  hangar.MachineID // the blue Machine that this green one was made for, or AnyBlue
-	Retired   bool             // a deploy has begun to take it away
-	Spare     bool             // it goes before others if there are too many
+	Retired   bool             // a deploy has begun to remove it
+	Spare     bool             // it is removed before others if there are too many
 }
 
-// AnyBlue stands for the blue Machine of a green one that there is in addition.
+// AnyBlue stands for the blue Machine of an additional green one.
 const AnyBlue hangar.MachineID = "none"
 
 // runs reports whether the Machine may have requests, or would if it were not cordoned.
@@ -45,7 +45,7 @@ func (m *Machine) runs() bool {
 	}
 }
 
-// Group is what is wanted of a process group.
+// Group is the target of a process group.
 type Group struct {
 	Name     string
 	Count    int  // of Machines; -1: the current number, at least one
@@ -55,8 +55,8 @@ type Group struct {
 	Unavailable func(n int) int
 }
 
-// Wish is what a plan is made for.
-type Wish struct {
+// Target is the target of a plan.
+type Target struct {
 	Strategy       hangar.ReleaseStrategy
 	Groups         []Group
 	ReleaseCommand bool
@@ -73,7 +73,7 @@ const (
 	Start    Kind = "start"
 	Await    Kind = "check" // waits until the Machine is healthy
 	Uncordon Kind = "uncordon"
-	Retire   Kind = "retire" // marks the Machine as one that goes, and cordons it
+	Retire   Kind = "retire" // marks the Machine for removal, and cordons it
 	Stop     Kind = "stop"
 	Destroy  Kind = "destroy"
 )
@@ -131,7 +131,7 @@ type Plan struct {
 	Notes  []string `json:"notes,omitempty"`
 }
 
-// Changes reports whether there is anything to do but to look.
+// Changes reports whether the plan has steps other than checks.
 func (p *Plan) Changes() bool {
 	for _, stage := range p.Stages {
 		if slices.ContainsFunc(stage, func(s Step) bool { return s.Kind != Await }) {
@@ -142,13 +142,13 @@ func (p *Plan) Changes() bool {
 }
 
 // Make makes the plan. It fails for a strategy that a group cannot have.
-func Make(machines []Machine, wish Wish) (*Plan, error) {
-	b := builder{wish: wish, here: map[hangar.MachineID]Machine{}}
+func Make(machines []Machine, target Target) (*Plan, error) {
+	b := builder{target: target, here: map[hangar.MachineID]Machine{}}
 	for _, m := range machines {
 		b.here[m.ID] = m
 	}
 	for _, m := range machines {
-		known := slices.ContainsFunc(wish.Groups, func(g Group) bool { return g.Name == m.Group })
+		known := slices.ContainsFunc(target.Groups, func(g Group) bool { return g.Name == m.Group })
 		switch {
 		case m.Temporary && !b.usefulCanary(&m) || !known && m.Cordoned && !m.Retired:
 			b.first = append(b.first, Step{Kind: Destroy, Group: m.Group, Machine: m.ID})
@@ -157,7 +157,7 @@ func Make(machines []Machine, wish Wish) (*Plan, error) {
 			b.retire(&m)
 		}
 	}
-	for _, g := range wish.Groups {
+	for _, g := range target.Groups {
 		if err := b.group(g, machines); err != nil {
 			return nil, err
 		}
@@ -170,18 +170,18 @@ const canarySlot = "/canary"
 
 // builder collects the steps of all groups, in the order of a deploy.
 type builder struct {
-	wish Wish
-	here map[hangar.MachineID]Machine
+	target Target
+	here   map[hangar.MachineID]Machine
 
 	notes     []string
-	first     Stage   // what is removed before anything else
-	create    Stage   // what is new, and checks of what is right already
-	uncordon  Stage   // of what create has checked
+	first     Stage   // removals before everything else
+	create    Stage   // new Machines, and checks of those that are right already
+	uncordon  Stage   // of the Machines that create has checked
 	batches   []Stage // updates
-	last      Stage   // updates of what is not started
-	late      Stage   // uncordons what batches and last have updated
+	last      Stage   // updates of Machines that are not started
+	late      Stage   // uncordons Machines that batches and last have updated
 	standbys  Stage
-	retired   Stage // what goes
+	retired   Stage // Machines to be removed
 	stop      Stage
 	destroyed Stage
 }
@@ -197,7 +197,7 @@ func (b *builder) plan() *Plan {
 			p.Stages = append(p.Stages, stage)
 		}
 	}
-	if b.wish.ReleaseCommand && p.Changes() {
+	if b.target.ReleaseCommand && p.Changes() {
 		at := 0
 		if len(b.first) > 0 {
 			at = 1
@@ -207,7 +207,7 @@ func (b *builder) plan() *Plan {
 	return p
 }
 
-// retire takes a Machine out of service, and then away.
+// retire takes a Machine out of service, and then removes it.
 func (b *builder) retire(m *Machine) {
 	if m.runs() && !m.Standby {
 		b.retired = append(b.retired, Step{Kind: Retire, Group: m.Group, Machine: m.ID})
@@ -218,9 +218,9 @@ func (b *builder) retire(m *Machine) {
 	b.destroyed = append(b.destroyed, Step{Kind: Destroy, Group: m.Group, Machine: m.ID})
 }
 
-// usefulCanary reports whether a temporary Machine is a canary of what is being deployed.
+// usefulCanary reports whether a temporary Machine is a canary of this target.
 func (b *builder) usefulCanary(m *Machine) bool {
-	return b.wish.Strategy == hangar.StrategyCanary && m.Current && m.runs() && !m.Cordoned
+	return b.target.Strategy == hangar.StrategyCanary && m.Current && m.runs() && !m.Cordoned
 }
 
 // settle looks through the pairs of blue and green that a deploy has left: it returns the Machines of
@@ -256,7 +256,7 @@ func (b *builder) settle(g Group, machines []Machine) (actives, standbys []Machi
 	return actives, standbys
 }
 
-// rank orders the Machines of a group by how much is lost with them, the most first.
+// rank orders the Machines of a group: the ones to keep first.
 func rank(m *Machine) int {
 	switch {
 	case m.runs() && !m.Cordoned && m.Current:
@@ -278,7 +278,7 @@ func spare(m *Machine) int {
 }
 
 func (b *builder) group(g Group, machines []Machine) error {
-	if b.wish.Strategy == hangar.StrategyBlueGreen && g.Volumes {
+	if b.target.Strategy == hangar.StrategyBlueGreen && g.Volumes {
 		return hangar.Errorf(hangar.CodeInvalid, "", "strategy bluegreen: the Machines of group %s have volumes, which a second set of Machines cannot have at once", g.Name)
 	}
 	actives, standbys := b.settle(g, machines)
@@ -293,14 +293,14 @@ func (b *builder) group(g Group, machines []Machine) error {
 		b.retire(&actives[len(actives)-1])
 		actives = actives[:len(actives)-1]
 	}
-	immediate := b.wish.Strategy == hangar.StrategyImmediate
-	blueGreen := b.wish.Strategy == hangar.StrategyBlueGreen
+	immediate := b.target.Strategy == hangar.StrategyImmediate
+	blueGreen := b.target.Strategy == hangar.StrategyBlueGreen
 	slots := 0
 	slot := func() string {
 		slots++
 		return fmt.Sprintf("%s/%d", g.Name, slots)
 	}
-	if b.wish.Strategy == hangar.StrategyCanary {
+	if b.target.Strategy == hangar.StrategyCanary {
 		b.canary(g, actives, machines)
 	}
 	for range count - len(actives) {
@@ -339,7 +339,7 @@ func (b *builder) group(g Group, machines []Machine) error {
 	return nil
 }
 
-// canary makes one Machine more than there are, which tries the release while it is rolled out.
+// canary makes one additional Machine, which tries the release during the rollout.
 func (b *builder) canary(g Group, actives, machines []Machine) {
 	changed := slices.ContainsFunc(actives, func(m Machine) bool { return !m.Current && m.runs() })
 	for _, m := range machines {
@@ -362,7 +362,7 @@ func (b *builder) canary(g Group, actives, machines []Machine) {
 	}
 }
 
-// right makes sure that a Machine which is as wanted serves.
+// right makes sure that a Machine that needs no update serves.
 func (b *builder) right(m *Machine, immediate bool) {
 	switch {
 	case m.runs() && !immediate:
@@ -370,16 +370,16 @@ func (b *builder) right(m *Machine, immediate bool) {
 	case m.Crashed || m.State == hangar.MachineFailed:
 		b.create = append(b.create, Step{Kind: Start, Group: m.Group, Machine: m.ID, Start: true, Await: !immediate})
 	}
-	// What was cordoned by hand stays so; a green Machine was by a deploy.
+	// A Machine that a user has cordoned stays cordoned; a green one was cordoned by a deploy.
 	if m.Cordoned && m.Replaces != "" {
 		b.uncordon = append(b.uncordon, Step{Kind: Uncordon, Group: m.Group, Machine: m.ID})
 	}
 }
 
-// update divides updates into batches: first Machines that do not serve anyway and try the release,
-// then so many at once of those that do.
+// update divides updates into batches: first Machines that do not serve, which try the release,
+// then n at a time of those that do.
 func (b *builder) update(g Group, crashed, running []Machine, n int) {
-	if b.wish.Strategy == hangar.StrategyImmediate {
+	if b.target.Strategy == hangar.StrategyImmediate {
 		for _, m := range slices.Concat(crashed, running) {
 			b.create = append(b.create, Step{Kind: Update, Group: g.Name, Machine: m.ID, Start: !m.runs()})
 		}
@@ -401,7 +401,7 @@ func (b *builder) update(g Group, crashed, running []Machine, n int) {
 	}
 	batch(crashed)
 	size := 1
-	if g.Unavailable != nil && b.wish.Strategy != hangar.StrategyRollingOne {
+	if g.Unavailable != nil && b.target.Strategy != hangar.StrategyRollingOne {
 		size = max(1, g.Unavailable(n))
 	}
 	for part := range slices.Chunk(running, size) {
@@ -409,10 +409,10 @@ func (b *builder) update(g Group, crashed, running []Machine, n int) {
 	}
 }
 
-// standby keeps the Machines that stand by for others. They are changed at the end, when
-// those are there.
+// standby keeps the standby Machines. They are changed at the end, when the Machines that they wait
+// for exist.
 func (b *builder) standby(g Group, here []Machine, slot func() string) {
-	// Whom they wait for is a part of their config.
+	// The Machines that they wait for are a part of their config.
 	ofGroup := func(s Step) bool {
 		return s.Group == g.Name && !s.Canary && !strings.HasPrefix(s.Slot, g.Name+canarySlot)
 	}

@@ -123,7 +123,7 @@ func TestPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test.group.Name = "web"
-			p, err := Make(test.here, Wish{Strategy: test.strategy, Groups: []Group{test.group}, ReleaseCommand: test.command})
+			p, err := Make(test.here, Target{Strategy: test.strategy, Groups: []Group{test.group}, ReleaseCommand: test.command})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestPlans(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Make(nil, Wish{Strategy: hangar.StrategyBlueGreen, Groups: []Group{{Name: "web", Volumes: true}}}); hangar.CodeOf(err) != hangar.CodeInvalid {
+	if _, err := Make(nil, Target{Strategy: hangar.StrategyBlueGreen, Groups: []Group{{Name: "web", Volumes: true}}}); hangar.CodeOf(err) != hangar.CodeInvalid {
 		t.Errorf("volumes: %v", err)
 	}
 }
@@ -250,8 +250,8 @@ func TestAnyEndIsTakenUp(t *testing.T) {
 					m.Current = false
 				}
 			}
-			wish := Wish{Strategy: strategies[random.IntN(len(strategies))], Groups: []Group{group}}
-			p, err := Make(w.list(), wish)
+			target := Target{Strategy: strategies[random.IntN(len(strategies))], Groups: []Group{group}}
+			p, err := Make(w.list(), target)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -263,8 +263,8 @@ func TestAnyEndIsTakenUp(t *testing.T) {
 			}
 			w.run(p, end)
 			allowed := map[hangar.ReleaseStrategy]int{hangar.StrategyRolling: unavailable, hangar.StrategyRollingOne: 1, hangar.StrategyCanary: unavailable, hangar.StrategyBlueGreen: 0}
-			if away, bounded := allowed[wish.Strategy]; bounded && w.least < before-away {
-				t.Fatalf("seed %d, round %d, %s: %d of %d serve\n%s", seed, round, wish.Strategy, w.least, before, text(p))
+			if away, bounded := allowed[target.Strategy]; bounded && w.least < before-away {
+				t.Fatalf("seed %d, round %d, %s: %d of %d serve\n%s", seed, round, target.Strategy, w.least, before, text(p))
 			}
 		}
 		standbys := 0
@@ -279,7 +279,7 @@ func TestAnyEndIsTakenUp(t *testing.T) {
 		if len(w.machines)-standbys != count || standbys != group.Standbys {
 			t.Fatalf("seed %d: %d Machines and %d standbys, not %d and %d", seed, len(w.machines)-standbys, standbys, count, group.Standbys)
 		}
-		if p, err := Make(w.list(), Wish{Strategy: hangar.StrategyRolling, Groups: []Group{group}, ReleaseCommand: true}); err != nil || p.Changes() {
+		if p, err := Make(w.list(), Target{Strategy: hangar.StrategyRolling, Groups: []Group{group}, ReleaseCommand: true}); err != nil || p.Changes() {
 			t.Fatalf("seed %d: %v, and there is more to do:\n%s", seed, err, text(p))
 		}
 	}

@@ -53,16 +53,16 @@ type Options struct {
 	SkipRelease    bool          // do not run the release command
 	Reason         string        // of the release
 	Rollback       int           // the version that is deployed again; 0: File
-	Scaling        *Scaling      // nil: the deploy is for more than that
+	Scaling        *Scaling      // nil: not only scaling
 	// ReadFile reads files that the file names; nil: there are none.
 	ReadFile func(name string) ([]byte, error)
 
 	TakeOver  bool          // go on although a deploy seems to be in progress
-	WaitLease time.Duration // how long to wait for another that holds Machines
+	WaitLease time.Duration // how long to wait for another deploy that holds leases
 	// Settling is how long a program has to run to count as healthy, with checks or without.
 	Settling time.Duration
-	Poll     time.Duration // between two looks at a Machine; 0: half a second
-	LeaseTTL time.Duration // of Machines, as long as the deploy lives; 0: half a minute
+	Poll     time.Duration // between two checks of a Machine; 0: half a second
+	LeaseTTL time.Duration // of the leases on Machines; 0: half a minute
 	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
 }
 
@@ -83,7 +83,7 @@ const (
 	parallel       = 8 // steps of a stage at once
 )
 
-// Event is something that has happened.
+// Event is a progress report of a deploy.
 type Event struct {
 	Time    time.Time        `json:"time"`
 	Release int              `json:"release,omitempty"` // 0: there is none yet
@@ -104,7 +104,7 @@ type Deploy struct {
 
 	o        Options
 	p        *client.Client
-	file     *appconfig.File // as this platform can have it; the release has that of Options
+	file     *appconfig.File // without settings that this platform lacks; the release has that of Options
 	image    string
 	same     map[string]bool // groups that scaling does not change
 	strategy appconfig.Strategy
@@ -143,7 +143,7 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	if err := d.unoccupied(d.before, 0); err != nil && !o.TakeOver {
 		return nil, err
 	}
-	wish := plan.Wish{Strategy: hangar.ReleaseStrategy(d.strategy), ReleaseCommand: !o.SkipRelease && o.File.Deploy != nil && o.File.Deploy.ReleaseCommand != ""}
+	wish := plan.Target{Strategy: hangar.ReleaseStrategy(d.strategy), ReleaseCommand: !o.SkipRelease && o.File.Deploy != nil && o.File.Deploy.ReleaseCommand != ""}
 	unavailable := d.o.MaxUnavailable
 	for _, name := range o.File.Groups() {
 		g := d.groups[name]
@@ -246,7 +246,7 @@ func (d *Deploy) compare() error {
 	return nil
 }
 
-// look reads what the App has.
+// look reads the state of the App.
 func (d *Deploy) look(ctx context.Context) error {
 	secrets, err := d.p.Secrets(ctx, d.o.App, hangar.SecretQuery{})
 	if err != nil {
@@ -299,7 +299,7 @@ func (d *Deploy) look(ctx context.Context) error {
 	case there(d.o.File.PrimaryRegion):
 		d.region = d.o.File.PrimaryRegion
 	default:
-		// In a region that there is not, min_machines_running would keep no Machine.
+		// In an unknown region, min_machines_running would keep no Machine.
 		file := *d.o.File
 		file.PrimaryRegion = ""
 		d.file = &file
@@ -309,7 +309,7 @@ func (d *Deploy) look(ctx context.Context) error {
 	return nil
 }
 
-// unoccupied answers whether none of the releases is in progress, but for one version.
+// unoccupied returns an error if a release other than own is in progress.
 func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 	for _, r := range releases {
 		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && time.Since(r.UpdatedAt) < abandonedAfter {
@@ -321,8 +321,8 @@ func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 	return nil
 }
 
-// resumed is the oldest version that this deploy continues: those before it that did not complete and
-// are of the same image. A tag may lead elsewhere since a complete one.
+// resumed returns the oldest version that this deploy continues: the preceding releases that did
+// not complete and have the same image.
 func (d *Deploy) resumed() int {
 	oldest := 0
 	for _, r := range d.before {
@@ -342,7 +342,7 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 		m := d.machines[id]
 		metadata := m.Config.Metadata
 		group := GroupOf(m)
-		version, _ := strconv.Atoi(metadata[keyVersion]) // another's text is no version
+		version, _ := strconv.Atoi(metadata[keyVersion]) // other tools may write any text there
 		same := strings.Contains(d.image, "@sha256:") || resumed > 0 && version >= resumed
 		made := plan.Machine{
 			ID: id, Group: group, State: m.State, Cordoned: m.Cordoned, Standby: m.Config.StandsBy(),
@@ -373,7 +373,7 @@ func (d *Deploy) observe() ([]plan.Machine, error) {
 	return list, nil
 }
 
-// pin has the Machines that follow run the image that m has got, wherever its tag leads by then.
+// pin makes later Machines run the same image digest as m, even if the tag moves.
 func (d *Deploy) pin(m *hangar.Machine) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -387,7 +387,7 @@ func GroupOf(m *hangar.Machine) string {
 	return cmp.Or(m.Config.Metadata[hangar.MetadataProcessGroup.Original], m.Config.Metadata[hangar.MetadataProcessGroup.Neutral])
 }
 
-// crashed reports whether the program of a Machine has ended and should not have.
+// crashed reports whether the program of a Machine has ended unexpectedly.
 func crashed(m *hangar.Machine) bool {
 	if m.State != hangar.MachineStopped {
 		return false
@@ -404,7 +404,7 @@ func crashed(m *hangar.Machine) bool {
 	return false
 }
 
-// mountsOf are the mounts of a Machine that there is, with the volumes that it has.
+// mountsOf returns the mounts of an existing Machine, with its volumes.
 func (d *Deploy) mountsOf(m *hangar.Machine, g *appconfig.Group) ([]hangar.Mount, error) {
 	mounts := slices.Clone(g.Config.Mounts)
 	for i := range mounts {

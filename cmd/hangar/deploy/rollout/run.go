@@ -20,11 +20,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// tidying bounds what is done after the end of a deploy, however that came.
+// tidying bounds the clean-up after a deploy.
 const tidying = 30 * time.Second
 
-// Run makes the release and carries out the plan. When it fails, what has been changed stays, but for
-// Machines that never served, and the error says what runs where.
+// Run makes the release and carries out the plan. After a failure it removes Machines that never
+// served, leaves other changes, and says in the error which releases run.
 func (d *Deploy) Run(ctx context.Context) (err error) {
 	if err := d.begin(ctx); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (d *Deploy) begin(ctx context.Context) error {
 	return nil
 }
 
-// abandon writes that the deploys whose Machines this one has now have ended.
+// abandon records the end of interrupted deploys that this one replaces.
 func (d *Deploy) abandon(ctx context.Context) error {
 	for _, r := range d.before {
 		if !r.Status.InProgress() {
@@ -105,7 +105,7 @@ func (d *Deploy) abandon(ctx context.Context) error {
 	return nil
 }
 
-// conclude writes how the release has ended.
+// conclude records the result of the release.
 func (d *Deploy) conclude(ctx context.Context, status hangar.ReleaseStatus, why error) error {
 	in := hangar.ReleaseUpdate{Status: status}
 	if why != nil {
@@ -118,7 +118,8 @@ func (d *Deploy) conclude(ctx context.Context, status hangar.ReleaseStatus, why 
 	})
 }
 
-// end removes what never served, gives Machines back and writes how the release has ended.
+// end removes Machines that never served, releases the leases and records the result of the
+// release.
 func (d *Deploy) end(ctx context.Context, failed error) error {
 	status := hangar.ReleaseComplete
 	switch {
@@ -176,7 +177,7 @@ func (d *Deploy) statement(ctx context.Context) string {
 	return strings.Join(lines, "\n")
 }
 
-// removeUnserved destroys what was made for this deploy and had no requests.
+// removeUnserved destroys Machines that were made for this deploy and had no requests.
 func (d *Deploy) removeUnserved(ctx finish.Context) error {
 	d.mu.Lock()
 	ids := slices.Collect(maps.Values(d.slots))
@@ -213,7 +214,7 @@ func (d *Deploy) runStage(ctx context.Context, stage plan.Stage) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// mark writes the release into the Machines that were as wanted before.
+// mark writes the release into the Machines that needed no update.
 func (d *Deploy) mark(ctx context.Context) error {
 	version := strconv.Itoa(d.Release.Version)
 	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
@@ -233,7 +234,7 @@ func (d *Deploy) mark(ctx context.Context) error {
 	return nil
 }
 
-// address gives an App that has no address and serves HTTP the one that Apps share.
+// address gives an App that serves HTTP and has no address the shared one.
 func (d *Deploy) address(ctx context.Context) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(d.groups)), shareable) {
 		return
@@ -287,8 +288,8 @@ func (d *Deploy) leased(ctx context.Context, id hangar.MachineID) context.Contex
 	return hangar.WithLeaseNonce(ctx, d.leases[id])
 }
 
-// wishedLease is the lease that the deploy has on each Machine.
-func (d *Deploy) wishedLease() hangar.LeaseAcquire {
+// leaseRequest is the lease that the deploy has on each Machine.
+func (d *Deploy) leaseRequest() hangar.LeaseAcquire {
 	return hangar.LeaseAcquire{TTL: d.o.LeaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version)}
 }
 
@@ -297,7 +298,7 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 	until := time.Now().Add(d.o.WaitLease)
 	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
 		for {
-			lease, err := d.p.AcquireLease(ctx, d.ref(id), d.wishedLease())
+			lease, err := d.p.AcquireLease(ctx, d.ref(id), d.leaseRequest())
 			if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld && time.Now().Before(until) {
 				d.report(Event{Machine: id, Group: GroupOf(d.machines[id]), Text: "waiting: " + cli.Message(err)})
 				if err := pause.For(ctx, time.Second); err != nil {
@@ -320,9 +321,9 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat keeps the leases and the release, until ctx ends. When a lease is lost, the deploy is. A
-// refresh that has begun is not cut short: one that arrives after the release of its lease would make a
-// new one.
+// heartbeat refreshes the leases and the release until ctx ends. A lost lease ends the deploy. A
+// refresh is not interrupted: one that arrives after the release of its lease would acquire a new
+// one.
 func (d *Deploy) heartbeat(ctx context.Context, lost context.CancelCauseFunc) {
 	for pause.For(ctx, d.o.LeaseTTL/3) == nil {
 		err := finish.Do(ctx, tidying, d.beat)
@@ -333,13 +334,13 @@ func (d *Deploy) heartbeat(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// beat answers ReasonLeaseHeld if a lease is lost. What fails otherwise is tried again by the next beat.
+// beat answers ReasonLeaseHeld if a lease is lost. The next beat retries other failures.
 func (d *Deploy) beat(ctx finish.Context) error {
 	d.mu.Lock()
 	leases := maps.Clone(d.leases)
 	d.mu.Unlock()
 	for id, nonce := range leases {
-		lease, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), d.wishedLease())
+		lease, err := d.p.AcquireLease(hangar.WithLeaseNonce(ctx, nonce), d.ref(id), d.leaseRequest())
 		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
 			return err
 		}
@@ -353,7 +354,7 @@ func (d *Deploy) beat(ctx finish.Context) error {
 	return err
 }
 
-// releaseAll gives back the Machines.
+// releaseAll releases the leases.
 func (d *Deploy) releaseAll(ctx finish.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

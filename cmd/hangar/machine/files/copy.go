@@ -16,18 +16,19 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// Options say how is copied.
+// Options are the settings of a copy.
 type Options struct {
-	Recursive bool        // directories, with what they have
-	Force     bool        // files that there are are overwritten
-	Mode      fs.FileMode // of what is copied to the Machine; 0: as here
-	// Progress is called with what is copied and how many bytes of it are; nil: never.
+	Recursive bool        // copy directories with their content
+	Force     bool        // overwrite existing files
+	Mode      fs.FileMode // of files on the Machine; 0: as on this computer
+	// Progress is called with the name of a file and the bytes copied so far; nil: never.
 	Progress func(name string, done, total int64)
-	// Skip is called with what is neither a file nor a directory, which is not copied. Required.
+	// Skip is called for everything that is neither a file nor a directory, which is not copied.
+	// Required.
 	Skip func(name string)
 }
 
-// concurrency is how many requests of a file are under way.
+// concurrency bounds the requests in flight for a file.
 const concurrency = 64
 
 // Printable is a name as it can be shown: the Machine may have given it anything.
@@ -46,7 +47,7 @@ func (o *Options) flags() int {
 	return os.O_WRONLY | os.O_CREATE | os.O_EXCL
 }
 
-// there adds what to do about a file that is there.
+// there adds the hint for a file that exists.
 func there(err error) error {
 	if errors.Is(err, fs.ErrExist) {
 		return cli.WithHint(err, "name another file, or overwrite it with --force")
@@ -54,7 +55,7 @@ func there(err error) error {
 	return err
 }
 
-// progress counts what is copied, and ends the copy with its context.
+// progress counts copied bytes, and ends the copy with its context.
 type progress struct {
 	ctx   context.Context
 	o     *Options

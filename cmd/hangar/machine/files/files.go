@@ -76,7 +76,7 @@ func (s *Session) Close() error {
 	return errors.Join(err, s.err)
 }
 
-// Why is what an operation on a file of the Machine failed of.
+// Why explains the failure of an operation on a file of the Machine.
 func (s *Session) Why(name string, err error) error {
 	if errors.Is(err, sftp.ErrSSHFxConnectionLost) || errors.Is(err, io.ErrClosedPipe) {
 		<-s.ended
@@ -87,7 +87,7 @@ func (s *Session) Why(name string, err error) error {
 	return fmt.Errorf("%s in the Machine: %w", Printable(name), err)
 }
 
-// Find calls found with a file or directory and all that is below it, and failed with the error of what
+// Find calls found for a file or directory and everything below it, and failed for each part that
 // cannot be read.
 func (s *Session) Find(ctx context.Context, root string, found func(name string, info fs.FileInfo) error, failed func(error)) error {
 	for w := s.Walk(root); w.Step(); {
@@ -108,7 +108,7 @@ func (s *Session) Find(ctx context.Context, root string, found func(name string,
 	return nil
 }
 
-// List is what a directory has, by name, or a file alone.
+// List returns the entries of a directory, sorted by name, or a file alone.
 func (s *Session) List(ctx context.Context, name string) ([]fs.FileInfo, error) {
 	info, err := s.Stat(name)
 	if err != nil {
