@@ -18,6 +18,7 @@ import (
 // byte by byte.
 func same(t *testing.T, primary, other *testNode, db string) {
 	t.Helper()
+	mustBeCaptured(t, primary, db)
 	// An export may commit free pages that a rollback has left, so the position is known after it.
 	mine, at := primary.export(db)
 	eventually(t, "the replica to catch up", func() bool {

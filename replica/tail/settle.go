@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/pause"
@@ -34,6 +36,12 @@ func (t *Tail) state(name string) (at captured, attached bool, wake chan<- struc
 	defer t.mu.Unlock()
 	at, attached = t.captured[name]
 	return at, attached, t.wake[name]
+}
+
+// exists reports whether there is a file of this name that is captured, even if Run has not seen it yet.
+func (t *Tail) exists(name string) bool {
+	_, err := os.Stat(filepath.Join(t.c.Dir, name))
+	return t.c.Databases.Named(name) && !errors.Is(err, os.ErrNotExist)
 }
 
 // ErrNotCaptured is returned for a database in rollback mode.
@@ -70,8 +78,8 @@ func (t *Tail) Settled(ctx context.Context, name string) error {
 			return nil // attaching has compared everything that was committed before
 		case still && known && int32(now.change-committed) >= 0: // the counter may wrap to 0
 			return nil
-		case wake == nil && db == nil:
-			return nil // there is no file of this name
+		case wake == nil && db == nil && !t.exists(name):
+			return nil
 		}
 		select {
 		case wake <- struct{}{}:
