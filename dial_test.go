@@ -35,7 +35,7 @@ var dialers = map[string]string{
 	"host/archive/place.go":                 "the operator names the server of the archive",
 	"host/check/run.go":                     "connects within the network of the Machine alone",
 	"host/driver/gvisor/rpc.go":             "connects to the control socket of a sandbox of the daemon's own",
-	"host/mesh/settle.go":                   "asks the operator's name server about a host of the cluster; WireGuard calls what it answers, and no one else has its key",
+	"host/mesh/mesh.go":                     "asks the operator's name server about a host of the cluster; WireGuard calls what it answers, and no one else has its key",
 	"host/network/dial.go":                  "connects to an address that the platform gave a Machine",
 	"host/network/dial_service.go":          "connects to an address that the platform gave a Machine",
 	"host/wireguard/carrier/carrier.go":     "connects to the daemon's own WireGuard port on the loopback alone",

@@ -102,13 +102,14 @@ func (n *node) startUntil(text string) {
 	for lines.Scan() {
 		n.t.Log(lines.Text())
 		if strings.Contains(lines.Text(), text) {
-			n.rest = make(chan string, 1)
+			said := make(chan string, 1)
+			n.rest = said
 			go func() {
 				var rest strings.Builder
 				for lines.Scan() {
 					fmt.Fprintln(&rest, lines.Text())
 				}
-				n.rest <- rest.String()
+				said <- rest.String()
 			}()
 			return
 		}

@@ -182,7 +182,7 @@ func (s *Store) newVolume(rec *journal.VolumeRecord) *volume {
 	return v
 }
 
-// forget removes the record of a volume that is gone. Whoever still has the volume changes nothing any more.
+// forget removes the record of a volume that is gone. Nothing changes it any more.
 func (s *Store) forget(v *volume) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
