@@ -113,14 +113,7 @@ func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 }
 
 func (cfg EtcdConfig) dial(endpoints []string) (*clientv3.Client, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: cfg.TLS, DialTimeout: dialTimeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: dialTimeout,
-		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: cfg.Log}),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("state: connect to etcd: %w", err)
-	}
-	return client, nil
+	return connect(endpoints, cfg.TLS, keepAlive, dialTimeout, cfg.Log)
 }
 
 func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {

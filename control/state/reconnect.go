@@ -1,8 +1,13 @@
 package state
 
 import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 )
@@ -15,6 +20,19 @@ const (
 	// growing delays, so a new attempt succeeds sooner than an old one.
 	connectTimeout = 2 * time.Second
 )
+
+// connect returns a client of members of etcd. It asks a silent connection for a sign of life after each ping, and gives
+// it up when none comes within patience.
+func connect(endpoints []string, config *tls.Config, ping, patience time.Duration, log *slog.Logger) (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: config, DialTimeout: dialTimeout, DialKeepAliveTime: ping, DialKeepAliveTimeout: patience,
+		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: log}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("state: connect to etcd: %w", err)
+	}
+	return client, nil
+}
 
 // reconnect makes a client of etcd reconnect soon after members were unreachable. With the defaults
 // of gRPC it pauses for up to two minutes after long failures, and waits 20 s for each attempt, so

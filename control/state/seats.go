@@ -18,7 +18,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
-	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -114,14 +113,7 @@ func OpenSeats(ctx context.Context, cfg SeatsConfig) (_ *Seats, err error) {
 }
 
 func (s *Seats) dial(endpoints []string) (*clientv3.Client, error) {
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: s.cfg.TLS, DialTimeout: dialTimeout, DialKeepAliveTime: dialTimeout, DialKeepAliveTimeout: askOthers,
-		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: s.cfg.Log}),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("state: connect to the members: %w", err)
-	}
-	return client, nil
+	return connect(endpoints, s.cfg.TLS, dialTimeout, askOthers, s.cfg.Log)
 }
 
 // compareWith asks each of the other members for changes while this host was away: a member that
