@@ -197,7 +197,9 @@ func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
 			}
 		case change.Row == nil:
 			delete(seen, change.ID)
-			c.remove(change.ID)
+			if row := c.remove(change.ID); row != nil {
+				c.subs.notify(row.Machine.AppID)
+			}
 		default:
 			if !synced {
 				seen[change.ID] = true
@@ -276,18 +278,17 @@ func check(id hangar.MachineID, row *hangar.MachineRow) error {
 	return nil
 }
 
-func (c *Catalog) remove(id hangar.MachineID) {
+// remove returns the row that it removes, or nil, and leaves it to the caller to notify subscribers.
+func (c *Catalog) remove(id hangar.MachineID) *hangar.MachineRow {
 	c.settling.Lock()
+	defer c.settling.Unlock()
 	c.mu.Lock()
 	row := c.removeLocked(id)
 	c.mu.Unlock()
 	if row != nil {
 		c.tell(row, nil)
 	}
-	c.settling.Unlock()
-	if row != nil {
-		c.subs.notify(row.Machine.AppID)
-	}
+	return row
 }
 
 func (c *Catalog) removeLocked(id hangar.MachineID) *hangar.MachineRow {
@@ -321,8 +322,14 @@ func (c *Catalog) dropUnseen(seen map[hangar.MachineID]bool) {
 		}
 	}
 	c.mu.RUnlock()
+	apps := map[hangar.AppID]bool{}
 	for _, id := range gone {
-		c.remove(id)
+		if row := c.remove(id); row != nil {
+			apps[row.Machine.AppID] = true
+		}
+	}
+	for app := range apps {
+		c.subs.notify(app)
 	}
 }
 
