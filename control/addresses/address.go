@@ -182,11 +182,11 @@ func (s *Addresses) AllocateAddress(ctx context.Context, app hangar.AppName, in 
 		if rec.Deleting {
 			return nil, hangar.AppNotFound()
 		}
-		wish := in // of an App that is destroyed and made again meanwhile, something else follows
-		if err := wish.Complete(rec.Org, rec.Network); err != nil {
+		request := in // of an App that is destroyed and made again meanwhile, something else follows
+		if err := request.Complete(rec.Org, rec.Network); err != nil {
 			return nil, err
 		}
-		made, revision, err := s.records.tryAllocate(ctx, rec, item, wish)
+		made, revision, err := s.records.tryAllocate(ctx, rec, item, request)
 		if errors.Is(err, state.ErrConflict) {
 			continue
 		}

@@ -24,21 +24,21 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	if f.image != "" || b != nil && b.Image != "" || b.Packs() {
 		return f.image, nil
 	}
-	wish := build.Spec{Dir: dir, Args: map[string]string{}}
+	spec := build.Spec{Dir: dir, Args: map[string]string{}}
 	if b != nil {
-		wish.Dockerfile, wish.Target = b.Dockerfile, b.Target
+		spec.Dockerfile, spec.Target = b.Dockerfile, b.Target
 		for name, value := range b.Args {
-			wish.Args[name] = string(value)
+			spec.Args[name] = string(value)
 		}
-		if wish.Dockerfile != "" && !filepath.IsAbs(wish.Dockerfile) {
+		if spec.Dockerfile != "" && !filepath.IsAbs(spec.Dockerfile) {
 			beside := dir
 			if f.file != "" {
 				beside = filepath.Dir(f.file)
 			}
-			wish.Dockerfile = filepath.Join(beside, wish.Dockerfile)
+			spec.Dockerfile = filepath.Join(beside, spec.Dockerfile)
 		}
 	}
-	if _, err := os.Stat(wish.File()); wish.Dockerfile == "" && errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(spec.File()); spec.Dockerfile == "" && errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	} else if err != nil {
 		return "", err
@@ -51,8 +51,8 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	if err != nil {
 		return "", err
 	}
-	wish.Tag = string(o.App) + ":" + tagOfBuild + random.ID()
-	to, err := cli.RegistryReference(at.URL, string(app.Org.Slug), wish.Tag)
+	spec.Tag = string(o.App) + ":" + tagOfBuild + random.ID()
+	to, err := cli.RegistryReference(at.URL, string(app.Org.Slug), spec.Tag)
 	if err != nil {
 		return "", err
 	}
@@ -60,13 +60,13 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	if err != nil || f.dryRun { // nothing is built for a plan
 		return shown, err
 	}
-	image, err := c.build(ctx, p, f, app.Org.Slug, wish)
+	image, err := c.build(ctx, p, f, app.Org.Slug, spec)
 	if err != nil {
 		return "", err
 	}
 	defer image.Close()
 	bar := c.Progress()
-	digest, err := ociimage.Push(ctx, image, to, at.Registry(), func(done, total int64) { bar.Update("pushing "+wish.Tag, done, total) })
+	digest, err := ociimage.Push(ctx, image, to, at.Registry(), func(done, total int64) { bar.Update("pushing "+spec.Tag, done, total) })
 	bar.Close()
 	if err != nil {
 		return "", err
@@ -75,11 +75,11 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 }
 
 // build builds an image: here if this computer can, else in a Machine.
-func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, wish build.Spec) (*ociimage.Image, error) {
+func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, spec build.Spec) (*ociimage.Image, error) {
 	if f.localOnly || !f.remoteOnly && build.Here() {
-		return build.Image(ctx, wish, c.Stderr)
+		return build.Image(ctx, spec, c.Stderr)
 	}
-	image, err := build.Remote(ctx, p, org, build.Builder{Image: f.builder}, wish, c.Stderr)
+	image, err := build.Remote(ctx, p, org, build.Builder{Image: f.builder}, spec, c.Stderr)
 	if hangar.CodeOf(err) == hangar.CodeForbidden {
 		return nil, cli.WithHint(err, "a Machine that builds images is the organization's: use a token of it, or build here with docker, podman or buildah")
 	}

@@ -143,11 +143,11 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	if err := d.unoccupied(d.before, 0); err != nil && !o.TakeOver {
 		return nil, err
 	}
-	wish := plan.Target{Strategy: hangar.ReleaseStrategy(d.strategy), ReleaseCommand: !o.SkipRelease && o.File.Deploy != nil && o.File.Deploy.ReleaseCommand != ""}
+	target := plan.Target{Strategy: hangar.ReleaseStrategy(d.strategy), ReleaseCommand: !o.SkipRelease && o.File.Deploy != nil && o.File.Deploy.ReleaseCommand != ""}
 	unavailable := d.o.MaxUnavailable
 	for _, name := range o.File.Groups() {
 		g := d.groups[name]
-		wish.Groups = append(wish.Groups, plan.Group{
+		target.Groups = append(target.Groups, plan.Group{
 			Name: name, Count: g.Count, Standbys: g.Standbys, Volumes: len(g.Mounts) > 0, Unavailable: unavailable.Of,
 		})
 	}
@@ -155,7 +155,7 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	if err != nil {
 		return nil, err
 	}
-	made, err := plan.Make(machines, wish)
+	made, err := plan.Make(machines, target)
 	if err != nil {
 		return nil, err
 	}
