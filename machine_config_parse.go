@@ -27,7 +27,7 @@ type sentConfig struct {
 	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
 	// sealed are the typed fields of a config that is only ever replaced; see Seal.
 	// Then there is no digest. The metadata are beside them, so that configs which
-	// differ in nothing else share the rest; see MachinePool.
+	// differ in nothing else share the rest; see WithMetadata.
 	sealed   *plainConfig
 	metadata map[string]string
 }
@@ -100,7 +100,7 @@ func (c *MachineConfig) UnmarshalJSON(raw []byte) error {
 // since replace theirs in it; what the document holds beyond the typed fields
 // stays. A config that was built in Go is written from its fields.
 func (c MachineConfig) MarshalJSON() ([]byte, error) {
-	if c.intact() {
+	if c.Sealed() {
 		return c.sent.doc, nil
 	}
 	typed, err := encode(plainConfig(c))
@@ -140,7 +140,7 @@ func (c *MachineConfig) normal() bool { return c.Size == "" && c.Guest != nil &&
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
 func (c *MachineConfig) SetMetadata(metadata map[string]string) {
 	// MarshalJSON would find the difference, too, but again for every reader.
-	before, sealed := *c, c.intact()
+	before, sealed := *c, c.Sealed()
 	c.Metadata = metadata
 	if !sealed {
 		typed, err := before.typedDigest()

@@ -7,14 +7,14 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // call is one Commit on its way.
 type call struct {
 	fn   func(tx *Tx) error
-	pool *hangar.MachinePool
+	pool *machinejson.Pool
 	done chan struct{} // closed when err and panicked are final
 
 	err      error

@@ -35,9 +35,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Bounds of the records kept per Machine. The oldest go first.
@@ -94,7 +94,7 @@ type Journal struct {
 	acked  map[outboxKey]struct{}
 	closed bool
 
-	pool hangar.MachinePool // of the records that are read
+	pool machinejson.Pool // of the records that are read
 
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
@@ -318,7 +318,7 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 
 // Pool holds what the records of several Machines share: of records that are read, and of those
 // whose config its user seals with it.
-func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
+func (j *Journal) Pool() *machinejson.Pool { return &j.pool }
 
 // Changed receives a value after something became unpublished, and once at the start when
 // something already was. Pending signals become one. It is meant for a single receiver and is

@@ -15,6 +15,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // view reads in one consistent transaction. The file is mapped into memory, so a
@@ -160,7 +161,7 @@ func (j *Journal) addHealth(r *Record, v []byte) {
 	r.Health, r.Seq = h, max(r.Seq, h.Seq)
 }
 
-func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *hangar.MachinePool) (*Record, error) {
+func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *machinejson.Pool) (*Record, error) {
 	v := b.Get([]byte(id))
 	if v == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)

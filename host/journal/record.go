@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Record is everything that a host knows of one Machine: what others see of it,
@@ -109,11 +110,11 @@ type Previous struct {
 
 // decodeRecord reads what PutMachine wrote. Records that are read through the same pool
 // share what their Machines have in common.
-func decodeRecord(value []byte, pool *hangar.MachinePool) (*Record, error) {
+func decodeRecord(value []byte, pool *machinejson.Pool) (*Record, error) {
 	r := new(Record)
 	stored := struct {
 		*Record
-		Machine hangar.StoredMachine `json:"machine"`
+		Machine machinejson.Machine `json:"machine"`
 	}{Record: r, Machine: pool.Stored(&r.Machine)}
 	if err := json.Unmarshal(value, &stored); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Tx writes. It is valid only while the function that it was given to runs.
@@ -60,7 +61,7 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	stored := *r
 	stored.Seq = seq
 	stored.Machine.Events, stored.Machine.Checks = nil, nil
-	value, err := hangar.EncodeStored(&stored)
+	value, err := machinejson.Marshal(&stored)
 	if err != nil {
 		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
@@ -173,7 +174,7 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	if _, err := t.begin(); err != nil {
 		return err
 	}
-	value, err := hangar.EncodeStored(&v)
+	value, err := machinejson.Marshal(&v)
 	if err != nil {
 		return fmt.Errorf("encode version of machine %s: %w", id, err)
 	}

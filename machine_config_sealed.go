@@ -1,7 +1,6 @@
 package hangar
 
 import (
-	"bytes"
 	"encoding/json"
 	"reflect"
 )
@@ -9,12 +8,42 @@ import (
 // Seal promises that what the config refers to is never changed in place any more,
 // only replaced, as in a record that others read. MarshalJSON then need not look
 // for changes inside. It may be repeated.
-func (c *MachineConfig) Seal() error { return (*MachinePool)(nil).Seal(c) }
+func (c *MachineConfig) Seal() error {
+	if c.Sealed() {
+		return nil
+	}
+	doc, err := c.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	c.seal(doc, c.withoutMetadata())
+	return nil
+}
+
+// ReadSealed reads a document that MarshalJSON wrote of a normalised config, and seals the config. It
+// keeps doc.
+func ReadSealed(doc json.RawMessage) (MachineConfig, error) {
+	var typed plainConfig
+	if err := json.Unmarshal(doc, &typed); err != nil {
+		return MachineConfig{}, err
+	}
+	c := MachineConfig(typed)
+	c.seal(doc, c.withoutMetadata())
+	return c, nil
+}
+
+// WithMetadata returns the sealed config with other metadata, whose document is doc. Both share the rest.
+func (c *MachineConfig) WithMetadata(doc json.RawMessage, metadata map[string]string) MachineConfig {
+	next := *c
+	next.Metadata = metadata
+	next.seal(doc, c.sent.sealed)
+	return next
+}
 
 // Document returns what MarshalJSON writes of the config when it is normalised; see
 // Normalize. It must not be changed.
 func (c *MachineConfig) Document() (json.RawMessage, error) {
-	if c.normal() && c.intact() {
+	if c.normal() && c.Sealed() {
 		return c.sent.doc, nil
 	}
 	normal := *c
@@ -37,8 +66,8 @@ func (c *MachineConfig) withoutMetadata() *plainConfig {
 	return &typed
 }
 
-// intact reports whether the config is sealed and no field was replaced since.
-func (c *MachineConfig) intact() bool {
+// Sealed reports whether no field was replaced since Seal.
+func (c *MachineConfig) Sealed() bool {
 	if c.sent == nil || c.sent.sealed == nil {
 		return false
 	}
@@ -77,39 +106,4 @@ func identical(a, b reflect.Value) bool {
 	default:
 		return a.Comparable() && a.Equal(b)
 	}
-}
-
-// EncodeStored writes a value with Machines or configs in it as JSON, to be kept. Unlike
-// json.Marshal it leaves a config as MachineConfig.MarshalJSON writes it: with & < and >
-// as they are, MachinePool.Stored reads it in place.
-func EncodeStored(v any) ([]byte, error) { return encode(v) }
-
-// StoredMachine reads a Machine from where it was kept; see MachinePool.Stored.
-type StoredMachine struct {
-	*Machine
-	Config StoredConfig `json:"config"`
-}
-
-// Restore completes the Machine once all was read.
-func (m *StoredMachine) Restore() {
-	m.Machine.Config = m.Config.config
-	m.Config.pool.share(m.Machine)
-}
-
-// StoredConfig is the config of a StoredMachine.
-type StoredConfig struct {
-	pool   *MachinePool // nil: it shares nothing
-	config MachineConfig
-}
-
-// UnmarshalJSON reads what MachineConfig.MarshalJSON wrote, also in another version.
-func (c *StoredConfig) UnmarshalJSON(raw []byte) error {
-	// What json.Marshal wrote has & < and > escaped, which MarshalJSON had not.
-	if !bytes.Contains(raw, []byte(`\u00`)) && c.pool.read(&c.config, bytes.Clone(raw)) == nil {
-		return nil
-	}
-	if err := c.config.UnmarshalJSON(raw); err != nil {
-		return err
-	}
-	return c.pool.Seal(&c.config)
 }
