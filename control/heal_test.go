@@ -50,8 +50,7 @@ func TestLeftoversOfALostServer(t *testing.T) {
 	})
 }
 
-// TestUnusedClaim: a claim for a volume is not counted for long if its host, or the answer to it, is lost before the host
-// changes the volume.
+// TestUnusedClaim: a claim is undone if its host is killed, or misses the answer, before it changes the volume.
 func TestUnusedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t, state.NewMemory())

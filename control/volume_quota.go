@@ -235,8 +235,8 @@ func (v *Volumes) purge(ctx context.Context, row *hangar.VolumeRow) (bool, error
 }
 
 // healClaims removes the claims of volumes that no host has: their creators were interrupted. A
-// claim stays while a host that might have the volume cannot be reached. It undoes claims that a host
-// has made and then neither used nor undone.
+// claim stays while a host that might have the volume cannot be reached. It also undoes claims that a
+// host made and abandoned.
 func (v *Volumes) healClaims(ctx context.Context) error {
 	items, _, err := state.All(ctx, v.store, state.VolumeClaimsPrefix, false)
 	if err != nil {

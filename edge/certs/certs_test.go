@@ -413,8 +413,8 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// TestUploadIsWrittenLater: what could not be written is, without another change of the feed, once the disk
-// takes it.
+// TestUploadIsWrittenLater: an uploaded certificate that the disk refused is written once the disk accepts it,
+// without another change of the feed.
 func TestUploadIsWrittenLater(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "custom", "www.one.com.pem")

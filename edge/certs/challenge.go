@@ -54,8 +54,8 @@ func (c *Certs) challengeCertificate(hello *tls.ClientHelloInfo) (*tls.Certifica
 	return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("No validation of %.100q is under way", hello.ServerName)}
 }
 
-// elsewhere returns the challenge that another edge has published for a name. Anyone can ask: it reads
-// the state only for names with an order in flight, and once for all who ask at the same time.
+// elsewhere returns the challenge that another edge has published for a name. Anyone can cause
+// a call, so it reads the state only for names with an order in flight, and once for concurrent callers.
 func (c *Certs) elsewhere(ctx context.Context, name hangar.Hostname) (challenge, bool) {
 	if !c.shared.used() {
 		return challenge{}, false

@@ -122,7 +122,7 @@ func (s *shared) has(name hangar.Hostname) [sha256.Size]byte {
 }
 
 // ordered reports whether an edge is ordering a certificate for a name, as this edge knows it. It waits
-// until this edge knows anything.
+// for the first listing.
 func (s *shared) ordered(ctx context.Context, name hangar.Hostname) bool {
 	select {
 	case <-s.listed:
@@ -401,7 +401,7 @@ func (c *Certs) followShared(ctx context.Context) {
 	}
 }
 
-// dropUnlisted applies the deletions that happened while nothing was followed.
+// dropUnlisted applies deletions that happened while the watch was down.
 func (c *Certs) dropUnlisted(ctx context.Context, listed map[string]bool) {
 	c.shared.mu.Lock()
 	names := slices.Collect(maps.Keys(c.shared.known))
