@@ -60,13 +60,12 @@ func NewCount[K comparable](each, all int) *Count[K] {
 // Take counts one more for a key; false: that would exceed a limit.
 func (c *Count[K]) Take(key K) bool { return c.TakeN(key, 1) }
 
-// TakeN counts n more for a key; false: the key would hold more than each, or more than would stay
-// free.
+// TakeN counts n more for a key, as n calls of Take would; false: one of these would exceed a limit.
 func (c *Count[K]) TakeN(key K, n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	held := c.held[key] + n
-	if held > c.each || held > c.all-c.open {
+	if held > c.each || held > c.all-c.open-(n-1) {
 		return false
 	}
 	c.open += n

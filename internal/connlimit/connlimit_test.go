@@ -178,3 +178,32 @@ func TestNobodyTakesTheLast(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeN compares taking n at once with taking them one by one.
+func TestTakeN(t *testing.T) {
+	const all = 20
+	for _, each := range []int{all, 7} {
+		for others := range all/2 + 1 {
+			for own := range all/2 + 1 {
+				for n := 1; n <= all; n++ {
+					atOnce, single := NewCount[int](each, all), NewCount[int](each, all)
+					for _, c := range []*Count[int]{atOnce, single} {
+						for range others {
+							c.Take(1)
+						}
+						for range own {
+							c.Take(2)
+						}
+					}
+					want := true
+					for range n {
+						want = want && single.Take(2)
+					}
+					if got := atOnce.TakeN(2, n); got != want {
+						t.Fatalf("limits %d and %d, %d and %d taken: TakeN(%d) = %t, want %t", each, all, others, own, n, got, want)
+					}
+				}
+			}
+		}
+	}
+}
