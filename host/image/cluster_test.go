@@ -148,11 +148,11 @@ func TestPushOfWhatAnotherHas(t *testing.T) {
 	}
 	// Blobs that only it had are lost with it: the error names the image, and no address.
 	_, err := c.Pull(t.Context(), tenant, builtIn+"/personal/app:v1", nil)
-	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it is away")
+	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it cannot be reached")
 	if strings.Contains(fmt.Sprint(err), "127.0.0.1") {
 		t.Errorf("the error has an address: %v", err)
 	}
-	c.want(t, http.StatusServiceUnavailable, "v1 of personal/app: the server that has it is away", http.MethodGet, "/v2/personal/app/manifests/v1")
+	c.want(t, http.StatusServiceUnavailable, "v1 of personal/app: the server that has it cannot be reached", http.MethodGet, "/v2/personal/app/manifests/v1")
 	// A push restores it.
 	push(t, c.clients+"/personal/app:v1", imageOf(t, base), token)
 	pull(t, c.Store, builtIn+"/personal/app:v1")
@@ -299,7 +299,7 @@ func TestHostsThatMisbehave(t *testing.T) {
 		}, "damaged"},
 		{"ends within the blob", true, func(_ context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			return changed{io.LimitReader(c, c.Size()/2-in.Offset), c}
-		}, "the server that has it is away"},
+		}, "the server that has it cannot be reached"},
 		{"breaks in pieces", true, cut(300 << 10), ""},
 		{"stalls", false, func(ctx context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			if in.Manifest || c.Size() < 1<<20 {
@@ -309,7 +309,7 @@ func TestHostsThatMisbehave(t *testing.T) {
 		}, ""},
 		{"says nothing", true, func(ctx context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			return changed{until(ctx.Done()), c}
-		}, "the server that has it is away"},
+		}, "the server that has it cannot be reached"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -372,7 +372,7 @@ func TestHostThatIsKilled(t *testing.T) {
 			case others && (err != nil || got.Ref.Digest != digest(t, img)):
 				t.Errorf("pulled %v %v", got, err)
 			case !others:
-				wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "the server that has it is away")
+				wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "the server that has it cannot be reached")
 			}
 		})
 	}
