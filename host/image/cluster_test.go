@@ -66,8 +66,8 @@ func (h *atHost) want(tb testing.TB, status int, says, method, path string) {
 	}
 }
 
-// TestPushedToAnother: an image that was pushed to one host runs on all, and clients of each see
-// the same.
+// TestPushedToAnother: an image that was pushed to one host runs on all hosts, and clients of each
+// see the same.
 func TestPushedToAnother(t *testing.T) {
 	_, hosts := cluster(t, aa, bb, cc)
 	a, b, c := hosts[aa], hosts[bb], hosts[cc]
@@ -158,7 +158,7 @@ func TestPushOfWhatAnotherHas(t *testing.T) {
 	pull(t, c.Store, builtIn+"/personal/app:v1")
 }
 
-// TestDeletedOnAnother: a delete reaches a host that was away.
+// TestDeletedOnAnother: a deletion reaches a host that could not be reached at the time.
 func TestDeletedOnAnother(t *testing.T) {
 	all, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -237,7 +237,7 @@ func TestBlobOfOthersByAnotherHost(t *testing.T) {
 	}
 }
 
-// manifestOf is a manifest that names a layer, and another blob as its config.
+// manifestOf returns a manifest that names a layer, and another blob as its config.
 func manifestOf(tb testing.TB, layer, config v1.Layer) []byte {
 	tb.Helper()
 	describe := func(l v1.Layer, mediaType string) map[string]any {
@@ -386,7 +386,7 @@ func (c closing) Read([]byte) (int, error) {
 	return 0, errBroken
 }
 
-// TestFloodOfReads: one tenant that reads as much as it can takes no reads from another.
+// TestFloodOfReads: a tenant that reads as much as it can takes no reads from others.
 func TestFloodOfReads(t *testing.T) {
 	_, hosts := clusterWith(t, image.Limits{RateWindow: time.Hour}, aa, bb)
 	a, b := hosts[aa], hosts[bb]
