@@ -97,8 +97,8 @@ func TestLimit(t *testing.T) {
 	expect("127.0.0.2", true)
 }
 
-// TestConnectionsStayTCP: a connection that counts is watched, sent files over and ended by
-// half as one that does not.
+// TestConnectionsStayTCP: a counted connection supports watching, sending files and closing one
+// direction, like any TCP connection.
 func TestConnectionsStayTCP(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -145,8 +145,8 @@ func TestClientOf(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesTheLast has many take all that they get. However many they are, one more gets
-// as much as each of them.
+// TestNobodyTakesTheLast: greedy keys take as much as they get. However many they are, another key
+// gets as much as each of them.
 func TestNobodyTakesTheLast(t *testing.T) {
 	const all = 10_000
 	for _, greedy := range []int{1, 2, 10, 50} {
