@@ -307,7 +307,7 @@ func TestBadValues(t *testing.T) {
 		{hangar.SecretKeyNaClBox, nil, "has 32 bytes, not 0"},
 		{hangar.SecretKeyNaClSecretBox, secret[:1], "has 32 bytes, not 1"},
 		{hangar.SecretKeyNaClSign, secret, "has 64 bytes, not 32"},
-		{hangar.SecretKeyNaClSign, append(secret, secret...), "the public key that follows from it"},
+		{hangar.SecretKeyNaClSign, append(secret, secret...), "followed by its public key"},
 	} {
 		_, err := Parse(test.kind, test.value)
 		wantReason(t, string(test.kind), err, "")
