@@ -258,7 +258,7 @@ func TestPull(t *testing.T) {
 	if last := reports[len(reports)-1]; last != (hangar.PullProgress{Phase: "unpacking", Done: total, Total: total}) {
 		t.Errorf("last report %+v, want %d bytes", last, total)
 	}
-	// lower is on top, so it is left out below; the empty layer is no layer.
+	// lower is in the top layer, so it is omitted below; the empty layer is ignored.
 	if len(got.Layers) != 3 {
 		t.Errorf("%d layers, want upper, its directories and lower: %q", len(got.Layers), got.Layers)
 	}
@@ -272,7 +272,7 @@ func TestPull(t *testing.T) {
 		}
 	}
 
-	// A pinned, held image needs no network, but only for its origin.
+	// A pinned image that is held only needs the network to check its origin.
 	before := u.all.Load()
 	pinned := u.host + "/team/app:v1@" + digest(t, img)
 	again := pull(t, s, pinned)
@@ -284,7 +284,7 @@ func TestPull(t *testing.T) {
 	}
 	_, err = s.Pull(t.Context(), tenant, u.host+"/other/app@"+digest(t, img), nil)
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest "+u.host+"/other/app")
-	// A tag that still resolves to the same image costs no blob.
+	// A tag that still resolves to the same image transfers no blob.
 	blobs := u.blobs.Load()
 	pull(t, s, ref)
 	if u.blobs.Load() != blobs {

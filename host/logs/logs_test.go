@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// The test binary plays the other processes, too: see the functions of these names.
+// The test binary also runs as the other processes: see the functions of these names.
 const (
 	roleEnv    = "HANGAR_LOGS_TEST_ROLE"
 	roleWriter = "writer"
@@ -188,7 +188,7 @@ func TestOutputBecomesLines(t *testing.T) {
 	}
 }
 
-// However output is cut into chunks, restarts and rotation, the lines are the same.
+// Lines are the same however output is divided into chunks and by restarts and rotation.
 func TestOutputIsIndependentOfChunks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "") //nolint:usetesting // one for each round of rapid
@@ -249,7 +249,7 @@ func TestPlatformLines(t *testing.T) {
 	}
 }
 
-// Lines of the platform between two pieces of a line must not tear it.
+// The platform's lines between two pieces of a line must not divide it.
 func TestPlatformLineBetweenPieces(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	s := open(t, Options{Dir: dir})
@@ -406,8 +406,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A page in the middle of a large file must not need to read all of it; here it must
-// at least be the right one.
+// A page from the middle of a large file should not need all of the file. This test only checks
+// that it is the right page.
 func TestSeekInLargeFile(t *testing.T) {
 	s := open(t, Options{MaxBytes: 100 << 20})
 	s.mu.Lock()
