@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // How other names are looked up.
@@ -25,7 +28,7 @@ const (
 	stalePatience = 500 * time.Millisecond
 	// failureTime is for how long a question without an answer is not sent to resolvers again.
 	failureTime = time.Second
-	// maxLookups bounds the lookups in flight.
+	// maxLookups bounds the lookups in flight. All Machines of one network together have at most half.
 	maxLookups = 1024
 )
 
@@ -37,6 +40,7 @@ type resolver struct {
 	preferred atomic.Int64 // which of upstreams answered last
 
 	lookups sync.WaitGroup
+	open    *connlimit.Count[hangar.NetworkID] // lookups in flight, by the network that began them
 
 	mu      sync.Mutex // guards what follows
 	flights map[string]*flight
@@ -100,16 +104,16 @@ func (r *resolver) failedLately(key string, now time.Time) bool {
 	return ok && now.Sub(at) < failureTime
 }
 
-// resolve returns the reply to a question, or an old one if no resolver answers in
+// resolve returns the reply to a question from a network, or an old one if no resolver answers in
 // time. ctx is the server's: a lookup outlives its first caller.
-func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
+func (r *resolver) resolve(ctx context.Context, from hangar.NetworkID, q *query) (servedReply, error) {
 	key := string(appendKey(nil, q))
 	now := r.now()
 	kept := r.cache.get([]byte(key), now)
 	if kept != nil && kept.fresh(now) {
 		return servedReply{kept, kept.left(now)}, nil
 	}
-	f, err := r.join(ctx, key, q, now)
+	f, err := r.join(ctx, from, key, q, now)
 	if err == nil {
 		var patience <-chan time.Time
 		if kept != nil {
@@ -135,7 +139,7 @@ func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
 }
 
 // join returns the lookup of a key, which another question may have started.
-func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
+func (r *resolver) join(ctx context.Context, from hangar.NetworkID, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -144,13 +148,16 @@ func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time
 	if r.failedLately(key, now) {
 		return nil, errRefused
 	}
-	if len(r.flights) >= maxLookups {
+	if !r.open.Take(from) {
 		return nil, errBusy
 	}
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	m := question(q)
-	r.lookups.Go(func() { r.lookUp(ctx, key, f, m) })
+	r.lookups.Go(func() {
+		defer r.open.Leave(from)
+		r.lookUp(ctx, key, f, m)
+	})
 	return f, nil
 }
 
