@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -226,5 +227,37 @@ func TestStrangersAreOneClient(t *testing.T) {
 	}
 	if answered != MaxRate || len(s.clients.all) != 1 {
 		t.Errorf("%d questions were let through, for %d clients", answered, len(s.clients.all))
+	}
+}
+
+// TestLookupsOfOneNetwork: the Machines of one network, however many ask, leave lookups for those of others.
+func TestLookupsOfOneNetwork(t *testing.T) {
+	s := serverOf(t, nil)
+	hanging := make(chan struct{})
+	s.resolver.upstreams = func() []netip.AddrPort {
+		<-hanging
+		return nil
+	}
+	defer s.resolver.lookups.Wait()
+	defer close(hanging)
+	var q query
+	if rcode, ok := q.parse(packed(t, "www.example.com", dns.TypeAAAA, nil)); !ok || rcode != dns.RcodeSuccess {
+		t.Fatal(rcode, ok)
+	}
+	lookUp := func(from hangar.NetworkID, n int) error {
+		_, err := s.resolver.join(t.Context(), from, fmt.Sprint(from, n), &q, time.Now())
+		return err
+	}
+	begun := 0
+	for begun < 2*maxLookups && lookUp(1, begun) == nil {
+		begun++
+	}
+	if begun != maxLookups/2 {
+		t.Errorf("one network has %d lookups in flight", begun)
+	}
+	for n := range 10 {
+		if err := lookUp(2, n); err != nil {
+			t.Fatalf("lookup %d of another network: %v", n, err)
+		}
 	}
 }

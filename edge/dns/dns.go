@@ -10,7 +10,7 @@
 // Answers of resolvers are cached for their time to live, within bounds of memory, and a day longer
 // for when no resolver answers. Identical questions in flight share one lookup. A client that exceeds
 // its rate loses its own questions: over UDP they are dropped before any work, over TCP its
-// connection is closed.
+// connection is closed. The clients of one network share at most half of the lookups in flight.
 //
 // Each socket has readers of its own, which answer from memory. A question for a resolver waits in a
 // goroutine of its own; their number is bounded. Run returns when all have ended.
@@ -32,6 +32,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // Bounds of the memory for answers of resolvers.
@@ -98,6 +99,7 @@ func New(c Config) *Server {
 			cache:     newCache(cacheEntries, cacheBytes),
 			flights:   make(map[string]*flight),
 			failed:    make(map[string]time.Time),
+			open:      connlimit.NewCount[hangar.NetworkID](maxLookups, maxLookups),
 		},
 	}
 }
@@ -274,8 +276,8 @@ func servedType(t uint16) bool {
 }
 
 // resolve appends the answer of a resolver.
-func (s *Server) resolve(ctx context.Context, out []byte, q *query, stream bool) []byte {
-	got, err := s.resolver.resolve(ctx, q)
+func (s *Server) resolve(ctx context.Context, out []byte, from hangar.NetworkID, q *query, stream bool) []byte {
+	got, err := s.resolver.resolve(ctx, from, q)
 	if err != nil {
 		s.count(resultFailed)
 		return q.write(out, &answer{rcode: dns.RcodeServerFailure, foreign: true}, q.limit(stream))

@@ -186,7 +186,7 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 		q := r.query.clone()
 		r.waiting.Go(func() {
 			defer func() { s.clients.asked(client, time.Now()) }()
-			answer := s.resolve(ctx, nil, q, false)
+			answer := s.resolve(ctx, nil, who.network, q, false)
 			if ctx.Err() == nil {
 				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // a client without an answer asks again
 			}

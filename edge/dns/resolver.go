@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // The limits of lookups at resolvers.
@@ -25,7 +28,7 @@ const (
 	stalePatience = 500 * time.Millisecond
 	// failureTime is how long a failed question is not sent to resolvers again.
 	failureTime = time.Second
-	// maxLookups bounds the lookups in flight.
+	// maxLookups bounds the lookups in flight. All Machines of one network together have at most half.
 	maxLookups = 1024
 )
 
@@ -37,6 +40,7 @@ type resolver struct {
 	preferred atomic.Int64 // the one of upstreams that answered last
 
 	lookups sync.WaitGroup
+	open    *connlimit.Count[hangar.NetworkID] // lookups in flight, by the network that began them
 
 	mu      sync.Mutex // guards what follows
 	flights map[string]*flight
@@ -99,16 +103,16 @@ func (r *resolver) failedLately(key string, now time.Time) bool {
 	return ok && now.Sub(at) < failureTime
 }
 
-// resolve returns the reply to a question, or a stale one if no resolver answers in time. ctx is the
-// server's: a lookup outlives its first caller.
-func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
+// resolve returns the reply to a question from a network, or a stale one if no resolver answers in
+// time. ctx is the server's: a lookup outlives its first caller.
+func (r *resolver) resolve(ctx context.Context, from hangar.NetworkID, q *query) (servedReply, error) {
 	key := string(appendKey(nil, q))
 	now := r.now()
 	kept := r.cache.get([]byte(key), now)
 	if kept != nil && kept.fresh(now) {
 		return servedReply{kept, kept.left(now)}, nil
 	}
-	f, err := r.join(ctx, key, q, now)
+	f, err := r.join(ctx, from, key, q, now)
 	if err == nil {
 		var patience <-chan time.Time
 		if kept != nil {
@@ -134,7 +138,7 @@ func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
 }
 
 // join returns the lookup of a key, which it starts if none is in progress.
-func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
+func (r *resolver) join(ctx context.Context, from hangar.NetworkID, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -143,13 +147,16 @@ func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time
 	if r.failedLately(key, now) {
 		return nil, errRefused
 	}
-	if len(r.flights) >= maxLookups {
+	if !r.open.Take(from) {
 		return nil, errBusy
 	}
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	m := question(q)
-	r.lookups.Go(func() { r.lookUp(ctx, key, f, m) })
+	r.lookups.Go(func() {
+		defer r.open.Leave(from)
+		r.lookUp(ctx, key, f, m)
+	})
 	return f, nil
 }
 

@@ -104,7 +104,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr
 				s.count(resultLimited)
 				return
 			}
-			out = s.resolve(ctx, out, &q, true)
+			out = s.resolve(ctx, out, who.network, &q, true)
 			s.clients.asked(who.client(), time.Now())
 		case done:
 		}

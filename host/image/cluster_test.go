@@ -457,6 +457,26 @@ func TestDeletedWithinAPull(t *testing.T) {
 	}
 }
 
+// TestFirstPushWithinACollection: a repository that is new since a collection began keeps what was pushed.
+func TestFirstPushWithinACollection(t *testing.T) {
+	all, hosts := cluster(t, aa)
+	a := hosts[aa]
+	push(t, a.clients+"/personal/app:v1", imageOf(t, noise(t, 64<<10)), token)
+	img := imageOf(t, noise(t, 64<<10))
+	var begun atomic.Bool
+	all.listed = func() {
+		if begun.CompareAndSwap(false, true) {
+			push(t, a.clients+"/personal/new:v1", img, token)
+		}
+	}
+	if _, err := a.GC(t.Context(), image.Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := pull(t, a.Store, builtIn+"/personal/new:v1"); got.Ref.Digest != digest(t, img) {
+		t.Errorf("pulled %v", got.Ref)
+	}
+}
+
 // TestPublish: a host publishes its content from before the catalog once, and does not publish
 // deleted images again.
 func TestPublish(t *testing.T) {

@@ -32,6 +32,7 @@ type shared struct {
 	repositories map[string]hangar.PushedRepository
 	hosts        map[string]map[hangar.HostID]bool // that hold something of a repository
 	away         bool
+	listed       func() // called after each Repository, if set
 }
 
 func newShared() *shared {
@@ -77,6 +78,9 @@ func (c catalog) Manifest(_ context.Context, repository, reference string) (hang
 func (c catalog) Repository(_ context.Context, repository string) (hangar.PushedRepository, error) {
 	if err := c.lock(); err != nil {
 		return hangar.PushedRepository{}, err
+	}
+	if c.listed != nil {
+		defer c.listed()
 	}
 	defer c.mu.Unlock()
 	all := c.repositories[repository]

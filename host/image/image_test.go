@@ -379,6 +379,42 @@ func TestLayersAreSharedAndSurviveARestart(t *testing.T) {
 	}
 }
 
+// TestLayerOfALargerImage: an image is not refused because another one with the same layer is too large.
+func TestLayerOfALargerImage(t *testing.T) {
+	u := serve(t)
+	shared := files(t, map[string]string{"a": strings.Repeat("x", 700<<10)})
+	large := u.push(t, "app:large", imageOf(t, files(t, map[string]string{"b": strings.Repeat("x", 700<<10)}), shared))
+	small := u.push(t, "app:small", imageOf(t, files(t, map[string]string{"c": "1"}), shared))
+	dir := t.TempDir()
+	s := open(t, image.Options{Dir: dir, Limits: image.Limits{UnpackedBytes: 1 << 20}})
+	gate := make(chan struct{})
+	u.on(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, digest(t, shared)) {
+			<-gate
+		}
+		return false
+	})
+	var group sync.WaitGroup
+	begin := func(ref string, done func(error)) {
+		before, _ := left(t, dir)
+		group.Go(func() {
+			_, err := s.Pull(t.Context(), tenant, ref, nil)
+			done(err)
+		})
+		for layers := before; layers == before && t.Context().Err() == nil; layers, _ = left(t, dir) { // its other layer is there
+			runtime.Gosched()
+		}
+	}
+	begin(large, func(err error) { wantError(t, err, hangar.CodeInvalid, hangar.ReasonBadImage, "larger") })
+	begin(small, func(err error) {
+		if err != nil {
+			t.Errorf("the small image: %v", err)
+		}
+	})
+	close(gate)
+	group.Wait()
+}
+
 func TestConcurrentPullsShareTheWork(t *testing.T) {
 	u := serve(t)
 	img := imageOf(t, files(t, map[string]string{"a": strings.Repeat("a", 50000)}), files(t, map[string]string{"b": "1"}))

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -250,21 +251,34 @@ func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
 }
 
 // ensureLayer makes sure that the host holds a layer and that the plan's source has shown it. The
-// caller must have pinned the layer.
+// caller must have pinned the layer. Pulls share the work, but not a refusal: another image may be too
+// large, for example, and this one is not.
 func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
-	return s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
-		for attempt := 1; ; attempt++ {
-			r, err := s.showLayer(ctx, p, l, budget, report)
-			err = diskspace.Explain(err)
-			if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
-				return r, err
-			}
-			s.log.WarnContext(ctx, "transferring a layer again", slog.String("layer", l.digest), slog.Any("error", err))
-			if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
-				return r, err
-			}
+	for {
+		var own atomic.Bool
+		r, err := s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
+			own.Store(true)
+			return s.tryLayer(ctx, p, l, budget, report)
+		})
+		if own.Load() || ctx.Err() != nil || hangar.ReasonOf(err) != hangar.ReasonBadImage {
+			return r, err
 		}
-	})
+	}
+}
+
+// tryLayer is showLayer with retries after temporary errors.
+func (s *Store) tryLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+	for attempt := 1; ; attempt++ {
+		r, err := s.showLayer(ctx, p, l, budget, report)
+		err = diskspace.Explain(err)
+		if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
+			return r, err
+		}
+		s.log.WarnContext(ctx, "transferring a layer again", slog.String("layer", l.digest), slog.Any("error", err))
+		if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
+			return r, err
+		}
+	}
 }
 
 // showLayer returns a held layer whose blob the source has shown before. Otherwise it transfers the

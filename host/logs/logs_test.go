@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -365,6 +366,43 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("lines are %q, want %q", got, want)
+	}
+}
+
+// TestPageOfManyMachines: a page takes memory for its own lines, not for those that each Machine could have on it.
+func TestPageOfManyMachines(t *testing.T) {
+	s := open(t, Options{MaxBytes: 100 << 20})
+	const machines = 16
+	line := strings.Repeat("x", MaxLine)
+	for i := range machines {
+		m := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
+		for range maxPageBytes/MaxLine + 1 {
+			s.Append(m, hangar.LogRunner, "info", line)
+		}
+	}
+	for token, first := range map[string]string{"": "the newest", "1": "the oldest"} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		page := read(t, s, hangar.LogQuery{Limit: 1000, Token: token})
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > machines/2*maxPageBytes {
+			t.Errorf("%s %d lines took %d MB", first, len(page.Entries), made>>20)
+		}
+	}
+}
+
+// TestPagesOfManyMachines: pages have the lines of all Machines in their order, however those are mixed.
+func TestPagesOfManyMachines(t *testing.T) {
+	s := open(t, Options{})
+	var want []string
+	for i := range 300 {
+		m := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i*i%23))}
+		want = append(want, strconv.Itoa(i))
+		s.Append(m, hangar.LogRunner, "info", want[i])
+	}
+	for _, limit := range []int{1, 2, 7, 100} {
+		wantMessages(t, readAll(t, s, limit), want...)
+		wantMessages(t, read(t, s, hangar.LogQuery{Limit: limit}).Entries, want[len(want)-limit:]...)
 	}
 }
 

@@ -157,6 +157,14 @@ type machineView struct {
 	last        int64
 }
 
+// first returns a time that is not after that of the first record.
+func (m *machineView) first() int64 {
+	if len(m.files) == 0 {
+		return 0
+	}
+	return m.files[0]
+}
+
 // view returns the logs of the Machines that may have lines of a page. It reads the destroyed
 // Machines last, so that a Machine that is destroyed meanwhile is in at least one of the two lists.
 // If it is in both, the first entry is marked as moved.
@@ -176,21 +184,29 @@ func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*vie
 
 // after returns the oldest lines after a time.
 func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
-	var all []hangar.LogEntry
-	end := v.horizon // all may lack later lines
+	page := gathered{limit: limit}
+	end := v.horizon // later lines may be missing on the page
+	shorten := func() {
+		page.drop(func(e hangar.LogEntry) bool { return e.Time.UnixNano() > end })
+		if last, cut := page.cut(byTime); cut {
+			end = last.Time.UnixNano()
+		}
+	}
+	// In the order of their beginnings: those that begin after the page is full are not read.
+	slices.SortFunc(v.machines, func(a, b machineView) int { return cmp.Compare(a.first(), b.first()) })
 	for _, m := range v.machines {
-		if m.last <= t {
+		if m.last <= t || m.first() > end {
 			continue
 		}
 		size, count := 0, 0
 		err := m.forward(m.files, t, func(r record) bool {
-			if r.time > v.horizon {
+			if r.time > end {
 				return false
 			}
 			if r.provider == partial {
 				return true
 			}
-			all = append(all, r.entry(m.id, m.store.region))
+			page.add(r.entry(m.id, m.store.region))
 			count++
 			size += len(r.message)
 			if count < limit && size < maxPageBytes {
@@ -202,9 +218,12 @@ func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
+		if page.long() {
+			shorten()
+		}
 	}
-	sortByTime(all)
-	return fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() <= end }), nil
+	shorten()
+	return page.entries, nil
 }
 
 // unlessMoved records that a log has moved, which is not an error of the page.
@@ -218,15 +237,28 @@ func (v *view) unlessMoved(err error) error {
 
 // newest returns the newest lines.
 func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
-	var all []hangar.LogEntry
-	start := int64(0) // all may lack earlier lines
+	page := gathered{limit: limit}
+	start := int64(0) // earlier lines may be missing on the page
+	shorten := func() {
+		page.drop(func(e hangar.LogEntry) bool { return e.Time.UnixNano() < start })
+		if first, cut := page.cut(func(a, b hangar.LogEntry) int { return byTime(b, a) }); cut {
+			start = first.Time.UnixNano()
+		}
+	}
+	slices.SortFunc(v.machines, func(a, b machineView) int { return cmp.Compare(b.last, a.last) })
 	for _, m := range v.machines {
+		if m.last < start {
+			continue
+		}
 		size, count := 0, 0
 		err := m.reverse(m.files, func(r record) bool {
+			if r.time < start {
+				return false
+			}
 			if r.time > v.horizon || r.provider == partial {
 				return true
 			}
-			all = append(all, r.entry(m.id, m.store.region))
+			page.add(r.entry(m.id, m.store.region))
 			count++
 			size += len(r.message)
 			if count < limit && size < maxPageBytes {
@@ -238,28 +270,52 @@ func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
 		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
-	}
-	sortByTime(all)
-	slices.Reverse(all)
-	all = fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() >= start })
-	slices.Reverse(all)
-	return all, nil
-}
-
-func sortByTime(all []hangar.LogEntry) {
-	slices.SortFunc(all, func(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
-}
-
-// fit returns as many of all entries as fit on the page.
-func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []hangar.LogEntry {
-	size := 0
-	for i, e := range all {
-		size += len(e.Message)
-		if i == limit || !sure(e) || i > 0 && size > maxPageBytes {
-			return all[:i]
+		if page.long() {
+			shorten()
 		}
 	}
-	return all
+	shorten()
+	slices.Reverse(page.entries)
+	return page.entries, nil
+}
+
+func byTime(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) }
+
+// gathered are lines of several Machines for one page. An App may have so many Machines, destroyed ones included,
+// that the lines which each could have on the page do not fit into memory together.
+type gathered struct {
+	limit   int
+	entries []hangar.LogEntry
+	size    int // bytes of the messages
+}
+
+func (g *gathered) add(e hangar.LogEntry) {
+	g.entries = append(g.entries, e)
+	g.size += len(e.Message)
+}
+
+// long reports whether there are more lines than a page has.
+func (g *gathered) long() bool { return len(g.entries) > 2*g.limit || g.size > maxPageBytes }
+
+// drop removes lines.
+func (g *gathered) drop(which func(hangar.LogEntry) bool) {
+	g.entries = slices.DeleteFunc(g.entries, which)
+}
+
+// cut sorts the lines and keeps the first that fit on the page. It reports whether it has removed others, and
+// returns the last line that it has kept.
+func (g *gathered) cut(order func(a, b hangar.LogEntry) int) (last hangar.LogEntry, cut bool) {
+	slices.SortFunc(g.entries, order)
+	g.size = 0
+	for i, e := range g.entries {
+		if i == g.limit || i > 0 && g.size+len(e.Message) > maxPageBytes {
+			clear(g.entries[i:])
+			g.entries = g.entries[:i]
+			return g.entries[i-1], true
+		}
+		g.size += len(e.Message)
+	}
+	return last, false
 }
 
 //nolint:gochecknoglobals // followers read often and little

@@ -40,7 +40,7 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 			return 0, err
 		}
 	}
-	return r.sweep(ctx, repositories, dead, p)
+	return r.sweep(ctx, dead, p)
 }
 
 // release decides, with the catalog's consent, which manifests of a repository are removed. It
@@ -83,9 +83,13 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 }
 
 // sweep removes the dead manifests, and blobs that no manifest needs.
-func (r *Registry) sweep(ctx context.Context, repositories []string, dead map[string]map[string]bool, p Policy) (int64, error) {
+func (r *Registry) sweep(ctx context.Context, dead map[string]map[string]bool, p Policy) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	repositories, err := r.allRepositories() // under mu: the blobs of one that is missing here are removed
+	if err != nil {
+		return 0, err
+	}
 	linked := map[string]bool{} // blobs that a repository has
 	freed := r.collectUploads(ctx, p.UploadAge)
 	for _, repository := range repositories {
