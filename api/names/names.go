@@ -95,7 +95,8 @@ func seriesOnly(api http.Handler) http.Handler {
 func signOnOnly(api http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case strings.HasPrefix(path, "/oauth/"), path == "/sign-in", path == "/sign-out", path == "/.well-known/oauth-authorization-server":
+		case strings.HasPrefix(path, "/oauth/"), path == "/.well-known/oauth-authorization-server",
+			path == "/sign-in", path == "/sign-in/openid", path == "/sign-in/openid/callback", path == "/sign-out":
 			api.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
