@@ -6,13 +6,11 @@ import (
 	"reflect"
 )
 
-// Seal promises that what the config refers to is never changed in place any more,
-// only replaced, as in a record that others read. MarshalJSON then need not look
-// for changes inside. It may be repeated.
+// Seal promises that the values to which the config refers are never again changed in place, only
+// replaced. MarshalJSON then need not look for changes inside them. It may be repeated.
 func (c *MachineConfig) Seal() error { return (*MachinePool)(nil).Seal(c) }
 
-// Document returns what MarshalJSON writes of the config when it is normalised; see
-// Normalize. It must not be changed.
+// Document returns the JSON of the normalised config; see Normalize. The caller must not change it.
 func (c *MachineConfig) Document() (json.RawMessage, error) {
 	if c.normal() && c.intact() {
 		return c.sent.doc, nil
@@ -24,13 +22,12 @@ func (c *MachineConfig) Document() (json.RawMessage, error) {
 	return normal.MarshalJSON()
 }
 
-// seal makes doc what is written of the config. Its fields but for the metadata are
-// those of typed.
+// seal makes doc the JSON of the config. typed has the fields of the config without the metadata.
 func (c *MachineConfig) seal(doc json.RawMessage, typed *plainConfig) {
 	c.sent = &sentConfig{doc: doc, sealed: typed, metadata: c.Metadata}
 }
 
-// withoutMetadata returns the typed fields but for the metadata.
+// withoutMetadata returns the typed fields except for the metadata.
 func (c *MachineConfig) withoutMetadata() *plainConfig {
 	typed := plainConfig(*c)
 	typed.sent, typed.Metadata = nil, nil
@@ -79,18 +76,17 @@ func identical(a, b reflect.Value) bool {
 	}
 }
 
-// EncodeStored writes a value with Machines or configs in it as JSON, to be kept. Unlike
-// json.Marshal it leaves a config as MachineConfig.MarshalJSON writes it: with & < and >
-// as they are, MachinePool.Stored reads it in place.
+// EncodeStored encodes a value that contains Machines or configs, to be stored. Unlike json.Marshal it
+// does not escape &, < and >, so that MachinePool.Stored can use the JSON of a config in place.
 func EncodeStored(v any) ([]byte, error) { return encode(v) }
 
-// StoredMachine reads a Machine from where it was kept; see MachinePool.Stored.
+// StoredMachine decodes a stored Machine; see MachinePool.Stored.
 type StoredMachine struct {
 	*Machine
 	Config StoredConfig `json:"config"`
 }
 
-// Restore completes the Machine once all was read.
+// Restore completes the Machine after it was decoded.
 func (m *StoredMachine) Restore() {
 	m.Machine.Config = m.Config.config
 	m.Config.pool.share(m.Machine)
@@ -102,9 +98,9 @@ type StoredConfig struct {
 	config MachineConfig
 }
 
-// UnmarshalJSON reads what MachineConfig.MarshalJSON wrote, also in another version.
+// UnmarshalJSON reads what MachineConfig.MarshalJSON wrote, in this or another version of the program.
 func (c *StoredConfig) UnmarshalJSON(raw []byte) error {
-	// What json.Marshal wrote has & < and > escaped, which MarshalJSON had not.
+	// json.Marshal has escaped &, < and >, which MarshalJSON leaves as they are.
 	if !bytes.Contains(raw, []byte(`\u00`)) && c.pool.read(&c.config, bytes.Clone(raw)) == nil {
 		return nil
 	}

@@ -73,8 +73,8 @@ var (
 type seriesAnswer struct {
 	Status    string         `json:"status"`
 	Data      any            `json:"data"`
-	Stats     map[string]any `json:"stats,omitempty"`     // what the query took
-	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
+	Stats     map[string]any `json:"stats,omitempty"`     // the cost of the query
+	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were unreachable
 }
 
 // seriesError is an error in the form of Prometheus's HTTP API. Errors of authorization have the
@@ -106,8 +106,8 @@ func (s *server) seriesRoutes() {
 	}
 }
 
-// querySeries has the series of an organization queried, or those of the Apps of it that the
-// caller may query.
+// querySeries queries the series of an organization, or only those of its Apps that the caller may
+// query.
 func (s *server) querySeries(w http.ResponseWriter, r *http.Request) error {
 	scope, err := s.MetricsScopes.MetricsScope(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {

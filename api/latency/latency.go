@@ -29,7 +29,7 @@ const (
 type Route struct {
 	Method string // empty: any
 	Path   string
-	// Lasting: the client, or what a Machine does, decides how long a request lasts.
+	// Lasting says that a client or a Machine decides how long a request lasts.
 	Lasting bool
 }
 
@@ -41,8 +41,8 @@ type Counts struct {
 	routes  map[string]Route // by pattern; never changed
 }
 
-// New returns the counts of an API with some routes. The series of each are there before its first
-// request, so that a rate can be taken.
+// New returns the counts of an API with some routes. All series exist before the first request, so that
+// a rate can be computed.
 func New(routes []Route) *Counts {
 	labels := []string{"route", "method", "status"}
 	c := &Counts{
@@ -75,7 +75,7 @@ func New(routes []Route) *Counts {
 	return c
 }
 
-// other is the route of what no pattern serves.
+// other is the route of requests that no pattern serves.
 func other() Route { return Route{Method: anyMethod, Path: otherPath} }
 
 func (c *Counts) begin(r Route, status int) {
@@ -86,11 +86,11 @@ func (c *Counts) begin(r Route, status int) {
 	c.latency.WithLabelValues(r.Path, r.Method, class(status))
 }
 
-// Begun counts a request that has come.
+// Begun counts a request that has begun.
 func (c *Counts) Begun() { c.open.Inc() }
 
-// Ended counts a request that has ended: the pattern that has served it, the status of the answer,
-// or 0 if there was none, and how long it took until that was known.
+// Ended counts a request that has ended: the pattern that served it, the status of the answer, or 0
+// without one, and the time until the answer began.
 func (c *Counts) Ended(pattern string, status int, took time.Duration) {
 	c.open.Dec()
 	r, ok := c.routes[pattern]
@@ -104,7 +104,7 @@ func (c *Counts) Ended(pattern string, status int, took time.Duration) {
 	c.latency.WithLabelValues(r.Path, r.Method, class(status)).Observe(took.Seconds())
 }
 
-// class is as in 2xx.
+// class returns the class of a status, such as 2xx.
 func class(status int) string {
 	if status < 100 || status > 599 {
 		return noStatus

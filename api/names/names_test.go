@@ -97,8 +97,7 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// TestPlatformRequestsEnd: what would never end by itself ends with the daemon, and what is
-// being answered gets its time.
+// TestPlatformRequestsEnd: endless requests end with the daemon, and other requests get time to finish.
 func TestPlatformRequestsEnd(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
