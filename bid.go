@@ -3,7 +3,7 @@ package hangar
 // MachineAsk is a Machine or a volume that needs a host.
 type MachineAsk struct {
 	App   AppID
-	Guest Guest  // of a volume: that of the Machine which is to use it; without CPUs: unknown
+	Guest Guest  // for a volume: the guest of the Machine that will use it, unknown if it has no CPUs
 	Image string // as MachineConfig.ImageName returns it; empty for a volume
 	// Volume is the size of the volume in bytes; 0 for a Machine.
 	Volume int64

@@ -102,7 +102,7 @@ func TestDialersAreKnown(t *testing.T) {
 	}
 	for name := range dialers {
 		if !found[name] {
-			t.Errorf("%s connects to nothing any more: take it off dialers", name)
+			t.Errorf("%s connects to nothing any more: remove it from dialers", name)
 		}
 	}
 }

@@ -205,7 +205,7 @@ func (c *MachineConfig) validateStatics() error {
 		}
 		prefix := strings.TrimSuffix(c.Statics[i].URLPrefix, "/")
 		if other, taken := prefixes[prefix]; taken {
-			return badConfig(at+".url_prefix", "%q is that of config.statics[%d], too", c.Statics[i].URLPrefix, other)
+			return badConfig(at+".url_prefix", "%q is also the prefix of config.statics[%d]", c.Statics[i].URLPrefix, other)
 		}
 		prefixes[prefix] = i
 	}
@@ -245,7 +245,7 @@ func cleanSteps(p string) bool {
 	return true
 }
 
-// ValidBucket reports whether a name can be that of a bucket: a host name of 3 to 63
+// ValidBucket reports whether a name can be the name of a bucket: a host name of 3 to 63
 // lower-case letters, digits, dots and dashes.
 func ValidBucket(name string) bool {
 	if len(name) < 3 || len(name) > 63 {

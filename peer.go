@@ -28,7 +28,7 @@ func (p *Peer) Prefix() netip.Prefix { return netip.PrefixFrom(p.Address, peerBi
 
 // PeerGateway is how a peer reaches its gateway, in the words of the public platform.
 type PeerGateway struct {
-	EndpointIP   string  `json:"endpointip"` // an address or a name; empty: that of the API
+	EndpointIP   string  `json:"endpointip"` // an address or a name; empty: the address of the API
 	EndpointPort uint16  `json:"endpoint_port"`
 	GatewayKey   PeerKey `json:"pubkey"` // its public key
 }

@@ -82,12 +82,12 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	_, written, _ := strings.Cut(string(b), packagesHeading)
 	for _, line := range list {
 		if !strings.Contains(written, line+"\n") {
-			t.Errorf("%s lacks, or has otherwise: %s", architecturePage, line)
+			t.Errorf("%s does not have the line: %s", architecturePage, line)
 		}
 	}
 	for line := range strings.Lines(written) {
 		if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, "- ") && !slices.Contains(list, line) {
-			t.Errorf("%s has what no package says: %s", architecturePage, line)
+			t.Errorf("%s has a line that is not the comment of a package: %s", architecturePage, line)
 		}
 	}
 }

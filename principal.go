@@ -50,7 +50,7 @@ func (p Principal) Covers(grant Grant) bool {
 	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.covers(grant) })
 }
 
-// Shorten returns the grant with an end no later than that of the principal's own grant which covers
+// Shorten returns the grant with an end no later than the principal's own grant that covers
 // it. It is for callers that did not say how long a grant lasts.
 func (p Principal) Shorten(grant Grant) Grant {
 	if p.Covers(grant) {

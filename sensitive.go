@@ -20,7 +20,7 @@ type Sensitive struct {
 // NewSensitive returns a Sensitive with a text.
 func NewSensitive(text string) Sensitive { return Sensitive{&text} }
 
-// Reveal returns the text; that of the zero value is empty.
+// Reveal returns the text. The zero value has an empty one.
 func (s Sensitive) Reveal() string {
 	if s.text == nil {
 		return ""

@@ -68,7 +68,7 @@ type TokenCreate struct {
 	Kind     TokenKind     `json:"kind" schema:"required"`
 	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: derived from the kind. Tokens may share one
 	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of the caller; naming others needs ActionWrite to the organization
-	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: that of the first App, or else the only one in which the caller has rights, or OrgPersonal
+	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: the first App's, or else the only one in which the caller has rights, or OrgPersonal
 	Apps     []AppName     `json:"apps,omitempty"`
 	Machines []MachineID   `json:"machines,omitempty"`
 	Actions  Action        `json:"actions,omitzero"` // of TokenCustom

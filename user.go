@@ -71,7 +71,7 @@ type Membership struct {
 type User struct {
 	ID    UserID `json:"id"`
 	Name  string `json:"name"`
-	Email string `json:"email,omitempty"` // that of UserAdmin is empty
+	Email string `json:"email,omitempty"` // UserAdmin has none
 	// Memberships are those in organizations whose members the caller may see, sorted by slug.
 	Memberships []Membership `json:"organizations"`
 	CreatedAt   time.Time    `json:"created_at"`

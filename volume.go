@@ -150,7 +150,7 @@ func (v *Volume) Ref() VolumeRef { return VolumeRef{App: v.App, AppID: v.AppID, 
 // Filling says from what a volume is filled, and the progress.
 type Filling struct {
 	Snapshot SnapshotID `json:"snapshot_id,omitempty"`
-	Source   VolumeID   `json:"source_volume_id,omitempty"` // the volume of which it is a fork
+	Source   VolumeID   `json:"source_volume_id,omitempty"` // the volume that it was forked from
 	Progress Progress   `json:"progress,omitzero"`
 }
 

@@ -68,7 +68,7 @@ type VolumePublisher interface {
 	// ReasonQuota for growth beyond a quota. The claim holds until a row with a higher Seq is
 	// published.
 	ClaimVolume(ctx context.Context, row VolumeRow) error
-	// RetractVolume removes the row of a volume of which its host keeps no record any more.
+	// RetractVolume removes the row of a volume that its host no longer has a record of.
 	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error
 	// PublishedVolumes returns the Seq of each row of a host.
 	PublishedVolumes(ctx context.Context, host HostID) (map[VolumeRef]uint64, error)

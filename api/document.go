@@ -18,7 +18,7 @@ An error is a JSON object; its ` + "`code`" + ` and its ` + "`status`" + ` are s
 Every answer has the id of its request in a header. The log of the server has more under this id.
 
 Properties are added over time: ignore unknown ones.
-The registry of images under ` + "`/v2/`" + ` is that of the OCI distribution specification and not described here.`
+The registry of images under ` + "`/v2/`" + ` is described by the OCI distribution specification and not here.`
 
 // describe writes the document of every route.
 func (s *server) describe() *openapi.Document {

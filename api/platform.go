@@ -24,9 +24,9 @@ func (s *server) platformRoutes() {
 			"so 0 does not mean that no Machine can be created.",
 		Query: []router.Param{
 			{Name: "size", Example: "shared-cpu-1x", Text: "The name of a size. The default is shared-cpu-1x."},
-			{Name: "cpu_kind", Example: "shared", Text: "Another kind of CPU than that of the size."},
-			{Name: "cpus", Example: 1, Text: "Another number of CPUs than that of the size."},
-			{Name: "memory_mb", Example: 256, Text: "Other memory than that of the size, in MiB."},
+			{Name: "cpu_kind", Example: "shared", Text: "Overrides the kind of CPU of the size."},
+			{Name: "cpus", Example: 1, Text: "Overrides the number of CPUs of the size."},
+			{Name: "memory_mb", Example: 256, Text: "Overrides the memory of the size, in MiB."},
 		},
 		Answer: regionList{[]regionView{{Code: "loc", Name: "loc", Capacity: 30}}, "loc"},
 	})

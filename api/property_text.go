@@ -58,16 +58,16 @@ func describeProperties(s *openapi.Schemas) {
 	openapi.Describe[hangar.Mount](s, texts{
 		"volume":                   "The id of a volume that no other Machine has.",
 		"path":                     "Where: an absolute path.",
-		"name":                     "In answers: that of the volume.",
+		"name":                     "In answers: the name of the volume.",
 		"encrypted":                "In answers: whether the volume is.",
-		"size_gb":                  "In answers: that of the volume.",
+		"size_gb":                  "In answers: the size of the volume.",
 		"extend_threshold_percent": "The volume grows by itself when more of it is used. 0: never.",
 		"add_size_gb":              "By how much. Required with `extend_threshold_percent`.",
 		"size_gb_limit":            "The size at which it stops growing. 0: the largest size of volumes.",
 	})
 	openapi.Describe[volumeRequest](s, texts{
 		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
-		"region":               "This server's when it is left out, or that of what the volume is made from. It may also be `any`, a word for several regions, or a list separated by commas.",
+		"region":               "When it is left out: the region of the source of the volume, or else of this server. It may also be `any`, a word for several regions, or a list separated by commas.",
 		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
 		"encrypted":            "The default is true.",
 		"fstype":               "`ext4`, or `raw` for none. The default is `ext4`.",

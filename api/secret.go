@@ -28,7 +28,7 @@ func (s *server) secretRoutes() {
 	s.Handle("POST "+all, s.setSecrets, router.Operation{
 		ID: "setSecrets", Tag: "Secrets", Summary: "Update secrets",
 		Text: "Sets all of them or none; null deletes a secret. A request that changes nothing keeps the version. " +
-			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
+			"A name must suit an environment variable. Names and values have at most 65536 bytes together.",
 		Body: secretsRequest{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
 		Errors: []int{http.StatusPreconditionFailed},
 	})

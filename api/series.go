@@ -39,17 +39,17 @@ var series = map[string]router.Operation{
 	},
 	"/api/v1/labels": {
 		ID: "listMetricsLabels", Summary: "List label names",
-		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "The selector of the series. It may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/label/{label}/values": {
 		ID: "listMetricsLabelValues", Summary: "List label values",
-		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "The selector of the series. It may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/status/tsdb": {
 		ID: "countMetricsSeries", Summary: "Count series by name, label and value",
 		Query: []router.Param{
 			{Name: "topN", Example: 10, Text: "How many of each list are shown."},
-			{Name: "date", Example: "2026-11-25", Text: "Of which day. Absent: today."},
+			{Name: "date", Example: "2026-11-25", Text: "The day. Absent: today."},
 			{Name: "focusLabel", Example: "instance", Text: "The label whose values are counted, too."},
 			{Name: "match[]", Example: `{app="web"}`, Text: "Which series; it may be repeated."},
 			seriesApp,

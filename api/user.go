@@ -69,7 +69,7 @@ func (s *server) userRoutes() {
 	})
 	s.Handle("PUT "+current+"/password", s.setPassword, router.Operation{
 		ID: "setPassword", Tag: "Users", Summary: "Change the current user's password",
-		Text:   "Ends all tokens of the user that come from signing in, including that of the request. Needs such a token.",
+		Text:   "Ends all tokens of the user that come from signing in, including the token of the request. Needs such a token.",
 		Body:   passwordRequest{Current: "correct horse battery staple", New: "a better password"},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
 	})

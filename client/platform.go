@@ -35,7 +35,7 @@ type Health struct {
 	Region  hangar.Region `json:"region"`
 	Version string        `json:"version"`
 	// Registry is the host that references to images of the server's own registry begin
-	// with; empty: that of the API.
+	// with; empty: the address of the API.
 	Registry string `json:"registry"`
 }
 

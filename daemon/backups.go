@@ -102,7 +102,7 @@ func (b *backups) run(ctx context.Context) error {
 		err = errors.Join(err, os.Remove(filepath.Join(b.dir, name)))
 	}
 	if err != nil {
-		b.log.Warn("unfinished copies of the cluster state are left", "error", err)
+		b.log.Warn("cannot remove unfinished copies of the cluster state", "error", err)
 	}
 	for pause.For(ctx, b.due()) == nil {
 		if _, _, err := b.make(ctx); err != nil && ctx.Err() == nil {

@@ -82,7 +82,7 @@ type Config struct {
 	// Join is the URL of a host whose cluster this server joins, with JoinToken, on its first start.
 	Join       string           `json:"-"`
 	JoinToken  hangar.Sensitive `json:"-"`
-	HostName   string           `json:"host_name,omitempty"` // empty: that of the server
+	HostName   string           `json:"host_name,omitempty"` // empty: the hostname of the server
 	Zone       string           `json:"zone,omitempty"`      // of the region
 	Engine     string           `json:"engine,omitempty"`    // sandbox binary; empty: the one in this binary
 	Limits     string           `json:"rate_limits"`         // see rateLimits

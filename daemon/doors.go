@@ -180,7 +180,7 @@ func (d *opening) listenInside(ctx context.Context, s *server) (net.Listener, er
 	addr := netip.AddrPortFrom(s.network.HostAddr6(), hangar.ServicesAPIPort)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp6", addr.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
-		d.log.Warn("another program listens on the port of the API inside private networks: Machines reach it over their local socket alone",
+		d.log.Warn("another program listens on the port of the API inside private networks: Machines reach it only over their local socket",
 			"address", addr)
 		return nil, nil //nolint:nilnil // as above
 	}

@@ -23,7 +23,7 @@ import (
 // is void once the server is removed.
 func (p *peers) adminName(id hangar.HostID) string {
 	if p == nil || !p.rec.Joined {
-		return "" // as that of a server that is alone
+		return "" // like a server that is alone
 	}
 	return adminTokenOf(id)
 }

@@ -151,7 +151,7 @@ func TestMountsBelow(t *testing.T) {
 		t.Errorf("below a new directory: %v, %v", none, err)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("without root nothing is mounted at a name that has to be escaped")
+		t.Skip("mounting at a name that has to be escaped needs root")
 	}
 	escaped := filepath.Join(parent, `a b\c`)
 	if err := errors.Join(os.Mkdir(escaped, 0o700), unix.Mount("tmpfs", escaped, "tmpfs", 0, "")); err != nil {

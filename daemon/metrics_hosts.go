@@ -65,7 +65,7 @@ func (d *opening) shareMetrics(ctx context.Context, s *server, c *cluster, f *se
 	return &sharing{duty: duty, client: client, door: c.peers.door, keeps: own == dutyMetrics, log: d.log}, nil
 }
 
-// store returns the store for samples: that of all servers, or this server's own.
+// store returns the store for samples: the store of all servers, or this server's own.
 func (s *sharing) store(own metrics.Store) metrics.Store {
 	if s == nil || !s.keeps {
 		return own

@@ -171,7 +171,7 @@ func (p *peers) settle(ctx context.Context) error {
 		return explainRemoved(err)
 	}
 	if err != nil {
-		p.log.Warn("this server takes its seat among the members of the cluster state later", "error", err)
+		p.log.Warn("this server is not a member of the cluster state yet, and retries later", "error", err)
 	}
 	return ctx.Err()
 }
@@ -257,14 +257,14 @@ func (d *opening) join(ctx context.Context, p *peers, self hangar.Host) error {
 	return request.Done()
 }
 
-// apply applies to join, and retries errors that may pass.
+// apply applies to join, and retries temporary errors.
 func (d *opening) apply(ctx context.Context, token authority.Token, in join.Application) (join.Grant, *authority.Authority, error) {
 	for attempt := 1; ; attempt++ {
 		grant, a, err := join.Apply(ctx, d.cfg.Join, token, in, time.Now)
 		if err == nil || errors.Is(err, join.ErrRefused) || attempt == joinAttempts {
 			return grant, a, err
 		}
-		d.log.Warn("joining is tried again", "error", err, "pause", joinPause)
+		d.log.Warn("retrying to join the cluster", "error", err, "pause", joinPause)
 		if err := pause.For(ctx, joinPause); err != nil {
 			return grant, a, err
 		}

@@ -103,7 +103,7 @@ func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 	id, err := recordedHost(cfg, log)
 	if err != nil {
 		// A journal that cannot be read must not keep the rest from being removed.
-		log.Warn("the address of this server may stay behind", "error", err)
+		log.Warn("the address of this server may be left", "error", err)
 	}
 	errs = append(errs, store.RemoveGroup(metricsGroup(cfg)), removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
@@ -168,7 +168,7 @@ func removeLayers(cfg Config, log *slog.Logger) error {
 func releaseDevices(ctx context.Context, cfg Config, log *slog.Logger) error {
 	devices := newDevices(cfg, nil, log)
 	if err := devices.Open(ctx); err != nil {
-		log.Warn("volumes that are open stay so", "error", err)
+		log.Warn("open volumes are not closed", "error", err)
 		return nil
 	}
 	ids, err := devices.List(ctx)

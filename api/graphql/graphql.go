@@ -13,7 +13,7 @@
 //
 // # Names
 //
-// The id of an App is its name. That of an organization is its OrgID; its slug is accepted, too. A
+// The id of an App is its name. The id of an organization is its OrgID, but its slug is accepted, too. A
 // cursor is an index into a list, which may change between pages, as on the public platform.
 //
 // It is not a place for rules: those are in the services.

@@ -1,11 +1,11 @@
 // Package latency measures how long the API takes to answer, for its operator.
 //
-// The latency of a request is the time from its header to that of the answer, so it does not
+// The latency of a request is the time from its header to the header of its answer, so it does not
 // include a slow reader. Operations that last as long as a client or a Machine wants, such as
 // waits, streams, commands and tunnels, are counted without a latency, because it would say
 // nothing about the platform.
 //
-// The number of series is that of operations and classes of status, independently of what clients
+// The number of series depends on operations and classes of status, not on what clients
 // send: a request is counted by the pattern that has served it.
 //
 // Counts is safe for concurrent use.
@@ -48,7 +48,7 @@ func New(routes []Route) *Counts {
 	c := &Counts{
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "hangar_api_request_duration_seconds",
-			Help:    "From the header of a request to that of its answer, by operation and class of the status. Operations that last as long as a client or a Machine wants are not among them",
+			Help:    "From the header of a request to the header of its answer, by operation and class of the status. Operations that last as long as a client or a Machine wants are not among them",
 			Buckets: []float64{.001, .005, .025, .1, .25, 1, 5, 30},
 		}, labels),
 		lasting: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,7 +56,7 @@ func New(routes []Route) *Counts {
 			Help: "Requests that have ended of operations that last as long as a client or a Machine wants: waits, streams, commands, tunnels, the registry. none: the connection was taken over",
 		}, labels),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "hangar_api_open_requests", Help: "Requests that are being answered, of both kinds, but for those whose connection was taken over",
+			Name: "hangar_api_open_requests", Help: "Requests that are being answered, of both kinds, except those whose connection was taken over",
 		}),
 		routes: make(map[string]Route, len(routes)),
 	}

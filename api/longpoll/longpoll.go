@@ -137,7 +137,7 @@ func (p *wait) end(reached hangar.MachineReached, err error) {
 	}
 }
 
-// enter records a wait that is to be parked, unless the waits are being drained.
+// enter records a wait that will be parked, unless the waits are being drained.
 func (w *Waits) enter(p *wait) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,7 @@ type Answer struct {
 	Status int    // 0: 200
 	Body   any    // nil: none
 	Page   []byte // HTML instead of a body
-	Policy string // Content-Security-Policy of Page; empty: that of a page without scripts
+	Policy string // Content-Security-Policy of Page; empty: the policy of a page without scripts
 	Raw    []byte // instead of a body: what is sent as Media
 	Media  string
 	Header http.Header

@@ -37,7 +37,7 @@ type codeReason struct {
 	reason string
 }
 
-// exceptions are the errors whose status is not that of their class.
+// exceptions are the errors whose status differs from their class.
 var exceptions = map[codeReason]int{
 	{hangar.CodeInvalid, hangar.ReasonNameTaken}:   http.StatusUnprocessableEntity,
 	{hangar.CodeInvalid, hangar.ReasonBadName}:     http.StatusUnprocessableEntity,
@@ -82,7 +82,7 @@ type Error struct {
 	Code   hangar.Code `json:"code"`
 }
 
-// Status is the status code that goes with the error.
+// Status is the HTTP status of the error.
 func (e Error) Status() int {
 	if s, ok := exceptions[codeReason{e.Code, e.Reason}]; ok {
 		return s

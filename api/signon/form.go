@@ -15,7 +15,7 @@ import (
 // maxQuery bounds the query of a request, in bytes, and so the request that pages carry.
 const maxQuery = 8 << 10
 
-// form is parameters, each of which occurs at most once (RFC 6749, section 3.1).
+// form has parameters that occur at most once each (RFC 6749, section 3.1).
 type form map[string]string
 
 // The errors of a form. They name no value.

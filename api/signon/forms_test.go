@@ -52,7 +52,7 @@ func TestForeignForms(t *testing.T) {
 	b, attacker := w.browser(t), w.browser(t)
 	foreign := attacker.get(t, "/sign-in").form().Get("token")
 	for name, test := range map[string]struct {
-		token   string // "": that of the page
+		token   string // "": the token of the page
 		headers []string
 	}{
 		"without a token":      {token: "x"},
