@@ -15,6 +15,6 @@
 // slices in it, which may be shared.
 package hangar
 
-// AddressFile is in the data directory of a server: host:port of the API of the daemon that runs,
-// or ran last, by which commands on the same computer find it.
+// AddressFile is a file in the data directory of a server. It holds host:port of the API of the daemon
+// that runs, or ran last, so that commands on the same computer find it.
 const AddressFile = "api.addr"

@@ -5,9 +5,8 @@ import (
 	"reflect"
 )
 
-// Seal promises that what the config refers to is never changed in place any more,
-// only replaced, as in a record that others read. MarshalJSON then need not look
-// for changes inside. It may be repeated.
+// Seal promises that the values to which the config refers are never again changed in place, only
+// replaced. MarshalJSON then need not look for changes inside them. It may be repeated.
 func (c *MachineConfig) Seal() error {
 	if c.Sealed() {
 		return nil
@@ -20,8 +19,8 @@ func (c *MachineConfig) Seal() error {
 	return nil
 }
 
-// ReadSealed reads a document that MarshalJSON wrote of a normalised config, and seals the config. It
-// keeps doc.
+// ReadSealed decodes the document of a normalised config, as MarshalJSON wrote it, and seals the config.
+// It keeps doc.
 func ReadSealed(doc json.RawMessage) (MachineConfig, error) {
 	var typed plainConfig
 	if err := json.Unmarshal(doc, &typed); err != nil {
@@ -32,7 +31,8 @@ func ReadSealed(doc json.RawMessage) (MachineConfig, error) {
 	return c, nil
 }
 
-// WithMetadata returns the sealed config with other metadata, whose document is doc. Both share the rest.
+// WithMetadata returns a copy of a sealed config with other metadata, and with doc as its document. Both
+// share all other values.
 func (c *MachineConfig) WithMetadata(doc json.RawMessage, metadata map[string]string) MachineConfig {
 	next := *c
 	next.Metadata = metadata
@@ -40,8 +40,7 @@ func (c *MachineConfig) WithMetadata(doc json.RawMessage, metadata map[string]st
 	return next
 }
 
-// Document returns what MarshalJSON writes of the config when it is normalised; see
-// Normalize. It must not be changed.
+// Document returns the JSON of the normalised config; see Normalize. The caller must not change it.
 func (c *MachineConfig) Document() (json.RawMessage, error) {
 	if c.normal() && c.Sealed() {
 		return c.sent.doc, nil
@@ -53,13 +52,12 @@ func (c *MachineConfig) Document() (json.RawMessage, error) {
 	return normal.MarshalJSON()
 }
 
-// seal makes doc what is written of the config. Its fields but for the metadata are
-// those of typed.
+// seal makes doc the JSON of the config. typed has the fields of the config without the metadata.
 func (c *MachineConfig) seal(doc json.RawMessage, typed *plainConfig) {
 	c.sent = &sentConfig{doc: doc, sealed: typed, metadata: c.Metadata}
 }
 
-// withoutMetadata returns the typed fields but for the metadata.
+// withoutMetadata returns the typed fields except for the metadata.
 func (c *MachineConfig) withoutMetadata() *plainConfig {
 	typed := plainConfig(*c)
 	typed.sent, typed.Metadata = nil, nil

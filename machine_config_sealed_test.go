@@ -6,7 +6,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// configText is what a config is written as.
+// configText is the JSON that a config is written as.
 func configText(t *testing.T, c hangar.MachineConfig) string {
 	t.Helper()
 	raw, err := c.MarshalJSON()

@@ -9,9 +9,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Marshal writes a value with Machines or configs in it. Unlike json.Marshal it leaves a config as
-// hangar.MachineConfig.MarshalJSON writes it: with & < and > as they are, so that Pool.Stored reads it
-// in place.
+// Marshal encodes a value that contains Machines or configs. Unlike json.Marshal it does not escape &, <
+// and >, so that Pool.Stored can use the JSON of a config in place.
 func Marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -22,13 +21,13 @@ func Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Machine reads a Machine from where it was kept; see Pool.Stored.
+// Machine decodes a stored Machine; see Pool.Stored.
 type Machine struct {
 	*hangar.Machine
 	Config Config `json:"config"`
 }
 
-// Restore completes the Machine once all was read.
+// Restore completes the Machine after it was decoded.
 func (m *Machine) Restore() {
 	m.Machine.Config = m.Config.config
 	m.Config.pool.share(m.Machine)
@@ -40,9 +39,9 @@ type Config struct {
 	config hangar.MachineConfig
 }
 
-// UnmarshalJSON reads what hangar.MachineConfig.MarshalJSON wrote, also in another version.
+// UnmarshalJSON reads what hangar.MachineConfig.MarshalJSON wrote, in this or another version of the program.
 func (c *Config) UnmarshalJSON(raw []byte) error {
-	// What json.Marshal wrote has & < and > escaped, which MarshalJSON had not.
+	// json.Marshal has escaped &, < and >, which MarshalJSON leaves as they are.
 	if !bytes.Contains(raw, []byte(`\u00`)) {
 		if config, err := c.pool.read(bytes.Clone(raw)); err == nil {
 			c.config = config

@@ -9,22 +9,21 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Pool lets Machines in memory share what they have in common. Those of an App often differ in
-// hardly more than their ids and metadata, so that a hundred thousand take a fraction of the memory,
-// and of most configs only the metadata need be read. What is shared is never changed in place; see
-// hangar.MachineConfig.Seal and ADR 18.
+// Pool lets Machines in memory share equal parts. Machines of an App often differ in little more than
+// their ids and metadata. Sharing then saves most of their memory, and only the metadata of most configs
+// is decoded. Shared values are never changed in place; see hangar.MachineConfig.Seal and ADR 18.
 //
-// A pool holds what it has seen lately, within bounds. The zero value is empty, and a nil pool
-// shares nothing; methods may be called from any goroutine.
+// A pool holds recent values, within bounds. The zero value is empty, and a nil pool shares nothing.
+// Methods may be called from any goroutine.
 type Pool struct {
 	mu      sync.Mutex
 	configs map[string]*hangar.MachineConfig // by document without metadata, sealed; guarded by mu
 	size    int                              // of the documents, in bytes; guarded by mu
-	texts   map[string]string                // each by itself; guarded by mu
+	texts   map[string]string                // by the text itself; guarded by mu
 }
 
-// maxPooled bounds the documents of a pool, in bytes. One that takes more than a part of that is not
-// worth it. maxTexts is how many texts it has, of at most maxText bytes.
+// maxPooled bounds the documents of a pool, in bytes; those above maxPooledDoc are not shared. maxTexts
+// bounds the number of its texts, which have at most maxText bytes.
 const (
 	maxPooled    = 8 << 20
 	maxPooledDoc = maxPooled / 64
@@ -32,14 +31,13 @@ const (
 	maxText      = 512
 )
 
-// Stored returns what reads a Machine into m from where it was kept. Its config was normalised before
-// it was written, so that need not be done again, and comes sealed. It is complete after
-// Machine.Restore.
+// Stored returns a value that decodes a stored Machine into m. The config was normalised before it was
+// stored, so it is not normalised again. It comes sealed. m is complete after Machine.Restore.
 func (p *Pool) Stored(m *hangar.Machine) Machine {
 	return Machine{Machine: m, Config: Config{pool: p}}
 }
 
-// share replaces texts of a Machine that others have, too.
+// share replaces texts of a Machine by equal ones of other Machines.
 func (p *Pool) share(m *hangar.Machine) {
 	if p == nil {
 		return
@@ -72,7 +70,7 @@ func shareText[T ~string](p *Pool, s *T) {
 	}
 }
 
-// Seal is hangar.MachineConfig.Seal, and shares the config.
+// Seal seals a config as hangar.MachineConfig.Seal does, and shares it.
 func (p *Pool) Seal(c *hangar.MachineConfig) error {
 	if p == nil || c.Sealed() {
 		return c.Seal()
@@ -108,10 +106,11 @@ func (p *Pool) read(doc []byte) (hangar.MachineConfig, error) {
 	return shared.WithMetadata(doc, metadata), nil
 }
 
-// without returns the config of a document whose metadata is cut out between head and tail.
+// without returns the config of a document without metadata, from its parts before and after the value
+// of the metadata.
 func (p *Pool) without(head, tail []byte) (*hangar.MachineConfig, error) {
-	// A document without the value differs from every other with it, so only documents
-	// that differ in nothing else have the same key.
+	// Without that value the key is no valid JSON, so it equals only keys of documents that differ in
+	// nothing else.
 	key := slices.Concat(head, tail)
 	if c := p.known(key); c != nil {
 		return c, nil
@@ -143,9 +142,9 @@ func (p *Pool) add(key []byte, c *hangar.MachineConfig) {
 	p.configs[string(key)] = c
 }
 
-// findMetadata returns where the value of the member "metadata" is in an object in
-// JSON; from and to are its end if there is none. It is not ok when there may be
-// several that encoding/json would read into the field.
+// findMetadata returns where the value of the member "metadata" is in a JSON object; from and to are
+// the end of doc if there is none. ok is false when encoding/json might read several members into the
+// field.
 func findMetadata(doc []byte) (from, to int, ok bool) {
 	const name = "metadata"
 	from, to = len(doc), len(doc)

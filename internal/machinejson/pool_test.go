@@ -55,8 +55,8 @@ func TestPoolSharesAllButMetadata(t *testing.T) {
 	}
 }
 
-// TestPoolReadsAsWithoutIt reads documents, also such as MarshalJSON never writes, one
-// after the other through one pool.
+// TestPoolReadsAsWithoutIt reads documents one after the other through one pool, including documents
+// that MarshalJSON never writes.
 func TestPoolReadsAsWithoutIt(t *testing.T) {
 	var pool machinejson.Pool
 	for range 2 {
