@@ -55,7 +55,7 @@ type Log struct {
 	mu       sync.Mutex
 	segments []*segment // never empty
 	pos      ltx.Pos    // after the last record
-	active   *os.File   // the file of the last segment
+	active   *os.File   // the file of the last segment; nil after a Reset that failed
 	dirty    bool       // records were appended since the last Sync
 	changed  chan struct{}
 	last     Meta // of the last record
@@ -274,11 +274,13 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time, synced 
 		return fmt.Errorf("record of %d bytes is too long", len(encoded))
 	}
 	s := l.segments[len(l.segments)-1]
-	if s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+	if l.active == nil || s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+		before := l.segments
 		if s.n == 0 {
 			l.segments = l.segments[:len(l.segments)-1] // the new one replaces its file
 		}
 		if err := l.begin(l.pos, epoch); err != nil {
+			l.segments = before
 			return err
 		}
 		s = l.segments[len(l.segments)-1]
@@ -325,6 +327,7 @@ func (l *Log) Sync() error {
 }
 
 // Reset forgets all records: the log continues after base, whose transaction was committed in an epoch.
+// After an error the log may be empty at its previous position.
 func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,14 +341,19 @@ func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 			return err
 		}
 	}
+	l.last, l.dirty = Meta{}, false
 	if err := l.begin(base, epoch); err != nil {
+		// The log is empty, and has no file until the next Append.
+		l.segments = []*segment{{path: old[len(old)-1].path, base: l.pos, epoch: epoch, size: segmentHeader}}
+		if l.active != nil {
+			err = errors.Join(err, l.active.Close())
+			l.active = nil
+		}
 		return err
 	}
 	if err := l.remember(epoch, base.TXID); err != nil {
 		return err
 	}
-	l.last = Meta{}
-	l.dirty = false
 	l.signal()
 	return nil
 }
@@ -417,6 +425,9 @@ func (l *Log) Size() int64 {
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.active == nil {
+		return nil
+	}
 	return errors.Join(l.active.Sync(), l.active.Close())
 }
 
