@@ -162,10 +162,11 @@ func (d *DB) NewSpool() (*Spool, error) {
 // Add adds a page, or replaces one. All pages have the same size, except for those that were
 // added before the size changed, which no longer count.
 func (s *Spool) Add(page uint32, data []byte) error {
-	if size := uint32(len(data)); size != s.pageSize {
-		if page == 0 || !ltx.IsValidPageSize(size) {
-			return fmt.Errorf("page %d of %d bytes: %w", page, size, sqlite.ErrNotDatabase)
-		}
+	size := uint32(len(data))
+	if page == 0 || !ltx.IsValidPageSize(size) {
+		return fmt.Errorf("page %d of %d bytes: %w", page, size, sqlite.ErrNotDatabase)
+	}
+	if size != s.pageSize {
 		s.pageSize = size
 		clear(s.at)
 		clear(s.sums)
