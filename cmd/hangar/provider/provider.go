@@ -121,7 +121,7 @@ func (c commands) readSecret(path string) (string, error) {
 	raw, err := c.ReadFile(path, maxSecret)
 	secret := strings.TrimRight(string(raw), "\r\n")
 	if err == nil && secret == "" {
-		err = cli.UsageErrorf("%s is empty", path)
+		err = cli.UsageErrorf("the secret in %s is empty", path)
 	}
 	return secret, err
 }

@@ -52,7 +52,7 @@ func TestCheckUsage(t *testing.T) {
 		want string
 	}{
 		"no secret":          {[]string{"check", "http://127.0.0.1:1"}, "secret-file"},
-		"an empty secret":    {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty}, "there is no secret"},
+		"an empty secret":    {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty}, "is empty"},
 		"no such file":       {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty + "x"}, "no such file"},
 		"no base URL":        {[]string{"check", "x", "--secret-file", "-"}, "base URL"},
 		"webhooks, unsigned": {[]string{"check", "http://127.0.0.1:1", "--secret-file", "-", "--webhook-url", "http://x/y"}, "webhook-secret-file"},
