@@ -24,9 +24,9 @@ STORE      := metrics/program/embedded/hangar-metrics.zst
 DBPROGRAM  := replica/program/embedded/hangar-db.zst
 GUEST      := host/guest/program/embedded/hangar-guest.zst
 
-# A developer's tree has no VCS stamp to rely on: version and commit are given.
+# The version and commit are passed with -ldflags instead.
 export GOFLAGS ?= -buildvcs=false
-# Programs with the race detector end at once, and not after a second: tests start hundreds.
+# By default a program with the race detector waits a second before it exits, and tests start hundreds.
 export GORACE ?= atexit_sleep_ms=0
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath
 
@@ -40,13 +40,13 @@ FUZZTIME ?= 20s
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-# Go sets the time of what it finds built; to tests, that would be another binary.
-build: deps engine store db guest ## build bin/hangar, with the sandbox engine, the metrics store, the database node and what serves SSH inside
+# go build updates the time of an unchanged binary, which would invalidate cached test results.
+build: deps engine store db guest ## build bin/hangar, with the embedded sandbox engine, metrics store, database node and SSH server
 	$(RELEASE) -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.engineVersion=$(ENGINE)' -o bin/.hangar ./cmd/hangar
 	@cmp -s bin/.hangar bin/hangar || cp --remove-destination bin/.hangar bin/hangar
 
-# Both are compressed again only when they have changed: that takes longer than building
-# them.
+# The embedded programs are compressed only when they have changed, because that takes longer than
+# building them.
 engine: deps
 	@GO='$(GO)' .ci/engine bin/hangar-sandbox $(TOOLS)
 	@.ci/pack bin/hangar-sandbox $(EMBEDDED)
@@ -66,25 +66,25 @@ guest: deps
 	@cmp -s bin/.hangar-guest bin/hangar-guest || cp --remove-destination bin/.hangar-guest bin/hangar-guest
 	@.ci/pack bin/hangar-guest $(GUEST)
 
-deps: ## install missing Debian packages (root, if any is missing)
+deps: ## install missing Debian packages (needs root if any is missing)
 	@.ci/deps
 
-s3-server: $(S3SERVER) ## build the S3 server that tests store snapshots in
+s3-server: $(S3SERVER) ## build the S3 server that tests use
 
-# A program of its own: linked into the tests, it would bring a hundred modules.
+# A separate program, because linking it into the tests would add a hundred modules.
 $(S3SERVER):
 	@mkdir -p $(TOOLS)
 	@echo 'building versitygw $(S3_VERSION)'
 	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/versity/versitygw/cmd/versitygw@$(S3_VERSION) && mv $(TOOLS)/versitygw $@
 
-acme-server: $(ACMESERVER) ## build the ACME server that tests have certificates issued by
+acme-server: $(ACMESERVER) ## build the ACME server that tests use
 
 $(ACMESERVER):
 	@mkdir -p $(TOOLS)
 	@echo 'building pebble $(ACME_VERSION)'
 	@GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/letsencrypt/pebble/v2/cmd/pebble@$(ACME_VERSION) && mv $(TOOLS)/pebble $@
 
-h2spec: $(H2SPEC) ## build the conformance suite of HTTP/2 that tests run
+h2spec: $(H2SPEC) ## build the HTTP/2 conformance suite that tests run
 
 $(H2SPEC):
 	@mkdir -p $(TOOLS)
@@ -105,50 +105,50 @@ $(SBOM):
 dist: build $(SBOM) ## make release archives and a Debian package, in build/dist
 	GO='$(GO)' VERSION='$(VERSION)' SBOM='$(SBOM)' .ci/dist build/dist
 
-demo: build ## show the platform on this server in a minute (root); KEEP=1 leaves it running
+demo: build ## demonstrate the platform on this server in a minute (root); KEEP=1 leaves it running
 	@examples/demo.sh
 
-up: build ## run the platform in the foreground (root); ARGS= gives it flags
+up: build ## run the platform in the foreground (root); ARGS= adds flags
 	bin/hangar up $(ARGS)
 
-# These have code, or tests, that are not there under the race detector.
+# These have code or tests that the race detector excludes.
 NORACE = ./host/archive ./edge/proxy ./edge/proxy/http1 ./host/journal
-# These kill processes of their own test program, which start slowly under the race detector.
+# These kill processes of their own test program, which starts slowly under the race detector.
 KILLED = ./control ./host/image ./host/logs ./host/rootfs
-# These run bin/hangar, or hundreds of commands of the CLI, without the race detector: it would see
-# nothing but the clients of the tests, and take most of the time to start them. test/wire starts forty
-# platforms in its process; test/contract and test/platform show those to the race detector. Each run of LONG
-# takes as long as its flags say.
+# These run bin/hangar or hundreds of CLI commands. The race detector would see
+# only the clients of the tests, and slow down every start. test/wire starts forty
+# platforms in its process; test/contract and test/platform run these with the race detector. Each run of LONG
+# takes as long as its flags set.
 BINARY = ./test/binary ./cmd/hangar ./test/spec ./test/attack ./test/wire ./test/full ./test/vm
 LONG = ./test/compat ./test/power ./test/sim
-# These take longest, and begin first, so that no processor waits for one of them at the end.
+# These take longest, and begin first so that no processor idles at the end.
 SLOW = ./replica ./test/contract ./test/platform ./host/volume ./control ./edge/proxy ./host/machines ./metrics/store
-# These link gVisor, whose 280 packages take minutes to compile with the race detector. Without it they are
-# those of which the engine was just built, with its patch. Of DRIVER that is TestWireTypes alone.
+# These link gVisor, whose 280 packages take minutes to compile with the race detector. Without it, the build cache
+# has them from building the patched engine. In DRIVER, only TestWireTypes needs it.
 SANDBOX = ./cmd/hangar-sandbox
 DRIVER = ./host/driver/gvisor
 
-# Lint vets, and no test needs the tables of debuggers. PLAIN builds as the releases are built, so that
-# nothing is compiled twice for tests. Tests wait for half of their time: two packages for each processor
-# run at once.
+# Lint vets, and tests need no debug information. PLAIN uses the flags of releases, so that
+# nothing is compiled twice. Tests spend half of their time waiting, so two packages per processor
+# run at a time.
 TEST  = $(GO) test -vet=off -ldflags=-w -p $(shell expr 2 '*' $$(nproc)) $(if $(SHUFFLE),-shuffle=$(SHUFFLE))
-# With the tag "testing", a key is derived from a password in a tenth of a millisecond instead of in two seconds:
+# With the tag "testing", deriving a key from a password takes a tenth of a millisecond instead of two seconds:
 # see host/archive.
 RACE  = CGO_ENABLED=1 $(TEST) -race -tags testing
 PLAIN = CGO_ENABLED=0 $(TEST) -trimpath
 
-# For go list: packages that have tests, and those that have none. go test compiles these, too, with all that
-# they import, which need no race detector.
+# For go list: packages with tests, and packages without. go test would compile the latter, too, with their
+# imports, which need no race detector.
 TESTED   = {{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 UNTESTED = {{if not (or .TestGoFiles .XTestGoFiles)}}{{.ImportPath}}{{end}}
 
-# With -short, tests that are random or kill something do so less often. Each night they do so in full.
+# With -short, random tests and tests that kill processes are shorter. They run in full each night.
 SHORT = $(if $(SHUFFLE),,-short)
 
-# Everything but the end-to-end tests and LONG, which take longer. Tests use bin/hangar. A result is
-# kept until the package, or a file that its tests read, changes; SHUFFLE=on and
-# ARGS=-count=1 run all of it again.
-test: build s3-server acme-server h2spec ## run every test of which the result is not known yet, with the race detector (root: real Machines)
+# Runs everything except the end-to-end tests and LONG, which take longer. Tests use bin/hangar. A result is
+# cached until the package or a file that its tests read changes; SHUFFLE=on and
+# ARGS=-count=1 run all tests again.
+test: build s3-server acme-server h2spec ## run every test without a cached result, with the race detector (root: real Machines)
 	$(RACE) -timeout 18m $(SHORT) $(ARGS) $$($(GO) list -f '$(TESTED)' $(SLOW) ./... | grep -v -x -F "$$($(GO) list $(BINARY) $(LONG) $(SANDBOX) ./test/cluster ./test/e2e)")
 	$(PLAIN) -tags testing -timeout 10m $(SHORT) $(ARGS) $(NORACE)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) $(BINARY) $$($(GO) list -f '$(UNTESTED)' ./...)
@@ -156,16 +156,16 @@ test: build s3-server acme-server h2spec ## run every test of which the result i
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -modfile=$(CURDIR)/bin/hangar-sandbox.mod -run TestWireTypes $(DRIVER)
 	$(PLAIN) -timeout 10m $(SHORT) $(ARGS) -run Kill $(KILLED)
 
-extended: build ## real clients, power cuts, random users and kill -9: a bounded share of each (root)
+extended: build ## run short tests with real clients, power cuts, random users and kill -9 (root)
 	$(PLAIN) -timeout 20m $(ARGS) $(LONG)
 
-shuffle: ## run every test again, in another order, as each night: SHUFFLE= repeats one (root)
+shuffle: ## run every test again in random order, as each night; SHUFFLE=SEED repeats an order (root)
 	$(MAKE) test extended SHUFFLE=$(or $(SHUFFLE),on)
 
 race: build ## run RUN of the tests in PKG three times with the race detector (root)
 	$(RACE) -shuffle=on -count=3 -timeout 30m -run '$(RUN)' $(PKG)
 
-stress: build ## run RUN of PKG, or each test that failed by chance once, N times beside a program that takes all processors (root)
+stress: build ## run RUN of PKG, or each test known to be sensitive, N times under load (root)
 	@GO='$(GO)' .ci/stress $(or $(N),200) $(if $(filter-out .,$(RUN)),$(PKG) '$(RUN)')
 
 lint: $(LINT) ## run the linters
@@ -183,26 +183,26 @@ $(LINT):
 		GOBIN=$(TOOLS) CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && mv $(TOOLS)/golangci-lint $@; \
 	fi
 
-e2e: build $(if $(E2E_SHORT),,buildkit $(SBOM)) ## real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 repeats its cycles so often
+e2e: build $(if $(E2E_SHORT),,buildkit $(SBOM)) ## test real programs in real Machines (root); E2E_SHORT=1 bounds a run, E2E_CYCLES=1000 sets the number of cycles
 	@.ci/deps e2e
 	E2E_SHORT=$(E2E_SHORT) E2E_CYCLES=$(E2E_CYCLES) $(PLAIN) -count=1 -timeout $(if $(E2E_SHORT),60m,6h) -v -run '$(RUN)' ./test/e2e/
 
-vm: ## volumes on a kernel with device mapper, in an emulated machine, in some minutes
+vm: ## test volumes on a kernel with device mapper in an emulated machine, in a few minutes
 	@.ci/deps vm
 	VM=1 VM_RUN='$(RUN)' $(PLAIN) -count=1 -timeout 130m -v ./test/vm/
 
-sim: build ## random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds that of volumes
+sim: build ## test random users and kill -9 on a real daemon (root); SIM_SEED= repeats a run, SIM_TIME= bounds the run with volumes
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),40) SIM_DRIVER=fake $(PLAIN) -count=1 -timeout 60m -v ./test/sim/
 	SIM_ROUNDS=$(or $(SIM_ROUNDS),6) SIM_TIME=$(or $(SIM_TIME),20m) SIM_DRIVER=gvisor $(PLAIN) -count=1 -timeout 90m -v ./test/sim/
 
-# What every change has to pass of ./test/cluster.
+# The tests of ./test/cluster that every change must pass.
 CLUSTER_SHARE = ^(TestAnyHostAnswers|TestClients|TestMetrics|TestFaults)$$
 
-cluster: build ## several real servers with real clients, which are killed and cut off from each other (root); CLUSTER_SHORT=1 bounds a run, CLUSTER_SEED= repeats one, CLUSTER_SERVERS=5 takes more
+cluster: build ## test several real servers, which are killed and disconnected, with real clients (root); CLUSTER_SHORT=1 bounds a run, CLUSTER_SEED= repeats one, CLUSTER_SERVERS=5 uses more servers
 	@.ci/deps cluster
 	CLUSTER_SHORT=$(CLUSTER_SHORT) CLUSTER_ROUNDS=$(or $(CLUSTER_ROUNDS),$(if $(CLUSTER_SHORT),2,40)) $(PLAIN) -count=1 -timeout $(if $(CLUSTER_SHORT),20m,120m) -v -run '$(if $(CLUSTER_SHORT),$(CLUSTER_SHARE),$(RUN))' ./test/cluster/
 
-attack: build ## hostile tenants, clients and images against a real daemon, with floods (root)
+attack: build ## test hostile tenants, clients and images against a real daemon, with floods (root)
 	ATTACK=1 $(PLAIN) -count=1 -timeout 30m -v -run '$(RUN)' ./test/attack/
 
 fuzz: ## run every fuzz target for FUZZTIME
@@ -213,45 +213,45 @@ fuzz: ## run every fuzz target for FUZZTIME
 		done; \
 	done
 
-bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster ## every published number (root)
+bench: bench-machine bench-api bench-net bench-traffic bench-volumes bench-edge bench-metrics bench-events bench-db bench-deploy bench-cluster ## measure every published number (root)
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem $(PKG)
 
-sqlite-suite: ## SQLite's own tests on a mount of hangar-db and beside it (root), in build/sqlite; PATIENCE= and FILES= as in the script
+sqlite-suite: ## run SQLite's own tests on a hangar-db mount and on a plain directory (root), in build/sqlite; see the script for PATIENCE= and FILES=
 	test/sqlite/suite $(ARGS)
 
-bench-machine: build ## start, suspend, resume, exec, memory: the numbers of Machines (root)
+bench-machine: build ## measure start, suspend, resume, exec and memory of Machines (root)
 	CGO_ENABLED=0 $(GO) run ./bench/machine $(ARGS)
 
-bench-traffic: build ## what the private network costs, next to sandboxes joined directly (root)
+bench-traffic: build ## compare the private network with directly joined sandboxes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/traffic $(ARGS)
 
-bench-volumes: build ## what volumes cost, and snapshots next to kopia, restic and qemu-img (root)
+bench-volumes: build ## measure volumes, and compare snapshots with kopia, restic and qemu-img (root)
 	CGO_ENABLED=0 $(GO) run ./bench/volumes $(ARGS)
 
-bench-edge: build ## the public edge next to nginx, HAProxy and Caddy, in some ten minutes (root)
+bench-edge: build ## compare the public edge with nginx, HAProxy and Caddy, in about ten minutes (root)
 	@.ci/deps bench
 	CGO_ENABLED=0 $(GO) run ./bench/edge $(ARGS)
 
-bench-api: build ## the API with 100 to 10,000 Machines, in some five minutes (root)
+bench-api: build ## measure the API with 100 to 10,000 Machines, in about five minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/api $(ARGS)
 
-bench-net: ## the private network: its rules next to nft's, DNS next to dnsmasq and unbound (root)
+bench-net: ## compare the private network's rules with nft's, and its DNS with dnsmasq and unbound (root)
 	CGO_ENABLED=0 $(GO) run ./bench/net $(ARGS)
 
-bench-events: ## events of Machines to webhooks, next to plain posts
+bench-events: ## compare webhooks with plain POST requests
 	CGO_ENABLED=0 $(GO) run ./bench/events $(ARGS)
 
-bench-db: ## replicated databases: writes, reads, replicas and subscribers, next to plain SQLite (root, a C compiler)
+bench-db: ## compare replicated databases with plain SQLite (root, a C compiler)
 	CGO_ENABLED=1 $(GO) run ./bench/db $(ARGS)
 
-bench-deploy: build ## rolling and blue-green deploys, next to the engine's own start, and GraphQL next to REST (root)
+bench-deploy: build ## compare deploys with the engine's own start, and GraphQL with REST (root)
 	CGO_ENABLED=0 $(GO) run ./bench/deploy $(ARGS)
 
-bench-cluster: build ## requests, creates, wakes, starts and queries at another server, next to the same at one's own (root)
+bench-cluster: build ## compare calls that another server of the cluster handles with local ones (root)
 	CGO_ENABLED=0 $(GO) run ./bench/cluster $(ARGS)
 
-bench-metrics: ## time series: writing, queries, scraping, next to the bare store, in some fifteen minutes (root)
+bench-metrics: ## compare the metrics plane with the bare store, in about fifteen minutes (root)
 	CGO_ENABLED=0 $(GO) run ./bench/metrics $(ARGS)
 
-clean: ## remove what the build made
+clean: ## remove everything that the build created
 	rm -rf bin .tools $(EMBEDDED) $(STORE) $(DBPROGRAM) $(GUEST)

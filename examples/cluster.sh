@@ -3,18 +3,18 @@
 #
 #   examples/cluster.sh up N                N servers, each in a network namespace of its own
 #   examples/cluster.sh start I [FLAG...]   server I alone, with more flags of `hangar up`
-#   examples/cluster.sh down                ends them, and removes all that was made
+#   examples/cluster.sh down                stops them, and removes everything that was created
 #
-# The last line that up prints is one JSON array, of {"name","api","http","token","pid"} for each
-# server: api and http are HOST:PORT in plain HTTP, pid is that of its daemon.
+# The last line that up prints is a JSON array with {"name","api","http","token","pid"} for each
+# server: api and http are HOST:PORT for plain HTTP, pid is the daemon's.
 #
-# Both may be repeated: up starts what does not run, and adds servers when N has grown. Three of them hold the
-# cluster state, and five if the platform begins with five or more.
+# up and down may be repeated: up starts servers that do not run, and adds servers if N has grown. Three of them hold the
+# cluster state, or five if the platform begins with five or more.
 #
-#   CLUSTER_DIR     where the servers keep what they have   /tmp/hgc
+#   CLUSTER_DIR     data directories of the servers         /tmp/hgc
 #   CLUSTER_NET     first three numbers of their addresses  10.213.77
-#   CLUSTER_NAME    begins what is made in the network      hgc (at most 6 characters)
-#   CLUSTER_DOMAIN  below which Apps have their names       cluster.test
+#   CLUSTER_NAME    prefix of network devices               hgc (at most 6 characters)
+#   CLUSTER_DOMAIN  domain of Apps                          cluster.test
 #   CLUSTER_FLAGS   more flags of `hangar up`               (such as --driver fake)
 #   HANGAR          the program                             bin/hangar beside this script's directory
 set -euo pipefail
@@ -89,14 +89,14 @@ make_namespace() {
 start() {
 	local n=$1
 	shift
-	# What this shell has open must not stay open with the daemon.
+	# The daemon must not inherit open files of this shell.
 	inside "$n" "$hangar" up --dir "$dir/$n" --detach --host-name "$name$n" --domain "$domain" --region loc \
 		--api "$(address "$n"):$api_port" --api-insecure --http "$(address "$n"):$http_port" --https "$(address "$n"):443" \
 		--cluster ":$cluster_port" --cluster-address "$(address "$n"):$cluster_port" --acme off \
 		"${flags[@]}" "$@" </dev/null >&2
 }
 
-# prepare checks what is asked for, with a number of servers, and makes what all of them share.
+# prepare checks the settings for a number of servers, and creates what the servers share.
 prepare() {
 	[[ $1 =~ ^[1-9][0-9]*$ && $1 -le 200 ]] || usage
 	[[ $EUID -eq 0 ]] || die "network namespaces need root"
@@ -112,7 +112,7 @@ up() {
 	for ((n = 1; n <= count; n++)); do
 		make_namespace "$n"
 	done
-	# Those that have been servers before start side by side: no one of them can without most others.
+	# Existing servers start concurrently, because each needs a majority of the others.
 	local waiting=()
 	for ((n = 1; n <= count; n++)); do
 		if [[ -e $dir/$n/cluster/cluster.json ]] && ! pid_of "$n" >/dev/null; then

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The platform in a minute: a program becomes an image, the image a Machine that the
-# public edge serves by name, the Machine sleeps while there are no requests, and one
-# wakes it with its memory; what it writes to a volume survives a kill, and is in a
-# snapshot. Needs root. Everything it makes goes away again, unless KEEP=1.
+# Shows the platform in a minute. A program becomes an image, and the image a Machine that the
+# public edge serves by name. The Machine sleeps while there are no requests, and a request
+# wakes it with its memory. Data that it writes to a volume survives a kill, and is in a
+# snapshot. Needs root. Removes everything it creates, unless KEEP=1.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ cleanup() {
 		tail -n 20 "$HANGAR_DIR/daemon.log" >&2
 	fi
 	if [ -f "$HANGAR_DIR/daemon.json" ]; then
-		step 'everything goes away: hangar down'
+		step 'remove everything: hangar down'
 		"$hangar" down --yes || code=1
 	fi
 	[ -e "$HANGAR_DIR" ] || rm -rf "$work"
@@ -36,7 +36,7 @@ trap 'exit 130' INT TERM
 
 step() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*" && "$@"; }
-ask() { # [OPTION…] URL; a started Machine may need a moment until its program listens
+ask() { # [OPTION…] URL; retries until the program of a started Machine listens
 	printf '$ curl %s\n' "$*"
 	tries=0
 	until curl --silent --fail --globoff --max-time 15 "$@"; do
@@ -69,7 +69,7 @@ visit
 visit
 visit
 
-step 'without requests it is suspended: its memory is on disk and takes none'
+step 'without requests it is suspended: its memory is saved to disk'
 run "$hangar" machine wait hello counter --state suspended
 
 step 'a request resumes it, and it continues to count'
@@ -80,7 +80,7 @@ case $answer in
 *) echo 'the counter was lost' >&2; exit 1 ;;
 esac
 
-step 'stopped, it is started for a request, and counts from the beginning'
+step 'after a stop, a request starts it, and it counts from the beginning'
 run "$hangar" machine stop hello counter
 answer=$(visit)
 echo "$answer"
@@ -89,10 +89,10 @@ case $answer in
 *) echo 'the machine was not started again' >&2; exit 1 ;;
 esac
 
-step 'what happened to it'
+step 'its events'
 run "$hangar" machine events hello counter
 
-step 'a volume: what a Machine keeps'
+step 'a volume: storage that a Machine keeps'
 run "$hangar" volumes create hello data --size 1 --yes
 run "$hangar" machine run hello "$image" --name book --env DATA=/data --volume data:/data
 book="http://[$(address book)]:8080/notes"
@@ -113,25 +113,25 @@ run "$hangar" volumes snapshots restore hello "$snapshot" --name data_before
 run "$hangar" machine run hello "$image" --name before --env DATA=/data --volume data_before:/data
 ask "http://[$(address before)]:8080/notes" | tee "$work/notes"
 if grep -q 'a mistake' "$work/notes" || ! grep -q '^written before the crash$' "$work/notes"; then
-	echo 'the snapshot is not what the volume was' >&2
+	echo 'the snapshot differs from the volume' >&2
 	exit 1
 fi
 run "$hangar" volumes list hello
 
 if [ "${KEEP:-}" = 1 ]; then
-	step 'it is all yours'
+	step 'the platform is still running'
 	cat <<END
 export HANGAR_DIR=$HANGAR_DIR
 bin/hangar machine list
 bin/hangar logs -f hello
 curl --connect-to $name:80:$edge http://$name/
 bin/hangar machine run hello nginx:alpine --port 80:80
-bin/hangar down            # and it is gone
+bin/hangar down            # remove it
 END
 else
 	step 'what to try next'
 	cat <<'END'
-KEEP=1 make demo           # the same, and it stays
+KEEP=1 make demo           # the same, but keep the platform
 bin/hangar doctor          # is this server ready for more?
 bin/hangar up              # the platform, permanently
 bin/hangar machine run --help

@@ -1,9 +1,9 @@
-// Package provider signs, verifies and decodes what hangar and the providers of its extensions send
+// Package provider signs, verifies and decodes the messages that hangar and the providers of its extensions send
 // each other.
 //
-// A provider offers something to the customers of a platform, such as databases or error tracking.
+// A provider offers a service to the customers of a platform, such as databases or error tracking.
 // The platform calls the provider's server to create, read, change and delete extensions; the
-// provider tells the platform of changes by webhooks. Both directions are signed in the same way,
+// provider reports changes to the platform with webhooks. Both directions are signed in the same way,
 // each with its own secret. docs/extensions.md of this module specifies the protocol; this package
 // implements both sides of it.
 //
@@ -26,9 +26,9 @@
 //
 // It reports changes with a [WebhookClient], which has the other secret.
 //
-// Requests may arrive more than once: a sender whose request was answered by an error, or not at all,
-// sends it again with a new nonce, which makes it a new request to a Verifier. Handlers must be
-// idempotent by the id of the extension.
+// Requests may arrive more than once: a sender that got an error or no answer
+// repeats the request with a new nonce, which makes it a new request to a Verifier. Handlers must be
+// idempotent for each id of an extension.
 //
-// A Verifier, a Signer and a WebhookClient may be used from many goroutines. None starts one.
+// A Verifier, a Signer and a WebhookClient are safe for concurrent use. They start no goroutines.
 package provider

@@ -14,19 +14,19 @@ const (
 	RoleMember = "member"
 )
 
-// Provision is the body of POST /extensions and of PATCH /extensions/{id}: what the platform asks of
-// a provider.
+// Provision is the body of POST /extensions and PATCH /extensions/{id}, with which the platform creates and
+// changes an extension.
 type Provision struct {
 	Name             string     `json:"name"` // unique across the platform
 	ID               string     `json:"id"`   // of the extension, on the platform
 	OrganizationID   string     `json:"organization_id"`
-	OrganizationName string     `json:"organization_name"` // for people
-	UserID           string     `json:"user_id"`           // who provisions
+	OrganizationName string     `json:"organization_name"` // display name
+	UserID           string     `json:"user_id"`           // of the user who provisions
 	UserEmail        string     `json:"user_email"`        // an alias that reaches the user and does not change
 	UserRole         string     `json:"user_role"`         // RoleAdmin or RoleMember
 	PrimaryRegion    string     `json:"primary_region,omitempty"`
 	ReadRegions      []string   `json:"read_regions,omitempty"` // for read replicas
-	IPAddress        netip.Addr `json:"ip_address,omitzero"`    // IPv6, on the customer's network, of the extension
+	IPAddress        netip.Addr `json:"ip_address,omitzero"`    // IPv6 address of the extension in the customer's network
 	Plan             string     `json:"plan,omitempty"`         // if the customer has chosen one on the platform
 
 	// Signer.Sign adds these to the body of a request.
@@ -35,7 +35,7 @@ type Provision struct {
 	Timestamp Timestamp `json:"timestamp,omitzero"`
 }
 
-// Validate reports the first member that is missing and not optional, or is not what it must be.
+// Validate reports the first required member that is missing, or the first invalid one.
 func (p *Provision) Validate() error {
 	for _, member := range []struct{ name, value string }{
 		{"name", p.Name},
@@ -60,15 +60,14 @@ func (p *Provision) Validate() error {
 
 // Provisioned is the answer to POST /extensions.
 type Provisioned struct {
-	// ID is the provider's own for the extension, in all later requests. It may be that of the
+	// ID is the provider's id of the extension, which all later requests use. It may be the ID of the
 	// Provision.
 	ID string `json:"id"`
-	// Config becomes secrets of the customer's App: environment variables by their names.
+	// Config has secrets of the customer's App, by the name of the environment variable.
 	Config map[string]string `json:"config"`
-	// Name replaces that of the Provision, if it is not empty.
+	// Name replaces the name in the Provision, unless it is empty.
 	Name string `json:"name,omitempty"`
-	// PlatformAppName is the provider's App on the platform that serves the extension's address, if
-	// there is one.
+	// PlatformAppName is the provider's App on the platform that serves the extension's address, or empty.
 	PlatformAppName string `json:"platform_app_name,omitempty"`
 }
 
@@ -89,7 +88,7 @@ func (p *Provisioned) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Validate reports whether the members are there that every answer must have.
+// Validate reports the first required member that is missing.
 func (p *Provisioned) Validate() error {
 	switch {
 	case p.ID == "":
@@ -118,12 +117,12 @@ type Resource struct {
 	OrganizationID string
 	UserID         string
 
-	// Extra has all other members, such as usage. Those with names of the fields above are not
-	// written.
+	// Extra has all other members, such as usage. MarshalJSON ignores those with names of the fields
+	// above.
 	Extra map[string]json.RawMessage
 }
 
-// members are the fields by their names in JSON.
+// members returns the fields by their names in JSON.
 func (r *Resource) members() map[string]*string {
 	return map[string]*string{
 		"id": &r.ID, "name": &r.Name, "plan": &r.Plan, "status": &r.Status,
@@ -131,7 +130,7 @@ func (r *Resource) members() map[string]*string {
 	}
 }
 
-// MarshalJSON writes the members in the order of their names, without fields that are empty.
+// MarshalJSON writes the members in the order of their names, without empty fields.
 func (r Resource) MarshalJSON() ([]byte, error) {
 	all := make(map[string]any, len(r.Extra)+6)
 	for name, value := range r.Extra {
@@ -146,7 +145,7 @@ func (r Resource) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// UnmarshalJSON reads a resource, and keeps in Extra what it does not know.
+// UnmarshalJSON reads a resource, and stores unknown members in Extra.
 func (r *Resource) UnmarshalJSON(raw []byte) error {
 	all, err := object(raw)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 // MachineEventType begins the type of every MachineEvent; the name of the event follows.
 const MachineEventType = "io.platform.machine."
 
-// OriginalMachineEventType begins the types instead where a receiver wants them as the public
-// platform spells them.
+// OriginalMachineEventType begins the types instead for a receiver that wants the names of the public
+// platform.
 const OriginalMachineEventType = "io.fly.machine."
 
-// specVersion is the version of CloudEvents that is written and read.
+// specVersion is the version of CloudEvents that this package writes and reads.
 const specVersion = "1.0"
 
 // The headers of an event in binary mode.
@@ -34,7 +34,7 @@ const (
 	headerTime        = "Ce-Time"
 )
 
-// MachineEvent tells a provider, whose service runs on the platform, what happened to one of its
+// MachineEvent tells a provider that runs on the platform what happened to one of its
 // Machines. It is a CloudEvent in the binary content mode of HTTP: CloudEvents 1.0.2, HTTP Protocol
 // Binding, section 3.1. The signature of the request covers its body, not its headers.
 type MachineEvent struct {
@@ -102,7 +102,7 @@ func (e *MachineEvent) NewRequest(ctx context.Context, target string) (*http.Req
 	return r, nil
 }
 
-// ReadMachineEvent reads the event of a request that a Verifier has accepted, which bounds its body.
+// ReadMachineEvent reads the event in a request that a Verifier has accepted and whose body it has bounded.
 func ReadMachineEvent(r *http.Request) (MachineEvent, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -111,8 +111,8 @@ func ReadMachineEvent(r *http.Request) (MachineEvent, error) {
 	return ParseMachineEvent(r.Header, body)
 }
 
-// ParseMachineEvent reads an event from the headers and the body of a request. It ignores attributes
-// and members that it does not know.
+// ParseMachineEvent reads an event from the headers and the body of a request. It ignores unknown attributes
+// and members.
 func ParseMachineEvent(h http.Header, body []byte) (MachineEvent, error) {
 	if media, _, err := mime.ParseMediaType(h.Get("Content-Type")); err != nil || media != "application/json" {
 		return MachineEvent{}, errors.New("provider: machine event: the content type must be application/json, which is binary mode")
@@ -153,7 +153,7 @@ func ParseMachineEvent(h http.Header, body []byte) (MachineEvent, error) {
 	return e, e.Validate()
 }
 
-// encodeAttribute writes the value of an attribute for a header: CloudEvents 1.0.2, HTTP Protocol
+// encodeAttribute encodes the value of an attribute for a header: CloudEvents 1.0.2, HTTP Protocol
 // Binding, section 3.1.3.2.
 func encodeAttribute(s string) string {
 	var b strings.Builder
@@ -167,7 +167,7 @@ func encodeAttribute(s string) string {
 	return b.String()
 }
 
-// decodeAttribute reads what encodeAttribute writes, and strings in double quotes, which older
+// decodeAttribute is the inverse of encodeAttribute. It also reads strings in double quotes, which older
 // versions of the specification had.
 func decodeAttribute(s string) (string, error) {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
@@ -180,7 +180,7 @@ func decodeAttribute(s string) (string, error) {
 	return s, nil
 }
 
-// unquote removes the backslashes of a quoted string of HTTP: RFC 9110, section 5.6.4.
+// unquote removes the backslashes from an HTTP quoted string: RFC 9110, section 5.6.4.
 func unquote(s string) string {
 	var b strings.Builder
 	escaped := false

@@ -23,14 +23,14 @@ func validNonce(nonce string) bool {
 	return true
 }
 
-// nonces remembers the nonces of requests that may still be replayed, at most max of them. When it
-// is full, it forgets those with the oldest timestamps, and from then on refuses requests that are as
-// old: a replay is never accepted.
+// nonces remembers at most max nonces of requests that could still be replayed. When it
+// is full, it forgets the oldest nonces, and from then on refuses requests with timestamps as
+// old. So it never accepts a replay.
 type nonces struct {
 	max int
 
 	mu       sync.Mutex
-	floor    Timestamp // of the timestamps that are accepted; it never falls
+	floor    Timestamp // lowest timestamp that is accepted; it never decreases
 	seen     map[string]struct{}
 	bySecond map[Timestamp][]string
 }
@@ -67,7 +67,7 @@ func (n *nonces) use(nonce string, at, oldest Timestamp) (refusal string) {
 	return ""
 }
 
-// raise forgets what is older than floor.
+// raise sets the floor and forgets older nonces.
 func (n *nonces) raise(floor Timestamp) {
 	n.floor = floor
 	for second, list := range n.bySecond {
@@ -80,7 +80,7 @@ func (n *nonces) raise(floor Timestamp) {
 	}
 }
 
-// oldest returns the lowest timestamp of a nonce that is known. There must be one.
+// oldest returns the lowest timestamp of the known nonces. There must be one.
 func (n *nonces) oldest() Timestamp {
 	first, oldest := true, Timestamp(0)
 	for second := range n.bySecond {

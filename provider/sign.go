@@ -55,12 +55,12 @@ type Signer struct {
 }
 
 // Sign adds url, nonce and timestamp to a request, and its signature as the header X-Signature. It
-// reads the body of a POST or PATCH, which must be a JSON object or empty, and replaces it by one
+// reads the body of a POST or PATCH, which must be a JSON object or empty, and replaces it with one
 // with these three members at its end. To a GET or DELETE, which must have no body, it adds three
 // parameters at the end of the query.
 //
-// A signed request is good for one attempt. To repeat it, build and sign it again: Sign refuses a
-// request that has one of the three parameters.
+// A signed request can be sent once. To repeat it, build and sign it again: Sign refuses a
+// request that already has one of the three parameters.
 func (s Signer) Sign(r *http.Request) error {
 	p, err := s.params(r.URL)
 	if err != nil {
@@ -95,9 +95,9 @@ func (s Signer) Sign(r *http.Request) error {
 	return nil
 }
 
-// SignLink returns a link that a browser opens with a GET request, such as that of single sign-on.
-// A browser sends no X-Signature, so the signature is a fourth parameter, which ends the query and is
-// not a part of what is signed. The link works once.
+// SignLink returns a link for a browser to open with a GET request, such as the link of single sign-on.
+// A browser sends no X-Signature, so the signature is a fourth parameter at the end of the query, which is
+// itself not signed. The link works once.
 func (s Signer) SignLink(u *url.URL) (*url.URL, error) {
 	p, err := s.params(u)
 	if err != nil {
@@ -186,7 +186,7 @@ func (p params) appendToBody(body []byte) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// quote returns s as a JSON string, with & as it is.
+// quote returns s as a JSON string in which & is not escaped.
 func quote(s string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -219,7 +219,7 @@ func readAll(body io.ReadCloser) ([]byte, error) {
 	return io.ReadAll(body)
 }
 
-// setBody makes body what is sent or read next.
+// setBody replaces the body of a request.
 func setBody(r *http.Request, body []byte) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

@@ -11,15 +11,15 @@ func absolute(u *url.URL) bool {
 	return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.Opaque == ""
 }
 
-// origin is what precedes the path of a URL.
+// origin returns the scheme and host of a URL.
 func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(u.Host) }
 
-// target is the value of the parameter url: what precedes the path of u, the path as it is sent, and
+// target returns the value of the parameter url: the prefix, the escaped path of u, and
 // the query if there is one.
 func target(prefix string, u *url.URL, query string) string {
 	path := u.EscapedPath()
 	if path == "" {
-		path = "/" // which is what HTTP sends for an empty path
+		path = "/" // as HTTP sends an empty path
 	}
 	if query != "" {
 		query = "?" + query
@@ -28,7 +28,7 @@ func target(prefix string, u *url.URL, query string) string {
 }
 
 // checkQuery accepts the characters of a query in RFC 3986, section 3.4, without the semicolon, which
-// some parsers take for a separator. A JSON object has others, so no signed body is a valid query.
+// some parsers treat as a separator. A JSON object has other characters, so no signed body is a valid query.
 func checkQuery(query string) error {
 	for _, c := range []byte(query) {
 		switch {

@@ -28,15 +28,15 @@ const (
 
 // VerifierConfig says what a Verifier accepts.
 type VerifierConfig struct {
-	// BaseURL is what clients see in front of the path that a request has when it reaches the
-	// Verifier, such as https://logs.example.com. It has a path of its own if a proxy or
-	// http.StripPrefix removes one. The Host header of requests has no meaning.
+	// BaseURL is the URL before the path that a request has when it reaches the
+	// Verifier, such as https://logs.example.com. It includes a path if a proxy or
+	// http.StripPrefix removes one. The Host header of requests is ignored.
 	BaseURL string
 	// Secrets are the shared secrets that are valid now: one, or several during a rotation.
 	Secrets []string
 	// MaxBody bounds the body of a request, in bytes; 0 is DefaultMaxBody.
 	MaxBody int64
-	// MaxNonces bounds the nonces that are remembered; 0 is DefaultMaxNonces. A nonce takes up to
+	// MaxNonces bounds the remembered nonces; 0 is DefaultMaxNonces. A nonce takes up to
 	// 300 bytes. Requests that come faster than MaxNonces in 10 minutes shorten the time during
 	// which a late request is accepted.
 	MaxNonces int
@@ -56,8 +56,8 @@ type VerifierConfig struct {
 // Verifier decides whether requests were signed with one of its secrets, for this server, within the
 // last minutes, and have not been seen before.
 //
-// It remembers nonces in memory. Several processes that serve the same BaseURL, or one that was
-// restarted, do not know each other's, so a request may be replayed once to each within the window.
+// It keeps nonces in memory. Processes that serve the same BaseURL do not share them, and a restart
+// loses them, so a request may be replayed once to each process within the window.
 type Verifier struct {
 	config  VerifierConfig
 	prefix  string // the base URL without a slash at its end
@@ -94,7 +94,7 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	return v, nil
 }
 
-// SetSecrets replaces the secrets that are valid, as in a rotation. Nonces stay remembered.
+// SetSecrets replaces the valid secrets, as in a rotation. It keeps the nonces.
 func (v *Verifier) SetSecrets(secrets []string) error {
 	if len(secrets) == 0 {
 		return errors.New("provider: a Verifier needs a secret")
@@ -107,8 +107,8 @@ func (v *Verifier) SetSecrets(secrets []string) error {
 	return nil
 }
 
-// Handler returns a handler that passes verified requests to next, with bodies that can be read, and
-// answers others itself: with the status of the VerifyError and {"error": the rule}.
+// Handler returns a handler that passes verified requests to next, with readable bodies, and
+// answers others with the status of the VerifyError and {"error": the rule}.
 func (v *Verifier) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		refused := v.verify(r)
@@ -128,9 +128,9 @@ func (v *Verifier) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Verify accepts a request of a server, and remembers its nonce, or returns a *VerifyError. It reads
-// the body and replaces it by one that can be read again. Nothing of a request is parsed before its
-// signature was found to be right, and a nonce counts as used only if all else is right.
+// Verify accepts a request to a server and remembers its nonce, or returns a *VerifyError. It reads
+// the body and replaces it with one that can be read again. It parses nothing before the
+// signature is verified, and records a nonce only if the rest is valid.
 //
 // Rules are checked in the order of their constants.
 func (v *Verifier) Verify(r *http.Request) error {
@@ -171,7 +171,7 @@ func (v *Verifier) verify(r *http.Request) *VerifyError {
 	return v.checkParams(r, message, sum, inBody)
 }
 
-// checkParams checks what a message says that has a valid signature.
+// checkParams checks the parameters in a message with a valid signature.
 func (v *Verifier) checkParams(r *http.Request, message, sum []byte, inBody bool) *VerifyError {
 	var (
 		p     params
@@ -203,7 +203,7 @@ func (v *Verifier) checkParams(r *http.Request, message, sum []byte, inBody bool
 	return nil
 }
 
-// means reports whether a signed url is that of a request.
+// means reports whether a signed url matches the URL of a request.
 func (v *Verifier) means(signed string, requested *url.URL, query string) bool {
 	if !v.config.AnyOrigin {
 		return signed == target(v.prefix, requested, query)
@@ -239,7 +239,7 @@ func (v *Verifier) readBody(r *http.Request, inBody bool) ([]byte, *VerifyError)
 	}
 }
 
-// signed returns the bytes that a request claims to be signed, and the signature.
+// signed returns the bytes that the signature covers, and the signature.
 func signed(r *http.Request, body []byte, inBody bool) (message []byte, signature string, refused *VerifyError) {
 	message = body
 	if !inBody {
@@ -261,7 +261,7 @@ func signed(r *http.Request, body []byte, inBody bool) (message []byte, signatur
 	}
 }
 
-// decodeSignature reads hexadecimal or base64, of either alphabet and with or without padding, after
+// decodeSignature reads hexadecimal, or base64 in either alphabet with or without padding, after
 // an optional "sha256=".
 func decodeSignature(s string) (sum []byte, ok bool) {
 	s = strings.TrimPrefix(s, "sha256=")
@@ -343,7 +343,7 @@ func parseBody(body []byte, allowBare bool) (p params, err error) {
 	return p, p.check(allowBare && members[paramURL] == nil, allowBare && members[paramNonce] == nil)
 }
 
-// check reports what is missing or malformed, unless it may be left out and is.
+// check reports the first parameter that is missing or malformed. withoutURL and withoutNonce allow their absence.
 func (p params) check(withoutURL, withoutNonce bool) error {
 	switch {
 	case p.url == "" && !withoutURL:

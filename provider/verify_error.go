@@ -9,8 +9,8 @@ type Rule string
 const (
 	RuleMethod     Rule = "method"     // GET, DELETE, POST or PATCH
 	RuleSize       Rule = "size"       // a body of at most VerifierConfig.MaxBody bytes
-	RuleBody       Rule = "body"       // one that can be read, and none that is not signed
-	RuleSignature  Rule = "signature"  // exactly one, made with a secret that is valid now
+	RuleBody       Rule = "body"       // readable, and absent if it would not be signed
+	RuleSignature  Rule = "signature"  // exactly one, by a valid secret
 	RuleParameters Rule = "parameters" // url, nonce and timestamp, once each and well-formed
 	RuleTimestamp  Rule = "timestamp"  // within Window
 	RuleURL        Rule = "url"        // signed for the URL that was requested
@@ -38,7 +38,7 @@ func (e *VerifyError) Error() string {
 // Unwrap returns the cause.
 func (e *VerifyError) Unwrap() error { return e.Err }
 
-// Status returns the HTTP status to answer with: 405, 413, 400 for what is malformed, or 401.
+// Status returns the HTTP status of the answer: 405, 413, 400 for a malformed request, or 401.
 func (e *VerifyError) Status() int {
 	switch e.Rule {
 	case RuleMethod:

@@ -24,7 +24,7 @@ const (
 	ResourceDeleted Action = "resource.deleted"
 )
 
-// Event is the body of a webhook: what a provider tells the platform.
+// Event is the body of a webhook, with which a provider reports a change.
 type Event struct {
 	Action   Action   `json:"action"`
 	Resource Resource `json:"resource"` // as GET /extensions/{id} answers it
@@ -36,7 +36,7 @@ type Event struct {
 }
 
 // Validate reports whether the action is known and the resource has what the action needs: an id,
-// and when it was created also an organization and a user.
+// and for a created one also an organization and a user.
 func (e *Event) Validate() error {
 	switch e.Action {
 	case ResourceCreated:
@@ -57,10 +57,10 @@ func (e *Event) Validate() error {
 const (
 	firstPause = time.Second
 	lastPause  = time.Minute
-	maxPause   = 5 * time.Minute // that the platform may ask for
+	maxPause   = 5 * time.Minute // limit of Retry-After
 )
 
-// DefaultAttempts is how often a WebhookClient tries, which takes about two minutes.
+// DefaultAttempts is how often a WebhookClient tries by default, for about two minutes.
 const DefaultAttempts = 8
 
 // attemptTimeout bounds one attempt.
@@ -70,10 +70,10 @@ const attemptTimeout = 10 * time.Second
 type WebhookClient struct {
 	// URL is the provider's webhook URL, which the platform shows.
 	URL string
-	// Signer has the secret for webhooks, which is another than that for requests.
+	// Signer has the secret for webhooks, which differs from the one for requests.
 	Signer Signer
-	// HTTP sends the requests; nil is a client of its own. Redirects are never followed, as the
-	// signature is for URL.
+	// HTTP sends the requests; nil uses a new client. Redirects are never followed, because the
+	// signature is only valid for URL.
 	HTTP *http.Client
 	// Attempts bounds how often a webhook is sent; 0 is DefaultAttempts.
 	Attempts int
@@ -82,12 +82,12 @@ type WebhookClient struct {
 // WebhookError is an answer of the platform that is not a success.
 type WebhookError struct {
 	Status  int
-	Message string // how the answer begins, at most 512 bytes
+	Message string // the first 512 bytes of the answer
 
 	retryAfter time.Duration
 }
 
-// Error has the status and the message.
+// Error returns the status and the message.
 func (e *WebhookError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("status %d %s", e.Status, e.Message))
 }
@@ -97,19 +97,19 @@ func (e *WebhookError) temporary() bool {
 	return e.Status == http.StatusTooManyRequests || e.Status >= 500
 }
 
-// Send sends a webhook and returns nil when the platform has accepted it. After an answer of 429 or
-// 5xx, or none, it waits and tries again: 1 s, then twice as long each time up to 1 min, less up to a
-// half by chance, or as long as Retry-After says in seconds, up to 5 min. Each attempt has a signature
-// of its own, so the platform may see the event more than once. Other answers are a *WebhookError at
-// once; the error of the last attempt is returned when no more are allowed or ctx ends.
+// Send sends a webhook and returns nil once the platform has accepted it. After an answer of 429 or
+// 5xx, or none, it waits and tries again: 1 s, doubled each time up to 1 min, less a random part of up
+// to a half. It waits longer if Retry-After says so, up to 5 min. Each attempt has its own
+// signature, so the platform may see the event more than once. Other answers are a *WebhookError at
+// once. After the last attempt, or when ctx ends, Send returns the error of the last attempt.
 //
-// Send does not keep events: an event that must not be lost belongs in the provider's own database
+// Send does not store events: keep an event that must not be lost in the provider's own database
 // until Send has succeeded.
 func (c *WebhookClient) Send(ctx context.Context, e Event) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
-	e.URL, e.Nonce, e.Timestamp = "", "", 0 // of a request that was sent before
+	e.URL, e.Nonce, e.Timestamp = "", "", 0 // of an earlier request
 	body, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("provider: event: %w", err)
@@ -129,7 +129,7 @@ func (c *WebhookClient) Send(ctx context.Context, e Event) error {
 	}
 }
 
-// attempt sends the body once, and says whether it may be sent again.
+// attempt sends the body once, and reports whether it may be sent again.
 func (c *WebhookClient) attempt(ctx context.Context, body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -164,10 +164,10 @@ func (c *WebhookClient) attempt(ctx context.Context, body []byte) (again bool, e
 // backoff returns the pause after the n-th attempt, which failed with err.
 func backoff(n int, err error) time.Duration {
 	pause := lastPause
-	if n < 7 { // 1 s doubled six times is above lastPause
+	if n < 7 { // larger shifts exceed lastPause anyway
 		pause = min(firstPause<<(n-1), lastPause)
 	}
-	pause -= rand.N(pause/2 + 1) //nolint:gosec // chance spreads the load; nothing is secret
+	pause -= rand.N(pause/2 + 1) //nolint:gosec // randomness only spreads the load
 	if status, ok := errors.AsType[*WebhookError](err); ok {
 		pause = max(pause, min(status.retryAfter, maxPause))
 	}

@@ -24,7 +24,7 @@ func (n *Node) kept(db string, files int, size int64) {
 	n.aside.files += files
 	n.aside.bytes += size
 	n.aside.mu.Unlock()
-	n.c.Log.Warn("the database had transactions that its primary lacks: they were put aside", "db", db, "files", files, "bytes", size,
+	n.c.Log.Warn("transactions that the primary lacks were put aside", "db", db, "files", files, "bytes", size,
 		"dir", filepath.Join(n.asideDir(), db))
 }
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// clerkEnv turns this program into a clerk: one process for all jobs that need a process other than
-// the tests', but not one each.
+// clerkEnv turns this program into a clerk: one process for all jobs that need another process than the
+// tests', but not a process of their own.
 const clerkEnv = "HANGAR_DB_TEST_CLERK"
 
 // serveJobs does the jobs that it reads, one per line, and prints the error of each.

@@ -185,8 +185,8 @@ func (c *cluster) start(name string) *testNode {
 	return n
 }
 
-// primary waits until programs may write on a node other than those named, and returns it. Earlier,
-// one that changes the journal mode is told that the database is locked, without a wait.
+// primary waits until programs may write on a node other than the named ones, and returns it. Before
+// that, a program that changes the journal mode fails immediately, because the database is locked.
 func (c *cluster) primary(except ...string) (string, *testNode) {
 	c.t.Helper()
 	var name string
@@ -202,7 +202,7 @@ func (c *cluster) primary(except ...string) (string, *testNode) {
 	return name, c.nodes[name]
 }
 
-// others returns the names of the nodes but one.
+// others returns the names of all nodes except one.
 func (c *cluster) others(name string) []string {
 	var all []string
 	for n := range c.nodes {
@@ -213,7 +213,7 @@ func (c *cluster) others(name string) []string {
 	return all
 }
 
-// connected waits until all nodes but one follow it.
+// connected waits until all other nodes follow a node.
 func (c *cluster) connected(name string) {
 	c.t.Helper()
 	for _, o := range c.others(name) {
@@ -375,7 +375,7 @@ func TestHandoffUnderWrites(t *testing.T) {
 	t.Logf("%d commits, %d unknown", sum, unknown)
 }
 
-// TestTailRoles changes roles where logs are read: by a hand-off, and by a cut.
+// TestTailRoles changes roles with capture tail: by a hand-off, and by a cut of the network.
 func TestTailRoles(t *testing.T) {
 	c := newCluster(t, 0)
 	c.capture = replica.Tail

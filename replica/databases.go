@@ -16,8 +16,8 @@ import (
 // Named implements mount.Databases.
 func (n *Node) Named(name string) bool { return ValidName(name) }
 
-// Database returns the database of a name. If there is none it makes an empty one with create, and
-// otherwise returns nil.
+// Database returns the database with a name. If it does not exist, Database creates an empty one if
+// create is set, and otherwise returns nil.
 func (n *Node) Database(name string, create bool) (*database.DB, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,7 +79,7 @@ func (n *Node) fence(db string) error {
 	return database.ErrFenced
 }
 
-// Find returns the database of a name, or nil.
+// Find returns the database with a name, or nil.
 func (n *Node) Find(name string) *database.DB {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +117,7 @@ func (n *Node) closeDatabases() error {
 	return errors.Join(errs...)
 }
 
-// trim removes old records that no replica needs from the logs.
+// trim removes old records from the logs that no replica needs, and old files that were put aside.
 func (n *Node) trim() error {
 	var errs []error
 	for _, db := range n.All() {
@@ -154,8 +154,8 @@ func (n *Node) Primary() (string, bool) {
 	return r.Hostname, !r.IsPrimary && r.Hostname != ""
 }
 
-// Lag implements mount.Databases. It is 0 on the primary, and the largest number on a replica that
-// has never had all of the primary's transactions.
+// Lag implements mount.Databases. It is 0 on the primary, and the longest Duration on a replica that
+// has not caught up since it started.
 func (n *Node) Lag() time.Duration {
 	if n.Writable() {
 		return 0

@@ -59,7 +59,7 @@ func (n roles) follow(ctx context.Context, primary lease.Peer) error {
 	return nil
 }
 
-// settle brings the databases to a position that a primary can continue.
+// settle prepares the databases for transactions of a primary.
 func (n roles) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -122,12 +122,12 @@ func (f *follower) Join(cluster, hostname string, epoch uint64) error {
 	if n.id.Cluster != "" && n.id.Cluster != cluster {
 		mine := n.id.Cluster
 		n.mu.Unlock()
-		return fmt.Errorf("the primary is of cluster %s, this node of %s", cluster, mine)
+		return fmt.Errorf("the primary belongs to cluster %s, and this node to %s", cluster, mine)
 	}
 	if epoch < n.id.Epoch {
 		mine := n.id.Epoch
 		n.mu.Unlock()
-		return fmt.Errorf("the primary has epoch %d, but there was %d", epoch, mine)
+		return fmt.Errorf("the primary has epoch %d, but this node has seen %d", epoch, mine)
 	}
 	var err error
 	if n.id.Cluster != cluster || n.id.Epoch != epoch {

@@ -36,7 +36,7 @@ type forwards struct {
 	held map[string]forward // by database
 }
 
-// haltMargin is how much earlier than the primary this node considers the right expired.
+// haltMargin is how much earlier this node considers the right expired than the primary does.
 const haltMargin = 5 * time.Second
 
 // forwarding returns the right to write to a database, if this node holds it.

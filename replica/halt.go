@@ -19,11 +19,10 @@ import (
 // Bounds of a halt lock, those of LiteFS.
 const (
 	HaltTTL     = 30 * time.Second
-	HaltTimeout = 10 * time.Second // to get it
+	HaltTimeout = 10 * time.Second // for acquiring it
 )
 
-// halt is the right to write to a database of this primary from elsewhere, while local programs may
-// not.
+// halt is the right of a client to write to a database of this primary, while local programs may not.
 type halt struct {
 	id      string
 	epoch   uint64 // in which the lock counts
@@ -82,7 +81,7 @@ func (h *halts) holds(db, id string, epoch uint64) bool {
 	return l != nil && l.id == id && l.epoch == epoch
 }
 
-// Halted is what POST /halt answers.
+// Halted is the response of POST /halt.
 type Halted struct {
 	ID      string    `json:"id"`
 	Epoch   uint64    `json:"epoch"` // in which the lock counts; POST /tx names it
@@ -90,14 +89,14 @@ type Halted struct {
 	Expires time.Time `json:"expires"`
 }
 
-// HaltedPos is a position as LiteFS has it there.
+// HaltedPos is a position, with the keys that LiteFS uses there.
 type HaltedPos struct {
 	TXID     string `json:"txID"`
 	Checksum string `json:"postApplyChecksum"`
 }
 
 // ErrHalted is returned for a halt lock that another client has.
-var ErrHalted = errors.New("another has the halt lock of the database")
+var ErrHalted = errors.New("another client has the halt lock of the database")
 
 // halt keeps local programs from writing to a database, for the holder of a lock.
 func (n *Node) halt(ctx context.Context, db *database.DB, id string) (Halted, error) {
@@ -142,7 +141,7 @@ func (n endpoints) serveHalt(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !n.strict {
-		http.Error(w, "where logs are read, programs cannot be kept from writing", http.StatusNotImplemented)
+		http.Error(w, "with capture tail, programs cannot be kept from writing", http.StatusNotImplemented)
 		return
 	}
 	l, err := n.halt(r.Context(), db, id)
@@ -160,7 +159,7 @@ func (n endpoints) serveHalt(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveTx commits a transaction, in an LTX file, of the holder of a halt lock.
+// serveTx commits the transaction in an LTX file, for the holder of a halt lock.
 func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name, id := query.Get("name"), query.Get("lockID")
@@ -184,8 +183,8 @@ func (n endpoints) serveTx(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	// The lock may expire while the transaction is committed, but not before: programs that begin
-	// to write then wait for the writers' lock, as Accept does.
+	// The lock may expire after this check. If a local program commits before Accept, the transaction
+	// no longer follows the position, and Accept returns ErrDiverged.
 	if !n.halts.holds(name, id, epoch) || epoch != n.epoch() {
 		http.Error(w, "the lock is not held", http.StatusConflict)
 		return

@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// elsewhere makes a transaction from a statement on a copy of a database.
+// elsewhere runs a statement on a copy of a database, and returns its transaction.
 func elsewhere(t *testing.T, n *testNode, db, statement string) []byte {
 	t.Helper()
 	old, _ := n.export(db)

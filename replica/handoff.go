@@ -19,21 +19,22 @@ import (
 	"github.com/hangar-platform/hangar/replica/stream"
 )
 
-// HandoffTimeout bounds a hand-off: until then programs that write must be done, and the other node must have
-// everything.
+// HandoffTimeout bounds a hand-off, including the wait for current writers and for the other node to
+// catch up.
 const HandoffTimeout = 10 * time.Second
 
 // Errors of Handoff and Promote.
 var (
-	ErrNoCandidate  = errors.New("no candidate with everything is connected")
-	ErrNotCandidate = errors.New("this node is no candidate")
-	ErrNoPrimary    = errors.New("no node is known to be primary")
+	ErrNoCandidate  = errors.New("no candidate that has all transactions is connected")
+	ErrNotCandidate = errors.New("this node is not a candidate")
+	ErrNoPrimary    = errors.New("no primary is known")
 )
 
-// Handoff makes another node the primary, without loss: it lets no program begin to write, waits until current
-// writers are done and the other node has everything, and gives it the lease. to is its ID or hostname; empty:
-// any candidate. It returns the hostname. On an error this node stays primary: ErrNoCandidate, lease.ErrFixed,
-// or database.ErrFenced if it is none.
+// Handoff makes another node the primary, without loss. It lets no program begin to write, waits until
+// current writers are done and the other node has caught up, and transfers the lease. to is the other
+// node's ID or hostname; empty means any candidate. Handoff returns its hostname. The errors are
+// ErrNoCandidate, lease.ErrFixed, those of lease.Lease.Handoff, and database.ErrFenced if this node is
+// not the primary.
 func (n *Node) Handoff(ctx context.Context, to string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, HandoffTimeout)
 	defer cancel()
@@ -84,8 +85,8 @@ func (n transfer) successor(to string, marks map[string]ltx.TXID) (stream.Connec
 	return stream.Connected{}, ErrNoCandidate
 }
 
-// quiet waits until no program writes, while none may begin to, and returns the positions of the
-// databases.
+// quiet waits until no program writes, and returns the positions of the databases. The caller keeps
+// programs from beginning to write.
 func (n transfer) quiet(ctx context.Context) (map[string]ltx.TXID, error) {
 	marks := map[string]ltx.TXID{}
 	for _, db := range n.All() {
@@ -109,8 +110,9 @@ func (n transfer) quietOf(ctx context.Context, db *database.DB) error {
 	return db.CaptureWAL(true)
 }
 
-// Retire ends that this node is the primary, before it stops: it hands over if it can, or else gives the lease up,
-// so that another node need not wait for its end. It does nothing on a replica, or with a fixed primary.
+// Retire gives up the role of the primary before the node stops. It hands over if it can, and otherwise
+// resigns, so that another node need not wait until the lease expires. It does nothing on a replica, or
+// with a fixed primary.
 func (n *Node) Retire(ctx context.Context) error {
 	if !n.Writable() || n.fixed() {
 		return nil
@@ -134,9 +136,10 @@ func (n *Node) Retire(ctx context.Context) error {
 	return err
 }
 
-// Promote makes this node the primary: it asks the present one to hand over. With force, and while no node is the
-// primary, it becomes it even if acknowledged transactions are lost that only nodes have which are away. It returns
-// when the node is the primary, or ErrNotCandidate, ErrNoPrimary, lease.ErrFixed, or why the primary has refused.
+// Promote makes this node the primary, and waits until it is. It asks the present primary to hand over.
+// If there is none, it needs force: the node then takes the lease even if unreachable nodes have
+// acknowledged transactions that it lacks, which are lost. The errors are ErrNotCandidate,
+// ErrNoPrimary, lease.ErrFixed, and the refusal of the primary.
 func (n *Node) Promote(ctx context.Context, force bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*HandoffTimeout)
 	defer cancel()

@@ -15,15 +15,15 @@ import (
 	"github.com/hangar-platform/hangar/replica/database"
 )
 
-// DefaultPort is where a node serves HTTP.
+// DefaultPort is the TCP port on which a node serves HTTP.
 const DefaultPort = 20202
 
 // endpoints serves HTTP requests.
 type endpoints struct{ *Node }
 
-// Handler serves the requests of others to a node: its events, its state, copies of its
-// databases, and the stream that replicas follow. It asks for no credential except, with TLS, the
-// certificate of another node: the network is private.
+// Handler serves the HTTP API of the node: its events, its state, copies of its databases, and the
+// stream that replicas follow. The network must be private, because the API needs no credentials. Only
+// with Config.ServerTLS.ClientCAs, all but /events, /info and /metrics need a client certificate.
 func (n *Node) Handler() http.Handler {
 	mux, e := http.NewServeMux(), endpoints{n}
 	mux.Handle("/events", n.hub.Handler(n.Find))
@@ -75,7 +75,7 @@ func only(methods string, h http.HandlerFunc) http.Handler {
 	})
 }
 
-// Info is what GET /info answers.
+// Info is the response of GET /info.
 type Info struct {
 	ClusterID string       `json:"clusterID,omitempty"`
 	NodeID    string       `json:"nodeID"`
@@ -85,9 +85,9 @@ type Info struct {
 	Capture   string       `json:"capture"`
 	Primary   *InfoPrimary `json:"primary,omitempty"`
 	Epoch     uint64       `json:"epoch"`
-	// Replicas are those that follow this node, which is the primary.
+	// Replicas are the connected replicas, if this node is the primary.
 	Replicas []InfoReplica `json:"replicas,omitempty"`
-	// Aside is what this node had and its primary had not.
+	// Aside counts the files with transactions that this node had and its primary lacked.
 	Aside     InfoAside `json:"aside"`
 	Databases []InfoDB  `json:"databases"`
 }
@@ -97,14 +97,14 @@ type InfoPrimary struct {
 	Hostname string `json:"hostname"`
 }
 
-// InfoReplica is a replica that is connected.
+// InfoReplica is a connected replica.
 type InfoReplica struct {
 	Hostname  string `json:"hostname"`
 	NodeID    string `json:"nodeID"`
 	Candidate bool   `json:"candidate"`
 }
 
-// InfoAside counts files of the LTX format in a directory.
+// InfoAside counts the LTX files in a directory.
 type InfoAside struct {
 	Path  string `json:"path"`
 	Files int    `json:"files"`
@@ -119,11 +119,11 @@ type InfoDB struct {
 	Pages    uint32 `json:"commit"`
 	PageSize uint32 `json:"pageSize"`
 	Diverged bool   `json:"diverged,omitempty"`
-	// Late says that replicas do not have the last transaction, and that no program may write until they have.
+	// Late says that replicas lack the last transaction, and that no program may write until they have it.
 	Late bool `json:"late,omitempty"`
 }
 
-// Info returns what the node is.
+// Info describes the node and its databases.
 func (n *Node) Info() Info {
 	n.mu.Lock()
 	i := Info{
@@ -211,7 +211,6 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	// Writers of the database that never finish must not block the client indefinitely.
 	change, err := db.Import(r.Context(), r.Body)
 	switch {
 	case errors.Is(err, database.ErrBadImport):
@@ -234,7 +233,7 @@ func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "Internal server error", http.StatusInternalServerError)
 }
 
-// NewServer returns a server of the node's handler for HTTP/1.1 and HTTP/2, also without TLS.
+// NewServer returns a server of the node's handler, for HTTP/1.1 and for HTTP/2 with or without TLS.
 func (n *Node) NewServer() *http.Server {
 	var p http.Protocols
 	p.SetHTTP1(true)

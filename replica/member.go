@@ -30,7 +30,7 @@ func (m member) Adopt(cluster string) error {
 	return fmt.Errorf("%w: %s, not %s", lease.ErrCluster, m.id.Cluster, cluster)
 }
 
-// Marks implements lease.Member. With the lock, the node neither leads nor follows meanwhile.
+// Marks implements lease.Member. It holds roleMu, so that the node neither leads nor follows meanwhile.
 func (m member) Marks() map[string]lease.Mark {
 	m.roleMu.Lock()
 	defer m.roleMu.Unlock()

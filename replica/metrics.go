@@ -13,7 +13,7 @@ func (n *Node) measure(p *measure.Page) {
 	subs, cut := n.hub.Count()
 	files, size := n.aside.now()
 	p.Gauge(prefix+"primary", "1 while this node is the primary.", number(n.Writable()))
-	p.Gauge(prefix+"lag_seconds", "Time since this node had all transactions of the primary; 0 on the primary.", n.Lag().Seconds())
+	p.Gauge(prefix+"lag_seconds", "Time since this node last had all transactions of the primary; 0 on the primary.", n.Lag().Seconds())
 	p.Gauge(prefix+"event_subscribers", "Subscribers of the event stream.", float64(subs))
 	p.Counter(prefix+"event_subscribers_cut_total", "Subscribers that were cut off because they did not keep up.", float64(cut))
 	p.Gauge(prefix+"replicas", "Replicas that are connected to this node.", float64(n.sender.Count()))
@@ -30,7 +30,7 @@ func (n *Node) measure(p *measure.Page) {
 		gauge("log_bytes", "Bytes of the transaction log on disk.", float64(db.Log().Size()))
 		gauge("diverged", "1 while the content is known to differ from the position.", number(diverged))
 		gauge("late", "1 while no program may write because replicas do not have the last transaction.", number(n.late(db)))
-		gauge("orphan_transactions", "Transactions that were committed locally without the right to, until they are replaced.", float64(orphans))
+		gauge("orphan_transactions", "Transactions that were committed locally while this node might not, until they are replaced.", float64(orphans))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // add to its metrics.
 type observers struct {
 	mu      sync.Mutex
-	changed chan struct{} // closed with each change of a position or a role; nil while no one waits
+	changed chan struct{} // closed with each change of a position or a role; nil without waiters
 	needs   []func(db string) ltx.TXID
 	sources []measure.Source
 }
@@ -32,7 +32,7 @@ func (o *observers) notify() {
 	}
 }
 
-// until waits until ok returns true, and calls it after each change.
+// until waits until ok returns true. It calls ok after each change.
 func (o *observers) until(ctx context.Context, ok func() bool) error {
 	for {
 		o.mu.Lock()
@@ -63,22 +63,22 @@ func (o *observers) keep(db string) ltx.TXID {
 	return all
 }
 
-// KeepLog has the log keep the transactions after the one that needs returns, within Config.LogLimit.
+// KeepLog makes the logs keep the transactions after the one that needs returns, within Config.LogLimit.
 func (n *Node) KeepLog(needs func(db string) ltx.TXID) {
 	n.observers.mu.Lock()
 	defer n.observers.mu.Unlock()
 	n.observers.needs = append(n.observers.needs, needs)
 }
 
-// Measure has GET /metrics answer with the series of another source, too.
+// Measure adds the series of a source to GET /metrics.
 func (n *Node) Measure(s measure.Source) {
 	n.observers.mu.Lock()
 	defer n.observers.mu.Unlock()
 	n.observers.sources = append(n.observers.sources, s)
 }
 
-// WaitPrimary waits until the node is the primary or connected to one, and returns the hostname of that
-// one, or "" for itself.
+// WaitPrimary waits until the node is the primary or connected to one. It returns the hostname of the
+// primary, or "" for this node.
 func (n *Node) WaitPrimary(ctx context.Context) (string, error) {
 	var hostname string
 	err := n.observers.until(ctx, func() bool {
@@ -89,8 +89,8 @@ func (n *Node) WaitPrimary(ctx context.Context) (string, error) {
 	return hostname, err
 }
 
-// PrimaryPeer returns the node that may be written: this one, or the one that this node follows. ok is false while
-// none is known.
+// PrimaryPeer returns the primary: this node, or the one to which this node is connected. ok is false if
+// there is none.
 func (n *Node) PrimaryPeer() (peer lease.Peer, self, ok bool) {
 	if n.Writable() {
 		return lease.Peer{Node: n.ID(), Hostname: n.c.Hostname}, true, true
@@ -109,9 +109,9 @@ func (n *Node) Position(name string) ltx.TXID {
 	return db.Pos().TXID
 }
 
-// Committed returns the last transaction of a database, 0 if there is none, and the epoch in which it was committed.
-// Where logs are read it waits until what programs have committed so far is captured; an error means that it is not, and
-// that there may be later transactions.
+// Committed returns the last transaction of a database, 0 if there is none, and the epoch in which it was
+// committed. With capture Tail it first waits until everything is captured that programs have committed so
+// far. With an error, there may be later transactions.
 func (n *Node) Committed(ctx context.Context, name string) (epoch uint64, id ltx.TXID, err error) {
 	if t, ok := n.captures().(*tail.Tail); ok {
 		err = t.Settled(ctx, name)
@@ -122,9 +122,9 @@ func (n *Node) Committed(ctx context.Context, name string) (epoch uint64, id ltx
 	return epoch, id, err
 }
 
-// WaitMark waits until readers of a database on this node see a transaction that was committed in
-// an epoch, or the later primary's transaction in its place: a new primary reuses the IDs of
-// transactions that were lost. Epoch 0 stands for any.
+// WaitMark waits until readers of a database on this node see a transaction that was committed in an
+// epoch, or one of a later epoch: a new primary reuses the IDs of transactions that were lost. Epoch 0
+// means any epoch.
 func (n *Node) WaitMark(ctx context.Context, name string, epoch uint64, id ltx.TXID) error {
 	wanted := lease.Mark{Epoch: epoch, TXID: uint64(id)}
 	return n.observers.until(ctx, func() bool {
@@ -154,10 +154,10 @@ func (n *Node) WaitTXID(ctx context.Context, db string, id ltx.TXID) error {
 	return n.observers.until(ctx, func() bool { return n.Position(db) >= id })
 }
 
-// WaitReplicas waits, on the primary, until as many connected candidates have a transaction of a
-// database. It returns the cause of the end of ctx, or database.ErrFenced if this node is not, or
-// no longer, the primary: then it is not known whether others have the transaction. With
-// Config.Replicas of them, it also waits until an election cannot lose the transaction.
+// WaitReplicas waits, on the primary, until a number of connected candidates have a transaction of a
+// database. With at least Config.Replicas of them, it also waits until an election cannot lose the
+// transaction. It returns database.ErrFenced if this node is not the primary, or no longer: then other
+// nodes may have the transaction or not.
 func (n *Node) WaitReplicas(ctx context.Context, name string, id ltx.TXID, replicas int) error {
 	for {
 		news := n.sender.News()

@@ -349,8 +349,8 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestTailPowerLoss has the power fail where logs are read: of a node, and of programs that sync
-// each commit.
+// TestTailPowerLoss has the power of a node with capture tail fail, and of programs that sync each
+// commit.
 func TestTailPowerLoss(t *testing.T) {
 	tailOn := func(dir string) *testNode {
 		n := startNode(t, nodeConfig{capture: replica.Tail, with: func(c *replica.Config) { c.Data, c.Dir = dir, filepath.Join(dir, "files") }})

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
-// referenceVersion is the release of LiteFS, whose event stream this one is.
+// referenceVersion is the release of LiteFS whose event stream this package implements.
 const referenceVersion = "github.com/superfly/litefs/cmd/litefs@v0.5.14"
 
 // reference is LiteFS with a mount of its own.

@@ -1,10 +1,10 @@
-// Package replica is a node of replicated SQLite databases: it captures what the programs on its machine
-// commit, or follows another node that does, and reports the changes to its clients.
+// Package replica is a node of replicated SQLite databases: it captures what local programs commit, or follows
+// another node that does, and reports the changes to its clients.
 //
-// A node is the primary, whose databases may be written, or a replica; the lease says which. The databases are
-// files of a directory: a mount that sees every commit, or a plain directory whose write-ahead logs are read.
-// Package database knows the position of a database; this package joins it with capture, lease, replication and
-// HTTP.
+// The lease decides whether a node is the primary, whose databases may be written, or a replica. The databases
+// are files in a directory: a mount that sees every commit, or a plain directory whose write-ahead logs are
+// read. Package database knows the position of a database. This package connects it with capture, lease,
+// replication and HTTP.
 package replica
 
 import (
@@ -37,10 +37,10 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// Capture is how a node learns of commits.
+// Capture is how a node observes commits.
 type Capture string
 
-// The ways.
+// The kinds of Capture.
 const (
 	Auto   Capture = "auto"   // Strict where FUSE works, else Tail
 	Strict Capture = "strict" // by a mount
@@ -59,36 +59,36 @@ const (
 // Config has the settings of a node.
 type Config struct {
 	Data       string // directory of the node's own data
-	Dir        string // where programs find the databases: a mount point, or in tail mode a directory of the node's
-	Hostname   string // by which clients know the node, as in .primary and in events
+	Dir        string // where programs find the databases: a mount point, or with Tail a plain directory
+	Hostname   string // name of the node for clients, as in .primary and in events
 	Lease      lease.Lease
 	Candidate  bool // the node may become the primary, and counts for Replicas
 	Capture    Capture
-	AllowOther bool // programs of other users than the node's may use the mount
-	// NoPassthrough has the mount do all by itself, for tests.
+	AllowOther bool // programs of other users may use the mount
+	// NoPassthrough disables passthrough, for tests.
 	NoPassthrough bool
 	// Sync makes every transaction durable before its commit returns.
 	Sync bool
 	// Replicas is how many candidates must have a transaction before its commit returns, and SyncTimeout how long
-	// it waits for them; see docs/databases.md.
+	// the commit waits for them; see docs/databases.md.
 	Replicas    int
 	SyncTimeout time.Duration
-	// ProxyWaits says that a proxy withholds the answers to writes until WaitReplicas returns. Without it a node with
-	// Replicas does not open where logs are read and a commit cannot wait.
+	// ProxyWaits says that a proxy delays the answers to writes until WaitReplicas returns. With Tail, commits
+	// cannot wait, so Open fails if Replicas is set and ProxyWaits is not.
 	ProxyWaits bool
-	// ServerTLS is what the server of NewServer uses; nil: no TLS. With ClientCAs, all that changes a node or has
-	// its content asks for a client certificate of theirs.
+	// ServerTLS configures the server of NewServer; nil: no TLS. With ClientCAs, requests that change the node or
+	// read content of databases need a client certificate.
 	ServerTLS *tls.Config
-	// TLS is what this node uses when the URL of another begins with https; nil: what the machine trusts.
+	// TLS is for connections to nodes whose URL begins with https; nil: the default of the machine.
 	TLS *tls.Config
 	// Dial opens connections to other nodes; nil: TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Retention is how long transactions are kept, and LogLimit for how many bytes of a database at most
-	// while a replica still needs them.
+	// Retention is how long transactions are kept. Older ones that a replica still needs are kept within
+	// LogLimit bytes for each database.
 	Retention    time.Duration
 	LogLimit     int64
 	TrimInterval time.Duration
-	// KeepAside is how long is kept what a node had and its primary had not.
+	// KeepAside is how long files with transactions are kept that the node had and its primary lacked.
 	KeepAside time.Duration
 	Log       *slog.Logger
 }
@@ -117,7 +117,7 @@ type Node struct {
 
 	mu        sync.Mutex
 	databases map[string]*database.DB
-	upstream  lease.Peer // the primary that it is connected to
+	upstream  lease.Peer // the primary to which it is connected
 	heard     time.Time  // when the primary last confirmed that this node is up to date
 	followed  bool       // heard is set
 
@@ -131,7 +131,7 @@ type Node struct {
 	roleMu        sync.Mutex                         // held while the node leads or follows
 	leading       atomic.Uint64                      // epoch of the lease while the node is the primary; else 0
 	holds         atomic.Int32                       // while it is not 0, no program may begin to write
-	ready         chan struct{}                      // closed when the node has been the primary, or up to date with one
+	ready         chan struct{}                      // closed when the node has become the primary, or caught up with one
 	once          sync.Once
 }
 
@@ -142,7 +142,7 @@ type identity struct {
 	Epoch   uint64 `json:"epoch"`
 }
 
-// New returns a node that Open opens.
+// New returns a node. It does no I/O.
 func New(c Config) *Node {
 	if c.Retention == 0 {
 		c.Retention = DefaultRetention
@@ -166,10 +166,10 @@ func New(c Config) *Node {
 	return n
 }
 
-// Hub is the source of the node's events.
+// Hub returns the source of the node's events.
 func (n *Node) Hub() *events.Hub { return n.hub }
 
-// ID is the node's own.
+// ID returns the ID of the node.
 func (n *Node) ID() uint64 { return n.id.Node }
 
 func (n *Node) filesDir() string {
@@ -179,7 +179,7 @@ func (n *Node) filesDir() string {
 	return n.c.Dir
 }
 
-// Open finds the positions of the databases, and begins to show them.
+// Open opens the databases, and makes them available in Config.Dir.
 func (n *Node) Open() error {
 	for _, dir := range []string{n.c.Data, filepath.Join(n.c.Data, "files"), filepath.Join(n.c.Data, "log"), n.asideDir()} {
 		if err := durable.MkdirAll(dir, 0o755); err != nil {
@@ -248,7 +248,7 @@ func (n opening) choose() error {
 		if err == nil || n.c.Capture == Strict {
 			return err
 		}
-		n.c.Log.Warn("the directory cannot be mounted: write-ahead logs are read instead", "err", err)
+		n.c.Log.Warn("the directory cannot be mounted: capture is tail instead of strict", "err", err)
 		n.strict = false
 		if err := n.closeDatabases(); err != nil {
 			return err
@@ -273,7 +273,7 @@ func (n opening) tail() error {
 	n.capture = t
 	n.captureMu.Unlock()
 	n.mode = "tail"
-	n.c.Log.Info("capture reads write-ahead logs: databases must be in WAL mode", "dir", n.c.Dir)
+	n.c.Log.Info("capture is tail: databases must be in WAL mode", "dir", n.c.Dir)
 	return nil
 }
 
@@ -333,15 +333,15 @@ func (n opening) openAll() error {
 	return nil
 }
 
-// ValidName reports whether a database may have a name.
+// ValidName reports whether a database may have this name.
 func ValidName(name string) bool {
 	_, f := database.Split(name)
 	return name != "" && len(name) <= 200 && f == database.Main && !strings.ContainsAny(name, "/\x00") &&
 		!strings.HasPrefix(name, ".") && !strings.HasSuffix(name, "-pos") && !strings.HasSuffix(name, "-synced") && !strings.HasSuffix(name, "-lock")
 }
 
-// errNoWait is returned where a commit cannot wait for replicas.
-var errNoWait = errors.New("a commit can wait for replicas only where the directory is mounted, and not where logs are read: set sync to 0, make FUSE work, or use the proxy, whose answers wait")
+// errNoWait is returned if commits would have to wait for replicas, and cannot.
+var errNoWait = errors.New("with capture tail, commits cannot wait for replicas: set sync to 0, make FUSE work for capture strict, or use the proxy, whose answers wait")
 
 // ErrName is returned for a name that no database may have.
 var ErrName = errors.New("a database cannot have this name")

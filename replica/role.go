@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
-// Run is primary or follows one, as the lease says, until ctx ends.
+// Run is the primary or follows it, as the lease decides, until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
@@ -37,7 +37,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// roles has a node lead or follow, as the terms of the lease say.
+// roles makes a node lead or follow, as the terms of the lease require.
 type roles struct{ *Node }
 
 // run leads or follows, term after term, until ctx ends.
@@ -90,7 +90,7 @@ func (n roles) runTerm(ctx context.Context, term lease.Term) error {
 	return quorum(n).keepQuorum(ctx, term)
 }
 
-// raise records an epoch. From then on, everything of an earlier epoch is rejected.
+// raise records an epoch. The node then rejects everything of an earlier epoch.
 func (n *Node) raise(epoch uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (n *Node) raise(epoch uint64) error {
 	return n.saveIdentity()
 }
 
-// epoch is the highest epoch that the node has seen.
+// epoch returns the highest epoch that the node has seen.
 func (n *Node) epoch() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +130,7 @@ func (n roles) gather(ctx context.Context, term lease.Term) error {
 				got, err = stream.Fetch(ctx, client, s.URL, db)
 			}
 			if got > 0 {
-				n.c.Log.Info("transactions of another node", "db", name, "from", s.Hostname, "count", got)
+				n.c.Log.Info("fetched transactions from another node", "db", name, "from", s.Hostname, "count", got)
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("database %s of %s: %w", name, s.Hostname, err))
@@ -147,7 +147,7 @@ const resignTimeout = 5 * time.Second
 func (n roles) lead(ctx context.Context, term lease.Term) error {
 	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
 		if term.Quorum.Promises() {
-			n.c.Log.Error("not the primary: other nodes have transactions that were acknowledged and that this one does not get", "err", err)
+			n.c.Log.Error("not the primary: acknowledged transactions cannot be fetched from other nodes", "err", err)
 			err := finish.Do(ctx, resignTimeout, func(ctx finish.Context) error { return n.c.Lease.Resign(ctx) })
 			if err != nil && !errors.Is(err, lease.ErrNotHeld) {
 				n.c.Log.Warn("the lease was not given up", "err", err)
@@ -155,7 +155,7 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 			<-ctx.Done()
 			return nil
 		}
-		n.c.Log.Warn("another node has transactions that this one does not get", "err", err)
+		n.c.Log.Warn("transactions of another node cannot be fetched, and may be lost", "err", err)
 	}
 	n.mu.Lock()
 	var err error
@@ -189,10 +189,10 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 			return fmt.Errorf("database %s: %w", db.Name(), err)
 		}
 		if differed {
-			n.c.Log.Warn("a database differed from its log, which restarts", "db", db.Name(), "pos", db.Pos().String())
+			n.c.Log.Warn("a database differed from its position: its content became a new transaction", "db", db.Name(), "pos", db.Pos().String())
 		}
 	}
-	admit() // before anyone learns that this node is the primary
+	admit() // before clients see that this node is the primary
 	n.setRole()
 	n.c.Log.Info("primary", "epoch", epoch)
 	n.once.Do(func() { close(n.ready) })
@@ -207,7 +207,7 @@ func (n *Node) connected(to lease.Peer) {
 	n.setRole()
 }
 
-// Ready waits until the node is the primary, or has had all transactions of the primary.
+// Ready waits until the node has become the primary, or has caught up with one.
 func (n *Node) Ready(ctx context.Context) error {
 	select {
 	case <-n.ready:
@@ -217,7 +217,7 @@ func (n *Node) Ready(ctx context.Context) error {
 	}
 }
 
-// Close stops to show the databases and closes them. The caller has ended Run.
+// Close unmounts and closes the databases. The caller has ended Run.
 func (n *Node) Close() error {
 	n.hub.Close()
 	n.leading.Store(0) // open programs cannot commit any more

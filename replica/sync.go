@@ -25,7 +25,7 @@ type syncing struct {
 	outs int                 // commits that were not acknowledged in time
 }
 
-// ErrNotSynced is returned for a transaction that not enough replicas have acknowledged in time.
+// ErrNotSynced is returned for a transaction that too few replicas have acknowledged in time.
 var ErrNotSynced = errors.New("not enough replicas have the transaction")
 
 // quorum maintains the record of the nodes that have all transactions.
@@ -114,12 +114,12 @@ func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	n.sync.late[name] = id
 	n.sync.outs++
 	n.sync.mu.Unlock()
-	n.c.Log.Error("a transaction was not acknowledged: the database takes no other until it is", "db", name, "txid", id.String(),
+	n.c.Log.Error("a transaction was not acknowledged: the database accepts no other one until it is", "db", name, "txid", id.String(),
 		"replicas", n.c.Replicas, "err", err)
 	return err
 }
 
-// unacknowledged is the number of transactions so far that were not acknowledged in time.
+// unacknowledged returns how many transactions were not acknowledged in time so far.
 func (n *Node) unacknowledged() int {
 	n.sync.mu.Lock()
 	defer n.sync.mu.Unlock()
@@ -134,8 +134,7 @@ func (n programs) await(ctx context.Context, db string, id ltx.TXID, limit time.
 		news := n.sender.News()
 		_, changed := n.c.Lease.Term()
 		if n.stored(db, id) {
-			// The voters for the next primary may miss commits that are acknowledged after the
-			// term.
+			// After the term, the next primary may have been elected without this commit.
 			if !n.Writable() {
 				return database.ErrFenced
 			}
@@ -182,7 +181,7 @@ func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	for n.c.Replicas > 0 && !n.fixed() && ctx.Err() == nil {
 		news := n.sender.News()
 		if err := n.changeQuorum(ctx, term); err != nil && ctx.Err() == nil {
-			n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+			n.c.Log.Warn("the quorum was not recorded", "err", err)
 		}
 		select {
 		case <-news:
@@ -194,7 +193,7 @@ func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	return nil
 }
 
-// changeQuorum changes the quorum if other nodes are connected than those in it.
+// changeQuorum changes the quorum if it differs from the connected candidates.
 func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 	n.sync.mu.Lock()
 	now := n.sync.now
@@ -216,7 +215,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 			break
 		}
 		if !within(next.Nodes, n.candidates(nil)) {
-			// A node disconnected, so another quorum is needed. This one was never in the lease.
+			// A node has disconnected, so another quorum is needed. This one is not in the lease yet.
 			n.setNext(nil)
 			n.sender.Announce()
 			return nil
@@ -236,7 +235,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 			return err
 		}
 		// The lease may have the new quorum: until that is known, both count.
-		n.c.Log.Warn("the nodes that have all transactions are not noted", "err", err)
+		n.c.Log.Warn("the quorum was not recorded", "err", err)
 		if pause.For(ctx, quorumPause) != nil {
 			return err
 		}

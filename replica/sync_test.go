@@ -269,7 +269,7 @@ func TestRoles(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler),
 	})
 	if err := lone.Open(); err == nil {
-		t.Error("commits wait where logs are read")
+		t.Error("a node with capture tail opens, although commits cannot wait")
 	}
 	if _, err := follower.Handoff(context.Background(), ""); !errors.Is(err, database.ErrFenced) {
 		t.Error(err)

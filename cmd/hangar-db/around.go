@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/proxy"
 )
 
-// startProxy has g serve the HTTP proxy of a configuration, if it has one, until ctx ends.
+// startProxy starts the HTTP proxy in g, if it is configured. It runs until ctx ends.
 func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) error {
 	if c.Proxy.Addr == "" {
 		return nil
@@ -60,8 +60,8 @@ func startProxy(ctx context.Context, g *errgroup.Group, c *config.Config, node *
 	return nil
 }
 
-// startBackup has g store the databases as a configuration has it, until ctx ends. The channel is closed when
-// nothing more is stored. It is called before the node serves HTTP.
+// startBackup starts the backup in g, if it is configured. The backup runs until ctx ends, and then stores the
+// rest; the channel is closed after that. startBackup is called before the node serves HTTP.
 func startBackup(ctx context.Context, g *errgroup.Group, c *config.Config, node *replica.Node, log *slog.Logger) (<-chan struct{}, error) {
 	done := make(chan struct{})
 	if c.Backup.URL == "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/gobuild"
 )
 
-// appNode is a node in a plain directory with an App behind its proxy.
+// appNode is a node in a plain directory, with an App behind its proxy.
 type appNode struct {
 	t          *testing.T
 	dir        string // of the databases
@@ -207,10 +207,10 @@ func TestProxyAndBackup(t *testing.T) {
 	if got, err := os.ReadFile(newest); err != nil || !bytes.Equal(got, want) {
 		t.Error("the newest state is another than the export: ", err)
 	}
-	// Its former content becomes that of another database, and of the same.
+	// The former content is imported as another database, and over the same one.
 	for name, rows := range map[string]string{"old.db": "0000000000000001/", "app.db": ""} {
 		out := run(t, exe, "restore", "--from", store, "--db", "app.db", "--at", half.UTC().Format(time.RFC3339Nano), "--import", name, "--url", one.url)
-		if !strings.Contains(out, "Restored app.db as "+name+", which is at "+rows) {
+		if !strings.Contains(out, " as "+name+", which is now at "+rows) {
 			t.Error(out)
 		}
 	}

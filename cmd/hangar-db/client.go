@@ -17,10 +17,10 @@ import (
 const defaultURL = "http://localhost:20202"
 
 func urlFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "url", defaultURL, "where the node serves HTTP")
+	cmd.Flags().StringVar(to, "url", defaultURL, "URL of the node's HTTP server")
 }
 
-// call makes a request of a node and returns the answer if it is a success.
+// call sends a request to a node, and returns the response if it is successful.
 func call(ctx context.Context, method, node, path string, query url.Values, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(node, "/")+path+"?"+query.Encode(), body)
 	if err != nil {
@@ -43,7 +43,7 @@ func importCommand() *cobra.Command {
 	var node, name string
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Make a SQLite file a database of the node, which must be the primary",
+		Short: "Import an SQLite file as a database of the node, which must be the primary",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
@@ -106,7 +106,7 @@ func statusCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what the node is, and where its databases are",
+		Short: "Show the role of the node and the positions of its databases",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			resp, err := call(cmd.Context(), http.MethodGet, node, "/info", nil, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease/platform"
 )
 
-// newLease returns the lease of the configuration.
+// newLease returns the configured lease.
 func newLease(c *config.Config, self lease.Peer, log *slog.Logger) (lease.Lease, error) {
 	timing := c.Lease.Etcd.Timing
 	var store lease.Store
@@ -34,7 +34,7 @@ func newLease(c *config.Config, self lease.Peer, log *slog.Logger) (lease.Lease,
 	case config.LeasePlatform:
 		app, _, within := platform.Within(os.Getenv)
 		if !within {
-			return nil, errors.New("lease.type: platform needs a Machine of the platform: there is none around this program; use etcd or static")
+			return nil, errors.New("lease.type: platform works only in a Machine of the platform: use etcd or static")
 		}
 		var err error
 		if store, err = platform.New(platform.Config{App: app, Name: c.Lease.Platform.Election}); err != nil {
@@ -49,7 +49,7 @@ func newLease(c *config.Config, self lease.Peer, log *slog.Logger) (lease.Lease,
 	}), nil
 }
 
-// nodeTLS returns the configurations of a server and of a client, nil where the files are not named.
+// nodeTLS returns the TLS configurations of a server and a client, nil for the defaults.
 func nodeTLS(t config.TLS, log *slog.Logger) (server, client *tls.Config, err error) {
 	if t == (config.TLS{}) {
 		return nil, nil, nil

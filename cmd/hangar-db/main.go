@@ -1,5 +1,5 @@
-// Command hangar-db is a node of replicated SQLite databases: it mounts a directory of them, captures what
-// programs commit there, and keeps the copies of other nodes.
+// Command hangar-db is a node of replicated SQLite databases: it mounts a directory of databases, captures what
+// programs commit there, and keeps copies of the databases of other nodes.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// exitStatus is the status of a program that was run.
+// exitStatus is the exit status of a program that runProgram ran.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }

@@ -21,7 +21,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/gobuild"
 )
 
-// node is the program, on its way.
+// node is a running program.
 type node struct {
 	t    *testing.T
 	exe  string
@@ -60,7 +60,7 @@ func needsMount(t *testing.T) {
 	}
 }
 
-// newNodeOf returns a node of a name, whose configuration has keys of the lease.
+// newNodeOf returns a node with a name and a configuration of its lease.
 func newNodeOf(t *testing.T, root, exe, name, keys string) *node {
 	t.Helper()
 	n := &node{t: t, root: root, exe: exe, path: filepath.Join(root, "mnt", "app.db")}
@@ -166,8 +166,8 @@ func (n *node) firstEvent() string {
 	return line
 }
 
-// TestProgram writes, kills the node with SIGKILL, checks that writes fail then, and starts it again in
-// place. The commands of the program work on it, and an orderly end leaves nothing mounted.
+// TestProgram kills a node with SIGKILL, checks that writes then fail, and starts the node again. It runs the
+// commands of the program, and checks that an orderly end leaves nothing mounted.
 func TestProgram(t *testing.T) {
 	n := newNode(t)
 	n.start()
@@ -218,8 +218,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestElection has programs elect a primary, hand over when one is asked to and when it is to end, and go on when it
-// is killed.
+// TestElection elects a primary of several programs. A primary hands over on request and when it is stopped, and
+// another one takes over when it is killed.
 func TestElection(t *testing.T) {
 	needsMount(t)
 	dir := t.TempDir()
@@ -232,7 +232,7 @@ func TestElection(t *testing.T) {
 	if err := a.exec("PRAGMA journal_mode=wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)"); err != nil {
 		t.Fatal(err)
 	}
-	// Until it follows, there is none to hand over to.
+	// A node can hand over only to one that follows it.
 	until(t, "a hand-off", func() bool {
 		out, err := a.run("handoff")
 		t.Log(out)
@@ -252,7 +252,7 @@ func TestElection(t *testing.T) {
 	if err := a.exec("INSERT INTO t VALUES(3)"); err != nil {
 		t.Fatal(err)
 	}
-	// The replica writes, too, while it has the lock for it.
+	// With the halt lock, programs on the replica may write.
 	committed := 5
 	write := fmt.Sprintf("sqlite3 %s 'PRAGMA busy_timeout=5000; INSERT INTO t VALUES(9)'", b.path)
 	if _, err := exec.LookPath("sqlite3"); err == nil {
@@ -272,7 +272,7 @@ func TestElection(t *testing.T) {
 	if err := a.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if said := <-a.rest; !strings.Contains(said, `msg="handed over" to=b`) { // without a wait for the end of a lease
+	if said := <-a.rest; !strings.Contains(said, `msg="handed over" to=b`) { // no node waited for the lease to expire
 		t.Errorf("the primary has not handed over before its end:\n%s", said)
 	}
 	if err := a.cmd.Wait(); err != nil {
@@ -299,7 +299,7 @@ func TestElection(t *testing.T) {
 	}
 }
 
-// until waits for what another process makes true.
+// until waits for a condition that another process makes true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

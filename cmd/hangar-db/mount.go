@@ -26,10 +26,10 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease/platform"
 )
 
-// Where a configuration is looked for.
+// configName is the name of the configuration file.
 const configName = "litefs.yml"
 
-// stopGrace bounds how long requests in flight, and the programs of exec, delay the end.
+// stopGrace bounds how long requests in progress and the programs of exec delay the end of this program.
 const stopGrace = 5 * time.Second
 
 func mountCommand() *cobra.Command {
@@ -48,7 +48,7 @@ func mountCommand() *cobra.Command {
 			return runNode(cmd.Context(), c, args, cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+configName+" here, in the home directory or /etc)")
+	cmd.Flags().StringVar(&file, "config", "", "configuration file (default "+configName+" in the current directory, the home directory or /etc)")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func readConfig(file string) (*config.Config, error) {
 	return nil, fmt.Errorf("no %s found: name one with --config", configName)
 }
 
-// machine returns the Machine of the platform that this program is in; nil: none.
+// machine returns the Machine in which this program runs, or nil.
 func machine() *config.Machine {
 	app, id, ok := platform.Within(os.Getenv)
 	if !ok {
@@ -129,7 +129,7 @@ func newNode(c *config.Config, log *slog.Logger) (*replica.Node, error) {
 	}), nil
 }
 
-// runNode runs a node until ctx ends or, with commands, the last of them does.
+// runNode runs a node until ctx ends or, if commands are configured, until the last one ends.
 func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Writer) (err error) {
 	log := newLogger(c, stderr)
 	node, err := newNode(c, log)
@@ -145,7 +145,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		return err
 	}
 	log.Info("serving", "addr", listener.Addr().String())
-	// The node keeps running after the end of ctx, until it has handed over.
+	// The node continues after the end of ctx, until it has handed over.
 	running, stop := finish.Lifetime(ctx)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -173,9 +173,9 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		if err != nil {
 			log.Warn("the lease was not given up", "err", err)
 		}
-		<-stored // what is left, if this node is still the primary
+		<-stored // if this node is still the primary, the backup stores the rest
 		stop()
-		// Subscribers never end by themselves.
+		// Requests of subscribers never end by themselves.
 		node.Hub().Close()
 		return finish.Do(ctx, stopGrace, func(ctx finish.Context) error {
 			if err := server.Shutdown(ctx); err != nil {
@@ -188,7 +188,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 	if len(c.Exec) > 0 {
 		g.Go(func() error {
 			if node.Ready(ctx) != nil {
-				return nil //nolint:nilerr // the node ends before it was ready
+				return nil //nolint:nilerr // the node ends before it is ready
 			}
 			err := runAll(ctx, c, args)
 			if err != nil && !c.ExitOnError {
@@ -222,7 +222,7 @@ func runAll(ctx context.Context, c *config.Config, args []string) error {
 	return nil
 }
 
-// runProgram runs a program until it ends. When ctx ends it is asked to, and then made to.
+// runProgram runs a program until it ends. When ctx ends, it sends SIGTERM, and kills the program after stopGrace.
 func runProgram(ctx context.Context, words []string) error {
 	p := exec.CommandContext(ctx, words[0], words[1:]...)
 	p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -230,7 +230,7 @@ func runProgram(ctx context.Context, words []string) error {
 	p.WaitDelay = stopGrace
 	err := p.Run()
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it was asked to end
+		return nil //nolint:nilerr // the program was stopped
 	}
 	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exitStatus(ended.ExitCode())

@@ -19,44 +19,46 @@ import (
 	"github.com/hangar-platform/hangar/replica/backup"
 )
 
-// restoring is what a restore is asked for.
+// restoring has the flags of the command. Exactly one of file, as and list is set.
 type restoring struct {
-	config, from, db, at string
-	file                 string // what is written, or
-	as, node             string // the database that gets the content, of the node at a URL, or
-	list                 bool
+	config, from string // configuration file, or URL of the backup
+	db, at       string // database of the backup, and the time to restore
+	file         string // to write
+	as, node     string // database to replace, and the URL of its node
+	list         bool
 }
 
 func restoreCommand() *cobra.Command {
 	var r restoring
 	cmd := &cobra.Command{
 		Use:   "restore (--config FILE | --from URL) (--list | [--db NAME] [--at TIME] (-o FILE | --import NAME))",
-		Short: "Write a database of a backup to a new file, as it was at a time",
-		Long: "Write a database of a backup to a new file, as it was at a time.\n\n" +
-			"The file is complete or not there, and has the checksum that the database had then. With --import it becomes\n" +
-			"the database of a node that runs. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the credentials of a bucket.",
+		Short: "Write the state of a database at a time from a backup to a new file",
+		Long: "Write the state of a database at a time from a backup to a new file.\n\n" +
+			"The file appears only when it is complete, and its checksum is compared with the one that the database had at\n" +
+			"that time. With --import, the state is imported into a running node instead. The environment variables\n" +
+			"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have the credentials of a bucket.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return r.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&r.config, "config", "", "configuration file whose backup it is")
+	flags.StringVar(&r.config, "config", "", "configuration file that names the backup")
 	flags.StringVar(&r.from, "from", "", "URL of the backup: file:///directory or s3://bucket/prefix")
-	flags.StringVar(&r.db, "db", "", "name of the database, if there are several")
-	flags.StringVar(&r.at, "at", "", "time, as 2026-03-01T12:00:00Z, or a duration before now, as 90m (default: the newest state)")
-	flags.StringVarP(&r.file, "output", "o", "", "the file")
+	flags.StringVar(&r.db, "db", "", "name of the database (default: the only one)")
+	flags.StringVar(&r.at, "at", "", "time, such as 2026-03-01T12:00:00Z, or a duration before now, such as 90m (default: the newest state)")
+	flags.StringVarP(&r.file, "output", "o", "", "file to write")
 	flags.BoolVar(&r.list, "list", false, "list the databases of the backup")
 	cmd.MarkFlagsMutuallyExclusive("config", "from")
 	cmd.MarkFlagsOneRequired("config", "from")
-	flags.StringVar(&r.as, "import", "", "make it this database of the node, which must be the primary")
+	flags.StringVar(&r.as, "import", "", "import the state as this database of the node, which must be the primary")
 	urlFlag(cmd, &r.node)
 	cmd.MarkFlagsMutuallyExclusive("list", "output", "import")
 	cmd.MarkFlagsOneRequired("list", "output", "import")
 	return cmd
 }
 
-// credentials are those of the environment.
+// credentials returns the S3 credentials in the environment.
 func credentials() backup.Credentials {
 	return backup.Credentials{
 		AccessKey: os.Getenv("AWS_ACCESS_KEY_ID"), SecretKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),
@@ -114,7 +116,7 @@ func (r *restoring) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// importFile makes what was restored a database of a node.
+// importFile imports the restored file into the node.
 func (r *restoring) importFile(ctx context.Context, out io.Writer, done backup.Restored) error {
 	f, err := os.Open(r.file)
 	if err != nil {
@@ -126,12 +128,12 @@ func (r *restoring) importFile(ctx context.Context, out io.Writer, done backup.R
 		return err
 	}
 	defer resp.Body.Close()
-	fmt.Fprintf(out, "Restored %s as %s, which is at %s: what %s was at %s of %s\n", r.db, r.as, resp.Header.Get("Hangar-Db-Position"),
-		r.db, done.Pos, done.Time.Format(time.RFC3339Nano))
+	fmt.Fprintf(out, "Restored %s, at %s of %s, as %s, which is now at %s\n", r.db, done.Pos, done.Time.Format(time.RFC3339Nano),
+		r.as, resp.Header.Get("Hangar-Db-Position"))
 	return nil
 }
 
-// parseTime parses a time, or how long ago it was. The zero time stands for no text.
+// parseTime parses a time, or how long ago it was. It returns the zero time for an empty text.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -141,12 +143,12 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("--at %q is no time: write 2026-03-01T12:00:00Z, or 90m for 90 minutes ago", text)
+		return time.Time{}, fmt.Errorf("--at %q is not a time: write 2026-03-01T12:00:00Z, or 90m for 90 minutes ago", text)
 	}
 	return t, nil
 }
 
-// only returns the name of the one database of a backup.
+// only returns the name of the only database of a backup.
 func only(databases []backup.Database) (string, error) {
 	var names []string
 	for _, d := range databases {
@@ -154,11 +156,11 @@ func only(databases []backup.Database) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", errors.New("the backup has no database")
+		return "", errors.New("the backup has no databases")
 	case 1:
 		return names[0], nil
 	}
-	return "", fmt.Errorf("the backup has %s: choose one with --db", strings.Join(names, ", "))
+	return "", fmt.Errorf("the backup has several databases: %s: choose one with --db", strings.Join(names, ", "))
 }
 
 func list(out io.Writer, databases []backup.Database) error {

@@ -13,7 +13,7 @@ func handoffCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "handoff [NODE]",
-		Short: "Make another node the primary, without loss; NODE is its hostname or ID (default any candidate)",
+		Short: "Make another node the primary, without loss; NODE is a hostname or ID (default any candidate)",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query := url.Values{}
@@ -32,7 +32,7 @@ func promoteCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "promote",
-		Short: "Make the node the primary: the present one hands over",
+		Short: "Make the node the primary, by a hand-off from the current one",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			query := url.Values{}
@@ -44,11 +44,11 @@ func promoteCommand() *cobra.Command {
 	}
 	urlFlag(cmd, &node)
 	cmd.Flags().BoolVar(&force, "force", false,
-		"while there is no primary, even if transactions are lost that were acknowledged and that only nodes have which are away")
+		"if there is no primary, take over even if acknowledged transactions that only unreachable nodes have are lost")
 	return cmd
 }
 
-// changeRole asks for a change, and prints which node is the primary then.
+// changeRole requests a change of roles, and prints which node is the primary after it.
 func changeRole(cmd *cobra.Command, node, path string, query url.Values) error {
 	resp, err := call(cmd.Context(), http.MethodPost, node, path, query, nil)
 	if err != nil {

@@ -21,7 +21,7 @@ func runCommand() *cobra.Command {
 	var haltOn string
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND...",
-		Short: "Run a program beside a node, if the node has the role for it",
+		Short: "Run a program beside a node, depending on the role of the node",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			resp, err := call(cmd.Context(), http.MethodGet, node, "/info", nil, nil)
@@ -49,12 +49,12 @@ func runCommand() *cobra.Command {
 	}
 	urlFlag(cmd, &node)
 	cmd.Flags().BoolVar(&ifPrimary, "if-primary", false, "only if the node is the primary")
-	cmd.Flags().StringVar(&haltOn, "with-halt-lock-on", "", "with the right to write to a database, also on a replica, for up to 25 seconds")
+	cmd.Flags().StringVar(&haltOn, "with-halt-lock-on", "", "hold the lock that lets programs write to this database, also on a replica, for up to 25 seconds")
 	cmd.Flags().BoolVar(&ifCandidate, "if-candidate", false, "only if the node may become the primary")
 	return cmd
 }
 
-// lockToWrite takes the lock of a database in the directory of a node, which ends with the file.
+// lockToWrite takes the halt lock of a database, in the directory of a node. Closing the file releases it.
 func lockToWrite(dir, db string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, db+"-lock"), os.O_RDWR, 0)
 	if err != nil {

@@ -1,12 +1,11 @@
 // Command hangar is the platform and its command line in one binary: `hangar up`
 // runs the daemon, every other command speaks to one over its REST API.
 //
-// The package joins the commands to one tree. They are in the packages below, by
-// subject, which do not import one another; what they share is in package cli. The
-// platform itself is in the planes, which package daemon joins.
+// The package joins the commands of the packages below into one tree. Each of these packages has the commands of one
+// subject; they do not import one another, and share package cli. The platform itself is in the planes, which package
+// daemon joins.
 //
-// It is not a library, and has no rules of the platform: a check made here is a
-// convenience, the server makes its own.
+// The checks of the command line are a convenience: the server makes its own.
 package main
 
 import (
@@ -25,7 +24,7 @@ var (
 
 func main() { os.Exit(run(context.Background(), newInvocation(), os.Args[1:])) }
 
-// newInvocation is that of this process.
+// newInvocation returns the invocation of this process.
 func newInvocation() *cli.Invocation {
 	c := cli.New(cli.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}, os.Getenv)
 	c.Build = cli.Build{Version: version, Commit: commit, Engine: engineVersion}

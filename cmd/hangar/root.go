@@ -46,10 +46,10 @@ Where commands find the daemon, first match wins:
 Exit codes:
 
   0  done             3  not found                          6  not allowed, or no valid token
-  1  failed           4  the time to wait ran out           7  the platform cannot be reached or
-  2  wrong usage      5  refused: conflict or wrong state      has no room
-  machine exec and ssh console pass the code of the command through; 125 means that it
-  did not run.`
+  1  failed           4  timed out                          7  the platform cannot be reached or
+  2  wrong usage      5  refused: conflict or wrong state      is full
+  machine exec and ssh console exit with the code of the command, or with 125 if it
+  could not be run.`
 
 // newRootCommand builds the whole command tree for one invocation.
 func newRootCommand(c *cli.Invocation) *cobra.Command {
@@ -92,16 +92,16 @@ func newRootCommand(c *cli.Invocation) *cobra.Command {
 	return root
 }
 
-// short makes a command of a group one of the program, under a name that people try first.
+// short adds a command of a group to the root, too, under a name that users try first.
 func short(name string, group *cobra.Command, of string) *cobra.Command {
 	cmd, _, err := group.Find([]string{of})
 	if err != nil {
-		panic(err) // a test makes the tree
+		panic(err) // tests build the tree, too
 	}
 	group.RemoveCommand(cmd)
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	cmd.Use, cmd.Aliases = strings.TrimSpace(name+" "+arguments), nil
-	cmd.Short += ", as `hangar " + group.Name() + " " + of + "` does"
+	cmd.Short += ", as `hangar " + group.Name() + " " + of + "`"
 	cmd.Flags().AddFlagSet(group.PersistentFlags())
 	return cmd
 }

@@ -39,7 +39,7 @@ class Notes(BaseHTTPRequestHandler):
             id = db.execute("INSERT INTO notes (text) VALUES (?)", (text,)).lastrowid
             db.close()
         except sqlite3.OperationalError as e:
-            self.answer(503, f"{e} ({e.sqlite_errorname})\n")  # the primary is changing: the client tries again
+            self.answer(503, f"{e} ({e.sqlite_errorname})\n")  # the primary is changing: the client retries
             return
         self.answer(201, f"{id}\n")
 

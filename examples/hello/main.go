@@ -1,9 +1,9 @@
 // Command hello is the smallest thing worth hosting: a web server that counts its
-// requests in memory, to show whether its memory survives.
+// requests in memory, which shows whether its memory survives.
 //
-// It listens on port 8080, or on PORT, and answers every path with one line. With DATA,
-// a directory on a volume, /notes keeps what is posted to it, a line each: when it has
-// answered, the line is on the disk.
+// It listens on PORT, by default 8080, and answers every path with one line. If DATA is
+// a directory on a volume, each POST to /notes appends a line to a file there, which is
+// synced to disk before the response.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run serves until it is asked to stop.
+// run serves until SIGINT or SIGTERM.
 func run() error {
 	port := os.Getenv("PORT")
 	if port == "" {
@@ -58,7 +58,7 @@ func run() error {
 	return <-drained
 }
 
-// counter answers with how often it was asked since it was started.
+// counter answers with the number of requests since the start.
 func counter(host string, started time.Time) http.Handler {
 	var requests atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// maxNote is how long a note may be, in bytes.
+// maxNote bounds a note, in bytes.
 const maxNote = 1 << 10
 
 // notes keeps lines in a file.
@@ -18,7 +18,7 @@ type notes struct {
 	mu   sync.Mutex // held while the file is changed
 }
 
-// ServeHTTP adds what is posted, and answers with all there is.
+// ServeHTTP appends the body of a POST as a note, and answers with all notes.
 func (n *notes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -41,7 +41,7 @@ func (n *notes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(all) // the client may be gone
 }
 
-// add appends a line that is on the disk when it returns.
+// add appends a line and syncs the file.
 func (n *notes) add(note []byte) error {
 	f, err := os.OpenFile(n.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

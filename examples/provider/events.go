@@ -8,10 +8,10 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// maxEvents bounds the events that are remembered.
+// maxEvents bounds the events that the store remembers.
 const maxEvents = 1000
 
-// receive takes an event of one of the provider's own Machines. The same one may come more than once.
+// receive handles an event of one of the provider's own Machines. An event may arrive more than once.
 func (v *server) receive(w http.ResponseWriter, r *http.Request) {
 	e, err := provider.ReadMachineEvent(r)
 	if err != nil {
@@ -29,8 +29,8 @@ func (v *server) receive(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// remember reports whether an event is not known yet. Ids of events ascend, so that the first is the
-// oldest.
+// remember records an event, and reports whether it was new. When the bucket is full, it drops the first key: the
+// oldest event of its source, because the ids of a source ascend.
 func (s *store) remember(id string) (fresh bool, err error) {
 	err = s.Update(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(seen)

@@ -10,10 +10,10 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// maxName bounds what the platform may call an extension, in bytes.
+// maxName bounds the name and id of an extension together, in bytes.
 const maxName = 200
 
-// readProvision reads the body of a request that the verifier has let through, which bounds it.
+// readProvision reads the body of a verified request. The verifier has bounded its size.
 func readProvision(w http.ResponseWriter, r *http.Request) (p provider.Provision, ok bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -32,7 +32,7 @@ func readProvision(w http.ResponseWriter, r *http.Request) (p provider.Provision
 	return p, true
 }
 
-// create provisions an extension. The platform may ask again for the same one.
+// create provisions an extension. The platform may repeat the request.
 func (v *server) create(w http.ResponseWriter, r *http.Request) {
 	p, ok := readProvision(w, r)
 	if !ok {
@@ -48,8 +48,8 @@ func (v *server) create(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// shelfURL is where an App reaches its shelf: at the address that the platform gave the extension in
-// the customer's network. A provider with a name in the public DNS would put that here.
+// shelfURL returns the URL at which an App reaches its shelf: the address that the platform gave the extension in
+// the customer's network. A provider with a public DNS name would return that instead.
 func (v *server) shelfURL(e *extension) string {
 	if v.appName == "" || e.Address == "" {
 		return v.baseURL + "/shelf"
@@ -95,7 +95,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(raw) // there is no way to report an error to a client that is gone
+	_, _ = w.Write(raw) // a client that is gone cannot be told of an error
 }
 
 func (v *server) failed(w http.ResponseWriter, r *http.Request, err error) {

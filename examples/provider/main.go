@@ -1,24 +1,24 @@
-// Command provider is a provider of extensions: it rents shelves, on which an App puts values by
-// their keys.
+// Command provider is an example of a provider of extensions: it rents shelves, on which Apps store values by
+// key.
 //
-// It shows all that a provider does, in a program of one file for each part: the calls of the platform
+// Each file shows one part of a provider: the calls from the platform
 // (extensions.go), its own database (store.go), the service that customers reach over their private
 // network (shelf.go), single sign-on (signon.go), a page for customers (page.go), webhooks
 // to the platform (webhooks.go), and events of Machines (events.go).
 //
-// It is configured by the environment:
+// Environment variables configure it:
 //
-//	PORT            where the platform and browsers reach it (8080)
-//	SHELF_PORT      where Apps reach their shelves, behind the PROXY protocol (8081)
+//	PORT            port for the platform and browsers (8080)
+//	SHELF_PORT      port for Apps to reach their shelves, with the PROXY protocol (8081)
 //	DATA            a directory for the database
-//	BASE_URL        its own, as the platform knows it
-//	REQUEST_SECRET  for requests of the platform; two with a comma between while it is rotated
+//	BASE_URL        URL of this provider that the platform knows
+//	REQUEST_SECRET  for requests of the platform; two, separated by a comma, during a rotation
 //	WEBHOOK_URL     of the platform
 //	WEBHOOK_SECRET  for webhooks
 //	AUTH_URL        of the platform, for single sign-on
 //	CLIENT_ID       for single sign-on
 //	CLIENT_SECRET   for single sign-on
-//	APP_NAME        its own App on the platform; none: shelves are reached at BASE_URL
+//	APP_NAME        its own App on the platform; if empty, shelves are at BASE_URL
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// config is what the environment says.
+// config is the configuration from the environment.
 type config struct {
 	baseURL        string
 	requestSecrets []string
@@ -75,7 +75,7 @@ func readConfig() (config, error) {
 	return c, nil
 }
 
-// server is all that handlers share.
+// server has the state that the handlers share.
 type server struct {
 	config
 	store    *store
@@ -114,7 +114,7 @@ func newServer(c config, s *store, log *slog.Logger) (front, shelves http.Handle
 	return mux, http.HandlerFunc(v.serveShelf), nil
 }
 
-// run serves until it is asked to stop.
+// run serves until SIGINT or SIGTERM.
 func run() error {
 	c, err := readConfig()
 	if err != nil {
@@ -153,13 +153,13 @@ func run() error {
 		h := &http.Server{Handler: door.handler, ReadHeaderTimeout: 5 * time.Second, ConnContext: withAddress}
 		all.Go(func() {
 			if err := h.Serve(door.listener); !errors.Is(err, http.ErrServerClosed) {
-				log.Error("serving has ended", "error", err)
+				log.Error("serving failed", "error", err)
 				stop()
 			}
 		})
 		all.Go(func() {
 			<-ctx.Done()
-			_ = h.Close() // the platform sends again what was cut short
+			_ = h.Close() // the platform repeats interrupted requests
 		})
 	}
 	all.Wait()

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// errFull says that a shelf has as many keys as it may.
+// errFull means that a shelf already has maxKeys keys.
 var errFull = errors.New("the shelf is full")
 
 var plans = []string{"small", "large"}
@@ -26,7 +26,7 @@ var page = template.Must(template.New("").Parse(`<!DOCTYPE html>
 <input type="hidden" name="form" value="{{.Form}}">
 <label for="plan">Plan</label> <select id="plan" name="plan">{{range .Plans}}<option>{{.}}</option>{{end}}</select>
 <button name="do" value="change">Change</button>
-<button name="do" value="delete">Delete the shelf and all that is on it</button>
+<button name="do" value="delete">Delete the shelf and its content</button>
 </form>{{end}}
 </body>
 </html>
@@ -37,7 +37,7 @@ func (v *server) owner(w http.ResponseWriter, r *http.Request) (e extension, key
 	s, known := v.sessions.of(r)
 	e, keys, err := v.store.get(r.PathValue("id"))
 	if err != nil || !known || s.roles[e.OrganizationID] == "" {
-		http.Error(w, "There is no such shelf, or you are not signed in. Open it by the platform: hangar extensions open.", http.StatusNotFound)
+		http.Error(w, "There is no such shelf, or you are not signed in. Open it through the platform: hangar extensions open.", http.StatusNotFound)
 		return e, 0, s, false
 	}
 	return e, keys, s, true
@@ -63,7 +63,7 @@ func (v *server) dashboard(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change applies what an admin submits with the form of the page, and notifies the platform.
+// change applies the form of the page, which only admins can submit, and notifies the platform.
 func (v *server) change(w http.ResponseWriter, r *http.Request) {
 	e, _, s, ok := v.owner(w, r)
 	if !ok {
@@ -71,7 +71,7 @@ func (v *server) change(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 4<<10)
 	if s.roles[e.OrganizationID] != provider.RoleAdmin || subtle.ConstantTimeCompare([]byte(r.PostFormValue("form")), []byte(s.form)) != 1 {
-		http.Error(w, "Only admins of the organization may do this, by the form of the page.", http.StatusForbidden)
+		http.Error(w, "Only admins of the organization may do this, and only with the form of the page.", http.StatusForbidden)
 		return
 	}
 	var err error
@@ -89,7 +89,7 @@ func (v *server) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.PostFormValue("do") == "delete" {
-		_, _ = w.Write([]byte("The shelf is gone.\n"))
+		_, _ = w.Write([]byte("The shelf is deleted.\n"))
 		return
 	}
 	http.Redirect(w, r, v.baseURL+"/dashboard/"+e.ID, http.StatusSeeOther)

@@ -22,19 +22,19 @@ const (
 
 type addressKey struct{}
 
-// withAddress notes the address to which a connection was made: behind the PROXY protocol that of the
+// withAddress records the address to which a client connected. With the PROXY protocol this is the address of the
 // extension in the customer's network.
 func withAddress(ctx context.Context, c net.Conn) context.Context {
 	at, _ := netip.ParseAddrPort(c.LocalAddr().String())
 	return context.WithValue(ctx, addressKey{}, at.Addr())
 }
 
-// serveShelf keeps values: PUT, GET and DELETE of /KEY, with the token of an App.
+// serveShelf stores values: it serves PUT, GET and DELETE of /KEY with the token of an App.
 func (v *server) serveShelf(w http.ResponseWriter, r *http.Request) {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	key := strings.TrimPrefix(r.URL.Path, "/")
 	if !ok || key == "" || len(key) > maxKey {
-		http.Error(w, "a shelf needs a bearer token, and a key of at most 256 bytes", http.StatusBadRequest)
+		http.Error(w, "a request needs a bearer token, and a key of at most 256 bytes", http.StatusBadRequest)
 		return
 	}
 	e, err := v.store.withToken(token)
@@ -76,7 +76,7 @@ func (v *server) changed(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// mayBeAt reports whether a request came to the address of the extension, or to none that any has.
+// mayBeAt reports whether a request was sent to the extension's own address, or to no extension's address.
 func mayBeAt(ctx context.Context, e *extension) bool {
 	at, _ := ctx.Value(addressKey{}).(netip.Addr)
 	private := netip.MustParsePrefix("fdaa::/16")
@@ -104,7 +104,7 @@ func (s *store) value(id, key string) (value []byte, err error) {
 	return value, err
 }
 
-// setValue keeps a value; nil removes it.
+// setValue stores a value; nil removes it.
 func (s *store) setValue(id, key string, value []byte) error {
 	return s.Update(func(tx *bbolt.Tx) error {
 		at := []byte(id + "/" + key)

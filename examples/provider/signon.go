@@ -22,19 +22,19 @@ const (
 	maxSessions   = 10_000
 )
 
-// session is a browser: one that is signed in, or on its way.
+// session is the session of a browser that is signed in, or is signing in.
 type session struct {
 	until time.Time
-	// Of one that is on its way: what the platform must send back, the proof that goes with it, and
-	// the extension that the browser wants to see.
+	// While signing in: the state that the platform must send back, the PKCE verifier, and
+	// the extension to show afterwards.
 	state, verifier, extension string
-	// Of one that is signed in.
+	// Once signed in.
 	userName string
 	roles    map[string]string // by organization
-	form     string            // what the forms of its pages carry
+	form     string            // the secret in the forms of its pages
 }
 
-// sessions are kept in memory: after a restart users sign in again, which takes a redirect.
+// sessions are kept in memory. After a restart users sign in again, by a redirect.
 type sessions struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -45,7 +45,7 @@ func newSessions(now func() time.Time) *sessions {
 	return &sessions{now: now, all: map[string]session{}}
 }
 
-// begin keeps a session and gives its id to the browser.
+// begin stores a session and sets its id as a cookie.
 func (v *sessions) begin(w http.ResponseWriter, s session, secure bool) {
 	id := rand.Text()
 	v.mu.Lock()
@@ -82,7 +82,7 @@ func (v *server) oauth() *oauth2.Config {
 	}
 }
 
-// signOn leads a browser to its extension, by way of the platform if it is not signed in. The link is
+// signOn redirects a browser to its extension, or to the platform if it is not signed in. The link is
 // signed, but does not identify the visitor.
 func (v *server) signOn(w http.ResponseWriter, r *http.Request) {
 	e, _, err := v.store.get(r.PathValue("id"))
@@ -99,7 +99,7 @@ func (v *server) signOn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, v.oauth().AuthCodeURL(s.state, oauth2.S256ChallengeOption(s.verifier), oauth2.SetAuthURLParam("organization_id", e.OrganizationID)), http.StatusFound)
 }
 
-// tokenInfo is what the platform says of the signed-in user.
+// tokenInfo is the platform's answer about the signed-in user.
 type tokenInfo struct {
 	UserID        string `json:"user_id"`
 	UserName      string `json:"user_name"`
@@ -110,11 +110,11 @@ type tokenInfo struct {
 	} `json:"organizations"`
 }
 
-// callback is where the platform sends the browser back to.
+// callback handles the redirect from the platform back to the provider.
 func (v *server) callback(w http.ResponseWriter, r *http.Request) {
 	s, ok := v.sessions.of(r)
 	if !ok || s.state == "" || r.FormValue("state") != s.state {
-		http.Error(w, "This sign-in was not begun here, or took too long. Open the extension again.", http.StatusBadRequest)
+		http.Error(w, "This sign-in was not started here, or took too long. Open the extension again.", http.StatusBadRequest)
 		return
 	}
 	if problem := r.FormValue("error"); problem != "" {
@@ -124,7 +124,7 @@ func (v *server) callback(w http.ResponseWriter, r *http.Request) {
 	info, err := v.whoIs(r.Context(), r.FormValue("code"), s.verifier)
 	if err != nil {
 		v.log.Error("sign-in failed", "error", err)
-		http.Error(w, "The platform could not be asked who you are.", http.StatusBadGateway)
+		http.Error(w, "The platform did not answer who you are.", http.StatusBadGateway)
 		return
 	}
 	signedIn := session{until: v.sessions.now().Add(sessionFor), userName: info.UserName, roles: map[string]string{}, form: rand.Text()}
@@ -135,7 +135,7 @@ func (v *server) callback(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, v.baseURL+"/dashboard/"+s.extension, http.StatusFound)
 }
 
-// whoIs exchanges a code for a token, and asks whose it is.
+// whoIs exchanges a code for a token, and asks the platform for its user.
 func (v *server) whoIs(ctx context.Context, code, verifier string) (info tokenInfo, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -154,7 +154,7 @@ func (v *server) whoIs(ctx context.Context, code, verifier string) (info tokenIn
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return info, fmt.Errorf("token info is answered %d", res.StatusCode)
+		return info, fmt.Errorf("token info: status %d", res.StatusCode)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(&info); err != nil {
 		return info, err

@@ -13,10 +13,10 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// errNotFound says that there is no such extension, or key.
+// errNotFound means that an extension or key does not exist.
 var errNotFound = errors.New("not found")
 
-// extension is a shelf, and whose it is.
+// extension is a shelf and its owner.
 type extension struct {
 	ID             string `json:"id"`
 	PlatformID     string `json:"platform_id"` // of the extension, on the platform
@@ -28,9 +28,9 @@ type extension struct {
 	Token          string `json:"token"`             // of the App
 }
 
-// resource is the extension as the platform sees it.
+// resource returns the extension as the platform sees it.
 func (e *extension) resource(keys int) provider.Resource {
-	usage, _ := json.Marshal(map[string]int{"keys": keys}) // of a number
+	usage, _ := json.Marshal(map[string]int{"keys": keys}) // integers always encode
 	return provider.Resource{
 		ID: e.ID, Name: e.Name, Plan: e.Plan, Status: provider.StatusReady, OrganizationID: e.OrganizationID, UserID: e.UserID,
 		Extra: map[string]json.RawMessage{"usage": usage},
@@ -69,7 +69,7 @@ func openStore(path string) (*store, error) {
 	return &store{db}, nil
 }
 
-// create makes an extension, or returns the one that there is for the same id on the platform.
+// create creates an extension, or returns the existing one with the same id on the platform.
 func (s *store) create(p provider.Provision) (e extension, err error) {
 	err = s.Update(func(tx *bbolt.Tx) error {
 		if id := tx.Bucket(byPlatform).Get([]byte(p.ID)); id != nil {
@@ -109,7 +109,7 @@ func write(tx *bbolt.Tx, e *extension) error {
 	return tx.Bucket(byID).Put([]byte(e.ID), raw)
 }
 
-// get returns an extension, and how many keys are on its shelf.
+// get returns an extension and the number of keys on its shelf.
 func (s *store) get(id string) (e extension, keys int, err error) {
 	err = s.View(func(tx *bbolt.Tx) error {
 		e, err = read(tx, id)
@@ -128,7 +128,7 @@ func count(tx *bbolt.Tx, id string) (n int) {
 	return n
 }
 
-// update changes an extension, and notifies the platform when tell is not empty.
+// update changes an extension, and notifies the platform of the action tell unless it is empty.
 func (s *store) update(id string, tell provider.Action, change func(e *extension)) (e extension, keys int, err error) {
 	err = s.Update(func(tx *bbolt.Tx) error {
 		if e, err = read(tx, id); err != nil {
@@ -141,7 +141,7 @@ func (s *store) update(id string, tell provider.Action, change func(e *extension
 	return e, keys, err
 }
 
-// remove removes an extension and all that is on its shelf. It is no error when there is none.
+// remove removes an extension and the values on its shelf. It succeeds if the extension does not exist.
 func (s *store) remove(id string, tell provider.Action) error {
 	return s.Update(func(tx *bbolt.Tx) error {
 		e, err := read(tx, id)

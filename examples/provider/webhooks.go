@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// post puts a webhook into the outbox, in the transaction that it is about. An empty action is none.
+// post adds a webhook to the outbox in the transaction of the change. It does nothing for an empty action.
 func post(tx *bbolt.Tx, action provider.Action, r provider.Resource) error {
 	if action == "" {
 		return nil
@@ -30,10 +30,10 @@ func post(tx *bbolt.Tx, action provider.Action, r provider.Resource) error {
 	return b.Put(binary.BigEndian.AppendUint64(nil, n), raw)
 }
 
-// sender sends what is in the outbox, one after the other.
+// sender sends the webhooks in the outbox, one after the other.
 type sender struct {
 	store  *store
-	client *provider.WebhookClient // nil: the platform wants none
+	client *provider.WebhookClient // nil: webhooks are dropped
 	log    *slog.Logger
 }
 
@@ -45,7 +45,7 @@ func newSender(c config, s *store, log *slog.Logger) *sender {
 	return v
 }
 
-// run sends until ctx ends. What is not sent then is sent after the next start.
+// run sends until ctx ends. The rest is sent after the next start.
 func (v *sender) run(ctx context.Context) {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -60,7 +60,7 @@ func (v *sender) run(ctx context.Context) {
 	}
 }
 
-// next sends the oldest webhook, and reports whether it is out of the outbox.
+// next sends the oldest webhook, and reports whether it removed one from the outbox.
 func (v *sender) next(ctx context.Context) bool {
 	var key []byte
 	var e provider.Event
@@ -84,7 +84,7 @@ func (v *sender) next(ctx context.Context) bool {
 	if err != nil {
 		v.log.Error("webhook failed", "action", e.Action, "resource", e.Resource.ID, "error", err)
 		if _, refused := errors.AsType[*provider.WebhookError](err); !refused {
-			return false // the platform is away; the ones behind it would fail, too
+			return false // the platform is unreachable: later webhooks would fail, too
 		}
 	}
 	err = v.store.Update(func(tx *bbolt.Tx) error { return tx.Bucket(outbox).Delete(key) })

@@ -16,59 +16,59 @@ import (
 
 // The bounds of a run.
 const (
-	// DefaultReadyWithin is how long an extension may take until it is ready.
+	// DefaultReadyWithin is how long an extension may take to become ready.
 	DefaultReadyWithin = 4 * time.Minute
 	// answerWithin is how long the platform waits for an answer.
 	answerWithin = 5 * time.Second
-	// giveUpAfter is how long Run waits for one.
+	// giveUpAfter is how long Run waits for an answer.
 	giveUpAfter = 30 * time.Second
 	// maxAnswer bounds the body of an answer, in bytes.
 	maxAnswer = 1 << 20
-	// firstLook and lastLook are the pauses between looks at an extension that is not ready.
+	// firstLook and lastLook are the first and the longest pause between requests for an extension that is not ready.
 	firstLook = 250 * time.Millisecond
 	lastLook  = 5 * time.Second
 )
 
-// Config says which server is tried, and how.
+// Config says which server to test, and how.
 type Config struct {
-	// BaseURL is the provider's, as the platform would be given it.
+	// BaseURL is the provider's base URL, as an operator would configure it on the platform.
 	BaseURL string
-	// Secret is the one for requests.
+	// Secret is the secret for requests.
 	Secret string
-	// AuthorizeURL is where the provider sends a browser that is not signed in to it, such as
-	// https://auth.example.com/oauth/authorize. Empty: it is not checked where it sends it.
+	// AuthorizeURL is the URL to which the provider must redirect a browser that is not signed in, such as
+	// https://auth.example.com/oauth/authorize. If it is empty, the redirect is not checked.
 	AuthorizeURL string
-	// Webhooks are the webhooks that the provider sends to the platform during Run, see Receiver. Nil:
-	// they are not checked.
+	// Webhooks receives the webhooks that the provider sends during Run. If it is nil,
+	// webhooks are not checked.
 	Webhooks *Receiver
-	// ReadyWithin bounds how long the extension may take to be ready; 0 is DefaultReadyWithin.
+	// ReadyWithin bounds how long the extension may take to become ready; 0 is DefaultReadyWithin.
 	ReadyWithin time.Duration
-	// HTTP sends the requests; nil is a client of its own. Redirects are never followed.
+	// HTTP sends the requests; nil uses a new client. Redirects are never followed.
 	HTTP *http.Client
 }
 
-// Outcome is how a rule was kept.
+// Outcome is the result of testing a rule.
 type Outcome string
 
 // The outcomes.
 const (
 	Kept    Outcome = "kept"
 	Broken  Outcome = "broken"
-	Advised Outcome = "advised" // a provider SHOULD, and this one does not
-	Skipped Outcome = "skipped" // it could not be tried
+	Advised Outcome = "advised" // a SHOULD that this provider does not follow
+	Skipped Outcome = "skipped" // it could not be tested
 )
 
-// Result is what was found of one rule.
+// Result is the result for one rule.
 type Result struct {
-	Rule    string  `json:"rule"` // a few words, the same with every server
+	Rule    string  `json:"rule"` // a few words, the same for every server
 	Outcome Outcome `json:"outcome"`
-	// Detail says what was sent and answered, unless the rule was kept. It has none of the server's
-	// own words.
+	// Detail describes the request and the answer, unless the rule was kept. It contains no text
+	// from the server.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Run tries a server and reports each result as soon as it is known. It returns an error only when it
-// could not begin, or ctx has ended; the extension that it has made is deleted in any case.
+// Run tests a server and reports each result as soon as it is known. It returns an error only if it
+// could not begin or ctx has ended. It always deletes the extension that it created.
 func Run(ctx context.Context, c Config, report func(Result)) error {
 	if c.ReadyWithin == 0 {
 		c.ReadyWithin = DefaultReadyWithin

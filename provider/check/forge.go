@@ -20,7 +20,7 @@ type forgery struct {
 	only  []string // methods; nil: all
 }
 
-// by signs with a Signer.
+// by builds a request and signs it with the Signer that s returns.
 func by(s func(k *checker) provider.Signer) func(context.Context, *checker, call) (*http.Request, error) {
 	return func(ctx context.Context, k *checker, c call) (*http.Request, error) {
 		r, err := k.request(ctx, c)
@@ -31,7 +31,7 @@ func by(s func(k *checker) provider.Signer) func(context.Context, *checker, call
 	}
 }
 
-// after changes a request that is signed.
+// after builds a signed request and then changes it.
 func after(change func(r *http.Request)) func(context.Context, *checker, call) (*http.Request, error) {
 	return func(ctx context.Context, k *checker, c call) (*http.Request, error) {
 		r, err := k.signed(ctx, c)
@@ -44,7 +44,7 @@ func after(change func(r *http.Request)) func(context.Context, *checker, call) (
 
 var withBody = []string{http.MethodPost, http.MethodPatch}
 
-// forgeries are refused by every server that keeps the rules.
+// forgeries are the requests that every server must refuse.
 var forgeries = []forgery{
 	{rule: "a request without a signature is refused", build: after(func(r *http.Request) { r.Header.Del(provider.SignatureHeader) })},
 	{rule: "an empty signature is refused", build: after(func(r *http.Request) { r.Header.Set(provider.SignatureHeader, "") })},
@@ -103,7 +103,7 @@ var forgeries = []forgery{
 	}},
 }
 
-// elsewhere signs a request for another URL than that to which it is sent.
+// elsewhere signs a request for a different URL from the one to which it is sent.
 func (k *checker) elsewhere(ctx context.Context, c call, change func(*url.URL)) (*http.Request, error) {
 	r, err := k.request(ctx, c)
 	if err != nil {
@@ -120,7 +120,7 @@ func (k *checker) elsewhere(ctx context.Context, c call, change func(*url.URL)) 
 }
 
 func bodyOf(r *http.Request) []byte {
-	body, _ := r.GetBody() // of bytes in memory
+	body, _ := r.GetBody() // reads from memory
 	raw, _ := io.ReadAll(body)
 	return raw
 }
@@ -130,7 +130,7 @@ func setBody(r *http.Request, body []byte) {
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 }
 
-// forgeries sends each forgery with every method, and sees that the extension is still there.
+// forgeries sends each forgery with every method, and checks that the extension still exists.
 func (k *checker) forgeries(ctx context.Context) {
 	for _, f := range forgeries {
 		if ctx.Err() != nil {

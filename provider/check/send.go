@@ -23,7 +23,7 @@ type call struct {
 
 func (c call) String() string { return c.method + " BASE" + c.path }
 
-// at is where the provider's own extension is.
+// at returns the path of the created extension, with a suffix.
 func (k *checker) at(suffix string) string {
 	return "/extensions/" + url.PathEscape(k.made.ID) + suffix
 }
@@ -31,7 +31,7 @@ func (k *checker) at(suffix string) string {
 func (k *checker) remove() call { return call{method: http.MethodDelete, path: k.at("")} }
 func (k *checker) get() call    { return call{method: http.MethodGet, path: k.at("")} }
 
-// answer is what a server has answered.
+// answer is the server's answer.
 type answer struct {
 	status int
 	header http.Header
@@ -94,7 +94,7 @@ func (k *checker) send(ctx context.Context, c call) (*answer, error) {
 	return k.do(r)
 }
 
-// do sends a request as it is.
+// do sends a request unchanged.
 func (k *checker) do(r *http.Request) (*answer, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), giveUpAfter)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// create makes the extension; false: there is nothing to go on with.
+// create creates the extension. It reports whether there is one to test.
 func (k *checker) create(ctx context.Context) bool {
 	const rule = "an extension is created"
 	c := call{http.MethodPost, "/extensions", k.provision}
@@ -30,7 +30,7 @@ func (k *checker) create(ctx context.Context) bool {
 	}
 	if err != nil {
 		k.broken(rule, "%s: %v", c, err)
-		return k.made.ID != "" // so that it is deleted
+		return k.made.ID != "" // the later steps delete it
 	}
 	k.kept(rule)
 	const inTime = "the answer comes within 5 seconds"
@@ -64,7 +64,7 @@ func isVariable(name string) bool {
 	return name != ""
 }
 
-// repeat creates the extension again, as after an answer that was lost.
+// repeat creates the extension again, as after a lost answer.
 func (k *checker) repeat(ctx context.Context) {
 	const rule = "creating it again answers the same"
 	c := call{http.MethodPost, "/extensions", k.provision}
@@ -78,7 +78,7 @@ func (k *checker) repeat(ctx context.Context) {
 	case err != nil:
 		k.broken(rule, "%s: %v", c, err)
 	case again.ID != k.made.ID:
-		k.broken(rule, "a second %s with the same id makes another extension", c)
+		k.broken(rule, "a second %s with the same id creates another extension", c)
 	case !maps.Equal(again.Config, k.made.Config):
 		k.broken(rule, "a second %s with the same id has another config", c)
 	default:
@@ -86,7 +86,7 @@ func (k *checker) repeat(ctx context.Context) {
 	}
 }
 
-// failed reports an answer that is no success.
+// failed reports an error, or an answer with the wrong status.
 func (k *checker) failed(rule string, c call, a *answer, err error) {
 	if err != nil {
 		k.broken(rule, "%s: %v", c, err)
@@ -109,16 +109,16 @@ func (k *checker) resource(ctx context.Context, rule string, c call) (provider.R
 	}
 	switch {
 	case r.ID != k.made.ID:
-		k.broken(rule, "%s answers another id than POST", c)
+		k.broken(rule, "%s answers with a different id from POST", c)
 	case r.Status == "":
-		k.broken(rule, "%s answers no status", c)
+		k.broken(rule, "%s answers without a status", c)
 	default:
 		return r, true
 	}
 	return r, false
 }
 
-// ready waits for the extension.
+// ready waits until the extension is ready.
 func (k *checker) ready(ctx context.Context) {
 	const rule = "it becomes ready"
 	until, pause := time.Now().Add(k.ReadyWithin), firstLook
@@ -134,7 +134,7 @@ func (k *checker) ready(ctx context.Context) {
 			k.broken(rule, "its status is %q", r.Status)
 			return
 		case time.Now().After(until):
-			k.broken(rule, "it was not within %s", k.ReadyWithin)
+			k.broken(rule, "it was not ready within %s", k.ReadyWithin)
 			return
 		}
 		if !sleep(ctx, pause) {
@@ -155,7 +155,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// unknownMembers sends what a later version of the platform may.
+// unknownMembers sends a member that a later version of the platform might add.
 func (k *checker) unknownMembers(ctx context.Context) {
 	const rule = "members that it does not know are ignored"
 	raw, err := json.Marshal(k.provision)
@@ -172,7 +172,7 @@ func (k *checker) unknownMembers(ctx context.Context) {
 	k.kept(rule)
 }
 
-// update changes the extension to what it is.
+// update sends a PATCH that changes nothing.
 func (k *checker) update(ctx context.Context) {
 	const rule = "it is updated"
 	if _, ok := k.resource(ctx, rule, call{http.MethodPatch, k.at(""), k.provision}); ok {
@@ -222,7 +222,7 @@ func (k *checker) signOn(ctx context.Context) {
 	}
 }
 
-// authorize checks where a browser is sent that is not signed in.
+// authorize checks the redirect of a browser that is not signed in.
 func (k *checker) authorize(to string, query map[string][]string) {
 	const rule = "a browser without a session is sent to sign in"
 	if k.AuthorizeURL == "" {
@@ -238,13 +238,13 @@ func (k *checker) authorize(to string, query map[string][]string) {
 	}
 	switch {
 	case place != k.AuthorizeURL:
-		k.broken(rule, "the redirect leads elsewhere than to the authorization URL")
+		k.broken(rule, "the redirect does not lead to the authorization URL")
 	case one("client_id") == "" || one("redirect_uri") == "":
 		k.broken(rule, "the redirect needs one client_id and one redirect_uri")
 	case one("response_type") != "code" || one("scope") != "read":
 		k.broken(rule, "the redirect needs response_type=code and scope=read")
 	case one("state") == "":
-		k.broken(rule, "the redirect has no state, so that an attacker can finish the sign-in of another")
+		k.broken(rule, "the redirect has no state, so an attacker can complete another user's sign-in")
 	case one("organization_id") == "":
 		k.advised(rule, "the redirect has no organization_id: the user has to choose the organization")
 	default:
@@ -252,7 +252,7 @@ func (k *checker) authorize(to string, query map[string][]string) {
 	}
 }
 
-// events sends an event of a Machine twice, as after an answer that was lost.
+// events sends an event of a Machine twice, as after a lost answer.
 func (k *checker) events(ctx context.Context) {
 	const rule = "events of Machines are accepted, more than once"
 	event := provider.MachineEvent{
@@ -281,7 +281,7 @@ func (k *checker) events(ctx context.Context) {
 	k.kept(rule)
 }
 
-// nonsense sends bodies that are signed, and wrong.
+// nonsense sends signed but invalid bodies.
 func (k *checker) nonsense(ctx context.Context) {
 	const rule = "a signed body that lacks members is refused, not an error of the server"
 	for _, body := range []any{json.RawMessage(`{}`), json.RawMessage(`{"id":7,"name":[]}`), json.RawMessage(`{"name":"` + strings.Repeat("x", 100_000) + `"}`)} {
@@ -294,7 +294,7 @@ func (k *checker) nonsense(ctx context.Context) {
 	k.kept(rule)
 }
 
-// removed deletes the extension, twice, and something that never was.
+// removed deletes the extension twice, and one that never existed.
 func (k *checker) removed(ctx context.Context) {
 	const rule, again, gone, unknown = "it is deleted", "deleting it again succeeds or is 404", "it is gone after that", "deleting what never was succeeds or is 404"
 	if a, err := k.send(ctx, k.remove()); err != nil || !a.ok() && a.status != http.StatusNotFound {

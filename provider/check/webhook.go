@@ -12,23 +12,23 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// webhookWithin is how long the webhook about a deletion may take.
+// webhookWithin is how long a webhook may take to arrive after the other checks.
 const webhookWithin = 30 * time.Second
 
-// Receiver takes the webhooks that a provider sends while it is tried. It is the handler at the
-// webhook URL that the provider was given, and safe for concurrent use.
+// Receiver receives the webhooks that a provider sends during a test. It is the handler at the
+// webhook URL with which the provider is configured, and safe for concurrent use.
 type Receiver struct {
 	verifier *provider.Verifier
 
-	mu     sync.Mutex // guards all that follows
+	mu     sync.Mutex // guards the fields below
 	events []provider.Event
-	read   int // how many Next has returned
+	read   int // number of events that Next has returned
 	faults []string
 	came   chan struct{} // has room for one
 }
 
-// NewReceiver returns a Receiver for webhooks that are signed with secret. It verifies that they were
-// signed for the URL at which it is served: base, scheme and host as the provider was given them, and
+// NewReceiver returns a Receiver for webhooks that are signed with secret. It verifies that they are
+// signed for its own URL: base, which is the scheme and host with which the provider is configured, and
 // the path of the request.
 func NewReceiver(base, secret string) (*Receiver, error) {
 	v, err := provider.NewVerifier(provider.VerifierConfig{BaseURL: base, Secrets: []string{secret}, AllowBare: true})
@@ -38,7 +38,7 @@ func NewReceiver(base, secret string) (*Receiver, error) {
 	return &Receiver{verifier: v, came: make(chan struct{}, 1)}, nil
 }
 
-// ServeHTTP answers 204, or what is wrong.
+// ServeHTTP answers 204, or 400 with the error.
 func (v *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err := v.verifier.Verify(r)
 	var e provider.Event
@@ -69,12 +69,12 @@ func readEvent(body io.Reader) (e provider.Event, err error) {
 		return e, err
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return e, fmt.Errorf("the body is no event: %w", err)
+		return e, fmt.Errorf("the body is not an event: %w", err)
 	}
 	return e, e.Validate()
 }
 
-// Next returns the oldest webhook that it has not returned yet, and waits for it until ctx ends.
+// Next waits for the next webhook, until ctx ends.
 func (v *Receiver) Next(ctx context.Context) (provider.Event, error) {
 	for {
 		v.mu.Lock()
@@ -93,7 +93,7 @@ func (v *Receiver) Next(ctx context.Context) (provider.Event, error) {
 	}
 }
 
-// about reports whether an event about a resource has come, and the first fault.
+// about reports whether an event about a resource was received, and returns the first fault.
 func (v *Receiver) about(id string) (found bool, fault string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -106,8 +106,8 @@ func (v *Receiver) about(id string) (found bool, fault string) {
 	return found, fault
 }
 
-// webhooks sees what has come. A provider need not tell the platform of what the platform has done
-// itself.
+// webhooks checks the received webhooks. A provider need not report changes that the platform made
+// itself, so none is not an error.
 func (k *checker) webhooks(ctx context.Context) {
 	const rule = "webhooks are signed and whole"
 	if k.Webhooks == nil {
@@ -129,7 +129,7 @@ func (k *checker) webhooks(ctx context.Context) {
 		select {
 		case <-k.Webhooks.came:
 		case <-timeout.C:
-			k.skipped(rule, "none came within %s about this extension", webhookWithin)
+			k.skipped(rule, "none about this extension arrived within %s", webhookWithin)
 			return
 		case <-ctx.Done():
 			return

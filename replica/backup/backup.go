@@ -1,17 +1,17 @@
 // Package backup keeps the databases of a node in a directory or an S3 bucket, so that they can be
-// restored as they were at a time.
+// restored to a point in time.
 //
 // The primary stores the content of its log: every Delay, the transactions since the last time as
-// one object. A snapshot is stored where the log does not reach back to the end of the backup, and
-// after each SnapshotInterval, so that a restore has not too much to apply. Transactions older than
-// Exact are merged to one state for each hour; objects that no restore within Retention needs are
+// one object. It stores a snapshot when the log no longer reaches back to the end of the backup, and
+// after each SnapshotInterval, so that a restore applies few transactions. Transactions older than
+// Exact are merged to one state for each hour. Objects that no restore within Retention needs are
 // removed.
 //
-// A backup is never in the way of a commit: it reads the log and copies pages, and retries after a
-// failure. It resumes from the content of the store, so nothing is kept on the disk of the node and
-// any node can continue where another was killed. Objects are never changed; the name of an object
-// has its first and last position, its epoch and its time. Every position has a checksum of the
-// whole database, which a restore compares.
+// A backup never delays a commit: it reads the log and copies pages, and retries after a failure. It
+// resumes from the content of the store, so it keeps nothing on the disk of the node, and any node
+// can continue where another was killed. Objects are never changed. The name of an object has its
+// first and last position, its epoch and its time. Every position has a checksum of the whole
+// database, which a restore compares.
 package backup
 
 import (
@@ -54,8 +54,8 @@ const (
 
 // Node is the node whose databases are stored.
 type Node interface {
-	// Leading returns the cluster and the epoch while the node is primary. The channel is closed when it no
-	// longer is.
+	// Leading returns the cluster and the epoch while the node is the primary. The channel is closed at the end
+	// of that time.
 	Leading() (cluster string, epoch uint64, over <-chan struct{}, ok bool)
 	All() []*database.DB
 }
@@ -64,17 +64,16 @@ type Node interface {
 type Options struct {
 	Node  Node
 	Store Store
-	Dir   string // for temporary files, of this Backup alone
+	Dir   string // for temporary files; no other Backup uses it
 	// Delay is how long a transaction waits for others before it is stored.
 	Delay            time.Duration
 	SnapshotInterval time.Duration
-	// Exact is for how long every single transaction can be restored.
+	// Exact is how far back a restore can choose each single transaction.
 	Exact time.Duration
 	// Retention is how far back a restore can go.
 	Retention time.Duration
 	Log       *slog.Logger
-	// Now is the time.
-	Now func() time.Time
+	Now       func() time.Time // nil: time.Now
 }
 
 // Backup stores the databases of one node.
@@ -92,11 +91,11 @@ type state struct {
 	known    bool      // cursor is known
 	cursor   ltx.Pos   // everything up to here is in the store
 	broken   bool      // the log does not continue at cursor; a snapshot is needed
-	snapshot time.Time // time of the last one, or of the backup's begin
-	begun    int64     // when the node began to store, in milliseconds since 1970; later than in every existing object
+	snapshot time.Time // time of the last one, or of the start of the backup
+	begun    int64     // when the node began to store, in milliseconds since 1970; greater than that of every existing object
 }
 
-// New returns a Backup that Run runs.
+// New returns a Backup, which Run starts.
 func New(o Options) *Backup {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -192,7 +191,7 @@ func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) err
 		}
 		b.counts.failed()
 		if !failed {
-			b.o.Log.Error("the backup has failed, and is tried again", "store", b.o.Store.String(), "err", err)
+			b.o.Log.Error("the backup failed and will be retried", "store", b.o.Store.String(), "err", err)
 		}
 		failed = true
 		if err := pause.For(ctx, retry); err != nil {
@@ -208,7 +207,8 @@ type clusterFile struct {
 	Cluster string `json:"cluster"`
 }
 
-// claim marks the store as a cluster's, or checks the mark.
+// claim writes the ID of the cluster to a new store, and returns an error if the store is of another
+// cluster.
 func (b *Backup) claim(ctx context.Context, cluster string) error {
 	r, err := b.o.Store.Get(ctx, clusterName)
 	if errors.Is(err, ErrNotFound) {

@@ -23,8 +23,8 @@ const (
 	snapshot form = "snap"
 )
 
-// item is one object of a backup. Its name has everything that is needed to find the objects for a
-// time.
+// item is one object of a backup. All its fields except size are in its name, so a restore finds its
+// objects by their names.
 type item struct {
 	form  form
 	from  ltx.Pos // position before it; zero for a snapshot

@@ -114,7 +114,7 @@ func (t *term) putFile(ctx context.Context, db string, i item, f *os.File) error
 	return nil
 }
 
-// temporary makes a file that discard removes.
+// temporary creates a file, which the caller passes to discard.
 func (b *Backup) temporary() (*os.File, error) { return os.CreateTemp(b.o.Dir, "part-*") }
 
 func discard(f *os.File) {

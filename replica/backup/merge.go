@@ -78,7 +78,7 @@ func (t *term) join(ctx context.Context, db string, g group) error {
 	}
 	first, last := g.items[0], g.items[len(g.items)-1]
 	if records[len(records)-1].to != last.to {
-		return fmt.Errorf("%s does not lead to where it says: %w", last.name(db), ltx.ErrInvalidFile)
+		return fmt.Errorf("%s does not lead to the position in its name: %w", last.name(db), ltx.ErrInvalidFile)
 	}
 	if g.merge {
 		err = t.merge(ctx, db, f, records, last)
@@ -215,8 +215,7 @@ func (t *term) compact(ctx context.Context, f *os.File, records []record) (*os.F
 	}
 }
 
-// compactOnce merges the inputs in batches, as many as it reads concurrently, and writes the
-// results to one file.
+// compactOnce merges the inputs in batches of fanIn, and writes the results to one file.
 func compactOnce(ctx context.Context, inputs []*io.SectionReader, out *os.File) ([]*io.SectionReader, error) {
 	var next []*io.SectionReader
 	off := int64(0)

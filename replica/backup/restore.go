@@ -22,7 +22,7 @@ import (
 // Database is one database of a backup.
 type Database struct {
 	Name    string
-	From    time.Time // the first time that it can be restored at, as far as the names say
+	From    time.Time // the earliest time to which it can be restored, by the names of its objects
 	To      time.Time // of the last transaction
 	Objects int
 	Size    int64 // bytes
@@ -59,10 +59,9 @@ type Restored struct {
 	Size int64     // bytes
 }
 
-// Restore writes a database as it was at a time to a new file. The zero time means the newest
-// state. The file appears with all its content or not at all; its checksum was compared with that
-// of each transaction that led to it. The error is ErrNotFound if the backup does not reach back
-// to the time.
+// Restore writes the state of a database at a time to a new file. The zero time means the newest
+// state. The file appears with all its content or not at all. Restore compares the checksum after
+// each transaction. It returns ErrNotFound if the backup does not reach back to the time.
 func Restore(ctx context.Context, s Store, db string, when time.Time, file string) (r Restored, err error) {
 	all, err := catalogs(ctx, s, dirOf(db))
 	if err != nil {

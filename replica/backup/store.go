@@ -13,13 +13,13 @@ import (
 
 // Store has the objects of a backup. Names are paths with slashes.
 type Store interface {
-	// List calls each with the names of the objects below a prefix, in no order. An error of each ends it.
+	// List calls each for the objects below a prefix, in no particular order, until each returns an error.
 	List(ctx context.Context, prefix string, each func(name string, size int64) error) error
 	// Put stores size bytes of r. A reader sees all of an object or none of it.
 	Put(ctx context.Context, name string, r io.Reader, size int64) error
 	// Get opens an object. The error is ErrNotFound if there is none.
 	Get(ctx context.Context, name string) (io.ReadCloser, error)
-	// Remove removes an object, which may be gone already.
+	// Remove removes an object. A missing object is not an error.
 	Remove(ctx context.Context, name string) error
 	// String names the store without secrets.
 	String() string
@@ -38,7 +38,7 @@ func CheckURL(raw string) error {
 }
 
 // OpenStore opens the store at a URL: file:///directory, which is created if it is missing, or
-// s3://bucket/prefix as package storeurl has it. It does not connect.
+// s3://bucket/prefix in the format of package storeurl. It does not connect.
 func OpenStore(raw string, c Credentials) (Store, error) {
 	p, err := storeurl.Parse(raw)
 	if err != nil {

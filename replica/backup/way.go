@@ -23,8 +23,8 @@ func newCatalog(items []item) *catalog {
 }
 
 // way returns the items that lead to the state of the database at a time: a snapshot, unless the
-// database began then, and the transactions after it. The last item may have transactions after
-// that time. It reports false if the backup does not reach back that far.
+// backup has all transactions since the empty database, and the transactions after it. The last item
+// may have later transactions, too. way reports false if the backup does not reach back that far.
 func (c *catalog) way(to time.Time) ([]item, bool) {
 	limit := to.UnixMilli()
 	dead := map[item]bool{}

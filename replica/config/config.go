@@ -1,8 +1,8 @@
 // Package config reads the configuration of a node from a file in the form of litefs.yml.
 //
 // Keys that mean the same here are accepted. A key that only LiteFS has is refused with advice,
-// unless its value asks for nothing; an unknown key is an error. Environment variables are replaced
-// as LiteFS does it: $NAME, ${NAME}, and ${A == "b"} or != for true or false.
+// unless its value has no effect. An unknown key is an error. Environment variables are replaced as
+// in LiteFS: $NAME, ${NAME}, and ${A == "b"} or != for true or false.
 package config
 
 import (
@@ -39,7 +39,7 @@ type Config struct {
 		Interval  time.Duration `yaml:"retention-monitor-interval"`
 		// Sync is this program's own: every transaction is durable before its commit returns.
 		Sync bool `yaml:"sync"`
-		// MaxLog is this program's own: bytes of log of a database that a replica may keep from removal.
+		// MaxLog is this program's own: how many bytes of a database's log are kept for replicas that need them.
 		MaxLog int64 `yaml:"max-log"`
 	} `yaml:"data"`
 	Exec        Exec `yaml:"exec"`
@@ -64,11 +64,11 @@ type Config struct {
 		Etcd     Etcd     `yaml:"etcd"`
 		Platform Platform `yaml:"platform"`
 	} `yaml:"lease"`
-	// Sync is this program's own: how many candidates must have a transaction before its commit returns, and for
-	// how long it waits for them.
+	// Sync and SyncTimeout are this program's own: how many candidates must have a transaction before its commit
+	// returns, and how long the commit waits for them.
 	Sync        int           `yaml:"sync"`
 	SyncTimeout time.Duration `yaml:"sync-timeout"`
-	// TLS is this program's own: of the server, and towards other nodes.
+	// TLS is this program's own: it is for the server and for connections to other nodes.
 	TLS TLS `yaml:"tls"`
 	Log struct {
 		Format    string `yaml:"format"`
@@ -96,7 +96,7 @@ type Timing struct {
 	LockDelay time.Duration `yaml:"lock-delay"`
 }
 
-// Etcd says where the lease is, if nodes elect the primary in an etcd.
+// Etcd configures a lease in etcd.
 type Etcd struct {
 	Timing    `yaml:",inline"`
 	Endpoints []string `yaml:"endpoints"`
@@ -106,17 +106,17 @@ type Etcd struct {
 	TLS       TLS      `yaml:"tls"`
 }
 
-// Platform says which election of the App it is, if Machines elect the primary by the platform.
+// Platform configures a lease that the platform keeps, in an election of the App.
 type Platform struct {
 	Timing   `yaml:",inline"`
 	Election string `yaml:"election"`
 }
 
-// TLS is files in PEM.
+// TLS names PEM files.
 type TLS struct {
-	Cert string `yaml:"cert"` // with the certificates that sign it
+	Cert string `yaml:"cert"` // with its intermediate certificates
 	Key  string `yaml:"key"`
-	CA   string `yaml:"ca"` // that the other side's certificates are of
+	CA   string `yaml:"ca"` // which signs the certificates of other nodes
 }
 
 // Command is a program that runs while the node does.
@@ -125,10 +125,10 @@ type Command struct {
 	IfCandidate bool   `yaml:"if-candidate"`
 }
 
-// Exec is one command, or a list of them that run one after another, the last until the end.
+// Exec is a list of commands, which run one after another.
 type Exec []Command
 
-// UnmarshalYAML takes a string, too.
+// UnmarshalYAML also accepts a single command as a string.
 func (e *Exec) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		if n.Value != "" {
@@ -147,12 +147,12 @@ func (e *Exec) UnmarshalYAML(n *yaml.Node) error {
 // Candidate reports whether the node may be primary.
 func (c *Config) Candidate() bool { return c.Lease.Candidate == nil || *c.Lease.Candidate }
 
-// Machine is the Machine of the platform that a node is in.
+// Machine is the Machine of the platform in which a node runs.
 type Machine struct{ App, ID string }
 
-// Parse reads a configuration. getenv has the environment. In a Machine (in is nil elsewhere),
-// missing settings of the lease are completed: the platform keeps it, and others reach the node
-// in the private network of the App.
+// Parse reads a configuration, with the environment that getenv returns. in is nil outside of a
+// Machine. In a Machine, by default the platform keeps the lease, and other nodes reach this one in
+// the private network of the App.
 func Parse(b []byte, getenv func(string) string, in *Machine) (*Config, error) {
 	c := &Config{ExitOnError: true}
 	c.Fuse.Dir, c.Data.Dir, c.HTTP.Addr = DefaultDir, DefaultData, DefaultAddr
@@ -209,7 +209,7 @@ func (c *Config) validate() error {
 	default:
 		refuse(true, "lease.type: %q is unknown: %s", c.Lease.Type, use)
 	}
-	refuse(!c.Lease.Consul.IsZero(), "lease.consul: there is no Consul here: remove it, and use lease.type platform or etcd")
+	refuse(!c.Lease.Consul.IsZero(), "lease.consul: Consul is not supported: remove it, and use lease.type platform or etcd")
 	refuse(c.Lease.Promote, "lease.promote: a node does not take the lease of another when it starts: remove it, and use hangar-db promote")
 	refuse(c.Lease.Type == LeaseEtcd && len(c.Lease.Etcd.Endpoints) == 0, "lease.etcd.endpoints is missing")
 	refuse(elects && c.Lease.AdvertiseURL == "", "lease.advertise-url is missing: with lease.type %s it is where other nodes reach this one", c.Lease.Type)
@@ -221,11 +221,11 @@ func (c *Config) validate() error {
 	}
 	refuse(c.Lease.Platform.TTL > time.Minute, "lease.platform.ttl must be at most 1m")
 	refuse(c.Sync < 0 || c.SyncTimeout < 0, "sync and sync-timeout must not be negative")
-	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: where logs are read, commits do not wait: use capture strict, or the proxy")
+	refuse(c.Sync > 0 && c.Capture == "tail" && c.Proxy.Addr == "", "sync: with capture tail, commits do not wait: use capture strict, or the proxy")
 	for name, t := range map[string]TLS{"tls": c.TLS, "lease.etcd.tls": c.Lease.Etcd.TLS} {
-		refuse((t.Cert == "") != (t.Key == ""), "%s: cert and key belong together", name)
+		refuse((t.Cert == "") != (t.Key == ""), "%s: cert and key must be set together", name)
 	}
-	refuse(c.TLS.CA != "" && c.TLS.Cert == "", "tls.ca: a node that asks for certificates needs one of its own: set tls.cert and tls.key")
+	refuse(c.TLS.CA != "" && c.TLS.Cert == "", "tls.ca: a node that requires certificates needs one itself: set tls.cert and tls.key")
 	refuse(len(c.Lease.Databases) > 0, "lease.databases: a node follows all databases: remove it")
 	refuse(c.Lease.Type == LeaseStatic && !c.Candidate() && c.Lease.AdvertiseURL == "",
 		"lease.advertise-url is missing: with lease.type static it is the URL of the primary")
@@ -233,7 +233,7 @@ func (c *Config) validate() error {
 	c.Backup.validate(refuse)
 	refuse(!c.Tracing.IsZero(), "tracing: this program does not trace: remove it")
 	refuse(c.Data.Compress != nil && !*c.Data.Compress, "data.compress: transactions are always compressed: remove it")
-	refuse(c.SkipSync, "skip-sync: what SQLite syncs is synced: remove it")
+	refuse(c.SkipSync, "skip-sync: syncs of SQLite are never skipped: remove it")
 	refuse(c.Data.Retention <= 0 || c.Data.Interval <= 0, "data.retention and data.retention-monitor-interval must be positive")
 	refuse(c.Log.Format != "" && c.Log.Format != "text" && c.Log.Format != "json", "log.format: %q is unknown: use text or json", c.Log.Format)
 	switch c.Capture {

@@ -117,7 +117,7 @@ func TestRefused(t *testing.T) {
 		`{lease: {type: static}, backup: {type: file}}`:   "backup.url is missing",
 
 		`{lease: {type: static}, proxy: {target: "a:1"}}`:                                       "proxy.addr is missing",
-		`{lease: {type: static}, proxy: {addr: ":1", target: "a", db: x}}`:                      "no host:port",
+		`{lease: {type: static}, proxy: {addr: ":1", target: "a", db: x}}`:                      "not a host:port",
 		`{lease: {type: static}, proxy: {addr: ":1", target: "a:1"}}`:                           "proxy.db is missing",
 		`{lease: {type: static}, proxy: {addr: ":1", target: "a:1", db: x, idle-timeout: -1s}}`: "proxy.idle-timeout",
 		`{lease: {type: static}, backup: {type: litefs-cloud}}`:                                 "backup.type",

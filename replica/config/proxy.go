@@ -9,7 +9,7 @@ import (
 type Proxy struct {
 	Addr              string        `yaml:"addr"`   // where it listens; empty means there is no proxy
 	Target            string        `yaml:"target"` // host:port of the App
-	DB                string        `yaml:"db"`     // whose position clients are given
+	DB                string        `yaml:"db"`     // whose position clients receive
 	MaxLag            time.Duration `yaml:"max-lag"`
 	Debug             bool          `yaml:"debug"`
 	Passthrough       []string      `yaml:"passthrough"`
@@ -35,8 +35,8 @@ func (p *Proxy) validate(refuse func(bool, string, ...any)) {
 	}
 	_, _, err := net.SplitHostPort(p.Target)
 	refuse(p.Target == "", "proxy.target is missing: it is the host:port of the app")
-	refuse(p.Target != "" && err != nil, "proxy.target: %q is no host:port", p.Target)
-	refuse(p.DB == "", "proxy.db is missing: it is the database whose position clients are given")
+	refuse(p.Target != "" && err != nil, "proxy.target: %q is not a host:port", p.Target)
+	refuse(p.DB == "", "proxy.db is missing: it is the database whose position clients receive")
 	for key, d := range map[string]time.Duration{
 		"max-lag": p.MaxLag, "primary-redirect-timeout": p.RedirectTimeout, "read-timeout": p.ReadTimeout,
 		"read-header-timeout": p.ReadHeaderTimeout, "write-timeout": p.WriteTimeout, "idle-timeout": p.IdleTimeout,

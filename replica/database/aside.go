@@ -14,15 +14,15 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// Chain is the transactions of the primary of a database.
+// Chain describes the transactions that the primary has of a database.
 type Chain struct {
 	History txlog.History `json:"history"`
 	Last    ltx.TXID      `json:"last"`
-	// Differs says that the primary has a transaction of the replica's ID, with another checksum.
+	// Differs says that the primary has a transaction with the ID of the replica's last one, but another checksum.
 	Differs bool `json:"differs,omitempty"`
 }
 
-// has reports whether the chain contains a transaction of an epoch.
+// has reports whether the chain contains the transaction that was committed with an ID in an epoch.
 func (c Chain) has(id ltx.TXID, epoch uint64) bool {
 	return id <= c.Last && c.History.Epoch(id) == epoch
 }
@@ -37,10 +37,10 @@ func (d *DB) Mark() (epoch uint64, id ltx.TXID) {
 // aside saves transactions that a DB has and its primary lacks.
 type aside struct{ *DB }
 
-// keep writes LTX files before the pages of a spool replace the database at the position of a
-// change: the transactions of the log that are not in the chain, named EPOCH-TXID.ltx, and the
-// present pages, as transactions that lead from the change to the present content, named
-// EPOCH-TXID-pages-N.ltx.
+// keep saves what the chain lacks, before the pages of a spool replace the database. It writes LTX
+// files. EPOCH-TXID.ltx files have the transactions of the log that are not in the chain.
+// EPOCH-TXID-pages-N.ltx files have the present pages, as transactions that lead from the change,
+// which is the new content, back to the present content.
 func (d aside) keep(s *Spool, c Change, chain Chain) error {
 	own := d.log.History()
 	id := d.pos.TXID
@@ -73,7 +73,7 @@ func (d aside) keep(s *Spool, c Change, chain Chain) error {
 	return nil
 }
 
-// transactions writes the log's transactions after an ID, as far as it has them.
+// transactions writes the log's transactions after an ID, as far as the log has them.
 func (d aside) transactions(after ltx.TXID, write func(string, []byte) error) error {
 	r, err := d.log.AfterID(max(after, d.log.Base().TXID))
 	if errors.Is(err, txlog.ErrGone) {

@@ -80,8 +80,8 @@ func (b *batch) sorted(size uint32) ([]pageSum, []txlog.Page) {
 }
 
 // CaptureWAL makes transactions of SQLite's commits to its write-ahead log since the last call.
-// With indexed, the index says what is committed; otherwise all that is valid counts, which is
-// right only where the index cannot be seen.
+// With indexed, only frames up to the last one of the index are committed. Without, every valid
+// commit frame counts, which is correct only if SQLite keeps the index in its memory.
 func (d *DB) CaptureWAL(indexed bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -243,9 +243,9 @@ func (d *DB) append(t *txlog.Tx, durable bool) error {
 	return nil
 }
 
-// CaptureJournal makes a transaction of the writes to the database file, if it differs from the
-// database at its position. It is called when SQLite commits, which is when it invalidates its
-// rollback journal, and when it releases its lock. On an error the journal must stay valid.
+// CaptureJournal makes a transaction of the writes to the database file, if they changed its
+// content. It is called when SQLite commits by invalidating its rollback journal, and when SQLite
+// releases its lock. If it returns an error, the journal must stay valid.
 func (d *DB) CaptureJournal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -374,8 +374,8 @@ func readHeader(f *os.File) (sqlite.Header, uint32, error) {
 	return h, size, nil
 }
 
-// written returns the pages of the database file that may have been written and differ from the
-// position.
+// written returns the pages of the database file that differ from the position, of those that may
+// have been written.
 func (d journalCapture) written(main *os.File, pageSize, size uint32) (*batch, error) {
 	known := uint32(len(d.sums))
 	candidates := make([]uint32, 0, len(d.dirty))

@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// Vector returns the checksums of all pages and their size in bytes, as another node needs them to send
-// only what differs.
+// Vector returns the size of a page in bytes and the checksums of all pages, by which another node
+// sends only the pages that differ.
 func (d *DB) Vector() (uint32, []ltx.Checksum) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -28,9 +28,9 @@ const (
 	copyRest   = 64 // pages that may be read while the lock is held
 )
 
-// Copy calls emit with the pages that differ from those of a vector, until the emitted pages make
-// the database at one position, which it returns. Writers continue meanwhile: a page may be emitted
-// again, and the last time counts. emit must not keep the data.
+// Copy calls emit with the pages that differ from those of a vector, and returns the position of the
+// database that they result in. Writers continue meanwhile, so Copy may emit a page several times:
+// the last time counts. emit must not keep the data.
 func (d *DB) Copy(ctx context.Context, pageSize uint32, have []ltx.Checksum, emit func(page uint32, data []byte) error) (Change, error) {
 	sent := have
 	var b []byte
@@ -150,7 +150,7 @@ type Spool struct {
 	end      int64
 }
 
-// NewSpool makes a Spool of a temporary file in the directory of the log, which Close removes.
+// NewSpool creates a Spool, with a temporary file in the directory of the log. Close removes the file.
 func (d *DB) NewSpool() (*Spool, error) {
 	f, err := os.CreateTemp(d.c.Log, "spool-*")
 	if err != nil {
@@ -159,13 +159,14 @@ func (d *DB) NewSpool() (*Spool, error) {
 	return &Spool{f: f, at: map[uint32]int64{}, sums: map[uint32]ltx.Checksum{}}, nil
 }
 
-// Add adds a page, or replaces one. All pages have the same size, except for those that were
-// added before the size changed, which no longer count.
+// Add adds a page, or replaces one. A page of another size than the previous one removes all earlier
+// pages.
 func (s *Spool) Add(page uint32, data []byte) error {
-	if size := uint32(len(data)); size != s.pageSize {
-		if page == 0 || !ltx.IsValidPageSize(size) {
-			return fmt.Errorf("page %d of %d bytes: %w", page, size, sqlite.ErrNotDatabase)
-		}
+	size := uint32(len(data))
+	if page == 0 || !ltx.IsValidPageSize(size) {
+		return fmt.Errorf("page %d of %d bytes: %w", page, size, sqlite.ErrNotDatabase)
+	}
+	if size != s.pageSize {
 		s.pageSize = size
 		clear(s.at)
 		clear(s.sums)
@@ -187,9 +188,10 @@ func (s *Spool) Close() error {
 	return errors.Join(s.f.Close(), os.Remove(s.f.Name()))
 }
 
-// Replace makes the pages of a spool, over those of the last Vector, the database at the position of a change.
-// Nothing has changed if they do not have its checksum, or if SQLite has written since. Commits that are
-// missing on its primary, of that chain, are saved first. The log restarts.
+// Replace replaces the pages of the last Vector with those of a spool, which results in the position of
+// a change. It returns ErrDiverged, and replaces nothing, if the result has another checksum or if
+// SQLite has written since Vector. It first saves commits that the primary's chain lacks. The log
+// restarts at the position.
 func (d *DB) Replace(ctx context.Context, s *Spool, c Change, chain Chain) error {
 	release, direct, err := writers{d}.lockForWrite(ctx)
 	if err != nil {
@@ -291,10 +293,11 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 	return nil
 }
 
-// ErrBadImport is returned for an import that is no SQLite database.
+// ErrBadImport is returned for an import that is not an SQLite database.
 var ErrBadImport = errors.New("the file is not an SQLite database")
 
-// Import makes a file the database, on the primary, as one transaction.
+// Import replaces the content of the database with a file, as one transaction. It returns ErrFenced
+// if this node may not commit.
 func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	s, err := d.NewSpool()
 	if err != nil {
@@ -384,7 +387,7 @@ func (s *Spool) fill(r io.Reader) (uint32, error) {
 	}
 }
 
-// PutVector appends checksums to b, as they go over the wire.
+// PutVector appends checksums to b, in the format of the wire.
 func PutVector(b []byte, sums []ltx.Checksum) []byte {
 	for _, s := range sums {
 		b = binary.BigEndian.AppendUint64(b, uint64(s))

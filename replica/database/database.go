@@ -1,15 +1,14 @@
-// Package database follows one SQLite database: it knows the checksum of each of its pages, turns what
-// SQLite commits into transactions of a log, and writes the transactions of another node.
+// Package database follows one SQLite database: it knows the checksum of each page, records what
+// SQLite commits as transactions of a log, and applies the transactions of another node.
 //
-// A DB is at a position: the ID of the last transaction and the checksum of the whole database after
+// A DB is at a position: the ID of the last transaction, and the checksum of the whole database after
 // it, which is the XOR of the checksums of all pages. The content of a page is the newest that is
-// committed, wherever it is stored: in the write-ahead log of SQLite or in the database file. So a
-// checkpoint changes nothing, and a transaction costs what its pages cost.
+// committed, whether it is in the write-ahead log of SQLite or in the database file. So a checkpoint
+// changes nothing, and the cost of a transaction depends only on its pages.
 //
 // The caller orders captures: it calls CaptureWAL and CaptureJournal while SQLite's writer still
-// holds its lock, or while it keeps the log of SQLite from being overwritten. Config.OnCommit sees
-// every change of the position, in order, after the position can be read. A DB may be used by many
-// goroutines.
+// holds its lock, or while the caller prevents SQLite from overwriting its log. Config.OnCommit sees
+// every change of the position, in order. A DB may be used by many goroutines.
 package database
 
 import (
@@ -41,13 +40,13 @@ const (
 	SHM
 )
 
-// Files are all of them.
+// Files returns all of them.
 func Files() []File { return []File{Main, Journal, WAL, SHM} }
 
-// Suffix is what the name of the file adds to that of the database.
+// Suffix returns what the name of the file has after the name of the database.
 func (f File) Suffix() string { return [...]string{"", "-journal", "-wal", "-shm"}[f] }
 
-// Split returns the name of the database of a file, and which of its files that is.
+// Split splits the name of a file into the name of its database and the kind of file.
 func Split(name string) (string, File) {
 	for _, f := range Files()[1:] {
 		if db, ok := strings.CutSuffix(name, f.Suffix()); ok && db != "" {
@@ -76,10 +75,9 @@ type Config struct {
 	Name string
 	Dir  string // of the files of the database
 	Log  string // directory of the log
-	// Aside is the directory for transactions that the database has and its primary lacks, when
-	// it is replaced.
+	// Aside is the directory in which Replace saves transactions that the primary lacks.
 	Aside string
-	Node  uint64 // ID of this node, in the transactions that it captures
+	Node  uint64 // ID of this node, which is in the transactions that it captures
 
 	// Sync makes each transaction durable before its commit returns.
 	Sync bool
@@ -87,16 +85,17 @@ type Config struct {
 	Live bool
 	// Fence returns an error when this node may not commit. It is called with the DB's lock held.
 	Fence func() error
-	// OnCommit is called after each change of the position, with the DB's lock held: it must not
-	// block, nor call the DB.
+	// OnCommit is called after each change of the position, with the DB's lock held. It must neither
+	// block nor call the DB.
 	OnCommit func(Change)
 	// Locks returns the locks of the database file or of the index, as this process takes them.
 	Locks func(File) (locks.Ranges, error)
-	// Written is called after this process has written n bytes of a file of the database, or with n 0
-	// to any part of it; Gone after it has removed one. Both are called with the DB's lock held.
+	// Written is called after this process has written n bytes of a file of the database; with n 0, it
+	// may have written any part. Gone is called after this process has removed a file. Both are called
+	// with the DB's lock held.
 	Written func(f File, off, n int64)
 	Gone    func(f File)
-	// Kept is called after n files of bytes altogether were put aside.
+	// Kept is called after files were put aside, with their number and their total size.
 	Kept func(files int, bytes int64)
 	// Shared reports whether this process and SQLite see the same index.
 	Shared func() bool
@@ -141,10 +140,10 @@ type DB struct {
 // path returns the path of a file.
 func (d *DB) path(f File) string { return filepath.Join(d.c.Dir, d.c.Name+f.Suffix()) }
 
-// Name is the name of the database.
+// Name returns the name of the database.
 func (d *DB) Name() string { return d.c.Name }
 
-// Log is the log of the database.
+// Log returns the log of the database.
 func (d *DB) Log() *txlog.Log { return d.log }
 
 // Pos returns the position.
@@ -154,7 +153,7 @@ func (d *DB) Pos() ltx.Pos {
 	return d.pos
 }
 
-// Has reports whether the database is, or was as far as its log goes back, at a position.
+// Has reports whether the database is at a position, or was as far back as its log goes.
 func (d *DB) Has(pos ltx.Pos) bool {
 	at := d.Pos()
 	if at.TXID < pos.TXID {
@@ -181,15 +180,15 @@ func (d *DB) change() Change {
 	}
 }
 
-// Diverged reports whether the content of the database is known to differ from what its position
-// says, and how many transactions were committed without the right to.
+// Diverged reports whether the content of the database is known to differ from its position, and how
+// many transactions SQLite has committed while this node might not.
 func (d *DB) Diverged() (bool, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.diverged || d.ahead, d.orphans
 }
 
-// SetEpoch sets the term of the primary of the coming transactions.
+// SetEpoch sets the epoch of the transactions that this node commits from now on.
 func (d *DB) SetEpoch(epoch uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -278,7 +277,7 @@ func (d *DB) Dirty(offset, n int64) {
 	}
 }
 
-// Unsettled reports whether pages were written without a known transaction.
+// Unsettled reports whether pages were written that no transaction has yet.
 func (d *DB) Unsettled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -366,8 +365,8 @@ func (d *DB) readPage(page uint32, b []byte) error {
 // uncaptured transactions has overwritten it, or it is damaged.
 var errTorn = errors.New("content does not have the checksum of the position")
 
-// Close writes down the checksums of the pages, so that the next Open need not compute them, and
-// closes the files.
+// Close saves the checksums of the pages, so that the next Open need not compute them, and closes the
+// files.
 func (d *DB) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -395,7 +394,6 @@ func (d *DB) Fenced() error {
 	return d.c.Fence()
 }
 
-// now returns the time in milliseconds.
 func (d *DB) now() time.Time {
 	if d.c.Now != nil {
 		return d.c.Now()

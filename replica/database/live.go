@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// Index returns the header of the index of the WAL. ok is false while there is none that is valid.
+// Index returns the header of the index of the WAL. ok is false if there is no valid one.
 func (d *DB) Index() (x sqlite.Index, ok bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,8 +30,8 @@ func (d Live) Refresh() error {
 	return d.refresh()
 }
 
-// BuildIndex makes the index of the WAL from its frames, as the first program that opens a database does. The
-// caller is that first one, and holds the lock of writers.
+// BuildIndex builds the index of the WAL from its frames, as the first program does that opens a
+// database. The caller takes that program's place, and holds the writers' lock.
 func (d Live) BuildIndex() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,7 +125,7 @@ func (d Live) SetReadMark(slot int, frame uint32) error {
 	return walWriter(d).poke(sqlite.ReadMarkOffset(slot), frame)
 }
 
-// Captured returns the number of the last frame of the WAL that is captured, when the log has it on the disk.
+// Captured makes the log durable, and returns the number of the last frame of the WAL that is in it.
 func (d Live) Captured() (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,9 +139,9 @@ func (d Live) Captured() (uint32, error) {
 	return d.scan.Next - 1, nil
 }
 
-// Verify computes the checksums of all pages, and reports whether they are those of the position.
-// Transactions of the WAL after the position are captured first, if they lead to these checksums.
-// If it reports false, Reconcile makes them those of the position. The caller keeps writers away.
+// Verify computes the checksums of all pages, and reports whether the content matches the position.
+// If transactions of the WAL explain the difference, Verify captures them and reports true. If it
+// reports false, Reconcile moves the position to the content. The caller holds the writers' lock.
 func (d Live) Verify() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,7 +166,7 @@ func (d Live) Verify() (bool, error) {
 }
 
 // follows reports whether the content differs from these checksums only in pages that have frames
-// after the scanner's position.
+// after the position of scan.
 func (d Live) follows(sums []ltx.Checksum, scan *sqlite.WALScanner) bool {
 	if scan == nil || d.scan == nil || scan.Header != d.scan.Header || scan.Next >= d.scan.Next || scan.Header.PageSize != d.pageSize {
 		return false
@@ -179,7 +179,7 @@ func (d Live) follows(sums []ltx.Checksum, scan *sqlite.WALScanner) bool {
 	return true
 }
 
-// Checkpoint copies what readers let it from the WAL to the database file.
+// Checkpoint copies frames from the WAL to the database file, as far as readers allow.
 func (d Live) Checkpoint() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,8 +200,8 @@ func (d Live) Checkpoint() error {
 	return walWriter(d).checkpoint(x.MaxFrame, x.Pages)
 }
 
-// Restart restarts the WAL, if all of it was captured and is in the database file, and no reader uses it. The
-// caller holds the lock of writers.
+// Restart restarts the WAL, if all of it is captured and in the database file, and no reader uses it.
+// The caller holds the writers' lock.
 func (d Live) Restart() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

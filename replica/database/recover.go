@@ -19,12 +19,12 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// Open opens a database and its log, and finds out which position its content has. A database of
-// which no file exists is empty.
+// Open opens a database and its log, and finds the position of its content. A database without files
+// is empty.
 //
-// Open finishes what SQLite left unfinished as SQLite would: a valid journal is rolled back, and
-// commits in the WAL count. Transactions that are in the log and not in the files are written
-// again, since the log has them first. If content and log still differ, Diverged reports it.
+// Open recovers the files as SQLite would: it rolls back a valid journal, and commits in the WAL
+// count. It also writes the transactions to the files that only the log has. If content and log
+// still differ, Diverged reports it.
 func Open(c Config) (*DB, error) {
 	log, err := txlog.Open(c.Log)
 	if err != nil {
@@ -343,7 +343,7 @@ func (d recovery) loadSums() bool {
 	}
 	n := binary.BigEndian.Uint32(b[44:])
 	pos := ltx.Pos{TXID: ltx.TXID(binary.BigEndian.Uint64(b[8:])), PostApplyChecksum: ltx.Checksum(binary.BigEndian.Uint64(b[16:]))}
-	if pos != d.pos || uint64(n) > math.MaxUint32 || len(b) != head+4+8*int(n) ||
+	if pos != d.pos || len(b) != head+4+8*int(n) ||
 		crc32.ChecksumIEEE(b[:len(b)-4]) != binary.BigEndian.Uint32(b[len(b)-4:]) {
 		return false
 	}
@@ -359,8 +359,9 @@ func (d recovery) loadSums() bool {
 	return true
 }
 
-// Reconcile makes the actual content the valid one, on a node that has become primary: the position
-// advances by one transaction if they differ. It reports whether they did.
+// Reconcile makes the actual content valid, on a node that has become the primary. If the content is
+// known to differ from the position, Reconcile logs it as one more transaction. It reports whether
+// it did.
 func (d *DB) Reconcile() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -416,7 +417,7 @@ func (d recovery) logWhole(pos ltx.Pos, stamp int64) error {
 	return d.append(&t, true)
 }
 
-// Absorb computes the checksums of the pages from the actual content, which may not be that of the
+// Absorb computes the checksums of the pages from the actual content, if that may differ from the
 // position. It is called before a replica sends its checksums.
 func (d *DB) Absorb() error {
 	d.mu.Lock()
@@ -444,7 +445,7 @@ func (d recovery) absorb() (ltx.Checksum, error) {
 }
 
 // absorbWAL moves the scanner past all commits, without making transactions. It returns the size of
-// the database there, or 0 if the WAL does not have it.
+// the database after the last commit, or 0 if there is none.
 func (d recovery) absorbWAL() (uint32, error) {
 	limit := uint32(math.MaxUint32)
 	if d.c.Live {

@@ -21,15 +21,16 @@ import (
 // checkpointFrames is the length in frames at which this process checkpoints a WAL that it writes.
 const checkpointFrames = 1000
 
-// Apply writes a transaction of the primary, which must follow the position, and advances to it. It waits for
-// readers only if the database is not in WAL mode. encoded is the transaction as the log stores it, and epoch
-// when it was committed. After an error other than ErrDiverged the database must be reopened.
+// Apply writes a transaction of the primary, which must follow the position, and advances the position.
+// It waits for readers only if the database is not in WAL mode. encoded is the transaction in the format
+// of the log, and epoch the one in which it was committed. After an error other than ErrDiverged the
+// database must be reopened.
 func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
 	return d.apply(ctx, t, encoded, epoch, false)
 }
 
-// Accept is Apply on the primary, for a transaction that another node has made on its behalf. It returns ErrFenced
-// if this node may not commit.
+// Accept is Apply on the primary, for a transaction of a node that holds the halt lock. It returns
+// ErrFenced if this node may not commit.
 func (d *DB) Accept(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
 	return d.apply(ctx, t, encoded, epoch, true)
 }
@@ -75,8 +76,8 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	return nil
 }
 
-// Trim removes old transactions from the log, as its Trim does. Their pages are made durable
-// before: after a loss of power they could not be written again.
+// Trim removes old transactions from the log, by the rules of txlog.Log.Trim. It first makes their
+// pages durable, which the log cannot restore any more after a loss of power.
 func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	d.mu.Lock()
 	unsynced, files := d.unsynced, []*os.File{d.wal, d.main}
@@ -99,8 +100,8 @@ func (d *DB) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 // leftovers is what SQLite has left in the files of a DB outside of any transaction.
 type leftovers struct{ *DB }
 
-// settled handles leftovers of SQLite while this process holds the locks of a writer: the journal
-// of a program that died, or frames by a writer from the time when the node was the primary.
+// settled handles leftovers of SQLite while this process holds the locks of a writer: the journal of
+// a program that died, or frames that a program wrote while the node was the primary.
 func (d leftovers) settled(direct bool) error {
 	if !direct {
 		return d.foreign()
@@ -173,9 +174,9 @@ func (d leftovers) unsettled() (bool, error) {
 	return d.hasForeign()
 }
 
-// Settle undoes the journal of a program that died, and computes the checksums of the pages from
-// the content, if that is not the one of the position. It is called before a replica follows a
-// primary, and waits for locks until ctx ends.
+// Settle rolls back the journal of a program that died, and computes the checksums of the pages if the
+// content may differ from the position. It is called before a replica follows a primary. It waits for
+// locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
 	left, err := leftovers{d}.unsettled()
 	if err != nil {
@@ -199,9 +200,9 @@ func (d *DB) Settle(ctx context.Context) error {
 // writers takes the locks of a DB's writers.
 type writers struct{ *DB }
 
-// lockForWrite takes the locks of a writer. direct reports that the database file itself may be
-// written, because no program has it open, or none reads it in rollback mode. Otherwise the WAL is
-// written.
+// lockForWrite takes the locks of a writer. direct reports that the caller may write to the database
+// file itself, because no program has it open, or none reads it in rollback mode. Otherwise the
+// caller writes to the WAL.
 func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
@@ -325,7 +326,7 @@ func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error
 	return d.writePages(pages, size)
 }
 
-// wrote reports that bytes of a file were written, or with n 0 any part of it.
+// wrote reports that n bytes of a file were written; with n 0, any part of it.
 func (d *DB) wrote(f File, off, n int64) {
 	if d.c.Written != nil {
 		d.c.Written(f, off, n)
@@ -446,7 +447,7 @@ func (d *DB) emptyWAL(wal *os.File) error {
 type walWriter struct{ *DB }
 
 // writeWAL appends a transaction to the WAL, as SQLite would, so that readers keep their snapshot.
-// The caller holds the lock of writers.
+// The caller holds the writers' lock.
 func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 	if len(pages) == 0 && int(size) == len(d.sums) {
 		return nil

@@ -1,9 +1,9 @@
-// Package events streams, as lines of JSON, the changes of a node's databases to its subscribers:
-// each transaction, and which node is primary.
+// Package events streams the changes of a node's databases to its subscribers, as lines of JSON: each
+// transaction, and each change of the primary.
 //
-// The first event of a subscription is the current state; the next ones have every change since,
-// none twice. Events of a database are in the order of its transactions. A subscriber that does not
-// keep up is disconnected, so that it knows that it has missed something.
+// The first event of a subscription has the current state. Every later change follows exactly once.
+// Events of a database are in the order of its transactions. A subscriber that does not keep up is
+// disconnected, so that it notices that it has missed events.
 package events
 
 import (
@@ -24,13 +24,13 @@ const (
 	MaxSubscribers = 256
 )
 
-// Role is whether a node is primary, and otherwise which primary it is connected to.
+// Role says whether a node is the primary, and if not, to which primary it is connected.
 type Role struct {
 	IsPrimary bool   `json:"isPrimary"`
 	Hostname  string `json:"hostname,omitempty"`
 }
 
-// Position is the position of a database as events have it.
+// Position is the position of a database in an event.
 type Position struct {
 	TXID     ltx.TXID     `json:"txID"`
 	Checksum ltx.Checksum `json:"postApplyChecksum"`
@@ -71,10 +71,10 @@ func encode(e event) []byte {
 	return append(b, '\n')
 }
 
-// ErrFull is returned to one subscriber too many.
+// ErrFull is returned if there are MaxSubscribers, or if the Hub is closed.
 var ErrFull = errors.New("too many subscribers")
 
-// Hub distributes events to subscribers. The zero Hub is not usable; see New.
+// Hub distributes events to subscribers.
 type Hub struct {
 	mu        sync.Mutex
 	role      Role
@@ -83,13 +83,13 @@ type Hub struct {
 	cut       int
 }
 
-// New returns a Hub of a node that is no primary and knows none.
+// New returns a Hub of a node that is not the primary, and not connected to one.
 func New() *Hub {
 	return &Hub{positions: map[string]Position{}, subs: map[*Subscription]struct{}{}}
 }
 
-// Subscription is a series of events. C has them; it is closed after Close of the Hub. Lost is
-// closed when the subscriber did not keep up: C then lacks some events.
+// Subscription receives events from C, which Close of the Hub closes. Lost is closed when the
+// subscriber does not keep up: C then lacks events.
 type Subscription struct {
 	C    chan []byte
 	Lost chan struct{}
@@ -119,7 +119,7 @@ func (s *Subscription) Cancel() {
 	delete(s.h.subs, s)
 }
 
-// Know sets the position of an existing database, which is no event.
+// Know sets the position of an existing database, without an event.
 func (h *Hub) Know(name string, pos ltx.Pos) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +136,7 @@ func (h *Hub) Publish(c database.Change) {
 	}
 }
 
-// SetRole sends the primary to subscribers, if it has changed.
+// SetRole sets the role, and sends it to subscribers if it has changed.
 func (h *Hub) SetRole(r Role) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +147,7 @@ func (h *Hub) SetRole(r Role) {
 	h.send(encode(event{Type: "primaryChange", Data: r}))
 }
 
-// Role returns what SetRole has set.
+// Role returns the role that SetRole has set last.
 func (h *Hub) Role() Role {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,7 +173,7 @@ func (h *Hub) Count() (now, cut int) {
 	return len(h.subs), h.cut
 }
 
-// Close ends all subscriptions after what they have, and lets no other begin.
+// Close ends all subscriptions after their queued events. Subscribe then fails.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -142,7 +142,7 @@ func TestSubscribersMissNothing(t *testing.T) {
 }
 
 // TestSlowSubscriber: a slow subscriber is disconnected without an orderly end, others are not, and
-// one too many is refused.
+// a subscriber above the limit is refused.
 func TestSlowSubscriber(t *testing.T) {
 	h := events.New()
 	url := serve(t, h)

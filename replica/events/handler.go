@@ -20,11 +20,11 @@ const writeTimeout = 10 * time.Second
 // Finder finds a database by its name, or returns nil.
 type Finder func(name string) *database.DB
 
-// Handler serves the events of a Hub: a line of JSON for each, until the client goes. A subscriber that is
-// too slow loses its connection without an orderly end.
+// Handler serves the events of a Hub, one line of JSON for each, until the client disconnects. It
+// aborts the connection of a subscriber that does not keep up.
 //
-// The query parameter since=NAME:TXID, which may be repeated, has the transactions of a database after
-// that ID come first, from its log. The answer is 410 if the log no longer has them.
+// The query parameter since=NAME:TXID, which may be repeated, requests the transactions of a database
+// after that ID. They come first, from the log. The answer is 410 if the log no longer has them.
 func (h *Hub) Handler(find Finder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
@@ -91,7 +91,7 @@ func (s *Subscription) replays(since []string, find Finder) ([]replay, error) {
 	return all, nil
 }
 
-// errLost is the reason of disconnecting a slow subscriber.
+// errLost ends the connection of a slow subscriber.
 var errLost = errors.New("the subscriber does not keep up")
 
 func (s *Subscription) serve(w http.ResponseWriter, r *http.Request, replays []replay) error {

@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock measures how much time may have passed since it was made. It follows the fastest of the
-// clocks that the machine has: the monotonic one, the one that counts while the machine sleeps
-// (CLOCK_BOOTTIME), and the wall clock, which is set right when a machine continues from a
-// snapshot. So a node that slept knows it. When the wall clock is set forward for another reason,
-// that costs a renewal of the lease.
+// Clock measures how much time may have passed since it was made. It follows the fastest clock of the
+// machine: the monotonic one, the one that also counts while the machine sleeps (CLOCK_BOOTTIME), or
+// the wall clock, which is corrected when a machine continues from a snapshot. So a node notices that
+// it slept. A wall clock that is set forward for another reason costs one renewal of the lease.
 type Clock struct {
 	read func() [3]time.Duration
 
@@ -24,7 +23,7 @@ type Clock struct {
 // next jump is noticed.
 const skew = 50 * time.Millisecond
 
-// NewClock returns a Clock of this machine, whose wall clock is wall.
+// NewClock returns a Clock of this machine. wall returns the time of its wall clock.
 func NewClock(wall func() time.Time) *Clock {
 	began := time.Now()
 	return newClock(func() [3]time.Duration {
@@ -36,7 +35,7 @@ func NewClock(wall func() time.Time) *Clock {
 
 func newClock(read func() [3]time.Duration) *Clock { return &Clock{read: read, base: read()} }
 
-// Now returns how much time may have passed. It never goes back.
+// Now returns how much time may have passed since the Clock was made. It never decreases.
 func (c *Clock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

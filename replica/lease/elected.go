@@ -29,24 +29,26 @@ const (
 	patience = 2 // timeout of one call of the store
 )
 
-// Config says for whom a lease is kept, and where.
+// Config configures an Elected.
 type Config struct {
 	Store     Store
-	Self      Peer // what others learn of this node; Run knows its ID
-	Candidate bool // this node may be primary
-	// TTL is how long the lease outlives a node that died, at least MinTTL; the store may grant more. LockDelay is how
-	// long others wait in addition, so that clocks may differ by that. 0: the defaults.
+	Self      Peer // what other nodes see of this one; Run adds the ID
+	Candidate bool // this node may become the primary
+	// TTL is how long the lease outlives a node that died; it is at least MinTTL, and the store may grant more.
+	// LockDelay is how long others wait in addition, which allows for clocks that run at different rates. 0 means
+	// the default.
 	TTL, LockDelay time.Duration
-	Wall           func() time.Time // the clock that may be set; nil: that of the machine
+	Wall           func() time.Time // the wall clock; nil: time.Now
 	Log            *slog.Logger
 }
 
-// Elected is a Lease that is a record in a Store. The epoch is the revision of that record, which grows with each
-// change.
+// Elected is a Lease that is a record in a Store. The epoch is based on the revision of that record,
+// which grows with each change.
 //
-// The holder renews its session of the store often, and believes in it only for a part of the time that the store has
-// granted, by a clock that runs on while the machine sleeps. When the record has gone, each node says how far it is; the
-// candidate that is furthest takes the lease.
+// The holder renews its session of the store often. It relies on a session for only a part of the time
+// that the store has granted, by a clock that continues while the machine sleeps. When the record is
+// gone, each node publishes how far its databases are, and the candidate that is furthest ahead takes
+// the lease.
 type Elected struct {
 	c     Config
 	store Store
@@ -56,14 +58,14 @@ type Elected struct {
 	mu       sync.Mutex
 	term     Term
 	changed  chan struct{}
-	deadline time.Duration // on the clock; the session may be over after it
-	rev      int64         // revision of the primary's record, while it is this node's
-	given    int64         // revision of this node's record that it wanted to hand over and no longer relies on
+	deadline time.Duration // on the clock; the session may have expired after it
+	rev      int64         // revision of the primary's record, while this node holds the lease
+	given    int64         // revision of the primary's record on which this node no longer relies, because it tried to give it away
 	claim    bool          // take the lease without a quorum
-	holdoff  time.Duration // on the clock; this node is no candidate before it
+	holdoff  time.Duration // on the clock; this node does not take the lease before it
 }
 
-// NewElected returns a Lease that Run keeps. It does no I/O. Run closes the store.
+// NewElected returns a Lease. It does no I/O. Run closes the store.
 func NewElected(c Config) *Elected {
 	c.TTL, c.LockDelay = max(cmp.Or(c.TTL, DefaultTTL), MinTTL), cmp.Or(c.LockDelay, DefaultLockDelay)
 	if c.Wall == nil {
@@ -72,7 +74,7 @@ func NewElected(c Config) *Elected {
 	return &Elected{c: c, store: c.Store, clock: NewClock(c.Wall), changed: make(chan struct{}), poked: make(chan struct{}, 1)}
 }
 
-// Run implements Lease. It returns an error if the keys are of another cluster.
+// Run implements Lease. It returns ErrCluster if the records in the store are of another cluster.
 func (e *Elected) Run(ctx context.Context, m Member) error {
 	defer e.store.Close()
 	for ctx.Err() == nil {
@@ -83,7 +85,7 @@ func (e *Elected) Run(ctx context.Context, m Member) error {
 		if errors.Is(err, ErrCluster) {
 			return err
 		}
-		e.c.Log.Warn("no session of the lease", "err", err)
+		e.c.Log.Warn("no session of the lease's store", "err", err)
 		_ = pause.For(ctx, e.c.TTL/renewals)
 	}
 	return nil
@@ -124,8 +126,8 @@ func (e *Elected) poke() {
 	}
 }
 
-// renewed records that the store granted the session ttl, for a request that was sent at asked on
-// the clock.
+// renewed records that the store has granted the session another ttl, which counts from asked on the
+// clock, when the request was sent.
 func (e *Elected) renewed(asked, ttl time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,7 +152,7 @@ func (e *Elected) call(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, e.c.TTL/patience)
 }
 
-// giveAway stops relying on the record of a held term, and returns its revision.
+// giveAway ends the term of this node, and returns the revision of the primary's record.
 func (e *Elected) giveAway() (int64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -162,7 +164,7 @@ func (e *Elected) giveAway() (int64, error) {
 	return e.rev, nil
 }
 
-// Handoff implements Lease. If it fails, this node holds the lease again, in another term.
+// Handoff implements Lease.
 func (e *Elected) Handoff(ctx context.Context, to uint64) error {
 	key := nodeKey(to)
 	bounded, cancel := e.call(ctx)
@@ -180,7 +182,7 @@ func (e *Elected) Handoff(ctx context.Context, to uint64) error {
 		return fmt.Errorf("record %s: %w", key, err)
 	}
 	if !n.Candidate {
-		return fmt.Errorf("%s is no candidate", n.Hostname)
+		return fmt.Errorf("%s is not a candidate", n.Hostname)
 	}
 	rev, err := e.giveAway()
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package lease says which node of a cluster is the primary: the one whose databases may be written.
+// Package lease decides which node of a cluster is the primary: the one whose databases may be written.
 //
-// A Lease has terms. Each has a number, its epoch, that only grows, so that late messages of an earlier primary
-// are told from those of the present one. Static is the lease of a cluster whose primary the configuration
-// names; Elected elects one, and another when that one is lost, by records in a Store: see the packages etcd
-// and platform.
+// A Lease has terms. The number of a term, its epoch, only grows, and so distinguishes late messages of an
+// earlier primary from those of the present one. Static is the lease of a cluster whose primary the
+// configuration names. Elected elects a primary, and another one if the primary is lost, with records in a
+// Store: see the packages etcd and platform.
 package lease
 
 import (
@@ -14,33 +14,34 @@ import (
 	"slices"
 )
 
-// Peer is a node as others know it.
+// Peer is how other nodes and clients know a node.
 type Peer struct {
-	Node     uint64 `json:"node,omitempty"` // its ID; 0 if it is not known
-	Hostname string `json:"hostname"`       // what its users know it by
-	URL      string `json:"url"`            // where it serves its stream
+	Node     uint64 `json:"node,omitempty"` // ID; 0 if it is not known
+	Hostname string `json:"hostname"`       // for clients
+	URL      string `json:"url"`            // of its HTTP server
 }
 
-// Mark is how far a database of a node is: the epoch in which its last transaction was committed, and the ID of
-// that transaction. Of two marks of one database the greater one has what the other has, or what counts.
+// Mark is how far a database of a node is: the epoch in which its last transaction was committed, and the ID
+// of that transaction. The node with the greater of two marks has every transaction of the other node that
+// is still valid.
 type Mark struct {
 	Epoch uint64 `json:"epoch"`
 	TXID  uint64 `json:"txID"`
 }
 
-// Before reports whether o is further than m.
+// Before reports whether m is less than o.
 func (m Mark) Before(o Mark) bool {
 	return m.Epoch < o.Epoch || m.Epoch == o.Epoch && m.TXID < o.TXID
 }
 
-// Standing is a node as it was known in an election.
+// Standing is what a node has published about itself for an election.
 type Standing struct {
 	Peer
 	Candidate bool            `json:"candidate"`
 	Marks     map[string]Mark `json:"marks"` // by database
 }
 
-// Ahead returns the databases of which s has more than marks.
+// Ahead returns the databases for which s is ahead of marks.
 func (s Standing) Ahead(marks map[string]Mark) []string {
 	var names []string
 	for name, m := range s.Marks {
@@ -52,8 +53,8 @@ func (s Standing) Ahead(marks map[string]Mark) []string {
 	return names
 }
 
-// Quorum says where transactions are that were acknowledged to programs: on Copies of the Nodes at least. The
-// zero Quorum, and one of a single copy, promise nothing.
+// Quorum says where acknowledged transactions are: on at least Copies of the Nodes. The zero Quorum, and
+// one with a single copy, promise nothing.
 type Quorum struct {
 	Nodes  []uint64 `json:"nodes"` // IDs
 	Copies int      `json:"copies"`
@@ -62,14 +63,13 @@ type Quorum struct {
 // Promises reports whether the quorum says anything about nodes other than the primary.
 func (q Quorum) Promises() bool { return q.Copies > 1 }
 
-// Covers reports whether the nodes for which has is true have every acknowledged transaction between them: those
-// that are missing are too few to have one to themselves.
+// Covers reports whether the nodes for which has is true together have every acknowledged transaction: the
+// missing nodes are too few to be the only ones with a transaction.
 func (q Quorum) Covers(has func(node uint64) bool) bool {
 	return !q.Promises() || q.count(has) > len(q.Nodes)-q.Copies
 }
 
-// Stores reports whether a transaction that the nodes have for which has is true is on enough of them to be
-// acknowledged.
+// Stores reports whether a transaction may be acknowledged when the nodes for which has is true have it.
 func (q Quorum) Stores(has func(node uint64) bool) bool { return q.count(has) >= q.Copies }
 
 func (q Quorum) count(has func(node uint64) bool) int {
@@ -85,51 +85,52 @@ func (q Quorum) count(has func(node uint64) bool) int {
 // Equal reports whether two quorums have the same nodes and copies.
 func (q Quorum) Equal(o Quorum) bool { return q.Copies == o.Copies && slices.Equal(q.Nodes, o.Nodes) }
 
-// Term is one time for which a node is primary.
+// Term is a period with one primary, or without any.
 type Term struct {
 	Epoch   uint64
 	Held    bool // by this node
 	Primary Peer // the zero Peer if no node is known to be primary
-	// Heard are the nodes whose standing counted in the election, if this node has won it. It must not lead
-	// before it has of each what that one has more.
+	// Heard are the nodes whose standing counted in the election, if this node has won it. This node must fetch
+	// the transactions in which they are ahead of it before it leads.
 	Heard []Standing
-	// Quorum is where acknowledged transactions are when the term begins.
+	// Quorum says where acknowledged transactions are when the term begins.
 	Quorum Quorum
 }
 
-// Member is the node that a Lease is of.
+// Member is the node for which a Lease runs.
 type Member interface {
-	// Identity returns the ID of the node, the cluster that it belongs to, empty if it has been in none, and the
-	// highest epoch that it has seen.
+	// Identity returns the ID of the node, its cluster, empty if it has never been in one, and the highest epoch
+	// that it has seen.
 	Identity() (node uint64, cluster string, epoch uint64)
-	// Adopt makes the node one of a cluster. It fails if the node belongs to another one.
+	// Adopt makes the node a member of a cluster. It fails if the node belongs to another one.
 	Adopt(cluster string) error
-	// Marks returns how far the databases are. No transaction of an earlier term is received after it.
+	// Marks returns how far the databases are. After it, the node accepts no transaction of an earlier term.
 	Marks() map[string]Mark
 }
 
 // Lease is this node's view of the primary.
 type Lease interface {
-	// Run keeps the lease for a node until ctx ends.
+	// Run takes part in elections for a node until ctx ends.
 	Run(ctx context.Context, m Member) error
-	// Term returns the present term, and a channel that is closed when there is another.
+	// Term returns the present term, and a channel that is closed when the term changes.
 	Term() (Term, <-chan struct{})
-	// Valid reports whether this node may commit at this moment, as primary of an epoch. It is cheap, and
-	// becomes false by itself when the lease cannot be renewed, before another node can have it.
+	// Valid reports whether this node may commit at this moment, as the primary of an epoch. It is cheap. If the
+	// lease cannot be renewed, Valid becomes false before another node can take the lease.
 	Valid(epoch uint64) bool
-	// Handoff gives the lease that this node holds to another one. From the call on Valid is false, unless
-	// Handoff fails. It returns ErrFixed if there is none to give, and ErrNotHeld if this node has it not.
+	// Handoff transfers the lease from this node to another one. Valid is false before the other node has the
+	// lease. If the transfer fails, this node may hold the lease again, in a later term. The errors are ErrFixed
+	// for a lease that cannot be transferred, and ErrNotHeld if this node does not hold it.
 	Handoff(ctx context.Context, to uint64) error
-	// Resign gives the lease up. This node lets others have it first. Errors are those of Handoff.
+	// Resign gives the lease up. For some time, this node does not take it again. Errors are those of Handoff.
 	Resign(ctx context.Context) error
-	// Claim has this node take a lease that no node holds, even if acknowledged transactions may be lost by that.
+	// Claim makes this node take a lease that no node holds, even if that may lose acknowledged transactions.
 	Claim() error
-	// SetQuorum changes where acknowledged transactions are, from the node that holds the lease. An error leaves
-	// open whether it was changed.
+	// SetQuorum records the quorum, on the node that holds the lease. After an error other than ErrNotHeld the
+	// quorum may have been recorded or not.
 	SetQuorum(ctx context.Context, epoch uint64, q Quorum) error
 }
 
-// ErrFixed is returned for a change of a lease that does not change hands.
+// ErrFixed is returned by operations that would change a fixed primary.
 var ErrFixed = errors.New("the primary is fixed by the configuration")
 
 // ErrNotHeld is returned by operations that need the lease.
@@ -142,10 +143,11 @@ func NewClusterID() string {
 	return fmt.Sprintf("LFSC%X", b)
 }
 
-// Static is the lease of a cluster whose primary is fixed.
+// Static is the lease of a cluster with a fixed primary.
 type Static struct{ term Term }
 
-// NewStatic returns the lease of a node that is the primary permanently, or follows another permanently.
+// NewStatic returns the lease of a node that is always the primary if held, and otherwise always follows
+// primary.
 func NewStatic(held bool, primary Peer) *Static {
 	return &Static{Term{Epoch: 1, Held: held, Primary: primary}}
 }
@@ -171,5 +173,5 @@ func (*Static) Resign(context.Context) error { return ErrFixed }
 // Claim implements Lease.
 func (*Static) Claim() error { return ErrFixed }
 
-// SetQuorum implements Lease. Without elections nothing is to be remembered.
+// SetQuorum implements Lease. It does nothing, because only elections need the quorum.
 func (*Static) SetQuorum(context.Context, uint64, Quorum) error { return nil }

@@ -26,11 +26,11 @@ type session struct {
 	vacancy int64         // revision of the last term
 	since   time.Duration // on the clock
 	marks   map[string]Mark
-	said    bool          // the missing quorum has been logged
-	yields  time.Duration // since when this node has known a candidate that is further ahead; 0: none
+	warned  bool          // the missing quorum was logged
+	yields  time.Duration // on the clock, when this node first saw that another candidate is ahead; 0: none is
 
-	won      int64 // revision of the primary's record that this node has put
-	standing []Standing
+	won      int64      // revision of the primary's record with which this node won an election
+	standing []Standing // of the other nodes in that election
 }
 
 // session opens a session and keeps it until it is lost or ctx ends.
@@ -64,7 +64,7 @@ func (e *Elected) session(ctx context.Context, m Member) error {
 	return errors.Join(err, <-lost)
 }
 
-// renew renews the session until ctx ends or the store no longer has it.
+// renew renews the session until ctx ends, or until the store has ended the session.
 func (s *session) renew(ctx context.Context) error {
 	for pause.For(ctx, s.ttl/renewals) == nil {
 		asked := s.e.clock.Now()
@@ -89,7 +89,7 @@ func (s *session) run(ctx context.Context, lost chan error) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			s.e.c.Log.Warn("the election is not observed", "err", err)
+			s.e.c.Log.Warn("the election cannot be watched", "err", err)
 		}
 		s.e.lapse()
 		_ = pause.For(ctx, s.ttl/renewals)
@@ -131,7 +131,7 @@ func (s *session) observe(ctx context.Context, lost chan error) error {
 			return ctx.Err()
 		case err := <-lost:
 			timer.Stop()
-			lost <- nil // the end of the session waits for it as well
+			lost <- nil // session receives from it as well
 			return errors.Join(ErrSessionEnded, err)
 		case w, ok := <-events:
 			timer.Stop()
@@ -178,7 +178,8 @@ func (s *session) load(ctx context.Context) error {
 	return s.show(now)
 }
 
-// enter makes this node a member of the cluster of these keys.
+// enter makes this node a member of the cluster whose records these are, and creates the cluster in an empty
+// store.
 func (s *session) enter(ctx context.Context) error {
 	node, cluster, epoch := s.m.Identity()
 	if s.v.cluster.ID == "" {
@@ -197,7 +198,7 @@ func (s *session) enter(ctx context.Context) error {
 		}
 	}
 	if cluster != "" && cluster != s.v.cluster.ID {
-		return fmt.Errorf("%w: %s is of cluster %s, and the data of this node %016X of %s: use another one, or an empty data.dir",
+		return fmt.Errorf("%w: %s belongs to cluster %s, and the data of this node %016X to %s: use another one, or an empty data.dir",
 			ErrCluster, s.e.store, s.v.cluster.ID, node, cluster)
 	}
 	if err := s.m.Adopt(s.v.cluster.ID); err != nil {
@@ -216,14 +217,14 @@ func (s *session) publish(ctx context.Context, r nodeRecord) error {
 	return err
 }
 
-// step updates the term from the view, and takes part in an election. It returns after how long to
-// call it again if nothing changes.
+// step updates the term from the view, and takes part in an election. It returns how long to wait
+// before the next call if nothing changes.
 func (s *session) step(ctx context.Context) (time.Duration, error) {
 	e, v := s.e, s.v
 	if v.primaryRev == 0 {
 		return s.campaign(ctx)
 	}
-	s.vacant, s.said = false, false
+	s.vacant, s.warned = false, false
 	next := s.ttl
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -235,8 +236,7 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 			term.Primary = Peer{} // an earlier session of this node, which has not ended yet
 		}
 	case v.primaryRev == e.given:
-		// An attempt to hand over this record may still succeed, so that only another revision can
-		// be relied on.
+		// An attempt to hand over this record may still succeed, so only a new revision is reliable.
 		e.mu.Unlock()
 		err := s.retake(ctx)
 		e.mu.Lock()
@@ -259,16 +259,18 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 func (s *session) retake(ctx context.Context) error {
 	err := s.e.swap(ctx, "keep the lease", s.v.primaryRev, Change{Put: s.take()})
 	if errors.Is(err, ErrNotHeld) {
-		return nil // it was handed over, which the watch will report
+		return nil // the hand-over succeeded, which the watch will report
 	}
 	return err
 }
 
+// take returns the records that make this node the primary.
 func (s *session) take() []Put {
 	return []Put{{Key: keyPrimary, Value: encode(s.self), Session: s.id}, {Key: keyTerm, Value: encode(termRecord{Peer: s.self})}}
 }
 
-// campaign takes the lease if there is no primary and this node is the right candidate.
+// campaign reports how far this node is, and takes the lease if this node is the right candidate. There
+// is no primary.
 func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 	e, v := s.e, s.v
 	e.mu.Lock()
@@ -302,9 +304,9 @@ func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 		s.yields = now
 	}
 	age := now - s.since - delay
-	if !p.covered && !claim && age > 2*grace && !s.said {
-		s.said = true
-		e.c.Log.Warn("there is no primary, and this node does not become it: nodes that are away may have transactions that were acknowledged",
+	if !p.covered && !claim && age > 2*grace && !s.warned {
+		s.warned = true
+		e.c.Log.Warn("there is no primary, and this node cannot become it: unreachable nodes may have acknowledged transactions",
 			"nodes", fmt.Sprintf("%016X", v.quorum.Nodes), "copies", v.quorum.Copies)
 	}
 	if now < holdoff || age < 0 || !p.covered && !claim || p.missing && age < grace || p.ahead && now-s.yields < 2*grace {
@@ -318,7 +320,7 @@ func (s *session) acquire(ctx context.Context, p poll) error {
 	e, v := s.e, s.v
 	puts := s.take()
 	if _, _, known := s.m.Identity(); v.cluster.Base+uint64(s.last.Revision) < known {
-		// This is not the store in which the node saw its epoch.
+		// The node saw a higher epoch in another store: raise the base, so that epochs grow.
 		puts = append(puts, Put{Key: keyCluster, Value: encode(clusterRecord{v.cluster.ID, known})})
 	}
 	bounded, cancel := e.call(ctx)

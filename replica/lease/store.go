@@ -11,18 +11,18 @@ import (
 // Record is a value in a Store.
 type Record struct {
 	Value    string
-	Revision int64  // of the change that gave it its value
-	Session  string // with which it goes; empty: it stays
+	Revision int64  // of the change that set the value
+	Session  string // whose end removes the record; empty: none
 }
 
-// Snapshot is the records of a cluster at one time.
+// Snapshot has the records of a cluster at one time.
 type Snapshot struct {
 	Revision int64  // of the last change of the store, or a later one
-	Version  string // what the store knows this state by, for Watch
+	Version  string // identifies this state for Watch, if the store needs it
 	Records  map[string]Record
 }
 
-// Condition is that a record has a revision; 0: that there is no record of the key.
+// Condition requires that a record has a revision, or with revision 0, that it does not exist.
 type Condition struct {
 	Key      string
 	Revision int64
@@ -31,38 +31,37 @@ type Condition struct {
 // Put is a record to write.
 type Put struct {
 	Key, Value string
-	Session    string // with which it is to go; empty: it stays
+	Session    string // whose end removes the record; empty: none
 }
 
-// Change writes and deletes records if all of If holds.
+// Change writes and deletes records if all conditions hold.
 type Change struct {
 	If     []Condition
 	Put    []Put
 	Delete []string
 }
 
-// ErrSessionEnded is returned for a session that the store does not have, or no longer.
+// ErrSessionEnded is returned for a session that has ended or never existed.
 var ErrSessionEnded = errors.New("the session has ended")
 
-// Store keeps the few records of one cluster where all its nodes reach them. Revisions only grow, by at least one with
-// each change. Calls end with ctx, and an error of Swap other than ErrSessionEnded leaves open whether the change was
-// made. All methods may be called concurrently.
+// Store keeps the few records of one cluster where all its nodes reach them. Each change increases the revision. Calls
+// end with ctx. All methods may be called concurrently.
 type Store interface {
-	fmt.Stringer // names the place for people
+	fmt.Stringer // names the store in messages
 
-	// Open begins a session, which lasts for ttl at least from the call on, and returns for how long.
+	// Open begins a session that lasts for at least ttl from the call on, and returns how long it lasts.
 	Open(ctx context.Context, ttl time.Duration) (id string, granted time.Duration, err error)
-	// Renew returns for how long the session lasts from the call on, or ErrSessionEnded.
+	// Renew extends a session. It returns how long the session lasts from the call on, or ErrSessionEnded.
 	Renew(ctx context.Context, id string) (time.Duration, error)
-	// End ends a session. Its records go.
+	// End ends a session and removes its records.
 	End(ctx context.Context, id string) error
 	// Read returns all records. It is linearizable.
 	Read(ctx context.Context) (Snapshot, error)
-	// Watch yields what the records are after a snapshot, each time something has changed, and never an older state after
-	// a newer one. It ends after an error, or when ctx does.
+	// Watch yields a snapshot after each change since a given one. It may skip states, but never goes back to an older
+	// one. It ends after an error, or when ctx does.
 	Watch(ctx context.Context, after Snapshot) iter.Seq2[Snapshot, error]
-	// Swap makes all of a change, and returns its revision. done is false if a condition did not hold: nothing was changed
-	// then.
+	// Swap makes a change atomically, and returns its revision. done is false if a condition did not hold, and nothing
+	// was changed. After an error other than ErrSessionEnded, the change may have been made or not.
 	Swap(ctx context.Context, c Change) (revision int64, done bool, err error)
 	// Close ends all connections.
 	Close()

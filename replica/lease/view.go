@@ -27,17 +27,17 @@ type clusterRecord struct {
 	Base uint64 `json:"base,omitempty"`
 }
 
-// termRecord is the last change of the primary. Its revision identifies a vacancy that follows.
+// termRecord is the last change of the primary. Its revision identifies the vacancy that follows it.
 type termRecord struct {
 	Peer
-	Resigned bool `json:"resigned,omitempty"` // it no longer holds a lease, and has not committed since
+	Resigned bool `json:"resigned,omitempty"` // the primary gave up the lease, so no node need wait for it to expire
 }
 
 // nodeRecord is a live node.
 type nodeRecord struct {
 	Standing
-	// Vacancy is 1 more than the revision of the termRecord after which this node saw no primary,
-	// and accepted no more transactions of the previous one. Marks are from that time.
+	// Vacancy identifies the vacancy for which Marks were reported: it is 1 more than the revision of the
+	// termRecord. The node has accepted no transactions of the previous primary since then.
 	Vacancy int64 `json:"vacancy,omitempty"`
 }
 
@@ -102,7 +102,7 @@ func parseNode(name string) (uint64, bool) {
 	return id, err == nil
 }
 
-// poll is what a candidate knows of the other nodes during a vacancy.
+// poll is what a candidate knows about the other nodes during a vacancy.
 type poll struct {
 	heard   []Standing // of the other nodes since the vacancy began
 	missing bool       // a live node has not reported yet

@@ -1,9 +1,9 @@
-// Package locks keeps byte-range locks of files, as fcntl(2) has them: in a table of this process,
-// or in the kernel.
+// Package locks keeps byte-range locks of files, with the semantics of fcntl(2): in a table of this
+// process, or in the kernel.
 //
-// A Table is what a mount answers lock requests from, so that the process knows of every lock and can take some
-// itself. OFD takes locks of a file that other processes lock through the kernel. Writers of a database use
-// both as Ranges. All methods may be called from many goroutines.
+// A mount answers lock requests from a Table, so that this process knows every lock and can take
+// locks itself. OFD takes locks of a file that other processes lock through the kernel. Writers of a
+// database use both through Ranges. All methods may be called from many goroutines.
 package locks
 
 import (
@@ -21,16 +21,16 @@ type Mode int
 
 // The modes.
 const (
-	None      Mode = iota // no lock: Set with it releases
+	None      Mode = iota // no lock: Set releases with it
 	Shared                // excludes Exclusive ones
 	Exclusive             // excludes all others
 )
 
-// ErrBusy is returned for a lock that another owner's excludes.
-var ErrBusy = errors.New("locked by another")
+// ErrBusy is returned for a lock that conflicts with one of another owner.
+var ErrBusy = errors.New("locked by another owner")
 
-// Ranges locks byte ranges of one file for one owner. Set replaces what the owner holds in the n bytes
-// from start, without waiting: it returns ErrBusy where it would have to.
+// Ranges locks byte ranges of one file for one owner. Set replaces the owner's locks of the n bytes from
+// start. It does not wait, and returns ErrBusy if it would have to.
 type Ranges interface {
 	Set(mode Mode, start, n uint64) error
 }
@@ -38,7 +38,7 @@ type Ranges interface {
 // Range is bytes of a file, from the first to the last, both included.
 type Range struct{ First, Last uint64 }
 
-// ToEnd is the last byte of a range that does not end.
+// ToEnd is the last byte of a range without an end.
 const ToEnd = math.MaxInt64
 
 // Overlaps reports whether two ranges have a byte in common.
@@ -79,14 +79,14 @@ func (t *Table) conflict(l Lock) (Lock, bool) {
 	return Lock{}, false
 }
 
-// Set takes, changes or releases a lock. It returns ErrBusy, and changes nothing, if another owner's
-// excludes it.
+// Set takes, changes or releases a lock. It returns ErrBusy, and changes nothing, if a lock of another
+// owner conflicts.
 func (t *Table) Set(l Lock) error {
 	_, err := t.set(l, false)
 	return err
 }
 
-// SetOrWait is Set, but with ErrBusy it returns a channel that is closed when trying again can help.
+// SetOrWait is Set, but with ErrBusy it returns a channel that is closed when a retry may succeed.
 func (t *Table) SetOrWait(l Lock) (<-chan struct{}, error) { return t.set(l, true) }
 
 func (t *Table) set(l Lock, wait bool) (<-chan struct{}, error) {
@@ -140,7 +140,7 @@ func (t *Table) wake() {
 	}
 }
 
-// ReleaseOwner releases what an owner holds, as each close of one of its files does.
+// ReleaseOwner releases all locks of an owner, as fcntl(2) does when the owner closes the file.
 func (t *Table) ReleaseOwner(owner uint64) {
 	t.release(func(l Lock) bool { return l.Owner == owner })
 }
@@ -176,7 +176,7 @@ func (t *Table) Len() int {
 	return len(t.held)
 }
 
-// Daemon is the owner of the locks that this process takes for itself. The kernel never makes it.
+// Daemon is the owner of the locks that this process takes for itself. The kernel never assigns it.
 const Daemon = math.MaxUint64
 
 // Own returns the Ranges of the owner Daemon.
@@ -188,8 +188,8 @@ func (o own) Set(mode Mode, start, n uint64) error {
 	return o.t.Set(Lock{Range: Range{start, start + n - 1}, Owner: Daemon, Mode: mode})
 }
 
-// OFD takes locks of an open file in the kernel, which belong to that open file and end with it. A
-// program that uses POSIX locks, as SQLite does, is excluded by them.
+// OFD takes locks in the kernel that belong to an open file and end with it. They conflict with the
+// POSIX locks that SQLite takes.
 type OFD struct{ File *os.File }
 
 // Set implements Ranges.
@@ -197,8 +197,8 @@ func (o OFD) Set(mode Mode, start, n uint64) error {
 	return set(o.File, unix.F_OFD_SETLK, mode, start, n)
 }
 
-// Process takes locks of a file for this process, as SQLite does. They end when the process closes any descriptor of the
-// file, and do not exclude the process itself.
+// Process takes POSIX locks of a file for this process, as SQLite does. They end when the process closes
+// any descriptor of the file, and do not conflict within the process.
 type Process struct{ File *os.File }
 
 // Set implements Ranges.

@@ -1,6 +1,6 @@
 // Package measure writes the counters of a node in the text format of Prometheus, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has some dozens of series
-// without buckets, for which the client library of Prometheus would be a tenth of the program.
+// (https://prometheus.io/docs/instrumenting/exposition_formats/). A node has a few dozen series without
+// buckets, for which the Prometheus client library would make the program larger by a tenth.
 package measure
 
 import (
@@ -13,8 +13,7 @@ import (
 // ContentType is the media type of a Page.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Page collects series. Those of one name are written together, in the order of the names' first
-// use.
+// Page collects series, and groups those with the same name. Names are in the order of their first use.
 type Page struct {
 	names    []string
 	families map[string]*bytes.Buffer
@@ -23,8 +22,8 @@ type Page struct {
 // Source adds series to a page.
 type Source interface{ Measure(p *Page) }
 
-// Counter adds a value that only grows. labels are names and values in turn; a name always comes with the same help and
-// the same names of labels.
+// Counter adds a value that only grows. labels alternate names and values. All series with one name have the same
+// help and label names.
 func (p *Page) Counter(name, help string, v float64, labels ...string) {
 	p.add("counter", name, help, v, labels)
 }

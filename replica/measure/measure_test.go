@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/measure"
 )
 
-// TestPage has Prometheus' own parser read what is written.
+// TestPage reads a page with the parser of Prometheus.
 func TestPage(t *testing.T) {
 	var p measure.Page
 	odd := "a \"b\" \\ c\nd"

@@ -15,11 +15,11 @@ const (
 	oldestMinor = 4
 )
 
-// ErrKernel is returned where the kernel has FUSE, but not as a mount needs it.
-var ErrKernel = errors.New("the kernel's FUSE cannot show databases")
+// ErrKernel is returned if the kernel has FUSE, but lacks features that a mount needs.
+var ErrKernel = errors.New("the kernel's FUSE lacks features that databases need")
 
-// Supported returns an error where a mount would not work: without /dev/fuse, on an old kernel, and in a gVisor
-// sandbox, whose FUSE passes on no locks and cannot end a mount that is in use.
+// Supported returns an error if a mount would not work: without /dev/fuse, on an old kernel, and in a gVisor
+// sandbox, whose FUSE does not forward locks and cannot end a mount that is in use.
 func Supported() error {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return err

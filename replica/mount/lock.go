@@ -14,7 +14,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Locks that capture follows.
+// Locks that this package watches.
 var (
 	writeLock  = locks.Range{First: sqlite.WriteByte, Last: sqlite.WriteByte}
 	checkpoint = locks.Range{First: sqlite.CheckpointByte, Last: sqlite.CheckpointByte}
@@ -24,7 +24,7 @@ var (
 	exclusive  = locks.Range{First: sqlite.SharedFirst, Last: sqlite.SharedFirst + sqlite.SharedSize - 1}
 )
 
-// HaltByte is the byte of NAME-lock that a program locks to write on a replica, as LiteFS has it.
+// HaltByte is the byte of NAME-lock that a program locks to write on a replica, as in LiteFS.
 const HaltByte = 72
 
 const flockFlag = 1 // flag of a request: flock(2) instead of fcntl(2)
@@ -82,8 +82,8 @@ func (s *FS) SetLk(_ <-chan struct{}, in *fuse.LkIn) fuse.Status {
 // guard decides which program may write.
 type guard struct{ *FS }
 
-// afterLock revokes a writer's lock if the node has stopped admitting writers meanwhile. So either
-// the node that waits for writers sees the lock, or the writer is refused.
+// afterLock revokes a writer's lock if the node has stopped admitting writers meanwhile. So a node that
+// waits for writers either sees the lock, or the writer is refused.
 func (s guard) afterLock(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Status {
 	status := s.refused(n, l)
 	if n.kind == halt && l.Overlaps(haltLock) {
@@ -105,7 +105,7 @@ func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Statu
 	}
 	err := s.c.Databases.Halt(request{cancel}, n.db)
 	if err != nil {
-		s.c.Log.Warn("no right to write from the primary", "db", n.db.Name(), "err", err)
+		s.c.Log.Warn("the halt lock of the primary was not acquired", "db", n.db.Name(), "err", err)
 		return fuse.Status(syscall.ENOLCK)
 	}
 	return fuse.OK
@@ -166,8 +166,8 @@ func (s *FS) SetLkw(cancel <-chan struct{}, in *fuse.LkIn) fuse.Status {
 	}
 }
 
-// beforeLock runs before a lock is released or taken: by the time a writer releases its lock, it
-// has committed or not.
+// beforeLock runs before a lock is taken or released. When a writer releases its lock, it has either
+// committed or not, and beforeLock captures its commit.
 func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 	if n.db == nil || n.kind != plain {
 		return fuse.OK
@@ -189,7 +189,7 @@ func (s *FS) beforeLock(n *inode, l locks.Lock) fuse.Status {
 
 func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	if l.Mode == locks.Exclusive {
-		// Later writes may overwrite the WAL, which until now has everything that the log has.
+		// With these locks SQLite may overwrite the WAL, which until now could replace an unsynced log.
 		if l.Contains(checkpoint) || l.Contains(restart) {
 			return s.statusOf(n.db.Sync())
 		}
@@ -197,11 +197,11 @@ func (s *FS) beforeIndexLock(n *inode, l locks.Lock) fuse.Status {
 	}
 	if l.Overlaps(writeLock) && n.locks.Holds(l.Owner, locks.Exclusive, writeLock) {
 		before := n.db.Pos()
-		// This happens on a replica, too: a writer may have begun while the node was the primary.
+		// A writer on a replica may have begun while the node was the primary.
 		s.captureWAL(n.db, s.passthrough)
 		if n.db.Pos() != before {
-			// SQLite has committed and cannot handle an error here. After one, the node admits no
-			// other writer.
+			// SQLite has committed and cannot handle an error. After an error, the node admits no other
+			// writer.
 			_ = s.c.Databases.Replicated(request{}, n.db)
 		}
 	}
@@ -228,7 +228,8 @@ func (s *FS) Quiet(db string) bool {
 	return true
 }
 
-// captureJournal captures a transaction in rollback mode. Its success commits the transaction.
+// captureJournal captures a transaction in rollback mode. The transaction is committed if it returns
+// nil.
 func (s *FS) captureJournal(db *database.DB) error {
 	before := db.Pos()
 	if err := db.CaptureJournal(); err != nil {
@@ -247,8 +248,8 @@ func (s *FS) captureWAL(db *database.DB, indexed bool) {
 	}
 }
 
-// settle captures what a writer in rollback mode has left in the database file, unless a valid
-// journal shows that it is not committed.
+// settle captures what a writer in rollback mode has written to the database file, unless a valid journal
+// shows that it is not committed.
 func (s *FS) settle(n *inode) {
 	if s.heapIndex(n) {
 		s.captureWAL(n.db, false)

@@ -1,17 +1,16 @@
-// Package mount shows the databases of a node as a directory, by FUSE, and sees all of SQLite's
+// Package mount shows the databases of a node in a FUSE directory, and sees all of SQLite's
 // operations on them.
 //
-// Reads and writes of the write-ahead log and its index go to the files behind without a detour,
-// where the kernel can do that (Linux 6.9, as root of the first user namespace); those of database
-// and journal pass through this process. So do all locks. A transaction is captured when SQLite
-// commits it: when it releases the write lock of the WAL, or invalidates the rollback journal.
-// Until it is captured no other program can write, and if this process dies none can read or write
-// any more.
+// The kernel reads and writes the write-ahead log and its index directly, where it supports passthrough
+// (Linux 6.9, for root of the initial user namespace). Reads and writes of the database and its journal,
+// and all locks, go through this process. A transaction is captured when SQLite commits it: when SQLite
+// releases the write lock of the WAL, or invalidates the rollback journal. No other program can write
+// before that. If this process dies, no program can read or write any more.
 //
-// The directory is flat. Beside the databases it has .primary, the name of the primary while this
-// node follows one; .lag, how many milliseconds it is behind; NAME-pos, the position of a database;
-// and on a primary NAME-synced, the transaction that enough replicas have, and the epoch. NAME-lock
-// exists for locks only: a program that has byte HaltByte of it may write to the database on a
+// The directory is flat. Beside the databases it has these files: .primary, the name of the primary
+// while this node follows one; .lag, how many milliseconds the node is behind; NAME-pos, the position of
+// a database; and on a primary NAME-synced, the transaction that enough replicas have, and the epoch.
+// NAME-lock is only for locks: a program that locks its byte HaltByte may write to the database on a
 // replica.
 package mount
 
@@ -38,41 +37,40 @@ import (
 
 // Databases are the databases to mount.
 type Databases interface {
-	// Database returns the database of a name, and makes an empty one if there is none and create is
-	// set. It returns nil if there is none.
+	// Database returns the database with a name. If it does not exist, Database creates an empty one if
+	// create is set, and otherwise returns nil.
 	Database(name string, create bool) (*database.DB, error)
 	// Named reports whether a database may have a name.
 	Named(name string) bool
 	// Writable reports whether this node is the primary.
 	Writable() bool
-	// Writes reports whether programs may write to a database: this node is the primary, or has the right to from
-	// the primary, by Halt.
+	// Writes reports whether programs may write to a database: this node is the primary, or has the right by Halt.
 	Writes(db *database.DB) bool
-	// Halt gets the right to write to a database from the primary, until Unhalt, and waits until this node has what
-	// the primary has. It is for one caller at a time.
+	// Halt acquires the right to write to a database from the primary, until Unhalt, and waits until this node has
+	// caught up with the primary. It must not be called concurrently for a database.
 	Halt(ctx context.Context, db *database.DB) error
-	// Unhalt gives the right back. It may be repeated, and without a Halt it does nothing.
+	// Unhalt returns the right to the primary. It may be repeated. It does nothing without a Halt.
 	Unhalt(ctx context.Context, db *database.DB)
 	// Admits reports whether a program may begin to write to a database.
 	Admits(db *database.DB) bool
-	// Replicated waits, after a transaction was captured and before the program learns that it is committed,
-	// until enough replicas have it. An error means that they have not.
+	// Replicated waits until enough replicas have the last transaction. It is called after the transaction was
+	// captured, before the program learns that it is committed. After an error, too few replicas may have it.
 	Replicated(ctx context.Context, db *database.DB) error
-	// Synced returns the transaction of a database that enough replicas have, and the epoch. ok is false on a
-	// replica.
+	// Synced returns the last transaction of a database that enough replicas have, and the epoch. ok is false on
+	// a replica.
 	Synced(db *database.DB) (id ltx.TXID, epoch uint64, ok bool)
 	// Primary returns the name of the primary that this node follows.
 	Primary() (string, bool)
-	// Lag is how far this node is behind the primary.
+	// Lag returns how far this node is behind the primary.
 	Lag() time.Duration
 }
 
-// Config says what to mount where.
+// Config configures an FS.
 type Config struct {
-	Dir        string // the mount point
-	Files      string // the directory with the files of the databases
-	AllowOther bool   // users other than this process's see the directory
-	// NoPassthrough has all reads and writes pass this process, as on an old kernel.
+	Dir        string // mount point
+	Files      string // directory with the files of the databases
+	AllowOther bool   // other users than that of this process see the directory
+	// NoPassthrough makes all reads and writes go through this process, as on an old kernel.
 	NoPassthrough bool
 	Databases     Databases
 	Log           *slog.Logger
@@ -139,7 +137,7 @@ type handle struct {
 	write   bool
 }
 
-// New makes an FS, which is not mounted yet.
+// New returns an FS that is not mounted yet.
 func New(c Config) *FS {
 	return &FS{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
@@ -215,14 +213,13 @@ func (s *FS) probe() bool {
 	return true
 }
 
-// Passthrough reports whether WAL and index are read and written without a detour.
+// Passthrough reports whether the kernel reads and writes WAL and index directly.
 func (s *FS) Passthrough() bool { return s.passthrough }
 
-// Shared implements the same of package replica: with passthrough there is one index.
+// Shared reports whether this process and SQLite see the same index.
 func (s *FS) Shared() bool { return s.passthrough }
 
-// Close unmounts the directory. Programs that have files in it open keep the mount alive, out of
-// sight, and get errors.
+// Close unmounts the directory. Programs with open files keep the detached mount alive, and get errors.
 func (s *FS) Close() error {
 	if s.server == nil {
 		return nil
@@ -239,7 +236,7 @@ func (s *FS) Close() error {
 	return nil
 }
 
-// Locks implements the locks of package database for the files of a database.
+// Locks returns the locks of a file of a database, for this process.
 func (s *FS) Locks(db string, f database.File) (locks.Ranges, error) {
 	n, err := s.node(db + f.Suffix())
 	if errors.Is(err, os.ErrNotExist) {
@@ -290,7 +287,7 @@ func scratch(name string) bool {
 	return i > 0 && strings.Trim(name[i+3:], "0123456789ABCDEF") == "" && len(name)-i >= 9
 }
 
-// node returns the inode of a name, which must exist.
+// node returns the inode with a name. The error is os.ErrNotExist if there is no such file.
 func (s *FS) node(name string) (*inode, error) {
 	s.mu.Lock()
 	n := s.names[name]

@@ -202,8 +202,8 @@ func (s *FS) truncate(n *inode, size int64) error {
 	return nil
 }
 
-// mayWrite reports whether a file of a database, or of none if db is nil, may be created or written
-// on this node.
+// mayWrite reports whether programs may create and write a file of a database on this node. db is nil for
+// a file of no database.
 func (s *FS) mayWrite(db *database.DB, f database.File) bool {
 	// Readers need the index, and create an empty WAL if there is none.
 	return f == database.WAL || f == database.SHM || s.c.Databases.Writable() || db != nil && s.c.Databases.Writes(db)
@@ -394,8 +394,8 @@ func (s *FS) Unlink(_ <-chan struct{}, _ *fuse.InHeader, name string) fuse.Statu
 	if err != nil {
 		return s.statusOf(err)
 	}
-	// A program that was writing when the node stopped being the primary removes its journal after
-	// its rollback.
+	// A program that was writing when the node stopped being the primary rolls back, and then removes its
+	// journal.
 	if n.kind != plain || !s.mayWrite(n.db, n.file) && n.file != database.Journal {
 		return fuse.EACCES
 	}
@@ -451,7 +451,7 @@ func (s *FS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList)
 	return fuse.OK
 }
 
-// Flush implements fuse.RawFileSystem: a program closes a file, or has ended.
+// Flush implements fuse.RawFileSystem. The kernel calls it when a program closes a file or ends.
 func (s *FS) Flush(_ <-chan struct{}, in *fuse.FlushIn) fuse.Status {
 	n := s.inode(in.NodeId)
 	if n != nil && n.kind == halt {

@@ -1,7 +1,8 @@
-// Package program finds the program of nodes of replicated databases: hangar-db, which is embedded in a
-// hangar binary that `make build` made, or lies beside it.
+// Package program finds hangar-db, the program of nodes of replicated databases, which `make build` embeds in
+// the hangar binary.
 //
-// Hosts offer it to Machines. The package does not run it.
+// Without the embedded program, a file beside the hangar binary is used. Hosts offer the program to Machines. The
+// package does not run it.
 package program
 
 import (
@@ -16,6 +17,6 @@ const Name = "hangar-db"
 //go:embed embedded
 var embedded embed.FS
 
-// Locate returns the path of the program, which it unpacks below dir/bin if necessary. It fails
-// with embedprog.ErrNotFound where there is none.
+// Locate returns the path of the program, which it unpacks below dir/bin if necessary. The error is
+// embedprog.ErrNotFound if there is no such program.
 func Locate(dir string) (string, error) { return embedprog.Locate(embedded, Name, dir) }

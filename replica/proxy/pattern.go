@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// patterns match paths. Each is a pattern, split at its asterisks, which match any characters.
+// patterns match paths. Each pattern is split at its asterisks, which match any characters.
 type patterns [][]string
 
 func compile(list []string) patterns {

@@ -1,16 +1,15 @@
 // Package proxy is the HTTP proxy between the clients of an App and the App beside a node: it sends
 // writes to the primary and lets clients read what they wrote.
 //
-// A request with the method GET or HEAD reads, every other one writes. Reads are answered by the
-// App of this node. A write that reaches a replica is answered with the header fly-replay (and
-// its neutral name), by which the edge repeats it at the primary. The answer to a write carries
-// the position of the database in the cookie __txid, and a replica holds a read with that cookie
-// until it has the transaction. The behaviour and the names are those of the proxy of LiteFS,
-// except for the cookie __txepoch: a new primary reuses the numbers of transactions that were
-// lost with the last one, and the epoch tells the two apart.
+// A request with the method GET or HEAD reads, every other one writes. The App of this node answers
+// reads. A replica answers a write with the header fly-replay (and its neutral name), with which the
+// edge repeats the write at the primary. The answer to a write has the position of the database in the
+// cookie __txid. A replica delays a read with that cookie until it has the transaction. The behaviour
+// and the names are those of the proxy of LiteFS, except for the cookie __txepoch: a new primary reuses
+// the IDs of transactions that were lost with the previous one, and the epoch distinguishes them.
 //
-// A Proxy may be used by many goroutines. It does not know what an App commits after it has sent the
-// header of its answer: such a transaction is in the cookie of a later answer only.
+// A Proxy may be used by many goroutines. A transaction that an App commits after it has sent the header
+// of its answer is only in the cookie of a later answer.
 package proxy
 
 import (
@@ -46,8 +45,8 @@ const (
 	EpochCookie = "__txepoch"
 	// HealthPath answers 200 while the replica keeps up, and 503 otherwise.
 	HealthPath = "/litefs/health"
-	// LagHeader has, in answers of a replica, for how many milliseconds it has not been known to have
-	// all transactions of the primary.
+	// LagHeader, in answers of a replica, is how many milliseconds ago the replica last had all transactions of
+	// the primary.
 	LagHeader = "Hangar-Db-Lag"
 )
 
@@ -55,23 +54,23 @@ const (
 	cookieAge   = 5 * time.Minute
 	readTimeout = 5 * time.Second // how long a replica delays a read
 	ackTimeout  = 5 * time.Second // how long the response to a write waits for replicas
-	seenTimeout = time.Second     // how long it waits for the position of the write, if no replica has to have it
+	seenTimeout = time.Second     // how long it waits for the position of the write, if no replicas are required
 )
 
 // Node is the node beside the App.
 type Node interface {
 	// PrimaryEpoch returns the epoch in which the node is the primary, 0 if it is not.
 	PrimaryEpoch() uint64
-	// WaitPrimary waits until this node is the primary or is connected to one, and returns the hostname
-	// of that one, or "" for this node.
+	// WaitPrimary waits until this node is the primary or connected to one. It returns the hostname of the
+	// primary, or "" for this node.
 	WaitPrimary(ctx context.Context) (hostname string, err error)
-	// Committed returns the last transaction of a database that a program has committed so far, 0 if there is
-	// none, and the epoch that it was committed in. An error means that there may be later ones.
+	// Committed returns the last transaction that programs have committed to a database so far, 0 if there is
+	// none, and the epoch in which it was committed. With an error, there may be later transactions.
 	Committed(ctx context.Context, db string) (epoch uint64, id ltx.TXID, err error)
-	// WaitMark waits until a reader sees a transaction of a database that was committed in an epoch, 0 if that is not
-	// known, or what a later primary has instead of it.
+	// WaitMark waits until readers see a transaction of a database that was committed in an epoch, or one of a
+	// later epoch. Epoch 0 means any epoch.
 	WaitMark(ctx context.Context, db string, epoch uint64, id ltx.TXID) error
-	// Lag is the time since the node is known to have had all transactions; 0 on the primary.
+	// Lag returns the time since the node last had all transactions of the primary; 0 on the primary.
 	Lag() time.Duration
 }
 
@@ -83,14 +82,14 @@ type Options struct {
 	MaxLag time.Duration
 	// RedirectTimeout bounds how long a write waits for a primary to be known.
 	RedirectTimeout time.Duration
-	// Passthrough has patterns of paths that only go to the App; "*" means any characters.
+	// Passthrough has patterns of paths that always go to the App, unchanged. "*" matches any characters.
 	Passthrough []string
 	// AlwaysForward has patterns of paths at which GET and HEAD write, too.
 	AlwaysForward []string
-	// Acknowledged waits until as many replicas have a transaction as must before the answer to the write
-	// goes out; nil if none must. Answers of an App whose node has ceased to be the primary meanwhile do not go out then.
+	// Acknowledged waits until enough replicas have a transaction; nil if none are required. The proxy sends the answer
+	// to a write only after that, and only if this node has been the primary throughout.
 	Acknowledged func(ctx context.Context, db string, id ltx.TXID) error
-	// Debug has every request logged.
+	// Debug logs every request.
 	Debug bool
 	Node  Node
 	Log   *slog.Logger
@@ -104,7 +103,7 @@ type Proxy struct {
 	transport              *http.Transport
 }
 
-// New returns a Proxy. The caller closes it.
+// New returns a Proxy, which the caller closes.
 func New(o Options) *Proxy {
 	p := &Proxy{
 		o:           o,
@@ -312,7 +311,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 
 // errNotLeading is returned for a write during which the node stopped being the primary: the next
 // primary may lack it.
-var errNotLeading = errors.New("this node has ceased to be the primary")
+var errNotLeading = errors.New("this node is no longer the primary")
 
 // written returns the last transaction that the App has committed, once enough replicas have it.
 func (p *Proxy) written(ctx context.Context, asked request) (epoch uint64, id ltx.TXID, err error) {

@@ -21,25 +21,25 @@ const (
 // ReadMarkUnused is the mark of a slot that no reader uses.
 const ReadMarkUnused = 0xffffffff
 
-// Index is the header of the index of a WAL. Its byte order is the processor's; this module is
-// built for little-endian ones alone.
+// Index is the header of the index of a WAL. SQLite stores it in the byte order of the processor; this
+// package supports only little-endian processors.
 type Index struct {
 	Change   uint32 // grows by 1 with each transaction
 	PageSize uint32
-	MaxFrame uint32 // number of the last frame that is committed, 0 if none is
+	MaxFrame uint32 // number of the last committed frame, 0 if there is none
 	Pages    uint32 // size of the database in pages
 	Sum      WALSum // of the last frame
 	Salt     [2]uint32
 
 	BigEndian bool // byte order of the checksums of frames
 
-	// Of the rest, which has no checksum.
+	// The checksum of the header does not cover these.
 	Backfilled uint32 // frames that are in the database file
 	ReadMark   [ReadSlots]uint32
 }
 
-// ParseIndex reads the header of an index. ok is false while it is not initialized, or not whole:
-// a writer died while it wrote.
+// ParseIndex reads the header of an index. ok is false if it is not initialized, or incomplete because a
+// writer is writing it or died meanwhile.
 func ParseIndex(b []byte) (x Index, ok bool) {
 	if len(b) < IndexHeaderSize || string(b[:indexCopySize]) != string(b[indexCopySize:2*indexCopySize]) {
 		return Index{}, false
@@ -68,8 +68,8 @@ func ParseIndex(b []byte) (x Index, ok bool) {
 	return x, true
 }
 
-// Copy returns one copy of the header, as a writer stores it twice: at IndexCopy(1) first, then at
-// IndexCopy(0), so that a reader knows whether it has read a whole one.
+// Copy returns the bytes of the header. A writer stores them twice, first at IndexCopy(1) and then at
+// IndexCopy(0), so that a reader detects an incomplete header.
 func (x *Index) Copy() []byte {
 	b := make([]byte, indexCopySize)
 	binary.LittleEndian.PutUint32(b, walVersion)
@@ -108,10 +108,10 @@ func ReadMarkOffset(slot int) int64 { return readMarkOffset + 4*int64(slot) }
 
 // IndexPlace is where the index has the page number of a frame.
 type IndexPlace struct {
-	Block   int64 // offset of the block in the file
-	Entry   uint32
-	PagesAt int64 // offset of the page numbers of the block in the file
-	Frames  uint32
+	Block   int64  // offset of the block in the file
+	Entry   uint32 // of the frame in the block, from 0
+	PagesAt int64  // offset of the page numbers of the block in the file
+	Frames  uint32 // number of entries of the block
 }
 
 // PlaceOf returns where a frame, counted from 1, belongs in the index.
@@ -130,10 +130,10 @@ type IndexBlock struct {
 	place IndexPlace
 }
 
-// NewIndexBlock wraps the bytes of the block of a place: IndexBlockSize of them.
+// NewIndexBlock wraps the IndexBlockSize bytes of the block of a place.
 func NewIndexBlock(b []byte, place IndexPlace) IndexBlock { return IndexBlock{b: b, place: place} }
 
-// Truncate removes all entries but the first n, which a writer that died may have left.
+// Truncate removes all entries but the first n. A writer that died may have left them.
 func (k IndexBlock) Truncate(n uint32) {
 	start := k.place.PagesAt - k.place.Block
 	for slot := range hashSlots {
@@ -145,14 +145,14 @@ func (k IndexBlock) Truncate(n uint32) {
 	clear(k.b[start+4*int64(n) : hashOffset])
 }
 
-// Stale reports whether the entry of the place is in use already.
+// Stale reports whether an entry is already in use.
 func (k IndexBlock) Stale(entry uint32) bool {
 	start := k.place.PagesAt - k.place.Block
 	return binary.LittleEndian.Uint32(k.b[start+4*int64(entry):]) != 0
 }
 
-// Set stores the page of an entry, counted from 0, in the list and the hash table. It reports false
-// if the table is full, which a valid one never is.
+// Set stores the page of an entry, counted from 0, in the list and the hash table. It reports false if
+// the table is full, which never happens to a valid one.
 func (k IndexBlock) Set(entry, page uint32) bool {
 	start := k.place.PagesAt - k.place.Block
 	slot := page * 383 % hashSlots

@@ -25,8 +25,8 @@ type File interface {
 	Truncate(size int64) error
 }
 
-// Rollback restores a database to its state before the transaction of a journal of this many bytes. A journal
-// without a valid header changes nothing.
+// Rollback restores a database to its state before the transaction of a journal. size is that of the journal
+// in bytes. A journal without a valid header changes nothing.
 func Rollback(db File, journal io.ReaderAt, size int64) error {
 	var head [JournalHeaderSize]byte
 	first := true
@@ -98,8 +98,8 @@ func playBack(db File, journal io.ReaderAt, off, size int64, count, nonce uint32
 	return true, nil
 }
 
-// SuperJournal returns the name at the end of a journal of the file that commits a transaction of
-// several databases, or "".
+// SuperJournal returns the name of the super-journal, which commits a transaction of several databases,
+// from the end of a journal, or "".
 func SuperJournal(journal io.ReaderAt, size int64) (string, error) {
 	const trailer = 16
 	if size < trailer {

@@ -1,8 +1,8 @@
-// Package sqlite reads and writes the file formats of SQLite: the database header, the write-ahead
-// log, the shared index of that log, the rollback journal; and it computes the checksums of pages.
+// Package sqlite reads and writes the file formats of SQLite, and computes the checksums of pages.
 //
-// Everything is a function of bytes, and no input makes a function panic. The formats are those of
-// https://www.sqlite.org/fileformat2.html and https://www.sqlite.org/walformat.html.
+// The formats are the database header, the write-ahead log, the shared index of that log, and the
+// rollback journal: see https://www.sqlite.org/fileformat2.html and
+// https://www.sqlite.org/walformat.html. No content of a file makes a function panic.
 package sqlite
 
 import (
@@ -20,17 +20,17 @@ const HeaderSize = 100
 // magic begins each database file.
 const magic = "SQLite format 3\x00"
 
-// Header is what the header of a database says, as far as replication needs it.
+// Header has the fields of a database header that replication needs.
 type Header struct {
 	PageSize uint32 // bytes
-	Pages    uint32 // size of the database in pages; 0 if the header does not know
+	Pages    uint32 // size of the database in pages; 0 if the header does not have it
 	WAL      bool   // the database is in WAL mode
 }
 
-// ErrNotDatabase is returned for a header that no SQLite database has.
+// ErrNotDatabase is returned for a header that is not one of an SQLite database.
 var ErrNotDatabase = errors.New("not an SQLite database")
 
-// ParseHeader reads the header of a database, of which b has at least HeaderSize bytes.
+// ParseHeader reads the header of a database from its first HeaderSize bytes.
 func ParseHeader(b []byte) (Header, error) {
 	if len(b) < HeaderSize || string(b[:len(magic)]) != magic {
 		return Header{}, ErrNotDatabase
@@ -53,7 +53,7 @@ func ParseHeader(b []byte) (Header, error) {
 var isoTable = crc64.MakeTable(crc64.ISO)
 
 // PageSum returns the checksum of one page: CRC-64/ISO over its number and its content, with the
-// highest bit set. The page of the lock bytes counts as 0.
+// highest bit set. The checksum of LockPage is 0.
 func PageSum(page uint32, data []byte) ltx.Checksum {
 	if page == LockPage(uint32(len(data))) {
 		return 0
@@ -73,8 +73,7 @@ func LockPage(pageSize uint32) uint32 {
 	return ltx.LockPgno(pageSize)
 }
 
-// FreePages returns the leaves of the list of free pages of a database file: those whose content means
-// nothing.
+// FreePages returns the leaf pages of the freelist of a database file, whose content is meaningless.
 func FreePages(r io.ReaderAt, pageSize, size uint32) (map[uint32]bool, error) {
 	var head [HeaderSize]byte
 	if _, err := r.ReadAt(head[:], 0); err != nil {
@@ -96,7 +95,7 @@ func FreePages(r io.ReaderAt, pageSize, size uint32) (map[uint32]bool, error) {
 	return free, nil
 }
 
-// The byte ranges that SQLite locks: of the database file, and of the index of the WAL.
+// Bytes that SQLite locks, in the database file and in the index of the WAL.
 const (
 	PendingByte  = 0x40000000
 	ReservedByte = PendingByte + 1

@@ -17,7 +17,7 @@ const (
 	walVersion = 3007000
 )
 
-// ErrBadWAL is returned for a header of a WAL that is not valid.
+// ErrBadWAL is returned for an invalid header of a WAL.
 var ErrBadWAL = errors.New("invalid WAL header")
 
 // WALSum is the running checksum of a WAL.
@@ -46,7 +46,7 @@ type WALHeader struct {
 	PageSize   uint32
 	Checkpoint uint32 // counts restarts of the log
 	Salt       [2]uint32
-	Sum        WALSum // checksum of the header, with which that of frames begins
+	Sum        WALSum // of the header; the running checksum of the frames continues it
 }
 
 // ParseWALHeader reads a header and verifies its checksum.
@@ -70,7 +70,7 @@ func ParseWALHeader(b []byte) (WALHeader, error) {
 	return h, nil
 }
 
-// Append appends the header to b, with its checksum, which it also sets in h.
+// Append appends the header to b, with its checksum. It sets h.Sum.
 func (h *WALHeader) Append(b []byte) []byte {
 	start := len(b)
 	var order uint32
@@ -85,7 +85,7 @@ func (h *WALHeader) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.Sum[1])
 }
 
-// FrameOffset returns where frame n, counted from 1, begins in a WAL.
+// FrameOffset returns the offset of frame n, counted from 1, in a WAL.
 func FrameOffset(n, pageSize uint32) int64 {
 	return WALHeaderSize + int64(n-1)*int64(FrameHeaderSize+pageSize)
 }
@@ -108,7 +108,7 @@ func AppendFrame(b []byte, h *WALHeader, sum WALSum, f Frame, data []byte) ([]by
 	return append(b, data...), sum
 }
 
-// WALScanner reads the frames of a WAL in order, as far as they are valid.
+// WALScanner reads the valid frames of a WAL in order.
 type WALScanner struct {
 	Header WALHeader
 	Next   uint32 // number of the next frame, from 1
@@ -123,7 +123,7 @@ type WALScanner struct {
 // scanBytes is roughly how much a scanner reads at once.
 const scanBytes = 256 << 10
 
-// NewWALScanner reads the header of a WAL and stands before its first frame.
+// NewWALScanner reads the header of a WAL, and returns a scanner at its first frame.
 func NewWALScanner(r io.ReaderAt) (*WALScanner, error) {
 	var b [WALHeaderSize]byte
 	if n, err := r.ReadAt(b[:], 0); n < len(b) {
@@ -139,7 +139,7 @@ func NewWALScanner(r io.ReaderAt) (*WALScanner, error) {
 	return &WALScanner{Header: h, Next: 1, Sum: h.Sum, r: r}, nil
 }
 
-// Forget drops what the scanner has read ahead, which a writer may have replaced.
+// Forget drops the frames that the scanner has read ahead, which a writer may have replaced.
 func (s *WALScanner) Forget() { s.n = 0 }
 
 // Frame reads the next frame up to number limit. Its data is valid until the next call. It returns

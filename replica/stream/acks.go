@@ -4,7 +4,7 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// News returns a channel that is closed when a replica has acknowledged a transaction, has come or has gone.
+// News returns a channel that is closed when a replica acknowledges a transaction, connects or disconnects.
 func (s *Sender) News() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -14,22 +14,22 @@ func (s *Sender) News() <-chan struct{} {
 	return s.news
 }
 
-// tell closes the channel of News. The caller holds s.mu.
-func (s *Sender) tell() {
+// announce closes the channel of News. The caller holds s.mu.
+func (s *Sender) announce() {
 	if s.news != nil {
 		close(s.news)
 		s.news = nil
 	}
 }
 
-// Announce wakes all that wait for News.
+// Announce wakes the waiters for News.
 func (s *Sender) Announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell()
+	s.announce()
 }
 
-// confirm records that the replica has a transaction that it named in its hello.
+// confirm records that the replica has the transaction that it named in its hello.
 func (f *follower) confirm(name string, id ltx.TXID, acknowledged func()) {
 	f.mu.Lock()
 	f.confirmed[name] = max(f.confirmed[name], id)
@@ -37,15 +37,16 @@ func (f *follower) confirm(name string, id ltx.TXID, acknowledged func()) {
 	acknowledged()
 }
 
-// Connected is a replica that follows.
+// Connected is a connected replica.
 type Connected struct {
 	Node      uint64
 	Hostname  string
 	Candidate bool
 }
 
-// Followers returns the replicas that follow and have, for each database of marks, its transaction or a later one. A
-// replica has what its log has: that outlives its process, and with synchronous transactions its machine.
+// Followers returns the connected replicas that have, for each database of marks, its transaction or a later one. A
+// replica acknowledges what is in its log, which survives the end of its process, and with database.Config.Sync also
+// a loss of power.
 func (s *Sender) Followers(marks map[string]ltx.TXID) []Connected {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,34 +19,34 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// Replica is what follows a primary.
+// Replica is a node that follows a primary.
 type Replica interface {
-	// Database returns the database of a name. If there is none it makes an empty one with create, and
-	// otherwise returns nil.
+	// Database returns the database with a name. If it does not exist, Database creates an empty one if
+	// create is set, and otherwise returns nil.
 	Database(name string, create bool) (*database.DB, error)
-	// Positions returns the positions of all databases. A checksum of 0 means that the content is not
-	// that of the position.
+	// Positions returns the positions of all databases. A checksum of 0 means that the content does not
+	// match the position.
 	Positions() map[string]ltx.Pos
-	// Join checks and notes whom the node follows. An error ends the connection.
+	// Join checks and records the primary that the node follows. An error ends the connection.
 	Join(cluster, hostname string, epoch uint64) error
-	// Current returns an error if there is a later epoch than one.
+	// Current returns an error if the node has seen a later epoch.
 	Current(epoch uint64) error
-	// CaughtUp says that the node had all of the primary's transactions at a time.
+	// CaughtUp records that the node had all of the primary's transactions at a time.
 	CaughtUp(at time.Time)
 }
 
-// Follower is the side of a replica.
+// Follower connects a replica to its primary.
 type Follower struct {
 	Replica  Replica
 	Client   *http.Client // for HTTP/2
 	Node     uint64
 	Hostname string
 	Cluster  string
-	// Candidate says that this node may be primary, and so counts among those that a commit waits for.
+	// Candidate says that this node may become the primary. Commits wait only for candidates.
 	Candidate bool
 }
 
-// Follow follows the primary at a URL until the connection ends or ctx does. It always returns an error.
+// Follow follows the primary at a URL until the connection or ctx ends. It always returns an error.
 func (f *Follower) Follow(ctx context.Context, url string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,7 +108,7 @@ type reception struct {
 	buf       []byte
 	tx        assembly
 	spools    map[string]*database.Spool
-	resyncing map[string]bool   // checksums were sent, and the pages have not arrived
+	resyncing map[string]bool   // checksums were sent, and not all pages have arrived
 	term      uint64            // epoch of the primary
 	epochs    map[string]uint64 // epochs of the transactions that follow
 }

@@ -20,8 +20,8 @@ import (
 // recordHead is the size of a record's header: epoch and length.
 const recordHead = 12
 
-// ServeRecords answers with the transactions of a database after a position, from its log: a node that becomes
-// primary gets from another what that one has more. The answer is 410 if the log was never at the position, or no
+// ServeRecords answers with the transactions of a database after a position, from its log. A node that becomes the
+// primary fetches the transactions that it lacks. The answer is 410 if the log was never at the position, or no
 // longer goes back to it.
 func (s *Sender) ServeRecords(w http.ResponseWriter, r *http.Request) {
 	pos, err := parsePos(r.URL.Query().Get("after"))
@@ -61,7 +61,7 @@ func (s *Sender) ServeRecords(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Fetch applies to a database what another node has after its position, and returns how many transactions that were.
+// Fetch applies the transactions that another node has after the position of a database. It returns their number.
 func Fetch(ctx context.Context, client *http.Client, node string, db *database.DB) (int, error) {
 	pos := db.Pos()
 	if pos.TXID == 0 {

@@ -23,14 +23,14 @@ import (
 // pages.
 const maxVector = 1 << 30
 
-// Primary is what a Sender sends of.
+// Primary is the node whose transactions a Sender sends.
 type Primary interface {
-	// Leading returns the cluster and the epoch while this node is primary. The channel is closed when it
-	// no longer is.
+	// Leading returns the cluster and the epoch while this node is the primary. The channel is closed at the end
+	// of that time.
 	Leading() (cluster string, epoch uint64, over <-chan struct{}, ok bool)
 	// All returns the databases in the order of their names.
 	All() []*database.DB
-	// Find returns the database of a name, or nil.
+	// Find returns the database with a name, or nil.
 	Find(name string) *database.DB
 }
 
@@ -42,7 +42,7 @@ type Sender struct {
 
 	mu        sync.Mutex
 	followers map[*follower]struct{}
-	news      chan struct{} // closed when a replica acknowledges something, connects or disconnects; nil if no one waits
+	news      chan struct{} // the channel of News; nil without waiters
 }
 
 // follower is one connected replica.
@@ -51,13 +51,13 @@ type follower struct {
 	name      string
 	candidate bool
 	wake      chan struct{}
-	summed    chan struct{} // has an element after sums has got some
+	summed    chan struct{} // receives a value when sums has a new element
 
 	mu        sync.Mutex
-	dirty     map[string]struct{}
-	sums      map[string]vector // by database: what was received last, and not looked at
-	acked     map[string]ltx.TXID
-	confirmed map[string]ltx.TXID // known to be the primary's
+	dirty     map[string]struct{} // databases with transactions to send
+	sums      map[string]vector   // by database: received last, and not used yet
+	acked     map[string]ltx.TXID // by database: position of the replica, by which the log is trimmed
+	confirmed map[string]ltx.TXID // by database: like acked, and known to be a transaction of the primary
 }
 
 func newFollower(h hello) *follower {
@@ -109,7 +109,7 @@ func (s *Sender) Needs(name string) ltx.TXID {
 	return all
 }
 
-// ServeHTTP serves one replica until it goes or this node is no longer the primary.
+// ServeHTTP serves one replica until it disconnects or this node is no longer the primary.
 func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor < 2 {
 		http.Error(w, "the stream needs HTTP/2", http.StatusUpgradeRequired)
@@ -172,7 +172,7 @@ func (s *Sender) add(f *follower) {
 		s.followers = map[*follower]struct{}{}
 	}
 	s.followers[f] = struct{}{}
-	s.tell()
+	s.announce()
 	s.Log.Info("replica connected", "replica", f.name)
 }
 
@@ -180,15 +180,15 @@ func (s *Sender) remove(f *follower) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.followers, f)
-	s.tell()
+	s.announce()
 	s.Log.Info("replica disconnected", "replica", f.name)
 }
 
 // errGone ends the stream of a replica that disconnected.
 var errGone = errors.New("the replica has gone")
 
-// listen reads frames from the replica. It returns why it ended. It never waits until something is sent to the
-// replica, which may not read that before it has sent all of its own. known reports whether there is a database.
+// listen reads frames from the replica, and returns why it ended. It never waits for a frame to be sent, because the
+// replica may not read that frame before it has sent all of its own. known reports whether a database exists.
 func (f *follower) listen(r io.Reader, known func(name string) bool, acknowledged func()) error {
 	var buf []byte
 	sums := assembly{limit: maxVector}
@@ -248,7 +248,7 @@ func (f *follower) putSums(v vector) {
 	}
 }
 
-// takeSums takes the checksums of some database; false: there are none.
+// takeSums removes and returns the checksums of any database. It reports false if there are none.
 func (f *follower) takeSums() (vector, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -277,7 +277,7 @@ type transfer struct {
 	out     *writer
 	at      map[string]ltx.Pos       // what the replica has or has been sent
 	logs    map[string]*txlog.Reader // at those positions
-	epochs  map[string]uint64        // that were sent to the replica
+	epochs  map[string]uint64        // by database: sent to the replica last
 	waiting map[string]bool          // for the checksums of the replica
 	differs map[string]bool          // the replica has another transaction than this node
 }

@@ -1,12 +1,12 @@
 // Package stream carries transactions from a primary to its replicas, over one HTTP/2 request whose
 // bodies flow in both directions.
 //
-// A replica sends the positions of its databases. The primary sends what its logs have after them,
-// then each transaction as it is committed. Where the log lacks what a replica needs, or the
-// replica has what the primary never had, the replica sends the checksums of its pages and gets
-// those that differ. For a replica the primary keeps a position of each database and no queue: a
-// slow one costs no memory. Databases are independent of each other, the transactions of one are in
-// order.
+// A replica sends the positions of its databases. The primary sends the transactions after them from its
+// logs, and then each transaction as it is committed. If the log lacks transactions that a replica
+// needs, or the replica has transactions that the primary never had, the replica sends the checksums of
+// its pages and receives the pages that differ. The primary keeps the positions of each replica, but no
+// queue, so a slow replica costs no memory. Transactions of one database are in order; databases are
+// independent of each other.
 package stream
 
 import (
@@ -26,11 +26,11 @@ import (
 // Version of the protocol; a primary refuses others.
 const Version = 1
 
-// ContentType is that of both directions.
+// ContentType is the media type of both bodies.
 const ContentType = "application/x-hangar-db"
 
-// Beat is how often a primary sends a heartbeat, and Silence after how long a replica gives it
-// up.
+// Beat is the interval of the primary's heartbeats. A replica disconnects from a primary that has been
+// silent for Silence.
 const (
 	Beat    = time.Second
 	Silence = 5 * time.Second
@@ -44,12 +44,12 @@ type kind byte
 
 const (
 	kindHello kind = 1 // replica: its identity and positions
-	kindAck   kind = 2 // replica: it has a transaction
+	kindAck   kind = 2 // replica: a transaction or pages are stored
 	kindSums  kind = 3 // replica: checksums of pages, in parts
 
 	kindWelcome kind = 16 // primary: its identity
 	kindTx      kind = 17 // primary: a transaction, in parts
-	kindNeed    kind = 18 // primary: it needs the checksums of a database
+	kindNeed    kind = 18 // primary: request for the checksums of a database
 	kindPages   kind = 19 // primary: pages that differ
 	kindPos     kind = 20 // primary: the position after the preceding pages
 	kindBeat    kind = 21 // primary: a heartbeat, with the positions of its databases
@@ -87,11 +87,11 @@ type position struct {
 	Pages     uint32 `json:"pages,omitempty"`
 	Timestamp int64  `json:"timestamp,omitempty"`
 	Epoch     uint64 `json:"epoch,omitempty"`
-	// Chain describes the primary's transactions, with pages.
+	// Chain describes the primary's transactions. Only kindPos has it.
 	Chain database.Chain `json:"chain,omitzero"`
 }
 
-// epochOf is the epoch of a database's transactions that follow.
+// epochOf is the epoch of the transactions of a database that follow it.
 type epochOf struct {
 	Name  string `json:"name"`
 	Epoch uint64 `json:"epoch"`
@@ -228,7 +228,7 @@ func (a *assembly) add(p part) (bool, error) {
 	return p.last, nil
 }
 
-// parsePos parses a position in the format of its String.
+// parsePos parses the format of ltx.Pos.String.
 func parsePos(s string) (ltx.Pos, error) {
 	var p ltx.Pos
 	if len(s) != 33 || s[16] != '/' {

@@ -108,8 +108,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// TestListensWhileItSends: what a replica sends is read while all that runs for it is busy sending. Otherwise
-// both could wait until the other one reads.
+// TestListensWhileItSends: the primary reads frames of a replica while it is busy sending to that replica.
+// Otherwise both could wait for the other one to read.
 func TestListensWhileItSends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollower(hello{})

@@ -18,7 +18,7 @@ const look = 100 * time.Microsecond
 
 // captured is the progress of a database's capture.
 type captured struct {
-	attachment uint64 // number of the attachment; the index may restart its counter with each
+	attachment uint64 // number of the attachment; with each, the index may restart its counter
 	change     uint32 // counter of the index when everything was captured
 }
 
@@ -38,17 +38,17 @@ func (t *Tail) state(name string) (at captured, attached bool, wake chan<- struc
 	return at, attached, t.wake[name]
 }
 
-// exists reports whether there is a file of this name that is captured, even if Run has not seen it yet.
+// exists reports whether a database has a file, even if Run has not seen it yet.
 func (t *Tail) exists(name string) bool {
 	_, err := os.Stat(filepath.Join(t.c.Dir, name))
 	return t.c.Databases.Named(name) && !errors.Is(err, os.ErrNotExist)
 }
 
 // ErrNotCaptured is returned for a database in rollback mode.
-var ErrNotCaptured = errors.New("the database is not in WAL mode, and so not captured")
+var ErrNotCaptured = errors.New("the database is not in WAL mode, so it is not captured")
 
 // Settled waits until everything is captured that programs had committed to a database when it was called. It returns
-// ErrNotCaptured for a database that is not in WAL mode, and the cause of the end of ctx.
+// ErrNotCaptured for a database that is not in WAL mode.
 func (t *Tail) Settled(ctx context.Context, name string) error {
 	first, attached, _ := t.state(name)
 	committed, known := uint32(0), false

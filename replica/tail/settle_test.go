@@ -10,14 +10,14 @@ import (
 	"github.com/hangar-platform/hangar/replica/database"
 )
 
-// noDatabases are those of a node that knows none yet.
+// noDatabases are the databases of a node that knows none yet.
 type noDatabases struct{}
 
 func (noDatabases) Database(string, bool) (*database.DB, error) { return nil, nil } //nolint:nilnil // it is not known
 func (noDatabases) Named(name string) bool                      { return filepath.Ext(name) == ".db" }
 func (noDatabases) Writable() bool                              { return true }
 
-// TestSettledBeforeItIsSeen: a database that programs have just made is not settled before it is captured.
+// TestSettledBeforeItIsSeen: Settled waits for a database that programs have just created until it is captured.
 func TestSettledBeforeItIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"app.db", "notes.txt"} {

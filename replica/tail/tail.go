@@ -1,13 +1,13 @@
-// Package tail captures transactions of databases in a plain directory, by reading their
-// write-ahead logs while programs write them. It is for systems without mounts.
+// Package tail captures transactions of databases in a plain directory, by reading their write-ahead
+// logs while programs write them. It is for systems without FUSE.
 //
-// For each database in WAL mode it holds the locks of one more reader. These keep SQLite from restarting the
-// log before it was read, from removing it, and from leaving WAL mode; so this package has to restart the log
-// itself. The index of the log counts transactions: when that count differs from what was captured, the whole
-// database is compared. A database in rollback mode is not captured.
+// For each database in WAL mode it holds the locks of a reader. They prevent SQLite from restarting the
+// log before it was read, from removing it, and from leaving WAL mode. Therefore this package restarts
+// the log itself. The index of the log counts transactions. If that count differs from the number of
+// captured transactions, the whole database is compared. A database in rollback mode is not captured.
 //
-// Commits from before a database is attached, or while this process is down, become one transaction, except for
-// those that the write-ahead log still has.
+// Commits from before a database is attached, or while this process is down, become one transaction,
+// except for those that are still in the write-ahead log.
 package tail
 
 import (
@@ -28,14 +28,14 @@ import (
 	"github.com/hangar-platform/hangar/replica/sqlite"
 )
 
-// Databases are those of a node. Each method is that of mount.Databases.
+// Databases are the databases of a node. mount.Databases describes the methods.
 type Databases interface {
 	Database(name string, create bool) (*database.DB, error)
 	Named(name string) bool
 	Writable() bool
 }
 
-// Config says which directory is watched.
+// Config configures a Tail.
 type Config struct {
 	Dir       string
 	Databases Databases
@@ -52,12 +52,12 @@ type Tail struct {
 	captured map[string]captured      // by attached database
 }
 
-// New returns a Tail that Run runs.
+// New returns a Tail. It does no I/O.
 func New(c Config) *Tail {
 	return &Tail{c: c, files: map[string]*os.File{}, wake: map[string]chan struct{}{}, captured: map[string]captured{}}
 }
 
-// Locks implements the locks of package database.
+// Locks returns the locks of a file of a database, for this process.
 func (t *Tail) Locks(db string, f database.File) (locks.Ranges, error) {
 	name := db + f.Suffix()
 	path := filepath.Join(t.c.Dir, name)
@@ -85,7 +85,7 @@ func (t *Tail) Locks(db string, f database.File) (locks.Ranges, error) {
 	return locks.OFD{File: opened}, nil
 }
 
-// Written does nothing: the kernel has one memory of a file.
+// Written does nothing, because programs and this process share the kernel's page cache.
 func (*Tail) Written(string, database.File, int64, int64) {}
 
 // Gone forgets a file that was removed.
@@ -101,7 +101,7 @@ func (t *Tail) Gone(db string, f database.File) {
 // Shared reports that this process and SQLite see the same index.
 func (*Tail) Shared() bool { return true }
 
-// Quiet reports whether no program is writing to a database at this moment. It does not keep one from beginning.
+// Quiet reports whether no program is writing to a database at this moment. A program may begin to write at any time.
 func (t *Tail) Quiet(db string) bool {
 	index, err := t.Locks(db, database.SHM)
 	if err != nil || index == nil {
@@ -113,7 +113,7 @@ func (t *Tail) Quiet(db string) bool {
 	return index.Set(locks.None, sqlite.WriteByte, 1) == nil
 }
 
-// Close releases what is locked. The caller has ended Run.
+// Close releases all locks. The caller has ended Run.
 func (t *Tail) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,10 +179,10 @@ func (t *Tail) Run(ctx context.Context) error {
 
 // Intervals of a follower.
 const (
-	spin     = 50 * time.Microsecond // between looks at the index after a write to the log
-	settle   = 20 * time.Millisecond // quiet time after which it waits for the next write
+	spin     = 50 * time.Microsecond // polling interval of the index after a write to the log
+	settle   = 20 * time.Millisecond // time without writes after which polling ends
 	idle     = 100 * time.Millisecond
-	yield    = 150 * time.Millisecond // how long a writer that waits for readers may have the log to itself; it polls every 100 ms
+	yield    = 150 * time.Millisecond // how long the follower does not read while a program waits for readers; SQLite polls every 100 ms
 	longLog  = 1000                   // frames
 	attempts = 50
 )
@@ -267,7 +267,7 @@ func (f *follower) attach() (bool, error) {
 	if errors.Is(err, sqlite.ErrNotDatabase) || err == nil && !wal {
 		if err == nil && !f.warned {
 			f.warned = true
-			f.log().Warn("the database is not in WAL mode, and is not captured until it is")
+			f.log().Warn("the database is not captured until it is in WAL mode")
 		}
 		return false, nil
 	}
@@ -326,10 +326,10 @@ func (f *follower) join() (bool, error) {
 	return true, f.compare()
 }
 
-// showMember makes the use of the index visible to SQLite where F_GETLK reports only locks of
-// processes, as in gVisor. Otherwise SQLite tries to lock the index exclusively until it fails with
-// SQLITE_PROTOCOL. The lock of the open file is kept beside that of the process, which ends when
-// the process closes any descriptor of the index.
+// showMember takes a lock of this process that shows SQLite that the index is in use. In gVisor, F_GETLK
+// does not report locks of open files, and SQLite would try to lock the index exclusively until it fails
+// with SQLITE_PROTOCOL. The lock of the open file is still needed, because the lock of the process ends
+// when the process closes any descriptor of the index.
 func (f *follower) showMember() error {
 	return locks.Process{File: f.shm}.Set(locks.Shared, sqlite.MemberByte, 1)
 }
@@ -345,7 +345,7 @@ func (f *follower) lockWriters(index locks.OFD) bool {
 	return false
 }
 
-// compare makes a transaction of the differences from the position. No program can write meanwhile.
+// compare makes a transaction if the content differs from the position. The caller holds the writers' lock.
 func (f *follower) compare() error {
 	same, err := f.db.Verify()
 	if err != nil {
@@ -364,8 +364,8 @@ func (f *follower) compare() error {
 	return err
 }
 
-// takeSlot takes a slot of readers, with a mark that lets checkpoints proceed up to the captured
-// frames. It reports false if none is free.
+// takeSlot takes a reader's slot, with a mark that lets checkpoints proceed up to the captured frames. It
+// reports false if no slot is free.
 func (f *follower) takeSlot() (bool, error) {
 	frame, err := f.db.Captured()
 	if err != nil {
@@ -374,7 +374,7 @@ func (f *follower) takeSlot() (bool, error) {
 	index := locks.OFD{File: f.shm}
 	const slots = sqlite.ReadSlots - 1
 	for i := range slots {
-		// Not the previous slot: a checkpoint may be waiting for that.
+		// Another slot than the previous one, for which a checkpoint may be waiting.
 		slot := (f.slot+i)%slots + 1
 		at := uint64(sqlite.ReadByte + slot)
 		if index.Set(locks.Exclusive, at, 1) != nil {
@@ -392,7 +392,7 @@ func (f *follower) takeSlot() (bool, error) {
 	return false, nil
 }
 
-// dropSlot allows a restart of the log.
+// dropSlot releases the slot, so that the log may be restarted.
 func (f *follower) dropSlot() error {
 	if err := f.db.Sync(); err != nil {
 		return err
@@ -471,7 +471,7 @@ func (f *follower) captureAll() (frames uint32, err error) {
 	captured := uint32(f.db.Pos().TXID - before)
 	// The index may have advanced since it was read, but cannot have fallen behind.
 	if captured < x.Change-f.change && x.Change-f.change < 1<<31 {
-		f.log().Warn("transactions were not seen: the database is compared", "captured", captured, "committed", x.Change-f.change)
+		f.log().Warn("transactions were missed: the whole database is compared", "captured", captured, "committed", x.Change-f.change)
 		index := locks.OFD{File: f.shm}
 		if !f.lockWriters(index) {
 			return 0, nil
@@ -489,7 +489,7 @@ func (f *follower) shorten() error {
 	if ok, err := f.takeSlot(); err != nil || !ok {
 		return err
 	}
-	// Most of the checkpoint runs beside writers.
+	// Most of the checkpoint does not need the writers' lock.
 	if err := f.db.Checkpoint(); err != nil {
 		return err
 	}
@@ -526,8 +526,8 @@ func (f *follower) shorten() error {
 	return nil
 }
 
-// keepShort lets a program restart the log while that program waits for all readers. It does so
-// only once: the new log is not checkpointed, and so not overwritten, until it has been read.
+// keepShort releases the slot for a program that waits for all readers to restart the log. It holds slot
+// 0 meanwhile, so that no checkpoint can finish and let the new log be overwritten before it was read.
 func (f *follower) keepShort(ctx context.Context) error {
 	x, ok, err := f.db.Index()
 	if err != nil || !ok || x.MaxFrame == 0 {
@@ -538,7 +538,7 @@ func (f *follower) keepShort(ctx context.Context) error {
 		return index.Set(locks.None, sqlite.WriteByte, 1)
 	}
 	if x.Backfilled < x.MaxFrame {
-		_, err := f.takeSlot() // to advance the mark
+		_, err := f.takeSlot() // advances the mark
 		return err
 	}
 	if index.Set(locks.Shared, sqlite.ReadByte, 1) != nil {
@@ -570,7 +570,7 @@ func (f *follower) keepShort(ctx context.Context) error {
 	return f.db.Sync()
 }
 
-// yield waits until the writer has finished or committed.
+// yield waits until the writer has committed or released its lock, or until its time is over.
 func (f *follower) yield(ctx context.Context, index locks.Ranges) error {
 	before, change, _ := f.db.Peek()
 	for range yield / time.Millisecond {

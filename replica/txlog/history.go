@@ -12,14 +12,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// Start says from which transaction on those of a database were committed in an epoch.
+// Start is the first transaction of a database that was committed in an epoch.
 type Start struct {
 	Epoch uint64   `json:"epoch"`
 	First ltx.TXID `json:"first"`
 }
 
-// History is the epochs of a database, oldest first. As an epoch has one primary, two databases have the same
-// transaction of an ID if their histories have the same epoch for it. It outlives the records of a log.
+// History lists the epochs of a database, oldest first. An epoch has only one primary, so two copies of a
+// database have the same transaction with an ID if their histories have the same epoch for it. A history
+// outlives the records of its log.
 type History []Start
 
 // Epoch returns the epoch in which a transaction was committed, 0 if that is not known.
@@ -85,14 +86,14 @@ func (l *Log) History() History {
 	return slices.Clone(l.history)
 }
 
-// SetHistory makes the history up to the present position that of another log, which has the same content.
+// SetHistory replaces the history up to the present position with that of another log with the same content.
 func (l *Log) SetHistory(h History) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.writeHistory(h.until(l.pos.TXID))
 }
 
-// Epoch is that in which the transaction of the present position was committed.
+// Epoch returns the epoch in which the last transaction was committed.
 func (l *Log) Epoch() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,8 +17,8 @@ type Page struct {
 	Data   []byte
 }
 
-// Tx is one transaction: the pages that it changed, in the order of their numbers, without the page
-// of the lock bytes. A transaction with Commit 0 drops the database.
+// Tx is one transaction: the pages that it changed, in the order of their numbers, without
+// sqlite.LockPage. A transaction with Commit 0 drops the database.
 type Tx struct {
 	ltx.Header
 	Pages []Page
@@ -30,9 +30,9 @@ func (t *Tx) Pos() ltx.Pos { return ltx.Pos{TXID: t.MaxTXID, PostApplyChecksum: 
 
 var isoTable = crc64.MakeTable(crc64.ISO)
 
-// Encoder encodes transactions as files of the LTX format, version 3, which
-// https://github.com/superfly/ltx describes. It keeps its tables between transactions, which are most
-// of the cost of a small one. It is not safe for concurrent use.
+// Encoder encodes transactions as LTX files, version 3: see https://github.com/superfly/ltx. It keeps its
+// compression tables between transactions, because allocating them is most of the cost of a small
+// transaction. It is not safe for concurrent use.
 type Encoder struct {
 	lz4   lz4.Compressor
 	block []byte
@@ -87,7 +87,7 @@ var errCompress = errors.New("lz4 block compression")
 // errShort is returned for a truncated file.
 var errShort = fmt.Errorf("%w: it ends early", ltx.ErrInvalidFile)
 
-// Decode decodes what an Encoder has encoded, and verifies its checksum.
+// Decode decodes the output of an Encoder, and verifies its checksum.
 func Decode(b []byte) (*Tx, error) {
 	t, rest, sum, err := decodeHeader(b)
 	if err != nil {

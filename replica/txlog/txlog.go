@@ -1,13 +1,12 @@
 // Package txlog keeps the transactions of one database in an append-only log on disk.
 //
-// The log is a chain: each record begins where the one before ended, in transaction ID and
-// checksum. It is a series of segment files, each named after the first transaction that it may
-// hold. A log begins at a base, the position before its first record. Appended records survive the
-// end of the process; Sync makes them survive a loss of power, after which Open finds the longest
-// whole prefix.
+// The log is a chain: each record begins at the position, transaction ID and checksum, at which the
+// previous one ended. It consists of segment files, each named after the first transaction that it may
+// contain. A log begins at a base, the position before its first record. Appended records survive the end
+// of the process, and after Sync also a loss of power. Open finds the longest complete prefix.
 //
-// A Log may be used by many goroutines; the caller orders appends. Readers are independent of
-// trimming: a reader whose records have gone gets ErrGone.
+// A Log may be used by many goroutines; the caller orders appends. A reader gets ErrGone when its records
+// were removed.
 package txlog
 
 import (
@@ -45,7 +44,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrGone is returned for a transaction that the log no longer has, or not yet has.
+// ErrGone is returned for a transaction that the log does not have, no longer or not yet.
 var ErrGone = errors.New("not in the log")
 
 // Log is the log of one database.
@@ -55,14 +54,14 @@ type Log struct {
 	mu       sync.Mutex
 	segments []*segment // never empty
 	pos      ltx.Pos    // after the last record
-	active   *os.File   // the file of the last segment
+	active   *os.File   // the file of the last segment; nil after a Reset that failed
 	dirty    bool       // records were appended since the last Sync
 	changed  chan struct{}
 	last     Meta // of the last record
 	history  History
 }
 
-// Meta is what a log remembers of its last record.
+// Meta is the header of the last record of a log.
 type Meta struct {
 	ltx.Header
 	Valid bool // there is a record
@@ -84,8 +83,8 @@ type entry struct {
 	offset int64
 }
 
-// Open opens or creates the log in a directory. A record that is not whole ends the log: it and
-// all after it are removed.
+// Open opens or creates the log in a directory. It removes the first incomplete record, and all that
+// follow it.
 func Open(dir string) (*Log, error) {
 	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -261,9 +260,9 @@ func (l *Log) begin(base ltx.Pos, epoch uint64) error {
 	return nil
 }
 
-// Append appends an encoded transaction, of which t has the header and the checksum. It must follow
-// the last one. now is when. With synced, all that was appended is durable before readers of the log see the transaction. On an
-// error the log is as before.
+// Append appends an encoded transaction at the time now. t has its header and checksum, and must follow the
+// last transaction. With synced, everything that was appended is durable before readers of the log see the
+// transaction. After an error the log is unchanged.
 func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time, synced bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,11 +273,13 @@ func (l *Log) Append(t *Tx, encoded []byte, epoch uint64, now time.Time, synced 
 		return fmt.Errorf("record of %d bytes is too long", len(encoded))
 	}
 	s := l.segments[len(l.segments)-1]
-	if s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+	if l.active == nil || s.epoch != epoch || s.n > 0 && s.size >= SegmentBytes {
+		before := l.segments
 		if s.n == 0 {
 			l.segments = l.segments[:len(l.segments)-1] // the new one replaces its file
 		}
 		if err := l.begin(l.pos, epoch); err != nil {
+			l.segments = before
 			return err
 		}
 		s = l.segments[len(l.segments)-1]
@@ -310,7 +311,7 @@ func (l *Log) signal() {
 	l.changed = make(chan struct{})
 }
 
-// Sync makes durable what was appended.
+// Sync makes all appended records durable.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,7 +325,8 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// Reset forgets all records: the log continues after base, whose transaction was committed in an epoch.
+// Reset removes all records. The log continues after base, whose transaction was committed in epoch. After an
+// error the log may be empty at its previous position.
 func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,14 +340,19 @@ func (l *Log) Reset(base ltx.Pos, epoch uint64) error {
 			return err
 		}
 	}
+	l.last, l.dirty = Meta{}, false
 	if err := l.begin(base, epoch); err != nil {
+		// The log is empty, and has no file until the next Append.
+		l.segments = []*segment{{path: old[len(old)-1].path, base: l.pos, epoch: epoch, size: segmentHeader}}
+		if l.active != nil {
+			err = errors.Join(err, l.active.Close())
+			l.active = nil
+		}
 		return err
 	}
 	if err := l.remember(epoch, base.TXID); err != nil {
 		return err
 	}
-	l.last = Meta{}
-	l.dirty = false
 	l.signal()
 	return nil
 }
@@ -378,8 +385,8 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Trim removes segments whose last record is older than before. It keeps the last segment, and those
-// with records after keep unless they are beyond the newest limit bytes.
+// Trim removes segments whose last record is older than before. It keeps the last segment, and segments
+// with records after keep, as long as the log has no more than limit bytes.
 func (l *Log) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -402,7 +409,7 @@ func (l *Log) Trim(before time.Time, keep ltx.TXID, limit int64) error {
 	return nil
 }
 
-// Size is the number of bytes of all segments.
+// Size returns the number of bytes of all segments.
 func (l *Log) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -417,6 +424,9 @@ func (l *Log) Size() int64 {
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.active == nil {
+		return nil
+	}
 	return errors.Join(l.active.Sync(), l.active.Close())
 }
 
@@ -466,36 +476,33 @@ type Reader struct {
 	off int64
 }
 
-// After returns a reader of the records after pos, which the log must have been at: ErrGone means
-// that it has not, or no longer knows.
+// After returns a reader of the records after pos. It returns ErrGone if the log was never at pos, or no
+// longer goes back to it.
 func (l *Log) After(pos ltx.Pos) (*Reader, error) {
-	r := &Reader{l: l, pos: pos.TXID}
-	s, off, err := l.find(pos.TXID)
+	s, _, err := l.find(pos.TXID)
 	if err != nil {
 		return nil, err
 	}
 	if pos == s.base {
-		r.s, r.off = s, segmentHeader
-		return r, nil
+		return &Reader{l: l, pos: pos.TXID, s: s, off: segmentHeader}, nil
 	}
-	// The record that ends at pos has its checksum.
 	if pos.TXID == s.base.TXID {
 		return nil, ErrGone
 	}
-	prior := &Reader{l: l, pos: pos.TXID - 1, s: s, off: off}
-	if s, off, err = l.find(pos.TXID - 1); err != nil {
+	// The record that ends at pos has the checksum of pos.
+	r, err := l.AfterID(pos.TXID - 1)
+	if err != nil {
 		return nil, err
 	}
-	prior.s, prior.off = s, off
-	b, err := prior.Next()
+	b, err := r.Next()
 	if err != nil {
-		return nil, errors.Join(prior.Close(), fmt.Errorf("%w: %w", ErrGone, err))
+		return nil, errors.Join(r.Close(), fmt.Errorf("%w: %w", ErrGone, err))
 	}
 	t, err := DecodeMeta(b)
 	if err != nil || t.Pos() != pos {
-		return nil, errors.Join(prior.Close(), err, ErrGone)
+		return nil, errors.Join(r.Close(), err, ErrGone)
 	}
-	return prior, nil
+	return r, nil
 }
 
 // Next returns the next record, as the encoded transaction. It returns io.EOF at the end of the log,
@@ -543,7 +550,7 @@ func (r *Reader) Next() ([]byte, error) {
 	}
 }
 
-// Epoch is that of the record which Next has returned last.
+// Epoch returns the epoch of the record that Next has returned last.
 func (r *Reader) Epoch() uint64 { return r.s.epoch }
 
 func (r *Reader) open() error {
@@ -565,7 +572,7 @@ func (r *Reader) Close() error {
 	return f.Close()
 }
 
-// AfterID is After for a transaction ID of which the checksum is not known.
+// AfterID is After for a transaction ID whose checksum is not known.
 func (l *Log) AfterID(id ltx.TXID) (*Reader, error) {
 	s, off, err := l.find(id)
 	if err != nil {

@@ -3,6 +3,7 @@ package txlog_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -37,8 +38,8 @@ func next(pos ltx.Pos, rng *rand.Rand) *txlog.Tx {
 	return t
 }
 
-// TestEncodingIsLTX lets the library of the format read an Encoder's output, and the other way
-// round.
+// TestEncodingIsLTX decodes an Encoder's output with the LTX library, and the library's output with
+// Decode.
 func TestEncodingIsLTX(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var e txlog.Encoder
@@ -168,6 +169,71 @@ func TestTornTail(t *testing.T) {
 			if err := l.Close(); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// block makes a file that a log is about to write impossible to write, as a full disk does. The returned
+// function undoes that.
+func block(t *testing.T, path string) func() {
+	t.Helper()
+	saved, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		err := os.RemoveAll(path)
+		if saved != nil {
+			err = errors.Join(err, os.WriteFile(path, saved, 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSegmentNotWritten: a new segment cannot be written, for another epoch and after a Reset. The log keeps
+// its position, and continues once there is room.
+func TestSegmentNotWritten(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	var e txlog.Encoder
+	for _, records := range []int{0, 3} {
+		dir := t.TempDir()
+		l, err := txlog.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill(t, l, records)
+		at := l.Pos()
+		tx := next(at, rng)
+		b, err := e.Append(nil, tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unblock := block(t, filepath.Join(dir, fmt.Sprintf("%016x.seg", uint64(at.TXID)+1)))
+		if err := l.Append(tx, b, 2, time.Now(), true); err == nil || l.Pos() != at || len(read(t, l, l.Base())) != records {
+			t.Errorf("append: %v, the log is at %s, was at %s", err, l.Pos(), at)
+		}
+		unblock()
+		unblock = block(t, filepath.Join(dir, "0000000000000065.seg"))
+		if err := l.Reset(ltx.Pos{TXID: 100, PostApplyChecksum: ltx.ChecksumFlag | 1}, 2); err == nil || l.Pos() != at || l.Base() != at {
+			t.Errorf("reset: %v, the log is at %s after %s, was at %s", err, l.Pos(), l.Base(), at)
+		}
+		unblock()
+		if err := errors.Join(l.Sync(), l.Append(tx, b, 2, time.Now(), true), l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if l, err = txlog.Open(dir); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, l, at); l.Pos() != tx.Pos() || len(got) != 1 || !bytes.Equal(got[0], b) {
+			t.Errorf("%d records after %s, at %s, want %s", len(got), at, l.Pos(), tx.Pos())
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

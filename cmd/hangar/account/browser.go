@@ -27,20 +27,21 @@ const (
 	headerTimeout  = 5 * time.Second
 )
 
-// What the browser shows when it has come back.
+// Pages that the browser shows after the sign-in.
 const (
-	signedInPage = "You are signed in. Close this page, and go on in the terminal.\n"
-	refusedPage  = "You are not signed in. The terminal says why.\n"
+	signedInPage = "You are signed in. Close this page and continue in the terminal.\n"
+	refusedPage  = "You are not signed in. The terminal shows the reason.\n"
 )
 
-// arrival is what the browser has brought back.
+// arrival is the result with which the browser comes back.
 type arrival struct {
 	code string
 	err  error
 }
 
 // signInByBrowser returns the token of a user who signs in with a browser on this computer (RFC 8252,
-// section 7.3): the platform sends the browser to a port of this process, with a code that is exchanged.
+// section 7.3). The platform redirects the browser to a port of this process, with a code that
+// signInByBrowser exchanges for the token.
 func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bool) (hangar.Sensitive, error) {
 	ctx, cancel := context.WithTimeout(ctx, browserTimeout)
 	defer cancel()
@@ -56,14 +57,14 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(listener) // it ends with the login
+		_ = server.Serve(listener) // ends with the login
 	}()
 	defer func() { <-served }()
-	defer func() { _ = server.Shutdown(ctx) }() // the page is shown before the process ends
+	defer func() { _ = server.Shutdown(ctx) }() // waits until the page is sent
 
 	at := p.AuthorizeURL(redirectURI, state, base64.RawURLEncoding.EncodeToString(sum[:]))
 	if open && c.openBrowser(ctx, at) == nil {
-		fmt.Fprintf(c.Stderr, "Go on in the browser. If there is none, open\n\n  %s\n\n", at)
+		fmt.Fprintf(c.Stderr, "Continue in the browser. If none opens, open this page:\n\n  %s\n\n", at)
 	} else {
 		fmt.Fprintf(c.Stderr, "Open this in a browser on this computer:\n\n  %s\n\n", at)
 	}
@@ -75,7 +76,7 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 		return p.ExchangeCode(ctx, hangar.NewSensitive(back.code), hangar.NewSensitive(verifier), redirectURI)
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return hangar.Sensitive{}, hangar.Errorf(hangar.CodeTimeout, "", "there was no sign-in with the browser within %s", browserTimeout)
+			return hangar.Sensitive{}, hangar.Errorf(hangar.CodeTimeout, "", "the browser did not sign in within %s", browserTimeout)
 		}
 		return hangar.Sensitive{}, ctx.Err()
 	}
@@ -95,19 +96,19 @@ func awaitBrowser(state string, arrived chan<- arrival) http.Handler {
 		back, shown := arrival{code: q.Get("code")}, signedInPage
 		if back.code == "" {
 			shown = refusedPage
-			back.err = hangar.Errorf(hangar.CodeForbidden, "", "the browser was not let in: %.200q", cmp.Or(q.Get("error_description"), q.Get("error"), "no code"))
+			back.err = hangar.Errorf(hangar.CodeForbidden, "", "the sign-in was refused: %.200q", cmp.Or(q.Get("error_description"), q.Get("error"), "no code"))
 		}
 		select {
 		case arrived <- back:
 			_, _ = io.WriteString(w, shown)
-		default: // it has come before
+		default: // a second request
 			w.WriteHeader(http.StatusConflict)
 		}
 	})
 	return mux
 }
 
-// openBrowser opens a page with the browser of the desktop, or the program that BROWSER names.
+// openBrowser opens a page with the program that BROWSER names, or else the browser of the desktop.
 func (c commands) openBrowser(ctx context.Context, page string) error {
 	program := c.Getenv("BROWSER")
 	if program == "" {
@@ -124,7 +125,7 @@ func (c commands) openBrowser(ctx context.Context, page string) error {
 	return cmd.Start()
 }
 
-// endToken ends a token that came from signing in, and says if it stays valid.
+// endToken revokes a token that came from signing in, and warns if it stays valid.
 func (c commands) endToken(ctx context.Context, x cli.SavedContext, token string) {
 	roots, err := x.Roots()
 	if err == nil {
@@ -133,9 +134,9 @@ func (c commands) endToken(ctx context.Context, x cli.SavedContext, token string
 		err = p.SignOut(ctx)
 	}
 	switch hangar.CodeOf(err) {
-	case "", hangar.CodeUnauthenticated: // it is void
+	case "", hangar.CodeUnauthenticated: // no longer valid
 	case hangar.CodeForbidden:
-		fmt.Fprintln(c.Stderr, "The token does not come from signing in as a user, and stays valid: `hangar tokens revoke` ends it.")
+		fmt.Fprintln(c.Stderr, "The token does not come from signing in as a user, and stays valid: `hangar tokens revoke` revokes it.")
 	default:
 		fmt.Fprintf(c.Stderr, "The token is removed here, but stays valid until it expires: the platform could not be reached (%v).\n", err)
 	}

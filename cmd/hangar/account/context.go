@@ -11,15 +11,15 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const contextLong = `A context is a platform that ` + "`hangar login`" + ` has signed in at: its URL, its authority and
-a token. Commands use the one in use unless --context, --url or --dir, or HANGAR_CONTEXT,
-HANGAR_URL or HANGAR_DIR say otherwise. The context called local is the daemon of this
-server, which needs no login. Exit code 3: there is no such context.`
+const contextLong = `A context is a platform at which ` + "`hangar login`" + ` has signed in: its URL, its certificate
+authority and a token. Commands use the context in use, unless --context, --url or --dir, or
+HANGAR_CONTEXT, HANGAR_URL or HANGAR_DIR name another platform. The context called local is
+the daemon of this server, which needs no login. Exit code 3: there is no such context.`
 
 // NewContextCommand makes `hangar context`.
 func NewContextCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("context", "Choose between platforms that you have signed in at", "contexts")
+	cmd := cli.Group("context", "Choose between the platforms at which you are signed in", "contexts")
 	cmd.Long = contextLong
 	cmd.AddCommand(newContextListCommand(c), newContextUseCommand(c), newContextShowCommand(c), newContextRemoveCommand(c))
 	return cmd
@@ -109,7 +109,7 @@ func newContextUseCommand(c commands) *cobra.Command {
 			fmt.Fprintf(c.Stdout, "Commands use %s from now on.\n", args[0])
 			for _, name := range []string{"HANGAR_URL", "HANGAR_CONTEXT", "HANGAR_DIR"} {
 				if c.Getenv(name) != "" {
-					fmt.Fprintf(c.Stderr, "%s is set, and wins.\n", name)
+					fmt.Fprintf(c.Stderr, "%s is set, and takes precedence.\n", name)
 				}
 			}
 			return nil
@@ -155,8 +155,8 @@ func newContextRemoveCommand(c commands) *cobra.Command {
 	return &cobra.Command{
 		Use:               "remove CONTEXT",
 		Aliases:           []string{"rm"},
-		Short:             "Forget a context with its token",
-		Long:              "Forget a context with its token, which itself stays valid: `hangar tokens revoke` ends it.",
+		Short:             "Remove a context with its token",
+		Long:              "Remove a context with its token from this computer. The token stays valid: `hangar tokens revoke` revokes it.",
 		Example:           "  hangar context remove lab",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteContext,
@@ -179,7 +179,7 @@ func newContextRemoveCommand(c commands) *cobra.Command {
 			}
 			fmt.Fprintf(c.Stdout, "Context %s is removed.\n", args[0])
 			if wasUsed {
-				fmt.Fprintln(c.Stderr, "It was in use; now it is the daemon of this server. Choose another: hangar context use CONTEXT")
+				fmt.Fprintln(c.Stderr, "It was in use. Commands now use the daemon of this server. Choose another: hangar context use CONTEXT")
 			}
 			return nil
 		},

@@ -20,27 +20,27 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-const loginLong = `Sign in at a platform from this computer: the token is checked and kept with the URL as a
-context, which later commands use. The token is asked for, read from standard input with
---token-stdin, or taken from HANGAR_TOKEN; ` + "`hangar tokens create`" + ` makes one.
+const loginLong = `Sign in at a platform from this computer. The token is checked and saved with the URL as a
+context, which later commands use. The command prompts for the token, reads it from standard
+input with --token-stdin, or takes it from HANGAR_TOKEN. ` + "`hangar tokens create`" + ` creates one.
 
-It is kept in the system's keyring (the Secret Service of D-Bus) where there is one, and
+The token is saved in the system's keyring (the Secret Service of D-Bus) if there is one, and
 otherwise in a file that only you can read, ~/.config/hangar/contexts.json.
 
-With --email you sign in as a user: the password is asked for, or read from standard input with
---password-stdin, and the token that results allows what you may do, for 30 days. --code sets
-the password first, with the code of an invitation or of a password that is reset.
+With --email you sign in as a user. The command prompts for the password, or reads it from
+standard input with --password-stdin. The resulting token allows what you may do, for 30 days.
+--code sets the password first, with the code of an invitation or of a password reset.
 
 With --browser you sign in as a user with a browser on this computer, to the same effect; the
-password never passes the terminal. --no-browser prints the page to open. The browser has to reach a
+password never passes the terminal. --no-browser prints the page to open. The browser must reach a
 port of this computer: over SSH, sign in with --email.
 
-A server whose certificate no public authority has signed needs --ca with the certificate
-of its own; the fingerprint is shown, to compare. Without a URL, the context in use gets
-another token.
+If no public authority has signed the server's certificate, --ca names the certificate of its
+authority, whose fingerprint is printed for comparison. Without a URL, the context in use gets a
+new token.
 
-Exit codes: 2 plain HTTP to another computer, 3 no API there, 6 the token is not valid, 7 no
-answer, or a certificate that is not trusted.`
+Exit codes: 2 plain HTTP to another computer, 3 no API at the URL, 6 the token is not valid, 7 no
+answer, or an untrusted certificate.`
 
 const loginExample = `  hangar login https://api.example.com
   hangar login https://api.example.com --email ann@example.com
@@ -52,8 +52,8 @@ type loginFlags struct {
 	name, ca, org string
 	email, code   string // of a user
 	passwordStdin bool
-	browser       bool // sign in with one
-	noBrowser     bool // the same, and print where
+	browser       bool // sign in with a browser
+	noBrowser     bool // the same, but only print the page
 	fromStdin     bool
 	noKeyring     bool
 	asJSON        bool
@@ -80,8 +80,8 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "name of the context (default the host)")
-	flags.StringVar(&f.ca, "ca", "", "file with the certificate of the server's own authority, in PEM")
-	flags.StringVar(&f.org, "org", "", "organization in which commands make things (default that of the token)")
+	flags.StringVar(&f.ca, "ca", "", "PEM file with the certificate of the server's own authority")
+	flags.StringVar(&f.org, "org", "", "organization in which commands create things (default that of the token)")
 	flags.BoolVar(&f.fromStdin, "token-stdin", false, "read the token from standard input")
 	flags.StringVar(&f.email, "email", "", "sign in as the user with this address")
 	flags.StringVar(&f.code, "code", "", "with --email: set the password first, with the code of an invitation or a reset")
@@ -89,19 +89,19 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 	flags.BoolVar(&f.browser, "browser", false, "sign in as a user with a browser on this computer")
 	flags.BoolVar(&f.noBrowser, "no-browser", false, "as --browser, but print the page instead of opening it")
 	cmd.MarkFlagsMutuallyExclusive("email", "token-stdin", "browser", "no-browser")
-	flags.BoolVar(&f.noKeyring, "no-keyring", false, "keep the token in a file, also where there is a keyring")
+	flags.BoolVar(&f.noKeyring, "no-keyring", false, "save the token in a file, even if there is a keyring")
 	cli.JSONFlag(cmd, &f.asJSON)
 	return cmd
 }
 
-// newContext is the context to sign in at, without a token: of the URL, or the one in use.
+// newContext returns the context to sign in at, without a token: for the URL of the argument, or the one in use.
 func (c commands) newContext(f loginFlags, args []string) (cli.SavedContext, error) {
 	var x cli.SavedContext
 	switch {
 	case len(args) == 1 && c.URL == "" && c.Context == "":
 		x.URL = cli.AddScheme(args[0])
 	case len(args) == 1:
-		return x, cli.UsageErrorf("the URL is an argument: --url and --context say nothing more")
+		return x, cli.UsageErrorf("the URL is an argument: remove --url and --context")
 	default:
 		all, err := c.Contexts()
 		if err != nil {
@@ -142,7 +142,7 @@ func (c commands) newContext(f loginFlags, args []string) (cli.SavedContext, err
 	return x, cli.Endpoint{URL: x.URL, Insecure: x.Insecure}.CheckPlain()
 }
 
-// login checks a token against the platform and keeps the context.
+// login checks a token at the platform and saves the context.
 func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) error {
 	roots, err := x.Roots()
 	if err != nil {
@@ -154,20 +154,20 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 		return err
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return cli.UsageErrorf("the token is not one: it has blanks or characters beyond ASCII")
+		return cli.UsageErrorf("the token is not valid: it has blanks or non-ASCII characters")
 	}
 	p := client.New(x.URL, token, client.WithRootCAs(roots))
 	defer p.Close()
 	tokens, err := p.CurrentTokens(cmd.Context())
 	switch {
 	case hangar.CodeOf(err) == hangar.CodeNotFound:
-		return cli.WithHint(hangar.Errorf(hangar.CodeNotFound, "", "%s is not the API of a platform", x.URL), "its name begins with api. where the platform serves a domain: https://api.example.com")
+		return cli.WithHint(hangar.Errorf(hangar.CodeNotFound, "", "%s is not the API of a platform", x.URL), "if the platform serves a domain, the name of its API begins with api.: https://api.example.com")
 	case hangar.CodeOf(err) == hangar.CodeUnauthenticated:
-		return cli.WithHint(err, "the token is wrong, expired or revoked; `hangar tokens create` makes another, on the server itself with sudo")
+		return cli.WithHint(err, "the token is wrong, expired or revoked; `hangar tokens create` creates another one, on the server itself with sudo")
 	case err != nil:
 		return err
 	case len(tokens) == 0:
-		return cli.WithHint(hangar.Errorf(hangar.CodeUnauthenticated, "", "the server knows no token"), "pass a valid one")
+		return cli.WithHint(hangar.Errorf(hangar.CodeUnauthenticated, "", "the server does not know the token"), "pass a valid one")
 	}
 	if x.Org == "" {
 		if x.Org, err = orgOf(cmd.Context(), p, tokens); err != nil {
@@ -194,7 +194,7 @@ func (c commands) login(cmd *cobra.Command, f loginFlags, x cli.SavedContext) er
 	})
 }
 
-// tokenOf is the token to sign in with: that of a user, or one that was made before.
+// tokenOf returns the token to sign in with: a new one of a user, or an existing one.
 func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext, roots *x509.CertPool) (string, error) {
 	if f.browser || f.noBrowser {
 		if f.code != "" || f.passwordStdin {
@@ -236,12 +236,12 @@ func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext,
 	}
 	made, err := p.SignIn(ctx, hangar.SignIn{Email: f.email, Password: password})
 	if err != nil {
-		return "", cli.WithHint(err, "who has forgotten the password asks an administrator of the platform for a code: hangar users password ADDRESS")
+		return "", cli.WithHint(err, "if you have forgotten the password, ask an administrator of the platform for a code: hangar users password ADDRESS")
 	}
 	return made.Text, nil
 }
 
-// orgOf is the one organization that all tokens are for, or empty.
+// orgOf returns the only organization that all tokens are for, or "".
 func orgOf(ctx context.Context, p *client.Client, tokens []*hangar.Token) (hangar.OrgSlug, error) {
 	if tokens[0].Kind == hangar.TokenLogin {
 		user, err := p.CurrentUser(ctx)
@@ -264,9 +264,9 @@ func NewLogoutCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	return &cobra.Command{
 		Use:   "logout [CONTEXT]",
-		Short: "Forget the token of a context, and end it if it comes from signing in",
-		Long: "Forget the token of a context, by default of the one in use. `hangar login` signs in again.\n" +
-			"A token that comes from signing in as a user ends. Others stay valid: `hangar tokens revoke` ends them.",
+		Short: "Remove the token of a context, and revoke it if it comes from signing in",
+		Long: "Remove the token of a context, by default of the one in use. `hangar login` signs in again.\n" +
+			"A token that comes from signing in as a user is revoked. Others stay valid: `hangar tokens revoke` revokes them.",
 		Example:           "  hangar logout\n  hangar logout lab",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.CompleteContext,

@@ -19,10 +19,9 @@ func NewOIDCCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-const oidcTokenLong = `Print an identity token of a Machine: a JSON Web Token that says who it is, for
-those outside of the platform who verify such tokens, as clouds do. It is valid for 15
-minutes. A Machine gets its own by asking from within, as docs/identity.md says; this is
-to try out what accepts them. The Machine must run.`
+const oidcTokenLong = `Print an identity token of a Machine: a JSON Web Token that third parties, such as cloud
+providers, verify. It is valid for 15 minutes. A Machine requests its own token from within,
+see docs/identity.md; this command is for tests of a third party. The Machine must run.`
 
 func newOIDCTokenCommand(c commands) *cobra.Command {
 	var in hangar.IdentityTokenRequest
@@ -41,14 +40,14 @@ func newOIDCTokenCommand(c commands) *cobra.Command {
 			return c.Sayf("%s", token)
 		}),
 	}
-	cmd.Flags().StringVar(&in.Audience, "aud", "", "the intended recipient (default: the address of the platform with the organization)")
-	cmd.Flags().BoolVar(&in.AWSPrincipalTags, "aws-principal-tags", false, "add the tags by which policies of AWS tell Machines apart")
+	cmd.Flags().StringVar(&in.Audience, "aud", "", "the intended recipient (default: the platform's address with the organization)")
+	cmd.Flags().BoolVar(&in.AWSPrincipalTags, "aws-principal-tags", false, "add the tags by which AWS policies distinguish Machines")
 	return cmd
 }
 
 const oidcKeysLong = `List the keys that sign identity tokens, oldest first. All of them are published:
-the next one before it signs, and retired ones until everything that
-they have signed has expired. Only an administrator may do this.`
+the next one before it signs, and retired ones until all tokens that they
+have signed have expired. Only an administrator may do this.`
 
 func newOIDCKeysCommand(c commands) *cobra.Command {
 	return newSigningKeysCommand(c, &cobra.Command{
@@ -58,13 +57,13 @@ func newOIDCKeysCommand(c commands) *cobra.Command {
 	}, (*client.Client).SigningKeys)
 }
 
-const oidcRotateLong = `Replace the key that signs identity tokens, out of turn: the next one, which third
-parties have been shown already, signs from now on, and another one is made to follow it.
-Third parties need no notice, and tokens that were signed before stay valid until they
-expire. A next key that was made just now signs as soon as it has been shown for long
-enough; repeating the command changes nothing until then.
+const oidcRotateLong = `Replace the key that signs identity tokens before its time. The next key, which is already
+published, signs from now on, and another one is created to follow it. Third parties need no
+notice, and tokens that were signed before stay valid until they expire. A next key that is
+new signs as soon as it has been published for long enough; until then, repeating the command
+changes nothing.
 
-Keys are also replaced by themselves, see --oidc-rotate-every of ` + "`hangar up`" + `. Only an
+Keys are also replaced automatically: see --oidc-rotate-every of ` + "`hangar up`" + `. Only an
 administrator may do this.`
 
 func newOIDCRotateCommand(c commands) *cobra.Command {
@@ -75,7 +74,7 @@ func newOIDCRotateCommand(c commands) *cobra.Command {
 	}, (*client.Client).RotateSigningKey)
 }
 
-// newSigningKeysCommand completes a command that prints the keys which do returns.
+// newSigningKeysCommand completes a command that prints the keys that do returns.
 func newSigningKeysCommand(c commands, cmd *cobra.Command, do func(*client.Client, context.Context) ([]hangar.SigningKey, error)) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.SigningKey, error) {
@@ -88,7 +87,7 @@ func newSigningKeysCommand(c commands, cmd *cobra.Command, do func(*client.Clien
 	})
 }
 
-// moment is a time for people who compare it with others.
+// moment formats a time in UTC.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -41,12 +41,12 @@ func newOrgsCreateCommand(c commands) *cobra.Command {
 		Long: `Create an organization: the owner of Apps, networks, tokens and images.
 
 Its slug has at most 63 characters of a-z, 0-9 and dash, and never changes. Apps of
-different organizations do not see each other; a token made for one organization
-opens no other.`,
+different organizations do not see each other. A token for one organization gives no
+access to others.`,
 		Example: "  hangar orgs create acme --name \"Acme Corporation\"\n  hangar apps create shop --org acme",
 		Args:    cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&name, "name", "", "name for people (default the slug)")
+	cmd.Flags().StringVar(&name, "name", "", "display name (default the slug)")
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.Org, error) {
 		return p.CreateOrg(ctx, hangar.OrgCreate{Slug: hangar.OrgSlug(args[0]), Name: name})
 	}), func(org *hangar.Org) error {

@@ -14,7 +14,7 @@ import (
 )
 
 func newOrgsQuotaCommand(c commands) *cobra.Command {
-	cmd := cli.Group("quota", "Show and change what an organization may have", "quotas")
+	cmd := cli.Group("quota", "Show and change the limits of an organization", "quotas")
 	cmd.AddCommand(newOrgsQuotaShowCommand(c), newOrgsQuotaSetCommand(c))
 	return cmd
 }
@@ -22,9 +22,9 @@ func newOrgsQuotaCommand(c commands) *cobra.Command {
 func newOrgsQuotaShowCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
 		Use:   "show SLUG",
-		Short: "Show how much of everything an organization may have, and has",
-		Long: "Show how much of everything an organization may have, and has. What destroyed volumes take of it is in a column of its own,\n" +
-			"when there are any: see `hangar volumes list --destroyed` and `hangar volumes purge`.",
+		Short: "Show the limits of an organization, and what it uses",
+		Long: "Show the limits of an organization, and what it uses. If there are destroyed volumes, another column shows what they use:\n" +
+			"see `hangar volumes list --destroyed` and `hangar volumes purge`.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteOrg,
 	}, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) ([]hangar.QuotaStatus, error) {
@@ -56,7 +56,7 @@ func (c commands) printQuotas(quotas []hangar.QuotaStatus) error {
 	return c.PrintTable(rows)
 }
 
-// destroyedText is how much of a quota destroyed volumes take.
+// destroyedText formats how much of a quota destroyed volumes use.
 func destroyedText(q hangar.QuotaStatus) string {
 	if q.Destroyed == 0 {
 		return ""
@@ -67,11 +67,11 @@ func destroyedText(q hangar.QuotaStatus) string {
 func newOrgsQuotaSetCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
 		Use:   "set SLUG KEY=VALUE...",
-		Short: "Change what an organization may have",
-		Long: `Change what an organization may have. A value is a number, "unlimited", or "default"
-for what ` + "`hangar up --quota`" + ` or the size of the server says. Needs an administrator's token.
+		Short: "Change the limits of an organization",
+		Long: `Change the limits of an organization. A value is a number, "unlimited", or "default",
+which ` + "`hangar up --quota`" + ` or the size of the server decides. This needs an administrator's token.
 
-What an organization has already beyond a lower limit stays, and it gets no more.`,
+An organization keeps what it already has beyond a lower limit, and gets no more.`,
 		Example:           "  hangar orgs quota set acme memory_mb=16384 addresses_v4=8\n  hangar orgs quota set acme memory_mb=default",
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.completeQuota,
@@ -101,7 +101,7 @@ What an organization has already beyond a lower limit stays, and it gets no more
 	}, c.printQuotas)
 }
 
-// completeQuota completes the slug, and then the keys.
+// completeQuota completes the slug, and then keys.
 func (c commands) completeQuota(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return c.CompleteOrg(cmd, args, toComplete)

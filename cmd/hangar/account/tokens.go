@@ -15,10 +15,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
-const aboutScopes = `Make, list and revoke API tokens.
+const aboutScopes = `Create, list and revoke API tokens.
 
-A token allows what it was made for and nothing else, until it expires or is revoked.
-It cannot allow more than the token that makes it. It is shown once; the platform keeps
+A token allows what it was created for and nothing else, until it expires or is revoked.
+It cannot allow more than the token that creates it. It is shown once; the platform keeps
 only a digest. Give it to a program as HANGAR_TOKEN, or as "Authorization: Bearer TOKEN".`
 
 // NewTokensCommand makes `hangar tokens`.
@@ -86,7 +86,7 @@ func tokenKinds() []tokenKind {
 			example: "  hangar tokens create metrics --org acme --expiry never", args: cobra.NoArgs, scoped: true,
 		},
 		{
-			kind: hangar.TokenCustom, use: "custom", short: "The actions that are named",
+			kind: hangar.TokenCustom, use: "custom", short: "Only the named actions",
 			example: "  hangar tokens create custom --app shop --machine d8912340000003 --action read,control", args: cobra.NoArgs,
 			scoped: true, machine: true, command: true,
 		},
@@ -117,8 +117,8 @@ func newTokenKindCommand(c commands, kind tokenKind) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.create.Name, "name", "", "name of the token (default made of its kind)")
-	flags.StringVar(&f.create.User, "user", "", "whom it stands for, e.g. a mail address (default you)")
-	flags.StringVar(&f.create.Expiry, "expiry", "", `until when: a duration such as 720h, a time as in RFC 3339, or "never" (default 2160h, 90 days)`)
+	flags.StringVar(&f.create.User, "user", "", "the user that it stands for, e.g. a mail address (default you)")
+	flags.StringVar(&f.create.Expiry, "expiry", "", `when it expires: a duration such as 720h, a time as in RFC 3339, or "never" (default 2160h, 90 days)`)
 	flags.StringVar(&f.org, "org", "", "organization (default that of the App, yours, or personal)")
 	if kind.scoped {
 		flags.StringArrayVar(&f.apps, "app", nil, "only for this App; may be repeated")
@@ -171,13 +171,13 @@ func (c commands) createToken(cmd *cobra.Command, f *tokenFlags) error {
 			hangar.Token
 		}{made.Text, made.Token})
 	}
-	// Standard output is the token alone: HANGAR_TOKEN=$(hangar tokens create …).
+	// Standard output has only the token: HANGAR_TOKEN=$(hangar tokens create …).
 	fmt.Fprintf(c.Stderr, "token %s for %s; it %s. It is not shown again.\n", made.ID, scopeOf(&made.Token), expires(made.Grant.Until))
 	_, err = fmt.Fprintln(c.Stdout, made.Text)
 	return err
 }
 
-// scopeOf says for people what a grant is about.
+// scopeOf describes what a token is for.
 func scopeOf(t *hangar.Token) string {
 	switch g := t.Grant; {
 	case t.Kind == hangar.TokenLogin:
@@ -227,7 +227,7 @@ func newTokensListCommand(c commands) *cobra.Command {
 
 func newTokensRevokeCommand(c commands) *cobra.Command {
 	return &cobra.Command{
-		Use: "revoke TOKEN...", Short: "Void tokens, named by id or name, at once", Args: cobra.MinimumNArgs(1),
+		Use: "revoke TOKEN...", Short: "Revoke tokens by id or name, at once", Args: cobra.MinimumNArgs(1),
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			for _, t := range args {
 				if err := p.RevokeToken(ctx, t); err != nil {

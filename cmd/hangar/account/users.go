@@ -33,7 +33,7 @@ func NewUsersCommand(inv *cli.Invocation) *cobra.Command {
 
 func orgFlag(c commands, cmd *cobra.Command, org *string, usage string) {
 	cmd.Flags().StringVar(org, "org", "", usage)
-	_ = cmd.RegisterFlagCompletionFunc("org", c.CompleteOrg) // the flag is there
+	_ = cmd.RegisterFlagCompletionFunc("org", c.CompleteOrg) // the flag exists
 }
 
 func newUsersInviteCommand(c commands) *cobra.Command {
@@ -42,9 +42,9 @@ func newUsersInviteCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite EMAIL",
 		Short: "Invite a user; the last word printed is the code",
-		Long: `Invite a user to an organization, or to the platform alone with --platform. The code is shown
-once: give it to the person by a way that you trust. It ends after a week, and an earlier one
-of the same address to the same organization ends at once.`,
+		Long: `Invite a user to an organization, or with --platform only to the platform. The code is shown
+once: send it to the person over a channel that you trust. It expires after a week. An earlier
+invitation of the same address to the same organization is cancelled.`,
 		Example: "  hangar users invite ann@example.com --org acme\n  hangar users invite boss@example.com --platform --admin",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -52,8 +52,8 @@ of the same address to the same organization ends at once.`,
 	orgFlag(c, cmd, &org, "organization (default yours)")
 	flags := cmd.Flags()
 	flags.StringVar(&role, "role", "", "role in the organization: admin or member (default member)")
-	flags.BoolVar(&platform, "platform", false, "to the platform, and to no organization")
-	flags.BoolVar(&in.Admin, "admin", false, "as an administrator of the platform")
+	flags.BoolVar(&platform, "platform", false, "invite to the platform, and to no organization")
+	flags.BoolVar(&in.Admin, "admin", false, "invite as an administrator of the platform")
 	cli.CompleteFlag(cmd, "role", cli.Texts(hangar.Roles())...)
 	return cli.AnsweringAs(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.NewInvitation, error) {
 		in.Email, in.Role = args[0], hangar.Role(role)
@@ -76,7 +76,7 @@ of the same address to the same organization ends at once.`,
 	})
 }
 
-// viewInvitation is a new invitation with its code, as JSON.
+// viewInvitation returns a new invitation with its code, for JSON.
 func viewInvitation(made *hangar.NewInvitation) any {
 	return struct {
 		hangar.Invitation
@@ -84,7 +84,7 @@ func viewInvitation(made *hangar.NewInvitation) any {
 	}{made.Invitation, made.Code}
 }
 
-// ownOrg is the organization that a flag names, or that of the context, or the only one of the user.
+// ownOrg returns the organization of the flag, or that of the context, or the only one of the user.
 func (c commands) ownOrg(ctx context.Context, p *client.Client, flag string) (hangar.OrgSlug, error) {
 	if flag != "" {
 		return hangar.OrgSlug(flag), nil
@@ -107,7 +107,7 @@ func newUsersInvitationsCommand(c commands) *cobra.Command {
 	var platform bool
 	cmd := &cobra.Command{Use: "invitations", Short: "List invitations that are not accepted yet", Args: cobra.NoArgs}
 	orgFlag(c, cmd, &org, "organization (default yours)")
-	cmd.Flags().BoolVar(&platform, "platform", false, "those to the platform, and to no organization")
+	cmd.Flags().BoolVar(&platform, "platform", false, "only invitations to the platform without an organization")
 	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.Invitation, error) {
 		slug := hangar.OrgSlug("")
 		if !platform {
@@ -150,7 +150,7 @@ func newUsersAcceptCommand(c commands) *cobra.Command {
 	}), c.showUser)
 }
 
-// rolesOf are the memberships of a user as people read them.
+// rolesOf describes the roles of a user.
 func rolesOf(u *hangar.User) string {
 	var roles []string
 	for _, m := range u.Memberships {
@@ -166,7 +166,7 @@ func newUsersListCommand(c commands) *cobra.Command {
 	var org string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the members of an organization, or all users", Args: cobra.NoArgs,
-		Long: "List the members of an organization. Without --org all users are listed, which is for administrators of the platform.",
+		Long: "List the members of an organization. Without --org, all users are listed, which only administrators of the platform may do.",
 	}
 	orgFlag(c, cmd, &org, "organization")
 	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]*hangar.User, error) {
@@ -182,7 +182,7 @@ func newUsersListCommand(c commands) *cobra.Command {
 
 func newUsersShowCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show [USER]", Short: "Show a user, by id or address; you, if none is named", Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "show [USER]", Short: "Show a user by id or address, by default yourself", Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.User, error) {
 		if len(args) == 0 {
@@ -211,7 +211,7 @@ func newUsersUpdateCommand(c commands) *cobra.Command {
 		Example: "  hangar users update ann@example.com --org acme --role admin\n  hangar users update ann@example.com --name 'Ann Example'",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&name, "name", "", "name for people")
+	flags.StringVar(&name, "name", "", "display name")
 	orgFlag(c, cmd, &org, "organization of --role (default yours)")
 	flags.StringVar(&role, "role", "", "role in the organization: admin or member")
 	flags.BoolVar(&admin, "admin", false, "whether the user is an administrator of the platform")
@@ -226,7 +226,7 @@ func newUsersUpdateCommand(c commands) *cobra.Command {
 			in.Admin = &admin
 		}
 		if in == (hangar.UserUpdate{}) && role == "" {
-			return nil, cli.UsageErrorf("nothing to change: name it with --name, --role or --admin")
+			return nil, cli.UsageErrorf("nothing to change: use --name, --role or --admin")
 		}
 		if in != (hangar.UserUpdate{}) {
 			if user, err = p.UpdateUser(ctx, ref, in); err != nil {
@@ -249,8 +249,8 @@ func newUsersRemoveCommand(c commands) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "remove USER", Aliases: []string{"rm"}, Short: "Remove a user from an organization, or altogether",
-		Long: `Remove a user from an organization. Tokens that the user has made there are void at once. Without
---org the user is removed altogether, which is for administrators of the platform.`,
+		Long: `Remove a user from an organization. Tokens that the user has created there are revoked at once.
+Without --org the user is removed altogether, which only administrators of the platform may do.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			ref := hangar.UserRef(args[0])
@@ -269,7 +269,7 @@ func newUsersRemoveCommand(c commands) *cobra.Command {
 			if err := p.RemoveMember(ctx, hangar.OrgSlug(org), ref); err != nil {
 				return err
 			}
-			return c.Sayf("User %s is no member of %s any more.", ref, org)
+			return c.Sayf("User %s is no longer a member of %s.", ref, org)
 		}),
 	}
 	orgFlag(c, cmd, &org, "organization to remove the user from")
@@ -281,12 +281,12 @@ func newUsersPasswordCommand(c commands) *cobra.Command {
 	var fromStdin bool
 	cmd := &cobra.Command{
 		Use:   "password [USER]",
-		Short: "Change your password, or make a code with which a user sets another",
-		Long: `Change your password, which ends everything that is signed in with the old one. The current and the
-new one are asked for, or are two lines of standard input with --password-stdin.
+		Short: "Change your password, or create a code with which a user sets a new one",
+		Long: `Change your password, which ends all sign-ins with the old one. The command prompts for the current
+and the new password, or with --password-stdin reads them as two lines of standard input.
 
-With USER, and as an administrator of the platform, make a code: with it the user sets another
-password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. It ends after a day.`,
+With USER, and as an administrator of the platform, create a code with which the user sets a new
+password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. The code expires after a day.`,
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			if len(args) > 0 {
@@ -304,7 +304,7 @@ password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. It ends a
 			if err := p.SetPassword(ctx, in); err != nil {
 				return err
 			}
-			return c.Sayf("The password is another one. Sign in again: hangar login --email ADDRESS")
+			return c.Sayf("The password is changed. Sign in again: hangar login --email ADDRESS")
 		}),
 	}
 	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the current and the new password, a line each, from standard input")

@@ -27,23 +27,23 @@ type commands struct{ *cli.Invocation }
 // NewCommand makes `hangar alerts`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("alerts", "Be alerted of what metrics show", "alert")
+	cmd := cli.Group("alerts", "Set and see alerts about metrics", "alert")
 	cmd.AddCommand(newSetCommand(c), newListCommand(c), newShowCommand(c), newTestCommand(c), newRemoveCommand(c))
 	return cmd
 }
 
-// alertOrg gives a command --org, and returns what it means once the command is connected.
+// alertOrg adds --org to a command. The returned function returns the organization once the command is connected.
 func (c commands) alertOrg(cmd *cobra.Command) func() hangar.OrgSlug {
 	var org string
 	cmd.Flags().StringVar(&org, "org", "", "organization (default that of the context, or personal)")
 	return func() hangar.OrgSlug { return c.OrgOr(org) }
 }
 
-const setLong = `Set the rules of an organization: FILE is a rule file as Prometheus and vmalert read it,
-- is standard input. Alerts of rules that stay go on.
+const setLong = `Set the rules of an organization. FILE is a rule file of Prometheus or vmalert, and - is
+standard input. Alerts of unchanged rules continue.
 
-Receivers, and how alerts are grouped, are in a file of their own. Without --receivers,
-they stay as they are:
+Receivers, and how alerts are grouped, are in a separate file. Without --receivers, they are
+not changed:
 
   receivers:
     - name: ops
@@ -55,13 +55,13 @@ they stay as they are:
     group_by: [alertname, app]
     repeat_interval: 12h
 
-A secret is that of secret, or the content of secret_file. Without either, the receiver
-keeps the one that it has.`
+A secret is the value of secret, or the content of secret_file. Without either, the receiver
+keeps its present secret.`
 
 func newSetCommand(c commands) *cobra.Command {
 	var receivers string
 	cmd := &cobra.Command{
-		Use: "set FILE", Short: "Set the rules, and who is notified", Long: setLong, Args: cobra.ExactArgs(1),
+		Use: "set FILE", Short: "Set the rules and the receivers", Long: setLong, Args: cobra.ExactArgs(1),
 		Example: "  hangar alerts test rules.yml && hangar alerts set rules.yml --receivers receivers.yml",
 	}
 	org := c.alertOrg(cmd)
@@ -87,11 +87,11 @@ func newSetCommand(c commands) *cobra.Command {
 		if len(made.Receivers) == 0 {
 			fmt.Fprintln(c.Stderr, "There are no receivers, so no notifications are sent. See `hangar alerts set --help`.")
 		}
-		return c.Sayf("The rules are set. See what they find: hangar alerts list")
+		return c.Sayf("The rules are set. See their alerts: hangar alerts list")
 	})
 }
 
-// readAlerts reads the files of `alerts set`; without a second one, there are no receivers.
+// readAlerts reads the files of `alerts set`. Without the second one, there are no receivers.
 func (c commands) readAlerts(rules, receivers string) (config hangar.AlertConfig, err error) {
 	text, err := c.readRules(rules)
 	if err != nil {
@@ -107,13 +107,12 @@ func (c commands) readAlerts(rules, receivers string) (config hangar.AlertConfig
 }
 
 func (c commands) readRules(path string) (string, error) {
-	// One byte more than is allowed, so that the server says that there are too many.
+	// One byte more than allowed, so that the server refuses a longer file.
 	text, err := c.ReadFile(path, hangar.MaxAlertRulesBytes+1)
 	return string(text), err
 }
 
-// receiversFile is what the file of --receivers holds. Secrets are those of the API, or in
-// files beside it.
+// receiversFile is the content of the file of --receivers. A secret may be in another file.
 type receiversFile struct {
 	Receivers []struct {
 		hangar.AlertReceiver
@@ -130,7 +129,7 @@ func readReceivers(path string) (config hangar.AlertConfig, err error) {
 	if err != nil {
 		return config, err
 	}
-	// By way of JSON, so that the file has the names and the checks of the API.
+	// Decoded through JSON, so that the file has the keys and the checks of the API.
 	var tree any
 	if err := yaml.Unmarshal(raw, &tree); err != nil {
 		return config, err
@@ -167,14 +166,14 @@ func readReceivers(path string) (config hangar.AlertConfig, err error) {
 }
 
 func newListCommand(c commands) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls", "status"}, Short: "List alerts, and what is wrong with rules and receivers", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls", "status"}, Short: "List alerts, and errors of rules and receivers", Args: cobra.NoArgs}
 	org := c.alertOrg(cmd)
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.AlertReport, error) {
 		return p.Alerts(ctx, org())
 	}), c.printAlerts)
 }
 
-// printAlerts prints the alerts, and on standard error what does not work.
+// printAlerts prints the alerts, and on standard error the errors of rules and receivers.
 func (c commands) printAlerts(report hangar.AlertReport) error {
 	now := time.Now()
 	for _, g := range report.Groups {
@@ -207,7 +206,7 @@ func (c commands) printAlerts(report hangar.AlertReport) error {
 	return c.PrintTable(rows)
 }
 
-// labelsText is the labels of an alert on one line, without its name.
+// labelsText formats the labels of an alert on one line, without its name.
 func labelsText(labels map[string]string) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -219,15 +218,14 @@ func labelsText(labels map[string]string) string {
 }
 
 func newShowCommand(c commands) *cobra.Command {
-	cmd := &cobra.Command{Use: "show", Short: "Show the rules and who is notified", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "show", Short: "Show the rules and the receivers", Args: cobra.NoArgs}
 	org := c.alertOrg(cmd)
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.AlertConfig, error) {
 		return p.AlertConfig(ctx, org())
 	}), c.printAlertConfig)
 }
 
-// printAlertConfig prints the rules, as a file that can be set again, and before it in comments
-// who is notified.
+// printAlertConfig prints a rule file that can be set again. The receivers are comments at its start.
 func (c commands) printAlertConfig(config hangar.AlertConfig) error {
 	for _, r := range config.Receivers {
 		to := ""
@@ -250,8 +248,8 @@ func (c commands) printAlertConfig(config hangar.AlertConfig) error {
 
 func newTestCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "test FILE", Short: "Evaluate a rule file once, without keeping it", Args: cobra.ExactArgs(1),
-		Long: "Evaluate a rule file once, now, and print the alerts that it would make. Nothing is kept and no\n" +
+		Use: "test FILE", Short: "Evaluate a rule file once, without saving it", Args: cobra.ExactArgs(1),
+		Long: "Evaluate a rule file once, now, and print the alerts that it would raise. Nothing is saved and no\n" +
 			"notification is sent. - is standard input.",
 	}
 	org := c.alertOrg(cmd)
@@ -280,7 +278,7 @@ func newTestCommand(c commands) *cobra.Command {
 
 func newRemoveCommand(c commands) *cobra.Command {
 	var yes bool
-	cmd := &cobra.Command{Use: "remove", Aliases: []string{"rm", "delete"}, Short: "Remove the rules and who is notified", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "remove", Aliases: []string{"rm", "delete"}, Short: "Remove the rules and the receivers", Args: cobra.NoArgs}
 	org := c.alertOrg(cmd)
 	cli.YesFlag(cmd, &yes)
 	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, _ []string) error {
@@ -290,7 +288,7 @@ func newRemoveCommand(c commands) *cobra.Command {
 		if err := p.DeleteAlerts(ctx, org()); err != nil {
 			return err
 		}
-		return c.Sayf("Organization %s has no alerts any longer.", org())
+		return c.Sayf("The alerts of organization %s are removed.", org())
 	})
 	return cmd
 }

@@ -21,10 +21,10 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "logs APP [MACHINE]",
 		Aliases: []string{"log"},
-		Short:   "Show what Machines printed",
+		Short:   "Show the output of Machines",
 		Long: "Show the newest lines of the log of an App, or of one of its Machines, oldest first.\n\n" +
-			"With --edge, show instead what the edge does with requests from now on: client, request, host, status, bytes of the body, " +
-			"time, Machine and request id. Such lines are not kept; a reader that is too slow loses some, and learns how many.",
+			"With --edge, show the requests that the edge serves from now on: client, request, host, status, bytes of the body, " +
+			"time, Machine and request id. Such lines are not stored. A reader that does not keep up misses some, and sees how many.",
 		Example:           "  hangar logs -f hello\n  hangar logs hello --edge --json | jq .edge.status",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.CompleteMachine,
@@ -37,7 +37,7 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 			query := hangar.LogQuery{Region: hangar.Region(region), Limit: limit}
 			if len(args) == 2 {
 				query.Instance = hangar.MachineID(args[1])
-				// A destroyed Machine has no name any more, but its lines are there by id.
+				// A destroyed Machine has no name, but its lines can be read by its id.
 				if !query.Instance.Valid() {
 					m, err := cli.FindMachine(cmd.Context(), p, app, args[1])
 					if err != nil {
@@ -79,9 +79,9 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new lines as they are written")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines as they are written")
 	cmd.Flags().IntVarP(&limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
-	cmd.Flags().BoolVar(&edge, "edge", false, "follow what the edge does with requests; -n: end after so many lines")
+	cmd.Flags().BoolVar(&edge, "edge", false, "follow the requests at the edge; -n: stop after so many lines")
 	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
 	cmd.Flags().BoolVar(&bare, "bare", false, "print messages only, as they were written")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
@@ -115,7 +115,7 @@ func printAll(entries iter.Seq2[hangar.LogEntry, error], print func(hangar.LogEn
 	return nil
 }
 
-// printEntry writes a line for people: when, where, who, what.
+// printEntry writes an entry as a line of text.
 func printEntry(out io.Writer, e hangar.LogEntry) error {
 	if e.Edge != nil {
 		_, err := fmt.Fprintf(out, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), e.Message)

@@ -23,8 +23,8 @@ func NewServicesCommand(c *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// servedPort is a public port, or a range, of an App, as Machines with the same settings
-// serve it.
+// servedPort is a public port or range of ports of an App, with the Machines that serve it with the
+// same settings.
 type servedPort struct {
 	Protocol     string                     `json:"protocol"`
 	First        int                        `json:"start_port"`
@@ -39,7 +39,7 @@ type servedPort struct {
 	Machines     []hangar.MachineID         `json:"machines"`
 }
 
-// servedPorts are those of Machines, by protocol and port.
+// servedPorts returns the ports that Machines serve, sorted by protocol and port.
 func servedPorts(machines []*hangar.Machine) []servedPort {
 	ports := []servedPort{}
 	at := map[string]int{}
@@ -71,7 +71,7 @@ func servedPorts(machines []*hangar.Machine) []servedPort {
 	return ports
 }
 
-// cells are the row of a table, without the Machines.
+// cells returns the row of the table, without the Machines.
 func (p *servedPort) cells() []string {
 	public := strconv.Itoa(p.First)
 	if p.Last != p.First {
@@ -90,7 +90,7 @@ func (p *servedPort) cells() []string {
 	}
 }
 
-// limitsText is "soft 20, hard 50 requests".
+// limitsText formats limits as in "soft 20, hard 50 requests".
 func limitsText(l *hangar.ServiceConcurrency) string {
 	if l == nil {
 		return ""
@@ -149,7 +149,7 @@ func newServicesListCommand(c *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// answersAt says where an App is served.
+// answersAt returns the addresses at which an App is served.
 func answersAt(app *hangar.App, addresses []hangar.Address) []cli.Field {
 	var public, private []string
 	for _, a := range addresses {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ReadAuthorities reads the certificates of a file in PEM.
+// ReadAuthorities reads the certificates of a PEM file.
 func ReadAuthorities(path string) (string, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -20,7 +20,7 @@ func ReadAuthorities(path string) (string, error) {
 	if err != nil {
 		return "", UsageErrorf("--ca %s: %w", path, err)
 	}
-	// Only the certificates: a file that has a key, too, leaves it where it is.
+	// Encoded again, because the file may also have a private key.
 	var out strings.Builder
 	for _, cert := range certs {
 		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
@@ -28,7 +28,7 @@ func ReadAuthorities(path string) (string, error) {
 	return out.String(), nil
 }
 
-// authorities are the certificates of a text in PEM, one at least.
+// authorities returns the certificates of a PEM text, at least one.
 func authorities(text string) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := []byte(text); ; {
@@ -51,8 +51,8 @@ func authorities(text string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// authorityText shows certificates to a person: the name and the SHA-256 fingerprint, as
-// openssl x509 -fingerprint -sha256 prints it.
+// authorityText describes certificates by name and SHA-256 fingerprint, in the format of
+// openssl x509 -fingerprint -sha256.
 func authorityText(certs ...*x509.Certificate) string {
 	var lines []string
 	for _, cert := range certs {

@@ -12,10 +12,10 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// Getter is the part of a command that asks for what the command prints.
+// Getter gets what a command prints.
 type Getter[T any] func(cmd *cobra.Command, args []string) (T, error)
 
-// Asked gets what a call to the platform returns.
+// Asked returns a Getter that calls the platform.
 func Asked[T any](c *Invocation, call func(ctx context.Context, p *client.Client, args []string) (T, error)) Getter[T] {
 	return func(cmd *cobra.Command, args []string) (T, error) {
 		p, err := c.Connect()
@@ -26,7 +26,7 @@ func Asked[T any](c *Invocation, call func(ctx context.Context, p *client.Client
 	}
 }
 
-// AskedOf gets what a call returns that is about the Machine of the arguments APP [MACHINE].
+// AskedOf returns a Getter that calls the platform about the Machine of the arguments APP [MACHINE].
 func AskedOf[T any](c *Invocation, call func(context.Context, *client.Client, *hangar.Machine) (T, error)) Getter[T] {
 	return func(cmd *cobra.Command, args []string) (T, error) {
 		p, m, err := c.OneMachine(cmd.Context(), args)
@@ -37,7 +37,7 @@ func AskedOf[T any](c *Invocation, call func(context.Context, *client.Client, *h
 	}
 }
 
-// Connected is the work of a command that acts on the platform.
+// Connected returns the RunE of a command that acts on the platform.
 func (c *Invocation) Connected(work func(ctx context.Context, p *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		p, err := c.Connect()
@@ -53,7 +53,7 @@ func Answering[T any](c *Invocation, cmd *cobra.Command, get Getter[T], show fun
 	return AnsweringAs(c, cmd, get, func(answer T) T { return answer }, show)
 }
 
-// AnsweringAs is Answering for what looks different as JSON.
+// AnsweringAs is Answering for a value that has another form as JSON.
 func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJSON func(T) J, show func(T) error) *cobra.Command {
 	var wanted bool
 	JSONFlag(cmd, &wanted)
@@ -74,13 +74,13 @@ func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJ
 type Table[T any] struct {
 	Head  []string
 	Row   func(now time.Time, item T) []string
-	Names string // what --quiet prints, which is the column named: without them there is no --quiet
-	Named int
+	Names string      // what --quiet prints, in its help; empty: there is no --quiet
+	Named int         // index of the column that --quiet prints
 	Hint  string      // printed for an empty list; %s stands for the first argument
 	JSON  func(T) any // nil: the items themselves
 }
 
-// Listing completes a command that prints the list which get returns.
+// Listing completes a command that prints the list that get returns.
 func Listing[T any](c *Invocation, cmd *cobra.Command, get Getter[[]T], t Table[T]) *cobra.Command {
 	f := ListFlags{Name: t.Named}
 	JSONFlag(cmd, &f.AsJSON)
@@ -112,7 +112,7 @@ func Listing[T any](c *Invocation, cmd *cobra.Command, get Getter[[]T], t Table[
 	return cmd
 }
 
-// rows are those of the table, of which the first is its header.
+// rows returns the rows of the table. The first one is its header.
 func (t Table[T]) rows(list []T) [][]string {
 	now := time.Now()
 	rows := [][]string{t.Head}
@@ -122,8 +122,8 @@ func (t Table[T]) rows(list []T) [][]string {
 	return rows
 }
 
-// Group is a command that only holds others: alone it shows its help, and a word
-// that is none of its commands is a usage error.
+// Group returns a command that only has subcommands: by itself it prints its help, and an unknown
+// subcommand is a usage error.
 func Group(use, short string, aliases ...string) *cobra.Command {
 	return &cobra.Command{
 		Use:     use,
@@ -134,7 +134,7 @@ func Group(use, short string, aliases ...string) *cobra.Command {
 	}
 }
 
-// NoSuchCommand refuses arguments of a command that only holds others, and names the one that may be meant.
+// NoSuchCommand refuses the arguments of a Group, and suggests a subcommand.
 func NoSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -147,5 +147,5 @@ func NoSuchCommand(cmd *cobra.Command, args []string) error {
 	return WithHint(err, fmt.Sprintf("`%s --help` lists the commands", cmd.CommandPath()))
 }
 
-// suggestedWithin is by how many letters a command may differ from a word that is none.
+// suggestedWithin is the edit distance up to which a command is suggested.
 const suggestedWithin = 2

@@ -11,12 +11,11 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// completionPatience bounds how long a shell waits for names; a slow platform
-// completes nothing rather than hang the prompt.
+// completionPatience bounds how long a shell waits for names. With a slow platform, nothing is
+// completed.
 const completionPatience = 2 * time.Second
 
-// Complete completes with the words that list returns, each with what it means after
-// a tab.
+// Complete completes with the words that list returns. A tab separates a word from its description.
 func (c *Invocation) Complete(cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
 	defer cancel()

@@ -17,15 +17,14 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// The files by which commands find the local daemon, in its data directory.
+// How commands find the local daemon.
 const (
-	DefaultDir    = "/var/lib/hangar" // the directory, where nothing names another
-	TokenFile     = "admin.token"     // mode 0600, written on the first start
+	DefaultDir    = "/var/lib/hangar" // default of the data directory
+	TokenFile     = "admin.token"     // in the data directory; mode 0600, written on the first start
 	unixURLPrefix = "unix://"
 )
 
-// Target finds the platform of the invocation, by the global flags, the environment and the
-// contexts.
+// Target finds the platform of an invocation, from the global flags, the environment and the contexts.
 type Target struct {
 	URL      string // of --url
 	Token    string // of --token
@@ -38,8 +37,8 @@ type Target struct {
 	Used Endpoint // the API that the command has used
 }
 
-// OrgOr returns the organization of a command: the one that is named, else that of the used
-// context, else hangar.OrgPersonal.
+// OrgOr returns the organization of a command: the named one, or else that of the used context, or else
+// hangar.OrgPersonal.
 func (t *Target) OrgOr(named string) hangar.OrgSlug {
 	return hangar.OrgSlug(cmp.Or(named, string(t.Used.Org), string(hangar.OrgPersonal)))
 }
@@ -48,16 +47,16 @@ func (t *Target) OrgOr(named string) hangar.OrgSlug {
 type Endpoint struct {
 	URL      string
 	Token    string
-	Context  string         // by which it was found; empty: none
-	Org      hangar.OrgSlug // default of commands that make something; empty: none
+	Context  string         // name of its context; empty: none
+	Org      hangar.OrgSlug // in which commands create things; empty: not set
 	Roots    *x509.CertPool // authorities of its certificate; nil: the system's
 	Insecure bool           // plain HTTP is allowed
 	saved    *SavedContext  // the context itself, or nil
 }
 
-// Endpoint finds the API: by flags, then the environment, then the context in use, then
-// the files of the local daemon. A token goes only where it belongs: the local daemon's to
-// the local daemon, a context's to its URL.
+// Endpoint finds the API: from the flags, then the environment, then the context in use, then the files
+// of the local daemon. The token of the local daemon is sent only to the local daemon, and the token of a
+// context only to its URL.
 func (t *Target) Endpoint() (Endpoint, error) {
 	e, err := t.Locate()
 	if err != nil {
@@ -81,7 +80,7 @@ func (t *Target) Endpoint() (Endpoint, error) {
 	return e, err
 }
 
-// tokenOfLocal is the local daemon's token if at is its URL, and else empty.
+// tokenOfLocal returns the local daemon's token if at is its URL, and otherwise "".
 func (t *Target) tokenOfLocal(at string) (string, error) {
 	dir, err := t.DataDir()
 	if err != nil || at != LocalURL(dir) {
@@ -121,12 +120,12 @@ func (t *Target) Locate() (Endpoint, error) {
 	return t.atLocal()
 }
 
-// atURL is the API at a URL that was named.
+// atURL returns the API at a URL.
 func (t *Target) atURL(text string) (Endpoint, error) {
 	return Endpoint{URL: AddScheme(text), Token: cmp.Or(t.Token, t.Getenv("HANGAR_TOKEN"))}, nil
 }
 
-// atContext is the API of a context; token, unless empty, is used instead of its own.
+// atContext returns the API of a context. A token that is not empty replaces the context's.
 func (t *Target) atContext(name, token string) (Endpoint, error) {
 	if name == LocalContext {
 		return t.atLocal()
@@ -144,7 +143,7 @@ func (t *Target) atContext(name, token string) (Endpoint, error) {
 	return e, err
 }
 
-// atLocal is the API of the daemon on this server.
+// atLocal returns the API of the daemon on this server.
 func (t *Target) atLocal() (Endpoint, error) {
 	dir, err := t.DataDir()
 	if err != nil {
@@ -158,7 +157,7 @@ func (t *Target) atLocal() (Endpoint, error) {
 	return e, nil
 }
 
-// AddScheme adds the scheme to an address that has none: HTTPS to another computer.
+// AddScheme adds a scheme to an address without one: http for this computer, https for others.
 func AddScheme(text string) string {
 	text = strings.TrimSuffix(text, "/")
 	if text == "" || strings.Contains(text, "://") {
@@ -170,15 +169,14 @@ func AddScheme(text string) string {
 	return "https://" + text
 }
 
-// IsLoopback reports whether a host is this computer by its name alone (RFC 6761,
-// section 6.3), without asking a resolver.
+// IsLoopback reports whether the name of a host always means this computer (RFC 6761, section 6.3).
 func IsLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// isOwn reports whether a host is an address of this computer: what is sent there never
-// leaves it.
+// isOwn reports whether a host is an address of this computer, so that traffic to it does not leave the
+// computer.
 func isOwn(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
@@ -197,7 +195,7 @@ func (e Endpoint) plain() bool {
 	return err == nil && u.Scheme == "http" && !IsLoopback(u.Hostname()) && !isOwn(u.Hostname())
 }
 
-// CheckPlain refuses what would send tokens and secrets in the clear.
+// CheckPlain returns an error if tokens and secrets would be sent in the clear.
 func (e Endpoint) CheckPlain() error {
 	if !e.plain() || e.Insecure {
 		return nil
@@ -206,7 +204,7 @@ func (e Endpoint) CheckPlain() error {
 		"use its https:// address, or --insecure (HANGAR_INSECURE=1) if every network between is trusted")
 }
 
-// CheckURL refuses a URL at which no API can be.
+// CheckURL returns an error for a URL that cannot be that of an API.
 func CheckURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
@@ -220,7 +218,7 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// LocalURL is where the daemon of a data directory serves, or empty.
+// LocalURL returns the URL of the daemon of a data directory, or "".
 func LocalURL(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, hangar.AddressFile))
 	if err != nil {
@@ -233,7 +231,7 @@ func LocalURL(dir string) string {
 	return "http://" + Reachable(addr)
 }
 
-// Reachable turns an address to listen on into one to connect to.
+// Reachable returns the address to connect to for an address to listen on.
 func Reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -260,7 +258,7 @@ func localToken(dir string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Connect returns the platform that the invocation means.
+// Connect returns a client of the platform of the invocation.
 func (t *Target) Connect() (*client.Client, error) {
 	e, err := t.Endpoint()
 	if err != nil {
@@ -269,7 +267,7 @@ func (t *Target) Connect() (*client.Client, error) {
 	return e.Connect(), nil
 }
 
-// Connect returns the platform whose API is there.
+// Connect returns a client of the API.
 func (e Endpoint) Connect() *client.Client {
 	return client.New(e.URL, e.Token, client.WithRootCAs(e.Roots))
 }

@@ -24,30 +24,30 @@ const LocalContext = "local"
 
 const contextsFile = "contexts.json"
 
-// SavedContext is a platform that `hangar login` has signed in at.
+// SavedContext is a platform at which `hangar login` has signed in.
 type SavedContext struct {
 	Name     string         `json:"name"`
 	URL      string         `json:"url"`
-	Org      hangar.OrgSlug `json:"org,omitempty"`      // default of commands that make something
+	Org      hangar.OrgSlug `json:"org,omitempty"`      // in which commands create things
 	CA       string         `json:"ca,omitempty"`       // PEM of its authorities; empty: the system's
 	Token    string         `json:"token,omitempty"`    // empty: in the keyring, or signed out
 	Keyring  bool           `json:"keyring,omitempty"`  // the token is in the system's keyring
 	Insecure bool           `json:"insecure,omitempty"` // plain HTTP is allowed
 }
 
-// Contexts are the platforms that the user has signed in at.
+// Contexts are the platforms at which the user has signed in.
 type Contexts struct {
 	Current  string         `json:"current,omitempty"` // empty: the local daemon
 	Contexts []SavedContext `json:"contexts"`
 }
 
-// contextName is what a context may be called: a host with or without a port is one.
+// contextName matches names of contexts, such as a host with or without a port.
 var contextName = regexp.MustCompile(`^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,127}$`)
 
-// ValidContextName reports whether a context may be called so.
+// ValidContextName reports whether a context may have a name.
 func ValidContextName(name string) bool { return name != LocalContext && contextName.MatchString(name) }
 
-// configDir is where the user's own files of hangar are.
+// configDir returns the directory of the user's own files of hangar.
 func (t *Target) configDir() (string, error) {
 	if dir := t.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "hangar"), nil
@@ -59,7 +59,7 @@ func (t *Target) configDir() (string, error) {
 	return filepath.Join(home, ".config", "hangar"), nil
 }
 
-// Contexts reads the file of contexts; a missing file has none.
+// Contexts reads the file of contexts. A missing file is not an error.
 func (t *Target) Contexts() (Contexts, error) {
 	dir, err := t.configDir()
 	if err != nil {
@@ -90,8 +90,8 @@ func readContexts(path string) (Contexts, error) {
 	return all, nil
 }
 
-// ChangeContexts applies change to the file, under a lock against other processes. If change fails,
-// the file stays.
+// ChangeContexts applies change to the file, which it locks against other processes. If change fails, the
+// file is not written.
 func (t *Target) ChangeContexts(change func(*Contexts) error) error {
 	dir, err := t.configDir()
 	if err != nil {
@@ -136,7 +136,7 @@ func (all *Contexts) index(name string) int {
 	return slices.IndexFunc(all.Contexts, func(x SavedContext) bool { return x.Name == name })
 }
 
-// put adds a context or replaces that of its name.
+// put adds a context, or replaces the one with its name.
 func (all *Contexts) put(x SavedContext) {
 	if i := all.index(x.Name); i >= 0 {
 		all.Contexts[i] = x
@@ -146,7 +146,7 @@ func (all *Contexts) put(x SavedContext) {
 	slices.SortFunc(all.Contexts, func(a, b SavedContext) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Remove takes a context away. If it was in use, the local daemon is.
+// Remove removes a context. If it was in use, the local daemon is in use afterwards.
 func (all *Contexts) Remove(name string) {
 	all.Contexts = slices.DeleteFunc(all.Contexts, func(x SavedContext) bool { return x.Name == name })
 	if all.Current == name {
@@ -167,10 +167,10 @@ func (x *SavedContext) token(k Keyring) (string, error) {
 	return token, nil
 }
 
-// Roots are who may sign the server's certificate; nil: the system's authorities.
+// Roots returns the authorities of the server's certificate; nil means the system's.
 func (x *SavedContext) Roots() (*x509.CertPool, error) {
 	if x.CA == "" {
-		return nil, nil //nolint:nilnil // x509 takes it for the system's
+		return nil, nil //nolint:nilnil // for x509, nil means the system's
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(x.CA)) {
@@ -179,8 +179,7 @@ func (x *SavedContext) Roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Authority shows who signs the server's certificate to a person; empty: the system's
-// authorities.
+// Authority describes the authorities of the server's certificate; empty: the system's.
 func (x *SavedContext) Authority() (string, error) {
 	if x.CA == "" {
 		return "", nil
@@ -192,8 +191,8 @@ func (x *SavedContext) Authority() (string, error) {
 	return authorityText(certs...), nil
 }
 
-// KeepContext makes x the context in use. Its token goes to the keyring, unless inFile says
-// otherwise, there is none or it refuses; where says for people where it is.
+// KeepContext saves x as the context in use. It saves the token in the keyring, or in the file if inFile is
+// set, there is no keyring or the keyring fails. where describes that place.
 func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where string, err error) {
 	dir, err := t.configDir()
 	if err != nil {
@@ -223,7 +222,7 @@ func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where 
 		return nil
 	})
 	if err == nil && before.Keyring && !x.Keyring {
-		err = t.Keyring.Remove(x.Name) // an old token
+		err = t.Keyring.Remove(x.Name) // the old token
 	}
 	return where, err
 }
@@ -242,7 +241,8 @@ func (t *Target) ForgetToken(x *SavedContext) error {
 	return nil
 }
 
-// ContextInUse is the context that commands without flags use; local: the daemon of this server.
+// ContextInUse returns the name of the context that commands without flags use, or LocalContext. It is empty if
+// HANGAR_URL is set.
 func (t *Target) ContextInUse(all Contexts) string {
 	if t.Getenv("HANGAR_URL") != "" {
 		return ""
@@ -256,14 +256,14 @@ func (t *Target) ContextInUse(all Contexts) string {
 	return cmp.Or(all.Current, LocalContext)
 }
 
-// ChosenContext is the context that an argument names, or else the one in use.
+// ChosenContext returns the context that an argument names, or else the one in use.
 func (t *Target) ChosenContext(all *Contexts, args []string) (*SavedContext, error) {
 	name := cmp.Or(t.Context, t.Getenv("HANGAR_CONTEXT"), all.Current)
 	if len(args) > 0 {
 		name = args[0]
 	}
 	if name == "" || name == LocalContext {
-		return nil, WithHint(errors.New("the daemon of this server is in use, which is no context"), "name one, see `hangar context list`")
+		return nil, WithHint(errors.New("the daemon of this server is in use, which is not a saved context"), "name one, see `hangar context list`")
 	}
 	return all.Find(name)
 }

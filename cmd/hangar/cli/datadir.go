@@ -15,16 +15,16 @@ import (
 // DefaultConfigFile is read by `hangar up` if it exists.
 const DefaultConfigFile = "/etc/hangar/hangar.yaml"
 
-// DirFlag is the one flag of all commands that the file can set, too.
+// DirFlag is the only global flag that the configuration file can set, too.
 const DirFlag = "dir"
 
-// AddDirFlag gives root the flag DirFlag.
+// AddDirFlag adds the flag DirFlag to root.
 func (t *Target) AddDirFlag(root *cobra.Command) {
 	root.PersistentFlags().StringVar(&t.Dir, DirFlag, "", "data directory of the local daemon (default "+DefaultDir+")")
 }
 
-// OpenConfigFile reads the configuration file: the one that is named, or that
-// HANGAR_CONFIG names, or else the default one if it exists; nil: there is none.
+// OpenConfigFile reads the configuration file: the named one, or that of HANGAR_CONFIG, or else the default
+// one. It returns nil if the default one does not exist.
 func (t *Target) OpenConfigFile(named string) (*flagfile.File, error) {
 	path := cmp.Or(named, t.Getenv("HANGAR_CONFIG"))
 	if path != "" {
@@ -32,13 +32,13 @@ func (t *Target) OpenConfigFile(named string) (*flagfile.File, error) {
 	}
 	file, err := flagfile.Load(DefaultConfigFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // no file is no error, and sets nothing
+		return nil, nil //nolint:nilnil // the file is optional
 	}
 	return file, err
 }
 
-// configuredDir is the data directory that the configuration file names, or empty. A file
-// that this user may not read says nothing.
+// configuredDir returns the data directory of the configuration file, or "". It ignores a file that this
+// user may not read.
 func (t *Target) configuredDir() (string, error) {
 	file, err := t.OpenConfigFile("")
 	if errors.Is(err, fs.ErrPermission) || err == nil && file == nil {
@@ -54,8 +54,8 @@ func (t *Target) configuredDir() (string, error) {
 	return dir, nil
 }
 
-// DataDir is the data directory that the invocation means: of the flag, the environment,
-// or the configuration file.
+// DataDir returns the data directory: from the flag, the environment, the configuration file, or else
+// DefaultDir.
 func (t *Target) DataDir() (string, error) {
 	dir := cmp.Or(t.Dir, t.Getenv("HANGAR_DIR"))
 	if dir == "" {

@@ -33,7 +33,7 @@ const (
 	ExitInterrupted = 130
 )
 
-// exitCodes maps what the platform answers to what a script sees.
+// exitCodes are the exit codes for errors of the platform.
 var exitCodes = map[hangar.Code]int{
 	hangar.CodeInvalid:            ExitUsage,
 	hangar.CodeUnauthenticated:    ExitDenied,
@@ -48,7 +48,7 @@ var exitCodes = map[hangar.Code]int{
 	hangar.CodeInternal:           ExitFailed,
 }
 
-// exitReasons are the reasons that say more than their code.
+// exitReasons are the exit codes for reasons that differ from those of their codes.
 var exitReasons = map[string]int{
 	hangar.ReasonNameTaken:            ExitRefused,
 	hangar.ReasonImageNotFound:        ExitNotFound,
@@ -60,8 +60,7 @@ var exitReasons = map[string]int{
 	hangar.ReasonQuota:                ExitUnavailable,
 }
 
-// hints is the advice for reasons and codes that mean the same everywhere; a
-// command that knows better attaches its own with WithHint.
+// hints has advice for reasons and codes. A command with more specific advice attaches it with WithHint.
 var hints = map[string]string{
 	hangar.ReasonAppNotFound:          "see `hangar apps list`, or make it with `hangar apps create NAME`",
 	hangar.ReasonMachineNotFound:      "see `hangar machine list`",
@@ -80,7 +79,7 @@ var hints = map[string]string{
 	hangar.ReasonDiskFull:             "make room: `hangar image remove`, or destroy volumes and Machines that are not needed; on the server, `hangar doctor` says what takes the disk",
 	hangar.ReasonVolumeAttached:       "a volume is for one Machine: destroy that one first, or make another volume with `hangar volumes create`",
 	hangar.ReasonVolumeDamaged:        "see `hangar volumes events`; what a snapshot has can be restored with `hangar volumes snapshots restore`",
-	hangar.ReasonRootfsDamaged:        "begin with a fresh one: `hangar machine update --persist-rootfs never`, or destroy the Machine",
+	hangar.ReasonRootfsDamaged:        "start with a new one: `hangar machine update --persist-rootfs never`, or destroy the Machine",
 	hangar.ReasonSnapshotNotFound:     "see `hangar volumes snapshots list`",
 	hangar.ReasonSnapshotRunning:      "wait for its end; see `hangar volumes snapshots list`",
 	hangar.ReasonStaleVersion:         "another request changed the Machine; look at it with `hangar machine status` and try again",
@@ -92,18 +91,18 @@ var hints = map[string]string{
 	string(hangar.CodeUnauthenticated): "sign in with `hangar login`, or pass a valid token in HANGAR_TOKEN; on the server itself it is in DIR/admin.token (use sudo)",
 }
 
-// UsageError is a command line that cannot be carried out as written.
+// UsageError is an error in the command line.
 type UsageError struct{ Err error }
 
 func (e UsageError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong with it.
+// Unwrap returns the cause.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// UsageErrorf makes a UsageError of a text.
+// UsageErrorf returns a UsageError with a formatted text.
 func UsageErrorf(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
-// WithHint attaches the next step to an error; nil stays nil.
+// WithHint attaches advice about the next step to an error; nil stays nil.
 func WithHint(err error, text string) error { return hint.With(err, text) }
 
 // ExitStatus ends the program with a code and no message.
@@ -111,15 +110,15 @@ type ExitStatus int
 
 func (e ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// NotRunError marks an error of `machine exec` or `ssh console` itself, apart from the command's.
+// NotRunError is an error of `machine exec` or `ssh console` itself, not of the command in the Machine.
 type NotRunError struct{ Err error }
 
 func (e NotRunError) Error() string { return e.Err.Error() }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e NotRunError) Unwrap() error { return e.Err }
 
-// report prints an error the way a person can act on and returns the exit code.
+// report prints an error with advice, and returns the exit code.
 func (c *Invocation) report(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return ExitOK
@@ -157,7 +156,7 @@ func (c *Invocation) report(cmd *cobra.Command, err error) int {
 	return codeFor(err)
 }
 
-// errorOutput is what a program that asks for JSON reads of an error, on standard error.
+// errorOutput is an error as JSON, on standard error.
 type errorOutput struct {
 	Error    string      `json:"error"`
 	Code     hangar.Code `json:"code,omitempty"`
@@ -168,7 +167,7 @@ type errorOutput struct {
 	Next     string      `json:"next,omitempty"`
 }
 
-// wantsJSON reports whether a command was asked for JSON.
+// wantsJSON reports whether a command has --json.
 func wantsJSON(cmd *cobra.Command) bool {
 	if cmd == nil {
 		return false
@@ -218,8 +217,7 @@ func codeFor(err error) int {
 	return ExitFailed
 }
 
-// HintFor is the next step to take after an error: its own, or that of its reason or code. It is
-// empty if there is none.
+// HintFor returns advice about an error: that of WithHint, or of its reason or code, or "".
 func HintFor(err error) string {
 	if next := hint.Of(err); next != "" {
 		return next
@@ -236,7 +234,7 @@ func HintFor(err error) string {
 	return hints[string(hangar.CodeOf(err))]
 }
 
-// tlsHint is the advice for a connection that TLS has refused, or empty.
+// tlsHint returns advice about a failed TLS connection, or "".
 func tlsHint(err error) string {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return "the server does not speak TLS there: check the port; https:// needs the edge, or `hangar up --api-cert`"
@@ -258,14 +256,13 @@ func tlsHint(err error) string {
 	return ""
 }
 
-// Unreachable reports whether there was no answer at all.
+// Unreachable reports whether the platform could not be reached.
 func Unreachable(err error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)
 	return ok && dial.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// Message is what a person reads. The platform's own messages stand alone; their
-// causes are for logs.
+// Message returns the text of an error for the user.
 func Message(err error) string {
 	if Unreachable(err) {
 		if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Addr != nil {

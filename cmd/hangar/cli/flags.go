@@ -13,22 +13,22 @@ import (
 // DefaultPatience is how long a command waits for a Machine before it gives up.
 const DefaultPatience = 5 * time.Minute
 
-// JSONFlag gives a command --json.
+// JSONFlag adds --json to a command.
 func JSONFlag(cmd *cobra.Command, p *bool) {
 	cmd.Flags().BoolVar(p, "json", false, "print JSON")
 }
 
-// QuietFlag gives a command --quiet.
+// QuietFlag adds --quiet to a command. what describes what it prints.
 func QuietFlag(cmd *cobra.Command, p *bool, what string) {
 	cmd.Flags().BoolVarP(p, "quiet", "q", false, "print only "+what)
 }
 
-// YesFlag gives a command --yes.
+// YesFlag adds --yes to a command.
 func YesFlag(cmd *cobra.Command, p *bool) {
 	cmd.Flags().BoolVarP(p, "yes", "y", false, "do not ask")
 }
 
-// CompleteFlag completes a flag with words.
+// CompleteFlag completes a flag with fixed words.
 func CompleteFlag(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -36,7 +36,7 @@ func CompleteFlag(cmd *cobra.Command, flag string, words ...string) {
 // mebibyte is the unit of guest memory.
 const mebibyte = 1 << 20
 
-// ParseMemory reads an amount of memory in MiB; a bare number is one.
+// ParseMemory returns an amount of memory in MiB. A number without a unit is in MiB.
 func ParseMemory(text string) (int, error) {
 	if n, err := strconv.Atoi(text); err == nil && n > 0 {
 		return n, nil
@@ -48,7 +48,7 @@ func ParseMemory(text string) (int, error) {
 	return int(n / mebibyte), nil
 }
 
-// ParsePairs reads KEY=VALUE arguments of a flag.
+// ParsePairs parses KEY=VALUE arguments of a flag.
 func ParsePairs(flag string, pairs []string) (map[string]string, error) {
 	if len(pairs) == 0 {
 		return nil, nil

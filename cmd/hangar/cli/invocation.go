@@ -1,9 +1,9 @@
 // Package cli is what the commands of hangar share: an invocation with its streams and flags, finding the
-// platform, building commands from a call and a way to print its answer, naming Machines, and turning errors
-// into messages and exit codes.
+// platform, building commands from a call and a way to print its answer, finding Machines, and turning
+// errors into messages and exit codes.
 //
-// A command returns an error; exit.go alone prints it, with advice, and chooses the exit code. The packages
-// of commands import this package and not one another; what only one of them needs stays there.
+// A command returns an error. Only exit.go prints it, with advice, and chooses the exit code. The packages
+// of commands import this package and not one another.
 package cli
 
 import (
@@ -20,37 +20,36 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// settling is how long a new Machine is watched once it has started: many a program ends right
-// away, because its config or its command is wrong.
+// settling is how long a new Machine is watched after its start, because many programs end immediately
+// when their config or command is wrong.
 const settling = 2 * time.Second
 
-// Invocation is one invocation of the program: the streams, the environment and the flags of
-// all commands.
+// Invocation is one invocation of the program: the streams, the environment and the global flags.
 type Invocation struct {
 	Streams
 	Target
 
 	Build      Build
-	LeaseNonce string        // of the lease that commands on Machines act under
-	Settling   time.Duration // how long a Machine that has started is watched for the end of its program
+	LeaseNonce string        // of the lease with which commands change Machines
+	Settling   time.Duration // how long a Machine is watched after its start, for the end of its program
 	Args       []string      // the command line without the name of the program
 
-	parsed bool // the command line was understood; what fails later is no usage error
+	parsed bool // the command line is valid: later errors are not usage errors
 }
 
-// Build is what the binary was built of.
+// Build describes the binary.
 type Build struct {
 	Version string
 	Commit  string
 	Engine  string // version of the sandbox; it decides whether a suspended Machine can be resumed
 }
 
-// New makes an invocation that has the keyring of the system.
+// New returns an invocation with the keyring of the system.
 func New(s Streams, getenv func(string) string) *Invocation {
 	return &Invocation{Streams: s, Target: Target{Getenv: getenv, Keyring: systemKeyring{getenv}}, Settling: settling}
 }
 
-// Run adopts root, executes a command line below it, reports what fails and returns the exit code.
+// Run adopts root, executes the command line, reports its error, and returns the exit code.
 func (c *Invocation) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	c.Args = args
 	c.Adopt(root)
@@ -62,14 +61,14 @@ func (c *Invocation) Run(ctx context.Context, root *cobra.Command, args []string
 	return c.report(cmd, err)
 }
 
-// Adopt makes root the tree of commands of this invocation: it gets the flags of all commands.
+// Adopt adds the global flags to root, the command tree of this invocation.
 func (c *Invocation) Adopt(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.begin(cmd) }
 	c.addFlags(root)
 }
 
-// begin is called when the command line was understood, before the command is run.
+// begin is called after the command line is parsed, before the command runs.
 func (c *Invocation) begin(cmd *cobra.Command) {
 	c.parsed = true
 	if nonce := cmp.Or(c.LeaseNonce, c.Getenv("HANGAR_LEASE_NONCE")); nonce != "" {
@@ -77,7 +76,7 @@ func (c *Invocation) begin(cmd *cobra.Command) {
 	}
 }
 
-// addFlags adds the flags of all commands.
+// addFlags adds the global flags.
 func (c *Invocation) addFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.URL, "url", "", "address of the platform's API, e.g. https://api.example.com or unix:///run/hangar.sock")
@@ -94,7 +93,7 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// ReadFile reads a file, or standard input if its name is -, but no more than so many bytes.
+// ReadFile reads at most a number of bytes of a file, or of standard input if the name is -.
 func (c *Invocation) ReadFile(name string, most int64) ([]byte, error) {
 	from := c.Stdin
 	if name != "-" {

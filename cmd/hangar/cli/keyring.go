@@ -11,24 +11,24 @@ import (
 
 // Keyring keeps the tokens of contexts outside of files.
 type Keyring interface {
-	// Here reports whether there is a keyring at all.
+	// Here reports whether there is a keyring.
 	Here() bool
 	Get(context string) (string, error)
 	Set(context, token string) error
-	// Remove answers no error for a token that is not there.
+	// Remove removes a token. A missing token is not an error.
 	Remove(context string) error
 }
 
 // keyringService is the name under which the system's keyring has the tokens.
 const keyringService = "hangar"
 
-// keyringPatience is how long a person has to unlock the keyring.
+// keyringPatience is how long the user has to unlock the keyring.
 const keyringPatience = time.Minute
 
-// systemKeyring is the Secret Service of the user's session, which is reached by D-Bus.
+// systemKeyring is the Secret Service of the user's session, on D-Bus.
 type systemKeyring struct{ getenv func(string) string }
 
-// Here looks for the bus of a session first: the library starts one where there is none.
+// Here implements Keyring. It looks for the session bus first, because the library would start one.
 func (k systemKeyring) Here() bool {
 	if k.getenv("DBUS_SESSION_BUS_ADDRESS") == "" {
 		dir := k.getenv("XDG_RUNTIME_DIR")
@@ -39,7 +39,7 @@ func (k systemKeyring) Here() bool {
 			return false
 		}
 	}
-	// No such token: there is one that answers. It may have to be unlocked to say so.
+	// ErrNotFound shows that there is a keyring. The user may have to unlock it for this answer.
 	_, err := k.Get("no context is called so")
 	return err == nil || errors.Is(err, system.ErrNotFound)
 }
@@ -54,7 +54,7 @@ func (k systemKeyring) Get(context string) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", err // and leave token alone: the library may still write it
+		return "", err // without reading token, which the library may still write
 	}
 	return token, nil
 }
@@ -71,8 +71,8 @@ func (k systemKeyring) Remove(context string) error {
 	return err
 }
 
-// bounded gives up on a keyring that does not answer. The library has no context; what it
-// still does ends with the process.
+// bounded returns an error if the keyring does not answer in time. The library takes no context, so the
+// call may continue until the process ends.
 func bounded(ask func() error) error {
 	answered := make(chan error, 1)
 	go func() { answered <- ask() }()

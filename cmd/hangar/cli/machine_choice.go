@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// MachineChoice is how a person picks one of the started Machines of an App.
+// MachineChoice selects one of the started Machines of an App.
 type MachineChoice struct {
-	Machine string // its id or name; empty: any
-	Ask     bool   // the person is asked
+	Machine string // id or name; empty: any
+	Ask     bool   // let the user choose
 }
 
-// Add gives a command --machine and --select. Of its arguments, the last is the App.
+// Add adds --machine and --select to a command whose last argument is the App.
 func (w *MachineChoice) Add(c *Invocation, cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.Machine, "machine", "", "this Machine, by its id or name")
 	cmd.Flags().BoolVarP(&w.Ask, "select", "s", false, "ask which of the started Machines")
@@ -33,8 +33,8 @@ func (w *MachineChoice) Add(c *Invocation, cmd *cobra.Command) {
 	})
 }
 
-// StartedMachines are the started Machines of an App that a person may mean, at least one. If none is, one that
-// sleeps is woken.
+// StartedMachines returns the started Machines of an App that match a choice, at least one. If no Machine is started,
+// it wakes one that sleeps.
 func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app hangar.AppName, which MachineChoice) ([]*hangar.Machine, error) {
 	if which.Machine != "" && which.Ask {
 		return nil, UsageErrorf("name a Machine or say --select, not both")
@@ -71,16 +71,16 @@ func (c *Invocation) StartedMachines(ctx context.Context, p *client.Client, app 
 	return started, nil
 }
 
-// wokenWithin bounds the start of a Machine that sleeps.
+// wokenWithin bounds how long awake waits.
 const wokenWithin = time.Minute
 
-// sleeps reports whether a request would start a Machine, so that a person who wants to be in it may, too.
+// sleeps reports whether a Machine is suspended, or stopped but started by requests: commands start it, too.
 func sleeps(m *hangar.Machine) bool {
 	return m.State == hangar.MachineSuspended || m.State == hangar.MachineStopped &&
 		slices.ContainsFunc(m.Config.Services, func(s hangar.Service) bool { return m.Config.Autostarts(&s, false) })
 }
 
-// awake returns a Machine that is started, as one that sleeps is by it.
+// awake returns a started Machine. It starts one that sleeps.
 func (c *Invocation) awake(ctx context.Context, p *client.Client, m *hangar.Machine) ([]*hangar.Machine, error) {
 	switch {
 	case m.State == hangar.MachineStarted:
@@ -107,7 +107,7 @@ func notStarted(m *hangar.Machine) error {
 		fmt.Sprintf("start it: hangar machine start %s %s", m.App, m.ID))
 }
 
-// selectOne asks which of several Machines is meant.
+// selectOne lets the user choose one of several Machines.
 func (s *Streams) selectOne(machines []*hangar.Machine) (*hangar.Machine, error) {
 	if !IsTerminal(s.Stdin) || !IsTerminal(s.Stderr) {
 		return nil, UsageErrorf("--select needs a terminal: name one with --machine")

@@ -12,10 +12,10 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// onlyMachine stands for a Machine that was left out: the App's only one.
+// onlyMachine is the empty name, which means the App's only Machine.
 const onlyMachine = ""
 
-// FindMachine returns the Machine that a person named by id or name.
+// FindMachine returns the Machine with an id or name, or the only one if name is empty.
 func FindMachine(ctx context.Context, p *client.Client, app hangar.AppName, name string) (*hangar.Machine, error) {
 	if id := hangar.MachineID(name); id.Valid() {
 		return p.Machine(ctx, hangar.MachineRef{App: app, ID: id})
@@ -51,7 +51,7 @@ func onlyOf(app hangar.AppName, machines []*hangar.Machine) (*hangar.Machine, er
 	return nil, WithHint(UsageErrorf("App %s has %d Machines: say which one", app, len(machines)), "one of "+strings.Join(names, ", "))
 }
 
-// FindMachines returns the Machines that a person named, or all of the App's.
+// FindMachines returns the Machines with ids or names, or all Machines of the App.
 func FindMachines(ctx context.Context, p *client.Client, app hangar.AppName, names []string, all bool) ([]*hangar.Machine, error) {
 	if all && len(names) > 0 {
 		return nil, UsageErrorf("name Machines or say --all, not both")
@@ -75,7 +75,7 @@ func FindMachines(ctx context.Context, p *client.Client, app hangar.AppName, nam
 	return found, nil
 }
 
-// OneMachine finds the Machine of the arguments APP [MACHINE].
+// OneMachine returns the Machine of the arguments APP [MACHINE].
 func (c *Invocation) OneMachine(ctx context.Context, args []string) (*client.Client, *hangar.Machine, error) {
 	p, err := c.Connect()
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Invocation) OneMachine(ctx context.Context, args []string) (*client.Cli
 	return p, m, err
 }
 
-// OnMachine is the work of a command whose arguments name an App and a Machine.
+// OnMachine returns the RunE of a command with the arguments APP [MACHINE].
 func (c *Invocation) OnMachine(work func(context.Context, *client.Client, *hangar.Machine) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		p, m, err := c.OneMachine(cmd.Context(), args)
@@ -100,7 +100,7 @@ func (c *Invocation) OnMachine(work func(context.Context, *client.Client, *hanga
 	}
 }
 
-// AboutMachine makes sure that an error says which Machine it is about.
+// AboutMachine adds the id of the Machine to an error that does not have it.
 func AboutMachine(id hangar.MachineID, err error) error {
 	if strings.Contains(err.Error(), string(id)) {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// checksText says how many of a Machine's checks pass.
+// checksText formats how many of a Machine's checks pass.
 func checksText(checks []hangar.MachineCheck) string {
 	if len(checks) == 0 {
 		return ""
@@ -23,7 +23,7 @@ func checksText(checks []hangar.MachineCheck) string {
 	return fmt.Sprintf("%d/%d passing", passing, len(checks))
 }
 
-// MachineRows is the table of Machines, with or without their checks.
+// MachineRows returns the table of Machines, with or without their checks.
 func MachineRows(machines []*hangar.Machine, checks bool) [][]string {
 	const checksColumn = 4
 	now := time.Now()
@@ -42,7 +42,7 @@ func MachineRows(machines []*hangar.Machine, checks bool) [][]string {
 	return rows
 }
 
-// StateText is the state of a Machine, with what keeps it from being of use.
+// StateText formats the state of a Machine, and whether it is cordoned or its host has a problem.
 func StateText(m *hangar.Machine) string {
 	text := string(m.State)
 	if m.Cordoned {
@@ -54,7 +54,7 @@ func StateText(m *hangar.Machine) string {
 	return text
 }
 
-// AddressText is the private address of a Machine, or empty.
+// AddressText returns the private address of a Machine, or "".
 func AddressText(m *hangar.Machine) string {
 	if !m.PrivateIP.IsValid() {
 		return ""
@@ -62,7 +62,7 @@ func AddressText(m *hangar.Machine) string {
 	return m.PrivateIP.String()
 }
 
-// ImageText is the shortest text that names an image to a person.
+// ImageText returns a short name of an image.
 func ImageText(ref hangar.ImageRef, asked string) string {
 	if ref.Repository == "" {
 		return Short(asked, 40)

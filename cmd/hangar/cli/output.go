@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Streams are where an invocation prints, and what it asks a person or a script.
+// Streams are the standard streams of an invocation.
 type Streams struct {
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -38,7 +38,7 @@ func (s *Streams) PrintJSONLine(v any) error {
 	return enc.Encode(v)
 }
 
-// PrintTable writes aligned columns. The first row is their header.
+// PrintTable writes aligned columns. The first row is the header.
 func (s *Streams) PrintTable(rows [][]string) error {
 	w := tabwriter.NewWriter(s.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -47,26 +47,26 @@ func (s *Streams) PrintTable(rows [][]string) error {
 				row[i] = "-"
 			}
 		}
-		// The last cell ends without a tab, so that lines have no trailing blanks.
+		// No tab after the last cell, so that lines have no trailing blanks.
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	return w.Flush()
 }
 
-// ListFlags are those of a command that lists, and which column of its table has the names.
+// ListFlags are the flags of a command that prints a list.
 type ListFlags struct {
 	AsJSON, Quiet bool
-	Name          int // of the column, from 0
+	Name          int // index of the column that --quiet prints
 }
 
-// Add gives a command --json and --quiet; names says what the latter prints.
+// Add adds --json and --quiet to a command. names describes what --quiet prints.
 func (f *ListFlags) Add(cmd *cobra.Command, names string) {
 	JSONFlag(cmd, &f.AsJSON)
 	QuietFlag(cmd, &f.Quiet, names)
 }
 
-// PrintList writes a list: as JSON, only its names, or as a table, of which the first row is
-// the header. For an empty list, a hint stands in for the table.
+// PrintList writes a list as JSON, as names only, or as a table whose first row is the header. It writes
+// the hint instead of an empty table.
 func (s *Streams) PrintList(f ListFlags, list any, rows [][]string, hint string) error {
 	switch {
 	case f.AsJSON:
@@ -83,10 +83,10 @@ func (s *Streams) PrintList(f ListFlags, list any, rows [][]string, hint string)
 	return s.PrintTable(rows)
 }
 
-// Field is one line of a description: a name and a value.
+// Field is a name and a value, on one line.
 type Field [2]string
 
-// PrintFields writes "name  value" lines, leaving out empty values.
+// PrintFields writes the fields that have a value, one per line.
 func (s *Streams) PrintFields(fields []Field) error {
 	w := tabwriter.NewWriter(s.Stdout, 0, 0, 3, ' ', 0)
 	for _, f := range fields {
@@ -97,7 +97,7 @@ func (s *Streams) PrintFields(fields []Field) error {
 	return w.Flush()
 }
 
-// OrEmpty makes nil an empty list, so that JSON readers always get an array.
+// OrEmpty returns an empty list for nil, so that its JSON is always an array.
 func OrEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

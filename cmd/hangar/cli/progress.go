@@ -11,21 +11,19 @@ import (
 )
 
 const (
-	// barWidth is in characters, name and numbers not counted.
-	barWidth = 30
-	// linePause is the time between two lines where there is no terminal for a bar.
-	linePause = 5 * time.Second
-	timeWidth = 8 // of the time that is left, in characters
+	barWidth  = 30              // of the bar without title and numbers, in characters
+	timeWidth = 8               // of the remaining time, in characters
+	linePause = 5 * time.Second // between two lines without a terminal
 )
 
-// Progress is one bar that follows a transfer through its phases. Without a terminal it
-// does nothing, or writes a line now and then.
+// Progress is a bar that shows the phases of a transfer, one after another. Without a terminal it does
+// nothing, or writes lines.
 type Progress struct {
 	out   io.Writer
 	shown bool
 	lines bool
 
-	mu    sync.Mutex // guards what follows: transfers report from several goroutines
+	mu    sync.Mutex // guards the fields below: transfers report from several goroutines
 	bars  *mpb.Progress
 	bar   *mpb.Bar
 	title string
@@ -33,11 +31,11 @@ type Progress struct {
 	line  plainLine
 }
 
-// Progress follows a transfer on standard error.
+// Progress returns a bar on standard error.
 func (s *Streams) Progress() *Progress { return &Progress{out: s.Stderr, shown: IsTerminal(s.Stderr)} }
 
-// WorkProgress follows work that may take long, which has lines where there is no
-// terminal for a bar. If quiet, a program reads along and nothing is shown.
+// WorkProgress returns a Progress of long work, which writes lines without a terminal. With quiet, it
+// shows nothing.
 func (s *Streams) WorkProgress(quiet bool) *Progress {
 	if quiet {
 		return &Progress{}
@@ -47,8 +45,7 @@ func (s *Streams) WorkProgress(quiet bool) *Progress {
 	return p
 }
 
-// Update shows how many of total bytes are done; total 0 means that it is not
-// known yet.
+// Update shows how many of total bytes are done. Total 0 means that it is not known yet.
 func (p *Progress) Update(title string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +97,7 @@ func (p *Progress) Close() {
 	p.end()
 }
 
-// timeLeft says how long a bar will go on, as long as that is known.
+// timeLeft formats the remaining time of a bar, if it is known.
 func timeLeft() func(decor.Statistics) string {
 	var r rate
 	return func(s decor.Statistics) string {
@@ -114,14 +111,13 @@ func timeLeft() func(decor.Statistics) string {
 	}
 }
 
-// rate is how fast something goes that may have been under way already.
+// rate measures the speed of a transfer, which may have begun earlier.
 type rate struct {
-	since time.Time // of the first number
-	from  int64     // and that number
+	since time.Time // of the first measurement
+	from  int64     // bytes that were done then
 }
 
-// at returns how many bytes are done in a second, and in which time all are; 0: that is
-// not known.
+// at returns the bytes per second and the remaining time, or 0 if they are not known.
 func (r *rate) at(now time.Time, done, total int64) (bytesPerSecond int64, left time.Duration) {
 	if total == 0 {
 		return 0, 0
@@ -137,7 +133,7 @@ func (r *rate) at(now time.Time, done, total int64) (bytesPerSecond int64, left 
 	return int64(speed), left.Round(time.Second)
 }
 
-// plainLine says in lines what a bar would show.
+// plainLine shows progress in lines instead of a bar.
 type plainLine struct {
 	title string
 	rate  rate

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// ConfirmUnless asks a person who has not said yes already, as Confirm does.
+// ConfirmUnless is Confirm, unless yes is set.
 func (s *Streams) ConfirmUnless(yes bool, format string, args ...any) error {
 	if yes {
 		return nil
@@ -20,7 +20,7 @@ func (s *Streams) ConfirmUnless(yes bool, format string, args ...any) error {
 	return s.Confirm(format, args...)
 }
 
-// Confirm asks the user; without a terminal, the command line counts as the answer.
+// Confirm asks the user to confirm. Without a terminal, it does not ask.
 func (s *Streams) Confirm(format string, args ...any) error {
 	if !IsTerminal(s.Stdin) || !IsTerminal(s.Stderr) {
 		return nil
@@ -37,12 +37,12 @@ func (s *Streams) Confirm(format string, args ...any) error {
 	return ExitStatus(ExitFailed)
 }
 
-// maxPasswordInput bounds what is read of standard input, in bytes.
+// maxPasswordInput bounds a secret on standard input, in bytes.
 const maxPasswordInput = hangar.MaxRegistryPassword + 2
 
-// ReadSecret reads a password or a token from standard input or asks a person, who does
-// not see it. There is no flag for it: the command line is visible to every user of the
-// computer. what is the word for it, pipe an example that pipes it in.
+// ReadSecret reads a password or a token from standard input, or prompts for it without echo. There is no
+// flag for it, because the command line is visible to every user of the computer. what names the secret,
+// and pipe is an example of a command that reads it from standard input.
 func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
 	var raw []byte
 	var err error

@@ -10,15 +10,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-// Registry is the registry that the API serves, and how to sign in to it.
+// Registry returns the registry that the API serves, with its credentials.
 func (e *Endpoint) Registry() ociimage.Registry {
 	return ociimage.Registry{Plain: strings.HasPrefix(e.URL, "http:"), Roots: e.Roots, Token: e.Token}
 }
 
-// imageName is what may follow the organization in the built-in registry.
+// imageName matches what follows the organization in a reference of the built-in registry.
 var imageName = regexp.MustCompile(`^[a-z0-9]+([._/-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?$`)
 
-// RegistryReference names an image in the registry that the API serves.
+// RegistryReference returns the reference of an image in the registry that the API serves.
 func RegistryReference(api, org, name string) (string, error) {
 	if !imageName.MatchString(name) {
 		return "", UsageErrorf("invalid image name %q: must be like hello, team/hello or hello:v2, in lowercase", name)
@@ -33,7 +33,7 @@ func RegistryReference(api, org, name string) (string, error) {
 	return strings.Join([]string{host, org, name}, "/"), nil
 }
 
-// RegistryHost is the host and port of the registry that the API serves.
+// RegistryHost returns the host and port of the registry that the API serves.
 func RegistryHost(api string) (string, error) {
 	u, err := url.Parse(api)
 	if err != nil {
@@ -42,7 +42,7 @@ func RegistryHost(api string) (string, error) {
 	if u.Port() != "" {
 		return u.Host, nil
 	}
-	// A reference whose first part has neither dot nor port means Docker Hub.
+	// With a port, because a reference whose first part has neither a dot nor a port means Docker Hub.
 	port, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	if !ok {
 		return "", UsageErrorf("images are pushed over HTTP: give the address of the platform as --url http://HOST:PORT")
@@ -50,8 +50,8 @@ func RegistryHost(api string) (string, error) {
 	return net.JoinHostPort(u.Hostname(), port), nil
 }
 
-// ImageReference is how Machines refer to an image that is pushed as ref: by the name that
-// the platform's registry has.
+// ImageReference returns the reference by which Machines use an image that was pushed as ref. It has the
+// platform's own name of its registry.
 func ImageReference(ctx context.Context, at Endpoint, ref string) (string, error) {
 	p := at.Connect()
 	defer p.Close()

@@ -8,7 +8,7 @@ import (
 	"github.com/docker/go-units"
 )
 
-// Ago is how long before now t was, for people.
+// Ago formats how long before now t was.
 func Ago(now, t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -28,7 +28,7 @@ func Ago(now, t time.Time) string {
 	}
 }
 
-// Brief rounds a duration to what a person cares for.
+// Brief formats a duration with few digits.
 func Brief(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -40,7 +40,7 @@ func Brief(d time.Duration) string {
 	}
 }
 
-// Bytes is a size in binary units.
+// Bytes formats a size in binary units.
 func Bytes(n int64) string { return units.BytesSize(float64(n)) }
 
 // Short cuts text to n characters.
@@ -52,7 +52,7 @@ func Short(text string, n int) string {
 	return string(runes[:n-1]) + "…"
 }
 
-// Plural is a number with the word for one, or for many.
+// Plural formats a number with a noun, in the singular or plural.
 func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -60,7 +60,7 @@ func Plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// Texts are the strings behind values.
+// Texts converts values to strings.
 func Texts[T ~string](list []T) []string {
 	words := make([]string, 0, len(list))
 	for _, v := range list {
@@ -69,10 +69,10 @@ func Texts[T ~string](list []T) []string {
 	return words
 }
 
-// GB is a size of a volume, for people.
+// GB formats the size of a volume.
 func GB(n int) string { return strconv.Itoa(n) + " GB" }
 
-// YesNo is "yes" or "no".
+// YesNo formats a bool as "yes" or "no".
 func YesNo(b bool) string {
 	if b {
 		return "yes"

@@ -1,5 +1,4 @@
-// Package db has the commands of the hangar command-line tool about replicated databases: those of the
-// nodes in an App's Machines.
+// Package db has the commands about replicated databases in an App's Machines.
 package db
 
 import (
@@ -22,12 +21,12 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const about = `See and change replicated databases: those of hangar-db nodes in an App's Machines.
+const about = `See and change replicated databases of hangar-db nodes in an App's Machines.
 
-The nodes are reached through the API, as by hangar proxy: they need no public port. The token must allow
-the action control.`
+The commands reach the nodes through the API, as hangar proxy does, so the nodes need no public port. The
+token must allow the action control.`
 
-// defaultPort is where a node serves HTTP.
+// defaultPort is the port on which a node serves HTTP.
 const defaultPort = 20202
 
 // commands make the commands of the package.
@@ -42,7 +41,7 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := &commands{Invocation: inv}
 	cmd := cli.Group("db", "See and change replicated databases", "databases")
 	cmd.Long = about
-	cmd.PersistentFlags().IntVar(&c.port, "port", defaultPort, "where the nodes serve HTTP")
+	cmd.PersistentFlags().IntVar(&c.port, "port", defaultPort, "port on which the nodes serve HTTP")
 	cmd.AddCommand(c.newStatus(), c.newPromote(), c.newHandoff(), c.newExport(), c.newImport(), c.newRestore())
 	return cmd
 }
@@ -107,7 +106,7 @@ func (s *status) row() []string {
 func (c *commands) newPromote() *cobra.Command {
 	return &cobra.Command{
 		Use:               "promote APP MACHINE",
-		Short:             "Make the node of a Machine the primary: the present one hands over",
+		Short:             "Make the node of a Machine the primary, by a hand-off from the current one",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
@@ -124,7 +123,7 @@ func (c *commands) newPromote() *cobra.Command {
 func (c *commands) newHandoff() *cobra.Command {
 	return &cobra.Command{
 		Use:               "handoff APP [MACHINE]",
-		Short:             "Have the primary hand over to the node of a Machine, or to any that may be the primary",
+		Short:             "Make the node of a Machine the primary, or any candidate",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.CompleteMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -155,7 +154,7 @@ func (c *commands) newHandoff() *cobra.Command {
 	}
 }
 
-// onNode calls work with the node of a Machine, or with the primary if none is named.
+// onNode calls work with the node of a Machine, or with the primary if machine is empty.
 func (c *commands) onNode(ctx context.Context, app, machine string, work func(*client.Client, *node) error) error {
 	if machine != "" {
 		p, m, err := c.OneMachine(ctx, []string{app, machine})
@@ -179,7 +178,7 @@ func (c *commands) onNode(ctx context.Context, app, machine string, work func(*c
 	return work(p, n)
 }
 
-// machineFlag gives a command --machine.
+// machineFlag adds --machine to a command.
 func (c *commands) machineFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "machine", "", "the node of this Machine (default the primary)")
 	_ = cmd.RegisterFlagCompletionFunc("machine", func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -191,7 +190,7 @@ func (c *commands) newExport() *cobra.Command {
 	var machine, name string
 	cmd := &cobra.Command{
 		Use:               "export APP FILE",
-		Short:             "Copy a database to a new file here",
+		Short:             "Copy a database to a new local file",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -215,7 +214,7 @@ func (c *commands) newExport() *cobra.Command {
 	return cmd
 }
 
-// save writes what r has to a new file, which is not there if that fails.
+// save copies r to a new file, which it removes if copying fails.
 func save(file string, r io.Reader) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -231,7 +230,7 @@ func (c *commands) newImport() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:               "import APP FILE",
-		Short:             "Make an SQLite file from here a database, or the content of one",
+		Short:             "Import a local SQLite file as a database",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -255,23 +254,23 @@ func (c *commands) newImport() *cobra.Command {
 	return cmd
 }
 
-const restoreLong = `Make what a database was at a time its content again, from the backup of the App's nodes.
+const restoreLong = `Restore a database to its state at a time, from the backup of the App's nodes.
 
-The program hangar-db of the Machine restores it, with the configuration and the credentials that it has there, and
-imports it: that is one transaction, which replicas and clients see as any other.`
+The program hangar-db in the Machine restores the state, with its configuration and credentials there, and imports
+it as one transaction, which replicas and clients see like any other.`
 
 func (c *commands) newRestore() *cobra.Command {
 	var name, at, config, as string
 	cmd := &cobra.Command{
 		Use:               "restore APP",
-		Short:             "Make what a database was at a time its content again",
+		Short:             "Restore a database to its state at a time",
 		Long:              restoreLong,
 		Example:           "  hangar db restore shop --name app.db --at 90m\n  hangar db restore shop --name app.db --at 2026-03-01T12:00:00Z --as old.db",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if at == "" {
-				return cli.UsageErrorf("say with --at which time, as 2026-03-01T12:00:00Z, or 90m for 90 minutes ago")
+				return cli.UsageErrorf("--at is missing: a time such as 2026-03-01T12:00:00Z, or 90m for 90 minutes ago")
 			}
 			return c.onNode(cmd.Context(), args[0], "", func(p *client.Client, n *node) error {
 				command := []string{
@@ -291,9 +290,9 @@ func (c *commands) newRestore() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&name, "name", "", "name of the database")
-	fs.StringVar(&at, "at", "", "time, as 2026-03-01T12:00:00Z, or a duration before now, as 90m")
-	fs.StringVar(&as, "as", "", "name of the database that gets the content (default the same)")
-	fs.StringVar(&config, "config", "/etc/litefs.yml", "configuration of the node, in the Machine")
+	fs.StringVar(&at, "at", "", "time, such as 2026-03-01T12:00:00Z, or a duration before now, such as 90m")
+	fs.StringVar(&as, "as", "", "name of the database that receives the content (default the same)")
+	fs.StringVar(&config, "config", "/etc/litefs.yml", "configuration file of the node, in the Machine")
 	_ = cmd.MarkFlagRequired("name")
 	return cmd
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// askTime bounds how long a node may take to say what it is.
+// askTime bounds a request for the info of a node.
 const askTime = 10 * time.Second
 
-// node is the node of databases in a Machine.
+// node is the hangar-db node in a Machine.
 type node struct {
 	machine *hangar.Machine
 	http    *http.Client
 }
 
-// newNode returns the node that serves a port of a Machine. It is reached by the tunnel of the API.
+// newNode returns the node at a port of a Machine. Connections go through the API.
 func newNode(d hangar.MachineDialer, m *hangar.Machine, port int) *node {
 	return &node{m, &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialMachine(ctx, m.Ref(), port) },
@@ -36,7 +36,7 @@ func newNode(d hangar.MachineDialer, m *hangar.Machine, port int) *node {
 
 func (n *node) close() { n.http.CloseIdleConnections() }
 
-// call makes a request and returns the answer if it is a success. The caller closes its body.
+// call sends a request, and returns the response if it is successful. The caller closes its body.
 func (n *node) call(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://node"+path+"?"+query.Encode(), body)
 	if err != nil {
@@ -45,7 +45,7 @@ func (n *node) call(ctx context.Context, method, path string, query url.Values, 
 	resp, err := n.http.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err // the URL says nothing to the user
+			err = e.Err // without the URL, which the user does not know
 		}
 		return nil, cli.AboutMachine(n.machine.ID, err)
 	}
@@ -53,11 +53,11 @@ func (n *node) call(ctx context.Context, method, path string, query url.Values, 
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // the status says enough without it
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // the status is an error even without it
 	return nil, cli.AboutMachine(n.machine.ID, fmt.Errorf("the node answers %s: %s", resp.Status, strings.TrimSpace(string(text))))
 }
 
-// change makes a request that changes something, and returns the text of the answer.
+// change sends a POST request, and returns the text of the response.
 func (n *node) change(ctx context.Context, path string, query url.Values) (string, error) {
 	resp, err := n.call(ctx, http.MethodPost, path, query, nil)
 	if err != nil {
@@ -68,7 +68,7 @@ func (n *node) change(ctx context.Context, path string, query url.Values) (strin
 	return strings.TrimSpace(string(text)), err
 }
 
-// info is what a node says about itself; see docs/databases.md.
+// info is the response of a node's GET /info: see docs/databases.md.
 type info struct {
 	ClusterID string `json:"clusterID"`
 	IsPrimary bool   `json:"isPrimary"`
@@ -99,12 +99,12 @@ func (n *node) info(ctx context.Context) (*info, error) {
 	defer resp.Body.Close()
 	var i info
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&i); err != nil {
-		return nil, cli.AboutMachine(n.machine.ID, fmt.Errorf("what answers on the port is no node of databases: %w", err))
+		return nil, cli.AboutMachine(n.machine.ID, fmt.Errorf("the service on this port is not a hangar-db node: %w", err))
 	}
 	return &i, nil
 }
 
-// status is what a Machine's node is.
+// status is a Machine with the info of its node.
 type status struct {
 	Machine hangar.MachineID `json:"machine"`
 	Name    string           `json:"name"`
@@ -116,10 +116,10 @@ type status struct {
 	err  error
 }
 
-// askers is how many nodes are asked at the same time.
+// askers is how many nodes are asked concurrently.
 const askers = 16
 
-// ask asks the nodes of Machines what they are.
+// ask requests the info of the nodes in Machines.
 func ask(ctx context.Context, d hangar.MachineDialer, machines []*hangar.Machine, port int) []*status {
 	all := make([]*status, len(machines))
 	var asking sync.WaitGroup

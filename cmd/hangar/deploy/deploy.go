@@ -1,5 +1,5 @@
-// Package deploy has the commands about the file of an App: to write it, to deploy it, and to go back
-// to a release.
+// Package deploy has the commands about the file of an App: to write it, to deploy it, and to return to a
+// release.
 package deploy
 
 import (
@@ -28,27 +28,28 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// defaultSettling is how long a program has to run to count as healthy, with checks or without.
+// defaultSettling is how long a program must run to count as healthy, with checks or without.
 const defaultSettling = 10 * time.Second
 
 const deployLong = `Deploy the App that hangar.toml describes, or fly.toml if there is none: run the release
 command, change Machines in the order of the strategy, and wait for their checks.
 
-  rolling      a part of each group at once, see max_unavailable (default)
-  rolling_one  one Machine of a group at once
-  canary       first one Machine more, which goes at the end
-  bluegreen    a second set of Machines, which has requests once all of it is healthy
-  immediate    all at once, without waiting for anything
+  rolling      some Machines of each group at a time, see max_unavailable (default)
+  rolling_one  one Machine of a group at a time
+  canary       like rolling, after one additional Machine is healthy, which is removed at the end
+  bluegreen    a second set of Machines, which gets requests once all of them are healthy
+  immediate    all at once, without waiting
 
---image, or image in [build], names the image. Without either it is built of the Dockerfile, by docker, podman
-or buildah on this computer or, without any, in a Machine of the organization, and pushed to the registry of the platform. Machines get the secrets that
-the App has now; those of ` + "`hangar secrets set`" + ` reach Machines that exist by this.
+--image, or image in [build], names the image. Without either, it is built from the Dockerfile and pushed
+to the registry of the platform. docker, podman or buildah on this computer builds it, or without any of
+these, a Machine of the organization. Machines receive the current secrets of the App, including those
+that ` + "`hangar secrets set`" + ` has only stored.
 
-What fails stops the deploy: Machines that are changed stay so, and the error says what runs where.
-Deploy again to continue, or go back with ` + "`hangar releases rollback`" + `. An interrupted deploy is continued
-in the same way.`
+A failure stops the deploy: changed Machines stay changed, and the error says which releases run.
+Deploy again to continue, or return with ` + "`hangar releases rollback`" + `. The same continues an interrupted
+deploy.`
 
-// flags are those of a deploy.
+// flags are the flags of a deploy.
 type flags struct {
 	file, app, image, strategy, maxUnavailable string
 
@@ -56,21 +57,21 @@ type flags struct {
 
 	dryRun, asJSON, skipRelease, takeOver, rollback, secrets bool
 
-	builder               string // image
+	builder               string // image of a Machine that builds images
 	localOnly, remoteOnly bool
 }
 
 func (f *flags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.strategy, "strategy", "", "order in which Machines are changed (default that of the file, or rolling)")
-	fs.StringVar(&f.maxUnavailable, "max-unavailable", "", "Machines of a group that may be away at once, as 2 or 0.33")
+	fs.StringVar(&f.maxUnavailable, "max-unavailable", "", "Machines of a group that may be unavailable at a time, such as 2 or 0.33")
 	fs.DurationVar(&f.patience, "wait-timeout", 0, "time that a Machine has to become healthy (default that of the file, or 5m)")
 	fs.DurationVar(&f.waitLease, "wait-lease", 0, "how long to wait for another command that holds a Machine")
 	fs.DurationVar(&f.settling, "smoke-time", defaultSettling, "how long a program has to run to count as healthy; 0: not at all")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and do nothing")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "print the plan, and change nothing")
 	fs.BoolVar(&f.skipRelease, "skip-release-command", false, "do not run the release command")
-	fs.BoolVar(&f.takeOver, "take-over", false, "go on although another deploy seems to be in progress")
-	fs.BoolVar(&f.rollback, "rollback", false, "go back to the last complete release when the deploy fails")
+	fs.BoolVar(&f.takeOver, "take-over", false, "continue although another deploy seems to be in progress")
+	fs.BoolVar(&f.rollback, "rollback", false, "return to the last complete release if the deploy fails")
 	fs.BoolVar(&f.asJSON, "json", false, "print events as lines of JSON; with --dry-run, the plan")
 	cli.CompleteFlag(cmd, "strategy", cli.Texts(appconfig.Strategies())...)
 }
@@ -80,7 +81,7 @@ func (f *flags) addFile(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.app, "app", "a", "", "App (default that of the file)")
 }
 
-// options are the flags as a rollout takes them.
+// options converts the flags for a rollout.
 func (f *flags) options() (rollout.Options, error) {
 	o := rollout.Options{
 		Image: f.image, SkipRelease: f.skipRelease, TakeOver: f.takeOver, WaitLease: f.waitLease, WaitTimeout: f.patience, Settling: f.settling,
@@ -143,12 +144,12 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	cmd.Flags().StringVarP(&f.image, "image", "i", "", "image to deploy (default that of the file)")
 	cmd.Flags().BoolVar(&f.localOnly, "local-only", false, "build the Dockerfile on this computer")
 	cmd.Flags().BoolVar(&f.remoteOnly, "remote-only", false, "build the Dockerfile in a Machine of the organization")
-	cmd.Flags().StringVar(&f.builder, "builder-image", build.DefaultImage, "image with BuildKit of a Machine that is made to build")
-	cmd.Flags().BoolVar(&f.secrets, "secrets", false, "deploy the current release again, so that Machines get the secrets of the App")
+	cmd.Flags().StringVar(&f.builder, "builder-image", build.DefaultImage, "image with BuildKit, for a new Machine that builds images")
+	cmd.Flags().BoolVar(&f.secrets, "secrets", false, "deploy the current release again, so that Machines receive the secrets of the App")
 	return cmd
 }
 
-// appOf is the App that is meant.
+// appOf returns the App of the flag, or of the file.
 func (f *flags) appOf(file *appconfig.File) (hangar.AppName, error) {
 	name := cmp.Or(hangar.AppName(f.app), file.App)
 	if name == "" {
@@ -157,8 +158,8 @@ func (f *flags) appOf(file *appconfig.File) (hangar.AppName, error) {
 	return name, nil
 }
 
-// readFile reads the file of an App, with its notes on standard error, and returns how files beside it
-// are read.
+// readFile reads the file of an App, and prints its notes on standard error. It also returns a function
+// that reads files relative to it.
 func (c commands) readFile(dir, named string) (*appconfig.File, func(string) ([]byte, error), error) {
 	path, raw, err := findFile(dir, named)
 	if err != nil {
@@ -183,7 +184,7 @@ func (c commands) readFile(dir, named string) (*appconfig.File, func(string) ([]
 	return file, read, nil
 }
 
-// findFile returns the file that is named, or the first that there is in a directory.
+// findFile returns the named file, or hangar.toml or else fly.toml in a directory.
 func findFile(dir, named string) (path string, raw []byte, err error) {
 	names := []string{named}
 	if named == "" {
@@ -201,7 +202,7 @@ func findFile(dir, named string) (path string, raw []byte, err error) {
 	return "", nil, cli.WithHint(err, "write one: hangar launch --image IMAGE")
 }
 
-// inline puts the content of small files into the description, so that a release has it.
+// inline replaces the paths of small files with their content, so that a release has it.
 func inline(file *appconfig.File, read func(string) ([]byte, error)) error {
 	for i := range file.Files {
 		one := &file.Files[i]
@@ -219,10 +220,10 @@ func inline(file *appconfig.File, read func(string) ([]byte, error)) error {
 	return nil
 }
 
-// maxInlined is how large a file is that a release has, in bytes.
+// maxInlined bounds the size of a file in a release, in bytes.
 const maxInlined = 8 << 10
 
-// deploy plans, and carries out the plan unless only that is wanted.
+// deploy makes the plan, and executes it unless --dry-run is set.
 func (c commands) deploy(ctx context.Context, p *client.Client, f *flags, o rollout.Options) error {
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer restore()
@@ -265,7 +266,7 @@ func (c commands) printPlan(d *rollout.Deploy, asJSON bool) error {
 		fmt.Fprintf(c.Stderr, "Note: %s\n", n)
 	}
 	if !d.Plan.Changes() {
-		return c.Sayf("Nothing is to be changed.")
+		return c.Sayf("There is nothing to change.")
 	}
 	for i, stage := range d.Plan.Stages {
 		fmt.Fprintf(c.Stdout, "%d.\n", i+1)
@@ -299,9 +300,9 @@ func (c commands) deploySecrets(ctx context.Context, f *flags, dir string) error
 	return c.deployAgain(ctx, p, f, now, "secrets")
 }
 
-// Again returns what deploys the current release of an App again without its release command, so that Machines get
-// the secrets of the App. It reports false for an App without a release that can be deployed, or without Machines
-// of a deploy.
+// Again returns a function that deploys the current release of an App again without its release command, so that
+// Machines receive the secrets of the App. The function reports false for an App without a release that can be
+// deployed, or without Machines of a deploy.
 func Again(inv *cli.Invocation) func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
 	return func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error) {
 		now, err := p.CurrentRelease(ctx, app)
@@ -321,7 +322,7 @@ func Again(inv *cli.Invocation) func(ctx context.Context, p *client.Client, app 
 	}
 }
 
-// rollBack deploys a version again; 0: the last complete one that is not the newest release.
+// rollBack deploys a version again. Version 0 means the last complete release before the newest one.
 func (c commands) rollBack(ctx context.Context, p *client.Client, f *flags, app hangar.AppName, version int) error {
 	list, err := p.Releases(ctx, app, 0)
 	if err != nil {
@@ -341,7 +342,7 @@ func (c commands) rollBack(ctx context.Context, p *client.Client, f *flags, app 
 	return c.deployAgain(ctx, p, &again, list[at], "rollback")
 }
 
-// deployAgain deploys what a release has.
+// deployAgain deploys the definition and image of a release.
 func (c commands) deployAgain(ctx context.Context, p *client.Client, f *flags, r *hangar.Release, reason string) error {
 	o, err := f.options()
 	if err != nil {

@@ -32,8 +32,8 @@ func newValidateCommand(c commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "validate [DIR]", Short: "Check hangar.toml", Args: cobra.MaximumNArgs(1),
-		Long: "Check the file of an App as `hangar deploy` does, without a platform. What is wrong is printed with its\n" +
-			"line, and the exit code is 2.",
+		Long: "Check the file of an App as `hangar deploy` does, without a platform. Errors are printed with their lines,\n" +
+			"and the exit code is 2.",
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "file of the App (default hangar.toml, or fly.toml)")
 	cli.JSONFlag(cmd, &asJSON)
@@ -71,7 +71,7 @@ func newValidateCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// definitionOf is the file of the current release of an App.
+// definitionOf returns the file of the current release of an App.
 func definitionOf(ctx context.Context, p *client.Client, app string) (map[string]any, error) {
 	r, err := p.CurrentRelease(ctx, hangar.AppName(app))
 	if hangar.ReasonOf(err) == hangar.ReasonReleaseNotFound || err == nil && len(r.Definition) == 0 {
@@ -97,10 +97,10 @@ func newFileShowCommand(c commands) *cobra.Command {
 	})
 }
 
-// asTOML writes a document of JSON as TOML.
+// asTOML converts a JSON document to TOML.
 func asTOML(tree map[string]any) ([]byte, error) { return toml.Marshal(whole(tree)) }
 
-// whole turns whole numbers into integers, as JSON does not distinguish them.
+// whole converts whole numbers to integers, which JSON does not distinguish.
 func whole(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -15,10 +15,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/random"
 )
 
-// tagOfBuild begins the tags of images that deploys build. Existing clients look for no newer ones of such.
+// tagOfBuild begins the tags of images that deploys build. Existing clients do not look for newer images with such
+// tags.
 const tagOfBuild = "deployment-"
 
-// imageOf is the image that is named, or that of the Dockerfile, which it builds and pushes; empty: there is neither.
+// imageOf returns the named image, or builds and pushes the image of the Dockerfile. It returns "" if there is neither.
 func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *rollout.Options, dir string) (string, error) {
 	b := o.File.Build
 	if f.image != "" || b != nil && b.Image != "" || b.Packs() {
@@ -57,7 +58,7 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 		return "", err
 	}
 	shown, err := cli.ImageReference(ctx, at, to)
-	if err != nil || f.dryRun { // nothing is built for a plan
+	if err != nil || f.dryRun { // a plan needs no build
 		return shown, err
 	}
 	image, err := c.build(ctx, p, f, app.Org.Slug, spec)
@@ -74,22 +75,22 @@ func (c commands) imageOf(ctx context.Context, p *client.Client, f *flags, o *ro
 	return shown + "@" + digest.String(), nil
 }
 
-// build builds an image: here if this computer can, else in a Machine.
+// build builds an image, on this computer if it has a program for that, and otherwise in a Machine.
 func (c commands) build(ctx context.Context, p *client.Client, f *flags, org hangar.OrgSlug, spec build.Spec) (*ociimage.Image, error) {
 	if f.localOnly || !f.remoteOnly && build.Here() {
 		return build.Image(ctx, spec, c.Stderr)
 	}
 	image, err := build.Remote(ctx, p, org, build.Builder{Image: f.builder}, spec, c.Stderr)
 	if hangar.CodeOf(err) == hangar.CodeForbidden {
-		return nil, cli.WithHint(err, "a Machine that builds images is the organization's: use a token of it, or build here with docker, podman or buildah")
+		return nil, cli.WithHint(err, "a Machine that builds images belongs to the organization: use a token of the organization, or build here with docker, podman or buildah")
 	}
 	return image, err
 }
 
-// about adds what to do about an App that there is not.
+// about adds advice about an App that does not exist.
 func about(app hangar.AppName, err error) error {
 	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		return cli.WithHint(err, "make it first: hangar apps create "+string(app))
+		return cli.WithHint(err, "create it first: hangar apps create "+string(app))
 	}
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/appconfig"
 )
 
-const launchLong = `Write hangar.toml for an image, create the App, and deploy it. A file that is there is
-not changed: it is deployed, and its App created if there is none.`
+const launchLong = `Write hangar.toml for an image, create the App, and deploy it. An existing file is not
+changed: it is deployed, and its App is created if it does not exist.`
 
 // NewLaunchCommand makes `hangar launch`.
 func NewLaunchCommand(inv *cli.Invocation) *cobra.Command {
@@ -38,16 +38,16 @@ func NewLaunchCommand(inv *cli.Invocation) *cobra.Command {
 	fs.StringVar(&name, "name", "", "name of the App (default that of the directory)")
 	fs.StringVar(&org, "org", "", "organization (default that of the context, or personal)")
 	fs.StringVar(&dir, "path", ".", "directory of the file")
-	fs.IntVar(&port, "port", appconfig.DefaultPort, "port of the program; 0: it serves none")
+	fs.IntVar(&port, "port", appconfig.DefaultPort, "port of the program; 0: none")
 	fs.BoolVar(&noDeploy, "no-deploy", false, "do not deploy")
 	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, _ []string) error {
 		path, raw, err := findFile(dir, "")
 		switch {
 		case err == nil:
-			fmt.Fprintf(c.Stderr, "%s is there and stays as it is.\n", path)
+			fmt.Fprintf(c.Stderr, "%s exists and is not changed.\n", path)
 		case errors.Is(err, os.ErrNotExist):
 			if f.image == "" {
-				return cli.UsageErrorf("say which image: --image")
+				return cli.UsageErrorf("--image is missing: the image of the App")
 			}
 			if path, raw, err = writeNew(dir, name, f.image, port); err != nil {
 				return err
@@ -86,7 +86,7 @@ func NewLaunchCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// ensureApp creates an App that there is not.
+// ensureApp creates an App if it does not exist.
 func (c commands) ensureApp(ctx context.Context, p *client.Client, name hangar.AppName, org hangar.OrgSlug) error {
 	_, err := p.App(ctx, name)
 	if hangar.ReasonOf(err) != hangar.ReasonAppNotFound {
@@ -98,7 +98,7 @@ func (c commands) ensureApp(ctx context.Context, p *client.Client, name hangar.A
 	return c.Sayf("App %s is created.", name)
 }
 
-// writeNew writes the first file of an App. It replaces none.
+// writeNew writes the first file of an App. It does not replace a file.
 func writeNew(dir, name, image string, port int) (path string, raw []byte, err error) {
 	if name == "" {
 		full, err := filepath.Abs(dir)
@@ -126,7 +126,7 @@ func writeNew(dir, name, image string, port int) (path string, raw []byte, err e
 	return path, raw, errors.Join(err, file.Close())
 }
 
-// nameOf makes the name of an App of that of a directory.
+// nameOf derives the name of an App from that of a directory.
 func nameOf(directory string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {

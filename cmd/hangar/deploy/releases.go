@@ -18,7 +18,7 @@ import (
 // NewReleasesCommand makes `hangar releases`.
 func NewReleasesCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("releases", "See what was deployed, and go back", "release")
+	cmd := cli.Group("releases", "List releases, and roll back", "release")
 	cmd.AddCommand(newReleaseListCommand(c), newReleaseShowCommand(c), newRollbackCommand(c))
 	return cmd
 }
@@ -26,7 +26,7 @@ func NewReleasesCommand(inv *cli.Invocation) *cobra.Command {
 func newReleaseListCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{Use: "list APP", Short: "List releases, the newest first", Args: cobra.ExactArgs(1), ValidArgsFunction: c.CompleteApp}
 	var limit int
-	cmd.Flags().IntVar(&limit, "limit", 0, "how many at most (default all)")
+	cmd.Flags().IntVar(&limit, "limit", 0, "maximum number of releases (default all)")
 	return cli.Listing(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) ([]*hangar.Release, error) {
 		return p.Releases(ctx, hangar.AppName(args[0]), limit)
 	}), cli.Table[*hangar.Release]{
@@ -38,7 +38,7 @@ func newReleaseListCommand(c commands) *cobra.Command {
 	})
 }
 
-// parseVersion reads 12 and v12.
+// parseVersion parses 12 and v12.
 func parseVersion(text string) (int, error) {
 	n, err := strconv.Atoi(strings.TrimPrefix(text, "v"))
 	if err != nil || n < 1 {
@@ -50,7 +50,7 @@ func parseVersion(text string) (int, error) {
 func newReleaseShowCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show APP [VERSION]", Short: "Show a release", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteApp,
-		Long: "Show a release: what was deployed, by whom, and how it ended. Without a version, the current one.",
+		Long: "Show a release: what was deployed, which user deployed it, and its result. The default is the current release.",
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.Release, error) {
 		app := hangar.AppName(args[0])
@@ -94,7 +94,7 @@ func newRollbackCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback APP VERSION", Short: "Deploy a former release again", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteApp,
 		Long: "Deploy the image and the configuration of a former release as a new one. Its release command does not run\n" +
-			"unless --release-command is given. Machines have the secrets of today.",
+			"unless --release-command is given. Machines receive the current secrets.",
 		Example: "  hangar releases rollback web 12",
 	}
 	f.add(cmd)
@@ -119,8 +119,8 @@ func newRollbackCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// newNotOfferedCommand makes a hidden command of something that the public platform has and this one
-// has not: it says what to do instead.
+// newNotOfferedCommand returns a hidden command for a feature of the public platform that this one does not
+// offer. It prints what to do instead.
 func newNotOfferedCommand(name, text, instead string, aliases ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Aliases: aliases, Short: "Not offered: " + text, Hidden: true, DisableFlagParsing: true,
@@ -130,7 +130,7 @@ func newNotOfferedCommand(name, text, instead string, aliases ...string) *cobra.
 	}
 }
 
-// NotOffered are the commands of what is not offered.
+// NotOffered returns the hidden commands for features that are not offered.
 func NotOffered() []*cobra.Command {
 	var list []*cobra.Command
 	for _, names := range [][]string{{"postgres", "mpg", "pg"}, {"redis"}, {"billing"}, {"gpu", "gpus"}, {"consul"}} {

@@ -19,11 +19,11 @@ import (
 )
 
 const scaleLong = `Change how many Machines an App has, and how large they are. Each change is a release: the current one with
-another number or size, in the order of its strategy, without its release command. Machines that are not
-concerned stay as they are.
+another number or size, in the order of its strategy, without its release command. Other Machines are not
+changed.
 
-The next deploy of a file follows the file: [scale] sets numbers, which stay as they
-are without it; [[vm]] sets sizes. ` + "`hangar app-config save`" + ` writes the file of the current release.`
+The next deploy uses the numbers and sizes of its file. [scale] sets numbers, which without it
+do not change; [[vm]] sets sizes. ` + "`hangar app-config save`" + ` writes the file of the current release.`
 
 // NewScaleCommand makes `hangar scale`.
 func NewScaleCommand(inv *cli.Invocation) *cobra.Command {
@@ -34,29 +34,29 @@ func NewScaleCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// addScaling gives a command the flags of a deploy that scaling has.
+// addScaling adds the flags of scaling to a command.
 func (f *flags) addScaling(cmd *cobra.Command, group *string) {
 	fs := cmd.Flags()
 	fs.StringVarP(group, "group", "g", "", "process group (default app, or the first by name)")
 	fs.DurationVar(&f.patience, "wait-timeout", 0, "time that a Machine has to become healthy (default that of the file, or 5m)")
 	fs.DurationVar(&f.waitLease, "wait-lease", 0, "how long to wait for another command that holds a Machine")
 	fs.DurationVar(&f.settling, "smoke-time", defaultSettling, "how long a program has to run to count as healthy; 0: not at all")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and do nothing")
-	fs.BoolVar(&f.takeOver, "take-over", false, "go on although another deploy seems to be in progress")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "print the plan, and change nothing")
+	fs.BoolVar(&f.takeOver, "take-over", false, "continue although another deploy seems to be in progress")
 	fs.BoolVar(&f.asJSON, "json", false, "print events as lines of JSON; with --dry-run, the plan")
 	f.skipRelease = true
 }
 
-// scaled is the current release of an App, to be changed.
+// scaled is the current release of an App, with its changes.
 type scaled struct {
 	app hangar.AppName
 	o   rollout.Options
 }
 
-// file is what is to be changed.
+// file returns the file to change.
 func (s *scaled) file() *appconfig.File { return s.o.File }
 
-// group is the group that is meant.
+// group returns the named group, or the default one.
 func (s *scaled) group(named string) (string, error) {
 	name := cmp.Or(named, s.file().DefaultGroup())
 	if groups := s.file().Groups(); !slices.Contains(groups, name) {
@@ -79,7 +79,7 @@ func (c commands) scaling(ctx context.Context, p *client.Client, f *flags, name 
 	if s.o, err = f.options(); err != nil {
 		return nil, err
 	}
-	// Two, of which one is changed.
+	// One of the two files is changed later.
 	s.o.Scaling = &rollout.Scaling{Version: now.Version}
 	for _, file := range []**appconfig.File{&s.o.File, &s.o.Scaling.File} {
 		if *file, _, err = appconfig.ParseDefinition(fmt.Sprintf("release v%d", now.Version), now.Definition); err != nil {
@@ -90,7 +90,7 @@ func (c commands) scaling(ctx context.Context, p *client.Client, f *flags, name 
 	return s, nil
 }
 
-// parseCounts reads 3, and web=2 worker=1.
+// parseCounts parses 3, or web=2 worker=1.
 func (s *scaled) parseCounts(words []string, group string) (map[string]int, error) {
 	counts := map[string]int{}
 	for _, word := range words {
@@ -121,9 +121,9 @@ func newScaleCountCommand(c commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "count APP NUMBER|GROUP=NUMBER…", Short: "Change how many Machines process groups have", Args: cobra.MinimumNArgs(2), ValidArgsFunction: c.CompleteApp,
-		Long: "Change how many Machines process groups have. New ones run the image of the current release and have the secrets\n" +
-			"of today; volumes are made as they need them, and stay when Machines go. With --region the number is that of\n" +
-			"the Machines there, and those elsewhere stay.",
+		Long: "Change how many Machines process groups have. New ones run the image of the current release and receive the\n" +
+			"current secrets. Missing volumes are created, and volumes of removed Machines are kept. With --region the number\n" +
+			"is that of the Machines in the region, and others are not changed.",
 		Example: "  hangar scale count web 3\n  hangar scale count shop web=4 worker=1\n  hangar scale count web 2 --region fra",
 	}
 	f.addScaling(cmd, &group)
@@ -167,7 +167,7 @@ func newScaleCountCommand(c commands) *cobra.Command {
 			}
 		}
 		s.o.Scaling.Region = hangar.Region(region)
-		s.o.Strategy = appconfig.Strategy(hangar.StrategyRolling) // what stays is not changed
+		s.o.Strategy = appconfig.Strategy(hangar.StrategyRolling) // other strategies would also replace unchanged Machines
 		return c.deploy(ctx, p, &f, s.o)
 	})
 	return cmd
@@ -283,7 +283,7 @@ func scaleOf(machines []*hangar.Machine) []*groupScale {
 func newScaleShowCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show APP", Short: "Show the number and the size of an App's Machines", Args: cobra.ExactArgs(1), ValidArgsFunction: c.CompleteApp,
-		Long: "Show the number and the size of the Machines that deploys have made, by process group. Standbys are not counted.",
+		Long: "Show the number and the size of the Machines that deploys have created, by process group, without standbys.",
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) ([]*groupScale, error) {
 		machines, err := rollout.Active(ctx, p, hangar.AppName(args[0]))

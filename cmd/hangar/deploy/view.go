@@ -11,16 +11,16 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
 )
 
-// view shows a deploy: on a terminal a line of each Machine that is redrawn, elsewhere a line of each
-// event, or JSON.
+// view shows a deploy: on a terminal, one line for each Machine, which is redrawn; otherwise one line for
+// each event, or JSON.
 type view struct {
 	streams *cli.Streams
 	asJSON  bool
 	live    bool
 
-	mu    sync.Mutex // guards what follows: events come from several goroutines
+	mu    sync.Mutex // guards the fields below: events come from several goroutines
 	stage int
-	rows  []row // that are redrawn
+	rows  []row // the lines that are redrawn
 }
 
 // row is the line of a Machine.
@@ -33,7 +33,7 @@ func newView(s *cli.Streams, asJSON bool) *view {
 	return &view{streams: s, asJSON: asJSON, live: !asJSON && cli.IsTerminal(s.Stdout)}
 }
 
-// event shows what has happened.
+// event shows an event.
 func (v *view) event(e rollout.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -53,7 +53,7 @@ func (v *view) event(e rollout.Event) {
 		text = "✓ " + text
 	}
 	if !v.live || e.Machine == "" {
-		v.rows = nil // what stands above is not redrawn any more
+		v.rows = nil // the lines above are not redrawn any more
 		fmt.Fprintln(v.streams.Stdout, line(row{e.Group, text, e.Machine}))
 		return
 	}
@@ -67,7 +67,7 @@ func (v *view) close() {
 	v.rows = nil
 }
 
-// line is a Machine and what it does.
+// line formats a row.
 func line(r row) string {
 	var words []string
 	if r.machine != "" {

@@ -17,10 +17,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-const aboutExtensions = `Create and destroy extensions: databases and other things that third parties offer.
+const aboutExtensions = `Create and destroy extensions: databases and other services of third parties.
 
-An extension is made for one App. What the App needs to use it becomes secrets of the App, which
-its Machines get with their next version.`
+An extension is created for one App. Its credentials become secrets of the App, which Machines
+receive with their next version.`
 
 // NewExtensionsCommand makes `hangar extensions`.
 func NewExtensionsCommand(inv *cli.Invocation) *cobra.Command {
@@ -33,16 +33,16 @@ func NewExtensionsCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// The pauses between looks at an extension that is being made.
+// Pauses between checks of an extension that is being created.
 const (
 	firstLook = 2 * time.Second
 	lastLook  = 15 * time.Second
 )
 
-// waitFlag gives a command --timeout, and returns what waits for an extension that is being made.
+// waitFlag adds --timeout to a command, and returns a function that waits until an extension is created.
 func (c commands) waitFlag(cmd *cobra.Command) func(ctx context.Context, p *client.Client, e *hangar.Extension) (*hangar.Extension, error) {
 	var patience time.Duration
-	cmd.Flags().DurationVar(&patience, "timeout", 4*time.Minute, "how long to wait until the provider is done; 0s: not at all")
+	cmd.Flags().DurationVar(&patience, "timeout", 4*time.Minute, "how long to wait for the provider; 0s: do not wait")
 	return func(ctx context.Context, p *client.Client, e *hangar.Extension) (*hangar.Extension, error) {
 		end := time.Now().Add(patience)
 		look := firstLook
@@ -111,7 +111,7 @@ func newCreateCommand(c commands) *cobra.Command {
 	}, c.printMade)
 }
 
-// printMade prints what has come of an extension that is made, changed or tried again.
+// printMade prints the result of creating, changing or retrying an extension.
 func (c commands) printMade(e *hangar.Extension) error {
 	switch {
 	case e.Status == hangar.ExtensionError:
@@ -124,7 +124,7 @@ func (c commands) printMade(e *hangar.Extension) error {
 		return c.Sayf("Extension %s is not ready yet; see `hangar extensions show %s %s`.", e.Name, e.App, e.Name)
 	}
 	if len(e.Secrets) > 0 {
-		fmt.Fprintf(c.Stderr, "Secrets of App %s: %s. Machines get them with their next version.\n", e.App, strings.Join(e.Secrets, ", "))
+		fmt.Fprintf(c.Stderr, "Secrets of App %s: %s. Machines receive them with their next version.\n", e.App, strings.Join(e.Secrets, ", "))
 	}
 	return c.Sayf("Extension %s is %s.", e.Name, e.Status)
 }
@@ -189,7 +189,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 	var plan, region string
 	var reads []string
 	cmd := &cobra.Command{
-		Use: "update APP NAME", Short: "Change an extension; what has no flag stays", Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeExtension,
+		Use: "update APP NAME", Short: "Change the settings of an extension that flags name", Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeExtension,
 	}
 	cmd.Flags().StringVar(&plan, "plan", "", "plan of the provider")
 	cmd.Flags().StringVar(&region, "region", "", "primary region, where the App writes")
@@ -216,12 +216,12 @@ func newUpdateCommand(c commands) *cobra.Command {
 func newDestroyCommand(c commands) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "destroy APP NAME", Aliases: []string{"rm", "delete"}, Short: "Destroy an extension with all that is in it, and remove its secrets",
+		Use: "destroy APP NAME", Aliases: []string{"rm", "delete"}, Short: "Destroy an extension with all its data, and remove its secrets",
 		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeExtension,
 	}
 	cli.YesFlag(cmd, &yes)
 	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
-		if err := c.ConfirmUnless(yes, "Destroy extension %s with all that is in it?", args[1]); err != nil {
+		if err := c.ConfirmUnless(yes, "Destroy extension %s with all its data?", args[1]); err != nil {
 			return err
 		}
 		e, err := p.DestroyExtension(ctx, hangar.AppName(args[0]), args[1])
@@ -261,11 +261,11 @@ func newOpenCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// openBrowser has the desktop open an address of the web.
+// openBrowser opens a web address with the desktop's browser.
 func openBrowser(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return errors.New("the link is none of the web")
+		return errors.New("the link is not an http or https URL")
 	}
 	for _, program := range []string{"xdg-open", "open"} {
 		path, err := exec.LookPath(program)
@@ -280,7 +280,7 @@ func openBrowser(ctx context.Context, address string) error {
 func newRetryCommand(c commands) *cobra.Command {
 	var in hangar.ExtensionRetry
 	cmd := &cobra.Command{
-		Use: "retry APP NAME", Short: "Try again what has failed", Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeExtension,
+		Use: "retry APP NAME", Short: "Retry a failed operation of an extension", Args: cobra.ExactArgs(2), ValidArgsFunction: c.completeExtension,
 	}
 	cmd.Flags().BoolVar(&in.Overwrite, "overwrite", false, "replace secrets of the App that have the same names")
 	wait := c.waitFlag(cmd)

@@ -19,8 +19,8 @@ type commands struct{ *cli.Invocation }
 
 const aboutProviders = `Register providers of extensions, such as databases, for the customers of this platform.
 
-A provider runs a server that the platform calls. It gets three secrets, which are shown once:
-that of single sign-on, and one for signatures in each direction.`
+A provider runs a server that the platform calls. It has three secrets, which are shown once: one
+for single sign-on, and one for signatures in each direction.`
 
 // NewProvidersCommand makes `hangar providers`.
 func NewProvidersCommand(inv *cli.Invocation) *cobra.Command {
@@ -34,7 +34,7 @@ func NewProvidersCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// settingsFlags are the flags of what an operator says of a provider.
+// settingsFlags are the flags with the settings of a provider.
 type settingsFlags struct {
 	displayName, baseURL, suffix, termsURL, termsVersion, platformApp string
 	private, asynchronous, replicas, public                           bool
@@ -44,25 +44,25 @@ type settingsFlags struct {
 
 func (f *settingsFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.displayName, "display-name", "", "name for people")
+	flags.StringVar(&f.displayName, "display-name", "", "display name")
 	flags.BoolVar(&f.private, "allow-private", false, "the server may be on loopback, in a private network or on this platform, and speak plain HTTP")
 	flags.StringSliceVar(&f.redirects, "redirect-uri", nil, "redirect URI of single sign-on (repeatable)")
-	flags.StringVar(&f.termsURL, "terms-url", "", "where the terms are that each user accepts")
+	flags.StringVar(&f.termsURL, "terms-url", "", "URL of the terms that each user must accept")
 	flags.StringVar(&f.termsVersion, "terms-version", "", "version of the terms")
-	flags.StringVar(&f.suffix, "name-suffix", "", "of default names, behind that of the App")
+	flags.StringVar(&f.suffix, "name-suffix", "", "suffix of default names, after the name of the App")
 	flags.StringSliceVar(&f.plans, "plan", nil, "plan to choose from (repeatable)")
 	flags.StringSliceVar(&f.regions, "region", nil, "region in which extensions are offered (repeatable; default everywhere)")
-	flags.BoolVar(&f.asynchronous, "async", false, "an extension is not ready because its creation was answered")
-	flags.BoolVar(&f.replicas, "read-replicas", false, "there may be read regions")
-	flags.BoolVar(&f.public, "public-event-types", false, "spell the types of Machine events as the public platform does")
+	flags.BoolVar(&f.asynchronous, "async", false, "creation is asynchronous: an extension may not be ready when the provider answers")
+	flags.BoolVar(&f.replicas, "read-replicas", false, "extensions may have read regions")
+	flags.BoolVar(&f.public, "public-event-types", false, "use the public platform's names of Machine events")
 	flags.StringVar(&f.platformApp, "app", "", "App of the provider on this platform")
-	flags.StringSliceVar(&f.granted, "granted-app", nil, "further App whose Machine events the provider gets (repeatable)")
-	flags.IntVar(&f.limits.Extensions, "limit", 0, "extensions of all organizations")
-	flags.IntVar(&f.limits.PerOrg, "limit-per-org", 0, "extensions of one organization")
-	flags.IntVar(&f.limits.Webhooks, "limit-webhooks", 0, "webhooks that are accepted per minute")
+	flags.StringSliceVar(&f.granted, "granted-app", nil, "additional App whose Machine events the provider receives (repeatable)")
+	flags.IntVar(&f.limits.Extensions, "limit", 0, "maximum number of extensions of all organizations")
+	flags.IntVar(&f.limits.PerOrg, "limit-per-org", 0, "maximum number of extensions of one organization")
+	flags.IntVar(&f.limits.Webhooks, "limit-webhooks", 0, "maximum number of webhooks per minute")
 }
 
-// update is what the flags that were given change.
+// update returns the changes by the given flags.
 func (f *settingsFlags) update(cmd *cobra.Command, before hangar.ProviderSettings) (u hangar.ProviderUpdate) {
 	given := cmd.Flags().Changed
 	for flag, take := range map[string]func(){
@@ -132,7 +132,7 @@ func newProvidersCreateCommand(c commands) *cobra.Command {
 	}, viewSecrets, c.printSecrets)
 }
 
-// withSecrets is a provider with its new secrets, as JSON.
+// withSecrets is a provider with its new secrets, for JSON.
 type withSecrets struct {
 	hangar.Provider
 	ClientSecret  string `json:"client_secret,omitempty"`
@@ -145,7 +145,7 @@ func viewSecrets(p *hangar.NewProvider) withSecrets {
 }
 
 func (c commands) printSecrets(p *hangar.NewProvider) error {
-	fmt.Fprintf(c.Stderr, "These are for provider %s, and are not shown again:\n", p.Name)
+	fmt.Fprintf(c.Stderr, "Secrets of provider %s, which are not shown again:\n", p.Name)
 	rows := [][]string{{"client id", p.ClientID}}
 	for _, row := range [][]string{
 		{"client secret", p.ClientSecret.Reveal()}, {"secret for requests", p.RequestSecret.Reveal()}, {"secret for webhooks", p.WebhookSecret.Reveal()},
@@ -218,7 +218,7 @@ func (c commands) printProvider(p *hangar.Provider) error {
 func newProvidersUpdateCommand(c commands) *cobra.Command {
 	var f settingsFlags
 	cmd := &cobra.Command{
-		Use: "update NAME", Short: "Change a provider; what has no flag stays", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeProvider,
+		Use: "update NAME", Short: "Change the settings of a provider that flags name", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeProvider,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.baseURL, "base-url", "", "URL of the provider's server")
@@ -240,11 +240,11 @@ func newProvidersRotateCommand(c commands) *cobra.Command {
 	var secrets []string
 	var overlap time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate NAME", Short: "Make new secrets for a provider, which are shown once", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeProvider,
-		Long: "Make new secrets for a provider, which are shown once. Old ones stay valid for a while; until then the\n" +
-			"platform signs requests with the old one, so that there is time to give the provider the new one.",
+		Use: "rotate NAME", Short: "Create new secrets for a provider, which are shown once", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeProvider,
+		Long: "Create new secrets for a provider, which are shown once. Old ones stay valid for the time of --overlap. During\n" +
+			"this time the platform signs requests with the old secret, so that you can configure the new one at the provider.",
 	}
-	cmd.Flags().StringSliceVar(&secrets, "secret", nil, "which: client, request or webhook (repeatable; default all)")
+	cmd.Flags().StringSliceVar(&secrets, "secret", nil, "the secret to replace: client, request or webhook (repeatable; default all)")
 	cmd.Flags().DurationVar(&overlap, "overlap", hangar.DefaultRotationOverlap, "how long old secrets stay valid")
 	cli.CompleteFlag(cmd, "secret", cli.Texts(hangar.ProviderSecrets())...)
 	return cli.AnsweringAs(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.NewProvider, error) {
@@ -259,7 +259,7 @@ func newProvidersRemoveCommand(c commands) *cobra.Command {
 		Use: "remove NAME", Aliases: []string{"rm", "delete"}, Short: "Remove a provider", Args: cobra.ExactArgs(1), ValidArgsFunction: c.completeProvider,
 	}
 	cli.YesFlag(cmd, &yes)
-	cmd.Flags().BoolVar(&force, "force", false, "forget its extensions, without asking the provider to delete them")
+	cmd.Flags().BoolVar(&force, "force", false, "also remove its extensions, without asking the provider to delete them")
 	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 		if err := c.ConfirmUnless(yes, "Remove provider %s?", args[0]); err != nil {
 			return err

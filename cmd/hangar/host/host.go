@@ -22,20 +22,20 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-const about = `The servers of the platform.
+const about = `Manage the servers of the platform.
 
-The first one is started with --cluster, and makes a token for each other:
+The first server is started with --cluster, and creates a token for each other one:
 
   hangar up --cluster :4281                                        on the first server
-  hangar host token create                                         there
-  hangar up --join https://10.0.0.1:4281 --token hgj_...           on another, which is empty
+  hangar host token create                                         on the first server
+  hangar up --join https://10.0.0.1:4281 --token hgj_...           on another, empty server
 
-The first three hold the cluster state together: one of them may be lost.`
+The first three servers store the cluster state together: one of them may be lost.`
 
 // NewCommand makes `hangar host`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("host", "The servers of the platform, and how others join", "hosts")
+	cmd := cli.Group("host", "List, add and remove servers of the platform", "hosts")
 	cmd.Long = about
 	cmd.AddCommand(newListCommand(c), newTopCommand(c), newShowCommand(c), newCordonCommand(c), newUncordonCommand(c), newLabelCommand(c), newRemoveCommand(c), newTokenCommand(c))
 	return cmd
@@ -59,8 +59,8 @@ func newListCommand(c commands) *cobra.Command {
 func newTopCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show how much of each server is used, the fullest first", Args: cobra.NoArgs,
-		Long: "Show how much of each server is used, the fullest first. Memory is what Machines were promised, and volumes what they\n" +
-			"were promised of the disk. A server that does not answer has a question mark.",
+		Long: "Show how much of each server is used, the fullest first. Memory is the sum that Machines may use, and volumes what\n" +
+			"they may use of the disk. Values of a server that does not answer are question marks.",
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.HostUsage, error) {
 		hosts, err := p.HostUsage(ctx)
@@ -80,7 +80,7 @@ func newTopCommand(c commands) *cobra.Command {
 	})
 }
 
-// share is how much of the memory of a server its Machines were promised.
+// share returns which part of a server's memory is promised to Machines.
 func share(h hangar.HostUsage) float64 { return float64(h.MemoryPromised) / float64(max(1, h.Memory)) }
 
 func stateText(h hangar.Host) string {
@@ -117,7 +117,7 @@ func (c commands) print(h hangar.Host) error {
 	return c.PrintTable(rows)
 }
 
-// heardText says when the server that answers last heard of another in the private network.
+// heardText formats when the answering server last heard of another one in the private network.
 func heardText(h hangar.Host) string {
 	if h.MeshHandshake.IsZero() {
 		return "not yet: see `hangar doctor`"
@@ -125,7 +125,7 @@ func heardText(h hangar.Host) string {
 	return h.MeshHandshake.Local().Format(time.DateTime)
 }
 
-// update makes a command that changes a server.
+// update completes a command that changes a server.
 func (c commands) update(cmd *cobra.Command, change func(args []string) (hangar.HostUpdate, error)) *cobra.Command {
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.Host, error) {
 		in, err := change(args)
@@ -148,7 +148,7 @@ func newUncordonCommand(c commands) *cobra.Command {
 
 func newLabelCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "label HOST [NAME=VALUE]...", Short: "Set the labels of a server: all that it has", Args: cobra.MinimumNArgs(1),
+		Use: "label HOST [NAME=VALUE]...", Short: "Replace the labels of a server", Args: cobra.MinimumNArgs(1),
 		Example: "  hangar host label 4f1c09ae disk=nvme rack=3",
 	}
 	return c.update(cmd, func(args []string) (hangar.HostUpdate, error) {
@@ -163,14 +163,14 @@ func newLabelCommand(c commands) *cobra.Command {
 const removeLong = `Remove a server that is lost, or whose daemon was stopped. If it had a member of the
 cluster state, another server takes its place.
 
-A server that has Machines or volumes is removed with --force alone: they are lost to the
-platform. To let it be a part of the platform again, run hangar down there, and join again.`
+A server with Machines or volumes is removed only with --force: they are lost to the platform.
+Before the server can join again, run hangar down there.`
 
 func newRemoveCommand(c commands) *cobra.Command {
 	var yes, force bool
 	cmd := &cobra.Command{Use: "remove HOST", Aliases: []string{"rm"}, Short: "Remove a server that is lost", Long: removeLong, Args: cobra.ExactArgs(1)}
 	cli.YesFlag(cmd, &yes)
-	cmd.Flags().BoolVar(&force, "force", false, "although it has Machines or volumes, which are lost")
+	cmd.Flags().BoolVar(&force, "force", false, "remove a server with Machines or volumes, which are lost")
 	cmd.RunE = c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 		if err := c.ConfirmUnless(yes, "Remove host %s?", args[0]); err != nil {
 			return err
@@ -184,7 +184,7 @@ func newRemoveCommand(c commands) *cobra.Command {
 }
 
 func newTokenCommand(c commands) *cobra.Command {
-	cmd := cli.Group("token", "Tokens with which servers join")
+	cmd := cli.Group("token", "Manage the tokens with which servers join")
 	cmd.AddCommand(newTokenCreateCommand(c), newTokenListCommand(c), newTokenRevokeCommand(c))
 	return cmd
 }
@@ -195,16 +195,16 @@ func newTokenCreateCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create", Short: "Create a token; it is the last word printed", Args: cobra.NoArgs,
 		Long: `Create a token with which one server joins, or with --reusable any number. It is shown once.
-It carries the fingerprint of this platform's authority, so that a server gives it to no other.`,
+It has the fingerprint of this platform's authority, so that a server sends it to no other platform.`,
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", hangar.DefaultJoinTTL, "how long it is valid")
-	cmd.Flags().BoolVar(&in.Reusable, "reusable", false, "let in any number of servers")
-	cmd.Flags().StringVar(&in.Note, "note", "", "what it is for")
+	cmd.Flags().BoolVar(&in.Reusable, "reusable", false, "let any number of servers join")
+	cmd.Flags().StringVar(&in.Note, "note", "", "purpose of the token")
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, _ []string) (hangar.NewJoinToken, error) {
 		in.TTL = hangar.Duration(ttl)
 		return p.CreateJoinToken(ctx, in)
 	}), func(made hangar.NewJoinToken) error {
-		fmt.Fprintf(c.Stderr, "Until %s, a server joins with: hangar up --join %s --token TOKEN. The token, which is not shown again:\n",
+		fmt.Fprintf(c.Stderr, "Until %s, a server can join with: hangar up --join %s --token TOKEN. The token is not shown again:\n",
 			made.ExpiresAt.Local().Format(time.DateTime), made.URL)
 		return c.Sayf("%s", made.Token)
 	})

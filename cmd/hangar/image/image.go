@@ -22,14 +22,14 @@ func NewCommand(c *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// digestWidth is how much of a digest a table shows; enough to be unique.
+// digestWidth is how many digits of a digest a table shows.
 const digestWidth = 12
 
 func newListCommand(c *cli.Invocation) *cobra.Command {
 	f := cli.ListFlags{Name: 2}
 	var pushed bool
 	cmd := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the images that the server holds unpacked, or those that were pushed to it", Args: cobra.NoArgs,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the unpacked images on the server, or with --pushed those in its registry", Args: cobra.NoArgs,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, _ []string) error {
 			if pushed {
 				return listPushed(ctx, c, f)
@@ -50,11 +50,11 @@ func newListCommand(c *cli.Invocation) *cobra.Command {
 					cli.Bytes(x.SizeBytes), cli.YesNo(x.InUse), cli.Ago(now, x.LastUsed),
 				})
 			}
-			return c.PrintList(f, cli.OrEmpty(images), rows, "No images yet. A Machine pulls its own; push one: hangar image push DIR|BINARY|TAR NAME")
+			return c.PrintList(f, cli.OrEmpty(images), rows, "No images yet. Machines pull their images; push one: hangar image push DIR|BINARY|TAR NAME")
 		}),
 	}
 	f.Add(cmd, "digests")
-	cmd.Flags().BoolVar(&pushed, "pushed", false, "the tags in the platform's own registry that you may read")
+	cmd.Flags().BoolVar(&pushed, "pushed", false, "list the tags in the platform's own registry that you may read")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func listPushed(ctx context.Context, c *cli.Invocation, f cli.ListFlags) error {
 		}
 		rows = append(rows, []string{x.Repository, x.Tag, digest})
 	}
-	return c.PrintList(f, cli.OrEmpty(tags), rows, "Nothing is pushed yet: hangar image push DIR|BINARY|TAR NAME")
+	return c.PrintList(f, cli.OrEmpty(tags), rows, "No images were pushed yet: hangar image push DIR|BINARY|TAR NAME")
 }
 
 // removePushed removes tags from the platform's own registry.
@@ -115,9 +115,9 @@ func newRemoveCommand(c *cli.Invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove IMAGE...",
 		Aliases: []string{"rm"},
-		Short:   "Free the space of images that no Machine uses, or remove tags that were pushed",
-		Long: "Free the space of images, named by digest, by its first digits or by reference as `hangar image list` shows them.\n" +
-			"With --pushed, remove tags from the platform's own registry, NAME[:TAG] as for `hangar image push`. Their content is freed later.",
+		Short:   "Remove unpacked images that no Machine uses, or pushed tags",
+		Long: "Remove unpacked images, named by digest, by its first digits or by reference as `hangar image list` shows them.\n" +
+			"With --pushed, remove tags from the platform's own registry, NAME[:TAG] as for `hangar image push`. Their space is freed later.",
 		Example: "  hangar image remove 3f1c0a9b2d4e\n  hangar image remove --pushed api:v1 api:v2",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
@@ -150,10 +150,10 @@ func newRemoveCommand(c *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// minDigestDigits keeps an abbreviation from meaning something by accident.
+// minDigestDigits is the shortest abbreviation of a digest, so that other names do not match by accident.
 const minDigestDigits = 6
 
-// findImage finds the one image that a person named.
+// findImage returns the only image with a reference, a digest or its first digits.
 func findImage(images []hangar.Image, name string) (hangar.Image, error) {
 	var found []hangar.Image
 	digits := strings.TrimPrefix(name, "sha256:")

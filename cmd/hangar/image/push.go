@@ -10,11 +10,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-const pushLong = `Make an image, without Docker, and push it to the platform's own registry.
+const pushLong = `Create an image, without Docker, and push it to the platform's own registry.
 
-The image is made of a directory, which becomes its root file system; of a static
-program; or of an archive that docker save wrote, or an OCI layout, which keep their
-config. The last word printed is the reference to run.`
+The image is created from a directory, which becomes its root file system, or from a
+static program. An archive of docker save or an OCI layout keeps its config. The last
+word printed is the reference to run.`
 
 const pushExample = `  CGO_ENABLED=0 go build -o server . && hangar image push server api:v2
   hangar image push ./rootfs site --entrypoint /bin/httpd --expose 80
@@ -30,7 +30,7 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "push DIR|BINARY|TAR NAME[:TAG]",
-		Short:   "Make an image of a directory, a program or an archive, and push it",
+		Short:   "Create an image from a directory, a program or an archive, and push it",
 		Long:    pushLong,
 		Example: pushExample,
 		Args:    cobra.ExactArgs(2),
@@ -71,7 +71,7 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 				return c.PrintJSON(map[string]string{"reference": pushed})
 			case quiet:
 			default:
-				// Standard output is the reference alone: $(hangar image push …) is an argument.
+				// Standard output has only the reference, so that $(hangar image push …) can be an argument.
 				fmt.Fprintf(c.Stderr, "pushed %s after %s; to run it: hangar machine run APP %s\n", args[1], cli.Brief(time.Since(began)), pushed)
 			}
 			_, err = fmt.Fprintln(c.Stdout, pushed)

@@ -13,14 +13,14 @@ import (
 
 // NewRegistryCommand makes `hangar registry`.
 func NewRegistryCommand(c *cli.Invocation) *cobra.Command {
-	cmd := cli.Group("registry", "Sign in at registries that images are pulled from", "registries")
+	cmd := cli.Group("registry", "Sign in at registries from which images are pulled", "registries")
 	cmd.AddCommand(newRegistryLoginCommand(c), newRegistryListCommand(c), newRegistryLogoutCommand(c))
 	return cmd
 }
 
-const registryLoginLong = `Keep a user name and a password, or token, with which the platform pulls images from
-a registry. They are encrypted, count for the next pull, and come before what
-` + "`docker login`" + ` has left on the server. Images that are there need no sign-in.`
+const registryLoginLong = `Store a user name and a password, or token, with which the platform pulls images from
+a registry. They are encrypted, are used from the next pull on, and take precedence over
+` + "`docker login`" + ` on the server. Images that were already pulled need no sign-in.`
 
 const registryLoginExample = `  hangar registry login ghcr.io -u me --password-stdin < token
   hangar registry login docker.io -u me`
@@ -49,12 +49,12 @@ func newRegistryLoginCommand(c *cli.Invocation) *cobra.Command {
 		}
 		return p.SetRegistryCredential(ctx, args[0], hangar.RegistryLogin{Username: user, Password: password})
 	}), func(made hangar.RegistryCredential) error {
-		return c.Sayf("Images of %s are pulled as %s from now on. Whether the registry agrees shows with the next pull.", made.Registry, made.Username)
+		return c.Sayf("Images of %s are pulled as %s from now on. The next pull shows whether the registry accepts that.", made.Registry, made.Username)
 	})
 }
 
 func newRegistryListCommand(c *cli.Invocation) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the registries that the platform signs in at", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List the registries at which the platform signs in", Args: cobra.NoArgs}
 	return cli.Listing(c, cmd, cli.Asked(c, func(ctx context.Context, p *client.Client, _ []string) ([]hangar.RegistryCredential, error) {
 		return p.RegistryCredentials(ctx)
 	}), cli.Table[hangar.RegistryCredential]{
@@ -68,7 +68,7 @@ func newRegistryListCommand(c *cli.Invocation) *cobra.Command {
 
 func newRegistryLogoutCommand(c *cli.Invocation) *cobra.Command {
 	return &cobra.Command{
-		Use: "logout HOST", Short: "Forget the credentials for a registry", Args: cobra.ExactArgs(1),
+		Use: "logout HOST", Short: "Remove the credentials for a registry", Args: cobra.ExactArgs(1),
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			err := p.DeleteRegistryCredential(ctx, args[0])
 			if hangar.CodeOf(err) == hangar.CodeNotFound {

@@ -9,22 +9,22 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const busyLong = `Keep a Machine from being stopped for being idle, for a while from now.
+const busyLong = `Prevent autostop of a Machine for some time from now.
 
 A Machine whose services have autostop is idle when no request or connection of the edge
-is open. One that works on nevertheless can be kept running, for at most 24h at once:
+is open. If it still has work to do, it can be kept running, for at most 24h at a time:
 
   hangar machine busy hello 0123456789abcd 30m
   hangar machine busy hello 0123456789abcd 0
 
-0 ends that. Programs in the Machine say it over their own socket, without a token; see
+0 ends that. Programs in the Machine can do the same over a socket, without a token: see
 docs/guest.md.`
 
 func newBusyCommand(c commands) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:               "busy APP [MACHINE] DURATION",
-		Short:             "Keep a Machine from being stopped for being idle",
+		Short:             "Prevent autostop of a Machine for some time",
 		Long:              busyLong,
 		Args:              cobra.RangeArgs(2, 3),
 		ValidArgsFunction: c.CompleteMachine,
@@ -32,7 +32,7 @@ func newBusyCommand(c commands) *cobra.Command {
 			last := len(args) - 1
 			ttl, err := time.ParseDuration(args[last])
 			if err != nil {
-				return cli.UsageErrorf("invalid duration %q: say for example 30m", args[last])
+				return cli.UsageErrorf("invalid duration %q: must be like 30m", args[last])
 			}
 			p, m, err := c.OneMachine(cmd.Context(), args[:last])
 			if err != nil {

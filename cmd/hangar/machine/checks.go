@@ -16,12 +16,12 @@ import (
 // NewChecksCommand makes `hangar checks`.
 func NewChecksCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("checks", "See how the health checks of Machines go")
+	cmd := cli.Group("checks", "See the health checks of Machines")
 	cmd.AddCommand(newChecksListCommand(c))
 	return cmd
 }
 
-// machineChecks is what --json prints of a Machine.
+// machineChecks is a Machine as --json prints it.
 type machineChecks struct {
 	Machine hangar.MachineID      `json:"machine_id"`
 	State   hangar.MachineState   `json:"state"`
@@ -49,7 +49,7 @@ func newChecksListCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// healthRows is the table of checks.
+// healthRows returns the table of checks.
 func healthRows(machines []*hangar.Machine) [][]string {
 	now := time.Now()
 	rows := [][]string{{"CHECK", "STATUS", "MACHINE", "CHANGED", "OUTPUT"}}
@@ -61,7 +61,7 @@ func healthRows(machines []*hangar.Machine) [][]string {
 	return rows
 }
 
-// scheduleText says what an event has to do with a schedule.
+// scheduleText describes the scheduled run of an event.
 func scheduleText(run *hangar.ScheduledRun) string {
 	text := "scheduled for " + run.Due.UTC().Format(time.RFC3339)
 	if run.Missed > 0 {
@@ -70,7 +70,7 @@ func scheduleText(run *hangar.ScheduledRun) string {
 	return text
 }
 
-// joined writes ids in a row.
+// joined formats a list of ids.
 func joined(ids []hangar.MachineID) string {
 	texts := make([]string, 0, len(ids))
 	for _, id := range ids {

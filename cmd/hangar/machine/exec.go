@@ -17,9 +17,9 @@ import (
 
 const execLong = `Run a command inside a started Machine, beside its main process.
 
-The exit code is the command's own, 128+N when signal N ended it, and 125 when it
-could not be run at all. Flags come before APP; everything after MACHINE belongs to
-the command. An App with a single Machine may be written as: APP -- COMMAND.`
+The exit code is that of the command, 128+N if signal N ended it, and 125 if it could
+not be run. Flags come before APP; everything after MACHINE belongs to the command.
+For an App with a single Machine, APP -- COMMAND is enough.`
 
 func newExecCommand(c commands) *cobra.Command {
 	var (
@@ -36,7 +36,7 @@ func newExecCommand(c commands) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, command := execArgs(args)
 			if len(command) == 0 {
-				return cli.UsageErrorf("say which command to run")
+				return cli.UsageErrorf("the command to run is missing")
 			}
 			p, m, err := c.OneMachine(cmd.Context(), names)
 			if err != nil {
@@ -52,8 +52,8 @@ func newExecCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// execute runs a command in a Machine on the streams of this one, and ends with its
-// exit code.
+// execute runs a command in a Machine, with the streams of this process. It returns the exit code of the
+// command as an error.
 func (c commands) execute(ctx context.Context, p *client.Client, m *hangar.Machine, req hangar.ExecRequest, interactive bool) error {
 	streams := hangar.ExecStreams{Stdout: c.Stdout, Stderr: c.Stderr}
 	if interactive {
@@ -78,8 +78,7 @@ func (c commands) execute(ctx context.Context, p *client.Client, m *hangar.Machi
 	return nil
 }
 
-// execArgs divides APP [MACHINE] [--] COMMAND…; the machine may be left out only
-// before a --.
+// execArgs splits APP [MACHINE] [--] COMMAND…. The Machine may be missing only before a --.
 func execArgs(args []string) (names, command []string) {
 	for i := 1; i <= 2 && i < len(args); i++ {
 		if args[i] == "--" {
@@ -89,8 +88,8 @@ func execArgs(args []string) (names, command []string) {
 	return args[:2], args[2:]
 }
 
-// terminal makes this terminal the command's: keys go over as they are typed,
-// and the size follows. The function it returns gives the terminal back.
+// terminal connects this terminal to the command: in raw mode, and with its size. The returned function
+// restores the terminal.
 func (c commands) terminal(ctx context.Context, req *hangar.ExecRequest, streams *hangar.ExecStreams) (restore func(), err error) {
 	if out, ok := c.Stdout.(*os.File); ok && cli.IsTerminal(out) {
 		req.Size = sizeOf(out)
@@ -114,12 +113,12 @@ func (c commands) terminal(ctx context.Context, req *hangar.ExecRequest, streams
 		if stop != nil {
 			stop()
 		}
-		_ = term.Restore(int(in.Fd()), before) // nothing better is left to do
+		_ = term.Restore(int(in.Fd()), before) // there is no way to handle an error
 	}, nil
 }
 
-// watchSize sends the size of a terminal whenever it changes, until ctx ends. Only
-// the newest size matters, so that a slow reader loses nothing.
+// watchSize sends the size of a terminal whenever it changes, until ctx ends. A slow reader receives only
+// the newest size.
 func watchSize(ctx context.Context, out *os.File) <-chan hangar.TerminalSize {
 	sizes := make(chan hangar.TerminalSize, 1)
 	changed := make(chan os.Signal, 1)

@@ -15,9 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// configFlags are the flags that shape a Machine's config. They become a JSON
-// merge patch (RFC 7396), so that an update leaves everything else as it was, with
-// properties that this program does not know.
+// configFlags are the flags about a Machine's config. They become a JSON merge patch (RFC 7396), so that
+// an update keeps everything else, including properties that this program does not know.
 type configFlags struct {
 	file       string
 	image      string
@@ -45,8 +44,8 @@ type configFlags struct {
 
 func (f *configFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.file, "config", "", "start from this Machine config, a JSON file (- for standard input); other flags win")
-	fs.StringArrayVarP(&f.env, "env", "e", nil, "set a variable, NAME=VALUE, or NAME to copy it from here; may be repeated")
+	fs.StringVar(&f.file, "config", "", "start from this Machine config, a JSON file (- for standard input); other flags take precedence")
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "set a variable, NAME=VALUE, or NAME to copy it from this environment; may be repeated")
 	fs.StringVar(&f.entrypoint, "entrypoint", "", "replace the image's entrypoint")
 	fs.StringVarP(&f.memory, "memory", "m", "", "memory, e.g. 512 (MB), 1gb; a multiple of 256 MB")
 	fs.IntVar(&f.cpus, "cpus", 0, "number of CPUs")
@@ -57,12 +56,12 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "rm", false, "destroy the Machine when its main process ends")
 	fs.StringArrayVar(&f.metadata, "metadata", nil, "set metadata KEY=VALUE; may be repeated")
 	fs.StringArrayVar(&f.fileLocal, "file-local", nil, "put a local file into the Machine, /PATH/INSIDE=LOCAL; may be repeated")
-	fs.StringVar(&f.db, "db", "", "run COMMAND beside a node of replicated databases with this configuration, a litefs.yml here")
+	fs.StringVar(&f.db, "db", "", "run COMMAND beside a node of replicated databases, with this local litefs.yml as its configuration")
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount a volume, VOLUME:/PATH with its id or name; may be repeated")
 	fs.StringVar(&f.stopSignal, "stop-signal", "", "signal that asks the Machine to stop (default SIGINT)")
 	fs.DurationVar(&f.stopGrace, "stop-timeout", 0, "time to stop before it is killed (default 5s)")
 	fs.StringVar(&f.persist, "persist-rootfs", "", "when to keep the root file system: never, restart or always")
-	fs.StringVar(&f.schedule, "schedule", "", "start the Machine again every so often: hourly, daily, weekly or monthly")
+	fs.StringVar(&f.schedule, "schedule", "", "start the Machine periodically: hourly, daily, weekly or monthly")
 	fs.StringSliceVar(&f.standbyFor, "standby-for", nil, "ids of Machines for which this one stands by, stopped; may be repeated")
 	fs.BoolVar(&f.tty, "tty", false, "give the main process a terminal")
 	for flag, values := range map[string][]string{
@@ -76,11 +75,10 @@ func (f *configFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// object is a JSON object that is being put together.
+// object is a JSON object.
 type object = map[string]any
 
-// patch turns the flags that were given, and the command to run, into a merge
-// patch of the Machine config base.
+// patch converts the given flags and the command to a merge patch of the Machine config base.
 func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, base object, command []string) (object, error) {
 	p := object{}
 	if f.image != "" {
@@ -90,7 +88,7 @@ func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, base object, 
 		set(p, "init", "cmd", command)
 	}
 	if f.db != "" && f.entrypoint != "" {
-		return nil, cli.UsageErrorf("name --db or --entrypoint, not both")
+		return nil, cli.UsageErrorf("--db and --entrypoint exclude one another")
 	}
 	if f.entrypoint != "" {
 		set(p, "init", "entrypoint", []string{f.entrypoint})
@@ -122,7 +120,7 @@ func (f *configFlags) patch(c *cli.Invocation, cmd *cobra.Command, base object, 
 	return p, nil
 }
 
-// set puts a value into an object within an object.
+// set sets a value of an object within an object.
 func set(o object, outer, inner string, value any) {
 	in, ok := o[outer].(object)
 	if !ok {
@@ -233,7 +231,7 @@ func (f *configFlags) patchFiles(p object) error {
 	return nil
 }
 
-// base reads the config that the flags change: a file, or an empty one.
+// base reads the config that the flags change: that of --config, or an empty one.
 func (f *configFlags) base(c *cli.Invocation) (object, error) {
 	if f.file == "" {
 		return object{}, nil
@@ -256,7 +254,7 @@ func (f *configFlags) base(c *cli.Invocation) (object, error) {
 	return config, nil
 }
 
-// asObject turns a config that the server sent back into a document to patch.
+// asObject converts a config to an object.
 func asObject(config hangar.MachineConfig) (object, error) {
 	b, err := json.Marshal(config)
 	if err != nil {
@@ -270,8 +268,7 @@ func asObject(config hangar.MachineConfig) (object, error) {
 func patched(base, patch object) (hangar.MachineConfig, error) {
 	var config hangar.MachineConfig
 	if _, ok := patch["size"]; !ok && patch["guest"] != nil {
-		// The size was expanded into guest when it was set; left in place it would
-		// say something else than the guest that this call asks for.
+		// The size was expanded to guest when it was set. It would contradict the new guest.
 		base = maps.Clone(base)
 		delete(base, "size")
 	}
@@ -286,7 +283,7 @@ func patched(base, patch object) (hangar.MachineConfig, error) {
 	return config, json.Unmarshal(b, &config)
 }
 
-// plainObject turns typed values inside a patch into what JSON decodes to.
+// plainObject converts the typed values of a patch to those of decoded JSON.
 func plainObject(o object) (object, error) {
 	b, err := json.Marshal(o)
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// dbConfig is where a Machine has the configuration of its node of replicated databases.
+// dbConfig is the path of the configuration of the node of replicated databases in a Machine.
 const dbConfig = "/etc/litefs.yml"
 
-// patchDB has the node of replicated databases be the main process, which runs the command as soon as the
-// databases are there. The host has the program; the configuration is a file of the Machine.
+// patchDB makes a node of replicated databases the main process, which runs the command as soon as the
+// databases are ready. The program comes from the host, and the configuration is a file of the Machine.
 func (f *configFlags) patchDB(p object, command []string) error {
 	if f.db == "" {
 		return nil
 	}
 	if len(command) == 0 {
-		return cli.UsageErrorf("say after -- which command --db is to run: it takes the place of the image's own")
+		return cli.UsageErrorf("--db needs a command after --, which replaces the image's own")
 	}
 	content, err := os.ReadFile(f.db)
 	if err != nil {

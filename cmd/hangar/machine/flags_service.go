@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// serviceFlags say how the edge serves the ports of a Machine: all in the same way.
+// serviceFlags are the flags about how the edge serves the ports of a Machine. They apply to all ports.
 type serviceFlags struct {
 	ports         []string
 	autostop      string
@@ -24,7 +24,7 @@ type serviceFlags struct {
 	concurrency   string
 }
 
-// The flags that are of no use without a port. minRunningWord is the older name of one.
+// Flags that have no effect without a port. minRunningWord is an older name of flagMinRunning.
 const (
 	flagAutostop      = "autostop"
 	flagAutostart     = "autostart"
@@ -38,16 +38,16 @@ func (f *serviceFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&f.ports, "port", "p", nil,
 		"serve PUBLIC[-END]:INTERNAL[/tcp|udp][:HANDLER+HANDLER], e.g. 80:8080 or 443:8080/tcp:tls+http; may be repeated")
 	fs.StringVar(&f.autostop, flagAutostop, "", "what to do with an idle Machine: off, stop or suspend")
-	fs.BoolVar(&f.autostart, flagAutostart, true, "start the Machine when a request comes")
-	fs.DurationVar(&f.autostopAfter, flagAutostopAfter, 0, "how long the Machine has to be idle before autostop (default the server's)")
+	fs.BoolVar(&f.autostart, flagAutostart, true, "start the Machine when a request arrives")
+	fs.DurationVar(&f.autostopAfter, flagAutostopAfter, 0, "how long the Machine must be idle before autostop (default the server's)")
 	fs.IntVar(&f.minRunning, flagMinRunning, 0, "keep this many of the App's Machines running")
-	fs.StringVar(&f.concurrency, flagConcurrency, "", "how much a Machine gets at once, SOFT[:HARD][:requests], e.g. 20:50:requests")
+	fs.StringVar(&f.concurrency, flagConcurrency, "", "how much the edge sends to a Machine concurrently, SOFT[:HARD][:requests], e.g. 20:50:requests")
 	fs.IntVar(&f.minRunning, minRunningWord, 0, "")
 	_ = fs.MarkHidden(minRunningWord)
 }
 
-// patch adds the services to the patch p of the config base: those of the ports, or without ports those that
-// the config has, served as the flags say.
+// patch adds services with the settings of the flags to the patch p of the config base: those of --port, or without
+// --port the services of the config.
 func (f *serviceFlags) patch(cmd *cobra.Command, base, p object) error {
 	settings, err := f.settings(cmd)
 	if err != nil {
@@ -63,7 +63,7 @@ func (f *serviceFlags) patch(cmd *cobra.Command, base, p object) error {
 		}
 		if services = servicesOf(base); len(services) == 0 {
 			flag := strings.ReplaceAll(slices.Min(slices.Collect(maps.Keys(settings))), "_", "-")
-			return cli.UsageErrorf("--%s says how a port is served: give --port too", flag)
+			return cli.UsageErrorf("--%s needs --port, because it is about how a port is served", flag)
 		}
 	}
 	for _, s := range services {
@@ -76,7 +76,7 @@ func (f *serviceFlags) patch(cmd *cobra.Command, base, p object) error {
 	return nil
 }
 
-// settings are the properties of a service that the flags say.
+// settings returns the properties of a service that the flags set.
 func (f *serviceFlags) settings(cmd *cobra.Command) (object, error) {
 	settings, changed := object{}, cmd.Flags().Changed
 	if f.autostop != "" {
@@ -101,7 +101,7 @@ func (f *serviceFlags) settings(cmd *cobra.Command) (object, error) {
 	return settings, nil
 }
 
-// served are the services of the ports: one for each port inside.
+// served returns the services of --port: one for each internal port.
 func (f *serviceFlags) served() ([]object, error) {
 	var services []object
 	for _, text := range f.ports {
@@ -120,7 +120,7 @@ func (f *serviceFlags) served() ([]object, error) {
 	return services, nil
 }
 
-// servicesOf are copies of the services of a config.
+// servicesOf returns copies of the services of a config.
 func servicesOf(config object) []object {
 	list, _ := config["services"].([]any)
 	var services []object
@@ -162,9 +162,9 @@ const (
 	portHTTPS = 443
 )
 
-// parsePort reads PUBLIC[-END]:INTERNAL[/PROTOCOL][:HANDLER+HANDLER]; one number stands for
-// both. Without a protocol and a handler, 80 is HTTP, 443 is HTTP over TLS and connections
-// to any other port are passed through. "/http" and "/tls" are short for tcp with a handler.
+// parsePort parses PUBLIC[-END]:INTERNAL[/PROTOCOL][:HANDLER+HANDLER]. A single number is both the public and
+// the internal port. Without a protocol and handlers, 80 is HTTP, 443 is HTTP over TLS, and connections to
+// other ports pass unchanged. "/http" and "/tls" mean tcp with a handler.
 func parsePort(text string) (protocol string, internal int, port hangar.ServicePort, err error) {
 	invalid := func(why string) (string, int, hangar.ServicePort, error) {
 		return "", 0, hangar.ServicePort{}, cli.UsageErrorf(
@@ -183,10 +183,10 @@ func parsePort(text string) (protocol string, internal int, port hangar.ServiceP
 	}
 	first, last, isRange := strings.Cut(outside, "-")
 	if port, err = publicPorts(first, last, isRange); err != nil {
-		return invalid("the public port is none from 1 to 65535")
+		return invalid("the public port must be from 1 to 65535")
 	}
 	if internal, err = portNumber(inside); err != nil {
-		return invalid("the internal port is none from 1 to 65535")
+		return invalid("the internal port must be from 1 to 65535")
 	}
 	switch {
 	case named:
@@ -209,14 +209,14 @@ func parsePort(text string) (protocol string, internal int, port hangar.ServiceP
 	return protocol, internal, port, nil
 }
 
-// handlerNames are the handlers that a port may have, from the outside in.
+// handlerNames returns the handlers that a port may have, in the order in which they apply.
 func handlerNames() []string { return []string{"proxy_proto", "tls", "pg_tls", "http"} }
 
 func knownHandlers(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(handlerNames(), name) })
 }
 
-// publicPorts is one public port, or a range of them.
+// publicPorts parses one public port, or a range.
 func publicPorts(first, last string, isRange bool) (hangar.ServicePort, error) {
 	from, err := portNumber(first)
 	if err != nil || !isRange {

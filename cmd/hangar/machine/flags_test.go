@@ -272,11 +272,11 @@ func TestDatabaseFlag(t *testing.T) {
 	if len(config.Files) != 1 || config.Files[0].GuestPath != "/etc/litefs.yml" || string(config.Files[0].RawValue) != "lease: {type: static}" {
 		t.Errorf("%+v", config.Files)
 	}
-	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, nil); err == nil || !strings.Contains(err.Error(), "which command --db is to run") {
+	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, nil); err == nil || !strings.Contains(err.Error(), "needs a command after") {
 		t.Error(err)
 	}
 	f.entrypoint = "/bin/sh"
-	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, []string{"x"}); err == nil || !strings.Contains(err.Error(), "not both") {
+	if _, err := f.patch(&cli.Invocation{}, cmd, object{}, []string{"x"}); err == nil || !strings.Contains(err.Error(), "exclude one another") {
 		t.Error(err)
 	}
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const leaseLong = `Keep a Machine to yourself for a while.
+const leaseLong = `Lease a Machine, so that for some time only you can change it.
 
 While you hold the lease of a Machine, others cannot update, start, stop, suspend,
-restart or destroy it. Your own commands show the nonce of the lease:
+restart or destroy it. Your own commands pass the nonce of the lease:
 
   export HANGAR_LEASE_NONCE=$(hangar machine lease acquire hello --ttl 10m)
   hangar machine update hello --image nginx:1.29
   hangar machine lease release hello
 
-A lease ends when its time is over. Requests from outside still start and stop a
-leased Machine, where its services say so.`
+A lease expires after its time. Requests still start a leased Machine, and the edge
+still stops it, if its services have autostart and autostop.`
 
 func newLeaseCommand(c commands) *cobra.Command {
-	cmd := cli.Group("lease", "Keep a Machine to yourself for a while", "leases")
+	cmd := cli.Group("lease", "Lease Machines, so that others cannot change them", "leases")
 	cmd.Long = leaseLong
 	cmd.AddCommand(newLeaseAcquireCommand(c), newLeaseViewCommand(c), newLeaseReleaseCommand(c), newLeaseClearCommand(c))
 	return cmd
@@ -37,7 +37,7 @@ func newLeaseAcquireCommand(c commands) *cobra.Command {
 		in     hangar.LeaseAcquire
 	)
 	cmd := &cobra.Command{
-		Use: "acquire APP [MACHINE]", Short: "Lease a Machine and print the nonce; with its nonce, for longer",
+		Use: "acquire APP [MACHINE]", Short: "Lease a Machine and print the nonce; with its nonce, extend the lease",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.AcquireLease(ctx, m.Ref(), in)
@@ -51,8 +51,8 @@ func newLeaseAcquireCommand(c commands) *cobra.Command {
 			return c.Sayf("%s", lease.Nonce)
 		}),
 	}
-	cmd.Flags().DurationVar(&in.TTL, "ttl", 0, "for how long, at most 24h (default 30s)")
-	cmd.Flags().StringVar(&in.Description, "description", "", "what for, for others to read")
+	cmd.Flags().DurationVar(&in.TTL, "ttl", 0, "duration of the lease, at most 24h (default 30s)")
+	cmd.Flags().StringVar(&in.Description, "description", "", "purpose, which others can read")
 	cli.JSONFlag(cmd, &asJSON)
 	return cmd
 }
@@ -60,7 +60,7 @@ func newLeaseAcquireCommand(c commands) *cobra.Command {
 func newLeaseViewCommand(c commands) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "view APP [MACHINE]", Aliases: []string{"show"}, Short: "Show who holds the lease of a Machine",
+		Use: "view APP [MACHINE]", Aliases: []string{"show"}, Short: "Show the lease of a Machine and its holder",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.MachineLease(ctx, m.Ref())
@@ -86,11 +86,11 @@ func newLeaseViewCommand(c commands) *cobra.Command {
 
 func newLeaseReleaseCommand(c commands) *cobra.Command {
 	return &cobra.Command{
-		Use: "release APP [MACHINE]", Short: "End the lease whose nonce is shown",
+		Use: "release APP [MACHINE]", Short: "End the lease with a nonce",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if hangar.LeaseNonceFrom(cmd.Context()) == "" {
-				return cli.UsageErrorf("say which lease, with --nonce or HANGAR_LEASE_NONCE")
+				return cli.UsageErrorf("the nonce of the lease is missing: use --nonce or HANGAR_LEASE_NONCE")
 			}
 			p, m, err := c.OneMachine(cmd.Context(), args)
 			if err != nil {
@@ -106,7 +106,7 @@ func newLeaseReleaseCommand(c commands) *cobra.Command {
 
 func newLeaseClearCommand(c commands) *cobra.Command {
 	return &cobra.Command{
-		Use: "clear APP [MACHINE]", Short: "End the lease of a Machine, also another holder's",
+		Use: "clear APP [MACHINE]", Short: "End the lease of a Machine, even if another user holds it",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			lease, err := p.MachineLease(ctx, m.Ref())

@@ -88,7 +88,7 @@ func allMachines(ctx context.Context, p *client.Client, filter hangar.MachineFil
 	var machines []*hangar.Machine
 	for _, app := range apps {
 		found, err := p.Machines(ctx, app.Name, filter)
-		// That an App was destroyed meanwhile is no error.
+		// The App may have been destroyed meanwhile.
 		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
 			return nil, err
 		}
@@ -112,14 +112,14 @@ func (c commands) orgMachines(
 			continue
 		}
 		if len(page.ErrorRegions) > 0 {
-			fmt.Fprintf(c.Stderr, "Some hosts cannot be reached; what is listed of regions %v may be old.\n", page.ErrorRegions)
+			fmt.Fprintf(c.Stderr, "Some hosts cannot be reached: Machines in regions %v may be out of date.\n", page.ErrorRegions)
 		}
 		return machines, nil
 	}
 }
 
-// listedMachine is a Machine as the listing of an organization has it: that says
-// neither what its image was resolved to nor which host has it, so no key does.
+// listedMachine is a Machine in the listing of an organization, which has neither the resolved image nor
+// the host. Its JSON leaves out their keys.
 type listedMachine struct {
 	*hangar.Machine
 	Host     string           `json:"host_id,omitempty"`
@@ -142,7 +142,7 @@ func newStatusCommand(c commands) *cobra.Command {
 		if len(m.Events) > 0 {
 			return m, nil
 		}
-		return p.Machine(ctx, m.Ref()) // it was found in a listing, which has no events
+		return p.Machine(ctx, m.Ref()) // m is from a listing, which has no events
 	}), c.printStatus)
 }
 
@@ -239,7 +239,7 @@ func eventRow(e hangar.Event) []string {
 	}
 }
 
-// exitText says in a phrase how a program ended.
+// exitText describes how a program ended.
 func exitText(x *hangar.ExitEvent) string {
 	text := "exit code " + strconv.Itoa(x.ExitCode)
 	if x.Signal > 0 {
@@ -257,7 +257,7 @@ func exitText(x *hangar.ExitEvent) string {
 	return text
 }
 
-// eventDetail says in a phrase what an event has beyond its type.
+// eventDetail describes an event beyond its type.
 func eventDetail(r *hangar.EventRequest) string {
 	if r == nil {
 		return ""
@@ -302,12 +302,12 @@ func newPsCommand(c commands) *cobra.Command {
 	})
 }
 
-// parseStates reads the names of states, which may be separated by commas.
+// parseStates parses names of states.
 func parseStates(names []string) ([]hangar.MachineState, error) {
 	var states []hangar.MachineState
 	for _, n := range names {
 		s := hangar.MachineState(n)
-		if s == "running" { // what people say
+		if s == "running" { // a common name of it
 			s = hangar.MachineStarted
 		}
 		if !s.Valid() && s != hangar.WaitSettled {
@@ -318,5 +318,5 @@ func parseStates(names []string) ([]hangar.MachineState, error) {
 	return states, nil
 }
 
-// percent is a share of one core.
+// percent formats a share of one core.
 func percent(share float64) string { return fmt.Sprintf("%.1f%%", math.Max(share, 0)*100) }

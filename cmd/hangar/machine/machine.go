@@ -1,5 +1,5 @@
-// Package machine has the commands about Machines: running, changing, listing and ending them, and what
-// is done inside of them.
+// Package machine has the commands about Machines: to run, change, list and destroy them, and to work
+// inside of them.
 package machine
 
 import (
@@ -11,18 +11,18 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-const machineLong = `Run and look after Machines.
+const machineLong = `Run and manage Machines.
 
 A Machine is named by its App and its id or name: ` + "`hangar machine stop hello 3d8d413b29d089`" + `.
-Where an App has exactly one Machine, its name may be left out.
+If an App has exactly one Machine, the App is enough.
 
-A Machine that is leased is changed only by a caller that shows the nonce of the
-lease, with --nonce or HANGAR_LEASE_NONCE; see ` + "`hangar machine lease`" + `.`
+A leased Machine can be changed only with the nonce of the lease, in --nonce or
+HANGAR_LEASE_NONCE: see ` + "`hangar machine lease`" + `.`
 
 // NewCommand makes `hangar machine`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("machine", "Run and look after Machines", "machines", "m")
+	cmd := cli.Group("machine", "Run and manage Machines", "machines", "m")
 	cmd.Long = machineLong
 	cmd.AddCommand(
 		newRunCommand(c), newCreateCommand(c), newCloneCommand(c), newUpdateCommand(c),

@@ -16,7 +16,7 @@ import (
 
 func newCordonCommand(c commands) *cobra.Command {
 	return c.command(verb{
-		name: "cordon", short: "Keep requests away from Machines, which run on", done: "cordoned",
+		name: "cordon", short: "Send no more requests to Machines, which keep running", done: "cordoned",
 		act: func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 			return p.CordonMachine(ctx, ref)
 		},
@@ -25,17 +25,17 @@ func newCordonCommand(c commands) *cobra.Command {
 
 func newUncordonCommand(c commands) *cobra.Command {
 	return c.command(verb{
-		name: "uncordon", short: "Let requests reach Machines again", done: "uncordoned",
+		name: "uncordon", short: "Send requests to Machines again", done: "uncordoned",
 		act: func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 			return p.UncordonMachine(ctx, ref)
 		},
 	})
 }
 
-const metadataLong = `Read and write the metadata of a Machine: pairs by which it is found, as in
+const metadataLong = `Read and write the metadata of a Machine: pairs by which it can be found, as with
 ` + "`hangar machine list --metadata role=web`" + `.
 
-A write takes effect at once. It starts no new version and does not disturb the Machine.`
+A write takes effect at once. It neither creates a new version nor restarts the Machine.`
 
 func newMetadataCommand(c commands) *cobra.Command {
 	cmd := cli.Group("metadata", "Read and write the metadata of a Machine", "meta")
@@ -47,7 +47,7 @@ func newMetadataCommand(c commands) *cobra.Command {
 func newMetadataListCommand(c commands) *cobra.Command {
 	var f cli.ListFlags
 	cmd := &cobra.Command{
-		Use: "list APP [MACHINE]", Aliases: []string{"ls"}, Short: "List the pairs",
+		Use: "list APP [MACHINE]", Aliases: []string{"ls"}, Short: "List the metadata of a Machine",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteMachine,
 		RunE: c.OnMachine(func(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 			pairs, err := p.MachineMetadata(ctx, m.Ref())
@@ -115,7 +115,7 @@ func newMetadataSetCommand(c commands) *cobra.Command {
 				return err
 			}
 			if len(set) == 0 {
-				return cli.UsageErrorf("say what to set: KEY=VALUE")
+				return cli.UsageErrorf("KEY=VALUE is missing")
 			}
 			p, m, err := c.OneMachine(cmd.Context(), machine)
 			if err != nil {
@@ -129,15 +129,15 @@ func newMetadataSetCommand(c commands) *cobra.Command {
 	}
 }
 
-// setMetadata sets one pair, whose value may be empty, or several at once, among
-// which an empty value would mean to remove its key.
+// setMetadata sets one pair, whose value may be empty, or several pairs at once. For several, the API would
+// remove a key with an empty value.
 func setMetadata(ctx context.Context, p *client.Client, ref hangar.MachineRef, set map[string]string) error {
 	for k, v := range set {
 		switch {
 		case len(set) == 1:
 			return p.SetMachineMetadata(ctx, ref, hangar.MetadataPair{Key: k, Value: v})
 		case v == "":
-			return cli.UsageErrorf("invalid pair %q: an empty value is set alone", k+"=")
+			return cli.UsageErrorf("invalid pair %q: set an empty value with a command of its own", k+"=")
 		}
 	}
 	return p.MergeMachineMetadata(ctx, ref, hangar.MetadataWrite{Pairs: set})
@@ -159,12 +159,12 @@ func newMetadataRemoveCommand(c commands) *cobra.Command {
 			if err := p.RemoveMachineMetadata(cmd.Context(), m.Ref(), args[last]); err != nil {
 				return err
 			}
-			return c.Sayf("Machine %s is without %s", m.ID, args[last])
+			return c.Sayf("Machine %s no longer has %s", m.ID, args[last])
 		},
 	}
 }
 
-// completeMetadataKey completes APP, MACHINE and then the keys of its metadata.
+// completeMetadataKey completes APP, then MACHINE, and then the keys of its metadata.
 func (c commands) completeMetadataKey(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) < 2 {
 		return c.CompleteMachine(cmd, args, prefix)

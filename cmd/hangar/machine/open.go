@@ -9,10 +9,9 @@ import (
 	"github.com/hangar-platform/hangar/client"
 )
 
-// openApp gives an App the shared address if it has none and its new Machine a port that can
-// be served there, so that the first Machine can be called without another command. It
-// returns where the App is served by HTTP, or "", and says what it did. It prints what it
-// cannot do, and does not fail.
+// openApp allocates the shared address for an App that has none, if its new Machine has a port that can be
+// served there, so that the first Machine can be called without another command. It prints what it did,
+// and errors. It returns the URL of the App, or "" if the App does not serve HTTP.
 func (c commands) openApp(ctx context.Context, p *client.Client, app hangar.AppName, config *hangar.MachineConfig) string {
 	shareable, others := publicPortsOf(config)
 	if !shareable && !others {
@@ -20,14 +19,14 @@ func (c commands) openApp(ctx context.Context, p *client.Client, app hangar.AppN
 	}
 	list, err := p.Addresses(ctx, app)
 	if err != nil {
-		fmt.Fprintf(c.Stderr, "The addresses of the App cannot be seen: %s\n", err)
+		fmt.Fprintf(c.Stderr, "The addresses of the App cannot be listed: %s\n", err)
 		return ""
 	}
 	public := slices.ContainsFunc(list, func(a hangar.Address) bool { return a.Kind != hangar.AddressPrivateV6 })
 	if len(list) == 0 && shareable {
 		made, err := p.AllocateAddress(ctx, app, hangar.AddressCreate{Kind: hangar.AddressSharedV4})
 		if err != nil {
-			fmt.Fprintf(c.Stderr, "App %s has no address, and gets none: %s\n", app, err)
+			fmt.Fprintf(c.Stderr, "App %s has no address, and none could be allocated: %s\n", app, err)
 			return ""
 		}
 		fmt.Fprintf(c.Stderr, "App %s had no address and is now served at %s, which Apps share.\n", app, made.IP)
@@ -46,8 +45,8 @@ func (c commands) openApp(ctx context.Context, p *client.Client, app hangar.AppN
 	return known.URL
 }
 
-// publicPortsOf reports whether a Machine has ports that Apps can share an address for, and
-// others.
+// publicPortsOf reports whether a Machine has ports that can be served at a shared address, and whether it
+// has others.
 func publicPortsOf(config *hangar.MachineConfig) (shareable, others bool) {
 	for i := range config.Services {
 		for k := range config.Services[i].Ports {
@@ -61,7 +60,7 @@ func publicPortsOf(config *hangar.MachineConfig) (shareable, others bool) {
 	return shareable, others
 }
 
-// servesHTTP reports whether the Machine is served at the port of HTTP.
+// servesHTTP reports whether the Machine serves HTTP at port 80.
 func servesHTTP(config *hangar.MachineConfig) bool {
 	for _, s := range config.Services {
 		for i := range s.Ports {

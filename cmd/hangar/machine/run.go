@@ -19,22 +19,22 @@ import (
 )
 
 const runLong = `Run an image as a new Machine of an App, wait until it is started and say how to
-reach it. An App without an address gets the one that Apps share when the Machine has a
-port that can be served there.
+reach it. If the Machine has a port that the shared address can serve, an App without an
+address gets the shared one.
 
-For two seconds after its start the Machine is watched, unless --detach is given: when its
-program ends meanwhile, its exit code and the last lines of its log are shown, and the exit code of
-this command is 1, or 0 for a job: a Machine without ports whose program ends with 0.
+Unless --detach is given, the command watches the Machine for two seconds after its start. If its
+program ends in that time, the command prints its exit code and the last lines of its log. The exit code of
+the command is then 1, or 0 for a job: a Machine without ports whose program ends with 0.
 
-What follows IMAGE replaces the image's command; write -- before it, so that its
-flags are its own.`
+The arguments after IMAGE replace the image's command; write -- before them if they
+include flags.`
 
 const runExample = `  hangar machine run hello nginx:alpine --port 80:80
   hangar machine run jobs debian:12 --rm -- sh -c 'echo done'
   hangar machine run api registry.example.com/api@sha256:… --memory 1gb --env MODE=prod -p 443:8080/tcp:tls+http \
     --autostop suspend --autostop-after 1m --concurrency 20:50:requests`
 
-// launchFlags say how a new Machine comes to be.
+// launchFlags are the flags of the commands that create a Machine.
 type launchFlags struct {
 	config     configFlags
 	name       string
@@ -53,7 +53,7 @@ func (f *launchFlags) add(c commands, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.name, "name", "", "name of the Machine, unique in its App (default a generated one)")
 	fs.StringVar(&f.region, "region", "", "region to run in (default the server's)")
-	fs.BoolVar(&f.skipLaunch, "skip-launch", false, "prepare the Machine and leave it stopped")
+	fs.BoolVar(&f.skipLaunch, "skip-launch", false, "create the Machine and leave it stopped")
 	fs.BoolVar(&f.cordoned, "cordoned", false, "do not send it requests yet")
 	fs.BoolVarP(&f.detach, "detach", "d", false, "return as soon as the Machine is recorded")
 	fs.DurationVar(&f.patience, "timeout", cli.DefaultPatience, "how long to wait")
@@ -82,8 +82,8 @@ func newCreateCommand(c commands) *cobra.Command {
 	f := launchFlags{}
 	cmd := &cobra.Command{
 		Use:               "create APP IMAGE [-- COMMAND…]",
-		Short:             "Prepare a Machine without starting it",
-		Long:              "Prepare a Machine and leave it stopped; `hangar machine start` boots it.",
+		Short:             "Create a Machine without starting it",
+		Long:              "Create a Machine and leave it stopped; `hangar machine start` boots it.",
 		Args:              imageArgs(&f.config),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -96,14 +96,14 @@ func newCreateCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// imageArgs asks for APP and IMAGE; the image may be in a config file instead.
+// imageArgs requires APP and IMAGE, or APP alone when a config file is given.
 func imageArgs(f *configFlags) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return cli.UsageErrorf("say which App, and which image")
+			return cli.UsageErrorf("APP and IMAGE are missing")
 		case len(args) == 1 && f.file == "":
-			return cli.UsageErrorf("say which image")
+			return cli.UsageErrorf("IMAGE is missing")
 		}
 		return nil
 	}
@@ -112,7 +112,7 @@ func imageArgs(f *configFlags) cobra.PositionalArgs {
 // launch creates a Machine from APP [IMAGE] [COMMAND…] and follows its start.
 func (c commands) launch(cmd *cobra.Command, f *launchFlags, args []string) error {
 	app, command := hangar.AppName(args[0]), []string(nil)
-	// With --config, what follows APP -- is the command; the image is in the file.
+	// With --config, the file names the image and the arguments after APP -- are the command.
 	if rest := args[1:]; cmd.ArgsLenAtDash() == 1 {
 		command = rest
 	} else if len(rest) > 0 {
@@ -131,7 +131,7 @@ func (c commands) launch(cmd *cobra.Command, f *launchFlags, args []string) erro
 		return err
 	}
 	if config.ImageName() == "" {
-		return cli.UsageErrorf("say which image")
+		return cli.UsageErrorf("the image is missing")
 	}
 	p, err := c.Connect()
 	if err != nil {
@@ -140,8 +140,7 @@ func (c commands) launch(cmd *cobra.Command, f *launchFlags, args []string) erro
 	return c.createAndFollow(cmd.Context(), p, app, f, config)
 }
 
-// createAndFollow makes a Machine and follows its start. When there is none, neither are
-// the volumes that were made for it.
+// createAndFollow creates a Machine and follows its start. If the Machine cannot be created, it destroys the volumes in made.
 func (c commands) createAndFollow(
 	ctx context.Context, p *client.Client, app hangar.AppName, f *launchFlags, config hangar.MachineConfig, made ...*hangar.Volume,
 ) error {
@@ -155,16 +154,16 @@ func (c commands) createAndFollow(
 		url = c.openApp(ctx, p, app, &config)
 	}
 	if !f.detach {
-		wished := hangar.MachineStarted
+		wanted := hangar.MachineStarted
 		if f.skipLaunch || config.StandsBy() {
-			wished = hangar.MachineStopped
+			wanted = hangar.MachineStopped
 		}
 		created := m
-		if m, err = follow.Machine(ctx, p, m, wished, f.patience, c.Progress()); err != nil {
+		if m, err = follow.Machine(ctx, p, m, wanted, f.patience, c.Progress()); err != nil {
 			return discard(ctx, p, created, made, err)
 		}
 		took := time.Since(began)
-		if wished == hangar.MachineStarted {
+		if wanted == hangar.MachineStarted {
 			if exit, err := c.settled(ctx, p, m); err != nil {
 				return err
 			} else if exit != nil {
@@ -176,8 +175,8 @@ func (c commands) createAndFollow(
 	return c.printLaunched(m, f, time.Since(began), cli.Field{"  public", url})
 }
 
-// discard destroys a new Machine whose image could not be pulled, with the volumes that were made for it, and adds
-// that to the error. A Machine that failed for another reason stays: its logs say why.
+// discard destroys a new Machine whose image could not be pulled, and the volumes that were created for it. It adds
+// both to the error. A Machine that failed for another reason stays, because its logs say why.
 func discard(ctx context.Context, p *client.Client, m *hangar.Machine, made []*hangar.Volume, failure error) error {
 	ctx = context.WithoutCancel(ctx)
 	events, err := p.MachineEvents(ctx, m.Ref(), 0)
@@ -202,12 +201,12 @@ func createMachine(ctx context.Context, p *client.Client, app hangar.AppName, f 
 		SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
 	})
 	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		err = cli.WithHint(err, "make it first: hangar apps create "+string(app))
+		err = cli.WithHint(err, "create it first: hangar apps create "+string(app))
 	}
 	return m, err
 }
 
-// printLaunched says how a Machine is reached, in public first.
+// printLaunched prints how to reach a Machine, the public addresses first.
 func (c commands) printLaunched(m *hangar.Machine, f *launchFlags, took time.Duration, public ...cli.Field) error {
 	switch {
 	case f.asJSON:
@@ -223,7 +222,7 @@ func (c commands) printLaunched(m *hangar.Machine, f *launchFlags, took time.Dur
 	return c.PrintFields(append(public, reach(m)...))
 }
 
-// reach is how a person gets at a Machine.
+// reach returns the lines that tell the user how to reach a Machine, or how to start it.
 func reach(m *hangar.Machine) []cli.Field {
 	machine := fmt.Sprintf("%s %s", m.App, m.ID)
 	switch m.State {
@@ -255,8 +254,8 @@ func newCloneCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clone APP MACHINE [-- COMMAND…]",
 		Short: "Run a new Machine with the config of another",
-		Long: "Run a new Machine with the config of another. It gets a new volume for each volume of the other, of the\n" +
-			"same kind: an empty one, or with --from-snapshot what a snapshot has. --volume mounts an existing one instead.",
+		Long: "Run a new Machine with the config of another. For each volume of the other Machine it gets a new one of the\n" +
+			"same settings: empty, or with --from-snapshot the content of a snapshot. --volume mounts an existing volume instead.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.CompleteMachine,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -279,8 +278,8 @@ func newCloneCommand(c commands) *cobra.Command {
 	}
 	f.add(c, cmd)
 	cmd.Flags().StringVar(&f.config.image, "image", "", "another image")
-	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "leave out a variable; may be repeated")
-	cmd.Flags().StringVar(&snapshot, "from-snapshot", "", "fill its new volume from this snapshot, or from the last one")
+	cmd.Flags().StringArrayVar(&f.config.unsetEnv, "unset-env", nil, "remove a variable; may be repeated")
+	cmd.Flags().StringVar(&snapshot, "from-snapshot", "", "fill its new volume from this snapshot, or `last` for the newest one")
 	cmd.Flags().StringVar(&toApp, "to-app", "", "App of the new Machine (default the same)")
 	return cmd
 }
@@ -290,9 +289,9 @@ func newUpdateCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update APP MACHINE [-- COMMAND…]",
 		Short: "Change the config of a Machine",
-		Long: "Change what flags name and leave the rest of the config as it is. A started Machine reboots\n" +
-			"with its new version; any other stays stopped. Ports replace those that the Machine serves; without\n" +
-			"one, flags such as --autostop change how it serves those that it has.",
+		Long: "Change the settings that have a flag, and keep the rest of the config. A started Machine reboots\n" +
+			"with its new version; any other stays stopped. --port replaces all ports of the Machine; without it,\n" +
+			"flags such as --autostop apply to the ports that the Machine has.",
 		Example: "  hangar machine update hello 3d8d413b29d089 --image nginx:1.29 --memory 512\n" +
 			"  hangar machine update hello --autostop suspend --autostop-after 1m",
 		Args:              cobra.MinimumNArgs(1),
@@ -310,9 +309,9 @@ func newUpdateCommand(c commands) *cobra.Command {
 			if err := pickVolumes(cmd.Context(), p, m.App, "", m.ID, &config); err != nil {
 				return err
 			}
-			began, wished := time.Now(), hangar.MachineStopped
+			began, wanted := time.Now(), hangar.MachineStopped
 			if m.State == hangar.MachineStarted && !f.skipLaunch && !config.StandsBy() {
-				wished = hangar.MachineStarted
+				wanted = hangar.MachineStarted
 			}
 			m, err = p.UpdateMachine(cmd.Context(), m.Ref(), hangar.MachineUpdate{
 				Config: config, CurrentVersion: m.InstanceID, SkipLaunch: f.skipLaunch, SkipServiceRegistration: f.cordoned,
@@ -321,7 +320,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 				return err
 			}
 			if !f.detach {
-				if m, err = follow.Machine(cmd.Context(), p, m, wished, f.patience, c.Progress()); err != nil {
+				if m, err = follow.Machine(cmd.Context(), p, m, wanted, f.patience, c.Progress()); err != nil {
 					return err
 				}
 			}
@@ -336,7 +335,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// change applies the flags to the config of a Machine that exists.
+// change applies the flags to the config of an existing Machine.
 func (f *configFlags) change(c *cli.Invocation, cmd *cobra.Command, m *hangar.Machine, command []string) (hangar.MachineConfig, error) {
 	base, err := f.base(c)
 	if err != nil {
@@ -352,13 +351,12 @@ func (f *configFlags) change(c *cli.Invocation, cmd *cobra.Command, m *hangar.Ma
 		return hangar.MachineConfig{}, err
 	}
 	if f.file == "" && len(patch) == 0 && cmd.Name() == "update" {
-		return hangar.MachineConfig{}, cli.UsageErrorf("say what to change, e.g. --image or --memory")
+		return hangar.MachineConfig{}, cli.UsageErrorf("nothing to change: give a flag, such as --image or --memory")
 	}
 	return patched(base, patch)
 }
 
-// splitCommand divides arguments into at most n names and a command: at the --
-// where there is one, else after the names.
+// splitCommand divides arguments into at most n names and a command: at the -- if there is one, else after the names.
 func splitCommand(cmd *cobra.Command, args []string, n int) (names, command []string) {
 	at := cmd.ArgsLenAtDash()
 	if at < 0 || at > n {

@@ -9,11 +9,11 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
 )
 
-// lastLines is how many lines of the log are shown of a program that has ended.
+// lastLines is how many log lines printEnded shows.
 const lastLines = 10
 
-// settled watches a new Machine that has started, or ran to its end already, for the end of its
-// program. It returns nil if that still runs.
+// settled watches a new Machine until c.Settling has passed or its program has ended. It returns nil if the
+// program still runs. A Machine that is not started is not watched: settled returns how its program ended.
 func (c commands) settled(ctx context.Context, p *client.Client, m *hangar.Machine) (*hangar.ExitEvent, error) {
 	if m.State != hangar.MachineStarted {
 		return ended(ctx, p, m.Ref())
@@ -33,7 +33,7 @@ func (c commands) settled(ctx context.Context, p *client.Client, m *hangar.Machi
 		if change.Event != nil || change.Progress != nil {
 			continue
 		}
-		// What happened before the watch began is only in the list.
+		// Only the list has the events from before the watch began.
 		if exit, err := ended(ctx, p, m.Ref()); exit != nil || err != nil {
 			return exit, err
 		}
@@ -41,7 +41,7 @@ func (c commands) settled(ctx context.Context, p *client.Client, m *hangar.Machi
 	return nil, ctx.Err()
 }
 
-// ended returns how the program of a Machine ended, nil if it did not.
+// ended returns how the program of a Machine ended, or nil if it did not end by itself.
 func ended(ctx context.Context, p *client.Client, ref hangar.MachineRef) (*hangar.ExitEvent, error) {
 	events, err := p.MachineEvents(ctx, ref, 0)
 	if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
@@ -55,7 +55,7 @@ func ended(ctx context.Context, p *client.Client, ref hangar.MachineRef) (*hanga
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// exitOf is what an event says of a program that ended by itself, nil if it says nothing.
+// exitOf returns the exit that an event reports, or nil if it reports none or one that was requested.
 func exitOf(e *hangar.Event) *hangar.ExitEvent {
 	if e == nil || e.Type != hangar.EventExit || e.Request == nil || e.Request.ExitEvent == nil || e.Request.ExitEvent.RequestedStop {
 		return nil
@@ -63,8 +63,7 @@ func exitOf(e *hangar.Event) *hangar.ExitEvent {
 	return e.Request.ExitEvent
 }
 
-// printEnded says how the program of a new Machine ended, and what it printed last. What ended
-// as jobs do is no error.
+// printEnded prints how the program of a new Machine ended, and its last log lines. The end of a job is not an error.
 func (c commands) printEnded(ctx context.Context, p *client.Client, m *hangar.Machine, f *launchFlags, exit *hangar.ExitEvent) error {
 	if now, err := p.Machine(ctx, m.Ref()); err == nil {
 		m = now
@@ -83,7 +82,7 @@ func (c commands) printEnded(ctx context.Context, p *client.Client, m *hangar.Ma
 	case f.quiet:
 		_, err = fmt.Fprintln(c.Stdout, m.ID)
 	case done:
-		fmt.Fprintf(c.Stdout, "Machine %s (%s) is %s: its program has ended with %s.\n", m.ID, m.Name, m.State, exitText(exit))
+		fmt.Fprintf(c.Stdout, "Machine %s (%s) is %s: its program ended with %s.\n", m.ID, m.Name, m.State, exitText(exit))
 		err = c.PrintFields(reach(m))
 	default:
 		err = nil
@@ -91,5 +90,5 @@ func (c commands) printEnded(ctx context.Context, p *client.Client, m *hangar.Ma
 	if done || err != nil {
 		return err
 	}
-	return follow.Failed(m.Ref(), "its program has ended with "+exitText(exit))
+	return follow.Failed(m.Ref(), "its program ended with "+exitText(exit))
 }

@@ -18,12 +18,12 @@ import (
 
 const sftpLong = `Copy files between this computer and a started Machine, as root. It goes through the API, as
 hangar ssh console does: no sshd in the Machine, no key and no WireGuard peer is needed, and the
-image may have no program but its own.
+image needs no other program.
 
-Paths in the Machine begin at the home directory unless they begin with /. Files that there are
-are not overwritten without --force; what fails leaves no half of a file.
+Paths in the Machine are relative to the home directory unless they begin with /. Existing files
+are not overwritten without --force; a failed copy leaves no partial file.
 
-Programs that speak SFTP themselves, such as sftp, scp and editors, sign in by SSH.`
+Programs that speak SFTP, such as sftp, scp and editors, can connect by SSH instead.`
 
 func newSFTPCommand(c commands) *cobra.Command {
 	cmd := cli.Group("sftp", "Copy files from and to a Machine")
@@ -32,8 +32,8 @@ func newSFTPCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// openFiles opens the files of the Machine that a person wants. The session lasts longer than ctx, so that what is
-// half copied can be removed.
+// openFiles opens the files of the Machine that the user chose. The session outlives ctx, so that partial copies can
+// be removed.
 func (c commands) openFiles(ctx context.Context, name string, which cli.MachineChoice) (*files.Session, error) {
 	p, err := c.Connect()
 	if err != nil {
@@ -46,8 +46,7 @@ func (c commands) openFiles(ctx context.Context, name string, which cli.MachineC
 	return files.Open(context.WithoutCancel(ctx), p, m.Ref())
 }
 
-// inFiles makes the work of a command out of what it does with the files of the Machine that its first argument
-// names.
+// inFiles returns the RunE of a command that works on the files of the Machine that its first argument names.
 func (c commands) inFiles(which *cli.MachineChoice, work func(ctx context.Context, s *files.Session, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := c.openFiles(cmd.Context(), args[0], *which)
@@ -57,7 +56,7 @@ func (c commands) inFiles(which *cli.MachineChoice, work func(ctx context.Contex
 		ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer restore()
 		if err := work(ctx, s, args[1:]); err != nil {
-			_ = s.Close() // it says no more
+			_ = s.Close() // the first error is reported
 			return err
 		}
 		return s.Close()
@@ -70,11 +69,11 @@ type copying struct {
 }
 
 func (f *copying) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "copy directories, with what they have")
-	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "overwrite files that there are")
+	cmd.Flags().BoolVarP(&f.recursive, "recursive", "R", false, "copy directories and their content")
+	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "overwrite existing files")
 }
 
-// options are the flags as package files takes them, and the end of what shows how far a copy is.
+// options returns the flags as options of package files, and a function that ends the progress display.
 func (c commands) options(f copying) (o files.Options, shown func()) {
 	bar := c.Progress()
 	return files.Options{
@@ -106,7 +105,7 @@ func newSFTPGetCommand(c commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "get APP|MACHINE REMOTE [LOCAL]", Short: "Copy a file of a Machine to this computer", Args: cobra.RangeArgs(2, 3),
-		Long:    "Copy a file of a Machine to this computer: to LOCAL, into it if it is a directory, or into this one.",
+		Long:    "Copy a file of a Machine to LOCAL on this computer, or into LOCAL if it is a directory (default the current directory).",
 		Example: "  hangar ssh sftp get hello /var/log/app.log\n  hangar ssh sftp get -R hello /data backup",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 2 {
@@ -144,8 +143,8 @@ func newSFTPPutCommand(c commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "put APP|MACHINE LOCAL [REMOTE]", Short: "Copy a file of this computer to a Machine", Args: cobra.RangeArgs(2, 3),
-		Long: "Copy a file of this computer to a Machine: to REMOTE, into it if it is a directory, or into the home\n" +
-			"directory. What is not on a volume is gone when the Machine begins with a fresh root filesystem.",
+		Long: "Copy a file of this computer to REMOTE in a Machine, or into REMOTE if it is a directory (default the home\n" +
+			"directory). A file outside of volumes is lost when the Machine gets a fresh root filesystem.",
 		Example: "  hangar ssh sftp put hello dump.sql /data/\n  hangar ssh sftp put -R hello site /var/www/html",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
@@ -182,7 +181,7 @@ func newSFTPPutCommand(c commands) *cobra.Command {
 // remoteFile is a file of a Machine as `sftp ls` shows it.
 type remoteFile struct {
 	Name     string    `json:"name"`
-	Mode     string    `json:"mode"` // as ls(1) has it
+	Mode     string    `json:"mode"` // as ls(1) prints it
 	UID      uint32    `json:"uid"`
 	GID      uint32    `json:"gid"`
 	Size     int64     `json:"size"` // bytes
@@ -197,12 +196,12 @@ func asRemoteFile(info fs.FileInfo) remoteFile {
 	return f
 }
 
-// row is what a person sees of it.
+// row returns the columns of the file in a table.
 func (f *remoteFile) row() []string {
 	return []string{f.Mode, fmt.Sprintf("%d:%d", f.UID, f.GID), strconv.FormatInt(f.Size, 10), f.Modified.UTC().Format(time.RFC3339), files.Printable(f.Name)}
 }
 
-// list prints what a directory has.
+// list prints the files in a directory.
 func (c commands) list(ctx context.Context, s *files.Session, name string, asJSON bool) error {
 	list, err := s.List(ctx, name)
 	if err != nil {
@@ -220,7 +219,7 @@ func (c commands) list(ctx context.Context, s *files.Session, name string, asJSO
 	return c.PrintTable(rows)
 }
 
-// pathOr is the first argument, if there is one.
+// pathOr returns the first argument, or other if there is none.
 func pathOr(args []string, other string) string {
 	if len(args) > 0 {
 		return args[0]
@@ -245,7 +244,7 @@ func newSFTPListCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// find prints the paths of all that is below a path.
+// find prints the paths of everything below a path.
 func (c commands) find(ctx context.Context, s *files.Session, root string) error {
 	unread := 0
 	err := s.Find(ctx, root, func(name string, _ fs.FileInfo) error {
@@ -263,7 +262,7 @@ func (c commands) find(ctx context.Context, s *files.Session, root string) error
 func newSFTPFindCommand(c commands) *cobra.Command {
 	var which cli.MachineChoice
 	cmd := &cobra.Command{
-		Use: "find APP|MACHINE [PATH]", Short: "Print the paths of all files below one", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteApp,
+		Use: "find APP|MACHINE [PATH]", Short: "Print the paths of all files below a path", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: c.CompleteApp,
 		Example: "  hangar ssh sftp find hello /data",
 		RunE: c.inFiles(&which, func(ctx context.Context, s *files.Session, args []string) error {
 			return c.find(ctx, s, pathOr(args, "."))

@@ -22,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
-// errBye ends a shell of files.
+// errBye ends a file shell.
 var errBye = errors.New("the shell has ended")
 
 // fileShell is an interactive session with the files of a Machine.
@@ -32,7 +32,7 @@ type fileShell struct {
 	dir string // in the Machine; absolute
 }
 
-// at is a path in the Machine.
+// at returns the absolute path of name in the Machine.
 func (x *fileShell) at(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -48,7 +48,7 @@ type word struct {
 	run        func(ctx context.Context, x *fileShell, f copying, args []string) error
 }
 
-// onPath is a command that is done to one file of the Machine.
+// onPath returns the run function of a command with one path.
 func onPath(do func(s *files.Session, name string) error) func(context.Context, *fileShell, copying, []string) error {
 	return func(_ context.Context, x *fileShell, _ copying, args []string) error {
 		if err := do(x.s, x.at(args[0])); err != nil {
@@ -58,7 +58,7 @@ func onPath(do func(s *files.Session, name string) error) func(context.Context, 
 	}
 }
 
-// words are the commands of the shell, by name.
+// words returns the commands of the shell by name.
 func words() map[string]word {
 	return map[string]word{
 		"help": {"", "print this", 0, 0, func(_ context.Context, x *fileShell, _ copying, _ []string) error {
@@ -72,7 +72,7 @@ func words() map[string]word {
 		"ls": {"[PATH]", "list a directory", 0, 1, func(ctx context.Context, x *fileShell, _ copying, args []string) error {
 			return x.c.list(ctx, x.s, x.at(pathOr(args, ".")), false)
 		}},
-		"find": {"[PATH]", "print all paths below one", 0, 1, func(ctx context.Context, x *fileShell, _ copying, args []string) error {
+		"find": {"[PATH]", "print all paths below a path", 0, 1, func(ctx context.Context, x *fileShell, _ copying, args []string) error {
 			return x.c.find(ctx, x.s, x.at(pathOr(args, ".")))
 		}},
 		"cd": {"[PATH]", "change to a directory", 0, 1, func(_ context.Context, x *fileShell, _ copying, args []string) error {
@@ -82,7 +82,7 @@ func words() map[string]word {
 			case err != nil:
 				return x.s.Why(to, err)
 			case !info.IsDir():
-				return fmt.Errorf("%s is no directory", files.Printable(to))
+				return fmt.Errorf("%s is not a directory", files.Printable(to))
 			}
 			x.dir = to
 			return nil
@@ -118,7 +118,7 @@ func words() map[string]word {
 	}
 }
 
-// do carries out a line.
+// do runs the command in a line.
 func (x *fileShell) do(ctx context.Context, line string) error {
 	args, err := cmdline.Split(line)
 	if err != nil {
@@ -129,7 +129,7 @@ func (x *fileShell) do(ctx context.Context, line string) error {
 	}
 	w, known := words()[args[0]]
 	if !known {
-		return cli.UsageErrorf("%.40q is no command; help lists them", args[0])
+		return cli.UsageErrorf("%.40q is not a command; help lists the commands", args[0])
 	}
 	name, args := args[0], args[1:]
 	var f copying
@@ -139,12 +139,12 @@ func (x *fileShell) do(ctx context.Context, line string) error {
 		}
 	}
 	if len(args) < w.least || len(args) > w.most {
-		return cli.UsageErrorf("it is: %s", strings.TrimSpace(name+" "+w.args))
+		return cli.UsageErrorf("usage: %s", strings.TrimSpace(name+" "+w.args))
 	}
 	return w.run(ctx, x, f, args)
 }
 
-// converse carries out the lines of a person until there are no more. Ctrl-C ends what a line does, and not the shell.
+// converse reads lines from the terminal and runs them until the user ends the shell. Ctrl-C ends a command, not the shell.
 func (x *fileShell) converse(ctx context.Context, in, out *os.File) error {
 	screen := struct {
 		io.Reader
@@ -179,7 +179,7 @@ func (x *fileShell) converse(ctx context.Context, in, out *os.File) error {
 	}
 }
 
-// runScript carries out the lines of a script until one fails.
+// runScript runs the lines of a script until one fails.
 func (x *fileShell) runScript(ctx context.Context, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	for n := 1; lines.Scan(); n++ {
@@ -197,9 +197,9 @@ func (x *fileShell) runScript(ctx context.Context, in io.Reader) error {
 func newSFTPShellCommand(c commands) *cobra.Command {
 	var which cli.MachineChoice
 	cmd := &cobra.Command{
-		Use: "shell APP|MACHINE", Short: "Look around in the files of a Machine, and copy some", Args: cobra.ExactArgs(1), ValidArgsFunction: c.CompleteApp,
-		Long: "Look around in the files of a Machine, and copy some: ls, cd, get, put and a few more, which help lists. Without\n" +
-			"a terminal, standard input is a script, of which the first line that fails is the end.",
+		Use: "shell APP|MACHINE", Short: "Browse and copy the files of a Machine", Args: cobra.ExactArgs(1), ValidArgsFunction: c.CompleteApp,
+		Long: "Browse and copy the files of a Machine with ls, cd, get, put and a few more commands, which help lists. Without\n" +
+			"a terminal, the shell reads a script from standard input and ends at the first line that fails.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, err := c.openFiles(ctx, args[0], which)
@@ -219,7 +219,7 @@ func newSFTPShellCommand(c commands) *cobra.Command {
 				err = x.runScript(ctx, c.Stdin)
 			}
 			if err != nil {
-				_ = s.Close() // it says no more
+				_ = s.Close() // the first error is reported
 				return err
 			}
 			return s.Close()

@@ -13,21 +13,21 @@ import (
 )
 
 const sshConsoleLong = `Open a shell inside a started Machine: bash if it has one, else sh, as root, in the
-environment of its main process. It goes through the API: no sshd in the Machine, no
-key and no WireGuard peer is needed.
+environment of its main process. It goes through the API and needs no sshd in the
+Machine, no key and no WireGuard peer.
 
-Name an App, or a Machine by its id. Of an App with several started Machines the first
-is taken; --machine names another, --select asks. If none is started, one is
-woken that is suspended, or that a request would start.
+Name an App, or a Machine by its id. If the App has several started Machines, the first
+is used; --machine names another, --select asks. If none is started, the command wakes
+one that is suspended or that a request would start.
 
-The shell has a terminal if this command has one. Otherwise standard input is what the
-shell reads: hangar ssh console APP < script. With --command that is run in place of a
-shell, without a terminal unless --pty is given, as it is: no shell expands it.
+The shell has a terminal if this command has one. Otherwise the shell reads standard
+input: hangar ssh console APP < script. --command runs a command instead of a shell,
+without a terminal unless --pty is given; no shell expands it.
 
-The exit code is that of the shell or command, and 125 when it could not be run.`
+The exit code is the one of the shell or command, or 125 when it could not be run.`
 
-// loginShell finds the shell of a Machine; its argument is the kind of the terminal.
-// What runs under it can tell that a person does, as on the public platform.
+// loginShell finds the shell of a Machine; its argument is the terminal type. The variables tell programs that the
+// session is interactive, as on the public platform.
 const loginShell = `export PLATFORM_SSH=1 FLY_SSH=1
 [ -z "$1" ] || export TERM="$1"
 if command -v bash >/dev/null 2>&1; then exec bash -l; fi
@@ -62,7 +62,7 @@ func newSSHConsoleCommand(c commands) *cobra.Command {
 			if cmd.Flags().Changed("command") {
 				words, err := cmdline.Split(command)
 				if err != nil || len(words) == 0 {
-					return cli.UsageErrorf("--command %q: it is empty, or a quote is not ended", command)
+					return cli.UsageErrorf("--command %q: it is empty, or a quote is not closed", command)
 				}
 				req.Command, req.TTY = words, pty
 			}
@@ -76,26 +76,25 @@ func newSSHConsoleCommand(c commands) *cobra.Command {
 			}
 			err = c.execute(cmd.Context(), p, m, req, true)
 			if command == "" && hangar.CodeOf(err) == hangar.CodeInvalid {
-				err = cli.WithHint(err, "the Machine has no shell; name a command that it has with --command")
+				err = cli.WithHint(err, "the Machine has no shell; run one of its programs with --command")
 			}
 			return err
 		},
 	}
 	which.Add(c.Invocation, cmd)
-	cmd.Flags().StringVarP(&command, "command", "C", "", "run this in place of a shell")
-	cmd.Flags().BoolVar(&pty, "pty", false, "give it a terminal in any case")
+	cmd.Flags().StringVarP(&command, "command", "C", "", "run this instead of a shell")
+	cmd.Flags().BoolVar(&pty, "pty", false, "allocate a terminal even for --command")
 	return cmd
 }
 
-// console finds the Machine that a person wants to be in: that of an id, or a started
-// one of an App.
+// console finds the Machine with an id, or a started Machine of an App.
 func (c commands) console(ctx context.Context, p *client.Client, name string, which cli.MachineChoice) (*hangar.Machine, error) {
 	if id := hangar.MachineID(name); id.Valid() && which == (cli.MachineChoice{}) {
 		m, err := findAnywhere(ctx, p, id)
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			return m, err
 		}
-		// There may be an App of that name.
+		// There may be an App with that name.
 	}
 	machines, err := c.StartedMachines(ctx, p, hangar.AppName(name), which)
 	if err != nil {
@@ -104,8 +103,7 @@ func (c commands) console(ctx context.Context, p *client.Client, name string, wh
 	return machines[0], nil
 }
 
-// findAnywhere finds a Machine of which only the id is known, in all organizations of
-// the caller.
+// findAnywhere looks for a Machine id in all organizations of the caller.
 func findAnywhere(ctx context.Context, p *client.Client, id hangar.MachineID) (*hangar.Machine, error) {
 	orgs, err := p.Orgs(ctx)
 	if err != nil {

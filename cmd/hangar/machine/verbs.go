@@ -24,8 +24,8 @@ const verbsAtOnce = 16
 type verb struct {
 	name, short string
 	long        string
-	done        string                // how the sentence "Machine X is …" ends
-	reaches     []hangar.MachineState // none: the effect is there when act returns
+	done        string                // the participle in "Machine X is …"
+	reaches     []hangar.MachineState // the states to wait for; none if act itself is complete
 	flags       func(cmd *cobra.Command)
 	prepare     func() error // reads the flags, once
 	act         func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error
@@ -33,8 +33,7 @@ type verb struct {
 	aliases     []string
 }
 
-// command makes the cobra command of a verb: APP [MACHINE...], --all, --no-wait
-// and --timeout are the same for all of them.
+// command returns the command of a verb. All verbs have the arguments APP [MACHINE...] and the flags --all, --no-wait and --timeout.
 func (c commands) command(v verb) *cobra.Command {
 	var (
 		all, noWait bool
@@ -81,7 +80,7 @@ func (c commands) command(v verb) *cobra.Command {
 				if err != nil && !gone(err, v.reaches) {
 					return "", err
 				}
-				// For a Machine that is not to run, failed is as good as stopped.
+				// A verb that stops Machines is content with a failed one.
 				if reached.State == hangar.MachineFailed && v.reaches[0] == hangar.MachineStarted {
 					return "", follow.WhyFailed(ctx, p, m.Ref())
 				}
@@ -100,8 +99,8 @@ func (c commands) command(v verb) *cobra.Command {
 	return cmd
 }
 
-// each runs a step for every Machine, several at a time, and prints the outcomes
-// in the order of the Machines. One failure does not keep the others from theirs.
+// each runs step for every Machine, several at a time, and prints the results in the order of the Machines. A failure
+// does not end the other steps.
 func (c commands) each(ctx context.Context, machines []*hangar.Machine, step func(context.Context, *hangar.Machine) (string, error)) error {
 	lines := make([]string, len(machines))
 	errs := make([]error, len(machines))
@@ -113,7 +112,7 @@ func (c commands) each(ctx context.Context, machines []*hangar.Machine, step fun
 			return nil
 		})
 	}
-	_ = g.Wait() // the steps keep their errors
+	_ = g.Wait() // errors are in errs
 	for _, line := range lines {
 		if line != "" {
 			fmt.Fprintln(c.Stdout, line)
@@ -135,7 +134,7 @@ func gone(err error, wanted []hangar.MachineState) bool {
 	return hangar.CodeOf(err) == hangar.CodeNotFound && len(wanted) > 0 && wanted[0] == hangar.MachineDestroyed
 }
 
-// await waits as long as a person will, in as many requests as that takes.
+// await waits for a state of a Machine for up to patience, with as many requests as that takes.
 func await(ctx context.Context, p *client.Client, ref hangar.MachineRef, in hangar.MachineWait, patience time.Duration) (hangar.MachineReached, error) {
 	deadline := time.Now().Add(patience)
 	for {
@@ -159,7 +158,7 @@ func newStartCommand(c commands) *cobra.Command {
 	})
 }
 
-// stopFlags are how a Machine is asked to stop.
+// stopFlags say how to stop a Machine.
 type stopFlags struct {
 	signal string
 	grace  time.Duration
@@ -168,7 +167,7 @@ type stopFlags struct {
 
 func (f *stopFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.signal, "signal", "", "signal to send first (default the Machine's, else SIGINT)")
-	cmd.Flags().DurationVar(&f.grace, "grace", 0, "time until it is killed (default the Machine's, else 5s)")
+	cmd.Flags().DurationVar(&f.grace, "grace", 0, "time until the Machine is killed (default the Machine's, else 5s)")
 }
 
 func (f *stopFlags) parse() error {
@@ -196,7 +195,7 @@ func newStopCommand(c commands) *cobra.Command {
 
 func newSuspendCommand(c commands) *cobra.Command {
 	return c.command(verb{
-		name: "suspend", short: "Suspend Machines: memory goes to disk, start brings it back", done: "suspended",
+		name: "suspend", short: "Suspend Machines: save their memory to disk until they are started", done: "suspended",
 		reaches: []hangar.MachineState{hangar.MachineSuspended},
 		act: func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 			return p.SuspendMachine(ctx, ref)
@@ -214,7 +213,7 @@ func newRestartCommand(c commands) *cobra.Command {
 		reaches: []hangar.MachineState{hangar.MachineStarted, hangar.MachineFailed},
 		flags: func(cmd *cobra.Command) {
 			stop.add(cmd)
-			cmd.Flags().BoolVar(&force, "force", false, "kill at once instead of asking first")
+			cmd.Flags().BoolVar(&force, "force", false, "kill the program at once instead of sending a signal first")
 		},
 		prepare: stop.parse,
 		act: func(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
@@ -229,7 +228,7 @@ func newDestroyCommand(c commands) *cobra.Command {
 		name: "destroy", aliases: []string{"rm", "delete"}, short: "Destroy Machines", done: "destroyed",
 		reaches: []hangar.MachineState{hangar.MachineDestroyed},
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVarP(&force, "force", "f", false, "also Machines that are not stopped")
+			cmd.Flags().BoolVarP(&force, "force", "f", false, "destroy even Machines that are not stopped")
 			cli.YesFlag(cmd, &yes)
 		},
 		before: func(c commands, machines []*hangar.Machine) error {
@@ -273,7 +272,7 @@ func newSignalCommand(c commands) *cobra.Command {
 			if err := p.SignalMachine(cmd.Context(), m.Ref(), sig); err != nil {
 				return err
 			}
-			return c.Sayf("Machine %s got %s", m.ID, sig)
+			return c.Sayf("Sent %[2]s to Machine %[1]s", m.ID, sig)
 		},
 	}
 }
@@ -286,8 +285,8 @@ func newWaitCommand(c commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:               "wait APP [MACHINE]",
-		Short:             "Wait until a Machine has a state",
-		Long:              "Wait until a Machine has one of the states, and print it. Exit code 4 when the time runs out.",
+		Short:             "Wait until a Machine reaches a state",
+		Long:              "Wait until a Machine is in one of the states, and print the state. The exit code is 4 on a timeout.",
 		Example:           "  hangar machine wait hello --state stopped,failed --timeout 10m",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.CompleteMachine,
@@ -309,7 +308,7 @@ func newWaitCommand(c commands) *cobra.Command {
 	}, func(reached hangar.MachineReached) error { return c.Sayf("%s", reached.State) })
 }
 
-// completeState completes the states that a Machine can be waited into.
+// completeState completes the states that `machine wait` takes.
 func completeState(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{string(hangar.WaitSettled)}
 	for _, s := range hangar.MachineStates() {

@@ -23,8 +23,8 @@ func mountOptions(m *hangar.Mount) map[string]*int {
 	}
 }
 
-// parseMount reads VOLUME:/PATH[:OPTION=N…], where options may have commas between
-// them, too. A volume that is not an id is a name, which pickVolumes looks up.
+// parseMount reads VOLUME:/PATH[:OPTION=N…]. Options are separated by colons or commas. A VOLUME that is not an id is
+// a name, which pickVolumes resolves.
 func parseMount(text string) (hangar.Mount, error) {
 	invalid := func(why string) error { return cli.UsageErrorf("invalid --volume %q: %s", text, why) }
 	name, rest, ok := strings.Cut(text, ":")
@@ -69,8 +69,7 @@ func (f *configFlags) patchMounts(p object) error {
 	return nil
 }
 
-// pickVolumes replaces names of volumes in a config by ids: of volumes that the Machine
-// has already, or else of free ones.
+// pickVolumes replaces volume names in a config with ids. It prefers a volume that the Machine already has to a free one.
 func pickVolumes(ctx context.Context, p *client.Client, app hangar.AppName, region hangar.Region, own hangar.MachineID, config *hangar.MachineConfig) error {
 	named := func(m hangar.Mount) bool { return m.Volume == "" && m.Name != "" }
 	if !slices.ContainsFunc(config.Mounts, named) {
@@ -123,7 +122,7 @@ func pickVolume(
 	if region != "" {
 		where = " in " + string(region)
 	}
-	hint := fmt.Sprintf("make one: hangar volumes create %s %s", app, name)
+	hint := fmt.Sprintf("create one: hangar volumes create %s %s", app, name)
 	if len(busy) > 0 {
 		return nil, cli.WithHint(hangar.Errorf(hangar.CodeConflict, hangar.ReasonVolumeAttached,
 			"App %s has no free volume %q%s: there is %s", app, name, where, strings.Join(busy, ", ")), hint)
@@ -134,8 +133,8 @@ func pickVolume(
 // lastSnapshot stands for the newest snapshot of a volume.
 const lastSnapshot = "last"
 
-// cloneVolumes makes new volumes in place of those in a config that was copied from
-// another Machine: empty ones, or filled from a snapshot. After an error, there are none.
+// cloneVolumes creates new volumes, empty or filled from a snapshot, for the mounts of a config that was copied from
+// another Machine. If it fails, it destroys those that it created.
 func (c commands) cloneVolumes(
 	ctx context.Context, p *client.Client, source *hangar.Machine, app hangar.AppName, f *launchFlags, snapshot string, config *hangar.MachineConfig,
 ) (made []*hangar.Volume, err error) {
@@ -175,24 +174,24 @@ func (c commands) cloneVolumes(
 		}
 		m.Volume = string(v.ID)
 		if !f.asJSON && !f.quiet {
-			fmt.Fprintf(c.Stderr, "Volume %s (%s, %s) is made for it.\n", v.ID, v.Name, cli.GB(v.SizeGB))
+			fmt.Fprintf(c.Stderr, "Created volume %s (%s, %s).\n", v.ID, v.Name, cli.GB(v.SizeGB))
 		}
 	}
 	return made, nil
 }
 
-// destroyVolumes takes back what was made for a Machine that could not be made.
+// destroyVolumes destroys the volumes that were created for a Machine that could not be created.
 func destroyVolumes(ctx context.Context, p *client.Client, volumes []*hangar.Volume) error {
 	var failed []error
 	for _, v := range volumes {
 		if _, err := p.DestroyVolume(context.WithoutCancel(ctx), v.Ref()); err != nil {
-			failed = append(failed, fmt.Errorf("destroy volume %s, which was made for it: %w", v.ID, err))
+			failed = append(failed, fmt.Errorf("destroy volume %s, which was created for it: %w", v.ID, err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// newestSnapshot is the newest one that is complete.
+// newestSnapshot returns the newest complete snapshot of a volume.
 func newestSnapshot(ctx context.Context, p *client.Client, v *hangar.Volume) (hangar.SnapshotID, error) {
 	snapshots, err := p.Snapshots(ctx, v.Ref())
 	if err != nil {
@@ -206,7 +205,7 @@ func newestSnapshot(ctx context.Context, p *client.Client, v *hangar.Volume) (ha
 	return snapshots[i].ID, nil
 }
 
-// mountFields say which volumes a Machine has, and where.
+// mountFields describe the mounted volumes of a Machine.
 func mountFields(m *hangar.Machine) (fields []cli.Field) {
 	for i, mount := range m.Config.Mounts {
 		text := mount.Volume
@@ -215,7 +214,7 @@ func mountFields(m *hangar.Machine) (fields []cli.Field) {
 		}
 		text += " at " + mount.Path
 		if mount.ExtendThresholdPercent > 0 {
-			text += fmt.Sprintf("; at %d%% full it gets %s more", mount.ExtendThresholdPercent, cli.GB(mount.AddSizeGB))
+			text += fmt.Sprintf("; grows by %[2]s when %[1]d%% full", mount.ExtendThresholdPercent, cli.GB(mount.AddSizeGB))
 			if mount.SizeGBLimit > 0 {
 				text += ", up to " + cli.GB(mount.SizeGBLimit)
 			}

@@ -262,7 +262,7 @@ func TestShow(t *testing.T) {
 	says(t, show("--range", "4m"), "LAST 4m ", "▁▃█   3  ")
 	says(t, show("--json"), `"name": "requests/s"`, `"machine": "d8912340000002"`)
 	service.ranges = func(int64) string { return "" }
-	says(t, show(), "Nothing was measured of web")
+	says(t, show(), "There are no measurements of web")
 }
 
 // TestTop follows a live table from the first question to the last key.

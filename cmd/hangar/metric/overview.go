@@ -18,17 +18,17 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/metric/chart"
 )
 
-// measure is something that an overview shows.
+// measure is a value that an overview shows.
 type measure struct {
-	name string // of the row, and in JSON
+	name string // in the table and in JSON
 	expr string
 	text func(float64) string
 }
 
-// measureLabel says which measure a series of a joint query belongs to.
+// measureLabel is the label with the name of the measure in the results of a joint query.
 const measureLabel = "measure"
 
-// appMeasures are those of one App.
+// appMeasures are the measures of one App.
 var appMeasures = []measure{
 	{"machines started", `sum(platform_instance_up)`, chart.Number},
 	{"requests/s", `sum(rate(platform_edge_http_responses_count))`, chart.Number},
@@ -43,7 +43,7 @@ var appMeasures = []measure{
 	{"fullest volume", `max(platform_volume_used_pct)`, func(v float64) string { return fmt.Sprintf("%.0f%%", v) }},
 }
 
-// machineMeasures are those of each Machine.
+// machineMeasures are the measures of each Machine.
 var machineMeasures = []measure{
 	{"cpu", `sum(rate(platform_instance_cpu{mode!="idle"}[1m])) by (app, region, instance) / 100`, processors},
 	{"memory", `sum(platform_instance_memory_mem_total - platform_instance_memory_mem_available) by (app, region, instance)`, size},
@@ -75,7 +75,7 @@ func size(v float64) string {
 	return cli.Bytes(int64(v))
 }
 
-// joint is one expression that yields all measures.
+// joint returns one expression that yields all measures.
 func joint(measures []measure) string {
 	var parts []string
 	for _, m := range measures {
@@ -84,7 +84,7 @@ func joint(measures []measure) string {
 	return "union(" + strings.Join(parts, ", ") + ")"
 }
 
-// usage is what is known of one started Machine.
+// usage has the measured values of a started Machine.
 type usage struct {
 	App         string  `json:"app"`
 	Machine     string  `json:"machine"`
@@ -98,7 +98,7 @@ type usage struct {
 	Sent        float64 `json:"sent"`
 }
 
-// of returns where the value of a measure is.
+// of returns the field of a measure, or nil if there is none.
 func (r *usage) of(name string) *float64 {
 	return map[string]*float64{
 		"cpu": &r.CPU, "memory": &r.Memory, "memory_total": &r.MemoryTotal, "requests": &r.Requests,
@@ -106,7 +106,7 @@ func (r *usage) of(name string) *float64 {
 	}[name]
 }
 
-// usages asks for the Machines of an organization, or of an App, that are started.
+// usages returns the values of the started Machines of an organization or App.
 func usages(ctx context.Context, p *client.Client, q client.MetricsQuery) ([]usage, error) {
 	q.Expr = joint(machineMeasures)
 	vector, err := p.QueryMetrics(ctx, q, time.Time{})
@@ -127,7 +127,7 @@ func usages(ctx context.Context, p *client.Client, q client.MetricsQuery) ([]usa
 	}
 	list := []usage{}
 	for _, r := range rows {
-		// What the edge has counted of a Machine outlasts it for a moment.
+		// The series of the edge outlive a Machine for a moment; its memory does not.
 		if r.MemoryTotal > 0 {
 			list = append(list, *r)
 		}
@@ -135,7 +135,7 @@ func usages(ctx context.Context, p *client.Client, q client.MetricsQuery) ([]usa
 	return list, nil
 }
 
-// orders are how rows can be sorted: the highest first, or by name.
+// orders are the sort orders of rows: the highest value first, or by name.
 var orders = map[string]func(a, b usage) int{
 	"cpu":      func(a, b usage) int { return cmp.Compare(b.CPU, a.CPU) },
 	"memory":   func(a, b usage) int { return cmp.Compare(b.Memory, a.Memory) },
@@ -149,7 +149,7 @@ func sortUsages(rows []usage, order string) {
 	})
 }
 
-// usageTable is how Machines are shown.
+// usageTable returns the rows as a table with a header.
 func usageTable(rows []usage) [][]string {
 	table := [][]string{{"MACHINE", "APP", "REGION", "CPU", "MEMORY", "USED", "REQUESTS/S", "CONCURRENCY", "RECEIVED/S", "SENT/S"}}
 	for _, r := range rows {
@@ -163,13 +163,13 @@ func usageTable(rows []usage) [][]string {
 
 const (
 	defaultShowRange = time.Hour
-	// overviewMargin is what an overview needs of a line beside the sparkline.
+	// overviewMargin is the width of an overview without its sparklines.
 	overviewMargin = 60
 	maxSparkWidth  = 60
 	minSparkWidth  = 10
 )
 
-// shownMeasure is a measure of an App over a range of time.
+// shownMeasure is a measure of an App over a time range.
 type shownMeasure struct {
 	Name   string             `json:"name"`
 	Points []model.SamplePair `json:"points"`
@@ -189,13 +189,13 @@ func newShowCommand(c commands) *cobra.Command {
 	var span time.Duration
 	cmd := &cobra.Command{
 		Use: "show APP", Short: "Show an overview of an App", Args: cobra.ExactArgs(1), ValidArgsFunction: c.CompleteApp,
-		Long:    "Show what an App did in the last hour, or since --range, and what its Machines do now. A line is drawn from zero to its highest.",
+		Long:    "Show what an App did in the last hour, or in the last --range, and what its Machines do now. Each line is scaled from zero to its maximum.",
 		Example: "  hangar metrics show web\n  hangar metrics show web --range 1d --json",
 	}
-	cmd.Flags().DurationVar(&span, "range", defaultShowRange, "since so long ago")
+	cmd.Flags().DurationVar(&span, "range", defaultShowRange, "how far back to look")
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (shown shownApp, err error) {
 		if span <= 0 {
-			return shown, cli.UsageErrorf("--range is not more than zero")
+			return shown, cli.UsageErrorf("--range must be greater than zero")
 		}
 		return c.showApp(ctx, p, args[0], span)
 	}), c.printApp)
@@ -248,7 +248,7 @@ func (c commands) printApp(shown shownApp) error {
 		rows = append(rows, []string{m.Name, line, text(points[len(points)-1]), text(mean), text(highest)})
 	}
 	if len(rows) == 1 {
-		fmt.Fprintf(c.Stderr, "Nothing was measured of %s in that time.\n", shown.App)
+		fmt.Fprintf(c.Stderr, "There are no measurements of %s in that time.\n", shown.App)
 		return nil
 	}
 	if err := c.PrintTable(rows); err != nil || len(shown.Machines) == 0 {

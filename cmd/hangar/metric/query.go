@@ -27,7 +27,7 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// NewCommand makes `hangar metrics`.
+// NewCommand returns `hangar metrics`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("metrics", "See what Apps and Machines do", "metric")
@@ -37,11 +37,11 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 
 const metricsQueryLong = `Evaluate an expression in MetricsQL, which is PromQL and more, over the series of an
 organization. Without --range, a table shows the values now, or at --time; with it, a
-chart shows how they came to be. What is measured: docs/metrics.md, or
+chart shows their history. For the available metrics see docs/metrics.md, or run
 
   hangar metrics query 'count({app="web"}) by (__name__)'`
 
-// queryFlags are those of `metrics query`.
+// queryFlags are the flags of `metrics query`.
 type queryFlags struct {
 	org, app      string
 	at            string
@@ -67,8 +67,8 @@ func newQueryCommand(c commands) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&q.org, "org", "", "organization (default that of --app, else of the context, or personal)")
 	flags.StringVar(&q.app, "app", "", "only series of this App")
-	flags.StringVar(&q.at, "time", "", "the time, or the end of the range, as RFC 3339 (default now)")
-	flags.DurationVar(&q.span, "range", 0, "draw how the values came to be since so long ago, such as 1h")
+	flags.StringVar(&q.at, "time", "", "the time, or the end of the range, in RFC 3339 (default now)")
+	flags.DurationVar(&q.span, "range", 0, "draw a chart over this time, such as 1h")
 	flags.DurationVar(&q.step, "step", 0, "time between two points of a range (default as many points as fit)")
 	cli.JSONFlag(cmd, &q.asJSON)
 	flags.BoolVar(&q.asCSV, "csv", false, "print comma-separated values")
@@ -83,7 +83,7 @@ func (c commands) queryMetrics(ctx context.Context, p *client.Client, expr strin
 	if q.at != "" {
 		var err error
 		if end, err = time.Parse(time.RFC3339, q.at); err != nil {
-			return cli.UsageErrorf("--time is not a time as RFC 3339 has it, such as 2026-11-25T10:00:00Z")
+			return cli.UsageErrorf("--time is not a time in RFC 3339, such as 2026-11-25T10:00:00Z")
 		}
 	}
 	switch {
@@ -94,7 +94,7 @@ func (c commands) queryMetrics(ctx context.Context, p *client.Client, expr strin
 	case q.step < 0:
 		return cli.UsageErrorf("--step is negative")
 	case q.step > 0 && q.span == 0:
-		return cli.UsageErrorf("--step is for --range")
+		return cli.UsageErrorf("--step needs --range")
 	}
 	query, err := c.metricsQuery(ctx, p, q.org, q.app)
 	if err != nil {
@@ -119,12 +119,11 @@ func (c commands) queryMetrics(ctx context.Context, p *client.Client, expr strin
 }
 
 func (c commands) noSeries() error {
-	fmt.Fprintln(c.Stderr, "No series match. See which there are: hangar metrics query 'count({__name__!=\"\"}) by (__name__)'")
+	fmt.Fprintln(c.Stderr, "No series match. List the series: hangar metrics query 'count({__name__!=\"\"}) by (__name__)'")
 	return nil
 }
 
-// metricsQuery is a query, still without an expression, of the organization that is named, else
-// that of the App, else that of the context.
+// metricsQuery returns a query without an expression for the named organization, or that of the App, or that of the context.
 func (c commands) metricsQuery(ctx context.Context, p *client.Client, org, app string) (q client.MetricsQuery, err error) {
 	q.Org = c.OrgOr(org)
 	if app == "" {
@@ -142,17 +141,17 @@ func (c commands) metricsQuery(ctx context.Context, p *client.Client, org, app s
 }
 
 const (
-	// metricsStep is the time between two samples, which a range is not finer than unless told.
+	// metricsStep is the time between two samples, and the least step of a range without --step.
 	metricsStep = 15 * time.Second
-	// chartMargin is left of a terminal's width for the labels of the axis.
+	// chartMargin is the part of the terminal's width that the axis labels take.
 	chartMargin   = 12
 	chartHeight   = 12
 	minChartWidth = 20
-	// plainWidth is how wide output is where there is no terminal.
+	// plainWidth is the width of output that does not go to a terminal.
 	plainWidth = 80
 )
 
-// width is how many characters a line of the output has.
+// width returns the characters per line of the output.
 func (c commands) width() int {
 	if f, ok := c.Stdout.(*os.File); ok {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
@@ -165,8 +164,8 @@ func (c commands) width() int {
 // colors reports whether output may be colored.
 func (c commands) colors() bool { return cli.IsTerminal(c.Stdout) && c.Getenv("NO_COLOR") == "" }
 
-// pointsOf is the range of so many points as fit into width, at times that are the same
-// when it is asked again a little later.
+// pointsOf returns a range with as many points as fit into width. The times of the points are multiples of the step, so
+// that a later call yields the same times.
 func pointsOf(end time.Time, span, step time.Duration, width int) client.MetricsRange {
 	if step == 0 {
 		step = max(metricsStep, (span/time.Duration(width-1)).Truncate(time.Second)+time.Second)
@@ -205,7 +204,7 @@ func (c commands) queryRange(ctx context.Context, p *client.Client, query client
 	return err
 }
 
-// highest are the series with the highest mean, as many as one picture has.
+// highest returns the series with the highest mean, at most as many as one chart can have.
 func highest(matrix model.Matrix) model.Matrix {
 	if len(matrix) <= chart.MaxLines {
 		return matrix
@@ -225,7 +224,7 @@ func highest(matrix model.Matrix) model.Matrix {
 	return sorted[:chart.MaxLines]
 }
 
-// spread puts the points of a series where they are in a range, with NaN where there is none.
+// spread places the points of a series in a range, with NaN where there is none.
 func spread(values []model.SamplePair, in client.MetricsRange) []float64 {
 	points := make([]float64, int(in.End.Sub(in.Start)/in.Step)+1)
 	for i := range points {
@@ -239,7 +238,7 @@ func spread(values []model.SamplePair, in client.MetricsRange) []float64 {
 	return points
 }
 
-// commonLabels are the labels that all series share; nil for a single series.
+// commonLabels returns the labels that all series share, or nil for a single series.
 func commonLabels(matrix model.Matrix) model.Metric {
 	if len(matrix) < 2 {
 		return nil
@@ -251,7 +250,7 @@ func commonLabels(matrix model.Matrix) model.Metric {
 	return common
 }
 
-// legend is a series without the labels that all have.
+// legend formats the labels of a series without those that all series share.
 func legend(m, common model.Metric) string {
 	rest := maps.Clone(m)
 	maps.DeleteFunc(rest, func(name model.LabelName, _ model.LabelValue) bool { _, ok := common[name]; return ok })
@@ -277,7 +276,7 @@ func (c commands) printVector(vector model.Vector) error {
 	return c.PrintTable(rows)
 }
 
-// printable is text without what a terminal would obey.
+// printable replaces the control characters in text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -287,7 +286,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// vectorRows are a header and a row for each sample: its labels, and at the end its value.
+// vectorRows returns a header and a row for each sample: its labels and its value.
 func vectorRows(vector model.Vector) [][]string {
 	var metrics []model.Metric
 	for _, s := range vector {
@@ -301,7 +300,7 @@ func vectorRows(vector model.Vector) [][]string {
 	return rows
 }
 
-// matrixRows are a header and a row for each point: its time, its labels, and its value.
+// matrixRows returns a header and a row for each point: its time, its labels and its value.
 func matrixRows(matrix model.Matrix) [][]string {
 	var metrics []model.Metric
 	for _, s := range matrix {
@@ -318,8 +317,7 @@ func matrixRows(matrix model.Matrix) [][]string {
 	return rows
 }
 
-// labelRows are the names of the labels that any of the series has, the name of the series
-// first, and for each series its values of them.
+// labelRows returns the names of all labels of the series, the metric name first, and the values of each series.
 func labelRows(metrics []model.Metric) (head []string, rows [][]string) {
 	seen := map[model.LabelName]bool{}
 	for _, m := range metrics {

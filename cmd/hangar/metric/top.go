@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// defaultTopInterval is how often what is shown is asked for again.
+// defaultTopInterval is the time between two refreshes.
 const (
 	defaultTopInterval = 5 * time.Second
 	minTopInterval     = time.Second
@@ -33,14 +33,14 @@ func newTopCommand(c commands) *cobra.Command {
 		Use: "top [APP]", Short: "Show which Machines use most, again and again", Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.CompleteApp,
 		Long: "Show the started Machines of an organization, or of an App, the busiest first: processors in use, memory, requests, traffic. " +
 			"The view is refreshed until q is pressed; c, m, r and n sort by processors, memory, requests and name. " +
-			"Where there is no terminal, it is shown once.",
+			"Without a terminal, it is printed once.",
 		Example: "  hangar metrics top\n  hangar metrics top web --sort memory\n  hangar metrics top --json | jq '.[0].machine'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if orders[order] == nil {
-				return cli.UsageErrorf("--sort is none of %s", strings.Join(slices.Sorted(maps.Keys(orders)), ", "))
+				return cli.UsageErrorf("--sort must be one of %s", strings.Join(slices.Sorted(maps.Keys(orders)), ", "))
 			}
 			if interval < minTopInterval {
-				return cli.UsageErrorf("--interval is less than %s", minTopInterval)
+				return cli.UsageErrorf("--interval must be at least %s", minTopInterval)
 			}
 			p, err := c.Connect()
 			if err != nil {
@@ -63,9 +63,9 @@ func newTopCommand(c commands) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&org, "org", "", "organization (default that of APP, else of the context, or personal)")
-	flags.StringVar(&order, "sort", "cpu", "order: the most cpu, memory or requests first, or by name")
-	flags.DurationVar(&interval, "interval", defaultTopInterval, "ask again after so long")
-	flags.BoolVar(&once, "once", false, "show it once")
+	flags.StringVar(&order, "sort", "cpu", "order: cpu, memory or requests, the highest first, or name")
+	flags.DurationVar(&interval, "interval", defaultTopInterval, "time between two refreshes")
+	flags.BoolVar(&once, "once", false, "print it once")
 	cli.JSONFlag(cmd, &asJSON)
 	cli.CompleteFlag(cmd, "sort", slices.Sorted(maps.Keys(orders))...)
 	return cmd
@@ -87,14 +87,14 @@ type top struct {
 	height int
 }
 
-// topAnswer is the answer to one question for the rows.
+// topAnswer is the result of one query for the rows.
 type topAnswer struct {
 	rows []usage
 	at   time.Time
 	err  error
 }
 
-// topAgain says that it is time to ask again.
+// topAgain tells the model to query again.
 type topAgain struct{}
 
 func (t top) once(ctx context.Context, asJSON bool) error {
@@ -103,7 +103,7 @@ func (t top) once(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	sortUsages(rows, t.order)
-	return t.c.PrintList(cli.ListFlags{AsJSON: asJSON}, rows, usageTable(rows), "No Machine is started, or none was measured yet.")
+	return t.c.PrintList(cli.ListFlags{AsJSON: asJSON}, rows, usageTable(rows), "No Machine is started, or none has been measured yet.")
 }
 
 func (t top) live(ctx context.Context) error {
@@ -173,13 +173,13 @@ func (t top) View() tea.View {
 	rows := slices.Clone(t.rows)
 	sortUsages(rows, t.order)
 	out := cli.Streams{Stdout: &b}
-	_ = out.PrintTable(usageTable(rows)) // a strings.Builder takes all
+	_ = out.PrintTable(usageTable(rows)) // a strings.Builder never fails
 	view := tea.NewView(fit(b.String(), t.width, t.height))
 	view.AltScreen = true
 	return view
 }
 
-// fit cuts text to a window.
+// fit cuts text to the size of a window.
 func fit(text string, width, height int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 0 && len(lines) > height {

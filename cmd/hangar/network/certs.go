@@ -19,13 +19,13 @@ import (
 	"github.com/hangar-platform/hangar/edge/certs"
 )
 
-// certsDir is where the edge keeps certificates, in the data directory.
+// certsDir is the directory in the data directory where the edge keeps certificates.
 var certsDir = filepath.Join("edge", "certificates")
 
-// NewCertsCommand makes `hangar certs`.
+// NewCertsCommand returns `hangar certs`.
 func NewCertsCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("certs", "Give Apps hostnames of their own, with certificates", "cert", "certificates")
+	cmd := cli.Group("certs", "Manage the custom hostnames of Apps and their certificates", "cert", "certificates")
 	cmd.AddCommand(newCertsListCommand(c), newCertsAddCommand(c), newCertsImportCommand(c), newCertsShowCommand(c),
 		newCertsCheckCommand(c), newCertsRemoveCommand(c), newCertsCACommand(c))
 	return cmd
@@ -46,13 +46,13 @@ func newCertsListCommand(c commands) *cobra.Command {
 	})
 }
 
-// certificateCommand completes a command of APP HOSTNAME that prints the hostname.
+// certificateCommand builds a command with the arguments APP HOSTNAME that prints the hostname.
 func (c commands) certificateCommand(cmd *cobra.Command, get cli.Getter[*hangar.Certificate]) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(2)
 	return cli.AnsweringAs(c.Invocation, cmd, get, outputCertificate, c.printCertificate)
 }
 
-// certificateSources says where the certificates of a hostname come from.
+// certificateSources lists the sources of the certificates of a hostname.
 func certificateSources(cert *hangar.Certificate) string {
 	var from []string
 	if cert.Custom {
@@ -67,7 +67,7 @@ func certificateSources(cert *hangar.Certificate) string {
 	return strings.Join(from, ", ")
 }
 
-// certificateSummary is the state of a hostname in a few words.
+// certificateSummary returns the state of a hostname in a few words.
 func certificateSummary(cert *hangar.Certificate) string {
 	if cert.Proof == "" {
 		return "not proven, until " + cert.ClaimEndsAt.Format(time.DateOnly)
@@ -92,7 +92,7 @@ func certificateSummary(cert *hangar.Certificate) string {
 	}
 }
 
-// certificateOutput is what --json prints of a hostname.
+// certificateOutput is the JSON output for a hostname.
 type certificateOutput struct {
 	Hostname         hangar.Hostname            `json:"hostname"`
 	App              hangar.AppName             `json:"app"`
@@ -120,15 +120,15 @@ func outputCertificate(cert *hangar.Certificate) certificateOutput {
 	}
 }
 
-const certsAddLong = `Give an App a hostname, and have a certificate issued for it by the ACME server of the
-daemon, see --acme of ` + "`hangar up`" + `. It is issued once the hostname leads to the App: the command
-prints which DNS records that takes. It is renewed by itself.`
+const certsAddLong = `Add a hostname to an App and issue a certificate for it through the ACME server of the
+daemon (see --acme of ` + "`hangar up`" + `). The certificate is issued once the hostname resolves to the App; the
+command prints the necessary DNS records. Certificates are renewed automatically.`
 
 func newCertsAddCommand(c commands) *cobra.Command {
 	return c.certificateCommand(&cobra.Command{
 		Use:               "add APP HOSTNAME",
 		Aliases:           []string{"create", "setup"},
-		Short:             "Give an App a hostname, and have a certificate issued",
+		Short:             "Add a hostname to an App and issue its certificate",
 		Long:              certsAddLong,
 		Example:           "  hangar certs add hello www.example.com",
 		ValidArgsFunction: c.CompleteApp,
@@ -141,14 +141,14 @@ func newCertsImportCommand(c commands) *cobra.Command {
 	var fullchain, key string
 	cmd := &cobra.Command{
 		Use:   "import APP HOSTNAME --fullchain FILE --private-key FILE",
-		Short: "Give an App a hostname, and a certificate that you have",
-		Long: "Give an App a hostname with a certificate of your own, which goes before one that is issued. HOSTNAME may be\n" +
-			"*.example.com for all names one label below example.com, quoted from the shell. Import again to renew it.",
+		Short: "Add a hostname to an App with a certificate of your own",
+		Long: "Add a hostname to an App with a certificate of your own, which takes precedence over an issued one. HOSTNAME may be\n" +
+			"*.example.com (quoted) for all names one label below example.com. To renew the certificate, import the new one.",
 		Example:           "  hangar certs import hello '*.example.com' --fullchain fullchain.pem --private-key privkey.pem",
 		ValidArgsFunction: c.completeHostname,
 	}
-	cmd.Flags().StringVar(&fullchain, "fullchain", "", "file with the certificate and those that sign it, in PEM")
-	cmd.Flags().StringVar(&key, "private-key", "", "file with its private key, in PEM")
+	cmd.Flags().StringVar(&fullchain, "fullchain", "", "PEM file with the certificate and its chain")
+	cmd.Flags().StringVar(&key, "private-key", "", "PEM file with its private key")
 	_, _ = cmd.MarkFlagRequired("fullchain"), cmd.MarkFlagRequired("private-key")
 	return c.certificateCommand(cmd, func(cmd *cobra.Command, args []string) (*hangar.Certificate, error) {
 		chain, err := os.ReadFile(fullchain)
@@ -200,7 +200,7 @@ func (c commands) printCertificate(cert *hangar.Certificate) error {
 	if err := c.PrintFields(fields); err != nil || cert.Active() {
 		return err
 	}
-	fmt.Fprintf(c.Stdout, "\nLet the hostname lead to the App by one of these DNS records:\n")
+	fmt.Fprintf(c.Stdout, "\nPoint the hostname to the App with one of these DNS records:\n")
 	var rows []cli.Field
 	for _, ip := range cert.A {
 		rows = append(rows, cli.Field{"  A", ip.String()})
@@ -214,7 +214,7 @@ func (c commands) printCertificate(cert *hangar.Certificate) error {
 	if err := c.PrintFields(rows); err != nil || cert.Proof != "" {
 		return err
 	}
-	fmt.Fprintf(c.Stdout, "\nIt is not served before it is proven to be yours. A CNAME proves it, a certificate that is issued, and always this record:\n")
+	fmt.Fprintf(c.Stdout, "\nThe hostname is not served until you prove that it is yours, with a CNAME, an issued certificate or this record:\n")
 	return c.PrintFields([]cli.Field{{"  TXT of " + string(cert.Ownership.Name), cert.Ownership.OrgValue}})
 }
 
@@ -222,9 +222,9 @@ func newCertsCheckCommand(c commands) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check APP HOSTNAME",
-		Short: "Look a hostname up in the DNS, and try again to have its certificate issued",
-		Long: "Look a hostname up in the DNS, and say whether it leads to the App. A certificate that has not been issued yet\n" +
-			"is asked for again. It ends with 1 if the hostname does not lead to the App.",
+		Short: "Look up a hostname in the DNS, and retry to issue its certificate",
+		Long: "Look up a hostname in the DNS and print whether it resolves to the App. If its certificate has not been issued yet,\n" +
+			"retry. The exit code is 1 if the hostname does not resolve to the App.",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.completeHostname,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
@@ -245,7 +245,7 @@ func newCertsCheckCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// printCheck describes a hostname and what the DNS says of it.
+// printCheck prints a hostname and its DNS records.
 func (c commands) printCheck(check *hangar.CertificateCheck, asJSON bool) error {
 	if asJSON {
 		return c.PrintJSON(struct {
@@ -275,7 +275,7 @@ func (c commands) printCheck(check *hangar.CertificateCheck, asJSON bool) error 
 	if !check.Configured {
 		verdict = "which is not the App"
 	}
-	_, err := fmt.Fprintf(c.Stdout, "\nIn the DNS it leads to %s, %s.\n", strings.Join(found, ", "), verdict)
+	_, err := fmt.Fprintf(c.Stdout, "\nIt resolves to %s, %s.\n", strings.Join(found, ", "), verdict)
 	return err
 }
 
@@ -298,22 +298,22 @@ func newCertsRemoveCommand(c commands) *cobra.Command {
 			case err != nil:
 				return err
 			case left == nil:
-				return c.Sayf("Hostname %s is no longer of App %s", name, app)
+				return c.Sayf("Removed hostname %s from App %s", name, app)
 			case !left.ACME && !left.Custom:
-				return c.Sayf("Hostname %s stays without a certificate", name)
+				return c.Sayf("Hostname %s remains, without a certificate", name)
 			}
-			return c.Sayf("Hostname %s stays with its other certificate (%s)", name, certificateSources(left))
+			return c.Sayf("Hostname %s remains, with its other certificate (%s)", name, certificateSources(left))
 		}),
 	}
-	cmd.Flags().BoolVar(&acme, "acme", false, "only no longer have one issued")
-	cmd.Flags().BoolVar(&uploaded, "uploaded", false, "only the one that was imported")
+	cmd.Flags().BoolVar(&acme, "acme", false, "keep the hostname, and remove only its issued certificate")
+	cmd.Flags().BoolVar(&uploaded, "uploaded", false, "keep the hostname, and remove only its imported certificate")
 	cmd.MarkFlagsMutuallyExclusive("acme", "uploaded")
 	return cmd
 }
 
-const certsCALong = `Print the certificate of the authority that this server has for itself, in PEM. It signs
-the certificates of Apps' names below the platform's domain when no public authority does,
-as for .localhost. To trust it is to trust them:
+const certsCALong = `Print the certificate of this server's own certificate authority, in PEM. The authority signs
+the certificates of Apps' names below the platform's domain if no public authority can,
+as for .localhost. To trust these certificates, trust the authority:
 
   curl --cacert <(hangar certs ca) https://hello.hangar.localhost
   hangar certs ca > /usr/local/share/ca-certificates/hangar.crt && update-ca-certificates`
@@ -333,7 +333,7 @@ func newCertsCACommand(c commands) *cobra.Command {
 			file := filepath.Join(dir, certsDir, certs.AuthorityFile)
 			b, err := os.ReadFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
-				return hangar.Errorf(hangar.CodeNotFound, "", "there is no %s: no daemon has used %s on this server", file, dir)
+				return hangar.Errorf(hangar.CodeNotFound, "", "%s does not exist: no daemon has used %s on this server", file, dir)
 			}
 			if err != nil {
 				return err
@@ -345,7 +345,7 @@ func newCertsCACommand(c commands) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&path, "path", false, "print where the file is instead")
+	cmd.Flags().BoolVar(&path, "path", false, "print the path of the file instead")
 	return cmd
 }
 

@@ -1,5 +1,5 @@
-// Package network has the commands about ways to Apps: addresses, hostnames with certificates, WireGuard
-// peers, and ports of Machines as ports of this computer.
+// Package network has the commands for access to Apps: addresses, hostnames with certificates, WireGuard
+// peers, and local ports that forward to Machines.
 package network
 
 import (
@@ -19,7 +19,7 @@ import (
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// NewIPsCommand makes `hangar ips`.
+// NewIPsCommand returns `hangar ips`.
 func NewIPsCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("ips", "See and change the addresses of Apps", "ip")
@@ -52,14 +52,14 @@ const ipsAllocateLong = `Give an App an address, and print it. The App is served
 const ipsAllocateExample = `  hangar ips allocate hello --shared
   hangar ips allocate db --private --network staging`
 
-// allocateFlags say which kind of address is wanted: one of the first four.
+// allocateFlags choose the kind of address. Exactly one of the first four is given.
 type allocateFlags struct {
 	shared, v4, v6, private bool
 	network                 string
 	region                  string
 }
 
-// kind is the one that is wanted.
+// kind returns the chosen kind of address.
 func (f *allocateFlags) kind() (hangar.AddressKind, error) {
 	var kinds []hangar.AddressKind
 	for i, wanted := range []bool{f.shared, f.v4, f.v6, f.private} {
@@ -69,9 +69,9 @@ func (f *allocateFlags) kind() (hangar.AddressKind, error) {
 	}
 	switch {
 	case len(kinds) != 1:
-		return "", cli.UsageErrorf("say which kind of address: one of --shared, --v4, --v6 and --private")
+		return "", cli.UsageErrorf("give one of --shared, --v4, --v6 and --private")
 	case f.network != "" && !f.private:
-		return "", cli.UsageErrorf("--network says where a private address is: give --private too")
+		return "", cli.UsageErrorf("--network needs --private")
 	default:
 		return kinds[0], nil
 	}
@@ -82,16 +82,16 @@ func newIPsAllocateCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "allocate APP --shared|--v4|--v6|--private",
 		Aliases:           []string{"add"},
-		Short:             "Give an App an address",
+		Short:             "Allocate an address for an App",
 		Long:              ipsAllocateLong,
 		Example:           ipsAllocateExample,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&f.shared, "shared", false, "the IPv4 address that Apps share")
-	fs.BoolVar(&f.v4, "v4", false, "an IPv4 address of its own")
-	fs.BoolVar(&f.v6, "v6", false, "an IPv6 address of its own")
+	fs.BoolVar(&f.shared, "shared", false, "the shared IPv4 address")
+	fs.BoolVar(&f.v4, "v4", false, "a dedicated IPv4 address")
+	fs.BoolVar(&f.v6, "v6", false, "a dedicated IPv6 address")
 	fs.BoolVar(&f.private, "private", false, "an address in a private network")
 	fs.StringVar(&f.network, "network", "", "the private network of the organization (default the App's own)")
 	fs.StringVar(&f.region, "region", "", "region to serve from (default all)")
@@ -131,7 +131,7 @@ func newIPsReleaseCommand(c commands) *cobra.Command {
 				if err := p.ReleaseAddress(cmd.Context(), hangar.AppName(args[0]), ip); err != nil {
 					return err
 				}
-				fmt.Fprintf(c.Stdout, "%s is released.\n", ip)
+				fmt.Fprintf(c.Stdout, "Released %s.\n", ip)
 			}
 			return nil
 		},

@@ -20,21 +20,21 @@ import (
 )
 
 const proxyLong = `Listen on a port of this computer and pass every connection on to a port of an App's
-Machines, until interrupted. It goes through the API: neither a public service nor a
-WireGuard peer is needed, and the program may listen on the private network alone.
+Machines, until interrupted. It goes through the API and needs neither a public service nor a
+WireGuard peer. The program in the Machine may listen on the private network only.
 
-LOCAL may be 0 for a free port, which is printed; REMOTE is the same as LOCAL if it is
-left out. Connections take turns over the started Machines, also those that come
-later; --machine or --select keeps to one. If none is started, one is woken
-that is suspended, or that a request would start.
+If LOCAL is 0, a free port is chosen and printed. REMOTE defaults to LOCAL.
+Connections are distributed round-robin over the started Machines, including later
+ones; --machine or --select chooses a single one. If none is started, the command wakes
+one that is suspended or that a request would start.
 
-The token must allow the action control: a port that is not public may let its clients
-do anything.`
+The token must allow the action control, because a port that is not public may let its
+clients do anything.`
 
-// machinesFresh is how old a list of Machines may be that a new connection goes by.
+// machinesFresh is how long a list of Machines is used for new connections.
 const machinesFresh = time.Second
 
-// NewProxyCommand makes `hangar proxy`.
+// NewProxyCommand returns `hangar proxy`.
 func NewProxyCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	var (
@@ -44,7 +44,7 @@ func NewProxyCommand(inv *cli.Invocation) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "proxy LOCAL[:REMOTE] APP",
-		Short:   "Reach a port of an App's Machines from here",
+		Short:   "Forward a local port to the Machines of an App",
 		Long:    proxyLong,
 		Example: "  hangar proxy 5432 db\n  hangar proxy 15432:5432 db --machine 3d8d413b29d089\n  hangar proxy 0:6379 cache",
 		Args:    cobra.ExactArgs(2),
@@ -77,7 +77,7 @@ func NewProxyCommand(inv *cli.Invocation) *cobra.Command {
 			if quiet {
 				fmt.Fprintln(c.Stdout, l.Addr())
 			} else {
-				fmt.Fprintf(c.Stdout, "Listening on %s for port %d of App %s; Ctrl-C ends it\n", l.Addr(), remote, x.app)
+				fmt.Fprintf(c.Stdout, "Listening on %s for port %d of App %s; press Ctrl-C to end\n", l.Addr(), remote, x.app)
 			}
 			ctx, restore := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer restore()
@@ -85,7 +85,7 @@ func NewProxyCommand(inv *cli.Invocation) *cobra.Command {
 		},
 	}
 	which.Add(c.Invocation, cmd)
-	cmd.Flags().StringVarP(&bind, "bind", "b", "127.0.0.1", "address of this computer to listen on; others can reach it if it is not a loopback address")
+	cmd.Flags().StringVarP(&bind, "bind", "b", "127.0.0.1", "address to listen on; other computers can connect unless it is a loopback address")
 	cli.QuietFlag(cmd, &quiet, "the address")
 	return cmd
 }
@@ -101,7 +101,7 @@ func parsePorts(text string) (local, remote int, err error) {
 	}
 	remote, err = proxyPort("REMOTE", second, 1)
 	if err != nil && !both {
-		err = cli.UsageErrorf("REMOTE is missing: LOCAL 0 is a free port here, say which one of the Machine, as in 0:5432")
+		err = cli.UsageErrorf("REMOTE is missing: with LOCAL 0, give the port of the Machine too, as in 0:5432")
 	}
 	return local, remote, err
 }
@@ -122,14 +122,14 @@ type proxy struct {
 	port  int
 	which cli.MachineChoice
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	list  []*hangar.Machine
-	asked time.Time // when list was made
+	asked time.Time // when list was fetched
 	turn  int
-	said  string // the last complaint
+	said  string // the last error printed
 }
 
-// serve takes connections until ctx ends, and then closes the open ones.
+// serve accepts connections until ctx ends, and then closes the open ones.
 func (x *proxy) serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var connections sync.WaitGroup
@@ -157,13 +157,13 @@ func (x *proxy) pass(ctx context.Context, conn net.Conn) {
 		return
 	}
 	if splice.Join(ctx, conn, remote) == nil {
-		// Both have received all data, and errors of the copying are reported already.
+		// Both sides have all data, and errors of copying are reported already.
 		_, _ = conn.Close(), remote.Close()
 	}
 }
 
-// dial connects to the next Machine in turn, or to the first after it that can be
-// reached. If all have stopped since they were listed, it lists them again.
+// dial connects to the next Machine in turn, or the first one after it that is reachable. If all Machines have stopped
+// since they were listed, it lists them again.
 func (x *proxy) dial(ctx context.Context) (net.Conn, error) {
 	for again := true; ; again = false {
 		machines, err := x.machines(ctx)
@@ -195,7 +195,7 @@ func (x *proxy) forget() {
 	x.asked = time.Time{}
 }
 
-// machines are the candidates for a connection, in turn.
+// machines returns the Machines in the order in which a connection tries them.
 func (x *proxy) machines(ctx context.Context) ([]*hangar.Machine, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -211,8 +211,7 @@ func (x *proxy) machines(ctx context.Context) ([]*hangar.Machine, error) {
 	return append(append([]*hangar.Machine{}, x.list[n:]...), x.list[:n]...), nil
 }
 
-// complain says why a connection is refused, once for each reason; nil is the end of
-// the complaints.
+// complain prints why a connection failed, unless the same error was printed last. A nil error resets that.
 func (x *proxy) complain(err error) {
 	text := ""
 	if err != nil {

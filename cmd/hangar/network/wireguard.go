@@ -22,20 +22,20 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// NewWireguardCommand makes `hangar wireguard`.
+// NewWireguardCommand returns `hangar wireguard`.
 func NewWireguardCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("wireguard", "Let computers into private networks through WireGuard", "wg")
+	cmd := cli.Group("wireguard", "Connect computers to private networks through WireGuard", "wg")
 	cmd.AddCommand(newWireguardCreateCommand(c), newWireguardListCommand(c), newWireguardRemoveCommand(c))
 	return cmd
 }
 
-const wireguardCreateLong = `Let a computer into a private network of an organization, and print the configuration
-that its WireGuard takes. The computer reaches the Machines of that network by their
+const wireguardCreateLong = `Add a computer to a private network of an organization, and print its WireGuard
+configuration. The computer reaches the Machines of that network by their
 addresses and by their names below .internal, and nothing else.
 
-The private key is made here and never sent; it is printed once. With --public-key
-nothing is made: put the private key that belongs to it in yourself.`
+The private key is generated on this computer, never sent, and printed once. With
+--public-key no key is generated: add the matching private key to the configuration.`
 
 const wireguardCreateExample = `  hangar wireguard create personal laptop -o hangar.conf
   sudo wg-quick up ./hangar.conf
@@ -45,7 +45,7 @@ const wireguardCreateExample = `  hangar wireguard create personal laptop -o han
 type wireguardCreate struct {
 	org       hangar.OrgSlug
 	peer      hangar.PeerCreate
-	publicKey string // empty: a key pair is made
+	publicKey string // empty: generate a key pair
 	output    string // name of a file; empty: standard output
 	asJSON    bool
 }
@@ -54,7 +54,7 @@ func newWireguardCreateCommand(c commands) *cobra.Command {
 	var in wireguardCreate
 	cmd := &cobra.Command{
 		Use:               "create [ORG] [NAME]",
-		Short:             "Let a computer in, and print its WireGuard configuration",
+		Short:             "Add a computer, and print its WireGuard configuration",
 		Long:              wireguardCreateLong,
 		Example:           wireguardCreateExample,
 		Args:              cobra.MaximumNArgs(2),
@@ -68,8 +68,8 @@ func newWireguardCreateCommand(c commands) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&in.peer.Network, "network", "", "the private network to reach (default the organization's own)")
-	cmd.Flags().StringVar(&in.publicKey, "public-key", "", "public key of a key pair that is there already")
-	cmd.Flags().StringVarP(&in.output, "output", "o", "", "write the configuration to a new file, for its owner only")
+	cmd.Flags().StringVar(&in.publicKey, "public-key", "", "public key of an existing key pair")
+	cmd.Flags().StringVarP(&in.output, "output", "o", "", "write the configuration to a new file that only its owner can read")
 	cli.JSONFlag(cmd, &in.asJSON)
 	return cmd
 }
@@ -85,7 +85,7 @@ func (c commands) createPeer(ctx context.Context, in wireguardCreate) (err error
 		return err
 	}
 	var file *os.File
-	if in.output != "" { // one that cannot be written must not cost a peer
+	if in.output != "" { // before the peer is created, in case the file cannot be
 		if file, err = createPrivate(in.output); err != nil {
 			return err
 		}
@@ -118,16 +118,16 @@ func (c commands) createPeer(ctx context.Context, in wireguardCreate) (err error
 			Config string `json:"config,omitempty"`
 		}{made, config})
 	case file != nil:
-		fmt.Fprintf(c.Stdout, "Peer %s of %s may connect. Next: sudo wg-quick up %s\n", made.Name, made.Org, in.output)
+		fmt.Fprintf(c.Stdout, "Created peer %s of %s. Next: sudo wg-quick up %s\n", made.Name, made.Org, in.output)
 	default:
 		fmt.Fprint(c.Stdout, config)
-		fmt.Fprintf(c.Stderr, "Peer %s of %s may connect. This is printed once; to cut it off: hangar wireguard remove %s %s\n",
+		fmt.Fprintf(c.Stderr, "Created peer %s of %s. The configuration is printed only once. To remove the peer: hangar wireguard remove %s %s\n",
 			made.Name, made.Org, made.Org, made.Name)
 	}
 	return nil
 }
 
-// createPrivate makes a file that only its owner may read.
+// createPrivate creates a file that only its owner can read.
 func createPrivate(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -136,7 +136,7 @@ func createPrivate(name string) (*os.File, error) {
 	return f, err
 }
 
-// orgArgument is the organization that the first argument names.
+// orgArgument returns the organization in the first argument.
 func orgArgument(args []string) hangar.OrgSlug {
 	if len(args) == 0 {
 		return hangar.OrgPersonal
@@ -144,7 +144,7 @@ func orgArgument(args []string) hangar.OrgSlug {
 	return hangar.OrgSlug(args[0])
 }
 
-// newKeyPair makes the key pair of a peer.
+// newKeyPair generates the key pair of a peer.
 func newKeyPair() (private string, public hangar.PeerKey, err error) {
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
@@ -154,13 +154,13 @@ func newKeyPair() (private string, public hangar.PeerKey, err error) {
 	return encode(key.Bytes()), hangar.PeerKey(encode(key.PublicKey().Bytes())), nil
 }
 
-// peerMTU is what a WireGuard packet over IPv6 has room for on an Ethernet, in bytes.
+// peerMTU is the largest packet that fits into a WireGuard packet over IPv6 on an Ethernet, in bytes.
 const peerMTU = 1420
 
-// peerKeepalive keeps the way through routers that translate addresses open, in seconds.
+// peerKeepalive keeps the mapping in NAT routers open, in seconds.
 const peerKeepalive = 15
 
-// quickConfig is a configuration as wg-quick(8) and the apps of WireGuard take it.
+// quickConfig returns a configuration for wg-quick(8) and the WireGuard apps.
 func quickConfig(p *hangar.NewPeer, private string) string {
 	key := "PrivateKey = " + private
 	if private == "" {
@@ -202,7 +202,7 @@ func newWireguardListCommand(c commands) *cobra.Command {
 					cli.Bytes(int64(peer.Received)), cli.Bytes(int64(peer.Sent)),
 				})
 			}
-			return c.PrintList(f, cli.OrEmpty(list), rows, fmt.Sprintf("No peers yet. Let a computer in: hangar wireguard create %s NAME", org))
+			return c.PrintList(f, cli.OrEmpty(list), rows, fmt.Sprintf("No peers yet. Add a computer: hangar wireguard create %s NAME", org))
 		}),
 	}
 	f.Add(cmd, "names")
@@ -217,7 +217,7 @@ func newWireguardRemoveCommand(c commands) *cobra.Command {
 			if err := p.RemovePeer(ctx, orgArgument(args), args[1]); err != nil {
 				return err
 			}
-			return c.Sayf("Peer %s of %s is cut off.", args[1], args[0])
+			return c.Sayf("Removed peer %s of %s.", args[1], args[0])
 		}),
 	}
 }

@@ -24,10 +24,10 @@ the dashes before them:
   drain: 30s
 
 It is ` + cli.DefaultConfigFile + `, or the one that --config or HANGAR_CONFIG names. Flags of
-` + "`hangar up`" + ` win over the file. A key that does not exist or a value of the wrong type is
+` + "`hangar up`" + ` override the file. An unknown key or a value of the wrong type is
 an error. packaging/hangar.yaml lists every key with its default.`
 
-// NewConfigCommand makes `hangar config`.
+// NewConfigCommand returns `hangar config`.
 func NewConfigCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("config", "Check and show the daemon's configuration file")
@@ -36,8 +36,8 @@ func NewConfigCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-const configCheckLong = `Check a configuration file as ` + "`hangar up`" + ` does before it touches anything. What is
-wrong is printed with its line, and the exit code is 2.`
+const configCheckLong = `Check a configuration file as ` + "`hangar up`" + ` does before it changes anything. An error
+is printed with its line, and the exit code is 2.`
 
 func newConfigCheckCommand(c commands) *cobra.Command {
 	var asJSON bool
@@ -56,7 +56,7 @@ func newConfigCheckCommand(c commands) *cobra.Command {
 				return c.PrintJSON(r.document())
 			}
 			if r.file == nil {
-				fmt.Fprintf(c.Stdout, "There is no %s: the defaults are in force, and valid.\n", cli.DefaultConfigFile)
+				fmt.Fprintf(c.Stdout, "%s does not exist; the defaults apply.\n", cli.DefaultConfigFile)
 				return nil
 			}
 			fmt.Fprintf(c.Stdout, "%s is valid.\n", r.file.Path)
@@ -72,8 +72,8 @@ func newConfigShowCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Show every setting with its value and the line that sets it",
-		Long: "Show what `hangar up` without flags would be started with: every setting with its value and,\n" +
-			"where the file sets it, the line. The output is a configuration file itself. Exit code 2 when the\nfile is not valid.",
+		Long: "Show the settings of `hangar up` without flags: each one with its value and,\n" +
+			"if the file sets it, the line. The output is itself a configuration file. The exit code is 2 if the\nfile is not valid.",
 		Example: "  hangar config show\n  hangar config show --json ./hangar.yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -115,14 +115,14 @@ func fileFlags(up *cobra.Command) *pflag.FlagSet {
 	return flags
 }
 
-// configReading is a configuration file with what it makes of the flags of `hangar up`.
+// configReading is a configuration file and the flags of `hangar up` with its values.
 type configReading struct {
 	file  *flagfile.File // nil: there is none
 	flags *pflag.FlagSet
 }
 
-// readConfig reads and validates the file that args, the environment or the default name,
-// as `hangar up` without flags would.
+// readConfig reads and validates the file that args, the environment or the default names, as `hangar up` without
+// flags does.
 func (c commands) readConfig(args []string) (configReading, error) {
 	named := ""
 	if len(args) > 0 {
@@ -142,14 +142,14 @@ func (c commands) readConfig(args []string) (configReading, error) {
 	f.register(up)
 	f.configPath = named
 	if err := f.load(alone, up); err != nil {
-		// Exit code 2 also for a file that is not there.
+		// A missing file is a usage error, too.
 		return configReading{}, hangar.Errorf(hangar.CodeInvalid, "", "%v", err)
 	}
 	alone.Dir = f.config.Dir
 	return configReading{f.file, fileFlags(up)}, nil
 }
 
-// document is what is in force, as JSON.
+// document returns the effective settings as JSON.
 func (r configReading) document() any {
 	doc := struct {
 		File   string         `json:"file,omitempty"`
@@ -161,8 +161,8 @@ func (r configReading) document() any {
 	return doc
 }
 
-// load takes the settings of the configuration file that flags do not override, and
-// validates everything that can be without touching the server.
+// load applies the settings of the configuration file that no flag overrides. It validates as much as possible without
+// changing the server.
 func (f *upFlags) load(c *cli.Invocation, cmd *cobra.Command) error {
 	file, err := c.OpenConfigFile(f.configPath)
 	if err != nil {
@@ -184,7 +184,7 @@ func (f *upFlags) load(c *cli.Invocation, cmd *cobra.Command) error {
 	return file.Place(f.validate(c))
 }
 
-// validate checks what flags and the file say.
+// validate checks the values from the flags and the file.
 func (f *upFlags) validate(c *cli.Invocation) error {
 	if err := wrongUse(f.config.Validate()); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (f *upFlags) validate(c *cli.Invocation) error {
 	return err
 }
 
-// wrongUse marks what the daemon refuses of its config, other than a file that it cannot read.
+// wrongUse makes an error about the daemon's config a usage error, unless a file could not be read.
 func wrongUse(err error) error {
 	if _, unreadable := errors.AsType[*fs.PathError](err); err == nil || unreadable {
 		return err

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "rewrite packaging/hangar.yaml")
 
 // exampleHead is how packaging/hangar.yaml begins.
 const exampleHead = `# The configuration of hangar's daemon: copy it to /etc/hangar/hangar.yaml, uncomment what
-# differs from the defaults, and run ` + "`hangar config check`" + `. Flags of ` + "`hangar up`" + ` win over it.
+# differs from the defaults, and run ` + "`hangar config check`" + `. Flags of ` + "`hangar up`" + ` override it.
 `
 
 // examplePath is the example that packages install.

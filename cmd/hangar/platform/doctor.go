@@ -13,13 +13,13 @@ import (
 
 const doctorLong = `Check whether this server can run the platform, and say how to fix what is missing.
 
-Exit code 1 when something is missing without which no Machine runs; warnings are
-about features that can be done without.`
+The exit code is 1 when something is missing that every Machine needs. Warnings are
+about optional features.`
 
-// marks are how statuses look to a person.
+// marks are the statuses in the text output.
 var marks = map[hostcheck.Status]string{hostcheck.OK: "ok", hostcheck.Warn: "warn", hostcheck.Fail: "FAIL"}
 
-// NewDoctorCommand makes `hangar doctor`.
+// NewDoctorCommand returns `hangar doctor`.
 func NewDoctorCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	var asJSON bool
@@ -48,14 +48,13 @@ func NewDoctorCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// checkConfig says which configuration file is in use and whether it is valid, and returns
-// the data directory.
+// checkConfig reports the configuration file in use and whether it is valid. It also returns the data directory.
 func (c commands) checkConfig() (hostcheck.Check, string) {
 	r, err := c.readConfig(nil)
 	if err != nil {
 		return hostcheck.Check{
 			Name: "configuration", Status: hostcheck.Fail, Detail: cli.Message(err),
-			Fix: "correct the file; `hangar config check` tells whether it is valid, packaging/hangar.yaml lists every key",
+			Fix: "correct the file; `hangar config check` validates it, and packaging/hangar.yaml lists every key",
 		}, cmp.Or(c.Dir, c.Getenv("HANGAR_DIR"), cli.DefaultDir)
 	}
 	detail := "no " + cli.DefaultConfigFile + ": defaults and flags"
@@ -81,7 +80,7 @@ func (c commands) printChecks(checks []hostcheck.Check) error {
 	return nil
 }
 
-// verdict sums checks up: one failed check is an error.
+// verdict returns an error if a check failed.
 func verdict(checks []hostcheck.Check) error {
 	failed := 0
 	for _, x := range checks {
@@ -92,5 +91,5 @@ func verdict(checks []hostcheck.Check) error {
 	if failed == 0 {
 		return nil
 	}
-	return cli.WithHint(errors.New("this server cannot run Machines yet"), fmt.Sprintf("fix the %d failed above and run `hangar doctor` again", failed))
+	return cli.WithHint(errors.New("this server cannot run Machines yet"), fmt.Sprintf("fix the failed checks (%d) and run `hangar doctor` again", failed))
 }

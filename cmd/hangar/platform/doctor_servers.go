@@ -16,13 +16,13 @@ import (
 
 const (
 	askTimeout = 5 * time.Second
-	// heardWithin is how long ago another server was heard of in the private network, if all is well: there
-	// is a handshake every two minutes.
+	// heardWithin is the greatest age of the last handshake with another server that is reachable. WireGuard repeats
+	// handshakes every two minutes.
 	heardWithin = 5 * time.Minute
 )
 
-// checkServers asks the daemon of a data directory, if one runs there, which servers it does not hear
-// of in the private network.
+// checkServers asks the running daemon of a data directory which servers it cannot reach in the private network. It
+// returns nil if no daemon runs.
 func checkServers(ctx context.Context, dir string) []hostcheck.Check {
 	at := cli.LocalURL(dir)
 	token, err := os.ReadFile(filepath.Join(dir, cli.TokenFile))
@@ -33,12 +33,12 @@ func checkServers(ctx context.Context, dir string) []hostcheck.Check {
 	defer cancel()
 	hosts, err := client.New(at, strings.TrimSpace(string(token))).Hosts(ctx)
 	if err != nil {
-		return nil // no daemon runs
+		return nil
 	}
 	return serversCheck(hosts, time.Now())
 }
 
-// serversCheck judges what a daemon says of the servers; there is nothing to say of one that is alone.
+// serversCheck returns the check of the servers that a daemon lists, or nil if there is only one.
 func serversCheck(hosts []hangar.Host, now time.Time) []hostcheck.Check {
 	var joined int
 	var silent []string
@@ -55,8 +55,8 @@ func serversCheck(hosts []hangar.Host, now time.Time) []hostcheck.Check {
 	case joined < 2:
 		return nil
 	case len(silent) > 0:
-		check.Status, check.Detail = hostcheck.Warn, "not heard of in the private network between servers: "+strings.Join(silent, ", ")+"; Machines here do not reach those there"
-		check.Fix = "let UDP pass between the servers, at the port of --mesh-port (51821) of each"
+		check.Status, check.Detail = hostcheck.Warn, "no contact over the private network between servers: "+strings.Join(silent, ", ")+"; Machines here cannot reach Machines there"
+		check.Fix = "allow UDP between the servers, to the --mesh-port (51821) of each"
 	}
 	return []hostcheck.Check{check}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/hangar-platform/hangar/daemon"
 )
 
-const downLong = `Stop the daemon of a data directory with its Machines, release everything it made
+const downLong = `Stop the daemon of a data directory and its Machines, release everything it created
 on this server, and remove the data directory: Apps, Machines, images and logs are
-gone permanently. To stop only the daemon, send it SIGTERM.`
+lost permanently. To stop only the daemon, send it SIGTERM.`
 
-// NewDownCommand makes `hangar down`.
+// NewDownCommand returns `hangar down`.
 func NewDownCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	var (
@@ -25,12 +25,12 @@ func NewDownCommand(inv *cli.Invocation) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop the platform on this server and remove all it has",
+		Short: "Stop the platform on this server and remove its data",
 		Long:  downLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Dir == "" && c.Getenv("HANGAR_DIR") == "" {
-				// A file that is not understood may mean another directory.
+				// An invalid file may name another directory.
 				if _, err := c.readConfig(nil); err != nil {
 					return err
 				}
@@ -59,11 +59,11 @@ func NewDownCommand(inv *cli.Invocation) *cobra.Command {
 			if err := daemon.Uninstall(cmd.Context(), cfg, log); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.Stdout, "The platform is stopped and %s is removed.\n", dir)
+			fmt.Fprintf(c.Stdout, "Stopped the platform and removed %s.\n", dir)
 			return nil
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	cmd.Flags().StringVar(&logLevel, "log-level", "warn", "least level to log: debug, info, warn or error")
+	cmd.Flags().StringVar(&logLevel, "log-level", "warn", "lowest level to log: debug, info, warn or error")
 	return cmd
 }

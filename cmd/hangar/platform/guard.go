@@ -9,11 +9,10 @@ import (
 	"github.com/hangar-platform/hangar/host/volume"
 )
 
-// guardCommand is by which the daemon starts this program as the guard of a file system
-// that it has frozen.
+// guardCommand is the command with which the daemon starts this program to guard a file system that it has frozen.
 const guardCommand = "guard-volume"
 
-// NewGuardCommand is for the daemon alone.
+// NewGuardCommand returns the command that only the daemon runs.
 func NewGuardCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	return &cobra.Command{

@@ -18,11 +18,11 @@ import (
 
 const stateLong = `The cluster state: what all servers of the platform agree on, such as Apps, users and names.
 
-A copy is made every day, in DIR/backups, of which the last seven are kept. What a copy does not
-have: volumes and their snapshots, images, and the Machines themselves, which are their server's;
-keyset.json, without which the secrets in it cannot be read.`
+The daemon makes a copy every day in DIR/backups and keeps the last seven. A copy does not
+include volumes and their snapshots, images, the Machines themselves, which belong to their server,
+or keyset.json, without which the secrets in the copy cannot be read.`
 
-// NewStateCommand makes `hangar state`.
+// NewStateCommand returns `hangar state`.
 func NewStateCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("state", "Back up, restore and recover the cluster state")
@@ -45,12 +45,12 @@ func newStateBackupCommand(c commands) *cobra.Command {
 		if err != nil {
 			return cli.WithHint(err, "the copy is "+made.Path+" on host "+string(made.Host)+": run this command there, as root")
 		}
-		return c.Sayf("Copied %d bytes to %s. Keep keyset.json with it: only with that, secrets can be read.", size, args[0])
+		return c.Sayf("Copied %d bytes to %s. Keep keyset.json with it: the secrets cannot be read without it.", size, args[0])
 	})
 	return cmd
 }
 
-// copyFile copies a file to one that does not exist.
+// copyFile copies a file to a path that does not exist yet.
 func copyFile(to, from string) (int64, error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -71,19 +71,19 @@ func copyFile(to, from string) (int64, error) {
 	return n, err
 }
 
-const restoreLong = `Make the cluster state what a copy has. The daemon of this server must be stopped, and with
-several servers those of all others, too.
+const restoreLong = `Restore the cluster state from a copy. The daemon of this server must be stopped, and with
+several servers all other daemons, too.
 
-The state that was there is kept beside it. This server is then the one that has the state:
-start it first. The others take it over from there when they start.`
+The previous state is kept beside the restored one. Only this server has the restored state, so
+start it first. The others fetch the state from it when they start.`
 
 func newStateRestoreCommand(c commands) *cobra.Command {
 	var yes bool
-	cmd := &cobra.Command{Use: "restore FILE", Short: "Make the cluster state what a copy has", Long: restoreLong, Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore the cluster state from a copy", Long: restoreLong, Args: cobra.ExactArgs(1)}
 	cli.YesFlag(cmd, &yes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.offline(cmd.Context(), func(dir string) error {
-			if err := c.ConfirmUnless(yes, "Replace the cluster state of %s by %s?", dir, args[0]); err != nil {
+			if err := c.ConfirmUnless(yes, "Replace the cluster state of %s with %s?", dir, args[0]); err != nil {
 				return err
 			}
 			file, err := filepath.Abs(args[0])
@@ -95,44 +95,44 @@ func newStateRestoreCommand(c commands) *cobra.Command {
 				return err
 			}
 			if kept != "" {
-				fmt.Fprintf(c.Stderr, "The state that was there is in %s.\n", kept)
+				fmt.Fprintf(c.Stderr, "The previous state is in %s.\n", kept)
 			}
-			return c.Sayf("The cluster state is that of %s. Start this server first.", args[0])
+			return c.Sayf("Restored the cluster state from %s. Start this server first.", args[0])
 		})
 	}
 	return cmd
 }
 
-const recoverLong = `Go on with the cluster state of this server alone, after most of the servers that had it are
-lost. What only those had written is lost: choose, of the servers that are left, the one that was
-reached last. The daemon of this server must be stopped.
+const recoverLong = `Continue with the cluster state of this server alone, after most of the servers that had it are
+lost. Changes that only the lost servers have are lost, too: of the remaining servers, choose the one that
+was reachable last. The daemon of this server must be stopped.
 
-The others take the state over from here when they start: stop running ones first, too.`
+The others fetch the state from this server when they start. Stop those that still run first.`
 
 func newStateRecoverCommand(c commands) *cobra.Command {
 	var yes bool
-	cmd := &cobra.Command{Use: "recover", Short: "Go on with this server's state after the loss of most others", Long: recoverLong, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "recover", Short: "Continue with this server's state after the loss of most others", Long: recoverLong, Args: cobra.NoArgs}
 	cli.YesFlag(cmd, &yes)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.offline(cmd.Context(), func(dir string) error {
-			if err := c.ConfirmUnless(yes, "Go on with the cluster state of %s alone, and lose what only other servers have of it?", dir); err != nil {
+			if err := c.ConfirmUnless(yes, "Continue with the cluster state of %s alone, and lose changes that only other servers have?", dir); err != nil {
 				return err
 			}
 			if err := daemon.RecoverState(cmd.Context(), dir, c.stateLog()); err != nil {
 				return err
 			}
-			return c.Sayf("The cluster state is that of this server. Start it first, then the others, and remove lost ones: hangar host remove.")
+			return c.Sayf("This server now has the cluster state alone. Start it first, then the others, and remove lost ones: hangar host remove.")
 		})
 	}
 	return cmd
 }
 
-// stateLog is for warnings of etcd.
+// stateLog returns a logger for the warnings of etcd.
 func (c commands) stateLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(c.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
-// offline does work on a data directory whose daemon does not run.
+// offline calls f with a data directory whose daemon does not run.
 func (c commands) offline(ctx context.Context, work func(dir string) error) error {
 	dir, err := c.DataDir()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package platform has the commands for operators of a server: starting and ending the daemon, its
-// configuration, and the version of this binary.
+// Package platform has the commands for operators of a server: to start and stop the daemon, check its configuration,
+// and print the version of this binary.
 package platform
 
 import (
@@ -34,12 +34,12 @@ type commands struct{ *cli.Invocation }
 
 const upLong = `Run the platform on this server, in the foreground. Needs root.
 
-SIGTERM and Ctrl-C end the daemon and leave Machines running: the next start takes
-them back. ` + "`hangar down`" + ` stops everything and removes the data directory.
+SIGTERM and Ctrl-C end the daemon and leave Machines running; the next start
+manages them again. ` + "`hangar down`" + ` stops everything and removes the data directory.
 
-Every flag can be set in a configuration file, too: ` + "`hangar config --help`" + ` says how.
+Every flag can also be set in a configuration file: see ` + "`hangar config --help`" + `.
 
-Several daemons share a server when each has its own --dir and its own addresses.`
+Several daemons can share a server if each has its own --dir and its own addresses.`
 
 const upExample = `  hangar up
   hangar up --config ./hangar.yaml --log-level debug
@@ -48,16 +48,16 @@ const upExample = `  hangar up
 // The files of a daemon in the background.
 const (
 	daemonLog = "daemon.log"
-	readyFD   = 3 // of the child: it writes a line here once it is ready
+	readyFD   = 3 // in the child, which writes a line here once it is ready
 )
 
 // startPatience is how long `up --detach` waits for the daemon to be ready.
 const startPatience = time.Minute
 
-// upFlags are the flags of `up`: the daemon's config and what is about this start.
+// upFlags are the flags of `up`: the daemon's config and those of this start.
 type upFlags struct {
 	config     daemon.Config
-	configPath string         // as the flag names it
+	configPath string         // the value of --config
 	file       *flagfile.File // nil: there is none
 	logLevel   string
 	logFormat  string
@@ -65,13 +65,12 @@ type upFlags struct {
 	signalUp   bool // hidden: report on readyFD
 }
 
-// register makes the flags of `up`, except the data directory. The configuration file can
-// set those that are not about a single start.
+// register adds the flags of `up` except --dir. The configuration file can set those that are not about a single start.
 func (f *upFlags) register(cmd *cobra.Command) {
 	f.config = daemon.DefaultConfig()
 	daemonFlags(cmd, &f.config)
 	set := cmd.Flags()
-	set.StringVar(&f.logLevel, "log-level", "info", "least level to log: debug, info, warn or error")
+	set.StringVar(&f.logLevel, "log-level", "info", "lowest level to log: debug, info, warn or error")
 	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	set.StringVar(&f.configPath, "config", "", "YAML file with values for these flags (default "+cli.DefaultConfigFile+", if it exists)")
 	set.BoolVarP(&f.detach, "detach", "d", false, "run in the background, return once it is ready")
@@ -80,7 +79,7 @@ func (f *upFlags) register(cmd *cobra.Command) {
 	flagfile.Exclude(set, "config", "detach", "signal-ready", "forget-secrets", "join")
 }
 
-// NewUpCommand makes `hangar up`.
+// NewUpCommand returns `hangar up`.
 func NewUpCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	var f upFlags
@@ -113,7 +112,7 @@ func NewUpCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// newLogger makes the one logger that is handed down.
+// newLogger returns the logger of the daemon.
 func newLogger(c *cli.Invocation, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -132,8 +131,7 @@ func newLogger(c *cli.Invocation, level, format string) (*slog.Logger, error) {
 // up runs the daemon until a signal ends it.
 func (c commands) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	began := time.Now()
-	// After the first signal the default comes back, so that a second one ends a
-	// daemon that hangs.
+	// After the first signal the default handling returns, so that a second signal ends a daemon that hangs.
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer restore()
 	defer context.AfterFunc(ctx, func() {
@@ -148,7 +146,7 @@ func (c commands) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 				return err
 			}
 			notify(log, systemd.SdNotifyReady)
-			// A start reads more than it keeps. The runtime of an idle daemon would keep that memory for minutes.
+			// Starting allocates much more than the idle daemon needs, and the runtime would keep that memory for minutes.
 			go debug.FreeOSMemory()
 			log.Info("ready", "api", addr, "duration", time.Since(began), "version", c.Build.Version, "commit", c.Build.Commit, "config", f.file.Name())
 			return nil
@@ -161,7 +159,7 @@ func (c commands) up(ctx context.Context, f *upFlags, log *slog.Logger) error {
 	return nil
 }
 
-// dockerConfig is where `docker login` keeps credentials.
+// dockerConfig returns the path of the file where `docker login` keeps credentials.
 func dockerConfig() string {
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -170,23 +168,23 @@ func dockerConfig() string {
 	return filepath.Join(home, ".docker", "config.json")
 }
 
-// endTime is how long the end of a daemon may take beside --drain. It is TimeoutStopSec of
+// endTime is how long a daemon may take to end, in addition to --drain. It equals TimeoutStopSec of
 // packaging/hangar.service.
 const endTime = 30 * time.Second
 
-// stopping tells systemd that the daemon ends, and until when it is not to be killed.
+// stopping returns the message to systemd that the daemon ends, with the time after which systemd may kill it.
 func stopping(drain time.Duration) string {
 	return fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", systemd.SdNotifyStopping, (drain + endTime).Microseconds())
 }
 
-// notify tells systemd, where there is one.
+// notify sends a message to systemd, if it runs this daemon.
 func notify(log *slog.Logger, state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
 		log.Warn("notify systemd", "error", err)
 	}
 }
 
-// announce prints one line per thing that a person needs.
+// announce prints the addresses and paths of a ready daemon, and tells a waiting `up --detach`.
 func (c commands) announce(f *upFlags, addr string, took time.Duration) error {
 	dir := f.config.Dir
 	fmt.Fprintf(c.Stdout, "hangar %s is ready after %s\n", c.Build.Version, cli.Brief(took))
@@ -206,8 +204,7 @@ func (c commands) announce(f *upFlags, addr string, took time.Duration) error {
 	return err
 }
 
-// upDetached starts the daemon as a process of its own session and returns once
-// it is ready or has failed.
+// upDetached starts the daemon in a session of its own, and returns once it is ready or has failed.
 func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -225,13 +222,13 @@ func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string
 	}
 	defer ready.Close()
 
-	// The daemon outlives this process: ctx bounds the waiting only.
+	// The daemon outlives this process: ctx bounds only the wait.
 	cmd := exec.Command(self, detachedArgs(c.Args)...) //nolint:noctx // see above
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{child}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()
-	_ = child.Close() // the daemon's end is all that keeps the pipe open
+	_ = child.Close() // so that the pipe closes when the daemon ends
 	if err != nil {
 		return err
 	}
@@ -246,7 +243,7 @@ func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return cli.WithHint(fmt.Errorf("the daemon, process %d, is not ready after %s", cmd.Process.Pid, startPatience), "see "+path)
 	case err != nil:
-		_ = cmd.Wait() // that it failed is known; why is in its log
+		_ = cmd.Wait() // its log says why it failed
 		return cli.WithHint(fmt.Errorf("the daemon did not start: %s", lastLine(path)), "see "+path)
 	}
 	fmt.Fprintf(c.Stdout, "hangar %s runs in the background, process %d\n", c.Build.Version, cmd.Process.Pid)
@@ -261,7 +258,7 @@ func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string
 	})
 }
 
-// detachedArgs are the arguments of this process for the one in the background.
+// detachedArgs returns the arguments for the process in the background.
 func detachedArgs(args []string) []string {
 	kept := []string{}
 	for _, a := range args {
@@ -272,7 +269,7 @@ func detachedArgs(args []string) []string {
 	return append(kept, "--signal-ready")
 }
 
-// lastLine is what a daemon said last.
+// lastLine returns the last line in a daemon's log.
 func lastLine(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

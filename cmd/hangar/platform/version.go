@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// versionOutput is what --json prints.
+// versionOutput is the JSON output.
 type versionOutput struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`
@@ -20,13 +20,13 @@ type versionOutput struct {
 	URL      string `json:"url,omitempty"`
 }
 
-// NewVersionCommand makes `hangar version`.
+// NewVersionCommand returns `hangar version`.
 func NewVersionCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	return cli.Answering(c.Invocation, &cobra.Command{
 		Use: "version", Short: "Show version, commit and engine of this binary, and the platform that commands use", Args: cobra.NoArgs,
 	}, func(*cobra.Command, []string) (versionOutput, error) {
-		// Without one, or with a context that cannot be read, the version is still known.
+		// Without a valid context, the version of this binary is still printed.
 		at, err := c.Locate()
 		if err != nil {
 			at = cli.Endpoint{}

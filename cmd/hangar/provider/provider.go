@@ -24,7 +24,7 @@ const maxSecret = 4 << 10
 // commands make the commands of one invocation.
 type commands struct{ *cli.Invocation }
 
-// NewCommand makes `hangar provider`.
+// NewCommand returns `hangar provider`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
 	cmd := cli.Group("provider", "Build a provider of extensions")
@@ -32,14 +32,14 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-const checkLong = `Try a provider's server: do what the platform does, and what an attacker would, and say
-which rules of the protocol it keeps. It needs no platform. An extension is created, used and
-deleted; its name begins with hangar-check-.
+const checkLong = `Test a provider's server: act as the platform and as an attacker, and report which rules
+of the protocol it follows. No platform is needed. The check creates, uses and deletes an
+extension whose name begins with hangar-check-.
 
-With --webhook-url, webhooks are taken at --webhook-listen while the check runs. The
-server must have been given that URL, and the secret in --webhook-secret-file.
+With --webhook-url, the check receives webhooks at --webhook-listen. Configure the
+server with that URL and with the secret in --webhook-secret-file.
 
-The exit status is 1 when a rule is broken.`
+The exit code is 1 if a rule is broken.`
 
 // checkOptions are the flags of `hangar provider check`.
 type checkOptions struct {
@@ -58,14 +58,14 @@ func newCheckCommand(c commands) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.secretFile, "secret-file", "", "file with the secret for requests; - is standard input")
-	f.StringVar(&o.authorizeURL, "authorize-url", "", "where the server must send a browser to sign in")
-	f.StringVar(&o.webhookURL, "webhook-url", "", "the webhook URL that the server was given")
-	f.StringVar(&o.webhookListen, "webhook-listen", "127.0.0.1:8090", "address at which webhooks are taken")
+	f.StringVar(&o.authorizeURL, "authorize-url", "", "URL to which the server must send a browser to sign in")
+	f.StringVar(&o.webhookURL, "webhook-url", "", "webhook URL that the server is configured with")
+	f.StringVar(&o.webhookListen, "webhook-listen", "127.0.0.1:8090", "address to receive webhooks at")
 	f.StringVar(&o.webhookSecretFile, "webhook-secret-file", "", "file with the secret for webhooks")
 	f.DurationVar(&o.readyWithin, "ready-within", check.DefaultReadyWithin, "how long an extension may take to be ready")
 	cli.JSONFlag(cmd, &o.asJSON)
 	if err := cmd.MarkFlagRequired("secret-file"); err != nil {
-		panic(err) // the flag is the one above
+		panic(err) // the flag is defined above
 	}
 	return cmd
 }
@@ -94,7 +94,7 @@ func (c commands) check(ctx context.Context, base string, o *checkOptions) error
 		return err
 	}
 	if !o.asJSON {
-		fmt.Fprintf(c.Stdout, "\n%d rules are kept, %d broken, %d could not be tried.\n", counts[check.Kept], counts[check.Broken], counts[check.Skipped])
+		fmt.Fprintf(c.Stdout, "\n%d rules followed, %d broken, %d not tested.\n", counts[check.Kept], counts[check.Broken], counts[check.Skipped])
 	}
 	if counts[check.Broken] > 0 {
 		return cli.ExitStatus(1)
@@ -107,7 +107,7 @@ var marks = map[check.Outcome]string{check.Kept: "ok      ", check.Broken: "BROK
 
 func (c commands) show(r check.Result, asJSON bool) {
 	if asJSON {
-		_ = json.NewEncoder(c.Stdout).Encode(r) // the exit status has the result, too
+		_ = json.NewEncoder(c.Stdout).Encode(r) // the exit code reports the result, too
 		return
 	}
 	fmt.Fprintln(c.Stdout, marks[r.Outcome]+r.Rule)
@@ -116,17 +116,17 @@ func (c commands) show(r check.Result, asJSON bool) {
 	}
 }
 
-// readSecret reads a file; line breaks at its end are not a part of the secret.
+// readSecret reads a secret from a file, without line breaks at its end.
 func (c commands) readSecret(path string) (string, error) {
 	raw, err := c.ReadFile(path, maxSecret)
 	secret := strings.TrimRight(string(raw), "\r\n")
 	if err == nil && secret == "" {
-		err = cli.UsageErrorf("there is no secret in %s", path)
+		err = cli.UsageErrorf("the secret in %s is empty", path)
 	}
 	return secret, err
 }
 
-// receive serves a webhook URL until stop is called.
+// receive serves the webhook URL until stop is called.
 func (c commands) receive(ctx context.Context, o *checkOptions) (receiver *check.Receiver, stop func(), err error) {
 	u, err := url.Parse(o.webhookURL)
 	if err != nil || u.Host == "" {
@@ -155,7 +155,7 @@ func (c commands) receive(ctx context.Context, o *checkOptions) (receiver *check
 		}
 	}()
 	return receiver, func() {
-		_ = server.Close() // nothing is left to be answered
+		_ = server.Close() // the check is over
 		<-served
 	}, nil
 }

@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 	}))
 	defer server.Close()
 	code, out, _ := run(t, "secret\n", "check", server.URL, "--secret-file", "-")
-	for _, want := range []string{"ok      an extension is created\n", "BROKEN  a request without a signature is refused\n", "skipped webhooks are signed and whole\n", "could not be tried"} {
+	for _, want := range []string{"ok      an extension is created\n", "BROKEN  a request without a signature is refused\n", "skipped webhooks are signed and whole\n", "not tested"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
@@ -52,7 +52,7 @@ func TestCheckUsage(t *testing.T) {
 		want string
 	}{
 		"no secret":          {[]string{"check", "http://127.0.0.1:1"}, "secret-file"},
-		"an empty secret":    {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty}, "there is no secret"},
+		"an empty secret":    {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty}, "is empty"},
 		"no such file":       {[]string{"check", "http://127.0.0.1:1", "--secret-file", empty + "x"}, "no such file"},
 		"no base URL":        {[]string{"check", "x", "--secret-file", "-"}, "base URL"},
 		"webhooks, unsigned": {[]string{"check", "http://127.0.0.1:1", "--secret-file", "-", "--webhook-url", "http://x/y"}, "webhook-secret-file"},

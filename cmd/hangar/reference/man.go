@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// manName is what the page of a command is called.
+// manName returns the name of a command's man page.
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// Man is the man page of a command.
+// Man returns the man page of a command.
 func Man(cmd *cobra.Command, version string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, ".TH %q 1 \"\" %q \"hangar manual\"\n", strings.ToUpper(manName(cmd)), "hangar "+version)
@@ -41,14 +41,14 @@ func Man(cmd *cobra.Command, version string) string {
 	return b.String()
 }
 
-// literal writes a section with a text as it is; none if the text is empty.
+// literal writes a section with preformatted text, unless the text is empty.
 func literal(b *strings.Builder, title, text string) {
 	if text != "" {
 		fmt.Fprintf(b, ".SH %s\n.nf\n%s\n.fi\n", title, roff(text))
 	}
 }
 
-// roff escapes a text, so that no line of it is a request and nothing in it changes the font.
+// roff escapes text so that roff takes nothing in it for a request or a font change.
 func roff(text string) string {
 	lines := strings.Split(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text), "\n")
 	for i, line := range lines {

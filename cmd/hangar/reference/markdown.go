@@ -18,7 +18,7 @@ name; where an App has one Machine, its name may be left out. Errors say what to
 `
 )
 
-// Markdown is the whole manual as one page.
+// Markdown returns the whole manual as one page.
 func Markdown(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(pageHead)
@@ -40,7 +40,7 @@ func Markdown(root *cobra.Command) string {
 	return b.String()
 }
 
-// section is about one command.
+// section writes the section of one command.
 func section(b *strings.Builder, cmd *cobra.Command) {
 	level := "##"
 	if cmd.Parent().HasParent() {
@@ -66,11 +66,11 @@ func section(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// row is the line of a table that leads to a command.
+// row writes a table row that links to a command.
 func row(b *strings.Builder, cmd *cobra.Command) {
 	path := cmd.CommandPath()
 	fmt.Fprintf(b, "| [`%s`](#%s) | %s |\n", path, strings.ReplaceAll(path, " ", "-"), strings.ReplaceAll(cmd.Short, "|", `\|`))
 }
 
-// fence writes a text as it is.
+// fence writes text as a code block.
 func fence(b *strings.Builder, text string) { fmt.Fprintf(b, "```text\n%s\n```\n", text) }

@@ -1,8 +1,8 @@
-// Package reference writes the manual of the command line from its tree of commands: one Markdown page, and
+// Package reference generates the manual of the command line from its tree of commands: one Markdown page, and
 // a man page for each command.
 //
-// The commands are its only source, so the manual always agrees with `--help`. It does not depend on the
-// computer or the time. The Debian package is built with it, and a test compares docs/cli.md.
+// The commands are the only source, so the manual always agrees with `--help`. The output does not depend on the
+// computer or the time. The Debian package is built with it, and a test compares it to docs/cli.md.
 package reference
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// NewCommand makes `hangar reference`, which packages are built with.
+// NewCommand returns `hangar reference`, which the build of packages runs.
 func NewCommand(c *cli.Invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reference", Short: "Write the manual of the command line", Args: cobra.NoArgs, Hidden: true,
@@ -52,7 +52,7 @@ func writeMan(root *cobra.Command, dir, version string) error {
 	return nil
 }
 
-// commands lists a command and those below it that help shows, each parent before its children.
+// commands lists a command and its visible descendants, each parent before its children.
 func commands(cmd *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{cmd}
 	for _, child := range shown(cmd) {
@@ -61,8 +61,7 @@ func commands(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// shown lists the commands right below one that help shows. What cobra adds by itself when a program runs is
-// left out: it explains itself.
+// shown lists the visible direct subcommands. It leaves out those that cobra adds, which explain themselves.
 func shown(cmd *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	for _, child := range cmd.Commands() {
@@ -73,7 +72,7 @@ func shown(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// about is what a command does, at length if there is that.
+// about returns the long description of a command, or else the short one.
 func about(cmd *cobra.Command) string {
 	if cmd.Long != "" {
 		return strings.TrimSpace(cmd.Long)
@@ -81,7 +80,7 @@ func about(cmd *cobra.Command) string {
 	return cmd.Short + "."
 }
 
-// useLine is how a command is called, or how those below it are.
+// useLine returns the usage of a command, or of its subcommands.
 func useLine(cmd *cobra.Command) string {
 	if len(shown(cmd)) > 0 {
 		return cmd.CommandPath() + " COMMAND"
@@ -89,13 +88,13 @@ func useLine(cmd *cobra.Command) string {
 	return cmd.UseLine()
 }
 
-// flags describes the flags that a command alone has, as `--help` does.
+// flags describes the local flags of a command, as `--help` does.
 func flags(cmd *cobra.Command) string {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
 	set := cmd.NonInheritedFlags()
 	if help := set.Lookup("help"); help != nil {
-		help.Hidden = true // each has it
+		help.Hidden = true // every command has it
 		defer func() { help.Hidden = false }()
 	}
 	return strings.TrimRight(set.FlagUsages(), "\n")

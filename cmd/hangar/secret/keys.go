@@ -15,10 +15,10 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// NewKeysCommand makes `hangar secretkeys`.
+// NewKeysCommand returns `hangar secretkeys`.
 func NewKeysCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{Invocation: inv}
-	cmd := cli.Group("secretkeys", "Keep keys that the platform encrypts and signs with", "secretkey")
+	cmd := cli.Group("secretkeys", "Manage the keys with which Apps encrypt and sign", "secretkey")
 	cmd.AddCommand(newKeysListCommand(c), newKeysGenerateCommand(c), newKeysSetCommand(c), newKeysDeleteCommand(c))
 	return cmd
 }
@@ -45,7 +45,7 @@ func newKeysListCommand(c commands) *cobra.Command {
 		Row: func(now time.Time, k hangar.SecretKey) []string {
 			return []string{k.Name, string(k.Type), cli.Ago(now, k.UpdatedAt), base64.StdEncoding.EncodeToString(k.PublicKey)}
 		},
-		Names: "names", Hint: "No secret keys. Make one: hangar secretkeys generate %s NAME TYPE",
+		Names: "names", Hint: "No secret keys. Create one: hangar secretkeys generate %s NAME TYPE",
 	})
 }
 
@@ -57,9 +57,9 @@ func (c commands) completeSecretKeyType(cmd *cobra.Command, args []string, prefi
 	return c.CompleteApp(cmd, args, prefix)
 }
 
-const generateKeyLong = `Make a secret key of an App of random bytes, which stay in the platform: programs have it
-encrypt, decrypt, sign and verify over the API. A key of the same name is replaced, and
-data that only that one decrypts is lost.
+const generateKeyLong = `Generate a random secret key of an App. The key never leaves the platform: programs
+encrypt, decrypt, sign and verify through the API. A key with the same name is replaced, and
+data encrypted with it is lost.
 
   es256, nacl_sign               sign; the public key suffices to verify
   hs256, hs384, hs512, nacl_auth sign and verify
@@ -70,7 +70,7 @@ func newKeysGenerateCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
 		Use:               "generate APP NAME TYPE",
 		Aliases:           []string{"create"},
-		Short:             "Make a secret key",
+		Short:             "Generate a secret key",
 		Long:              generateKeyLong,
 		Example:           "  hangar secretkeys generate hello sessions xaes256gcm",
 		Args:              cobra.ExactArgs(3),
@@ -85,7 +85,7 @@ func secretKeyArg(args []string) hangar.SecretKeyRef {
 	return hangar.SecretKeyRef{App: hangar.AppName(args[0]), Name: args[1]}
 }
 
-// madeKeyOutput is what --json prints.
+// madeKeyOutput is the JSON output.
 type madeKeyOutput struct {
 	app string
 	hangar.SecretKey
@@ -103,9 +103,9 @@ func (c commands) printMadeKey(key madeKeyOutput) error {
 func newKeysSetCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{
 		Use:   "set APP NAME TYPE < FILE",
-		Short: "Set a secret key to bytes of one's own",
-		Long: "Set a secret key of an App, or replace it. Standard input has its bytes in base64. Which there have to be\n" +
-			"follows from the type: see docs/api.md.",
+		Short: "Set a secret key to bytes of your own",
+		Long: "Set or replace a secret key of an App. Standard input has its bytes in base64. The type of the key determines\n" +
+			"their format: see docs/api.md.",
 		Example:           "  openssl rand -base64 32 | hangar secretkeys set hello tickets hs256",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: c.completeSecretKeyType,
@@ -123,7 +123,7 @@ func newKeysSetCommand(c commands) *cobra.Command {
 	}, c.printMadeKey)
 }
 
-// readKey reads key material from standard input. Its errors do not repeat any of it.
+// readKey reads a key from standard input. Its errors do not contain any of the input.
 func (c commands) readKey() (hangar.Sensitive, error) {
 	raw, err := io.ReadAll(io.LimitReader(c.Stdin, maxSecretsInput))
 	if err != nil {
@@ -140,8 +140,8 @@ func newKeysDeleteCommand(c commands) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete APP NAME",
 		Aliases:           []string{"rm", "remove"},
-		Short:             "Take a secret key away",
-		Long:              "Take a secret key of an App away. What only it decrypts is lost.",
+		Short:             "Remove a secret key",
+		Long:              "Remove a secret key of an App. Data encrypted with it is lost.",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
@@ -149,7 +149,7 @@ func newKeysDeleteCommand(c commands) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Sayf("Secret key %s is gone; the secrets of App %s are at version %d.", args[1], args[0], version)
+			return c.Sayf("Secret key %s is removed; the secrets of App %s are at version %d.", args[1], args[0], version)
 		}),
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const rotateKeyLong = `Replace the key with which the platform encrypts secrets, while it runs: make a new
-key, encrypt everything with it, and drop the old one. Backups of the data directory
-that are older hold the old key, and open only what they hold themselves.
+const rotateKeyLong = `Replace the key with which the platform encrypts secrets, while it runs: generate a new
+key, encrypt everything with it, and drop the old one. Older backups of the data directory
+contain the old key, which cannot decrypt newer data.
 
-When it is interrupted, both keys stay in use until the next start of the daemon, or
-the next run of this command, continues. Only an administrator may do this. While
-the platform has several servers, it is refused: each has the keys in a file of its own.`
+If the command is interrupted, both keys stay in use until the next start of the daemon or
+the next run of this command completes the rotation. Only an administrator may do this. If
+the platform has several servers, it is refused: each of them keeps the keys in its own file.`
 
 func newRotateKeyCommand(c commands) *cobra.Command {
 	return cli.Answering(c.Invocation, &cobra.Command{

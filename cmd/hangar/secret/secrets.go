@@ -1,4 +1,4 @@
-// Package secret has the commands about secrets of Apps and the keys that the platform uses for them.
+// Package secret has the commands for the secrets and secret keys of Apps.
 package secret
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
 )
 
-// Redeploy deploys the current release of an App again, so that its Machines get the secrets that the App has.
-// It reports false, having done nothing, for an App without one, or without Machines of one.
+// Redeploy deploys the current release of an App again, so that its Machines get the newest secrets. If the App has no
+// release, or its release has no Machines, it does nothing and returns false.
 type Redeploy func(ctx context.Context, p *client.Client, app hangar.AppName, patience time.Duration, out io.Writer) (bool, error)
 
 // commands make the commands of one invocation.
@@ -28,16 +28,16 @@ type commands struct {
 	redeploy Redeploy
 }
 
-// NewCommand makes `hangar secrets`.
+// NewCommand returns `hangar secrets`.
 func NewCommand(inv *cli.Invocation, redeploy Redeploy) *cobra.Command {
 	c := commands{inv, redeploy}
-	cmd := cli.Group("secrets", "Keep what only the Machines of an App may know", "secret")
+	cmd := cli.Group("secrets", "Manage the secrets of Apps", "secret")
 	cmd.AddCommand(newSetCommand(c), newImportCommand(c), newUnsetCommand(c), newListCommand(c),
 		newDeployCommand(c), newRotateKeyCommand(c))
 	return cmd
 }
 
-// secretsFlags say what follows a change of secrets.
+// secretsFlags are the flags of commands that change secrets.
 type secretsFlags struct {
 	stage    bool
 	deploy   bool
@@ -47,19 +47,19 @@ type secretsFlags struct {
 
 func (f *secretsFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.BoolVar(&f.stage, "stage", false, "only store, and do not look at Machines")
-	fs.BoolVar(&f.deploy, "deploy", false, "have every Machine of the App get them now; started ones reboot")
+	fs.BoolVar(&f.stage, "stage", false, "only store the secrets, and do not list outdated Machines")
+	fs.BoolVar(&f.deploy, "deploy", false, "update every Machine of the App now; started ones reboot")
 	fs.DurationVar(&f.patience, "timeout", cli.DefaultPatience, "how long to wait for Machines, with --deploy")
 	cli.JSONFlag(cmd, &f.asJSON)
 	cmd.MarkFlagsMutuallyExclusive("stage", "deploy")
 }
 
-const setLong = `Set secrets of an App. Its Machines find them in their environment. A Machine has the
-secrets that there were when its current version was made: new Machines have these at
-once, others from their next update on; --deploy makes that now.
+const setLong = `Set secrets of an App. Its Machines have them as environment variables. A Machine gets
+the secrets that exist when a version of it is created: new Machines get the new secrets
+at once, others with their next update. --deploy updates them now.
 
-What is on the command line is visible to other users of this computer and stays in the
-history of the shell: read a value from standard input with --stdin, or many with
+Other users of this computer can see the command line, and it stays in the history of the
+shell. To avoid that, read one value from standard input with --stdin, or many with
 ` + "`hangar secrets import`" + `.`
 
 const setExample = `  hangar secrets set hello MODE=prod LEVEL=3
@@ -91,15 +91,15 @@ func newSetCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// maxSecretsInput bounds what is read of standard input, in bytes.
+// maxSecretsInput bounds standard input, in bytes.
 const maxSecretsInput = 4 * hangar.MaxSecretsSize
 
-// secretArgs reads NAME=VALUE arguments, or one NAME with its value on standard input.
+// secretArgs reads NAME=VALUE arguments, or one NAME whose value is on standard input.
 func (c commands) secretArgs(args []string, fromStdin bool) (map[string]hangar.Sensitive, error) {
 	values := map[string]hangar.Sensitive{}
 	if fromStdin {
 		if len(args) != 1 || strings.Contains(args[0], "=") {
-			return nil, cli.UsageErrorf("--stdin is the value of one secret: give its NAME alone")
+			return nil, cli.UsageErrorf("--stdin sets one secret: give only its NAME")
 		}
 		raw, err := io.ReadAll(io.LimitReader(c.Stdin, maxSecretsInput))
 		if err != nil {
@@ -111,7 +111,7 @@ func (c commands) secretArgs(args []string, fromStdin bool) (map[string]hangar.S
 	for i, arg := range args {
 		name, value, ok := strings.Cut(arg, "=")
 		if !ok { // it may be a value, so it is not repeated
-			return nil, cli.UsageErrorf("argument %d after APP is not NAME=VALUE; with --stdin the value comes from standard input", i+1)
+			return nil, cli.UsageErrorf("argument %d after APP is not NAME=VALUE; use --stdin to read the value from standard input", i+1)
 		}
 		values[name] = hangar.NewSensitive(value)
 	}
@@ -122,9 +122,9 @@ func newImportCommand(c commands) *cobra.Command {
 	var f secretsFlags
 	cmd := &cobra.Command{
 		Use:   "import APP < FILE",
-		Short: "Set secrets from lines NAME=VALUE of standard input",
-		Long: "Set secrets from standard input, which has lines NAME=VALUE. Empty lines and lines that begin with # count\n" +
-			"for nothing. A value may be in quotes, and of several lines between \"\"\" and \"\"\".",
+		Short: "Set secrets from NAME=VALUE lines on standard input",
+		Long: "Set secrets from NAME=VALUE lines on standard input. Empty lines and lines that begin with # are\n" +
+			"ignored. A value may be in quotes, or span several lines between \"\"\" and \"\"\".",
 		Example:           "  hangar secrets import hello < .env",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
@@ -146,7 +146,7 @@ func newImportCommand(c commands) *cobra.Command {
 
 const manyLines = `"""` // before and after a value of several lines
 
-// parseSecrets reads lines NAME=VALUE. Its errors name lines and never what is in them.
+// parseSecrets reads NAME=VALUE lines. Its errors have the numbers of lines, but not their content.
 func parseSecrets(text string) (map[string]hangar.Sensitive, error) {
 	values := map[string]hangar.Sensitive{}
 	lines := strings.Split(text, "\n")
@@ -164,7 +164,7 @@ func parseSecrets(text string) (map[string]hangar.Sensitive, error) {
 			first := i + 1
 			for !strings.HasSuffix(rest, manyLines) {
 				if i++; i == len(lines) {
-					return nil, cli.UsageErrorf("line %d: the value of several lines has no end", first)
+					return nil, cli.UsageErrorf("line %d: the value has no closing \"\"\"", first)
 				}
 				rest += "\n" + strings.TrimSuffix(lines[i], "\r")
 			}
@@ -175,7 +175,7 @@ func parseSecrets(text string) (map[string]hangar.Sensitive, error) {
 		values[name] = hangar.NewSensitive(value)
 	}
 	if len(values) == 0 {
-		return nil, cli.UsageErrorf("there is no line NAME=VALUE on standard input")
+		return nil, cli.UsageErrorf("standard input has no line NAME=VALUE")
 	}
 	return values, nil
 }
@@ -185,7 +185,7 @@ func newUnsetCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "unset APP NAME…",
 		Aliases:           []string{"rm", "remove"},
-		Short:             "Take secrets away",
+		Short:             "Remove secrets",
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -200,7 +200,7 @@ func newUnsetCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// changeSecrets stores secrets and says, or does, what lets Machines have them.
+// changeSecrets stores secrets. With --deploy it also updates the Machines; otherwise it lists the outdated ones.
 func (c commands) changeSecrets(ctx context.Context, app hangar.AppName, values map[string]hangar.Sensitive, f *secretsFlags) error {
 	p, err := c.Connect()
 	if err != nil {
@@ -230,7 +230,7 @@ func (c commands) changeSecrets(ctx context.Context, app hangar.AppName, values 
 	if err != nil || len(lagging) == 0 {
 		return err
 	}
-	fmt.Fprintf(c.Stdout, "%s without them until the next update: %s\nTo update now: hangar secrets deploy %s\n",
+	fmt.Fprintf(c.Stdout, "%s outdated until the next update: %s\nTo update now: hangar secrets deploy %s\n",
 		cli.Plural(len(lagging), "Machine is", "Machines are"), strings.Join(ids(lagging), " "), app)
 	return nil
 }
@@ -243,7 +243,7 @@ func ids(machines []*hangar.Machine) []string {
 	return list
 }
 
-// withoutSecrets are the Machines of an App whose version is older than its secrets.
+// withoutSecrets returns the Machines of an App that have an older version of its secrets.
 func withoutSecrets(ctx context.Context, p *client.Client, app hangar.AppName, version int) ([]*hangar.Machine, error) {
 	machines, err := p.Machines(ctx, app, hangar.MachineFilter{})
 	if err != nil {
@@ -252,15 +252,15 @@ func withoutSecrets(ctx context.Context, p *client.Client, app hangar.AppName, v
 	return slices.DeleteFunc(machines, func(m *hangar.Machine) bool { return m.SecretsVersion >= version }), nil
 }
 
-// deploySecrets has the Machines that are without the secrets get them: those of a deploy by a new release, and
-// then the others, one after the other, so that a mistake in them stops the first one only.
+// deploySecrets updates the Machines that have old secrets. It updates Machines of a deploy with a new release, and then
+// the others one after the other, so that bad secrets stop only the first one.
 func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hangar.AppName, version int, patience time.Duration, out io.Writer) error {
 	lagging, err := withoutSecrets(ctx, p, app, version)
 	if err != nil {
 		return err
 	}
 	if len(lagging) == 0 {
-		fmt.Fprintln(out, "Every Machine has them.")
+		fmt.Fprintln(out, "Every Machine has the newest secrets.")
 		return nil
 	}
 	if deployed, err := c.redeploy(ctx, p, app, patience, out); err != nil {
@@ -271,23 +271,23 @@ func (c commands) deploySecrets(ctx context.Context, p *client.Client, app hanga
 		}
 	}
 	for _, m := range lagging {
-		wished := hangar.MachineStopped
+		wanted := hangar.MachineStopped
 		if m.State == hangar.MachineStarted {
-			wished = hangar.MachineStarted
+			wanted = hangar.MachineStarted
 		}
 		if m.State == hangar.MachineSuspended {
-			fmt.Fprintf(out, "Machine %s is suspended: its memory is dropped, and it boots at its next start\n", m.ID)
+			fmt.Fprintf(out, "Machine %s is suspended: its memory is discarded, and it boots at its next start\n", m.ID)
 		}
 		updated, err := p.UpdateMachine(ctx, m.Ref(), hangar.MachineUpdate{
 			Config: m.Config, CurrentVersion: m.InstanceID, MinSecretsVersion: version,
 		})
 		if err == nil {
-			updated, err = follow.Machine(ctx, p, updated, wished, patience, c.Progress())
+			updated, err = follow.Machine(ctx, p, updated, wanted, patience, c.Progress())
 		}
 		if err != nil {
 			return cli.AboutMachine(m.ID, err)
 		}
-		fmt.Fprintf(out, "Machine %s has them and is %s\n", updated.ID, updated.State)
+		fmt.Fprintf(out, "Machine %s has the newest secrets and is %s\n", updated.ID, updated.State)
 	}
 	return nil
 }
@@ -296,11 +296,11 @@ func newDeployCommand(c commands) *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "deploy APP",
-		Short: "Update the Machines that are without the newest secrets",
-		Long: "Give every Machine of an App the newest secrets. Machines of a deploy get them by a new release with what the\n" +
-			"current one has, in the order of its strategy; its release command does not run. Others get a new version with\n" +
-			"the same config, one after the other. A started Machine reboots; any other stays stopped, and one that is\n" +
-			"suspended loses its memory. It ends at the first that fails.",
+		Short: "Update the Machines that have old secrets",
+		Long: "Update every Machine of an App to the newest secrets. Machines of a deploy are updated by a new release with the\n" +
+			"content of the current one, according to its strategy; its release command does not run. Others get a new version\n" +
+			"with the same config, one after the other. A started Machine reboots; any other stays stopped, and a suspended\n" +
+			"one loses its memory. The command stops at the first Machine that fails.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
@@ -322,7 +322,7 @@ func newListCommand(c commands) *cobra.Command {
 		Use:               "list APP",
 		Aliases:           []string{"ls"},
 		Short:             "List the names of secrets",
-		Long:              "List the names of secrets. The digest of a value is the same as long as the value is; the value is not shown.",
+		Long:              "List the names of secrets, with digests of their values. A digest changes only if the value does. The value is not shown.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.CompleteApp,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {

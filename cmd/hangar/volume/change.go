@@ -12,10 +12,10 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-const extendLong = `Make a volume larger: to so many GB, or by so many with a plus sign.
+const extendLong = `Extend a volume to a size in GB, or by a size with a plus sign.
 
-A running Machine keeps running and sees the new size at once; where the server cannot do
-that, when it starts next, and the command says so. A volume never gets smaller.`
+A running Machine keeps running and sees the new size at once. If the server cannot do that,
+the Machine sees it when it starts next, and the command says so. A volume cannot shrink.`
 
 func newExtendCommand(c *commands) *cobra.Command {
 	var (
@@ -24,14 +24,14 @@ func newExtendCommand(c *commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:               "extend [APP] [VOLUME] --size GB",
-		Short:             "Make a volume larger",
+		Short:             "Extend a volume",
 		Long:              extendLong,
 		Example:           "  hangar volumes extend hello data --size 20\n  hangar volumes extend hello data --size +5",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 	}
 	cmd.Flags().StringVarP(&size, "size", "s", "", "new size in GB, or +GB to add")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "for scripts of other tools: nothing is asked")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "has no effect; accepted for compatibility")
 	_ = cmd.Flags().MarkHidden("yes")
 	return cli.AnsweringAs(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (hangar.VolumeExtended, error) {
 		p, v, err := c.oneVolume(cmd.Context(), args, kept)
@@ -58,17 +58,17 @@ func newExtendCommand(c *commands) *cobra.Command {
 		if err != nil || !extended.NeedsRestart {
 			return err
 		}
-		return c.Sayf("Its Machine sees that when it starts next: hangar machine restart %s %s", now.App, now.AttachedMachine)
+		return c.Sayf("Its Machine sees the new size after a restart: hangar machine restart %s %s", now.App, now.AttachedMachine)
 	})
 }
 
-// extendedOutput is what --json prints of a volume that was made larger.
+// extendedOutput is the JSON output for an extended volume.
 type extendedOutput struct {
 	Volume       volumeOutput `json:"volume"`
 	NeedsRestart bool         `json:"needs_restart"`
 }
 
-// newSize is the new size of a volume that has so many GB: text is a size or +GB.
+// newSize returns the new size in GB of a volume with has GB. text is a size or +GB.
 func newSize(has int, text string) (int, error) {
 	more, adds := strings.CutPrefix(text, "+")
 	n, err := parseGB("--size", more)
@@ -91,12 +91,12 @@ func newUpdateCommand(c *commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "update [APP] [VOLUME]",
 		Short:             "Change how snapshots of a volume are taken",
-		Long:              "Change how snapshots of a volume are taken. Those that there are keep the retention that they were taken with.",
+		Long:              "Change how snapshots of a volume are taken. Existing snapshots keep their retention.",
 		Example:           "  hangar volumes update hello data --snapshot-retention 30\n  hangar volumes update hello data --scheduled-snapshots=false",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 	}
-	cmd.Flags().IntVar(&retention, "snapshot-retention", 0, "days that later snapshots are kept, from 1 to 60")
+	cmd.Flags().IntVar(&retention, "snapshot-retention", 0, "days to keep new snapshots, from 1 to 60")
 	cmd.Flags().BoolVar(&scheduled, "scheduled-snapshots", true, "take a snapshot every day; =false: on demand only")
 	return cli.AnsweringAs(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Volume, error) {
 		var in hangar.VolumeUpdate
@@ -110,7 +110,7 @@ func newUpdateCommand(c *commands) *cobra.Command {
 			in.AutoBackup = &scheduled
 		}
 		if in == (hangar.VolumeUpdate{}) {
-			return nil, cli.UsageErrorf("say what to change: --snapshot-retention or --scheduled-snapshots")
+			return nil, cli.UsageErrorf("give --snapshot-retention or --scheduled-snapshots")
 		}
 		p, v, err := c.oneVolume(cmd.Context(), args, kept)
 		if err != nil {
@@ -118,7 +118,7 @@ func newUpdateCommand(c *commands) *cobra.Command {
 		}
 		return p.UpdateVolume(cmd.Context(), v.Ref(), in)
 	}, volumeJSON, func(v *hangar.Volume) error {
-		return c.Sayf("Volume %s (%s) has snapshots %s.", v.ID, v.Name, snapshotPlan(v))
+		return c.Sayf("Volume %s (%s): snapshots %s.", v.ID, v.Name, snapshotPlan(v))
 	})
 }
 
@@ -136,8 +136,8 @@ func newDestroyCommand(c *commands) *cobra.Command {
 		Use:     "destroy [APP] VOLUME...",
 		Aliases: []string{"rm", "delete"},
 		Short:   "Destroy volumes",
-		Long: "Destroy volumes that no Machine has. For 24 hours, unless its room is needed before,\n`hangar volumes undelete` brings one back; " +
-			"then its key and its data are gone. Its snapshots stay for as long as they were to be kept.",
+		Long: "Destroy volumes that no Machine has. For 24 hours, unless the space is needed earlier,\n`hangar volumes undelete` restores one; " +
+			"then its key and its data are lost. Its snapshots are kept until their retention ends.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.completeVolume,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,7 +146,7 @@ func newDestroyCommand(c *commands) *cobra.Command {
 				return err
 			}
 			if len(names) == 0 {
-				return cli.UsageErrorf("say which volume of App %s; it is not guessed what to destroy", app)
+				return cli.UsageErrorf("name the volumes of App %s to destroy", app)
 			}
 			p, err := c.Connect()
 			if err != nil {
@@ -175,7 +175,7 @@ func newDestroyCommand(c *commands) *cobra.Command {
 					failed = append(failed, err)
 					continue
 				}
-				fmt.Fprintf(c.Stdout, "Volume %s (%s) is destroyed. For 24 hours it can be undeleted, unless its room is needed: hangar volumes undelete %s %s\n",
+				fmt.Fprintf(c.Stdout, "Volume %s (%s) is destroyed. It can be undeleted for 24 hours, unless the space is needed: hangar volumes undelete %s %s\n",
 					v.ID, v.Name, v.App, v.ID)
 			}
 			return errors.Join(failed...)
@@ -197,8 +197,8 @@ func newUndeleteCommand(c *commands) *cobra.Command {
 	return cli.AnsweringAs(c.Invocation, &cobra.Command{
 		Use:               "undelete [APP] [VOLUME]",
 		Aliases:           []string{"undestroy"},
-		Short:             "Have a destroyed volume back, within 24 hours",
-		Long:              "Have a destroyed volume back as it was, within 24 hours and unless its room was needed for other volumes. `hangar volumes list --all` shows which there are.",
+		Short:             "Restore a destroyed volume within 24 hours",
+		Long:              "Restore a destroyed volume within 24 hours, unless its space was needed for other volumes. `hangar volumes list --all` shows destroyed volumes.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 	}, func(cmd *cobra.Command, args []string) (*hangar.Volume, error) {
@@ -208,11 +208,11 @@ func newUndeleteCommand(c *commands) *cobra.Command {
 		}
 		back, err := p.UndeleteVolume(cmd.Context(), v.Ref())
 		if hangar.ReasonOf(err) == hangar.ReasonWrongState {
-			err = cli.WithHint(err, fmt.Sprintf("see `hangar volumes list %s --all`; what is gone can be restored of a snapshot: hangar volumes snapshots list %s %s",
+			err = cli.WithHint(err, fmt.Sprintf("see `hangar volumes list %s --all`; a lost volume can be restored from a snapshot: hangar volumes snapshots list %s %s",
 				v.App, v.App, v.ID))
 		}
 		return back, err
 	}, volumeJSON, func(v *hangar.Volume) error {
-		return c.Sayf("Volume %s (%s) is back.", v.ID, v.Name)
+		return c.Sayf("Volume %s (%s) is restored.", v.ID, v.Name)
 	})
 }

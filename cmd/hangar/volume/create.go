@@ -17,18 +17,18 @@ import (
 
 const createLong = `Create a volume: storage of an App on one server, which a Machine mounts.
 
-It is encrypted with a key of its own unless --no-encryption says otherwise. It takes
-from the server's disk what is written to it. The file system is made when a Machine
-has it first.
+It is encrypted with a key of its own unless --no-encryption is given. It takes
+space on the server's disk only for data that is written. The file system is created when
+a Machine first mounts it.
 
 Names have at most 30 characters of a-z, 0-9 and underscore, and several volumes of an
-App may have the same.`
+App may have the same name.`
 
 const createExample = `  hangar volumes create hello data --size 10
   hangar volumes create data -a hello --size 10 --snapshot-retention 14
   hangar machine run hello IMAGE --volume data:/data`
 
-// fillFlags say how a new volume comes to be, and how that is followed.
+// fillFlags are the flags of commands that create a volume.
 type fillFlags struct {
 	in                hangar.VolumeCreate
 	region            string
@@ -43,9 +43,9 @@ func (f *fillFlags) add(cmd *cobra.Command, defaultSize string) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.size, "size", "s", "", "size in GB, from 1 to 500 (default "+defaultSize+")")
 	fs.StringVarP(&f.region, "region", "r", "", "region to be in (default the server's)")
-	fs.IntVar(&f.in.SnapshotRetention, "snapshot-retention", 0, "days that snapshots are kept, from 1 to 60 (default 5)")
+	fs.IntVar(&f.in.SnapshotRetention, "snapshot-retention", 0, "days to keep snapshots, from 1 to 60 (default 5)")
 	fs.BoolVar(&f.scheduled, "scheduled-snapshots", true, "take a snapshot every day")
-	fs.BoolVar(&f.unique, "require-unique-zone", true, "not in the zone of a volume of the same name; here every volume has its own")
+	fs.BoolVar(&f.unique, "require-unique-zone", true, "accepted for compatibility, and not enforced")
 	cli.JSONFlag(cmd, &f.asJSON)
 	cli.QuietFlag(cmd, &f.quiet, "ids")
 }
@@ -117,7 +117,7 @@ func newCreateCommand(c *commands) *cobra.Command {
 			case err != nil:
 				return err
 			case app == "" || len(names) != 1:
-				return cli.UsageErrorf("give an App and a name for the volume")
+				return cli.UsageErrorf("give the App and the name of the volume")
 			case count < 1 || count > maxVolumesAtOnce:
 				return cli.UsageErrorf("invalid --count %d: must be from 1 to %d", count, maxVolumesAtOnce)
 			}
@@ -166,26 +166,25 @@ func newCreateCommand(c *commands) *cobra.Command {
 	fs.StringVar(&fstype, "fs-type", "", "the public platform's name of --fstype")
 	_ = fs.MarkHidden("fs-type")
 	fs.StringVar(&snapshot, "snapshot-id", "", "fill it from this snapshot")
-	fs.BoolVar(&f.in.UniqueZoneAppWide, "unique-zone-app-wide", false, "not in the zone of any volume of the App")
-	fs.IntVarP(&count, "count", "n", 1, "create as many alike")
-	fs.IntVar(&compute.CPUs, "vm-cpus", 0, "where a Machine with so many CPUs has room")
-	fs.StringVar(&compute.CPUKind, "vm-cpu-kind", "", "and that are shared or performance")
-	fs.StringVar(&memory, "vm-memory", "", "where a Machine with so much memory has room, e.g. 512, 1gb")
-	fs.BoolVarP(&yes, "yes", "y", false, "do not warn of what one volume means")
+	fs.BoolVar(&f.in.UniqueZoneAppWide, "unique-zone-app-wide", false, "accepted for compatibility, and not enforced")
+	fs.IntVarP(&count, "count", "n", 1, "how many volumes to create")
+	fs.IntVar(&compute.CPUs, "vm-cpus", 0, "choose a server with room for a Machine with this many CPUs")
+	fs.StringVar(&compute.CPUKind, "vm-cpu-kind", "", "kind of these CPUs, shared or performance")
+	fs.StringVar(&memory, "vm-memory", "", "choose a server with room for a Machine with this much memory, e.g. 512, 1gb")
+	fs.BoolVarP(&yes, "yes", "y", false, "do not warn about the risk of a single volume")
 	cli.CompleteFlag(cmd, "fstype", string(hangar.FSExt4), string(hangar.FSRaw))
 	cli.CompleteFlag(cmd, "vm-cpu-kind", "shared", "performance")
 	return cmd
 }
 
-// createVolume makes a volume, follows its filling, and prints progress unless the
-// output is JSON.
+// createVolume creates a volume and follows its filling. It prints progress unless the output is JSON.
 func (c *commands) createVolume(
 	ctx context.Context, p *client.Client, app hangar.AppName, in hangar.VolumeCreate, f *fillFlags,
 ) (*hangar.Volume, error) {
 	began := time.Now()
 	v, err := p.CreateVolume(ctx, app, in)
 	if hangar.ReasonOf(err) == hangar.ReasonAppNotFound {
-		err = cli.WithHint(err, "make it first: hangar apps create "+string(app))
+		err = cli.WithHint(err, "create it first: hangar apps create "+string(app))
 	}
 	if err != nil {
 		return nil, err
@@ -218,7 +217,7 @@ func encryption(v *hangar.Volume) string {
 	return "not encrypted"
 }
 
-// origin says from what a volume was made.
+// origin describes the source of a new volume.
 func origin(v *hangar.Volume, in hangar.VolumeCreate) string {
 	switch {
 	case in.Snapshot != "":
@@ -231,31 +230,31 @@ func origin(v *hangar.Volume, in hangar.VolumeCreate) string {
 	return ""
 }
 
-// warnOfOneVolume says what an App risks that has one volume of a name.
+// warnOfOneVolume prints the risk of an App with only one volume of a name.
 func (c *commands) warnOfOneVolume(ctx context.Context, p *client.Client, v *hangar.Volume) {
 	volumes, err := p.Volumes(ctx, v.App)
 	if err != nil {
-		return // it is there, and that is what was asked for
+		return // the volume was created all the same
 	}
 	volumes = slices.DeleteFunc(volumes, func(x *hangar.Volume) bool { return !kept(x) || x.Name != v.Name })
 	if len(volumes) != 1 {
 		return
 	}
-	every := "No snapshots of it are taken by themselves."
+	every := "It has no scheduled snapshots."
 	if v.AutoBackup {
 		every = fmt.Sprintf("A snapshot of it is taken every day and kept for %s.", cli.Plural(v.SnapshotRetention, "day", "days"))
 	}
 	fmt.Fprintf(c.Stderr, `
-Note: this is the App's only volume called %s. A volume is on the disk of one server, for
-one Machine: when that server is down, so is what needs the volume, and what is lost with
-the disk is lost. An App that must not be down has two Machines with a volume each, and
-copies between them what they keep. %s
+Note: this is the App's only volume called %s. A volume is on the disk of one server and
+belongs to one Machine: it is unavailable while that server is down, and lost with that
+disk. An App that must stay available needs two Machines with a volume each, and must
+replicate its data between them. %s
 `, v.Name, every)
 }
 
 const forkLong = `Create a volume with the content of another one of the App, as that is now.
 
-A Machine may go on writing to it: the copy is what was on the volume at one moment. It
+A Machine may continue to write to it: the copy has the content of one moment. It
 is as large as the volume, or larger with --size, and has a key of its own.`
 
 func newForkCommand(c *commands) *cobra.Command {
@@ -265,7 +264,7 @@ func newForkCommand(c *commands) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:               "fork [APP] VOLUME",
-		Short:             "Copy a volume into a new one",
+		Short:             "Copy a volume to a new one",
 		Long:              forkLong,
 		Example:           "  hangar volumes fork hello data --name data_test",
 		Args:              cobra.MaximumNArgs(2),
@@ -280,7 +279,7 @@ func newForkCommand(c *commands) *cobra.Command {
 				return err
 			}
 			if in.SizeGB != 0 && in.SizeGB < source.SizeGB {
-				return cli.UsageErrorf("invalid --size %d: volume %s has %d GB, and its copy cannot have less", in.SizeGB, source.ID, source.SizeGB)
+				return cli.UsageErrorf("invalid --size %d: volume %s has %d GB, and its copy cannot be smaller", in.SizeGB, source.ID, source.SizeGB)
 			}
 			in.Source, in.Name = source.ID, cmp.Or(name, source.Name)
 			v, err := c.createVolume(cmd.Context(), p, source.App, in, &f)

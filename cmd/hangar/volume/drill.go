@@ -12,22 +12,22 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
 )
 
-const drillLong = `Try whether what is stored can be restored: restore a random snapshot of an App to scratch,
+const drillLong = `Test whether snapshots can be restored: restore a random snapshot of an App temporarily,
 check its file system, compare its digest, and remove it again.
 
-The platform does so by itself every week. Exit code 1 when the drill does not pass.`
+The platform also does this every week. The exit code is 1 if the drill does not pass.`
 
 func newDrillCommand(c *commands) *cobra.Command {
 	var asJSON, detach, show bool
 	cmd := &cobra.Command{
 		Use:               "drill [APP]",
-		Short:             "Try whether a snapshot of an App can be restored",
+		Short:             "Test whether a snapshot of an App can be restored",
 		Long:              drillLong,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.completeVolumesApp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if detach && show {
-				return cli.UsageErrorf("--show begins nothing that could be left: give it without --detach")
+				return cli.UsageErrorf("--show does not start a drill: leave out --detach")
 			}
 			app, err := c.theApp(args)
 			if err != nil {
@@ -49,7 +49,7 @@ func newDrillCommand(c *commands) *cobra.Command {
 			case hangar.ReasonOf(err) == hangar.ReasonSnapshotNotFound:
 				return cli.WithHint(err, "take a snapshot first: hangar volumes snapshots create "+string(app))
 			case hangar.CodeOf(err) == hangar.CodeNotFound && hangar.ReasonOf(err) != hangar.ReasonAppNotFound && show:
-				return cli.WithHint(err, "begin one: hangar volumes drill "+string(app))
+				return cli.WithHint(err, "start one: hangar volumes drill "+string(app))
 			case err != nil:
 				return err
 			}
@@ -71,7 +71,7 @@ func newDrillCommand(c *commands) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return at once")
-	cmd.Flags().BoolVar(&show, "show", false, "show the latest drill and do not begin one")
+	cmd.Flags().BoolVar(&show, "show", false, "show the latest drill instead of starting one")
 	cli.JSONFlag(cmd, &asJSON)
 	return cmd
 }

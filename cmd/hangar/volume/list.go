@@ -35,7 +35,7 @@ func newListCommand(c *commands) *cobra.Command {
 				return err
 			}
 			if destroyed && (len(args) > 0 || c.app != "") {
-				return cli.UsageErrorf("--destroyed lists those of an organization: say which with --org, and no App")
+				return cli.UsageErrorf("--destroyed needs --org, and no App")
 			}
 			var volumes []*hangar.Volume
 			if destroyed {
@@ -47,7 +47,7 @@ func newListCommand(c *commands) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			hint := "No volumes. Make one: hangar volumes create APP NAME"
+			hint := "No volumes. Create one: hangar volumes create APP NAME"
 			if destroyed {
 				hint = "No destroyed volumes."
 			}
@@ -55,20 +55,20 @@ func newListCommand(c *commands) *cobra.Command {
 				n := len(volumes)
 				volumes = slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !kept(v) })
 				if hidden := n - len(volumes); hidden > 0 {
-					hint = fmt.Sprintf("No volumes, but for %s that can be undeleted: add --all", cli.Plural(hidden, "destroyed one", "destroyed ones"))
+					hint = fmt.Sprintf("No volumes except %s that can be undeleted: add --all", cli.Plural(hidden, "destroyed one", "destroyed ones"))
 				}
 			}
 			return c.PrintList(f, volumesJSON(volumes), volumeRows(volumes), hint)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also destroyed ones that can still be undeleted")
-	cmd.Flags().BoolVar(&destroyed, "destroyed", false, "destroyed ones alone, of Apps that are gone as well: what they take is free once they are purged")
+	cmd.Flags().BoolVar(&destroyed, "destroyed", false, "only destroyed ones, including those of destroyed Apps; purge them to free their space")
 	cmd.Flags().StringVar(&org, "org", "", "the volumes of all Apps of this organization")
 	f.Add(cmd, "ids")
 	return cmd
 }
 
-// orgVolumesPage is how many volumes of an organization are asked for at once.
+// orgVolumesPage is the number of an organization's volumes per request.
 const orgVolumesPage = 500
 
 func (c *commands) listVolumes(ctx context.Context, p *client.Client, args []string, org hangar.OrgSlug) ([]*hangar.Volume, error) {
@@ -100,7 +100,7 @@ func (c *commands) listVolumes(ctx context.Context, p *client.Client, args []str
 	var all []*hangar.Volume
 	for _, app := range apps {
 		found, err := p.Volumes(ctx, app.Name)
-		// That an App was destroyed meanwhile is no error.
+		// The App may have been destroyed since it was listed.
 		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
 			return nil, err
 		}
@@ -109,7 +109,7 @@ func (c *commands) listVolumes(ctx context.Context, p *client.Client, args []str
 	return all, nil
 }
 
-// volumeOutput is a volume as --json prints it: with the names that the API has.
+// volumeOutput is the JSON output for a volume, with the names of the API.
 type volumeOutput struct {
 	*hangar.Volume
 	hangar.VolumeUsage
@@ -118,7 +118,7 @@ type volumeOutput struct {
 	AttachedTo    *hangar.MachineID `json:"attached_machine_id"`
 	UndeleteUntil time.Time         `json:"undelete_until,omitzero"`
 
-	// What the API does not have is left out.
+	// The API does not have these.
 	Usage           any `json:"usage,omitempty"`
 	AttachedMachine any `json:"attached_machine,omitempty"`
 }
@@ -170,7 +170,7 @@ func volumeStateText(now time.Time, v *hangar.Volume) string {
 	return text
 }
 
-// usedText is how much of its file system a volume uses; empty before its first use.
+// usedText returns how much of its file system a volume uses; empty before its first use.
 func usedText(v *hangar.Volume) string {
 	if v.Usage.Total() == 0 {
 		return ""
@@ -204,7 +204,7 @@ func (c *commands) printVolume(v *hangar.Volume) error {
 	if v.NeedsRestart {
 		grows = "when the Machine starts next"
 	}
-	fs := string(v.Wanted) + ", not made yet"
+	fs := string(v.Wanted) + ", not created yet"
 	if v.Usage.FSType != "" {
 		fs = string(v.Usage.FSType)
 	} else if v.Wanted == hangar.FSRaw {

@@ -18,17 +18,17 @@ func newPurgeCommand(c *commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge [ID...]",
 		Short: "Remove destroyed volumes permanently",
-		Long: "Remove destroyed volumes of an organization before their 24 hours are over: they cannot be undeleted any more, and what they\n" +
-			"take of its quotas and of the server is free. Their Apps may be gone. Snapshots stay for as long as they were to be kept.\n" +
-			"`hangar volumes list --destroyed` shows which there are.",
+		Long: "Remove destroyed volumes of an organization before their 24 hours are over. They can no longer be undeleted, and the space\n" +
+			"they use of quotas and of the server is free. Their Apps may be destroyed. Snapshots are kept until their retention ends.\n" +
+			"`hangar volumes list --destroyed` lists destroyed volumes.",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return cli.UsageErrorf("say which destroyed volumes by their ids, or --all")
+				return cli.UsageErrorf("give ids of destroyed volumes, or --all")
 			}
 			for _, id := range args {
 				if !hangar.VolumeID(id).Valid() {
-					return cli.UsageErrorf("%q is no id of a volume; see `hangar volumes list --destroyed`", id)
+					return cli.UsageErrorf("%q is not the id of a volume; see `hangar volumes list --destroyed`", id)
 				}
 			}
 			p, err := c.Connect()
@@ -63,7 +63,7 @@ func newPurgeCommand(c *commands) *cobra.Command {
 					failed = append(failed, err)
 					continue
 				}
-				fmt.Fprintf(c.Stdout, "Volume %s (%s, %s) of App %s is purged.\n", v.ID, v.Name, cli.GB(v.SizeGB), v.App)
+				fmt.Fprintf(c.Stdout, "Purged volume %s (%s, %s) of App %s.\n", v.ID, v.Name, cli.GB(v.SizeGB), v.App)
 			}
 			return errors.Join(failed...)
 		},

@@ -17,9 +17,9 @@ import (
 
 const snapshotsLong = `Take snapshots of volumes, and restore them.
 
-A snapshot is what was on a volume at one moment, as after a loss of power: what a program
-has synced is there. It can be taken while a Machine writes, stores what no earlier one
-has, and stays when its volume is destroyed, until its days are over.`
+A snapshot has the content of a volume at one moment, as after a loss of power: data that a
+program has synced is in it. It can be taken while a Machine writes, stores only data that no
+earlier one has, and is kept until its retention ends, even if its volume is destroyed.`
 
 func newSnapshotsCommand(c *commands) *cobra.Command {
 	cmd := cli.Group("snapshots", "Take, list and restore snapshots", "snapshot", "snap")
@@ -34,7 +34,7 @@ func newSnapshotsListCommand(c *commands) *cobra.Command {
 		Use:               "list [APP] [VOLUME]",
 		Aliases:           []string{"ls"},
 		Short:             "List the snapshots of a volume, newest first",
-		Long:              "List the snapshots of a volume, newest first. Of a volume that is gone, give its App and its id.",
+		Long:              "List the snapshots of a volume, newest first. For a destroyed volume, give the App and the volume's id.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,8 +54,8 @@ func newSnapshotsListCommand(c *commands) *cobra.Command {
 	return cmd
 }
 
-// snapshotsOf is the volume of the arguments [APP] [VOLUME], which may be gone if its
-// App and its id are given.
+// snapshotsOf returns the volume of the arguments [APP] [VOLUME]. The volume may be destroyed if its App and its id are
+// given.
 func (c *commands) snapshotsOf(ctx context.Context, args []string) (*client.Client, hangar.VolumeRef, error) {
 	app, names, err := c.split(args)
 	if err == nil && app != "" && len(names) == 1 && hangar.VolumeID(names[0]).Valid() {
@@ -69,7 +69,7 @@ func (c *commands) snapshotsOf(ctx context.Context, args []string) (*client.Clie
 	return p, v.Ref(), nil
 }
 
-// snapshotOutput is a snapshot as --json prints it: with the names that the API has.
+// snapshotOutput is the JSON output for a snapshot, with the names of the API.
 type snapshotOutput struct {
 	*hangar.Snapshot
 	FrozenMS int64 `json:"frozen_ms"`
@@ -107,7 +107,7 @@ func snapshotRows(snapshots []*hangar.Snapshot) [][]string {
 	return rows
 }
 
-// digestShown is how much of a digest a person compares, in characters.
+// digestShown is how many characters of a digest are shown.
 const digestShown = 13
 
 func snapshotStateText(s *hangar.Snapshot) string {
@@ -126,7 +126,7 @@ func newSnapshotsCreateCommand(c *commands) *cobra.Command {
 		Use:               "create [APP] [VOLUME]",
 		Aliases:           []string{"add"},
 		Short:             "Take a snapshot of a volume",
-		Long:              "Take a snapshot of a volume, also while a Machine writes to it. Ctrl-C ends the watching, not the snapshot.",
+		Long:              "Take a snapshot of a volume, even while a Machine writes to it. Ctrl-C ends the command, not the snapshot.",
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.completeVolume,
 		RunE: c.onVolume(kept, func(ctx context.Context, p *client.Client, v *hangar.Volume) error {
@@ -162,7 +162,7 @@ func newSnapshotsCreateCommand(c *commands) *cobra.Command {
 	return cmd
 }
 
-// waited says how long a snapshot kept writers waiting, where that is known.
+// waited returns how long a snapshot kept writers waiting, if that is known.
 func waited(s *hangar.Snapshot) string {
 	if s.Frozen == 0 {
 		return ""
@@ -170,10 +170,10 @@ func waited(s *hangar.Snapshot) string {
 	return ", writes waited " + cli.Brief(s.Frozen)
 }
 
-const snapshotsRestoreLong = `Restore a snapshot into a new volume, as large as the one it was taken of or larger with
---size. The volume that it was taken of stays as it is.
+const snapshotsRestoreLong = `Restore a snapshot into a new volume of the same size as the original, or larger with
+--size. The original volume is not changed.
 
-The new volume can be mounted when it is filled and what is on it was compared with the
+The new volume can be mounted once it is filled and its content matches the
 digest of the snapshot.`
 
 func newSnapshotsRestoreCommand(c *commands) *cobra.Command {
@@ -194,7 +194,7 @@ func newSnapshotsRestoreCommand(c *commands) *cobra.Command {
 				return err
 			}
 			if len(names) != 1 || !hangar.SnapshotID(names[0]).Valid() {
-				return cli.UsageErrorf("say which snapshot, by its id like vs_0123456789abcdefghij")
+				return cli.UsageErrorf("give the id of the snapshot, like vs_0123456789abcdefghij")
 			}
 			in, err := f.volumeCreate(cmd)
 			if err != nil {
@@ -219,14 +219,14 @@ func newSnapshotsRestoreCommand(c *commands) *cobra.Command {
 			return err
 		},
 	}
-	f.add(cmd, "that of the volume it was taken of")
+	f.add(cmd, "that of the original")
 	f.addFollow(cmd)
 	cmd.Flags().BoolVar(&f.plain, "no-encryption", false, "keep the data as it is on the server's disk")
-	cmd.Flags().StringVarP(&name, "name", "n", "", "name of the new volume (default that of the volume it was taken of)")
+	cmd.Flags().StringVarP(&name, "name", "n", "", "name of the new volume (default that of the original)")
 	return cmd
 }
 
-// snapshotSource finds the volume of a snapshot, among those of an App or of all.
+// snapshotSource finds the volume of a snapshot, in one App or in all.
 func snapshotSource(ctx context.Context, p *client.Client, app hangar.AppName, id hangar.SnapshotID) (*hangar.Volume, error) {
 	apps := []hangar.AppName{app}
 	if app == "" {
@@ -253,6 +253,6 @@ func snapshotSource(ctx context.Context, p *client.Client, app hangar.AppName, i
 			}
 		}
 	}
-	return nil, cli.WithHint(hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSnapshotNotFound, "there is no volume with a snapshot %s", id),
-		"if its volume is gone, give its App and a name for the new volume: hangar volumes snapshots restore APP "+string(id)+" --name NAME")
+	return nil, cli.WithHint(hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSnapshotNotFound, "no volume has a snapshot %s", id),
+		"if its volume is destroyed, give its App and a name for the new volume: hangar volumes snapshots restore APP "+string(id)+" --name NAME")
 }

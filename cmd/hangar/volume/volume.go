@@ -1,4 +1,4 @@
-// Package volume has the commands about volumes and their snapshots.
+// Package volume has the commands for volumes and their snapshots.
 package volume
 
 import (
@@ -19,22 +19,22 @@ import (
 
 const volumesLong = `Keep data: volumes, which Machines mount, and snapshots of them.
 
-A volume is named by its App and its id or name: ` + "`hangar volumes show hello data`" + `. The id
-alone will do, too, and so will the App alone where it has exactly one volume. --app
+Name a volume by its App and its id or name: ` + "`hangar volumes show hello data`" + `. The id
+alone is enough, and so is the App alone if it has exactly one volume. --app
 names the App for all commands below.
 
-A Machine gets a volume when it is made: hangar machine run hello IMAGE --volume data:/data`
+Give a Machine a volume when you create it: hangar machine run hello IMAGE --volume data:/data`
 
-// commands is `hangar volumes`: an invocation with what all of its commands share.
+// commands is `hangar volumes`: an invocation, and the flag that all its commands share.
 type commands struct {
 	*cli.Invocation
-	app string // of --app; empty: the first argument says it
+	app string // the value of --app; empty: the App is the first argument
 }
 
-// NewCommand makes `hangar volumes`.
+// NewCommand returns `hangar volumes`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	v := &commands{Invocation: inv}
-	cmd := cli.Group("volumes", "Keep data on volumes, and snapshots of them", "volume", "vol")
+	cmd := cli.Group("volumes", "Manage volumes and their snapshots", "volume", "vol")
 	cmd.Long = volumesLong
 	cmd.PersistentFlags().StringVarP(&v.app, "app", "a", "", "App of the volumes, instead of the first argument")
 	_ = cmd.RegisterFlagCompletionFunc("app", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -48,38 +48,38 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// split divides arguments into an App and the names of things in it. The App is empty
-// when the first name is an id, which needs none.
+// split divides arguments into an App and the names of things in it. The App is empty if the first name is an id,
+// which needs no App.
 func (c *commands) split(args []string) (hangar.AppName, []string, error) {
 	switch {
 	case c.app != "":
 		return hangar.AppName(c.app), args, nil
 	case len(args) == 0:
-		return "", nil, cli.UsageErrorf("say which App, as the first argument or with --app")
+		return "", nil, cli.UsageErrorf("give the App as the first argument or with --app")
 	case hangar.VolumeID(args[0]).Valid() || hangar.SnapshotID(args[0]).Valid():
 		return "", args, nil
 	}
 	return hangar.AppName(args[0]), args[1:], nil
 }
 
-// theApp is the App of arguments that name nothing else.
+// theApp returns the App of arguments that have nothing else.
 func (c *commands) theApp(args []string) (hangar.AppName, error) {
 	app, rest, err := c.split(args)
 	if err == nil && (app == "" || len(rest) > 0) {
-		err = cli.UsageErrorf("say which App, and nothing else")
+		err = cli.UsageErrorf("give only the App")
 	}
 	return app, err
 }
 
-// kept and restorable are the volumes that a command may mean by a name.
+// kept, undeletable and anyVolume choose the volumes that a name on the command line can refer to.
 func kept(v *hangar.Volume) bool { return !v.State.Gone() }
 
 func undeletable(v *hangar.Volume) bool { return v.State == hangar.VolumePendingDestroy }
 
 func anyVolume(*hangar.Volume) bool { return true }
 
-// find returns the volume that a person named by id or name, or the App's only one for
-// an empty name. An id stands for itself; a name for a volume that meant accepts.
+// find returns the volume with the given id or name, or the App's only volume for an empty name. meant chooses among
+// the volumes with the name; it is not called for an id.
 func (c *commands) find(
 	ctx context.Context, p *client.Client, app hangar.AppName, name string, meant func(*hangar.Volume) bool,
 ) (*hangar.Volume, error) {
@@ -90,7 +90,7 @@ func (c *commands) find(
 		return p.Volume(ctx, hangar.VolumeRef{App: app, ID: id})
 	}
 	if app == "" {
-		return nil, cli.UsageErrorf("%q is no id of a volume: say which App, as the first argument or with --app", name)
+		return nil, cli.UsageErrorf("%q is not the id of a volume: give the App as the first argument or with --app", name)
 	}
 	volumes, err := p.Volumes(ctx, app)
 	if err != nil {
@@ -106,16 +106,16 @@ func (c *commands) find(
 			what = "no volume"
 		}
 		return nil, cli.WithHint(hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "App %s has %s", app, what),
-			fmt.Sprintf("see `hangar volumes list %s --all`, or make one: hangar volumes create %s NAME", app, app))
+			fmt.Sprintf("see `hangar volumes list %s --all`, or create one: hangar volumes create %s NAME", app, app))
 	}
 	var named []string
 	for _, v := range volumes {
 		named = append(named, fmt.Sprintf("%s (%s, %s)", v.ID, v.Name, v.State))
 	}
-	return nil, cli.WithHint(cli.UsageErrorf("App %s has %d such volumes: say which one", app, len(volumes)), "one of "+strings.Join(named, ", "))
+	return nil, cli.WithHint(cli.UsageErrorf("App %s has %d such volumes: give an id", app, len(volumes)), "one of "+strings.Join(named, ", "))
 }
 
-// volumeAnywhere looks for a volume in all Apps, those first that have any.
+// volumeAnywhere looks for a volume in all Apps, first in those with the most volumes.
 func volumeAnywhere(ctx context.Context, p *client.Client, id hangar.VolumeID) (*hangar.Volume, error) {
 	apps, err := p.Apps(ctx, hangar.AppFilter{})
 	if err != nil {
@@ -128,7 +128,7 @@ func volumeAnywhere(ctx context.Context, p *client.Client, id hangar.VolumeID) (
 			return v, err
 		}
 	}
-	return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "no App has a volume %s", id)
+	return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonVolumeNotFound, "no App has volume %s", id)
 }
 
 // oneVolume finds the volume of the arguments [APP] [VOLUME].
@@ -138,7 +138,7 @@ func (c *commands) oneVolume(ctx context.Context, args []string, meant func(*han
 		return nil, nil, err
 	}
 	if len(names) > 1 {
-		return nil, nil, cli.UsageErrorf("say one volume, not %d", len(names))
+		return nil, nil, cli.UsageErrorf("name one volume, not %d", len(names))
 	}
 	p, err := c.Connect()
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *commands) oneVolume(ctx context.Context, args []string, meant func(*han
 	return p, v, err
 }
 
-// onVolume is the work of a command whose arguments name a volume.
+// onVolume returns the RunE of a command whose arguments name a volume.
 func (c *commands) onVolume(
 	meant func(*hangar.Volume) bool, work func(context.Context, *client.Client, *hangar.Volume) error,
 ) func(*cobra.Command, []string) error {
@@ -161,7 +161,7 @@ func (c *commands) onVolume(
 	}
 }
 
-// parseGB reads a size in GB, which is what the platform calls 2^30 bytes.
+// parseGB reads a size in GB, each 2^30 bytes.
 func parseGB(flag, text string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
@@ -177,7 +177,7 @@ func parseGB(flag, text string) (int, error) {
 	return int(n), nil
 }
 
-// completeVolume completes an App, unless --app names it, and then its volumes.
+// completeVolume completes an App, unless --app is given, and then its volumes.
 func (c *commands) completeVolume(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	app, _, err := c.split(args)
 	switch {
@@ -195,7 +195,7 @@ func (c *commands) completeVolume(cmd *cobra.Command, args []string, prefix stri
 	})
 }
 
-// completeVolumesApp completes an App where nothing else is to be named.
+// completeVolumesApp completes the App of a command that takes no volume.
 func (c *commands) completeVolumesApp(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if c.app != "" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -203,8 +203,7 @@ func (c *commands) completeVolumesApp(cmd *cobra.Command, args []string, prefix 
 	return c.CompleteApp(cmd, args, prefix)
 }
 
-// completeSnapshot completes an App, unless --app names it, and then the snapshots of
-// its volumes.
+// completeSnapshot completes an App, unless --app is given, and then the snapshots of its volumes.
 func (c *commands) completeSnapshot(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	app, names, err := c.split(args)
 	switch {

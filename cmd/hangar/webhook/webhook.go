@@ -1,4 +1,4 @@
-// Package webhook has the commands about webhooks.
+// Package webhook has the commands for webhooks.
 package webhook
 
 import (
@@ -20,14 +20,14 @@ type commands struct{ *cli.Invocation }
 
 const about = `Have the events of Machines sent to your own server.
 
-A webhook is a URL that gets every event of an organization's Machines by a POST request: a
-CloudEvent in binary mode, signed with a secret. What cannot be delivered is repeated for 24
-hours; after that it is a dead letter, which can be sent again.`
+A webhook is a URL to which the platform POSTs every event of an organization's Machines: a
+CloudEvent in binary mode, signed with a secret. A failed delivery is retried for 24
+hours; then it is a dead letter, which can be resent.`
 
-// NewCommand makes `hangar webhooks`.
+// NewCommand returns `hangar webhooks`.
 func NewCommand(inv *cli.Invocation) *cobra.Command {
 	c := commands{inv}
-	cmd := cli.Group("webhooks", "Have events of Machines sent to your server", "webhook")
+	cmd := cli.Group("webhooks", "Send events of Machines to your server", "webhook")
 	cmd.Long = about
 	cmd.AddCommand(
 		newCreateCommand(c), newListCommand(c), newShowCommand(c), newUpdateCommand(c), newRotateCommand(c), newPingCommand(c), newRemoveCommand(c),
@@ -36,7 +36,7 @@ func NewCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// filter is what --events and --app say.
+// filter has the values of --events and --app.
 type filter struct {
 	events, apps []string
 	original     bool
@@ -44,16 +44,16 @@ type filter struct {
 
 func (f *filter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.events, "events", nil, "types of events, such as start,exit; all: every one")
-	flags.StringSliceVar(&f.apps, "app", nil, "Apps whose Machines' events are sent; all: every one")
+	flags.StringSliceVar(&f.events, "events", nil, "types of events to send, such as start,exit, or all")
+	flags.StringSliceVar(&f.apps, "app", nil, "Apps whose events to send, or all")
 	flags.BoolVar(&f.original, "original-names", false, "types begin with "+hangar.MachineEventTypes.Original+" instead of "+hangar.MachineEventTypes.Neutral)
 	cli.CompleteFlag(cmd, "events", cli.Texts(hangar.EventTypes())...)
 }
 
-// all is what stands for every one.
+// all is the value of --events and --app for no restriction.
 const all = "all"
 
-// list is what a flag says, none for all.
+// list converts the value of a flag; empty for all.
 func list[T ~string](texts []string) []T {
 	out := []T{}
 	for _, text := range texts {
@@ -68,7 +68,7 @@ func newCreateCommand(c commands) *cobra.Command {
 	var f filter
 	cmd := &cobra.Command{
 		Use: "create ORG URL", Short: "Create a webhook; the last word printed is its secret",
-		Long: `Create a webhook. The secret is shown once: give it to your server, which verifies with it that
+		Long: `Create a webhook. The secret is shown only once. Configure your server with it, to verify that
 requests come from the platform.`,
 		Example: "  hangar webhooks create acme https://example.com/machine-events --events start,exit",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
@@ -79,7 +79,7 @@ requests come from the platform.`,
 			URL: args[1], Events: list[hangar.EventType](f.events), Apps: list[hangar.AppName](f.apps), OriginalNames: f.original,
 		})
 	}), func(made hangar.WebhookSecret) error {
-		fmt.Fprintf(c.Stderr, "Webhook %s gets events from now on. Try it: hangar webhooks ping. Its secret, which is not shown again:\n", made.ID)
+		fmt.Fprintf(c.Stderr, "Created webhook %s. Test it with hangar webhooks ping. Its secret, which is not shown again:\n", made.ID)
 		return c.Sayf("%s", made.Secret)
 	})
 }
@@ -132,7 +132,7 @@ func statusText(s hangar.WebhookStatus) string {
 	return "ok"
 }
 
-// failureText is why an attempt has failed.
+// failureText describes why an attempt failed.
 func failureText(e hangar.DeliveryError, status int) string {
 	if status != 0 {
 		return "HTTP " + strconv.Itoa(status)
@@ -178,7 +178,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 	var target string
 	cmd := &cobra.Command{
 		Use: "update ORG WEBHOOK", Short: "Change a webhook", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
-		Long:    "Change a webhook. What is not said stays. Events that wait are sent to where it leads then, and tried at once.",
+		Long:    "Change a webhook. Settings without a flag stay the same. Waiting events are sent to the new URL at once.",
 		Example: "  hangar webhooks update acme wh_0f4b8m2xq7k1d9zs --events all --app web,worker",
 	}
 	f.flags(cmd)
@@ -201,7 +201,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 			in.OriginalNames = &f.original
 		}
 		if in == (hangar.WebhookUpdate{}) {
-			return hangar.Webhook{}, cli.UsageErrorf("nothing is to be changed")
+			return hangar.Webhook{}, cli.UsageErrorf("nothing to change: give a flag")
 		}
 		return p.UpdateWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]), in)
 	}), c.print)
@@ -210,11 +210,11 @@ func newUpdateCommand(c commands) *cobra.Command {
 func newRotateCommand(c commands) *cobra.Command {
 	var overlap time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate ORG WEBHOOK", Short: "Make another secret; it is the last word printed", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
-		Long: `Make another secret, which is shown once. Until the end of the overlap the secret before it signs:
-have your server accept both, and forget the old one afterwards.`,
+		Use: "rotate ORG WEBHOOK", Short: "Replace the secret; the last word printed is the new one", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
+		Long: `Replace the secret. The new one is shown only once. The old secret still signs until the end of the
+overlap: configure your server to accept both, and remove the old one afterwards.`,
 	}
-	cmd.Flags().DurationVar(&overlap, "overlap", hangar.DefaultWebhookOverlap, "how long the secret before still signs")
+	cmd.Flags().DurationVar(&overlap, "overlap", hangar.DefaultWebhookOverlap, "how long the old secret still signs")
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookSecret, error) {
 		d := hangar.Duration(overlap)
 		return p.RotateWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]), hangar.WebhookRotate{Overlap: &d})
@@ -223,24 +223,24 @@ have your server accept both, and forget the old one afterwards.`,
 		if !made.SecretChangesAt.IsZero() {
 			from = "from " + made.SecretChangesAt.Format(time.RFC3339) + " on"
 		}
-		fmt.Fprintf(c.Stderr, "Requests are signed with this secret %s. It is not shown again:\n", from)
+		fmt.Fprintf(c.Stderr, "Requests are signed with the new secret %s. It is not shown again:\n", from)
 		return c.Sayf("%s", made.Secret)
 	})
 }
 
 func newPingCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ping ORG WEBHOOK", Short: "Send a test event, and say how that went", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
+		Use: "ping ORG WEBHOOK", Short: "Send a test event, and print the result", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookPing, error) {
 		return p.PingWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]))
 	}), func(ping hangar.WebhookPing) error {
 		took := time.Duration(ping.Took).Round(time.Millisecond)
 		if !ping.Delivered {
-			fmt.Fprintf(c.Stderr, "It was not accepted, after %s: %s\n", took, failureText(ping.Error, ping.HTTPStatus))
+			fmt.Fprintf(c.Stderr, "The event was not accepted after %s: %s\n", took, failureText(ping.Error, ping.HTTPStatus))
 			return cli.ExitStatus(cli.ExitFailed)
 		}
-		return c.Sayf("It was accepted after %s: HTTP %d", took, ping.HTTPStatus)
+		return c.Sayf("The event was accepted after %s: HTTP %d", took, ping.HTTPStatus)
 	})
 }
 
@@ -258,7 +258,7 @@ func newRemoveCommand(c commands) *cobra.Command {
 		if err := p.RemoveWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1])); err != nil {
 			return err
 		}
-		return c.Sayf("Webhook %s gets no events any longer.", args[1])
+		return c.Sayf("Removed webhook %s.", args[1])
 	})
 	return cmd
 }
@@ -272,8 +272,8 @@ func newDeliveriesCommand(c commands) *cobra.Command {
 succeeded.`,
 		Example: "  hangar webhooks deliveries acme wh_0f4b8m2xq7k1d9zs --state dead",
 	}
-	cmd.Flags().StringVar(&state, "state", "", "only those: waiting, delivered or dead")
-	cmd.Flags().IntVar(&q.Limit, "limit", 100, "at most so many, up to 1000")
+	cmd.Flags().StringVar(&state, "state", "", "only deliveries in this state: waiting, delivered or dead")
+	cmd.Flags().IntVar(&q.Limit, "limit", 100, "maximum number of deliveries, up to 1000")
 	cli.CompleteFlag(cmd, "state", cli.Texts(hangar.DeliveryStates())...)
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) ([]hangar.WebhookDelivery, error) {
 		q.State = hangar.DeliveryState(state)
@@ -294,7 +294,7 @@ succeeded.`,
 	})
 }
 
-// answerText is what is known of the last attempt.
+// answerText describes the result of the last attempt.
 func answerText(d hangar.WebhookDelivery) string {
 	text := ""
 	if d.Attempts > 0 {
@@ -309,9 +309,9 @@ func answerText(d hangar.WebhookDelivery) string {
 func newResendCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resend ORG WEBHOOK DELIVERY", Short: "Send an event again", Args: cobra.ExactArgs(3), ValidArgsFunction: c.CompleteOrg,
-		Long: "Send an event again that has failed, or was delivered not long ago. It is sent as the last in the queue.",
+		Long: "Resend an event that failed or was delivered recently. It is added to the end of the queue.",
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookDelivery, error) {
 		return p.ResendDelivery(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]), hangar.DeliveryID(args[2]))
-	}), func(made hangar.WebhookDelivery) error { return c.Sayf("Delivery %s waits to be sent.", made.ID) })
+	}), func(made hangar.WebhookDelivery) error { return c.Sayf("Delivery %s is queued.", made.ID) })
 }

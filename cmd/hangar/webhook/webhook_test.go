@@ -64,7 +64,7 @@ func TestWebhooks(t *testing.T) {
 	u := user{t, map[string]string{"HANGAR_URL": p.URL(), "HANGAR_TOKEN": p.Token()}}
 
 	u.want(0, []string{"list", "acme"}, "No webhooks.")
-	secret := strings.TrimSpace(u.want(0, []string{"create", "acme", server.URL + "/events", "--events", "start,exit"}, "gets events from now on"))
+	secret := strings.TrimSpace(u.want(0, []string{"create", "acme", server.URL + "/events", "--events", "start,exit"}, "Created webhook"))
 	hooks, err := p.Client().Webhooks(t.Context(), "acme")
 	if err != nil || len(hooks) != 1 || secret == "" {
 		t.Fatalf("%v, %v, secret %q", hooks, err, secret)
@@ -72,12 +72,12 @@ func TestWebhooks(t *testing.T) {
 	id := string(hooks[0].ID)
 	u.want(0, []string{"list", "acme"}, id, "start,exit", "ok", server.URL+"/events")
 	u.want(0, []string{"show", "acme", id}, "Events", "start,exit", "Waiting", "0")
-	u.want(0, []string{"ping", "acme", id}, "It was accepted after", "HTTP 200")
+	u.want(0, []string{"ping", "acme", id}, "The event was accepted after", "HTTP 200")
 	refuses = true
-	u.want(cli.ExitFailed, []string{"ping", "acme", id}, "It was not accepted", "HTTP 418")
+	u.want(cli.ExitFailed, []string{"ping", "acme", id}, "The event was not accepted", "HTTP 418")
 	u.want(0, []string{"update", "acme", id, "--events", "all", "--app", "web,worker", "--original-names"}, "all", "web,worker")
-	u.want(2, []string{"update", "acme", id}, "nothing is to be changed")
-	if next := strings.TrimSpace(u.want(0, []string{"rotate", "acme", id, "--overlap", "1h"}, "Requests are signed with this secret from ")); next == "" || next == secret {
+	u.want(2, []string{"update", "acme", id}, "nothing to change")
+	if next := strings.TrimSpace(u.want(0, []string{"rotate", "acme", id, "--overlap", "1h"}, "Requests are signed with the new secret from ")); next == "" || next == secret {
 		t.Errorf("the new secret is %q, the one before %q", next, secret)
 	}
 	u.want(0, []string{"show", "acme", id}, "New secret signs from")
@@ -85,7 +85,7 @@ func TestWebhooks(t *testing.T) {
 	if code, _, errs := u.run("resend", "acme", id, "none"); code == 0 || errs == "" {
 		t.Errorf("a delivery that there is not: exit status %d, %s", code, errs)
 	}
-	u.want(0, []string{"remove", "acme", id, "--yes"}, "gets no events any longer")
+	u.want(0, []string{"remove", "acme", id, "--yes"}, "Removed webhook")
 	u.want(0, []string{"list", "acme"}, "No webhooks.")
 	if code, _, errs := u.run("create", "acme", "ftp://example.com/"); code == 0 || !strings.Contains(errs, "url") {
 		t.Errorf("a target that is no web server: exit status %d, %s", code, errs)

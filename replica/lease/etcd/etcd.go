@@ -1,7 +1,7 @@
-// Package etcd keeps the records of a cluster of database nodes in an etcd that its user operates.
+// Package etcd keeps the records of a cluster of database nodes in an etcd that the user operates.
 //
-// It speaks JSON to the gateway that every member serves beside gRPC at the same address (etcd 3.4 and later, unless
-// --enable-grpc-gateway=false), which costs a program a tenth of what a gRPC client does.
+// It sends JSON to the gateway that every member serves at the address of gRPC (etcd 3.4 and later, unless
+// --enable-grpc-gateway=false). That adds a tenth of the size of a gRPC client to the program.
 package etcd
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// DefaultPrefix is that of the keys of a cluster which names none.
+// DefaultPrefix is the default prefix of the keys of a cluster.
 const DefaultPrefix = "/hangar-db"
 
 const (
@@ -34,11 +34,11 @@ const (
 	maxAnswer      = 16 << 20 // bytes of a response, or of one line of a watch
 )
 
-// Config says which etcd, and where in it.
+// Config names an etcd and a prefix of its keys.
 type Config struct {
-	Endpoints          []string    // "http://10.0.0.1:2379"; any member
-	TLS                *tls.Config // towards the Endpoints; nil: as their scheme says
-	Username, Password string      // empty: none
+	Endpoints          []string    // of members, such as "http://10.0.0.1:2379"
+	TLS                *tls.Config // for connections to the Endpoints; nil: the default for https
+	Username, Password string      // empty: no authentication
 	Prefix             string      // of the keys; empty: DefaultPrefix
 	// Dial opens connections to etcd; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
@@ -50,13 +50,13 @@ type Store struct {
 	http *http.Client
 
 	mu       sync.Mutex
-	endpoint int    // the one that answered last
-	token    string // of the user; empty: to be requested
+	endpoint int    // index of the one to try first
+	token    string // of the user; empty: not requested yet
 }
 
 var _ lease.Store = (*Store)(nil)
 
-// New returns a Store, which connects when it is asked for something.
+// New returns a Store. It connects with the first request.
 func New(c Config) (*Store, error) {
 	c.Prefix = strings.TrimSuffix(cmp.Or(c.Prefix, DefaultPrefix), "/") + "/"
 	endpoints := make([]string, 0, len(c.Endpoints))
@@ -81,13 +81,13 @@ func New(c Config) (*Store, error) {
 	return &Store{c: c, http: &http.Client{Transport: transport}}, nil
 }
 
-// String names the place.
+// String implements lease.Store.
 func (s *Store) String() string { return "the prefix " + s.c.Prefix + " in etcd" }
 
 // Close implements lease.Store.
 func (s *Store) Close() { s.http.CloseIdleConnections() }
 
-// number is a 64-bit integer. The JSON of protocol buffers has it as a string.
+// number is a 64-bit integer, which the JSON of protocol buffers encodes as a string.
 type number int64
 
 func (n number) MarshalJSON() ([]byte, error) { return json.Marshal(strconv.FormatInt(int64(n), 10)) }
@@ -98,8 +98,8 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Messages of etcd's API, with the fields in use: see rpc.proto and kv.proto of its module api.
-// Bytes are in base64.
+// Messages of etcd's API, with the fields that this package uses: see rpc.proto and kv.proto of etcd's
+// module api. JSON encodes bytes in base64.
 type (
 	header   struct{ Revision number }
 	keyValue struct {
@@ -191,7 +191,7 @@ const (
 	codeUnauthenticated = 16
 )
 
-// Error is the text of etcd.
+// Error implements error.
 func (f *fault) Error() string {
 	return fmt.Sprintf("etcd: %.300s (code %d)", cmp.Or(f.Message, f.Text), f.Code)
 }
@@ -205,8 +205,8 @@ func prefixEnd(prefix string) []byte {
 
 func (s *Store) all() rangeRequest { return rangeRequest{[]byte(s.c.Prefix), prefixEnd(s.c.Prefix)} }
 
-// post sends a request to the endpoint that answered last or, if that cannot be reached, to the
-// others in turn. It does not send a request again that may have been received.
+// post sends a request to the endpoint that answered last, or to the next one that can be reached. It
+// does not repeat a request that an endpoint may have received.
 func (s *Store) post(ctx context.Context, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -248,8 +248,7 @@ func (s *Store) postTo(ctx context.Context, endpoint, path string, body []byte) 
 		}
 		r, err := s.send(ctx, endpoint, path, token, body)
 		var f *fault
-		// For a token that etcd no longer knows, as after its restart, the code is 16, or 3 with
-		// that text.
+		// etcd forgets tokens when it restarts. The code is then 16, or 3 with this text.
 		if token != "" && attempt == 0 && errors.As(err, &f) && (f.Code == codeUnauthenticated || strings.Contains(f.Error(), "invalid auth token")) {
 			s.mu.Lock()
 			if s.token == token {
@@ -411,8 +410,7 @@ func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease
 	return func(yield func(lease.Snapshot, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// A client that receives nothing from etcd for long has lost the connection. The first
-		// response is immediate.
+		// etcd sends the first response immediately. Without it, the connection counts as lost.
 		silence := time.AfterFunc(connectTimeout, cancel)
 		defer silence.Stop()
 		fail := func(err error) {

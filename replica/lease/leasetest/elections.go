@@ -15,10 +15,10 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// Open opens another client of one cluster's store. It connects by the link, in the way that dial does.
+// Open opens another client of a cluster's store, whose connections Link.Dial makes.
 type Open func(l *Link) lease.Store
 
-// Link is the connections of a node to its store, which can be cut.
+// Link makes the connections of a node to its store. A test can cut them.
 type Link struct {
 	mu    sync.Mutex
 	away  bool
@@ -52,7 +52,8 @@ func (l *Link) cut(away bool) {
 	}
 }
 
-// Elections proves that nodes elect their primary by the stores that open returns: each call of it is another cluster.
+// Elections tests that nodes elect their primary through the stores that open returns. Each call of open is for
+// another cluster.
 func Elections(t *testing.T, open func(t *testing.T) Open) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Open){
@@ -62,8 +63,8 @@ func Elections(t *testing.T, open func(t *testing.T) Open) {
 	}
 }
 
-// ttl is long enough for nodes that stand still for a moment: they have half of it for one call of the store, and a fifth to be
-// heard of in an election.
+// ttl is long enough for nodes that stall for a moment: a call of the store may take half of it, and a report in an
+// election a fifth.
 const ttl = 5 * time.Second
 
 // node is a member of an election.
@@ -145,8 +146,8 @@ func follows(id uint64) func(lease.Term) bool {
 	return func(t lease.Term) bool { return !t.Held && t.Primary.Node == id }
 }
 
-// election starts and stops nodes: one is primary, the next has a greater epoch, and the one that
-// is furthest ahead becomes it.
+// election stops the primary: the candidate that is furthest ahead becomes the next one, with a
+// greater epoch.
 func election(t *testing.T, open Open) {
 	a := start(t, open, 1, true, at(0, 5), nil)
 	first := await(t, a, "to be the primary", held)
@@ -166,7 +167,7 @@ func election(t *testing.T, open Open) {
 	if second.Epoch <= first.Epoch || a.Valid(first.Epoch) {
 		t.Errorf("epoch %d after %d", second.Epoch, first.Epoch)
 	}
-	// A node that is silent for a fifth of the time to live is not waited for.
+	// Nodes that are silent for a fifth of the TTL are missing in Heard.
 	for _, heard := range second.Heard {
 		if ahead := len(heard.Ahead(c.marks)); ahead > 0 != (heard.Node == 4) {
 			t.Errorf("heard %+v", heard)
@@ -281,13 +282,14 @@ func changedOf(n *node) <-chan struct{} {
 	return changed
 }
 
-// lostStore gives the nodes another store, whose revisions restart: epochs do not restart.
+// lostStore starts nodes that have seen higher epochs than the store has revisions: epochs do not
+// restart.
 func lostStore(t *testing.T, open Open) {
 	a := start(t, open, 1, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 1_000_000 })
 	if term := await(t, a, "to be the primary", held); term.Epoch <= 1_000_000 {
 		t.Errorf("epoch %d", term.Epoch)
 	}
-	// The keys stay, and a node joins that has seen a higher epoch.
+	// A node joins that has seen an even higher epoch.
 	a.stop()
 	b := start(t, open, 2, true, nil, func(n *node) { n.cluster, n.epoch = "LFSC1", 2_000_000 })
 	if term := await(t, b, "to be the primary", held); term.Epoch <= 2_000_000 {

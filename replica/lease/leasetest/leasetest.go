@@ -1,8 +1,8 @@
 // Package leasetest tests the behaviour that every lease.Store shares.
 //
-// Run proves the promises of package lease for stores: sessions that end, changes that happen as a
-// whole and once, and watches that miss nothing. Elections proves that an election works over a
-// store, also when it cannot be reached.
+// Run tests what package lease requires of a store: sessions end, changes are atomic and happen once,
+// and watches miss nothing. Elections tests that an election works with a store, also while nodes
+// cannot reach it.
 package leasetest
 
 import (
@@ -20,7 +20,8 @@ import (
 // patience bounds waits that would otherwise hang.
 const patience = time.Minute
 
-// Run proves the stores that open returns, each of which is another client of the same cluster of no records yet.
+// Run tests the stores that open returns. Each call of open is for a new cluster without records; the returned
+// function opens another client of it.
 func Run(t *testing.T, open func(t *testing.T) func() lease.Store) {
 	t.Helper()
 	for name, test := range map[string]func(context.Context, *testing.T, func() lease.Store){
@@ -70,7 +71,7 @@ func sessions(ctx context.Context, t *testing.T, open func() lease.Store) {
 	if granted, err := other.Renew(ctx, long); err != nil || granted < time.Minute {
 		t.Errorf("renewed for %s, %v", granted, err)
 	}
-	// The short one expires, which a watch reports.
+	// A watch reports that the short session has expired.
 	var now lease.Snapshot
 	var err error
 	for now, err = range other.Watch(ctx, before) {
@@ -168,7 +169,7 @@ func watch(ctx context.Context, t *testing.T, open func() lease.Store) {
 	}
 }
 
-// race: many take the same key, and one gets it.
+// race has many clients create the same key: one succeeds.
 func race(ctx context.Context, t *testing.T, open func() lease.Store) {
 	var group sync.WaitGroup
 	var mu sync.Mutex

@@ -1,5 +1,7 @@
-// Package platform keeps the records of a cluster of database nodes in an election of their App, which the platform has for
-// its Machines: a node reaches it by the socket that every Machine finds in itself, without a credential.
+// Package platform keeps the records of a cluster of database nodes in an election of their App, which
+// the platform serves to Machines.
+//
+// A node reaches it without credentials, through the API socket in its Machine.
 package platform
 
 import (
@@ -20,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
-// DefaultElection is the name of the election of a cluster that names none.
+// DefaultElection is the default name of the election.
 const DefaultElection = "databases"
 
 const (
@@ -33,11 +35,11 @@ const (
 // sockets are the paths of the API's socket in a Machine.
 func sockets() []string { return []string{"/.platform/api", "/.fly/api"} }
 
-// Config says which election.
+// Config names an election.
 type Config struct {
-	App  string // the name of the App of the Machine
+	App  string // name of the Machine's App
 	Name string // of the election; empty: DefaultElection
-	// Dial opens connections to the API; nil: by the socket of the Machine.
+	// Dial opens connections to the API; nil: through the socket of the Machine.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
 
@@ -49,8 +51,8 @@ type Store struct {
 
 var _ lease.Store = (*Store)(nil)
 
-// Within returns the Machine that this process is in, and the name of its App, by the environment that the platform
-// gives it. It is false outside of a Machine.
+// Within returns the name of the App and the ID of the Machine in which this process runs, from the environment.
+// ok is false outside of a Machine.
 func Within(getenv func(string) string) (app, machine string, ok bool) {
 	for _, prefix := range []string{hangar.GuestEnvPrefixes.Neutral, hangar.GuestEnvPrefixes.Original} {
 		app, machine = getenv(prefix+"APP_NAME"), getenv(prefix+"MACHINE_ID")
@@ -74,12 +76,12 @@ func socket() (string, bool) {
 func dialSocket(ctx context.Context) (net.Conn, error) {
 	name, ok := socket()
 	if !ok {
-		return nil, errors.New("the socket of the platform is missing: this is no Machine of it, or the server is starting")
+		return nil, errors.New("the socket of the platform is missing: this is not one of its Machines, or the server is starting")
 	}
 	return (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "unix", name)
 }
 
-// New returns a Store, which connects when it is asked for something.
+// New returns a Store. It connects with the first request.
 func New(c Config) (*Store, error) {
 	if c.Name == "" {
 		c.Name = DefaultElection
@@ -88,8 +90,8 @@ func New(c Config) (*Store, error) {
 		return nil, err
 	}
 	if c.App == "" {
-		return nil, errors.New("the name of the App is not known: there is neither " +
-			hangar.GuestEnvPrefixes.Neutral + "APP_NAME nor " + hangar.GuestEnvPrefixes.Original + "APP_NAME in the environment")
+		return nil, errors.New("the name of the App is not known: the environment has neither " +
+			hangar.GuestEnvPrefixes.Neutral + "APP_NAME nor " + hangar.GuestEnvPrefixes.Original + "APP_NAME")
 	}
 	if c.Dial == nil {
 		c.Dial = dialSocket
@@ -101,7 +103,7 @@ func New(c Config) (*Store, error) {
 	return &Store{c: c, http: &http.Client{Transport: transport}}, nil
 }
 
-// String names the place.
+// String implements lease.Store.
 func (s *Store) String() string { return "the election " + s.c.Name + " of the App " + s.c.App }
 
 // Close implements lease.Store.

@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Machine watches a new version of a Machine until it is in the wanted state, with a progress
-// bar for its image. A Machine that ran to its end meanwhile was started, too. It answers
-// CodeTimeout when patience ends first; the work on the Machine continues.
+// Machine watches a new version of a Machine until it is in the wanted state, with a progress bar for
+// its image. A Machine that has already run to its end is a success, too. Machine returns CodeTimeout
+// after patience; the work on the Machine continues.
 func Machine(
-	ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState, patience time.Duration, bar *cli.Progress,
+	ctx context.Context, p *client.Client, m *hangar.Machine, wanted hangar.MachineState, patience time.Duration, bar *cli.Progress,
 ) (*hangar.Machine, error) {
-	timeout := hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "Machine %s is not %s after %s", m.ID, wished, patience)
+	timeout := hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "Machine %s is not %s after %s", m.ID, wanted, patience)
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, timeout)
 	defer cancel()
 	defer bar.Close()
@@ -42,20 +42,20 @@ func Machine(
 			bar.Close()
 			return nil, Failed(ref, failure(change))
 		}
-		// The replaced version runs until the new one replaces it.
+		// The previous version is still running.
 		if now == nil || now.InstanceID < m.InstanceID {
 			continue
 		}
 		switch now.State {
-		case wished:
+		case wanted:
 			return now, nil
 		case hangar.MachineFailed, hangar.MachineStopped, hangar.MachineDestroyed:
-			ended, err := outcome(ctx, p, now, wished)
+			ended, err := outcome(ctx, p, now, wanted)
 			if ended || err != nil {
 				bar.Close()
 				return now, err
 			}
-		default: // on its way
+		default: // not settled yet
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {
@@ -64,7 +64,7 @@ func Machine(
 	return nil, errors.New("the platform ended the watch of Machine " + string(ref.ID))
 }
 
-// failure is why a step of a Machine's life failed, or empty.
+// failure returns why a start or an update of a Machine failed, or "".
 func failure(change hangar.MachineChange) string {
 	if change.Event == nil || change.Event.Request == nil {
 		return ""
@@ -77,9 +77,9 @@ func failure(change hangar.MachineChange) string {
 	}
 }
 
-// outcome judges a Machine that rests in another state than the wanted one: it ran to
-// its end, or failed, or (not ended) has not begun yet.
-func outcome(ctx context.Context, p *client.Client, m *hangar.Machine, wished hangar.MachineState) (ended bool, err error) {
+// outcome reports whether a Machine in another state than the wanted one has run to its end. It returns an
+// error if the Machine has failed. Otherwise the Machine has not started yet.
+func outcome(ctx context.Context, p *client.Client, m *hangar.Machine, wanted hangar.MachineState) (ended bool, err error) {
 	if m.State == hangar.MachineFailed {
 		return true, WhyFailed(ctx, p, m.Ref())
 	}
@@ -96,15 +96,15 @@ func outcome(ctx context.Context, p *client.Client, m *hangar.Machine, wished ha
 		}
 	}
 	if m.State == hangar.MachineDestroyed {
-		return true, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "Machine %s was destroyed before it was %s", m.ID, wished)
+		return true, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonMachineNotFound, "Machine %s was destroyed before it was %s", m.ID, wanted)
 	}
 	return false, nil
 }
 
-// reconnectPause is how long to leave a restarting daemon alone.
+// reconnectPause is the time between attempts to reconnect to a restarting daemon.
 const reconnectPause = 300 * time.Millisecond
 
-// Watch watches a Machine across restarts of the daemon, which do not concern it.
+// Watch watches a Machine across restarts of the daemon.
 func Watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Seq2[hangar.MachineChange, error] {
 	return func(yield func(hangar.MachineChange, error) bool) {
 		for {
@@ -133,7 +133,7 @@ func Watch(ctx context.Context, p *client.Client, ref hangar.MachineRef) iter.Se
 	}
 }
 
-// WhyFailed turns the newest event of a Machine that says why it failed into an error.
+// WhyFailed returns an error with the reason of the newest failure in a Machine's events.
 func WhyFailed(ctx context.Context, p *client.Client, ref hangar.MachineRef) error {
 	cause := "it failed"
 	if m, err := p.Machine(ctx, ref); err == nil {
@@ -147,7 +147,7 @@ func WhyFailed(ctx context.Context, p *client.Client, ref hangar.MachineRef) err
 	return Failed(ref, cause)
 }
 
-// Failed is the error of a Machine that did not come up, with where to look.
+// Failed returns the error of a Machine that did not start, with advice.
 func Failed(ref hangar.MachineRef, cause string) error {
 	return cli.WithHint(cli.AboutMachine(ref.ID, errors.New(cause)),
 		fmt.Sprintf("see `hangar logs %s %s` and `hangar machine status %s %s`", ref.App, ref.ID, ref.App, ref.ID))

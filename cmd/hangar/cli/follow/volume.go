@@ -15,17 +15,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// How often the platform is asked how far long work is, which the API has no stream
-// for: soon at first, as much of it is short.
+// The API has no stream for the progress of long work, so it is polled: often at first, because much of
+// the work is short.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Second
-	// maxSilence is how long a platform that does not answer is asked on: it may be
-	// restarting, which long work survives.
+	// maxSilence is how long polling continues without an answer: the platform may be restarting, and
+	// long work continues after that.
 	maxSilence = 30 * time.Second
 )
 
-// pollUntil asks until ended says so of an answer, and returns that.
+// pollUntil calls ask until ended is true for its result, and returns the result.
 func pollUntil[T any](ctx context.Context, ask func(context.Context) (T, error), ended func(T) bool) (T, error) {
 	delay, answered := firstPause, time.Now()
 	for {
@@ -47,8 +47,8 @@ func pollUntil[T any](ctx context.Context, ask func(context.Context) (T, error),
 	}
 }
 
-// attend follows work in the background: when the user interrupts it, the error says
-// that the work continues, and where it can be seen.
+// attend calls work, which follows work of the platform. If the user interrupts it, the error says that
+// the platform continues, and which command shows the progress.
 func attend(ctx context.Context, see string, work func(context.Context) error) error {
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer restore()
@@ -59,7 +59,7 @@ func attend(ctx context.Context, see string, work func(context.Context) error) e
 	return err
 }
 
-// Filling waits until a volume is filled from a snapshot or another volume.
+// Filling waits until a volume has the content of a snapshot or another volume.
 func Filling(ctx context.Context, p hangar.VolumeService, v *hangar.Volume, bar *cli.Progress) (*hangar.Volume, error) {
 	title := "restoring " + string(v.Filling.Snapshot)
 	if v.Filling.Source != "" {
@@ -89,7 +89,7 @@ func Filling(ctx context.Context, p hangar.VolumeService, v *hangar.Volume, bar 
 	return v, nil
 }
 
-// whyVolumeFailed turns the newest event that says why into an error.
+// whyVolumeFailed returns an error with the reason of the newest failure in a volume's events.
 func whyVolumeFailed(ctx context.Context, p hangar.VolumeService, v *hangar.Volume) error {
 	cause := "it failed"
 	events, err := p.VolumeEvents(ctx, v.Ref())
@@ -137,7 +137,7 @@ func FindSnapshot(ctx context.Context, p hangar.SnapshotService, ref hangar.Volu
 	return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonSnapshotNotFound, "volume %s has no snapshot %s", ref.ID, id)
 }
 
-// Drill waits until a drill has passed or not.
+// Drill waits until a drill has finished.
 func Drill(ctx context.Context, p hangar.SnapshotService, d *hangar.VolumeDrill, bar *cli.Progress) (*hangar.VolumeDrill, error) {
 	began := d.StartedAt
 	err := attend(ctx, fmt.Sprintf("hangar volumes drill %s --show", d.App), func(ctx context.Context) (err error) {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Finding is something to say about a key of a file.
+// Finding is an error or a note about a key of a file.
 type Finding struct {
-	Path    string `json:"path"`           // e.g. services[0].ports[1].handlers; empty: the file as a whole
-	Line    int    `json:"line,omitempty"` // from 1 on; 0: not known
+	Path    string `json:"path"`           // e.g. services[0].ports[1].handlers; empty: the whole file
+	Line    int    `json:"line,omitempty"` // from 1; 0: not known
 	Text    string `json:"text"`
 	Instead string `json:"instead,omitempty"` // what to do instead
 }
 
-// String is the finding on one line, without its file.
+// String returns the finding on one line, without the name of the file.
 func (f Finding) String() string {
 	var b strings.Builder
 	if f.Path != "" {
@@ -31,7 +31,7 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// Error is all that is wrong with a file.
+// Error has all errors in a file.
 type Error struct {
 	File     string
 	Findings []Finding // at least one, in the order of lines
@@ -55,7 +55,7 @@ type field struct {
 	typ                     reflect.Type
 }
 
-// fieldsOf are the keys of a table, those of embedded structs included.
+// fieldsOf returns the keys of a table, including those of embedded structs.
 func fieldsOf(t reflect.Type) map[string]field {
 	found := map[string]field{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -70,7 +70,7 @@ func fieldsOf(t reflect.Type) map[string]field {
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// single returns what a section that may be there once or several times consists of.
+// single returns the element type if t is a Many.
 func single(t reflect.Type) (reflect.Type, bool) {
 	if t.Kind() == reflect.Slice && strings.HasPrefix(t.Name(), "Many[") {
 		return t.Elem(), true
@@ -89,7 +89,7 @@ func (c *checker) find(list *[]Finding, path, text, instead string) {
 	*list = append(*list, Finding{Path: path, Line: c.lines.of(path), Text: text, Instead: instead})
 }
 
-// value checks a value that is to be decoded into a type.
+// value checks that a value can be decoded into a type.
 func (c *checker) value(path string, v any, t reflect.Type) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -153,7 +153,7 @@ func (c *checker) table(path string, table map[string]any, fields map[string]fie
 	}
 }
 
-// leaf decodes a value by itself, to see whether that is possible.
+// leaf checks a value that is not a table or list, by decoding it.
 func (c *checker) leaf(path string, v any, t reflect.Type) {
 	raw, err := json.Marshal(v)
 	if err == nil {
@@ -164,7 +164,7 @@ func (c *checker) leaf(path string, v any, t reflect.Type) {
 	}
 }
 
-// decodeText is the error of a decoder in the words of the file.
+// decodeText describes the error of a decoder without terms of Go and JSON.
 func decodeText(err error, t reflect.Type) string {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if !strings.HasPrefix(text, "cannot unmarshal") {
@@ -189,7 +189,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// isZero reports whether a value says what leaving out its key says.
+// isZero reports whether a value means the same as a missing key.
 func isZero(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -211,7 +211,7 @@ func isZero(v any) bool {
 	}
 }
 
-// nearest returns the key that an unknown one was probably meant to be, or "".
+// nearest returns the key that is most similar to an unknown one, or "".
 func nearest(key string, fields map[string]field) string {
 	best, least := "", max(2, len(key)/3)+1
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -225,7 +225,7 @@ func nearest(key string, fields map[string]field) string {
 	return best
 }
 
-// distance is how many characters have to be added, removed or replaced to make one word the other.
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

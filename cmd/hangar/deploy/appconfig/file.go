@@ -1,10 +1,10 @@
 // Package appconfig reads the file that describes an App, hangar.toml or fly.toml, and makes configs
 // of Machines from it.
 //
-// It is strict: a key that it does not know is an error with its line and the key that was probably
-// meant. The struct tags of File and its parts describe each key: json is its name, doc its text in
-// editors, note says why it is accepted without an effect, refuse why it is an error and what to do
-// instead. The check, the decoding and the JSON Schema all follow from them.
+// It is strict: an unknown key is an error with its line and a similar key. The struct tags of File and
+// its parts describe each key: json is its name, doc its text in editors, note the reason why it has no
+// effect, and refuse a key of refusals, with the reason why it is an error. The check, the decoding and
+// the JSON Schema all follow from them.
 package appconfig
 
 import (
@@ -29,7 +29,7 @@ const DefaultGroup = "app"
 // MaxFileBytes bounds a file.
 const MaxFileBytes = hangar.MaxReleaseDefinition
 
-// The texts of what is not offered.
+// Texts about features that are not offered: the reason, and after the | what to do instead.
 const (
 	noGPU      = "GPUs are not offered|leave them out: a program that needs one has to run elsewhere, and the App can call it"
 	noPostgres = "managed PostgreSQL is not offered|add a database with `hangar extensions create`, or run the image postgres as an App with a volume"
@@ -47,7 +47,7 @@ type File struct {
 	KillTimeout    *Seconds            `json:"kill_timeout,omitempty" doc:"Time that a program has to end, as 30 (seconds) or \"30s\"."`
 	SwapSizeMB     int                 `json:"swap_size_mb,omitempty" doc:"Swap of each Machine, in MiB."`
 	ConsoleCommand string              `json:"console_command,omitempty" doc:"Command of an interactive console." note:"use hangar machine exec -it"`
-	HostDedication string              `json:"host_dedication_id,omitempty" doc:"A dedicated host." note:"the server is the only host"`
+	HostDedication string              `json:"host_dedication_id,omitempty" doc:"A dedicated host." note:"there are no dedicated hosts"`
 	Build          *Build              `json:"build,omitempty" doc:"Where the image comes from."`
 	Deploy         *Deploy             `json:"deploy,omitempty" doc:"How a release replaces the one before."`
 	Env            map[string]Text     `json:"env,omitempty" doc:"Variables of the environment. Secrets belong to hangar secrets set."`
@@ -73,7 +73,7 @@ type File struct {
 	MachineConfig  any                 `json:"machine_config,omitempty" refuse:"a config of Machines in another file"`
 }
 
-// refusals are what is wrong with keys that cannot be honoured, and what to do instead, by their tag.
+// refusals are the texts of the refuse tags: the reason, and after the | what to do instead.
 var refusals = map[string]string{
 	"GPU":                noGPU,
 	"managed PostgreSQL": noPostgres,
@@ -83,8 +83,8 @@ var refusals = map[string]string{
 	"several containers": "several containers in one Machine are not offered|make each a process group of its own in [processes], or an App of its own",
 	"a config of Machines in another file": "a config of Machines in another file is not offered|write what it has as keys of this file, " +
 		"or use `hangar machine run --config`",
-	"seed":         "a command that runs after the first deploy alone is not offered|run it with `hangar machine exec` when the deploy has ended",
-	"rate control": "hangar scales no Apps by their load|set a number in [scale]; auto_start_machines and auto_stop_machines start and stop Machines on demand",
+	"seed":         "a command that runs only after the first deploy is not offered|run it with `hangar machine exec` after the deploy",
+	"rate control": "Apps are not scaled by load|set a number in [scale]; auto_start_machines and auto_stop_machines start and stop Machines on demand",
 }
 
 // Build says where the image comes from.
@@ -101,7 +101,7 @@ type Build struct {
 	Compression string          `json:"compression,omitempty" note:"images are built of a Dockerfile"`
 }
 
-// Packs reports whether the file says to build an image in a way other than of a Dockerfile.
+// Packs reports whether the file requests an image that is built without a Dockerfile.
 func (b *Build) Packs() bool {
 	return b != nil && b.Dockerfile == "" && (b.Builder != "" || len(b.Buildpacks) > 0 || b.Builtin != "")
 }
@@ -190,7 +190,7 @@ type VM struct {
 	Processes        []string             `json:"processes,omitempty" doc:"Process groups that have this size (default all others)."`
 	PersistRootfs    hangar.PersistRootfs `json:"persist_rootfs,omitempty" doc:"never, restart or always."`
 	KernelArgs       Words                `json:"kernel_args,omitempty" note:"the sandbox has no kernel command line"`
-	HostDedicationID string               `json:"host_dedication_id,omitempty" note:"the server is the only host"`
+	HostDedicationID string               `json:"host_dedication_id,omitempty" note:"there are no dedicated hosts"`
 	GPUs             any                  `json:"gpus,omitempty" refuse:"GPU"`
 	GPUKind          any                  `json:"gpu_kind,omitempty" refuse:"GPU"`
 }
@@ -242,7 +242,7 @@ type Restart struct {
 	Processes  []string `json:"processes,omitempty" doc:"Process groups that it is about (default all)."`
 }
 
-// Experimental has another command, and what was tried elsewhere once.
+// Experimental has another command, and former experiments of the public platform.
 type Experimental struct {
 	Cmd          Words `json:"cmd,omitempty" doc:"Command, instead of the image's."`
 	Entrypoint   Words `json:"entrypoint,omitempty" doc:"Entrypoint, instead of the image's."`
@@ -256,7 +256,7 @@ type Experimental struct {
 	Attached     any   `json:"attached,omitempty" note:"secrets of extensions are set by themselves"`
 }
 
-// Groups are the process groups of the file, sorted: at least one.
+// Groups returns the process groups of the file, sorted. There is at least one.
 func (f *File) Groups() []string {
 	if len(f.Processes) == 0 {
 		return []string{DefaultGroup}
@@ -264,7 +264,7 @@ func (f *File) Groups() []string {
 	return slices.Sorted(maps.Keys(f.Processes))
 }
 
-// DefaultGroup is the group that sections without processes belong to.
+// DefaultGroup returns the group of sections without processes.
 func (f *File) DefaultGroup() string {
 	groups := f.Groups()
 	if slices.Contains(groups, DefaultGroup) {
@@ -273,16 +273,16 @@ func (f *File) DefaultGroup() string {
 	return groups[0]
 }
 
-// Definition is the file as the document of a release.
+// Definition returns the file as the definition of a release.
 func (f *File) Definition() (json.RawMessage, error) { return json.Marshal(f) }
 
-// SetContent gives the file its content, instead of the path of a file.
+// SetContent replaces the local path of the file with its content.
 func (l *LocalFile) SetContent(content []byte) {
 	l.LocalPath, l.RawValue = "", base64.StdEncoding.EncodeToString(content)
 }
 
-// NotOffered says of a command of the public platform, such as "postgres", what is not offered, and
-// what to do instead.
+// NotOffered returns the reason why a command of the public platform, such as "postgres", is not offered,
+// and what to do instead.
 func NotOffered(command string) (text, instead string) {
 	of := map[string]string{"postgres": noPostgres, "redis": noRedis, "billing": noBilling, "gpu": noGPU, "consul": noConsul}
 	text, instead, _ = strings.Cut(of[command], "|")

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
-// The defaults of what a file leaves open.
+// Defaults of keys.
 const (
 	DefaultPort                  = 8080
 	DefaultReleaseCommandTimeout = 5 * time.Minute
@@ -28,26 +28,26 @@ const (
 	httpsPort = 443
 )
 
-// Group is what the Machines of a process group are made of.
+// Group describes the Machines of a process group.
 type Group struct {
 	Name string
-	// Count is how many Machines the group has; -1: the file does not say.
+	// Count is the number of Machines; -1: the file does not have it.
 	Count    int
 	Standbys int
-	// Config is that of each Machine, without the metadata of a release and the ids of volumes.
+	// Config is the config of each Machine, without the metadata of a release and the ids of volumes.
 	Config hangar.MachineConfig
 	Mounts []Mount // in the order of Config.Mounts
 	Checks []MachineCheck
 }
 
-// Sources are what a group has beside its file.
+// Sources provide what a file refers to.
 type Sources struct {
 	Image string // of the release; empty: build.image
-	// ReadFile reads a file that is named relative to the file of the App; nil: there is none.
+	// ReadFile reads a file whose path is relative to the file of the App; nil: it cannot be read.
 	ReadFile func(name string) ([]byte, error)
 }
 
-// check finds what is wrong beyond the types of keys.
+// check finds errors other than those of keys and their types.
 func (f *File) check(c *checker) {
 	groups := f.Groups()
 	known := func(path string, names []string) {
@@ -101,7 +101,7 @@ func (f *File) check(c *checker) {
 	if len(c.errors) > 0 {
 		return
 	}
-	// A stand-in for what only a deploy knows shows what the platform would refuse.
+	// The platform's own checks, with placeholders for what only a deploy knows.
 	for _, name := range groups {
 		g, err := f.Group(name, Sources{Image: "image", ReadFile: func(string) ([]byte, error) { return nil, nil }})
 		if err == nil {
@@ -113,10 +113,10 @@ func (f *File) check(c *checker) {
 	}
 }
 
-// MaxMachines bounds how many Machines a group has.
+// MaxMachines bounds the Machines of a group.
 const MaxMachines = 1000
 
-// indexed is the path of an element of a section that is a table or an array of tables.
+// indexed returns the path of element i of a section, which is a table or an array of tables.
 func indexed(c *checker, section string, i int) string {
 	if path := fmt.Sprintf("%s[%d]", section, i); c.lines[path] != 0 {
 		return path
@@ -139,7 +139,7 @@ func (g *Group) validate() error {
 	return err
 }
 
-// in reports whether a section with processes is about a group.
+// in reports whether a section with these processes is for a group.
 func (f *File) in(processes []string, group string) bool {
 	if len(processes) == 0 {
 		return group == f.DefaultGroup()
@@ -147,8 +147,8 @@ func (f *File) in(processes []string, group string) bool {
 	return slices.Contains(processes, group)
 }
 
-// Group returns what the Machines of a process group are made of. It fails for a file that cannot be
-// read and for a command that cannot be split.
+// Group returns the description of a process group's Machines. It fails for a file that cannot be read and
+// for a command that cannot be split.
 func (f *File) Group(name string, from Sources) (Group, error) {
 	g := Group{Name: name, Count: -1, Standbys: f.Standbys[name]}
 	if n, ok := f.Scale[name]; ok {
@@ -213,7 +213,7 @@ func (f *File) Group(name string, from Sources) (Group, error) {
 	return g, nil
 }
 
-// basis is what all groups and the release command have.
+// basis returns what the configs of all groups and of the release command have in common.
 func (f *File) basis(image string) (hangar.MachineConfig, error) {
 	config := hangar.MachineConfig{Image: image}
 	if config.Image == "" && f.Build != nil {
@@ -240,10 +240,10 @@ func (f *File) basis(image string) (hangar.MachineConfig, error) {
 	return config, nil
 }
 
-// stopConfig is how a program is asked to end, or nil.
+// stopConfig returns how a program is stopped, or nil for the default.
 func stopConfig(signal string, timeout *Seconds) (*hangar.StopConfig, error) {
 	if signal == "" && timeout == nil {
-		return nil, nil //nolint:nilnil // as the platform does
+		return nil, nil //nolint:nilnil // the platform's default
 	}
 	var stop hangar.StopConfig
 	if signal != "" {
@@ -260,7 +260,7 @@ func stopConfig(signal string, timeout *Seconds) (*hangar.StopConfig, error) {
 	return &stop, nil
 }
 
-// vm is the section about the size of a group: the one that names it, else the one for all.
+// vm returns the section about the size of a group: the one that names the group, or else the one for all.
 func (f *File) vm(name string) *VM {
 	var found *VM
 	for i := range f.VM {
@@ -279,14 +279,14 @@ func (f *File) vm(name string) *VM {
 	return found
 }
 
-// guest is the size of a group.
+// guest returns the size of a group's Machines.
 func (f *File) guest(name string) (*hangar.Guest, hangar.PersistRootfs, error) {
 	vm := f.vm(name)
 	guest, err := vm.guest()
 	return guest, vm.PersistRootfs, err
 }
 
-// Resize changes the size of the Machines of a group, and of no other. It answers what is wrong with the size.
+// Resize changes the size of the Machines of one group. It returns an error if the size is invalid.
 func (f *File) Resize(group string, change func(*VM)) error {
 	made := *f.vm(group)
 	made.Processes = []string{group}
@@ -330,7 +330,7 @@ func (vm *VM) guest() (*hangar.Guest, error) {
 	return &guest, guest.Complete("vm.")
 }
 
-// addServices adds the services of a group, and what tries its first Machine.
+// addServices adds the services of a group, and their machine checks.
 func (f *File) addServices(g *Group, config *hangar.MachineConfig) {
 	if h := f.HTTPService; h != nil && f.in(h.Processes, g.Name) {
 		s := h.config()
@@ -360,7 +360,7 @@ func (f *File) addServices(g *Group, config *hangar.MachineConfig) {
 	}
 }
 
-// config is what both kinds of service have.
+// config returns the service with what both kinds have in common.
 func (s *serviceKeys) config() hangar.Service {
 	made := hangar.Service{Autostart: s.AutoStart, MinMachinesRunning: s.MinMachinesRunning, Concurrency: s.Concurrency}
 	if s.AutoStop != nil {
@@ -413,8 +413,8 @@ func (f *File) addFiles(config *hangar.MachineConfig, group string, from Sources
 	return nil
 }
 
-// ReleaseCommand is the config of the Machine that runs the release command, and how long it may take;
-// nil: the file has none.
+// ReleaseCommand returns the config of the Machine that runs the release command, and how long it may take. It
+// returns nil if the file has no release command.
 func (f *File) ReleaseCommand(image string) (*hangar.MachineConfig, time.Duration, error) {
 	if f.Deploy == nil || f.Deploy.ReleaseCommand == "" {
 		return nil, 0, nil
@@ -437,7 +437,7 @@ func (f *File) ReleaseCommand(image string) (*hangar.MachineConfig, time.Duratio
 	return &config, f.Deploy.ReleaseCommandTimeout.Or(DefaultReleaseCommandTimeout), err
 }
 
-// task is the config of a Machine that runs to its end once.
+// task returns the config of a Machine that runs once.
 func (f *File) task(image string, guest *hangar.Guest) (hangar.MachineConfig, error) {
 	config, err := f.basis(image)
 	config.Guest = guest
@@ -449,7 +449,7 @@ func (f *File) task(image string, guest *hangar.Guest) (hangar.MachineConfig, er
 	return config, err
 }
 
-// MachineCheck is the config of the Machine that tries another one at an address, and how long it may
+// MachineCheck returns the config of the Machine that checks another one at an address, and how long it may
 // take.
 func (f *File) MachineCheck(k MachineCheck, image, address string) (*hangar.MachineConfig, time.Duration, error) {
 	guest, err := (&VM{}).guest()
@@ -468,8 +468,7 @@ func (f *File) MachineCheck(k MachineCheck, image, address string) (*hangar.Mach
 	return &config, k.KillTimeout.Or(DefaultMachineCheckTimeout), err
 }
 
-// Digest tells apart what Machines of a group can be made of: it is the same for the same config and
-// volumes.
+// Digest returns a digest of the config and the mounts of a group.
 func (g *Group) Digest() (string, error) {
 	raw, err := json.Marshal(struct {
 		Config hangar.MachineConfig

@@ -15,8 +15,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Parse reads a file whose name is only for messages. notes are keys that it has without an effect.
-// Every error is an *Error.
+// Parse reads a file. name is only for messages. notes are about keys without an effect. Every error is an
+// *Error.
 func Parse(name string, raw []byte) (f *File, notes []Finding, err error) {
 	if len(raw) > MaxFileBytes {
 		return nil, nil, &Error{name, []Finding{{Text: fmt.Sprintf("has more than %d bytes", MaxFileBytes)}}}
@@ -32,13 +32,13 @@ func Parse(name string, raw []byte) (f *File, notes []Finding, err error) {
 	return decode(name, tree, linesOf(raw))
 }
 
-// ParseDefinition reads the definition of a release: a file as JSON. It is as strict as Parse.
+// ParseDefinition reads the definition of a release, which is a file as JSON. It is as strict as Parse.
 func ParseDefinition(name string, raw []byte) (f *File, notes []Finding, err error) {
 	var tree map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if err := d.Decode(&tree); err != nil {
-		return nil, nil, &Error{name, []Finding{{Text: "is not an object of JSON"}}}
+		return nil, nil, &Error{name, []Finding{{Text: "is not a JSON object"}}}
 	}
 	return decode(name, tree, nil)
 }
@@ -68,10 +68,10 @@ func decode(name string, tree map[string]any, lines positions) (*File, []Finding
 	return &f, c.notes, nil
 }
 
-// positions are the lines of keys, by their paths.
+// positions has the lines of keys, by path.
 type positions map[string]int
 
-// of returns the line of a path, or else that of what it is in; 0: not known.
+// of returns the line of a path, or of the closest enclosing one, or 0 if that is not known.
 func (p positions) of(path string) int {
 	for {
 		if line, ok := p[path]; ok {
@@ -85,7 +85,7 @@ func (p positions) of(path string) int {
 	}
 }
 
-// linesOf finds the keys of a document that has been parsed before.
+// linesOf returns the lines of the keys of a valid document.
 func linesOf(raw []byte) positions {
 	found, tables, prefix := positions{}, map[string]int{}, ""
 	var p unstable.Parser
@@ -108,7 +108,7 @@ func linesOf(raw []byte) positions {
 					found[prefix] = line
 				}
 			}
-			// The tables within an element are counted from zero in the next one.
+			// Tables within the next element are counted from zero again.
 			if e.Kind == unstable.ArrayTable {
 				for name := range tables {
 					if strings.HasPrefix(name, prefix+".") {
@@ -151,6 +151,6 @@ func (p positions) node(parser *unstable.Parser, path string, n *unstable.Node) 
 			p.node(parser, path+"["+strconv.Itoa(i)+"]", items.Node())
 			i++
 		}
-	default: // a scalar is where its key is
+	default: // a scalar has the line of its key
 	}
 }

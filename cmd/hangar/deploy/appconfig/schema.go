@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// Schema is the JSON Schema of a file, for editors.
+// Schema returns the JSON Schema of a file, for editors.
 func Schema() ([]byte, error) {
 	root := schemaOf(reflect.TypeFor[File]())
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -15,7 +15,7 @@ func Schema() ([]byte, error) {
 	return json.MarshalIndent(root, "", "  ")
 }
 
-// written are the types whose values are written in several ways.
+// written has the schemas of types whose values can be written in several ways.
 var written = map[reflect.Type]map[string]any{
 	reflect.TypeFor[Text]():     {"type": []string{"string", "number", "boolean"}},
 	reflect.TypeFor[Words]():    {"anyOf": []any{map[string]any{"type": "string"}, map[string]any{"type": "array", "items": map[string]any{"type": "string"}}}},
@@ -28,7 +28,7 @@ var written = map[reflect.Type]map[string]any{
 	reflect.TypeFor[Strategy](): {"enum": append(Strategies(), "blue-green")},
 }
 
-// schemaOf describes a type. Keys that are refused are left out.
+// schemaOf returns the schema of a type, without refused keys.
 func schemaOf(t reflect.Type) map[string]any {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

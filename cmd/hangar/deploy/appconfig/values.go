@@ -16,10 +16,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
-// Many is a section that may be there once, as a table, or several times, as an array of tables.
+// Many is a section that is one table or an array of tables.
 type Many[T any] []T
 
-// UnmarshalJSON reads both.
+// UnmarshalJSON reads both forms.
 func (m *Many[T]) UnmarshalJSON(raw []byte) error {
 	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
 		var one T
@@ -32,7 +32,7 @@ func (m *Many[T]) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*[]T)(m))
 }
 
-// Text is a text; numbers and booleans are read as the text that they are written as.
+// Text is a string. Numbers and booleans become the text with which they are written.
 type Text string
 
 // UnmarshalJSON reads a scalar.
@@ -56,10 +56,10 @@ func (t *Text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Words is a command line: a list of words, or one text that is split as a shell would.
+// Words is a command line: a list of words, or one text that is split as in a shell.
 type Words []string
 
-// UnmarshalJSON reads both.
+// UnmarshalJSON reads both forms.
 func (w *Words) UnmarshalJSON(raw []byte) error {
 	if !isText(raw) {
 		if err := json.Unmarshal(raw, (*[]string)(w)); err != nil {
@@ -83,7 +83,7 @@ func (s *Seconds) UnmarshalJSON(raw []byte) error {
 // MarshalJSON writes "30s".
 func (s Seconds) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).String()) }
 
-// Or returns the duration, or usual if there is none.
+// Or returns the duration, or usual if it is missing or 0.
 func (s *Seconds) Or(usual time.Duration) time.Duration {
 	if s == nil || *s == 0 {
 		return usual
@@ -102,7 +102,7 @@ func (m *Millis) UnmarshalJSON(raw []byte) error {
 // MarshalJSON writes "15s".
 func (m Millis) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(m).String()) }
 
-// duration is m as a Machine's config has it; nil stays nil.
+// duration converts m for the config of a Machine; nil stays nil.
 func (m *Millis) duration() *hangar.Duration {
 	if m == nil {
 		return nil
@@ -184,7 +184,7 @@ func (a *Autostop) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// value is a as a Machine's config has it.
+// value converts a for the config of a Machine.
 func (a Autostop) value() any {
 	switch a {
 	case "stop":
@@ -199,7 +199,7 @@ func (a Autostop) value() any {
 // Strategy is the order in which a deploy changes Machines.
 type Strategy string
 
-// Strategies are those that hangar supports.
+// Strategies returns the supported strategies.
 func Strategies() []Strategy {
 	return []Strategy{
 		Strategy(hangar.StrategyRolling), Strategy(hangar.StrategyRollingOne), Strategy(hangar.StrategyCanary),
@@ -219,7 +219,7 @@ func ParseStrategy(text string) (Strategy, error) {
 	return s, nil
 }
 
-// UnmarshalJSON reads one.
+// UnmarshalJSON reads a strategy.
 func (s *Strategy) UnmarshalJSON(raw []byte) (err error) {
 	if !isText(raw) {
 		return fmt.Errorf("must be one of %v", Strategies())
@@ -228,10 +228,10 @@ func (s *Strategy) UnmarshalJSON(raw []byte) (err error) {
 	return err
 }
 
-// Fraction is a number of Machines, or below 1 a part of all.
+// Fraction is a number of Machines, or if below 1, a fraction of all Machines.
 type Fraction float64
 
-// UnmarshalJSON reads 2, 0.33 and the same as texts.
+// UnmarshalJSON reads 2, 0.33, "2" and "0.33".
 func (f *Fraction) UnmarshalJSON(raw []byte) error {
 	text := strings.TrimSpace(string(raw))
 	if isText(raw) {
@@ -245,7 +245,7 @@ func (f *Fraction) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Of is how many of n Machines it means: at least one.
+// Of returns how many of n Machines it means, at least one.
 func (f Fraction) Of(n int) int {
 	if f >= 1 {
 		return int(f)
@@ -255,9 +255,9 @@ func (f Fraction) Of(n int) int {
 
 func isText(raw []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(raw), []byte(`"`)) }
 
-// textOf reads a JSON text. What is none is empty.
+// textOf returns the value of a JSON string, or "" for an invalid one.
 func textOf(raw []byte) string {
 	var text string
-	_ = json.Unmarshal(raw, &text) // the caller has looked
+	_ = json.Unmarshal(raw, &text) // the caller has checked it by isText
 	return text
 }

@@ -1,8 +1,8 @@
 // Package build makes images from a Dockerfile, with a program of this computer or in a Machine of the platform.
 //
-// The program is docker, podman or buildah, whichever is on PATH first in this order. The Machine runs BuildKit; an
-// organization has one, which ends when nothing is built and keeps its cache on a volume. Both return the image as an
-// archive, so that no daemon or its configuration needs to know the registry, a token or a certificate.
+// The program is docker, podman or buildah, the first of these on PATH. The Machine runs BuildKit. An organization has
+// one such Machine, which stops when nothing is built, and keeps its cache on a volume. Both return the image as an
+// archive, so that their configuration needs no registry, token or certificate.
 package build
 
 import (
@@ -20,19 +20,19 @@ import (
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-// Dockerfile is the file that an image is made of, unless another is named.
+// Dockerfile is the default name of the Dockerfile.
 const Dockerfile = "Dockerfile"
 
-// Spec says what to build.
+// Spec describes what to build.
 type Spec struct {
 	Dir        string // the context: files that the Dockerfile may copy
-	Dockerfile string // path; empty: that of Dir
+	Dockerfile string // path; empty: the one in Dir
 	Target     string // stage; empty: the last
 	Args       map[string]string
 	Tag        string // name and tag of the image on this computer
 }
 
-// File is the path of the Dockerfile.
+// File returns the path of the Dockerfile.
 func (w *Spec) File() string {
 	if w.Dockerfile == "" {
 		return filepath.Join(w.Dir, Dockerfile)
@@ -46,7 +46,7 @@ type builder struct {
 	path string
 }
 
-// save are the arguments by which each program writes an image to an archive of docker save.
+// save has the arguments with which each program writes an image to an archive in the format of docker save.
 var save = map[string]func(tag, archive string) []string{ //nolint:gochecknoglobals // a constant
 	"docker": func(tag, archive string) []string { return []string{"save", "--output", archive, tag} },
 	"podman": func(tag, archive string) []string {
@@ -63,7 +63,7 @@ func Here() bool {
 	return err == nil
 }
 
-// find returns the program that this computer has.
+// find returns the first program on PATH that builds images.
 func find() (builder, error) {
 	for _, name := range []string{"docker", "podman", "buildah"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -71,10 +71,10 @@ func find() (builder, error) {
 		}
 	}
 	return builder{}, cli.WithHint(errors.New("there is a Dockerfile, and no program on PATH that builds images: neither docker nor podman nor buildah"),
-		"install one, as with `apt-get install buildah`; have a Machine build it, without --local-only; or build elsewhere, and name the image with --image")
+		"install one, for example with `apt-get install buildah`; build it in a Machine, without --local-only; or build it elsewhere, and name the image with --image")
 }
 
-// Image builds an image, writing the program's output to out, and opens it. The caller closes it.
+// Image builds an image and opens it. It writes the program's output to out. The caller closes the image.
 func Image(ctx context.Context, w Spec, out io.Writer) (*ociimage.Image, error) {
 	if _, err := os.Stat(w.File()); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (b builder) run(ctx context.Context, out io.Writer, args ...string) error {
 	cmd := exec.CommandContext(ctx, b.path, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
-		return cli.WithHint(fmt.Errorf("%s %s: %w", b.name, args[0], err), "what it said is above; try it by itself: "+b.name+" build .")
+		return cli.WithHint(fmt.Errorf("%s %s: %w", b.name, args[0], err), "its output is above; try it by itself: "+b.name+" build .")
 	}
 	return nil
 }

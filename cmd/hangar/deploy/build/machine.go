@@ -20,34 +20,32 @@ import (
 // DefaultImage is an image with buildkitd, buildctl, runc and a shell.
 const DefaultImage = "docker.io/moby/buildkit:v0.34.2"
 
-// Idle is how long the Machine waits for another build before it ends.
+// Idle is how long the Machine waits for another build before it stops.
 const Idle = 10 * time.Minute
 
 // The Machine in which an organization's images are built.
 const (
 	builderPrefix = "builder-"       // of the name of its App
-	builderName   = "builder"        // unique in the App, so that there is one
+	builderName   = "builder"        // unique in the App, so that there is only one
 	builderKey    = "hangar_builder" // of its metadata
 	cacheVolume   = "cache"
 	cacheGB       = 10
 	cachePath     = "/var/lib/buildkit"
-	busyFile      = "/run/hangar-build" // is touched while something is built
-	endingDir     = "/run/hangar-end"   // exists once the Machine has decided to end
+	busyFile      = "/run/hangar-build" // touched during builds
+	endingDir     = "/run/hangar-end"   // exists once the Machine has decided to stop
 	memoryMB      = 2048
 	cpus          = 2
 )
 
-// How long another caller may take to make the Machine, which is mostly the pull of the image, and the pause between
-// two checks.
 const (
-	reservedFor = time.Minute
-	lookAgain   = 250 * time.Millisecond
+	reservedFor = time.Minute            // how long another caller may take to create the Machine, mostly for the image
+	lookAgain   = 250 * time.Millisecond // between two checks
 )
 
-// daemon is the main process of the Machine: it ends when nothing was built for as many seconds as its argument says.
-// A build touches busyFile and then looks for endingDir; the daemon makes endingDir and then looks at busyFile, so
-// that no build starts in a Machine that ends. gVisor has no cgroups until someone mounts them, and runc does not run
-// without; without the host's network it would want interfaces that the sandbox does not make.
+// daemon is the main process of the Machine. It ends when nothing was built for a number of seconds, its argument. A
+// build touches busyFile and then checks endingDir; the daemon makes endingDir and then checks busyFile, so that no
+// build starts in a Machine that stops. runc needs cgroups, which gVisor has only after they are mounted. BuildKit
+// uses the host's network, because the sandbox cannot create interfaces.
 const daemon = `set -e
 rm -rf ` + endingDir + `
 touch ` + busyFile + `
@@ -73,8 +71,8 @@ type Builder struct {
 	Idle  time.Duration // in whole seconds; 0: Idle
 }
 
-// Machine returns the Machine in which images of an organization are built. It makes it, and starts it, if need be.
-// Of several callers that find none, one makes it and the others use it.
+// Machine returns the Machine in which images of an organization are built. It creates and starts the Machine if
+// necessary. Of several concurrent callers, one creates it and the others use it.
 func Machine(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder) (*hangar.Machine, error) {
 	app, err := builderApp(ctx, p, org)
 	if err != nil {
@@ -94,7 +92,7 @@ func Machine(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builde
 		case hangar.MachineStarted:
 			return m, nil
 		case hangar.MachineStopped, hangar.MachineSuspended:
-			// It may have been started, or destroyed, by another caller.
+			// Another caller may have started or destroyed it.
 			if _, err := p.StartMachine(ctx, m.Ref()); err != nil && hangar.ReasonOf(err) != hangar.ReasonWrongState {
 				return nil, err
 			}
@@ -113,7 +111,7 @@ func Machine(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builde
 	}
 }
 
-// unusable destroys a Machine that cannot run and says why.
+// unusable destroys a Machine that cannot run, and returns the reason.
 func (b Builder) unusable(ctx context.Context, p *client.Client, m *hangar.Machine) error {
 	why := ""
 	for _, e := range m.Events {
@@ -126,13 +124,13 @@ func (b Builder) unusable(ctx context.Context, p *client.Client, m *hangar.Machi
 	return errors.Join(b.advise(err), p.DestroyMachine(ctx, m.Ref(), hangar.MachineDestroy{Force: true}))
 }
 
-// advise adds what to do about an image that cannot be pulled.
+// advise adds advice about an image that cannot be pulled.
 func (b Builder) advise(err error) error {
 	return cli.WithHint(err, fmt.Sprintf("this server cannot run %s: name an image with BuildKit that it can pull with --builder-image, or build here with docker, podman or buildah",
 		cmp.Or(b.Image, DefaultImage)))
 }
 
-// findBuilder returns the Machine of an App that builds, or nil. It destroys one that has failed, which has the name.
+// findBuilder returns the Machine of an App that builds images, or nil. It destroys a failed one, to free its name.
 func findBuilder(ctx context.Context, p *client.Client, app hangar.AppName) (*hangar.Machine, error) {
 	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{builderKey: "1"}})
 	if err != nil {
@@ -158,8 +156,8 @@ func findBuilder(ctx context.Context, p *client.Client, app hangar.AppName) (*ha
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// builderApp finds or makes the App of the Machine. What a build is made of goes there, so that an App of that
-// name that is another organization's is not it.
+// builderApp finds or creates the App of the Machine. It never uses another organization's App with that name, because
+// builds send source code there.
 func builderApp(ctx context.Context, p *client.Client, org hangar.OrgSlug) (hangar.AppName, error) {
 	name := hangar.AppName(builderPrefix + string(org))
 	found := func() (hangar.AppName, error) {
@@ -181,7 +179,7 @@ func builderApp(ctx context.Context, p *client.Client, org hangar.OrgSlug) (hang
 	if hangar.ReasonOf(err) != hangar.ReasonNameTaken {
 		return name, err
 	}
-	// By another caller for this organization, or by another organization.
+	// Another caller for this organization has created it, or another organization has the name.
 	if app, err := found(); app != "" || err != nil {
 		return app, err
 	}
@@ -190,7 +188,7 @@ func builderApp(ctx context.Context, p *client.Client, org hangar.OrgSlug) (hang
 	return name, err
 }
 
-// createBuilder makes the Machine, or returns the one that another caller has made meanwhile.
+// createBuilder creates the Machine, or returns the one that another caller has created meanwhile.
 func createBuilder(ctx context.Context, p *client.Client, app hangar.AppName, b Builder) (*hangar.Machine, error) {
 	volumes, err := p.Volumes(ctx, app)
 	if err != nil {
@@ -239,7 +237,7 @@ func createBuilder(ctx context.Context, p *client.Client, app hangar.AppName, b 
 	if other != nil && wrong == nil {
 		return other, nil
 	}
-	err = errors.Join(fmt.Errorf("make a Machine that builds images: %w", err), wrong)
+	err = errors.Join(fmt.Errorf("create a Machine that builds images: %w", err), wrong)
 	if code := hangar.CodeOf(err); code == hangar.CodeInvalid || code == hangar.CodeUnavailable {
 		err = b.advise(err)
 	}

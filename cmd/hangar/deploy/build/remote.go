@@ -22,8 +22,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ociimage"
 )
 
-// buildScript builds the archive on standard input, with its arguments as options, and writes the image as an archive
-// of docker save. A build keeps its Machine from ending as long as it runs.
+// buildScript builds the archive on standard input, with its arguments as options of buildctl, and writes the image in
+// the format of docker save. Its Machine does not stop while it runs.
 const buildScript = `set -e
 dir=$(mktemp -d /tmp/build.XXXXXX)
 trap 'rm -rf "$dir"' EXIT
@@ -39,31 +39,31 @@ until buildctl debug workers >/dev/null 2>&1; do
 done
 buildctl build --progress plain --frontend dockerfile.v0 --local context="$dir/context" --local dockerfile="$dir/dockerfile" --output type=docker "$@"`
 
-// ErrEnding is the error of In when the Machine was about to end: Machine starts it again.
-var ErrEnding = errors.New("the Machine that builds images has ended")
+// ErrEnding is returned by In for a Machine that has just stopped. Machine starts it again.
+var ErrEnding = errors.New("the Machine that builds images has stopped")
 
-// exitEnding is the exit code of buildScript in a Machine that is about to end.
+// exitEnding is the exit code of buildScript in a Machine that is about to stop.
 const exitEnding = 75
 
-// The directories of the archive that a build is sent.
+// Directories of the archive on standard input.
 const (
 	contextDir    = "context"
 	dockerfileDir = "dockerfile"
 )
 
-// Remote builds an image in the Machine in which those of an organization are built, as In does.
+// Remote builds an image with In, in the Machine that Machine returns.
 func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder, w Spec, out io.Writer) (*ociimage.Image, error) {
 	for again := true; ; again = false {
 		m, err := Machine(ctx, p, org, b)
 		if err != nil {
 			return nil, err
 		}
-		// Once: a build that ends its Machine would do so again.
+		// Only one retry, because a build that stops its Machine would stop it again.
 		image, err := In(ctx, p, m.Ref(), w, out)
 		if !again || !errors.Is(err, ErrEnding) {
 			return image, err
 		}
-		// It may still seem started.
+		// Its state may still be started.
 		_, err = p.WaitMachine(ctx, m.Ref(), hangar.MachineWait{States: []hangar.MachineState{hangar.MachineStopped}})
 		if reason := hangar.ReasonOf(err); err != nil && reason != hangar.ReasonWaitTimeout && reason != hangar.ReasonOutOfReach {
 			return nil, err
@@ -71,8 +71,8 @@ func Remote(ctx context.Context, p *client.Client, org hangar.OrgSlug, b Builder
 	}
 }
 
-// In builds an image in a Machine that Machine has returned, with what BuildKit says on out, and opens it. The caller
-// closes it.
+// In builds an image in a Machine that Machine has returned, and opens it. It writes the output of BuildKit to out. The
+// caller closes the image.
 func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef, w Spec, out io.Writer) (*ociimage.Image, error) {
 	if _, err := os.Stat(w.File()); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 	fmt.Fprintf(out, "Building %s in Machine %s of App %s\n", w.File(), m.ID, m.App)
 	written := bufio.NewWriter(archive)
 	result, err := machines.ExecMachine(ctx, m, hangar.ExecRequest{Command: command}, hangar.ExecStreams{Stdin: from, Stdout: written, Stderr: out})
-	_ = from.Close() // what still sends ends
+	_ = from.Close() // ends send
 	if wrong := <-sent; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
 		return nil, wrong
 	}
@@ -116,7 +116,7 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 	case err != nil:
 		return nil, err
 	case result.ExitCode != 0:
-		return nil, cli.WithHint(fmt.Errorf("the build has ended with code %d", result.ExitCode), "what it said is above")
+		return nil, cli.WithHint(fmt.Errorf("the build ended with exit code %d", result.ExitCode), "its output is above")
 	}
 	if err := errors.Join(written.Flush(), archive.Close()); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func In(ctx context.Context, machines hangar.MachineExecer, m hangar.MachineRef,
 	return ociimage.Open(archive.Name(), ociimage.Config{})
 }
 
-// send writes the archive that a build is made of: the Dockerfile, and its context without what is ignored.
+// send writes the archive for a build: the Dockerfile, and its context without ignored files.
 func (w *Spec) send(to io.Writer) error {
 	t := tar.NewWriter(to)
 	dockerfile, err := filepath.EvalSymlinks(w.File())
@@ -164,7 +164,7 @@ func (w *Spec) send(to io.Writer) error {
 	return errors.Join(err, t.Close())
 }
 
-// ignored are the paths that a build does not need.
+// ignored returns the patterns of .dockerignore.
 func (w *Spec) ignored() (*patternmatcher.PatternMatcher, error) {
 	var patterns []string
 	for _, name := range []string{w.File() + ".dockerignore", filepath.Join(w.Dir, ".dockerignore")} {
@@ -184,7 +184,7 @@ func (w *Spec) ignored() (*patternmatcher.PatternMatcher, error) {
 	return patternmatcher.New(patterns)
 }
 
-// addFile adds a file, a directory or a link. What it is otherwise, a build cannot have.
+// addFile adds a file, a directory or a symbolic link, and ignores anything else.
 func addFile(t *tar.Writer, name, as string) error {
 	info, err := os.Lstat(name)
 	if err != nil {

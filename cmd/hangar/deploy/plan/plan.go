@@ -1,9 +1,9 @@
 // Package plan decides in which order a deploy changes the Machines of an App.
 //
-// It is pure: from the existing Machines, the wanted ones and a strategy it makes stages, each of which
-// begins when the one before it has ended. A deploy that ended at any point leaves Machines from which
-// the next plan continues: a Machine that is right already is checked and not changed, a half of a
-// blue-green pair is completed or removed, and temporary Machines of an earlier deploy are removed.
+// It is pure: from the existing Machines, the wanted ones and a strategy it makes stages, which run one
+// after another. The next plan continues a deploy that ended at any point: it only checks a Machine that
+// is up to date, completes or removes a half of a blue-green pair, and removes temporary Machines of an
+// earlier deploy.
 package plan
 
 import (
@@ -21,21 +21,21 @@ type Machine struct {
 	Group    string
 	State    hangar.MachineState
 	Cordoned bool
-	Standby  bool // it waits for the failure of others
+	Standby  bool // waits for the failure of others
 	Current  bool // config, image and secrets are those of the target
-	// Crashed says that its program ended unexpectedly: it is started, while other stopped Machines
-	// stay stopped.
+	// Crashed says that the program ended unexpectedly. The Machine is started, while other stopped
+	// Machines stay stopped.
 	Crashed   bool
-	Temporary bool             // made for one deploy: a canary, or a release command
-	Replaces  hangar.MachineID // the blue Machine that this green one was made for, or AnyBlue
+	Temporary bool             // created for one deploy: a canary, or a release command
+	Replaces  hangar.MachineID // the blue Machine that this green one replaces, or AnyBlue
 	Retired   bool             // a deploy has begun to remove it
-	Spare     bool             // it is removed before others if there are too many
+	Spare     bool             // removed before others if there are too many
 }
 
-// AnyBlue stands for the blue Machine of an additional green one.
+// AnyBlue is Replaces of a green Machine without a blue one.
 const AnyBlue hangar.MachineID = "none"
 
-// runs reports whether the Machine may have requests, or would if it were not cordoned.
+// runs reports whether the Machine can serve requests, apart from being cordoned.
 func (m *Machine) runs() bool {
 	switch m.State {
 	case hangar.MachineStarted, hangar.MachineStarting, hangar.MachineCreated, hangar.MachineRestarting, hangar.MachineReplacing:
@@ -48,10 +48,10 @@ func (m *Machine) runs() bool {
 // Group is the target of a process group.
 type Group struct {
 	Name     string
-	Count    int  // of Machines; -1: the current number, at least one
-	Standbys int  // beside them
-	Volumes  bool // each has one of its own
-	// Unavailable returns how many of n Machines may be away at once: at least one.
+	Count    int  // number of Machines; -1: the current number, at least one
+	Standbys int  // number of additional standby Machines
+	Volumes  bool // each Machine has its own volumes
+	// Unavailable returns how many of n Machines may be unavailable at a time, at least one.
 	Unavailable func(n int) int
 }
 
@@ -78,22 +78,22 @@ const (
 	Destroy  Kind = "destroy"
 )
 
-// Step is one thing to do.
+// Step is one step of a plan.
 type Step struct {
 	Kind    Kind             `json:"step"`
 	Group   string           `json:"group,omitempty"`
 	Machine hangar.MachineID `json:"machine,omitempty"` // empty: the one of Slot
 	// Slot names a Machine that the plan creates, e.g. "web/1".
 	Slot     string           `json:"slot,omitempty"`
-	Await    bool             `json:"await,omitempty"`    // and wait until it is healthy
-	Start    bool             `json:"start,omitempty"`    // and start it, although it was not started
-	Cordoned bool             `json:"cordoned,omitempty"` // create it so
-	Canary   bool             `json:"canary,omitempty"`   // create it for this deploy alone
-	Standby  bool             `json:"standby,omitempty"`  // it waits for the failure of others
-	Replaces hangar.MachineID `json:"replaces,omitempty"` // create it as the green one of this
+	Await    bool             `json:"await,omitempty"`    // also wait until the Machine is healthy
+	Start    bool             `json:"start,omitempty"`    // also start the Machine, which was not started
+	Cordoned bool             `json:"cordoned,omitempty"` // create a cordoned Machine
+	Canary   bool             `json:"canary,omitempty"`   // create a Machine only for this deploy
+	Standby  bool             `json:"standby,omitempty"`  // the Machine waits for the failure of others
+	Replaces hangar.MachineID `json:"replaces,omitempty"` // the blue Machine of the green one to create
 }
 
-// String is the step for people.
+// String describes the step.
 func (s Step) String() string {
 	text := string(s.Kind)
 	if s.Kind == Release {
@@ -122,10 +122,10 @@ func (s Step) String() string {
 	return text
 }
 
-// Stage is what is done at once.
+// Stage has steps that run concurrently.
 type Stage []Step
 
-// Plan is what a deploy does.
+// Plan has the stages of a deploy.
 type Plan struct {
 	Stages []Stage  `json:"stages"`
 	Notes  []string `json:"notes,omitempty"`
@@ -141,7 +141,7 @@ func (p *Plan) Changes() bool {
 	return false
 }
 
-// Make makes the plan. It fails for a strategy that a group cannot have.
+// Make makes a plan. It fails if the strategy is impossible for a group.
 func Make(machines []Machine, target Target) (*Plan, error) {
 	b := builder{target: target, here: map[hangar.MachineID]Machine{}}
 	for _, m := range machines {
@@ -175,7 +175,7 @@ type builder struct {
 
 	notes     []string
 	first     Stage   // removals before everything else
-	create    Stage   // new Machines, and checks of those that are right already
+	create    Stage   // new Machines, and checks of those that are up to date
 	uncordon  Stage   // of the Machines that create has checked
 	batches   []Stage // updates
 	last      Stage   // updates of Machines that are not started
@@ -223,8 +223,8 @@ func (b *builder) usefulCanary(m *Machine) bool {
 	return b.target.Strategy == hangar.StrategyCanary && m.Current && m.runs() && !m.Cordoned
 }
 
-// settle looks through the pairs of blue and green that a deploy has left: it returns the Machines of
-// a group that stay, apart from standbys, and removes the others.
+// settle resolves the pairs of blue and green Machines that a deploy has left. It returns the Machines of
+// a group that stay, and removes the others.
 func (b *builder) settle(g Group, machines []Machine) (actives, standbys []Machine) {
 	gone := map[hangar.MachineID]bool{}
 	for _, green := range machines {
@@ -244,7 +244,7 @@ func (b *builder) settle(g Group, machines []Machine) (actives, standbys []Machi
 		case m.Retired:
 			b.retire(&m)
 		case gone[m.ID] && m.Replaces != "" && m.Cordoned:
-			b.first = append(b.first, Step{Kind: Destroy, Group: g.Name, Machine: m.ID}) // it never served
+			b.first = append(b.first, Step{Kind: Destroy, Group: g.Name, Machine: m.ID}) // never served requests
 		case gone[m.ID]:
 			b.retire(&m)
 		case m.Standby:
@@ -256,7 +256,7 @@ func (b *builder) settle(g Group, machines []Machine) (actives, standbys []Machi
 	return actives, standbys
 }
 
-// rank orders the Machines of a group: the ones to keep first.
+// rank orders the Machines of a group: those to keep come first.
 func rank(m *Machine) int {
 	switch {
 	case m.runs() && !m.Cordoned && m.Current:
@@ -279,7 +279,7 @@ func spare(m *Machine) int {
 
 func (b *builder) group(g Group, machines []Machine) error {
 	if b.target.Strategy == hangar.StrategyBlueGreen && g.Volumes {
-		return hangar.Errorf(hangar.CodeInvalid, "", "strategy bluegreen: the Machines of group %s have volumes, which a second set of Machines cannot have at once", g.Name)
+		return hangar.Errorf(hangar.CodeInvalid, "", "strategy bluegreen: the Machines of group %s have volumes, which a second set of Machines cannot use at the same time", g.Name)
 	}
 	actives, standbys := b.settle(g, machines)
 	slices.SortStableFunc(actives, func(x, y Machine) int {
@@ -339,7 +339,7 @@ func (b *builder) group(g Group, machines []Machine) error {
 	return nil
 }
 
-// canary makes one additional Machine, which tries the release during the rollout.
+// canary adds one Machine that tries the release during the rollout.
 func (b *builder) canary(g Group, actives, machines []Machine) {
 	changed := slices.ContainsFunc(actives, func(m Machine) bool { return !m.Current && m.runs() })
 	for _, m := range machines {
@@ -352,7 +352,7 @@ func (b *builder) canary(g Group, actives, machines []Machine) {
 	switch {
 	case !changed:
 	case g.Volumes:
-		b.notes = append(b.notes, fmt.Sprintf("group %s has volumes and gets no canary: it is rolled out at once", g.Name))
+		b.notes = append(b.notes, fmt.Sprintf("group %s has volumes, so it is rolled out without a canary", g.Name))
 	default:
 		s := Step{Kind: Create, Group: g.Name, Slot: g.Name + canarySlot, Await: true, Canary: true}
 		b.create = append(b.create, s)
@@ -362,7 +362,7 @@ func (b *builder) canary(g Group, actives, machines []Machine) {
 	}
 }
 
-// right makes sure that a Machine that needs no update serves.
+// right adds the steps after which a Machine that needs no update serves requests.
 func (b *builder) right(m *Machine, immediate bool) {
 	switch {
 	case m.runs() && !immediate:
@@ -370,14 +370,14 @@ func (b *builder) right(m *Machine, immediate bool) {
 	case m.Crashed || m.State == hangar.MachineFailed:
 		b.create = append(b.create, Step{Kind: Start, Group: m.Group, Machine: m.ID, Start: true, Await: !immediate})
 	}
-	// A Machine that a user has cordoned stays cordoned; a green one was cordoned by a deploy.
+	// Only a green Machine was cordoned by a deploy. One that a user has cordoned stays cordoned.
 	if m.Cordoned && m.Replaces != "" {
 		b.uncordon = append(b.uncordon, Step{Kind: Uncordon, Group: m.Group, Machine: m.ID})
 	}
 }
 
-// update divides updates into batches: first Machines that do not serve, which try the release,
-// then n at a time of those that do.
+// update divides updates into batches: first the crashed Machines, which try the release, and then the running ones,
+// some at a time. n is the number of Machines of the group.
 func (b *builder) update(g Group, crashed, running []Machine, n int) {
 	if b.target.Strategy == hangar.StrategyImmediate {
 		for _, m := range slices.Concat(crashed, running) {
@@ -409,10 +409,9 @@ func (b *builder) update(g Group, crashed, running []Machine, n int) {
 	}
 }
 
-// standby keeps the standby Machines. They are changed at the end, when the Machines that they wait
-// for exist.
+// standby adds the steps for standby Machines. They come last, when the Machines that they wait for exist.
 func (b *builder) standby(g Group, here []Machine, slot func() string) {
-	// The Machines that they wait for are a part of their config.
+	// The config of a standby lists the Machines that it waits for.
 	ofGroup := func(s Step) bool {
 		return s.Group == g.Name && !s.Canary && !strings.HasPrefix(s.Slot, g.Name+canarySlot)
 	}

@@ -1,8 +1,8 @@
 // Package rollout carries out a deploy: it reads the state of an App, gets the steps and their order
-// from package plan, and executes them by the API.
+// from package plan, and executes them through the API.
 //
-// All state of a deploy is in the platform: a release, the metadata of Machines and its leases on
-// them. It may die at any time: its leases expire, and the next deploy learns its progress from the
+// All state of a deploy is in the platform: a release, the metadata of Machines, and leases of Machines.
+// The program may die at any time: its leases expire, and the next deploy finds its progress in the
 // metadata.
 package rollout
 
@@ -24,8 +24,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/plan"
 )
 
-// The metadata of Machines that a deploy has made. Those that deployers of the public platform know
-// have their names, so that both find the same Machines.
+// Metadata of Machines that a deploy has created. Keys that deployers of the public platform use have the
+// same names here, so that both find the same Machines.
 const (
 	keyPlatform = "fly_platform_version"
 	keyRelease  = "fly_release_id"
@@ -34,60 +34,60 @@ const (
 
 	keyDigest    = "hangar_config_digest" // of appconfig.Group
 	keyReplaces  = "hangar_replaces"      // plan.Machine.Replaces
-	keyTemporary = "hangar_temporary"     // plan.Machine.Temporary: what for
+	keyTemporary = "hangar_temporary"     // plan.Machine.Temporary: the purpose
 
 	platformManaged = "v2"
 	retired         = "safe_to_destroy"
 	taskGroup       = "fly_app_release_command"
 )
 
-// Options say what is deployed, and how.
+// Options are the settings of a deploy.
 type Options struct {
 	App   hangar.AppName
 	File  *appconfig.File
 	Image string // empty: that of the file
-	// Strategy and MaxUnavailable are those of the file if they are empty.
+	// Strategy and MaxUnavailable default to those of the file.
 	Strategy       appconfig.Strategy
 	MaxUnavailable appconfig.Fraction
 	WaitTimeout    time.Duration // 0: that of the file
 	SkipRelease    bool          // do not run the release command
 	Reason         string        // of the release
 	Rollback       int           // the version that is deployed again; 0: File
-	Scaling        *Scaling      // nil: not only scaling
-	// ReadFile reads files that the file names; nil: there are none.
+	Scaling        *Scaling      // nil: a complete deploy
+	// ReadFile reads files that the file names; nil: they cannot be read.
 	ReadFile func(name string) ([]byte, error)
 
-	TakeOver  bool          // go on although a deploy seems to be in progress
+	TakeOver  bool          // continue although another deploy seems to be in progress
 	WaitLease time.Duration // how long to wait for another deploy that holds leases
-	// Settling is how long a program has to run to count as healthy, with checks or without.
+	// Settling is how long a program must run to count as healthy, with checks or without.
 	Settling time.Duration
 	Poll     time.Duration // between two checks of a Machine; 0: half a second
 	LeaseTTL time.Duration // of the leases on Machines; 0: half a minute
-	Report   func(Event)   // is called from several goroutines; nil: nothing is reported
+	Report   func(Event)   // called from several goroutines; nil: events are not reported
 }
 
-// Scaling is a deploy of the current release with another number or size of Machines. Machines whose group has the
-// same config stay as they are, even if their tag or the secrets of the App have changed since, and those that change
-// keep their image.
+// Scaling is a deploy of the current release with another number or size of Machines. Machines of a group with the
+// same config are not changed, even if the tag of their image or the secrets of the App have changed meanwhile. Other
+// Machines keep their image.
 type Scaling struct {
 	Version int             // of the release
-	File    *appconfig.File // of the release, as it was
-	Region  hangar.Region   // in which Machines are made and from which they go; empty: as in any deploy
+	File    *appconfig.File // the unchanged file of the release
+	Region  hangar.Region   // in which Machines are created and from which they are removed; empty: as in any deploy
 }
 
 const (
 	defaultLeaseTTL = 30 * time.Second
-	// abandonedAfter is how long a release in progress is silent before its deploy counts as dead.
+	// abandonedAfter is how long a release in progress is not updated before its deploy counts as dead.
 	abandonedAfter = time.Minute
 	defaultPoll    = 500 * time.Millisecond
-	parallel       = 8 // steps of a stage at once
+	parallel       = 8 // concurrent steps of a stage
 )
 
 // Event is a progress report of a deploy.
 type Event struct {
 	Time    time.Time        `json:"time"`
 	Release int              `json:"release,omitempty"` // 0: there is none yet
-	Stage   int              `json:"stage,omitempty"`   // from 1 on; 0: of none
+	Stage   int              `json:"stage,omitempty"`   // from 1; 0: outside of the stages
 	Stages  int              `json:"stages,omitempty"`
 	Group   string           `json:"group,omitempty"`
 	Machine hangar.MachineID `json:"machine,omitempty"`
@@ -96,15 +96,15 @@ type Event struct {
 	Failed  bool             `json:"failed,omitempty"`
 }
 
-// Deploy is a deploy that has been planned.
+// Deploy is a planned deploy.
 type Deploy struct {
 	Plan    *plan.Plan
 	Notes   []string
-	Release *hangar.Release // nil before Run has made it
+	Release *hangar.Release // nil until Run has created it
 
 	o        Options
 	p        *client.Client
-	file     *appconfig.File // without settings that this platform lacks; the release has that of Options
+	file     *appconfig.File // without a primary region that this platform lacks; the release has the file of Options
 	image    string
 	same     map[string]bool // groups that scaling does not change
 	strategy appconfig.Strategy
@@ -116,17 +116,17 @@ type Deploy struct {
 	region   hangar.Region
 	waiting  time.Duration
 
-	stage int // under way
+	stage int // current one, from 1
 
 	mu      sync.Mutex
-	pinned  string // the image with the digest that the first Machine has got
+	pinned  string // the image with the digest that the first Machine runs
 	volumes []*hangar.Volume
 	slots   map[string]hangar.MachineID
 	leases  map[hangar.MachineID]string // nonces
 	tried   map[string]bool             // groups whose machine checks have passed
 }
 
-// Prepare looks at the App and plans the deploy. It changes nothing. It answers CodeConflict with
+// Prepare reads the state of the App and plans the deploy. It changes nothing. It returns CodeConflict with
 // ReasonLeaseHeld while another deploy is in progress.
 func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) {
 	d := &Deploy{
@@ -164,14 +164,15 @@ func Prepare(ctx context.Context, p *client.Client, o Options) (*Deploy, error) 
 	return d, nil
 }
 
-// Managed counts the Machines of an App that a deploy has made, here or on the public platform's terms.
+// Managed counts the Machines of an App that a deploy has created, including deploys by clients of the public
+// platform.
 func Managed(ctx context.Context, p *client.Client, app hangar.AppName) (int, error) {
 	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
 	return len(machines), err
 }
 
-// Active are the Machines of an App that a deploy has made and that count as those of their group: none is a standby,
-// made for one deploy alone, or on its way out.
+// Active returns the Machines of an App that a deploy has created, except for standbys, temporary Machines and those
+// that are being removed.
 func Active(ctx context.Context, p *client.Client, app hangar.AppName) ([]*hangar.Machine, error) {
 	machines, err := p.Machines(ctx, app, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
 	return slices.DeleteFunc(machines, func(m *hangar.Machine) bool {
@@ -181,7 +182,7 @@ func Active(ctx context.Context, p *client.Client, app hangar.AppName) ([]*hanga
 	}), err
 }
 
-// settings reads what the file says to the deploy itself.
+// settings reads the settings of the deploy and the groups from the options and the file.
 func (d *Deploy) settings() error {
 	f := d.file
 	deploy := f.Deploy
@@ -201,7 +202,7 @@ func (d *Deploy) settings() error {
 		d.image = f.Build.Image
 	}
 	if d.image == "" {
-		err := cli.UsageErrorf("say which image: --image, image in [build], or a Dockerfile")
+		err := cli.UsageErrorf("there is no image: use --image, image in [build], or a Dockerfile")
 		if f.Build.Packs() {
 			return cli.WithHint(err, "buildpacks are not offered: write a Dockerfile")
 		}
@@ -224,7 +225,7 @@ func (d *Deploy) settings() error {
 	return err
 }
 
-// compare finds the groups whose config scaling does not change.
+// compare finds the groups whose config does not change by scaling.
 func (d *Deploy) compare() error {
 	d.same = map[string]bool{}
 	if d.o.Scaling == nil {
@@ -271,7 +272,7 @@ func (d *Deploy) look(ctx context.Context) error {
 		}
 	}
 	if others > 0 {
-		d.Notes = append(d.Notes, "not made by a deploy, and left as they are: "+cli.Plural(others, "Machine", "Machines"))
+		d.Notes = append(d.Notes, "not created by a deploy, and not changed: "+cli.Plural(others, "Machine", "Machines"))
 	}
 	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
 		return err
@@ -292,18 +293,18 @@ func (d *Deploy) look(ctx context.Context) error {
 		return slices.ContainsFunc(regions, func(r hangar.RegionRoom) bool { return r.Region == region })
 	}
 	if wanted != "" && !there(wanted) {
-		return cli.UsageErrorf("region %s is none of this platform's", wanted)
+		return cli.UsageErrorf("this platform has no region %s", wanted)
 	}
 	switch {
 	case d.o.File.PrimaryRegion == "":
 	case there(d.o.File.PrimaryRegion):
 		d.region = d.o.File.PrimaryRegion
 	default:
-		// In an unknown region, min_machines_running would keep no Machine.
+		// With an unknown region, min_machines_running would keep no Machine running.
 		file := *d.o.File
 		file.PrimaryRegion = ""
 		d.file = &file
-		d.Notes = append(d.Notes, fmt.Sprintf("primary_region %s is none of this platform's: new Machines are in its own", d.o.File.PrimaryRegion))
+		d.Notes = append(d.Notes, fmt.Sprintf("primary_region: this platform has no region %s: new Machines are in the platform's own", d.o.File.PrimaryRegion))
 	}
 	d.region = cmp.Or(wanted, d.region)
 	return nil
@@ -315,14 +316,14 @@ func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && time.Since(r.UpdatedAt) < abandonedAfter {
 			return cli.WithHint(hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "release v%d of %s is being deployed, last seen %s",
 				r.Version, cmp.Or(r.User, "an unknown user"), r.UpdatedAt.Format(time.RFC3339)),
-				"wait for its end: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over continues from what it has left")
+				"wait until it ends: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over continues from its state")
 		}
 	}
 	return nil
 }
 
-// resumed returns the oldest version that this deploy continues: the preceding releases that did
-// not complete and have the same image.
+// resumed returns the oldest version of the releases that this deploy continues: the directly preceding
+// ones that did not complete and have the same image. It is 0 if there is none.
 func (d *Deploy) resumed() int {
 	oldest := 0
 	for _, r := range d.before {
@@ -334,7 +335,7 @@ func (d *Deploy) resumed() int {
 	return oldest
 }
 
-// observe describes the Machines to the plan.
+// observe describes the existing Machines for the plan.
 func (d *Deploy) observe() ([]plan.Machine, error) {
 	resumed := d.resumed()
 	list := make([]plan.Machine, 0, len(d.machines))
@@ -382,7 +383,7 @@ func (d *Deploy) pin(m *hangar.Machine) {
 	}
 }
 
-// GroupOf is the process group of a Machine.
+// GroupOf returns the process group of a Machine.
 func GroupOf(m *hangar.Machine) string {
 	return cmp.Or(m.Config.Metadata[hangar.MetadataProcessGroup.Original], m.Config.Metadata[hangar.MetadataProcessGroup.Neutral])
 }
@@ -410,7 +411,7 @@ func (d *Deploy) mountsOf(m *hangar.Machine, g *appconfig.Group) ([]hangar.Mount
 	for i := range mounts {
 		at := slices.IndexFunc(m.Config.Mounts, func(has hangar.Mount) bool { return has.Name == g.Mounts[i].Source })
 		if at < 0 {
-			return nil, cli.WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "Machine %s of group %s has no volume %s, and gets none any more",
+			return nil, cli.WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState, "Machine %s of group %s has no volume %s, which cannot be added to it",
 				m.ID, g.Name, g.Mounts[i].Source), fmt.Sprintf("destroy it, and deploy: hangar machine destroy %s %s --force", m.App, m.ID))
 		}
 		mounts[i].Volume = m.Config.Mounts[at].Volume

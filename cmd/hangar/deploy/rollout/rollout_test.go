@@ -240,11 +240,11 @@ func TestReleaseCommand(t *testing.T) {
 	if _, err := deploy(t.Context(), c, file(t, "1", "[deploy]\nrelease_command = \"true\""), heard); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(said, "release command: has ended well") {
+	if !slices.Contains(said, "release command: succeeded") {
 		t.Errorf("%q", said)
 	}
 	_, err := deploy(t.Context(), c, file(t, "2", "[deploy]\nrelease_command = \"exit 3\""), heard)
-	if err == nil || !strings.Contains(err.Error(), "release command: it has ended with code 3") {
+	if err == nil || !strings.Contains(err.Error(), "release command: it ended with exit code 3") {
 		t.Error(err)
 	}
 	expect(t, c, map[string]int{"1": 3}, failed, complete)
@@ -262,7 +262,7 @@ func TestMachineChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = deploy(t.Context(), c, file(t, "2", "[http_service]\n[[http_service.machine_checks]]\ncommand = \"exit 4\""))
-	if err == nil || !strings.Contains(err.Error(), "machine check 1 of app: it has ended with code 4") {
+	if err == nil || !strings.Contains(err.Error(), "machine check 1 of app: it ended with exit code 4") {
 		t.Error(err)
 	}
 	expect(t, c, map[string]int{"1": 2, "2": 1}, failed, complete)
@@ -525,7 +525,7 @@ func TestOthersStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(d.Notes, []string{"not made by a deploy, and left as they are: 1 Machine"}) {
+	if !slices.Equal(d.Notes, []string{"not created by a deploy, and not changed: 1 Machine"}) {
 		t.Errorf("%q", d.Notes)
 	}
 	waitStarted(t, c)
@@ -542,7 +542,7 @@ func TestRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "primary_region ams is none of this platform's") {
+	if len(d.Notes) != 1 || !strings.HasPrefix(d.Notes[0], "primary_region: this platform has no region ams") {
 		t.Errorf("%q", d.Notes)
 	}
 	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})

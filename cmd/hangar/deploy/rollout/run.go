@@ -24,8 +24,8 @@ import (
 // tidying bounds the clean-up after a deploy.
 const tidying = 30 * time.Second
 
-// Run makes the release and carries out the plan. After a failure it removes Machines that never
-// served, leaves other changes, and says in the error which releases run.
+// Run creates the release and executes the plan. After a failure it removes Machines that never served
+// requests and leaves other changes. The error then says which releases run.
 func (d *Deploy) Run(ctx context.Context) (err error) {
 	if err := d.begin(ctx); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d *Deploy) Run(ctx context.Context) (err error) {
 	return d.mark(ctx)
 }
 
-// begin makes the release, and makes sure that no other is in progress.
+// begin creates the release, and checks that no other one is in progress.
 func (d *Deploy) begin(ctx context.Context) error {
 	in := hangar.ReleaseCreate{
 		Strategy: hangar.ReleaseStrategy(d.strategy), Reason: d.o.Reason, Rollback: d.o.Rollback, Description: "Release",
@@ -78,7 +78,7 @@ func (d *Deploy) begin(ctx context.Context) error {
 		return err
 	}
 	d.Release = made
-	// Of two that begin at once, the older version continues.
+	// Of two deploys that begin at the same time, the one with the older version continues.
 	now, err := d.p.Releases(ctx, d.o.App, 0)
 	if err == nil && !d.o.TakeOver {
 		err = d.unoccupied(now, made.Version)
@@ -93,7 +93,7 @@ func (d *Deploy) begin(ctx context.Context) error {
 	return nil
 }
 
-// abandon records the end of interrupted deploys that this one replaces.
+// abandon marks the releases of earlier deploys that died as interrupted.
 func (d *Deploy) abandon(ctx context.Context) error {
 	for _, r := range d.before {
 		if !r.Status.InProgress() {
@@ -111,8 +111,8 @@ func (d *Deploy) abandon(ctx context.Context) error {
 func (d *Deploy) conclude(ctx context.Context, status hangar.ReleaseStatus, why error) error {
 	in := hangar.ReleaseUpdate{Status: status}
 	if why != nil {
-		const most = 1000                                                                       // bytes of a text that may be long
-		in.Metadata, _ = json.Marshal(map[string]string{"error": cli.Short(why.Error(), most)}) // texts: cannot fail
+		const most = 1000                                                                       // characters
+		in.Metadata, _ = json.Marshal(map[string]string{"error": cli.Short(why.Error(), most)}) // never fails for strings
 	}
 	return finish.Do(ctx, tidying, func(ctx finish.Context) error {
 		_, err := d.p.UpdateRelease(ctx, d.Release.ID, in)
@@ -120,8 +120,8 @@ func (d *Deploy) conclude(ctx context.Context, status hangar.ReleaseStatus, why 
 	})
 }
 
-// end removes Machines that never served, releases the leases and records the result of the
-// release.
+// end removes Machines that never served requests after a failure, releases the leases, and records the
+// result of the release.
 func (d *Deploy) end(ctx context.Context, failed error) error {
 	status := hangar.ReleaseComplete
 	switch {
@@ -147,15 +147,15 @@ func (d *Deploy) end(ctx context.Context, failed error) error {
 	if err != nil {
 		d.report(Event{Text: "cleaning up: " + err.Error(), Failed: true})
 	}
-	next := fmt.Sprintf("deploy again to go on from here, or `hangar releases rollback %s N`; see `hangar releases list %s`", d.o.App, d.o.App)
+	next := fmt.Sprintf("deploy again to continue, or `hangar releases rollback %s N`; see `hangar releases list %s`", d.o.App, d.o.App)
 	return cli.WithHint(fmt.Errorf("release v%d is %s: %w\n%s", d.Release.Version, status, failed, statement), next)
 }
 
-// statement says which releases the Machines run.
+// statement describes which releases the Machines run.
 func (d *Deploy) statement(ctx context.Context) string {
 	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{})
 	if err != nil {
-		return "What runs now cannot be seen: " + err.Error()
+		return "The Machines cannot be listed: " + err.Error()
 	}
 	count := map[string]int{}
 	for _, m := range machines {
@@ -179,7 +179,7 @@ func (d *Deploy) statement(ctx context.Context) string {
 	return strings.Join(lines, "\n")
 }
 
-// removeUnserved destroys Machines that were made for this deploy and had no requests.
+// removeUnserved destroys Machines that were created for this deploy and never served requests.
 func (d *Deploy) removeUnserved(ctx finish.Context) error {
 	d.mu.Lock()
 	ids := slices.Collect(maps.Values(d.slots))
@@ -198,7 +198,7 @@ func (d *Deploy) removeUnserved(ctx finish.Context) error {
 	return errors.Join(errs...)
 }
 
-// runStage does the steps of a stage, several at once. One that fails ends none of the others.
+// runStage runs the steps of a stage concurrently. A step that fails does not stop the others.
 func (d *Deploy) runStage(ctx context.Context, stage plan.Stage) error {
 	errs := make([]error, len(stage))
 	room := make(chan struct{}, parallel)
@@ -216,7 +216,7 @@ func (d *Deploy) runStage(ctx context.Context, stage plan.Stage) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// mark writes the release into the Machines that needed no update.
+// mark writes the release to the metadata of Machines that needed no update.
 func (d *Deploy) mark(ctx context.Context) error {
 	version := strconv.Itoa(d.Release.Version)
 	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
@@ -236,7 +236,7 @@ func (d *Deploy) mark(ctx context.Context) error {
 	return nil
 }
 
-// address gives an App that serves HTTP and has no address the shared one.
+// address allocates the shared address for an App that serves HTTP and has no address.
 func (d *Deploy) address(ctx context.Context) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(d.groups)), shareable) {
 		return
@@ -247,13 +247,13 @@ func (d *Deploy) address(ctx context.Context) {
 	}
 	made, err := d.p.AllocateAddress(ctx, d.o.App, hangar.AddressCreate{Kind: hangar.AddressSharedV4})
 	if err != nil {
-		d.report(Event{Text: fmt.Sprintf("App %s has no address, and gets none: %s", d.o.App, err)})
+		d.report(Event{Text: fmt.Sprintf("App %s has no address, and none could be allocated: %s", d.o.App, err)})
 		return
 	}
 	d.report(Event{Text: fmt.Sprintf("App %s had no address and is now served at %s, which Apps share", d.o.App, made.IP)})
 }
 
-// shareable reports whether a group has a port that Apps can share an address for.
+// shareable reports whether a group has a port that can be served at a shared address.
 func shareable(g appconfig.Group) bool {
 	for i := range g.Config.Services {
 		s := &g.Config.Services[i]
@@ -290,12 +290,12 @@ func (d *Deploy) leased(ctx context.Context, id hangar.MachineID) context.Contex
 	return hangar.WithLeaseNonce(ctx, d.leases[id])
 }
 
-// leaseRequest is the lease that the deploy has on each Machine.
+// leaseRequest returns the lease that the deploy has on each Machine.
 func (d *Deploy) leaseRequest() hangar.LeaseAcquire {
 	return hangar.LeaseAcquire{TTL: d.o.LeaseTTL, Description: fmt.Sprintf("hangar deploy, release v%d", d.Release.Version)}
 }
 
-// acquireAll leases every Machine of the plan, and makes sure that none has changed since.
+// acquireAll leases every Machine of the plan, and checks that none has changed since then.
 func (d *Deploy) acquireAll(ctx context.Context) error {
 	until := time.Now().Add(d.o.WaitLease)
 	for _, id := range slices.Sorted(maps.Keys(d.machines)) {
@@ -330,13 +330,14 @@ func (d *Deploy) heartbeat(ctx context.Context, lost context.CancelCauseFunc) {
 	for pause.For(ctx, d.o.LeaseTTL/3) == nil {
 		err := finish.Do(ctx, tidying, d.beat)
 		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
-			lost(fmt.Errorf("the lease is lost: %w", err))
+			lost(fmt.Errorf("a lease was lost: %w", err))
 			return
 		}
 	}
 }
 
-// beat answers ReasonLeaseHeld if a lease is lost. The next beat retries other failures.
+// beat refreshes the leases and the release once. It returns ReasonLeaseHeld if a lease is lost. The next
+// beat retries after other failures.
 func (d *Deploy) beat(ctx finish.Context) error {
 	d.mu.Lock()
 	leases := maps.Clone(d.leases)

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// step does one step of the plan.
+// step executes one step of the plan.
 func (d *Deploy) step(ctx context.Context, s plan.Step) error {
 	if s.Kind == plan.Release {
 		return d.releaseCommand(ctx)
@@ -36,9 +36,9 @@ func (d *Deploy) step(ctx context.Context, s plan.Step) error {
 	return err
 }
 
-// change does one step about a Machine, whose id becomes known if it is new.
+// change executes one step for a Machine. It sets id if the step creates the Machine.
 func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) error {
-	told := func(text string, done bool) { d.report(Event{Group: s.Group, Machine: *id, Text: text, Done: done}) }
+	report := func(text string, done bool) { d.report(Event{Group: s.Group, Machine: *id, Text: text, Done: done}) }
 	at := d.leased(ctx, *id)
 	switch s.Kind {
 	case plan.Create:
@@ -47,14 +47,14 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 			return err
 		}
 		*id = m.ID
-		told("created", !s.Await)
+		report("created", !s.Await)
 		return d.awaitIf(ctx, s.Await, m.ID, m.InstanceID, s.Group)
 	case plan.Update:
 		m, err := d.update(at, s)
 		if err != nil {
 			return err
 		}
-		told("updated", !s.Await)
+		report("updated", !s.Await)
 		if s.Start {
 			if err := d.start(ctx, at, m.ID); err != nil {
 				return err
@@ -71,7 +71,7 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 	case plan.Uncordon:
 		err := d.p.UncordonMachine(at, d.ref(*id))
 		if err == nil {
-			told("has requests", true)
+			report("serves requests", true)
 		}
 		return err
 	case plan.Retire:
@@ -80,18 +80,18 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 		}
 		err := d.p.CordonMachine(at, d.ref(*id))
 		if err == nil {
-			told("cordoned", true)
+			report("cordoned", true)
 		}
 		return err
 	case plan.Stop:
 		if err := d.p.StopMachine(at, d.ref(*id), hangar.MachineStop{}); err != nil {
 			return err
 		}
-		told("stopping", false)
+		report("stopping", false)
 		if err := d.reach(ctx, *id, hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed); err != nil {
 			return err
 		}
-		told("stopped", true)
+		report("stopped", true)
 		return nil
 	case plan.Destroy:
 		err := d.p.DestroyMachine(at, d.ref(*id), hangar.MachineDestroy{Force: true})
@@ -99,7 +99,7 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 			err = nil
 		}
 		if err == nil {
-			told("destroyed", true)
+			report("destroyed", true)
 			d.mu.Lock()
 			delete(d.leases, *id)
 			d.mu.Unlock()
@@ -120,7 +120,7 @@ func (d *Deploy) awaitIf(ctx context.Context, wanted bool, id hangar.MachineID, 
 	return d.machineChecks(ctx, group, id)
 }
 
-// reach waits until a Machine is in one of some states.
+// reach waits until a Machine is in one of the states.
 func (d *Deploy) reach(ctx context.Context, id hangar.MachineID, states ...hangar.MachineState) error {
 	until := time.Now().Add(d.waiting)
 	for {
@@ -131,7 +131,7 @@ func (d *Deploy) reach(ctx context.Context, id hangar.MachineID, states ...hanga
 	}
 }
 
-// start starts a Machine once it is at rest.
+// start starts a Machine once its state is settled.
 func (d *Deploy) start(ctx, leased context.Context, id hangar.MachineID) error {
 	if err := d.reach(ctx, id, hangar.WaitSettled); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (d *Deploy) start(ctx, leased context.Context, id hangar.MachineID) error {
 	return err
 }
 
-// metadata are those of a Machine of the release, beside what others have written there.
+// metadata returns the metadata of a Machine of the release. It keeps metadata of other tools.
 func (d *Deploy) metadata(before map[string]string, s plan.Step) map[string]string {
 	made := maps.Clone(before)
 	if made == nil {
@@ -160,7 +160,7 @@ func (d *Deploy) metadata(before map[string]string, s plan.Step) map[string]stri
 	return made
 }
 
-// config is that of a Machine, without its volumes.
+// config returns the config of a Machine, without its volumes.
 func (d *Deploy) config(g *appconfig.Group, before map[string]string, s plan.Step) hangar.MachineConfig {
 	config := g.Config
 	config.Metadata = d.metadata(before, s)
@@ -173,7 +173,7 @@ func (d *Deploy) config(g *appconfig.Group, before map[string]string, s plan.Ste
 	return config
 }
 
-// standsFor adds to a config for which Machines its one waits.
+// standsFor adds the Machines that a standby waits for to its config.
 func (d *Deploy) standsFor(ctx context.Context, config *hangar.MachineConfig, group string) error {
 	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{Metadata: map[string]string{hangar.MetadataProcessGroup.Original: group}})
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *Deploy) standsFor(ctx context.Context, config *hangar.MachineConfig, gr
 			config.Standbys = append(config.Standbys, m.ID)
 		}
 	}
-	config.Services = nil // the edge sends it nothing
+	config.Services = nil // the edge sends it no requests
 	return nil
 }
 
@@ -228,7 +228,7 @@ func (d *Deploy) update(ctx context.Context, s plan.Step) (*hangar.Machine, erro
 			return nil, err
 		}
 	}
-	// A Machine that is on its way cannot be updated before it has arrived.
+	// A Machine can be updated only in a settled state.
 	if !before.State.Settled() {
 		if err := d.reach(ctx, s.Machine, hangar.WaitSettled); err != nil {
 			return nil, err
@@ -239,7 +239,7 @@ func (d *Deploy) update(ctx context.Context, s plan.Step) (*hangar.Machine, erro
 	})
 }
 
-// claim returns a volume for a new Machine: one that no Machine has, or a new one.
+// claim returns a volume for a new Machine: one that is not attached, or a new one.
 func (d *Deploy) claim(ctx context.Context, mount *appconfig.Mount) (*hangar.Volume, error) {
 	d.mu.Lock()
 	at := slices.IndexFunc(d.volumes, func(v *hangar.Volume) bool {
@@ -258,18 +258,18 @@ func (d *Deploy) claim(ctx context.Context, mount *appconfig.Mount) (*hangar.Vol
 	}
 	made, err := d.p.CreateVolume(ctx, d.o.App, in)
 	if err == nil {
-		d.report(Event{Text: fmt.Sprintf("volume %s (%s) is made", made.ID, made.Name)})
+		d.report(Event{Text: fmt.Sprintf("volume %s (%s) is created", made.ID, made.Name)})
 	}
 	return made, err
 }
 
-// await waits until a version of a Machine is healthy: its program has started, still runs after a
-// while, and its checks pass. instance is empty: whichever it has.
+// await waits until a version of a Machine is healthy: its program has run for Options.Settling, and its
+// checks pass. An empty instance means any version.
 func (d *Deploy) await(ctx context.Context, id hangar.MachineID, instance hangar.InstanceID, group string) error {
 	timeout := hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "it is not healthy after %s", d.waiting)
 	ctx, cancel := context.WithTimeoutCause(ctx, d.waiting, timeout)
 	defer cancel()
-	var since time.Time // when it was first seen started
+	var since time.Time // when the Machine was first seen started
 	said := ""
 	for {
 		m, err := d.p.Machine(ctx, d.ref(id))
@@ -314,16 +314,16 @@ func (d *Deploy) await(ctx context.Context, id hangar.MachineID, instance hangar
 	}
 }
 
-// verdict is what a look at a Machine says.
+// verdict is the health of a Machine at a moment.
 type verdict struct {
 	started bool
-	healthy bool // as far as one look can say
-	ended   bool // it has run to its end, as it should
+	healthy bool // all checks pass
+	ended   bool // the program has ended as it should, or the Machine was stopped
 	text    string
-	err     error // it will not become healthy
+	err     error // the Machine will not become healthy
 }
 
-// judge looks at a version of a Machine.
+// judge returns the verdict about a version of a Machine.
 func judge(m *hangar.Machine, instance hangar.InstanceID) verdict {
 	if instance != "" && m.InstanceID < instance {
 		return verdict{text: string(m.State)}
@@ -345,7 +345,7 @@ func judge(m *hangar.Machine, instance hangar.InstanceID) verdict {
 		case exit != nil && !exit.RequestedStop:
 			return verdict{ended: true, text: "has run to its end"}
 		case stopped:
-			return verdict{ended: true, text: string(m.State)} // for being idle, or by a person
+			return verdict{ended: true, text: string(m.State)} // because it was idle, or by a user
 		case reason(m) != "":
 			return verdict{err: fmt.Errorf("it does not start%s", reason(m))}
 		}
@@ -367,12 +367,12 @@ func judge(m *hangar.Machine, instance hangar.InstanceID) verdict {
 	return verdict{started: true, healthy: passing == len(m.Checks), text: text}
 }
 
-// toleratedCrashes is how often a program may fail and be started again before it counts as one that
-// never runs: some fail until another one is there.
+// toleratedCrashes is how often a program may fail and be restarted before the deploy fails: some fail until
+// another program runs.
 const toleratedCrashes = 1
 
-// sinceLaunch returns the newest end of the program since the newest version was made, or nil, how often
-// it has failed since, and whether the Machine was stopped.
+// sinceLaunch returns what happened since the newest version was created: the last exit of the program, or
+// nil, the number of failures, and whether the Machine was stopped.
 func sinceLaunch(m *hangar.Machine) (exit *hangar.ExitEvent, failures int, stopped bool) {
 	for _, e := range m.Events {
 		switch e.Type {
@@ -380,7 +380,7 @@ func sinceLaunch(m *hangar.Machine) (exit *hangar.ExitEvent, failures int, stopp
 			return exit, failures, stopped
 		case hangar.EventUpdate:
 			return exit, failures, stopped
-		case hangar.EventStart: // a start by hand forgets what was before
+		case hangar.EventStart: // events before a start by a user do not count
 			if e.Source == hangar.SourceUser && e.Status == string(hangar.MachineStarting) {
 				return exit, failures, stopped
 			}
@@ -402,7 +402,7 @@ func sinceLaunch(m *hangar.Machine) (exit *hangar.ExitEvent, failures int, stopp
 	return exit, failures, stopped
 }
 
-// reason is what the newest event that knows says of a failure, with a colon before it.
+// reason returns the newest reason of a failure since the last launch, after a colon, or "".
 func reason(m *hangar.Machine) string {
 	for _, e := range m.Events {
 		if e.Request != nil && e.Request.Error != "" {

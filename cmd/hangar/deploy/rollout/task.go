@@ -13,11 +13,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// lastLines is how many lines of the log are shown of a program that has failed.
+// lastLines is how many lines of the log of a failed program are shown.
 const lastLines = 20
 
-// releaseCommand runs the release command to its end. As long as it has not ended well, nothing is
-// changed.
+// releaseCommand runs the release command. If it fails, the deploy changes nothing.
 func (d *Deploy) releaseCommand(ctx context.Context) error {
 	config, limit, err := d.file.ReleaseCommand(d.image)
 	if err != nil || config == nil {
@@ -26,7 +25,7 @@ func (d *Deploy) releaseCommand(ctx context.Context) error {
 	return d.task(ctx, "release command", *config, limit)
 }
 
-// machineChecks has the programs of a group try its first new Machine.
+// machineChecks runs the machine checks of a group against its first new Machine.
 func (d *Deploy) machineChecks(ctx context.Context, group string, id hangar.MachineID) error {
 	d.mu.Lock()
 	g, tried := d.groups[group], d.tried[group]
@@ -51,7 +50,7 @@ func (d *Deploy) machineChecks(ctx context.Context, group string, id hangar.Mach
 	return nil
 }
 
-// task runs a Machine to its end, which has to be 0, and removes it.
+// task runs a Machine until its program ends, and removes it. It fails unless the exit code is 0.
 func (d *Deploy) task(ctx context.Context, name string, config hangar.MachineConfig, limit time.Duration) (err error) {
 	config.Metadata = map[string]string{
 		keyPlatform: platformManaged, keyRelease: string(d.Release.ID), keyVersion: strconv.Itoa(d.Release.Version), keyTemporary: name,
@@ -74,11 +73,11 @@ func (d *Deploy) task(ctx context.Context, name string, config hangar.MachineCon
 	switch {
 	case err != nil:
 	case exit == nil:
-		err = errors.New("it has been stopped")
+		err = errors.New("it was stopped")
 	case exit.ExitCode != 0:
-		err = fmt.Errorf("it has ended with code %d", exit.ExitCode)
+		err = fmt.Errorf("it ended with exit code %d", exit.ExitCode)
 	default:
-		d.report(Event{Group: name, Machine: m.ID, Text: "has ended well", Done: true})
+		d.report(Event{Group: name, Machine: m.ID, Text: "succeeded", Done: true})
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -93,7 +92,7 @@ func (d *Deploy) task(ctx context.Context, name string, config hangar.MachineCon
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// ended waits until the program of a Machine has ended, and returns how.
+// ended waits until the program of a Machine has ended, and returns its exit, or nil if the Machine was stopped.
 func (d *Deploy) ended(ctx context.Context, m *hangar.Machine, limit time.Duration) (*hangar.ExitEvent, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, hangar.Errorf(hangar.CodeTimeout, hangar.ReasonWaitTimeout, "it has not ended after %s", limit))
 	defer cancel()

@@ -23,15 +23,15 @@ type Options struct {
 	Mode      fs.FileMode // of files on the Machine; 0: as on this computer
 	// Progress is called with the name of a file and the bytes copied so far; nil: never.
 	Progress func(name string, done, total int64)
-	// Skip is called for everything that is neither a file nor a directory, which is not copied.
-	// Required.
+	// Skip is called for everything that is not copied, because it is neither a file nor a directory. It is
+	// required.
 	Skip func(name string)
 }
 
 // concurrency bounds the requests in flight for a file.
 const concurrency = 64
 
-// Printable is a name as it can be shown: the Machine may have given it anything.
+// Printable quotes a name that has unprintable characters, because the Machine is not trusted.
 func Printable(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 		return strconv.Quote(name)
@@ -39,7 +39,7 @@ func Printable(name string) string {
 	return name
 }
 
-// flags of a file that is written.
+// flags returns the flags with which a file is opened for writing.
 func (o *Options) flags() int {
 	if o.Force {
 		return os.O_WRONLY | os.O_CREATE | os.O_TRUNC
@@ -47,7 +47,7 @@ func (o *Options) flags() int {
 	return os.O_WRONLY | os.O_CREATE | os.O_EXCL
 }
 
-// there adds the hint for a file that exists.
+// there adds advice about a file that exists.
 func there(err error) error {
 	if errors.Is(err, fs.ErrExist) {
 		return cli.WithHint(err, "name another file, or overwrite it with --force")
@@ -62,7 +62,7 @@ type progress struct {
 	name  string
 	done  int64
 	total int64
-	here  error // of this computer
+	here  error // on this computer, not in the Machine
 }
 
 func (p *progress) count(n int) error {
@@ -103,7 +103,7 @@ func (w countedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Get copies from the Machine to this computer. If local is a directory, what is copied is in it by its own name.
+// Get copies from the Machine to this computer. If local is a directory, the copy is in it, with its own name.
 func (s *Session) Get(ctx context.Context, remote, local string, o Options) error {
 	info, err := s.Stat(remote)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Session) Get(ctx context.Context, remote, local string, o Options) erro
 	return s.get(ctx, remote, root, filepath.Base(local), info, &o)
 }
 
-// get copies one file or directory to a name in root, which nothing that follows leads out of.
+// get copies one file or directory to a name in root. No name from the Machine leads out of root.
 func (s *Session) get(ctx context.Context, remote string, root *os.Root, local string, info fs.FileInfo, o *Options) error {
 	switch {
 	case ctx.Err() != nil:
@@ -147,7 +147,7 @@ func (s *Session) get(ctx context.Context, remote string, root *os.Root, local s
 		}
 		for _, one := range list {
 			if name := one.Name(); name != filepath.Base(name) || name == ".." || name == "." {
-				return fmt.Errorf("the Machine says that %s has a file %q, which is no name", Printable(remote), name)
+				return fmt.Errorf("the Machine returned an invalid name of a file in %s: %q", Printable(remote), name)
 			}
 			if err := s.get(ctx, path.Join(remote, one.Name()), below, one.Name(), one, o); err != nil {
 				return err
@@ -172,12 +172,12 @@ func (s *Session) get(ctx context.Context, remote string, root *os.Root, local s
 		err = s.Why(remote, err)
 	}
 	if err = errors.Join(err, to.Close()); err != nil {
-		err = errors.Join(err, root.Remove(local)) // a part of a file must not look like one
+		err = errors.Join(err, root.Remove(local)) // an incomplete file must not look complete
 	}
 	return err
 }
 
-// Put copies from this computer to the Machine. If remote is a directory, what is copied is in it by its own name.
+// Put copies from this computer to the Machine. If remote is a directory, the copy is in it, with its own name.
 func (s *Session) Put(ctx context.Context, local, remote string, o Options) error {
 	info, err := os.Stat(local)
 	if err != nil {
@@ -240,7 +240,7 @@ func (s *Session) put(ctx context.Context, local, remote string, info fs.FileInf
 	defer from.Close()
 	to, err := s.OpenFile(remote, o.flags())
 	if err != nil {
-		if _, wrong := s.Lstat(remote); wrong == nil && !o.Force { // the protocol has no code for that
+		if _, wrong := s.Lstat(remote); wrong == nil && !o.Force { // SFTP has no code for an existing file
 			err = fs.ErrExist
 		}
 		return there(s.Why(remote, err))
@@ -255,7 +255,7 @@ func (s *Session) put(ctx context.Context, local, remote string, info fs.FileInf
 	}
 	err = errors.Join(err, to.Close())
 	if err != nil {
-		_ = s.Remove(remote) // a part of a file must not look like one; the connection may be gone
+		_ = s.Remove(remote) // an incomplete file must not look complete; the connection may be lost
 	}
 	if err == nil || at.here != nil {
 		return at.here

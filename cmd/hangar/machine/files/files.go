@@ -1,8 +1,8 @@
-// Package files moves files between this computer and a Machine, by SFTP (draft-ietf-secsh-filexfer-02).
+// Package files copies files between this computer and a Machine, by SFTP (draft-ietf-secsh-filexfer-02).
 //
-// The server is the platform's own program in the Machine, which is executed there by the API: neither the image nor
-// the network needs to have anything for it. A Machine is not trusted: names of files that it returns are checked, so
-// that none leads out of the target directory.
+// The server is the platform's own program in the Machine, which the API executes there. It needs nothing from the
+// image or the network. A Machine is not trusted: names of files that it returns are checked, so that none leads out
+// of the target directory.
 package files
 
 import (
@@ -27,7 +27,7 @@ type Session struct {
 
 	stop  context.CancelFunc
 	ended chan struct{} // closed when the program has ended
-	err   error         // why, once ended is closed
+	err   error         // of the program, after ended is closed
 }
 
 // Open executes the program in a started Machine.
@@ -63,7 +63,7 @@ func serve(ctx context.Context, machines hangar.MachineExecer, ref hangar.Machin
 		return cli.WithHint(hangar.Errorf(hangar.CodeFailedPrecondition, "", "Machine %s was started before its host could serve files", ref.ID),
 			fmt.Sprintf("restart it: hangar machine restart %s %s", ref.App, ref.ID))
 	case err == nil && result.ExitCode != 0:
-		return fmt.Errorf("the program that serves files has ended with code %d: %s", result.ExitCode, strings.TrimSpace(said.String()))
+		return fmt.Errorf("the program that serves files ended with exit code %d: %s", result.ExitCode, strings.TrimSpace(said.String()))
 	}
 	return err
 }
@@ -108,7 +108,7 @@ func (s *Session) Find(ctx context.Context, root string, found func(name string,
 	return nil
 }
 
-// List returns the entries of a directory, sorted by name, or a file alone.
+// List returns the entries of a directory, sorted by name, or the file itself.
 func (s *Session) List(ctx context.Context, name string) ([]fs.FileInfo, error) {
 	info, err := s.Stat(name)
 	if err != nil {

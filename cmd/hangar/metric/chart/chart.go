@@ -10,26 +10,26 @@ import (
 	"github.com/guptarohit/asciigraph"
 )
 
-// Line is a series that is drawn. Points are evenly spaced, and NaN where there is no value.
+// Line is a series to draw. Its points are evenly spaced, and NaN where there is no value.
 type Line struct {
-	Name   string // of the legend
+	Name   string // in the legend
 	Points []float64
 }
 
-// Frame is where lines are drawn.
+// Frame is the area in which lines are drawn.
 type Frame struct {
 	Start, End    time.Time // of the first and the last point
-	Width, Height int       // of what is inside of the axes, in characters; Width is at least 2
+	Width, Height int       // of the area inside the axes, in characters; Width is at least 2
 	Colors        bool
 }
 
-// palette tells lines apart, in colors that are readable on dark and on light ground.
+// palette has the colors of the lines, which are readable on dark and on light backgrounds.
 var palette = []asciigraph.AnsiColor{
 	asciigraph.Blue, asciigraph.Red, asciigraph.Green, asciigraph.Orange,
 	asciigraph.Magenta, asciigraph.Teal, asciigraph.Brown, asciigraph.Gray,
 }
 
-// MaxLines is how many distinguishable lines a picture has.
+// MaxLines is how many lines a chart can have.
 var MaxLines = len(palette)
 
 const (
@@ -38,8 +38,8 @@ const (
 	otherDays = "Jan 2 15:04"
 )
 
-// Draw returns a picture of lines, of which there are MaxLines at most, with axes and a
-// legend. Lines without a finite value are left out. It ends with a line feed.
+// Draw returns a chart of at most MaxLines lines, with axes and a legend, that ends with a line feed. It leaves out
+// lines without a finite value.
 func Draw(f Frame, lines []Line) string {
 	var (
 		drawn           [][]float64
@@ -95,8 +95,7 @@ func Draw(f Frame, lines []Line) string {
 	return b.String()
 }
 
-// axis is from where to where lines are drawn: from zero, unless something is less, so that the
-// picture does not make little look like much.
+// axis returns the ends of the y axis. The axis includes zero, so that small differences do not look large.
 func axis(lowest, highest float64) (low, high float64) {
 	low, high = min(lowest, 0), max(highest, 0)
 	if low == high {
@@ -105,14 +104,13 @@ func axis(lowest, highest float64) (low, high float64) {
 	return low, high
 }
 
-// share is where between low and high v is, from 0 to 1. The library computes with v itself, for
-// which not every float64 is fit.
+// share returns the position of v between low and high, from 0 to 1. The library cannot draw every float64 itself.
 func share(v, low, high float64) float64 {
-	const scale = 1.0 / 4 // that no difference overflows
+	const scale = 1.0 / 4 // so that no difference overflows
 	return (v*scale - low*scale) / (high*scale - low*scale)
 }
 
-// marks tell lines apart where there are no colors.
+// marks distinguish lines when there are no colors.
 var marks = []string{"─", "*", "+", "o", "x", "#", "@", "%"}
 
 func charSets() []asciigraph.CharSet {
@@ -123,8 +121,7 @@ func charSets() []asciigraph.CharSet {
 	return sets
 }
 
-// fit returns width points. The library would interpolate over gaps, and lose an isolated
-// point.
+// fit returns width points. The library would interpolate over gaps and lose isolated points.
 func fit(points []float64, width int) []float64 {
 	points = condense(points, width)
 	if len(points) == 0 || len(points) == width {
@@ -137,8 +134,8 @@ func fit(points []float64, width int) []float64 {
 	return fitted
 }
 
-// finite returns points with NaN instead of what is infinite, and the least and the most of
-// them, where least is more than most if there is none.
+// finite returns points with NaN in place of infinite values, and the least and the greatest finite value. Without a
+// finite value, least is greater than most.
 func finite(points []float64) (clean []float64, least, most float64) {
 	clean, least, most = make([]float64, len(points)), math.Inf(1), math.Inf(-1)
 	for i, v := range points {
@@ -154,8 +151,8 @@ func finite(points []float64) (clean []float64, least, most float64) {
 
 var sparks = []rune("▁▂▃▄▅▆▇█")
 
-// Spark returns one character for each of width parts of points: the mean of the part,
-// between zero, or the least if that is less, and the most. A part without a value is blank.
+// Spark returns a line of width characters. Each shows the mean of one part of points, on a scale from the minimum, or
+// zero if that is less, to the maximum. A part without a value is blank.
 func Spark(points []float64, width int) string {
 	parts := condense(points, width)
 	_, least, most := finite(parts)
@@ -174,7 +171,7 @@ func Spark(points []float64, width int) string {
 	return b.String()
 }
 
-// condense returns the means of width parts of points, or points if there are no more than that.
+// condense returns the means of width parts of points, or points itself if it has at most width values.
 func condense(points []float64, width int) []float64 {
 	clean, _, _ := finite(points)
 	if len(clean) <= width {
@@ -197,11 +194,11 @@ func mean(points []float64) float64 {
 	return sum / float64(n)
 }
 
-// Number returns v with three digits and a prefix of the SI, such as 12.3k or 45m.
+// Number formats v with three significant digits and an SI prefix, such as 12.3k or 45m.
 func Number(v float64) string {
 	const (
 		digits   = 3
-		prefixes = "num kMGTPE" // each a thousand times the one before; the blank is none
+		prefixes = "num kMGTPE" // each 1000 times the one before; the blank stands for no prefix
 		one      = 3            // index of the blank
 	)
 	switch {

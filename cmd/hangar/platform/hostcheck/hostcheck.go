@@ -1,12 +1,11 @@
-// Package hostcheck finds out whether a host can run Machines, and what it lacks.
+// Package hostcheck finds out whether a host can run Machines, and what is missing.
 //
-// It does not rely on version numbers: where possible, a check tries what the platform
-// will do. Most of that happens in namespaces that end with the check, and the rest is
-// removed again; a host is the same before and after Run, also when Run is killed,
-// except for an empty cgroup or temporary directory in the worst case.
+// Where possible, a check does not compare version numbers but tries what the platform will do. Most checks work in
+// namespaces that end with them, and remove the rest. Even a killed Run leaves at most an empty cgroup or temporary
+// directory behind.
 //
-// Checks run one after the other; Run may be called from many goroutines. The package
-// knows no package manager and fixes nothing: a Check says how to.
+// Checks run one after the other; Run may be called from several goroutines. The package fixes nothing: a Check says
+// how to.
 package hostcheck
 
 import (
@@ -25,7 +24,7 @@ type Status string
 // The results of a Check.
 const (
 	OK   Status = "ok"
-	Warn Status = "warn" // something optional does not work, or not well
+	Warn Status = "warn" // something optional does not work, or is slow
 	Fail Status = "fail" // Machines cannot run
 )
 
@@ -38,11 +37,11 @@ type Options struct {
 type Check struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
-	Detail string `json:"detail"`        // what was found, and what needs it
-	Fix    string `json:"fix,omitempty"` // how to fix it, unless it is ok
+	Detail string `json:"detail"`        // what was found, and why it matters
+	Fix    string `json:"fix,omitempty"` // empty if Status is OK
 }
 
-// Run examines the host. When ctx ends it returns the checks made so far.
+// Run examines the host. If ctx ends early, it returns the checks made so far.
 func Run(ctx context.Context, o Options) []Check {
 	dir := existing(o.Dir)
 	var all []Check
@@ -95,7 +94,7 @@ func fail(fix, format string, args ...any) Check {
 	return Check{Status: Fail, Detail: fmt.Sprintf(format, args...), Fix: fix}
 }
 
-// existing returns dir or the nearest directory above it that exists.
+// existing returns dir, or its nearest ancestor that exists.
 func existing(dir string) string {
 	dir, err := filepath.Abs(dir)
 	for err == nil && dir != "/" {
@@ -107,11 +106,11 @@ func existing(dir string) string {
 	return dir
 }
 
-// apart runs f on a thread with namespaces of its own, which end with it.
+// apart runs f on a thread with new namespaces, which end with it.
 func apart(flags int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		err := unix.Unshare(flags)
 		if err == nil && flags&unix.CLONE_NEWNS != 0 {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")

@@ -23,14 +23,14 @@ const (
 	kvmExitReasonOffset = 8 // in struct kvm_run
 )
 
-// checkKVM runs a virtual machine of one instruction. In a nested or restricted host
-// the device may be there, and even make virtual machines, and not run them.
+// checkKVM runs a virtual machine for one instruction. A nested or restricted host may have the device, and even
+// create virtual machines, but fail to run them.
 func checkKVM(string) Check {
 	if err := tryKVM(); err != nil {
 		return warn("enable virtualization in the firmware, or nested virtualization at the provider; nothing is needed unless you want microVMs",
 			"KVM cannot be used: %v; Machines run as gVisor sandboxes, without it", err)
 	}
-	return ok("runs virtual machines; for microVMs only, gVisor sandboxes do without")
+	return ok("runs virtual machines; only microVMs need it, gVisor sandboxes do not")
 }
 
 func tryKVM() error {
@@ -41,24 +41,23 @@ func tryKVM() error {
 	defer func() { _ = unix.Close(fd) }()
 	version, err := unix.IoctlRetInt(fd, kvmGetAPIVersion)
 	if err != nil {
-		return fmt.Errorf("ask its version: %w", err)
+		return fmt.Errorf("get the KVM version: %w", err)
 	}
 	if version != kvmAPIVersion {
-		return fmt.Errorf("its version is %d, not %d", version, kvmAPIVersion)
+		return fmt.Errorf("the KVM version is %d, not %d", version, kvmAPIVersion)
 	}
 	vm, err := unix.IoctlRetInt(fd, kvmCreateVM)
 	if err != nil {
-		return fmt.Errorf("make a virtual machine: %w", err)
+		return fmt.Errorf("create a virtual machine: %w", err)
 	}
 	defer func() { _ = unix.Close(vm) }()
-	if runtime.GOARCH != "amd64" { // the instruction below is of that architecture
+	if runtime.GOARCH != "amd64" { // runHalt is for this architecture only
 		return nil
 	}
 	return runHalt(fd, vm)
 }
 
-// runHalt puts the instruction HLT where a CPU begins after a reset, 16 bytes below
-// 4 GiB, and runs it.
+// runHalt puts the instruction HLT where a CPU starts after a reset, 16 bytes below 4 GiB, and runs it.
 func runHalt(fd, vm int) error {
 	size := unix.Getpagesize()
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -68,17 +67,17 @@ func runHalt(fd, vm int) error {
 	defer func() { _ = unix.Munmap(memory) }()
 	memory[size-16] = 0xf4
 
-	_ = unix.IoctlSetInt(vm, kvmSetTSSAddress, 0xfffbd000) // old Intel CPUs need it, others refuse
+	_ = unix.IoctlSetInt(vm, kvmSetTSSAddress, 0xfffbd000) // needed by old Intel CPUs, refused by others
 	region := make([]byte, 32)
 	binary.NativeEndian.PutUint64(region[8:], 1<<32-uint64(size))
 	binary.NativeEndian.PutUint64(region[16:], uint64(size))
 	binary.NativeEndian.PutUint64(region[24:], address(memory))
 	if err := ioctl(vm, kvmSetMemoryRegion, region); err != nil {
-		return fmt.Errorf("give it memory: %w", err)
+		return fmt.Errorf("add memory: %w", err)
 	}
 	cpu, err := unix.IoctlRetInt(vm, kvmCreateVCPU)
 	if err != nil {
-		return fmt.Errorf("give it a CPU: %w", err)
+		return fmt.Errorf("add a CPU: %w", err)
 	}
 	defer func() { _ = unix.Close(cpu) }()
 	runSize, err := unix.IoctlRetInt(fd, kvmGetVCPUMmapSize)
@@ -96,10 +95,10 @@ func runHalt(fd, vm int) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("run it: %w", err)
+		return fmt.Errorf("run the virtual machine: %w", err)
 	}
 	if reason := binary.NativeEndian.Uint32(run[kvmExitReasonOffset:]); reason != kvmExitHalt {
-		return fmt.Errorf("run it: it did not execute one instruction (exit reason %d)", reason)
+		return fmt.Errorf("run the virtual machine: it did not execute its instruction (exit reason %d)", reason)
 	}
 	return nil
 }

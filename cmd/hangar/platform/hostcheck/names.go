@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// localName is one of the names that Apps have where no domain leads to the server.
+// localName is an example of the names that Apps have when no domain points to the server.
 const localName = "app.hangar.localhost"
 
-// resolvedWithin bounds the wait for a name server that does not answer.
+// resolvedWithin bounds the wait for an unresponsive name server.
 const resolvedWithin = 5 * time.Second
 
-// checkLocalNames asks the resolver that programs use. This program's own knows only a part of that.
+// checkLocalNames asks the system's resolver, because Go's own does not use all of its sources.
 func checkLocalNames(ctx context.Context) Check {
 	ctx, cancel := context.WithTimeout(ctx, resolvedWithin)
 	defer cancel()
@@ -26,14 +26,14 @@ func checkLocalNames(ctx context.Context) Check {
 	return verdictLocalNames(string(out))
 }
 
-// verdictLocalNames judges what getent prints: a line for each address, which it begins with.
+// verdictLocalNames judges the output of getent: one line for each address, which begins the line.
 func verdictLocalNames(out string) Check {
 	for line := range strings.Lines(out) {
 		first, _, _ := strings.Cut(line, " ")
 		if a, err := netip.ParseAddr(first); err == nil && a.IsLoopback() {
-			return ok("*.localhost leads to this computer")
+			return ok("*.localhost resolves to this computer")
 		}
 	}
-	return warn("apt-get install libnss-myhostname, or set --domain to a name that leads here; curl and browsers know *.localhost by themselves",
-		"*.localhost does not resolve: other programs do not find Apps as %s", localName)
+	return warn("apt-get install libnss-myhostname, or set --domain to a name that resolves to this server; curl and browsers resolve *.localhost themselves",
+		"*.localhost does not resolve: other programs cannot reach Apps as %s", localName)
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkNftables makes, in a namespace of its own, the kinds of devices, chains and
-// rules that the network of Machines is made of.
+// checkNftables creates, in a namespace of its own, the kinds of devices, chains and rules that the network of
+// Machines needs.
 func checkNftables(string) Check {
 	err := apart(unix.CLONE_NEWNET, func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -20,7 +20,7 @@ func checkNftables(string) Check {
 		veth := netlink.NewVeth(attrs)
 		veth.PeerName = "doctor1"
 		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("make a veth device: %w", err)
+			return fmt.Errorf("create a veth device: %w", err)
 		}
 		c, err := nftables.New()
 		if err != nil {
@@ -49,20 +49,20 @@ func checkNftables(string) Check {
 			Hooknum: nftables.ChainHookIngress, Priority: nftables.ChainPriorityFilter, Policy: &drop,
 		})
 		if err := c.Flush(); err != nil {
-			return fmt.Errorf("make nftables rules: %w", err)
+			return fmt.Errorf("create nftables rules: %w", err)
 		}
 		return nil
 	})
 	if err != nil {
 		return fail("use a kernel with veth, nf_tables, nft_fib_inet, nft_socket, nft_masq and nft_nat; as root, modprobe them",
-			"the network of Machines cannot be made: %v", err)
+			"the network of Machines cannot be created: %v", err)
 	}
-	return ok("veth devices and nftables with fib, socket, masquerade and netdev, which the network of Machines is made of")
+	return ok("veth devices and nftables with fib, socket, masquerade and netdev, for the network of Machines")
 }
 
 const ipv6Fix = "remove ipv6.disable=1 from the kernel command line and set sysctl net.ipv6.conf.default.disable_ipv6=0"
 
-// checkIPv6 gives a device an address, in a namespace of its own.
+// checkIPv6 adds an IPv6 address to a device in a namespace of its own.
 func checkIPv6(string) Check {
 	err := apart(unix.CLONE_NEWNET, func() error {
 		if err := os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte("0"), 0); err != nil {
@@ -81,10 +81,10 @@ func checkIPv6(string) Check {
 	if err != nil {
 		return fail(ipv6Fix, "IPv6 does not work: %v; private networks are IPv6", err)
 	}
-	return ok("IPv6, which private networks are made of")
+	return ok("IPv6, for private networks")
 }
 
-// checkTun makes a TUN device, in a namespace of its own.
+// checkTun creates a TUN device in a namespace of its own.
 func checkTun(string) Check {
 	err := apart(unix.CLONE_NEWNET, func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -105,8 +105,7 @@ func checkTun(string) Check {
 	return ok("usable, for WireGuard peers")
 }
 
-// checkFirewall looks for chains that drop what is forwarded. A verdict of another
-// table cannot be taken back by ours.
+// checkFirewall looks for chains that drop forwarded packets. The rules of the platform cannot overrule another table.
 func checkFirewall(string) Check {
 	c, err := nftables.New()
 	if err != nil {
@@ -126,7 +125,7 @@ func checkFirewall(string) Check {
 		return warn("accept forwarding from and to devices whose names begin with h and the instance id, e.g. iptables -I FORWARD -i 'h+' -j ACCEPT; iptables -I FORWARD -o 'h+' -j ACCEPT",
 			"the host's firewall drops forwarded packets by default (%s), so Machines may not reach the internet or each other", strings.Join(dropping, ", "))
 	}
-	return ok("no firewall on this host drops what Machines send")
+	return ok("no firewall on this host drops packets of Machines")
 }
 
 func drops(c *nftables.Chain) bool {

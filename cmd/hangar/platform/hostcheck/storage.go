@@ -16,12 +16,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// checkOverlay mounts an overlay of directories in dir, as the root of every Machine
-// is mounted, and writes through it. The mount is in a namespace of its own.
+// checkOverlay mounts an overlay of directories in dir, as for the root of a Machine, and writes through it. The mount
+// is in a namespace of its own.
 func checkOverlay(dir string) Check {
 	if err := tryOverlay(dir); err != nil {
 		return fail("put the data directory on ext4 or xfs, not on another overlay, NFS or FAT; as root, modprobe overlay",
-			"overlayfs cannot be used in %s: %v; every Machine's root file system is one", dir, err)
+			"overlayfs cannot be used in %s: %v; the root file systems of Machines need it", dir, err)
 	}
 	return ok("usable in %s, for the root file systems of Machines", dir)
 }
@@ -50,12 +50,11 @@ func tryOverlay(dir string) (err error) {
 	})
 }
 
-// checkLayers makes what the writable layer of a Machine is: a file system in a sparse file, on
-// a loop device.
+// checkLayers creates a file system in a sparse file on a loop device, as for the writable layer of a Machine.
 func checkLayers(dir string) Check {
 	if err := tryLayer(dir); err != nil {
 		return fail("apt-get install e2fsprogs; as root, modprobe -a loop ext4; in a container, give it /dev/loop-control and the loop devices; "+
-			"`hangar up --rootfs-unbounded` does without, and lets every Machine fill the disk",
+			"`hangar up --rootfs-unbounded` does not need it, but lets every Machine fill the disk",
 			"a file system cannot be mounted from a file in %s: %v; each Machine writes into one", dir, err)
 	}
 	return ok("ext4 on loop devices, in %s; each Machine writes into one", dir)
@@ -96,10 +95,10 @@ func writeThrough(file, lower string) error {
 	if b, err := os.ReadFile(lower); err != nil || string(b) != "lower" {
 		return errors.Join(fmt.Errorf("a write changed the lower layer to %q", b), err)
 	}
-	return os.Remove(file) // makes a whiteout
+	return os.Remove(file) // creates a whiteout
 }
 
-// Below these the host soon cannot, or may soon not be able to, unpack an image.
+// Below these limits the host cannot, or may soon be unable to, unpack an image.
 const (
 	minFree  = 1 << 30
 	goodFree = 10 << 30
@@ -112,13 +111,13 @@ func checkDisk(dir string) Check {
 	}
 	if since, full := diskspace.FullSince(dir); full {
 		return fail("remove images, volumes or Machines that are not needed, or enlarge the disk",
-			"full since %s: %.1f GiB and %d of %d inodes are free in %s; it is taken by %s",
+			"full since %s: %.1f GiB and %d of %d inodes are free in %s; used by %s",
 			since.UTC().Format(time.RFC3339), float64(st.Bavail*uint64(st.Bsize))/(1<<30), st.Ffree, st.Files, dir, takenBy(dir))
 	}
 	return verdictDisk(dir, st.Type, st.Bavail*uint64(st.Bsize), st.Files, st.Ffree)
 }
 
-// takenBy says what takes the disk of a data directory.
+// takenBy lists what uses the disk of a data directory.
 func takenBy(dir string) string {
 	parts, err := diskspace.Parts(dir)
 	if err != nil {
@@ -131,8 +130,8 @@ func takenBy(dir string) string {
 	return strings.Join(words, "; ")
 }
 
-// verdictDisk takes the type of the file system as statfs(2) tells it, bytes, and inodes; a
-// file system without inodes has none in all.
+// verdictDisk judges the free bytes and inodes. kind is the type from statfs(2). inodes is 0 for a file system
+// without inodes.
 func verdictDisk(dir string, kind int64, free, inodes, freeInodes uint64) Check {
 	const fix = "free some space, or choose another directory with --dir"
 	gib := float64(free) / (1 << 30)
@@ -145,7 +144,7 @@ func verdictDisk(dir string, kind int64, free, inodes, freeInodes uint64) Check 
 		return warn(fix, "%d inodes are free in %s; an image may take tens of thousands", freeInodes, dir)
 	case kind == unix.BTRFS_SUPER_MAGIC:
 		return warn("put the data directory on ext4 or XFS",
-			"%.1f GiB are free in %s, which is on btrfs: on a full disk the daemon may end, and not start before 128 MiB are free", gib, dir)
+			"%.1f GiB are free in %s, which is on btrfs: on a full disk the daemon may end, and cannot start until 128 MiB are free", gib, dir)
 	}
 	return ok("%.1f GiB are free in %s", gib, dir)
 }

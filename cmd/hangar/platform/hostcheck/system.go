@@ -32,7 +32,7 @@ func checkRoot(string) Check {
 	return ok("running as root with the capabilities that Machines need")
 }
 
-// lacks returns those of the capabilities that this process does not have.
+// lacks returns those of the capabilities that this process lacks.
 func lacks(wanted map[int]string) ([]string, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -56,7 +56,7 @@ func lacks(wanted map[int]string) ([]string, error) {
 		slices.Sort(missing)
 		return missing, nil
 	}
-	return nil, errors.New("there is no line CapEff")
+	return nil, errors.New("line CapEff is missing")
 }
 
 func checkKernel(string) Check {
@@ -67,17 +67,17 @@ func checkKernel(string) Check {
 	release := unix.ByteSliceToString(u.Release[:])
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return warn("use Linux 5.15 or newer", "Linux %s is of an unknown version", release)
+		return warn("use Linux 5.15 or newer", "the version of Linux %s is unknown", release)
 	}
 	if major < 5 || major == 5 && minor < 15 {
-		return warn("upgrade to Linux 5.15 or newer", "Linux %s is older than what is tested", release)
+		return warn("upgrade to Linux 5.15 or newer", "Linux %s is older than the tested versions", release)
 	}
 	return ok("Linux %s", release)
 }
 
 const cgroupFix = "mount cgroup2 at /sys/fs/cgroup with the controllers cpu, memory and pids enabled, as systemd does; in a container, delegate them"
 
-// checkCgroups makes a cgroup and gives it limits, as every Machine gets them.
+// checkCgroups creates a cgroup and sets the limits that a Machine has.
 func checkCgroups(string) Check {
 	unified, err := cgroup.Unified()
 	if err != nil {
@@ -106,19 +106,19 @@ func checkCgroups(string) Check {
 	return ok("v1, with the limits of memory and CPU that Machines need")
 }
 
-// tryCgroup makes a cgroup under root and looks for a file in it.
+// tryCgroup creates a cgroup under root and looks for a file in it.
 func tryCgroup(root, file string) (err error) {
 	dir, err := os.MkdirTemp(root, "hangar-doctor-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unix.Rmdir(dir)) }() // its files go with it
+	defer func() { err = errors.Join(err, unix.Rmdir(dir)) }() // removes its files, too
 	_, err = os.ReadFile(filepath.Join(dir, file))
 	return err
 }
 
-// checkNamespaces starts a process in each kind of namespace. There is no program at
-// that path: when the kernel says so, the namespace was made.
+// checkNamespaces starts a process in each kind of namespace. The program does not exist: the error that says so
+// proves that the namespace was created.
 func checkNamespaces(string) Check {
 	var broken []string
 	for _, ns := range []struct {
@@ -143,7 +143,7 @@ func checkNamespaces(string) Check {
 	}
 	if len(broken) > 0 {
 		return fail("run on a kernel with all namespaces; check /proc/sys/user/max_*_namespaces and kernel.unprivileged_userns_clone",
-			"namespaces cannot be made: %s; every Machine is in its own", strings.Join(broken, ", "))
+			"namespaces cannot be created: %s; every Machine needs its own", strings.Join(broken, ", "))
 	}
 	return ok("mnt, pid, net, ipc, uts and user, which isolate Machines")
 }
@@ -171,7 +171,7 @@ func verdictLimits(files, inotify, pids uint64) Check {
 	return ok("%d open files, %d inotify instances, %d processes", files, inotify, pids)
 }
 
-// number reads a file of /proc that holds one; 0 if it does not.
+// number reads a file of /proc that holds a number, or returns 0.
 func number(path string) uint64 {
 	b, err := os.ReadFile(path)
 	if err != nil {

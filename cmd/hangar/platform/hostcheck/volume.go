@@ -11,29 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Texts that several checks give.
+// Fixes that several checks suggest.
 const (
 	mapperFix = "as root, modprobe -a dm-crypt dm-snapshot; in a cloud kernel install linux-modules-extra"
 	daemonFix = "apt-get install qemu-system-common (on other systems the package may be called qemu-storage-daemon)"
 )
 
-// checkVolumes says how volumes will be opened on this host, and what that means.
+// checkVolumes reports how this host can open volumes.
 func checkVolumes(string) Check { return verdictVolumes(mapperReady(), daemonReady()) }
 
-// verdictVolumes takes why the kernel and the storage daemon cannot open volumes.
+// verdictVolumes takes the reasons why the kernel and the storage daemon cannot open volumes, nil for one that can.
 func verdictVolumes(mapper, daemon error) Check {
 	switch {
 	case mapper == nil:
 		return ok("opened by the kernel's device mapper, at nearly the speed of the disk")
 	case daemon == nil:
-		return warn("nothing is needed unless that is too slow; then see device mapper. Volumes that exist change over by themselves",
-			"opened by a qemu-storage-daemon each, because %v: at some 200 MB/s, and with a process of 12 MB for each that is in use", mapper)
+		return warn("nothing is needed unless that is too slow; then see device mapper. Existing volumes switch automatically",
+			"opened by one qemu-storage-daemon each, because %v: at about 200 MB/s, with a process of 12 MB per volume in use", mapper)
 	}
-	return warn("for the one, see device mapper; for the other, "+daemonFix+" and modprobe fuse",
-		"there will be none: %v, and %v", mapper, daemon)
+	return warn("fix the device mapper, see there; or "+daemonFix+" and modprobe fuse",
+		"volumes cannot be opened: %v, and %v", mapper, daemon)
 }
 
-// mapperReady says why the device mapper cannot open volumes.
+// mapperReady returns why the device mapper cannot open volumes, or nil.
 func mapperReady() error {
 	if err := tryMapper(); err != nil {
 		return err
@@ -41,7 +41,7 @@ func mapperReady() error {
 	return lacksPrograms("dmsetup")
 }
 
-// daemonReady says why the storage daemon cannot open volumes.
+// daemonReady returns why the storage daemon cannot open volumes, or nil.
 func daemonReady() error {
 	if err := lacksPrograms("qemu-storage-daemon"); err != nil {
 		return err
@@ -60,15 +60,14 @@ func lacksPrograms(names ...string) error {
 	return nil
 }
 
-// volumeTools are the programs that volumes need however they are opened, by Debian
-// package.
+// volumeTools are the programs that all volumes need, by Debian package.
 var volumeTools = []struct {
 	pkg      string
 	programs []string
 	use      string
 }{
-	{"e2fsprogs", []string{"mke2fs", "e2fsck", "resize2fs", "e2undo"}, "file systems are made, checked and enlarged with them"},
-	{"cryptsetup-bin", []string{"cryptsetup"}, "encrypted volumes are made with it"},
+	{"e2fsprogs", []string{"mke2fs", "e2fsck", "resize2fs", "e2undo"}, "they create, check and enlarge file systems"},
+	{"cryptsetup-bin", []string{"cryptsetup"}, "it creates encrypted volumes"},
 }
 
 func checkVolumeTools(string) Check {
@@ -90,13 +89,13 @@ func checkLoop(string) Check {
 	const fix = "as root, modprobe loop; in a container, give it /dev/loop-control and the loop devices"
 	fd, err := unix.Open("/dev/loop-control", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return warn(fix, "/dev/loop-control: %v; every volume in use is one", err)
+		return warn(fix, "/dev/loop-control: %v; every volume in use needs a loop device", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if _, err := unix.IoctlRetInt(fd, unix.LOOP_CTL_GET_FREE); err != nil {
-		return warn(fix, "there is no free loop device: %v; every volume in use is one", err)
+		return warn(fix, "there is no free loop device: %v; every volume in use needs one", err)
 	}
-	return ok("usable; every volume in use is one")
+	return ok("usable; every volume in use needs one")
 }
 
 func checkMapper(string) Check {
@@ -104,16 +103,15 @@ func checkMapper(string) Check {
 		return warn(mapperFix, "%v; without it volumes are slower", err)
 	}
 	if err := lacksPrograms("dmsetup"); err != nil {
-		return warn("apt-get install dmsetup", "%v; volumes are opened with it by the kernel", err)
+		return warn("apt-get install dmsetup", "%v; it opens volumes in the kernel", err)
 	}
 	return ok("usable with the targets %s, for volumes", strings.Join(mapperTargets, ", "))
 }
 
-// mapperTargets are what volumes are made of in the kernel.
+// mapperTargets are the targets that volumes use.
 var mapperTargets = []string{"linear", "crypt", "snapshot", "snapshot-origin"}
 
-// tryMapper asks the device mapper for the versions of its targets, which loads their
-// modules.
+// tryMapper asks the device mapper for the versions of its targets, which loads their modules.
 func tryMapper() error {
 	const (
 		getTargetVersion = 0xc138fd11 // _IOWR(DM_IOCTL, 17, struct dm_ioctl)
@@ -140,9 +138,9 @@ func tryMapper() error {
 
 func checkFuse(string) Check {
 	if err := tryFuse(); err != nil {
-		return warn("as root, modprobe fuse; in a container, give it /dev/fuse", "%v; volumes need it where there is no device mapper", err)
+		return warn("as root, modprobe fuse; in a container, give it /dev/fuse", "%v; volumes need it if there is no device mapper", err)
 	}
-	return ok("usable, for volumes where there is no device mapper")
+	return ok("usable, for volumes if there is no device mapper")
 }
 
 func tryFuse() error {
@@ -156,21 +154,20 @@ func tryFuse() error {
 func checkStorageDaemon(string) Check {
 	path, err := exec.LookPath("qemu-storage-daemon")
 	if err != nil {
-		return warn(daemonFix, "qemu-storage-daemon is not installed; volumes need it where there is no device mapper")
+		return warn(daemonFix, "qemu-storage-daemon is not installed; volumes need it if there is no device mapper")
 	}
-	return ok("%s, for volumes where there is no device mapper", path)
+	return ok("%s, for volumes if there is no device mapper", path)
 }
 
-// checkGrowth looks for the capability that the kernel asks for to enlarge a file system
-// that is mounted, also of root.
+// checkGrowth looks for the capability that is needed to enlarge a mounted file system, even by root.
 func checkGrowth(string) Check {
 	missing, err := lacks(map[int]string{unix.CAP_SYS_RESOURCE: "CAP_SYS_RESOURCE"})
 	if err != nil {
 		return warn("mount /proc", "capabilities are unknown: %v", err)
 	}
 	if os.Geteuid() == 0 && len(missing) > 0 {
-		return warn("in a container, add the capability; in a unit of systemd, do not leave it out of CapabilityBoundingSet",
-			"root lacks CAP_SYS_RESOURCE: a volume that is extended is larger for its Machine from the next start on")
+		return warn("in a container, add the capability; in a systemd unit, add it to CapabilityBoundingSet",
+			"root lacks CAP_SYS_RESOURCE: a Machine sees the new size of a volume only after a restart")
 	}
-	return ok("volumes grow while Machines use them")
+	return ok("volumes can grow while Machines use them")
 }
