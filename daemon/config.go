@@ -27,7 +27,7 @@ const (
 	DriverFake   = "fake" // pretends, and needs no root
 )
 
-// ConfigFile, in the data directory, has the config with which the daemon was last started.
+// ConfigFile is in the data directory and has the config with which the daemon was last started.
 const ConfigFile = "daemon.json"
 
 // The defaults and the bounds of the edge.

@@ -32,7 +32,7 @@ func Describe(s *openapi.Schemas) {
 	}
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
-	openapi.Describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
+	openapi.Describe[hangar.Webhook](s, map[string]string{
 		"events":            "The types of events that are sent. All when it is missing.",
 		"apps":              "The Apps whose Machines' events are sent, without destroyed ones. All when it is missing.",
 		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` instead of `" + hangar.MachineEventTypes.Neutral + "`.",

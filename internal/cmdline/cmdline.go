@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// ErrUnfinished: a quote or an escape has no end.
+// ErrUnfinished reports that a quote or an escape has no end.
 var ErrUnfinished = errors.New("a quote or an escape is not ended")
 
 // Split returns the words of a command line, or ErrUnfinished.

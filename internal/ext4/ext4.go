@@ -41,10 +41,10 @@ const (
 // Programs returns the programs that must be installed.
 func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
-// ErrUnrepairable: the file system must not be mounted. The error has e2fsck's reason.
+// ErrUnrepairable reports that the file system must not be mounted. The error has e2fsck's reason.
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
 
-// ErrNone: the device has no ext4.
+// ErrNone reports that the device has no ext4.
 var ErrNone = errors.New("no ext4 file system")
 
 // mountOptions are for the file system of a tenant. An error makes it read-only, even an error of

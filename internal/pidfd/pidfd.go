@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone: the process has ended and was reaped.
+// ErrGone reports that the process has ended and was reaped.
 var ErrGone = errors.New("process is gone")
 
 // Open returns a descriptor of the process that has the id pid now, or ErrGone. The caller must then

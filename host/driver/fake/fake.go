@@ -33,7 +33,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// ErrMisuse: the caller violated the contract of driver.Driver.
+// ErrMisuse reports that the caller violated the contract of driver.Driver.
 var ErrMisuse = errors.New("driver misused")
 
 // Environment variables of a Machine that steer its sandbox.

@@ -133,7 +133,7 @@ const (
 	maxWork   = 64 << 10 // units of work, which are about a byte that is read or written
 )
 
-// ErrBudget: the templates of the tenant have used up their budget.
+// ErrBudget reports that the templates of the tenant have used up their budget.
 var ErrBudget = errors.New("the templates of the organization do too much work")
 
 // Budget is the work that templates may still do; nil: unlimited.

@@ -103,7 +103,7 @@ const lockTimeout = 2 * time.Second
 // damaged is the suffix of a renamed unusable file, which replaces an earlier one.
 const damaged = ".damaged"
 
-// ErrLocked: another process has the file open.
+// ErrLocked reports that another process has the file open.
 var ErrLocked = errors.New("the file with the states of alerts is in use by another process")
 
 // Open opens a file, or creates it.
