@@ -9,7 +9,7 @@ type Authorization string
 // to execute in it.
 type Access struct {
 	Actions Action    `json:"action"`               // ActionControl alone, with a Command
-	Org     OrgSlug   `json:"org_slug,omitempty"`   // empty: that of the App
+	Org     OrgSlug   `json:"org_slug,omitempty"`   // empty: the organization of the App
 	App     AppName   `json:"app_name,omitempty"`   // empty: the organization itself
 	Machine MachineID `json:"machine_id,omitempty"` // empty: the App itself
 	Volume  VolumeID  `json:"volume_id,omitempty"`  // empty: the App itself; not beside a Machine
@@ -47,8 +47,8 @@ func (a Access) Validate() error {
 	}
 }
 
-// AllowedTo reports whether a principal has the access to a target, which is what the access
-// names. A volume is as much as its App.
+// AllowedTo reports whether a principal has this access to target, which is the Machine, App or
+// organization that it names. Access to a volume is access to its App.
 func (a Access) AllowedTo(p Principal, target Target) bool {
 	if len(a.Command) > 0 {
 		return p.MayExec(a.Command, target)
@@ -56,14 +56,12 @@ func (a Access) AllowedTo(p Principal, target Target) bool {
 	return p.May(a.Actions, target)
 }
 
-// NoAccess is the one answer to an access that is not allowed, whether the target is
-// there or not.
+// NoAccess is the error for an access that is not allowed. It is the same if the target does not exist.
 func NoAccess() *Error {
 	return &Error{Code: CodeForbidden, Message: "The tokens of the header do not allow this, or there is no such thing"}
 }
 
-// NoToken is the answer to an Authorization of another caller that is missing or not
-// valid.
+// NoToken is the error for a request to check an Authorization that is missing or invalid.
 func NoToken() *Error {
 	return &Error{Code: CodeInvalid, Reason: ReasonTokenInvalid, Message: "invalid header: it has no valid token; it must be the value of an Authorization header"}
 }

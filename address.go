@@ -9,19 +9,18 @@ import (
 	"time"
 )
 
-// AddressKind says where an address of an App leads from.
+// AddressKind says from where an address of an App is reachable.
 type AddressKind string
 
 // The kinds of addresses, as clients of the public platform know them.
 const (
-	// AddressSharedV4 is the one IPv4 address that Apps share: a connection says by its
-	// TLS server name or its Host header whose it is, so that nothing but TLS and HTTP
-	// gets through.
+	// AddressSharedV4 is the one IPv4 address that Apps share. The edge finds the App by the TLS server
+	// name or the Host header, so only TLS and HTTP work there.
 	AddressSharedV4 AddressKind = "shared_v4"
 	AddressV4       AddressKind = "v4" // IPv4, of one App
 	AddressV6       AddressKind = "v6" // IPv6, of one App
-	// AddressPrivateV6 is an address in a private network, by which Machines and peers of
-	// that network reach the App through the edge: its name is APP.flycast.
+	// AddressPrivateV6 is an address in a private network, whose Machines and peers reach the App there
+	// through the edge. Its name is APP.flycast.
 	AddressPrivateV6 AddressKind = "private_v6"
 )
 
@@ -37,8 +36,8 @@ type Address struct {
 	App       AppName     `json:"app_name"`
 	Region    Region      `json:"region,omitempty"`       // empty: every region
 	Service   string      `json:"service_name,omitempty"` // stored only
-	Network   string      `json:"network,omitempty"`      // of AddressPrivateV6: the name of the network that it is in
-	NetworkID NetworkID   `json:"network_id,omitempty"`   // likewise: its number
+	Network   string      `json:"network,omitempty"`      // of an AddressPrivateV6: the name of its network
+	NetworkID NetworkID   `json:"network_id,omitempty"`   // of an AddressPrivateV6: the number of its network
 	CreatedAt time.Time   `json:"created_at"`             // UTC
 }
 
@@ -47,15 +46,15 @@ type AddressCreate struct {
 	Kind    AddressKind
 	Region  Region  // empty: every region
 	Service string  // stored only
-	Org     OrgSlug // of Network; empty: that of the App. Another organization's is refused
-	// Network is the name of the one that an AddressPrivateV6 is in; empty: the App's own.
+	Org     OrgSlug // owner of Network; empty: the organization of the App, which is the only one allowed
+	// Network is the name of the network of an AddressPrivateV6. Empty: the App's own.
 	Network string
 }
 
-// anyRegionWord is what clients of the public platform say for every region.
+// anyRegionWord means every region to clients of the public platform.
 const anyRegionWord Region = "global"
 
-// The most characters of what an AddressCreate names.
+// The bounds of names in an AddressCreate, in bytes.
 const (
 	maxAddressService = 100
 	maxNetworkName    = 63
@@ -108,22 +107,22 @@ const MaxAddresses = 64
 type AddressService interface {
 	// Addresses are sorted: shared first, then by kind and address.
 	Addresses(ctx context.Context, app AppName) ([]Address, error)
-	// AllocateAddress gives an App an address, at which it is served when it returns. The
-	// shared one is given once: asked again, the same is returned. It answers CodeInvalid
-	// for an unknown kind or network, CodeExhausted when the pool is used up or the App
-	// has MaxAddresses, and CodeFailedPrecondition when the server has no pool of that
-	// kind.
+	// AllocateAddress gives an App an address, where the edge serves the App by the time of the answer.
+	// The shared address is given once: a repeated request returns it. It answers CodeInvalid for an
+	// unknown kind or network, CodeExhausted when the pool is used up or the App has MaxAddresses, and
+	// CodeFailedPrecondition when the server has no pool of that kind.
 	AllocateAddress(ctx context.Context, app AppName, in AddressCreate) (*Address, error)
 	// ReleaseAddress takes an address away. It answers CodeNotFound with
 	// ReasonAddressNotFound for one that the App does not have.
 	ReleaseAddress(ctx context.Context, app AppName, ip netip.Addr) error
 }
 
-// flycastMark stands in a private address where those of Machines have their host.
+// flycastMark is the last byte of a host id that no host has. Private addresses of Apps have this id
+// where those of Machines have their host's.
 const flycastMark = 1
 
-// FlycastAddress is the n-th private address at which Apps are served in a network:
-// fdaa, the network, 0:1, and n from 1. No Machine, peer or service has such a one.
+// FlycastAddress returns the n-th private address of Apps in a network: fdaa, the network, 0:1, then n,
+// which begins at 1. No Machine, peer or service has such an address.
 func FlycastAddress(network NetworkID, n uint64) netip.Addr {
 	a := [16]byte{0: 0xfd, 1: 0xaa, 9: flycastMark}
 	for i := range 4 {

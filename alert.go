@@ -21,23 +21,23 @@ const (
 	MaxAlerts           = 2000 // pending and firing at once
 )
 
-// AlertConfig is what an organization is alerted of, and where alerts are sent to.
+// AlertConfig holds the alert rules of an organization, and the receivers of its alerts.
 type AlertConfig struct {
 	// Rules is the text of a rule file, YAML as Prometheus and vmalert read it.
 	Rules string `json:"rules"`
-	// Receivers get the alerts, each those that it matches. Their names are unique.
+	// Receivers get the alerts that they match. Their names are unique.
 	Receivers []AlertReceiver `json:"receivers"`
 	Grouping  AlertGrouping   `json:"grouping"`
 	UpdatedAt time.Time       `json:"updated_at,omitzero"` // set by the server
 }
 
-// AlertReceiver is where alerts are sent to: exactly one of Webhook and Email is set.
+// AlertReceiver is a destination of alerts. Exactly one of Webhook and Email is set.
 type AlertReceiver struct {
 	Name string `json:"name"` // at most 63 characters of a-z, A-Z, 0-9, dash and underscore
-	// Match are labels with the values that an alert must have to be sent here. Empty: every
-	// alert is.
+	// Match holds the labels and values that an alert must have to be sent here. Empty: every alert is
+	// sent.
 	Match map[string]string `json:"match,omitempty"`
-	// SendResolved says whether the end of an alert is sent, too. Nil: it is.
+	// SendResolved says whether the end of an alert is sent, too. Nil means true.
 	SendResolved *bool         `json:"send_resolved,omitempty"`
 	Webhook      *AlertWebhook `json:"webhook,omitempty"`
 	Email        *AlertEmail   `json:"email,omitempty"`
@@ -62,8 +62,8 @@ func (r AlertReceiver) Matches(labels map[string]string) bool {
 // keyed with Secret.
 type AlertWebhook struct {
 	URL string `json:"url"` // http or https
-	// Secret has 16 to 256 bytes. It is never shown. In SetAlerts, none means the one that the
-	// receiver of this name and URL has already.
+	// Secret has 16 to 256 bytes. It is never shown. In SetAlerts, an empty secret keeps the one that
+	// the receiver with this name and URL has.
 	Secret Sensitive `json:"secret,omitzero"`
 }
 
@@ -75,15 +75,14 @@ type AlertEmail struct {
 	To []string `json:"to"` // addresses without names, such as ops@example.com
 }
 
-// AlertGrouping is how alerts are put together into notifications. Zero durations stand for the
-// defaults.
+// AlertGrouping says how alerts are combined into notifications. A zero duration means its default.
 type AlertGrouping struct {
 	// By are the labels whose values alerts of one notification share; "..." alone stands for
 	// all labels. Empty: alertname.
 	By []string `json:"group_by,omitempty"`
 	// Wait is how long the first notification of a group waits for further alerts.
 	Wait Duration `json:"group_wait,omitzero"`
-	// Interval is the least time between two notifications of a group when alerts of it change.
+	// Interval is the least time between two notifications of a group whose alerts change.
 	Interval Duration `json:"group_interval,omitzero"`
 	// Repeat is the time after which a group whose alerts still fire is sent again.
 	Repeat Duration `json:"repeat_interval,omitzero"`
@@ -99,7 +98,7 @@ const (
 // AllLabels as the only label of AlertGrouping.By puts each alert into a group of its own.
 const AllLabels = "..."
 
-// WithDefaults returns the grouping with nothing left to default.
+// WithDefaults returns the grouping with defaults in its empty fields.
 func (g AlertGrouping) WithDefaults() AlertGrouping {
 	if len(g.By) == 0 {
 		g.By = []string{AlertNameLabel}
@@ -119,15 +118,15 @@ func (g AlertGrouping) WithDefaults() AlertGrouping {
 // AlertNameLabel is the label that holds the name of an alert's rule.
 const AlertNameLabel = "alertname"
 
-// AlertState is how far an Alert is.
+// AlertState is the state of an Alert.
 type AlertState string
 
-// The states of an alert. A pending alert becomes firing, or goes without a trace; a firing
-// one becomes resolved.
+// The states of an alert. A pending alert becomes firing or disappears. A firing alert becomes
+// resolved.
 const (
-	AlertPending  AlertState = "pending"  // its expression holds, not yet for as long as the rule wants
+	AlertPending  AlertState = "pending"  // its expression holds, but not yet for the duration that the rule demands
 	AlertFiring   AlertState = "firing"   // receivers are notified
-	AlertResolved AlertState = "resolved" // it fired; kept for AlertResolvedRetention
+	AlertResolved AlertState = "resolved" // it no longer fires; kept for AlertResolvedRetention
 )
 
 // AlertResolvedRetention is how long a resolved alert can be seen.
@@ -179,12 +178,12 @@ type AlertHealth string
 
 // The health of a rule.
 const (
-	AlertHealthUnknown AlertHealth = "unknown" // it was not evaluated yet
+	AlertHealthUnknown AlertHealth = "unknown" // not evaluated yet
 	AlertHealthOK      AlertHealth = "ok"
-	AlertHealthError   AlertHealth = "err" // states of its alerts are as they were
+	AlertHealthError   AlertHealth = "err" // the evaluation failed, and its alerts keep their states
 )
 
-// AlertRule is a rule and how its last evaluation went.
+// AlertRule is a rule and the result of its last evaluation.
 type AlertRule struct {
 	Name        string      `json:"name"`
 	Expr        string      `json:"expr"`
@@ -200,23 +199,23 @@ type AlertGroup struct {
 	Interval    Duration  `json:"interval"`
 	EvaluatedAt time.Time `json:"evaluated_at,omitzero"`
 	Took        Duration  `json:"took"`   // of the last evaluation
-	Missed      int       `json:"missed"` // evaluations that were left out because one took longer than Interval
+	Missed      int       `json:"missed"` // evaluations skipped because one took longer than Interval
 	Error       string    `json:"error,omitempty"`
 	// Rules are in the order of the file.
 	Rules []AlertRule `json:"rules"`
 }
 
-// AlertReceiverStatus is how notifications to a receiver went.
+// AlertReceiverStatus says how the notifications to a receiver fared.
 type AlertReceiverStatus struct {
 	Name     string    `json:"name"`
-	SentAt   time.Time `json:"sent_at,omitzero"`   // of the last notification that was taken
-	FailedAt time.Time `json:"failed_at,omitzero"` // of the last one that was not
+	SentAt   time.Time `json:"sent_at,omitzero"`   // of the last notification that the receiver accepted
+	FailedAt time.Time `json:"failed_at,omitzero"` // of the last notification that failed
 	Error    string    `json:"error,omitempty"`    // why; empty after a success
-	Waiting  int       `json:"waiting"`            // alerts whose change was not sent yet
-	Dropped  int       `json:"dropped"`            // notifications that were given up since the start of the server
+	Waiting  int       `json:"waiting"`            // alerts whose change is not sent yet
+	Dropped  int       `json:"dropped"`            // notifications given up since the server started
 }
 
-// AlertReport is what is known of the alerts of an organization.
+// AlertReport describes the rules, alerts and receivers of an organization.
 type AlertReport struct {
 	Groups []AlertGroup `json:"groups"` // in the order of the file
 	// Alerts are sorted by group, name and labels.
@@ -224,30 +223,29 @@ type AlertReport struct {
 	Receivers []AlertReceiverStatus `json:"receivers"`
 }
 
-// AlertService keeps what organizations are alerted of. An organization in which the caller is
-// allowed nothing is CodeNotFound with ReasonOrgNotFound, like one that does not exist.
+// AlertService manages the alerts of organizations. An organization in which the caller may do nothing
+// answers CodeNotFound with ReasonOrgNotFound, as one that does not exist.
 type AlertService interface {
 	// AlertConfig needs ActionWrite, because URLs of webhooks may hold credentials. It shows no
 	// secrets. It answers CodeNotFound with ReasonAlertsNotFound if there is no config.
 	AlertConfig(ctx context.Context, slug OrgSlug) (AlertConfig, error)
-	// SetAlerts makes or replaces the config, which needs ActionWrite and ActionMetrics. Alerts
-	// of rules that stay keep their state: those of the same group, name and labels. It answers
-	// CodeInvalid, with the group, rule and field that is wrong, and may be repeated.
+	// SetAlerts creates or replaces the config, which needs ActionWrite and ActionMetrics. An alert
+	// keeps its state if its group, name and labels stay. SetAlerts answers CodeInvalid, naming the
+	// group, rule and field. It may be repeated.
 	SetAlerts(ctx context.Context, slug OrgSlug, in AlertConfig) (AlertConfig, error)
 	// DeleteAlerts removes the config, which needs ActionWrite. It answers CodeNotFound with
 	// ReasonAlertsNotFound if there is none.
 	DeleteAlerts(ctx context.Context, slug OrgSlug) error
-	// Alerts needs ActionMetrics. It answers CodeUnavailable while nothing evaluates rules.
+	// Alerts needs ActionMetrics. It answers CodeUnavailable while no host evaluates the rules.
 	Alerts(ctx context.Context, slug OrgSlug) (AlertReport, error)
-	// TestAlerts evaluates a rule file once, now, and keeps nothing of it and sends no notification,
-	// which needs ActionMetrics. Alerts are pending if their rule has a duration and firing
-	// otherwise. It answers CodeInvalid for a file that SetAlerts would refuse, CodeExhausted
-	// while another test of the organization runs, and CodeUnavailable. The report names each rule
-	// whose query fails.
+	// TestAlerts evaluates a rule file once, which needs ActionMetrics. It keeps nothing and sends no
+	// notification. Alerts are pending if their rule has a duration, and firing otherwise. It answers
+	// CodeInvalid for a file that SetAlerts would refuse, CodeExhausted while another test of the
+	// organization runs, and CodeUnavailable. The report names each rule whose query fails.
 	TestAlerts(ctx context.Context, slug OrgSlug, rules string) (AlertReport, error)
 }
 
-// AlertFeed says what to evaluate.
+// AlertFeed yields the alert configs to evaluate.
 type AlertFeed interface {
 	// WatchAlerts yields the configs of all organizations that have one, with the secrets, and
 	// again after every change, until ctx ends. After an error the caller starts again.
@@ -258,17 +256,17 @@ type AlertFeed interface {
 type OrgAlerts struct {
 	Org    Org
 	Config AlertConfig
-	// Unreadable says that there is a config which cannot be read now: what was known of it
-	// counts on.
+	// Unreadable says that the organization has a config that cannot be read now. The last known one
+	// stays in force.
 	Unreadable bool
 }
 
 // AlertHost evaluates rules.
 type AlertHost interface {
-	// CheckAlertRules answers CodeInvalid, with the group, rule and field that is wrong.
+	// CheckAlertRules answers CodeInvalid, naming the group, rule and field.
 	CheckAlertRules(ctx context.Context, org Org, rules string) error
-	// AlertReport is about the config that was last taken from an AlertFeed. It answers CodeUnavailable
-	// while the host that evaluates the rules is away.
+	// AlertReport is about the config last received from an AlertFeed. It answers CodeUnavailable while
+	// the host that evaluates the rules cannot be reached.
 	AlertReport(ctx context.Context, org OrgID) (AlertReport, error)
 	// TestAlertRules is AlertService.TestAlerts.
 	TestAlertRules(ctx context.Context, org Org, rules string) (AlertReport, error)

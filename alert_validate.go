@@ -29,15 +29,14 @@ var (
 	alertLabelName    = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,127}$`)
 )
 
-// ValidAlertLabel reports whether a name may be that of an alert's label: at most 128 letters,
-// digits and underscores, not beginning with a digit, nor with the two underscores of names
-// that are reserved.
+// ValidAlertLabel reports whether an alert's label may have a name: at most 128 letters, digits and
+// underscores. It must not begin with a digit, nor with two underscores, which mark reserved names.
 func ValidAlertLabel(name string) bool {
 	return alertLabelName.MatchString(name) && !strings.HasPrefix(name, "__")
 }
 
-// Validate answers CodeInvalid and names the field that is wrong. Of the rules it checks the
-// size only: AlertHost.CheckAlertRules reads them.
+// Validate answers CodeInvalid and names the field that is wrong. It does not parse the rules: see
+// AlertHost.CheckAlertRules.
 func (c AlertConfig) Validate() error {
 	if err := ValidateAlertRules(c.Rules); err != nil {
 		return err
@@ -58,7 +57,7 @@ func (c AlertConfig) Validate() error {
 	return c.Grouping.validate()
 }
 
-// ValidateAlertRules answers CodeInvalid for a rule file that is too large or no text.
+// ValidateAlertRules answers CodeInvalid for a rule file that is too large or not UTF-8.
 func ValidateAlertRules(rules string) error {
 	if n := len(rules); n > MaxAlertRulesBytes {
 		return Errorf(CodeInvalid, "", "invalid rules: the file has %d bytes, more than the %d that are allowed", n, MaxAlertRulesBytes)
@@ -102,7 +101,8 @@ func (r AlertReceiver) validate() error {
 	return nil
 }
 
-// problem says what is wrong, and repeats nothing of the URL, which may hold a credential.
+// problem describes the first fault, or returns "". It does not quote the URL, which may hold a
+// credential.
 func (w AlertWebhook) problem() string {
 	u, err := url.Parse(w.URL)
 	secret := len(w.Secret.Reveal())

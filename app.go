@@ -29,7 +29,7 @@ type App struct {
 	MachineCount int       `json:"machine_count"`
 	VolumeCount  int       `json:"volume_count"`
 	CreatedAt    time.Time `json:"created"`
-	// URL is where the edge serves the App by HTTP under its own name, once it has a public
+	// URL is where the edge serves the App by HTTP under its own name, once the App has a public
 	// address. Empty: the server has no edge.
 	URL string `json:"url,omitempty"`
 }
@@ -46,8 +46,8 @@ type AppFilter struct {
 	Org OrgSlug
 }
 
-// AppNotFound is the answer to a name that no App has, or none that the caller may see.
-// Existing clients compare its text as a whole, to learn that a name is free.
+// AppNotFound is the error for a missing App, and for one that the caller may not see. Existing clients
+// compare its whole text, to learn that a name is free.
 func AppNotFound() error {
 	return &Error{Code: CodeNotFound, Reason: ReasonAppNotFound, Message: "app not found"}
 }
@@ -64,9 +64,8 @@ type AppService interface {
 	App(ctx context.Context, name AppName) (*App, error)
 	// Apps are sorted by name.
 	Apps(ctx context.Context, filter AppFilter) ([]*App, error)
-	// DestroyApp destroys the App and its Machines, whose files hosts remove right after it
-	// returns. Without force it answers
-	// CodeFailedPrecondition with ReasonMachinesRunning while one runs. It may be
-	// repeated until it answers CodeNotFound.
+	// DestroyApp destroys the App and its Machines. Hosts remove the Machines' files right after it
+	// returns. Without force it answers CodeFailedPrecondition with ReasonMachinesRunning while a
+	// Machine runs. It may be repeated until it answers CodeNotFound.
 	DestroyApp(ctx context.Context, name AppName, force bool) error
 }

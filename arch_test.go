@@ -16,8 +16,8 @@ import (
 
 const module = "github.com/hangar-platform/hangar"
 
-// rule says what a folder may import of this module. An entry allows the folder
-// itself; with "/..." the folders below it, too. "" is the root.
+// rule says what a folder may import of this module. An entry allows the folder itself. With "/..." it
+// allows the folders below it, too. "" is the root.
 type rule struct {
 	imports []string
 	tests   []string // beyond imports, in _test.go files
@@ -32,9 +32,9 @@ var (
 
 func plus(base []string, more ...string) []string { return slices.Concat(base, more) }
 
-// rules is the map of the module: which folder may know which. Planes never know
-// one another, children of a plane are strangers, daemon joins them, and only cmd, test and bench see that. A
-// folder without a rule fails, so that none is added without a thought.
+// rules is the map of the module: which folder may import which. Planes never import one another, nor
+// do children of a plane. The daemon joins them, and only cmd, test and bench import the daemon. A
+// folder without a rule fails, so that adding one is a decision.
 var rules = map[string]rule{
 	"":             {},
 	"internal/...": {imports: language},
@@ -56,7 +56,7 @@ var rules = map[string]rule{
 	"api/signon":          {imports: plus(language, "api/router", "api/signon/openid"), tests: []string{"client", "daemon", "test/platform"}},
 	"api/signon/openid":   {imports: language},
 
-	// The public side of extensions stands alone: strangers build their servers with it.
+	// The public side of extensions stands alone: third parties build their servers with it.
 	"provider":       {},
 	"provider/check": {imports: []string{"provider", "internal/finish"}},
 
@@ -172,7 +172,7 @@ var rules = map[string]rule{
 	"replica/tail":      {imports: plus(language, "replica/database", "replica/locks", "replica/sqlite")},
 	"replica/txlog":     {imports: language, tests: []string{"replica/sqlite"}},
 
-	// Packages of commands are strangers: what they share is in cmd/hangar/cli.
+	// Packages of commands do not import each other: what they share is in cmd/hangar/cli.
 	"cmd/hangar":     {imports: plus(language, "cmd/hangar/..."), tests: everything},
 	"cmd/hangar/...": {imports: plus(language, "client", "cmd/hangar/cli/..."), tests: []string{"api", "daemon", "test/platform"}},
 	"cmd/hangar/cli": {imports: plus(language, "client")},
@@ -203,8 +203,8 @@ var rules = map[string]rule{
 	"examples/provider": {imports: []string{"provider"}, tests: []string{"provider/check"}},
 }
 
-// confined maps packages, with those below them, to the only folders that may import them: every
-// other program that linked them would pay for them in each of its processes.
+// confined maps packages, with those below them, to the only folders that may import them: any other
+// program that links them would pay for them in each of its processes.
 var confined = map[string][]string{
 	"github.com/VictoriaMetrics/VictoriaMetrics": {"metrics/victoria"},
 	module + "/metrics/victoria":                 {"cmd/hangar-metrics"},
@@ -228,12 +228,11 @@ func TestHeavyPackagesAreConfined(t *testing.T) {
 	}
 }
 
-// forbiddenWords say nothing about what is in a package.
+// forbiddenWords say nothing about the content of a package.
 var forbiddenWords = []string{"util", "utils", "common", "base", "helper", "helpers", "manager", "models", "impl", "types", "service"}
 
-// goFiles parses the imports and comments of every Go file of the module, by
-// folder. It reads the files itself, so that the test cache sees what it depends
-// on.
+// goFiles parses the imports and comments of every Go file of the module, by folder. It reads the files
+// itself, so that the test cache sees the dependency.
 func goFiles(t *testing.T) map[string]map[string]*ast.File {
 	t.Helper()
 	found := map[string]map[string]*ast.File{}
@@ -267,7 +266,7 @@ func goFiles(t *testing.T) map[string]map[string]*ast.File {
 	return found
 }
 
-// covers reports whether a pattern of the rules means a folder.
+// covers reports whether a pattern of the rules matches a folder.
 func covers(pattern, folder string) bool {
 	if parent, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return folder == parent || strings.HasPrefix(folder, parent+"/")
@@ -275,8 +274,8 @@ func covers(pattern, folder string) bool {
 	return pattern == folder
 }
 
-// ruleOf returns the rule of a folder: its own, or that of the nearest parent
-// which rules its children.
+// ruleOf returns the rule of a folder: its own, or that of the nearest parent with rules for its
+// children.
 func ruleOf(folder string) (string, rule, bool) {
 	if r, ok := rules[folder]; ok {
 		return folder, r, true
@@ -320,7 +319,7 @@ func TestFoldersImportOnlyWhatTheyMay(t *testing.T) {
 		}
 	}
 	for name := range rules {
-		// A parent's rule for children that are to come is no mistake.
+		// A parent's rule may be for future children.
 		if !used[name] && !strings.HasSuffix(name, "/...") {
 			t.Errorf("arch_test.go has a rule for %q, which does not exist", name)
 		}
@@ -340,10 +339,10 @@ func TestPackageNamesSayWhatIsInside(t *testing.T) {
 	}
 }
 
-// maxLines is where a file has become several files.
+// maxLines is where a file has to be split.
 const maxLines = 800
 
-// linesOf are the lines of the files of a package, without its tests and what is generated.
+// linesOf returns the number of lines of each file of a package, without tests and generated files.
 func linesOf(t *testing.T, files map[string]*ast.File) map[string]int {
 	t.Helper()
 	lines := map[string]int{}
@@ -370,9 +369,8 @@ func TestNoFileIsTooLong(t *testing.T) {
 	}
 }
 
-// maxPackageLines is where a package has become several packages. Tests do not count, nor does
-// the root: it is the vocabulary of the specification, which has nouns and no mechanism, and
-// which every plane would import all parts of.
+// maxPackageLines is where a package has to be split. Tests do not count. Neither does the root: it is
+// the vocabulary of the specification, which every plane would import as a whole.
 const maxPackageLines = 7500
 
 func TestNoPackageIsTooLarge(t *testing.T) {
@@ -390,10 +388,10 @@ func TestNoPackageIsTooLarge(t *testing.T) {
 	}
 }
 
-// maxMethods is where a type has become several types. What it embeds does not count.
+// maxMethods is where a type has to be split. Methods of embedded types do not count.
 const maxMethods = 60
 
-// manyMethods are the types whose methods are a list of what the API offers, each by itself.
+// manyMethods are the types whose methods list what the API offers.
 var manyMethods = map[string]string{
 	"api":    "server", // a handler of each operation
 	"client": "Client", // a call of each operation

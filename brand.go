@@ -1,8 +1,7 @@
 package hangar
 
-// Real clients and images know the public platform's names, the spec uses
-// neutral ones. This file holds every pair; everything that reads accepts both,
-// everything that writes writes both.
+// Real clients and images know the public platform's names, and the spec uses neutral ones. This file
+// holds every pair. Readers accept both names, and writers write both.
 
 // NamePair is one thing with two names.
 type NamePair struct {
@@ -16,7 +15,7 @@ var (
 	HeaderRequestID  = NamePair{"platform-request-id", "fly-request-id"}
 )
 
-// Headers that the edge gives to Machines, see the two spellings of each.
+// Headers that the edge sets for Machines and clients.
 var (
 	HeaderClientIP         = NamePair{"platform-client-ip", "fly-client-ip"}
 	HeaderForwardedProto   = NamePair{"platform-forwarded-proto", "fly-forwarded-proto"}
@@ -28,14 +27,14 @@ var (
 	HeaderReplaySource     = NamePair{"platform-replay-src", "fly-replay-src"}
 	HeaderReplayFailed     = NamePair{"platform-replay-failed", "fly-replay-failed"}
 	HeaderReplayCacheState = NamePair{"platform-replay-cache-status", "fly-replay-cache-status"}
-	// HeaderCacheStatus says of an answer whether the edge had it: HIT for a file that it serves, MISS for the answer
-	// of a Machine.
+	// HeaderCacheStatus says whether the edge itself had an answer: HIT for a file that it serves, MISS
+	// for an answer of a Machine.
 	HeaderCacheStatus = NamePair{"platform-cache-status", "fly-cache-status"}
 	// HeaderPreferredUnavailable names a preferred Machine that was not available.
 	HeaderPreferredUnavailable = NamePair{"platform-preferred-instance-unavailable", "fly-preferred-instance-unavailable"}
 )
 
-// Headers by which clients and Machines tell the edge where a request is to go.
+// Headers by which clients and Machines tell the edge where to send a request.
 var (
 	HeaderReplay                 = NamePair{"platform-replay", "fly-replay"}
 	HeaderReplayCache            = NamePair{"platform-replay-cache", "fly-replay-cache"}
@@ -46,7 +45,7 @@ var (
 	HeaderForceRegion            = NamePair{"platform-force-region", "fly-force-region"}
 	HeaderPreferInstance         = NamePair{"platform-prefer-instance-id", "fly-prefer-instance-id"}
 	HeaderForceInstance          = NamePair{"platform-force-instance-id", "fly-force-instance-id"}
-	// HeaderErrorCode says, in an answer of the edge's own, what went wrong.
+	// HeaderErrorCode holds the EdgeCode of an answer that the edge itself gave.
 	HeaderErrorCode = NamePair{"platform-error-code", "fly-error-code"}
 )
 
@@ -56,15 +55,15 @@ var ReplayTypes = NamePair{"application/vnd.platform.replay+json", "application/
 // EdgeProduct is what the edge calls itself in the headers Server and Via.
 const EdgeProduct = "hangar"
 
-// AuthorizationSchemes are the words before a token that are accepted.
+// AuthorizationSchemes are the accepted words before a token.
 func AuthorizationSchemes() []string { return []string{"Bearer", "PlatformV1", "FlyV1"} }
 
-// GuestEnvPrefixes start the names of the variables that the platform sets in a
-// Machine; each variable is set under both.
+// GuestEnvPrefixes start the names of the variables that the platform sets in a Machine. Each variable
+// is set under both.
 var GuestEnvPrefixes = NamePair{"PLATFORM_", "FLY_"}
 
-// GuestDir is the directory of the platform inside every Machine; the two names lead to
-// the same one.
+// GuestDir is the directory of the platform inside every Machine. Both names lead to the same
+// directory.
 var GuestDir = NamePair{"/.platform", "/.fly"}
 
 // MetadataProcessGroup is the metadata key that names the process group.

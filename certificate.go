@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Hostname is a DNS name, in lower case and without a dot at its end; it may begin with
-// "*." for all names one label below the rest.
+// Hostname is a DNS name in lower case, without a final dot. It may begin with "*.", which stands for
+// any one label.
 type Hostname string
 
 // CertificateKind says where the certificate of a Hostname comes from.
@@ -28,7 +28,7 @@ const (
 	CertificateActive  CertificateStatus = "active"
 	CertificatePending CertificateStatus = "pending_validation" // the ACME server has not issued it yet
 	CertificateExpired CertificateStatus = "expired"
-	// CertificateUnproven is one of a Hostname that nothing proves to be the App's.
+	// CertificateUnproven: nothing proves yet that the Hostname is the App's.
 	CertificateUnproven CertificateStatus = "pending_ownership"
 )
 
@@ -50,23 +50,23 @@ type CertificateError struct {
 	Timestamp   time.Time `json:"timestamp"`
 }
 
-// Certificate is a custom Hostname of an App, and what is known of its certificates.
+// Certificate is a custom Hostname of an App, with the state of its certificates.
 type Certificate struct {
 	Hostname  Hostname
 	App       AppName
-	ACME      bool // one is asked of the ACME server
-	Custom    bool // one was uploaded, which goes before the other
+	ACME      bool // an ACME server is to issue one
+	Custom    bool // one was uploaded; it takes precedence
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	// Proof is what proves the Hostname to be the App's; without one it is not served, and
-	// its claim ends.
+	// Proof shows that the Hostname is the App's. Without one, the edge does not serve the Hostname,
+	// and the claim ends at ClaimEndsAt.
 	Proof       HostnameProof
 	ProvenAt    time.Time // zero without a Proof
 	ClaimEndsAt time.Time // zero with a Proof
 	Ownership   HostnameOwnership
 	// CertificateState is what the edge of the answering server knows.
 	CertificateState
-	// A, AAAA and CNAME are where the name has to lead.
+	// A, AAAA and CNAME are the targets that the name's DNS records must have.
 	A, AAAA []netip.Addr
 	CNAME   Hostname // <app>.<domain>
 }
@@ -81,13 +81,13 @@ func (c *Certificate) Active() bool {
 	return false
 }
 
-// CertificateCheck is what the DNS says of a Hostname.
+// CertificateCheck is a Certificate and what the DNS says of its Hostname.
 type CertificateCheck struct {
 	Certificate
 	ResolvedA, ResolvedAAAA []netip.Addr
 	ResolvedCNAME           []Hostname
-	OwnershipTXT            []string // what the record of Ownership holds
-	Configured              bool     // it leads to the App
+	OwnershipTXT            []string // values found at Ownership.Name
+	Configured              bool     // the Hostname leads to the App
 }
 
 // CertificateUpload is a certificate with its key.
@@ -105,19 +105,20 @@ type CertificateService interface {
 	// Certificates are sorted by Hostname.
 	Certificates(ctx context.Context, app AppName) ([]*Certificate, error)
 	Certificate(ctx context.Context, app AppName, name Hostname) (*Certificate, error)
-	// RequestCertificate makes the edge ask an ACME server for a certificate. It answers
-	// CodeInvalid for a bad Hostname, for one that no App can have (see Unclaimable), for one
-	// below the platform's own domain and for one that another App has, CodeFailedPrecondition when ACME is switched off, and
-	// CodeExhausted beyond MaxCertificates. It may be repeated.
+	// RequestCertificate makes the edge request a certificate from an ACME server. It answers
+	// CodeInvalid for a bad Hostname, one that no App can have (see Unclaimable), one below the
+	// platform's own domain, and one that another App has. It answers CodeFailedPrecondition when ACME
+	// is switched off, and CodeExhausted beyond MaxCertificates. It may be repeated.
 	RequestCertificate(ctx context.Context, app AppName, name Hostname) (*Certificate, error)
-	// UploadCertificate answers as RequestCertificate, and CodeInvalid for a certificate
-	// that does not parse, fit its key or name the Hostname, or that has expired.
+	// UploadCertificate answers as RequestCertificate, and CodeInvalid for a certificate that does not
+	// parse, does not fit its key, does not name the Hostname, or has expired.
 	UploadCertificate(ctx context.Context, app AppName, name Hostname, in CertificateUpload) (*Certificate, error)
-	// CheckCertificate looks the Hostname up, takes what it finds for a proof, and has a certificate that is pending asked
-	// for again, for which it takes the right to write.
+	// CheckCertificate looks the Hostname up and stores a proof that it finds. It requests a pending
+	// certificate again. It needs ActionWrite, and answers CodeExhausted with ReasonRateLimited when an
+	// organization checks too often.
 	CheckCertificate(ctx context.Context, app AppName, name Hostname) (*CertificateCheck, error)
-	// RemoveCertificate forgets the Hostname and returns nil, or with a kind only that
-	// certificate: the Hostname stays, also without any, and is returned.
+	// RemoveCertificate removes the Hostname and returns nil. With a kind, it removes only that
+	// certificate and returns the Hostname, which stays even without a certificate.
 	RemoveCertificate(ctx context.Context, app AppName, name Hostname, kind CertificateKind) (*Certificate, error)
 }
 
@@ -128,11 +129,11 @@ type CustomCertificate struct {
 	PrivateKey []byte // PEM
 }
 
-// CertificateFeed is how the edge learns which certificates to have.
+// CertificateFeed tells the edge which certificates it needs.
 type CertificateFeed interface {
-	// WatchCertificates yields all Hostnames that need one from an ACME server and all
-	// that were uploaded, and again after every change, until ctx ends. What cannot be
-	// read is left out. After an error the caller starts again.
+	// WatchCertificates yields all certificates that the edge needs, and yields all of them again after
+	// every change, until ctx ends. Unreadable ones are left out. After an error the caller starts
+	// again.
 	WatchCertificates(ctx context.Context) iter.Seq2[CertificateSet, error]
 }
 
@@ -142,26 +143,26 @@ type CertificateSet struct {
 	Custom []CustomCertificate
 }
 
-// WantedCertificate is one that an ACME server is to issue, and for whom: organizations share
-// what the server may ask for.
+// WantedCertificate is a certificate that an ACME server is to issue. It names the organization,
+// because organizations share the requests that the server may make.
 type WantedCertificate struct {
 	Hostname Hostname `json:"hostname"`
 	Org      OrgID    `json:"org_id"`
 }
 
-// CertificateState is what an edge has of a Hostname.
+// CertificateState is what an edge knows about the certificates of a Hostname.
 type CertificateState struct {
 	Issued           []IssuedCertificate
 	Errors           []CertificateError // newest first
-	RateLimitedUntil time.Time          // zero: it is not
+	RateLimitedUntil time.Time          // zero: not limited
 }
 
-// CertificateHost is a server's edge as control sees it: what it knows of certificates.
+// CertificateHost tells control what the edge of a server knows about certificates.
 type CertificateHost interface {
-	// ACME reports whether certificates can be asked for.
+	// ACME reports whether the edge can request certificates.
 	ACME() bool
-	// CertificateState is what the edge has of a Hostname.
+	// CertificateState is the state of the certificates of a Hostname.
 	CertificateState(name Hostname) CertificateState
-	// RetryCertificate asks again for one that is pending, in the background.
+	// RetryCertificate requests a pending certificate again, in the background.
 	RetryCertificate(name Hostname)
 }

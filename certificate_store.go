@@ -22,14 +22,14 @@ type CertificateStore interface {
 	WatchShared(ctx context.Context) iter.Seq2[SharedBatch, error]
 }
 
-// CertificateLock is the lock of a key of a CertificateStore. What its holder writes once the lock is lost
-// changes nothing, and answers CodeConflict.
+// CertificateLock is the lock of a key of a CertificateStore. Writes after the loss of the lock change
+// nothing and answer CodeConflict.
 type CertificateLock interface {
 	// Context ends when the lock is lost or released.
 	Context() context.Context
 	// StoreShared sets the value of any key, durably and encrypted; without a value it deletes the key.
 	StoreShared(ctx context.Context, key string, value json.RawMessage) error
-	// Note sets the note of the lock, which is gone with it.
+	// Note sets the note of the lock, which disappears with the lock.
 	Note(ctx context.Context, note json.RawMessage) error
 	Release()
 }
@@ -37,8 +37,8 @@ type CertificateLock interface {
 // SharedBatch is a part of a CertificateStore, or what has changed in it.
 type SharedBatch struct {
 	Values []SharedValue
-	// Listed says that this batch and those before it have everything that there was when the watch began.
-	// It is set in each batch from then on.
+	// Listed says that the batches so far hold everything that existed when the watch began. All later
+	// batches have it, too.
 	Listed bool
 }
 

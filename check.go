@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// CheckStatus says how a health check of a Machine went.
+// CheckStatus is the status of a health check.
 type CheckStatus string
 
 // The statuses of a health check.
@@ -36,8 +36,7 @@ const (
 	DefaultCheckTimeout  = 2 * time.Second
 )
 
-// NamedCheck is a Check of a config with its defaults filled in, under the name
-// that its results have.
+// NamedCheck is a Check of a config with its defaults filled in, and the name of its results.
 type NamedCheck struct {
 	Name     string
 	Type     string // "tcp" or "http"
@@ -56,7 +55,7 @@ type NamedCheck struct {
 	Path       string
 	Headers    []Header
 	TLS        bool   // speak https
-	ServerName string // whose certificate is expected; empty: the address's
+	ServerName string // the name in the expected certificate; empty: the address
 	SkipVerify bool   // any certificate will do
 }
 
@@ -68,7 +67,7 @@ func (c *MachineConfig) NamedChecks() []NamedCheck {
 		some = some || len(c.Services[i].Checks) > 0
 	}
 	if !some {
-		return nil // as mostly, and every reader of a Machine asks
+		return nil // the usual case, and every reader of a Machine calls this
 	}
 	var list []NamedCheck
 	taken := make(map[string]bool)
@@ -93,7 +92,7 @@ func (c *MachineConfig) NamedChecks() []NamedCheck {
 	return list
 }
 
-// serviceCheckName is how clients know the n-th check of a service.
+// serviceCheckName returns the name under which clients know the n-th check of a service.
 func serviceCheckName(n int, k *Check) string {
 	return fmt.Sprintf("servicecheck-%02d-%s-%d", n, strings.ToLower(k.Type), k.Port)
 }
@@ -111,7 +110,7 @@ func (k Check) named(name string) NamedCheck {
 	return n
 }
 
-// or returns d, or instead of none or zero what is usual.
+// or returns d, or usual if d is nil or zero.
 func (d *Duration) or(usual time.Duration) time.Duration {
 	if d == nil || *d == 0 {
 		return usual

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// dialers are the files that may connect by themselves, and why no tenant says where to. What
-// dials for a tenant goes through internal/publicdial.
+// dialers are the files that may open connections themselves, each with the reason why no tenant
+// chooses the address. Connections for a tenant use internal/publicdial.
 var dialers = map[string]string{
 	"internal/publicdial/publicdial.go":     "it is the guarded dialer",
 	"cmd/hangar-db/client.go":               "the user calls the node that he names",
@@ -56,7 +56,8 @@ var dialers = map[string]string{
 	"daemon/webhooks.go":                    "connects to providers of extensions whom the operator lets be in private networks",
 }
 
-// connecting is what connects, or is the default of what does, by package and name.
+// connecting names functions and variables that connect, or that are the default of such ones, by
+// package.
 var connecting = map[string][]string{
 	"net": {
 		"Dial", "DialTimeout", "DialTCP", "DialUDP", "DialIP", "DialUnix", "Dialer", "DefaultResolver",
@@ -66,8 +67,8 @@ var connecting = map[string][]string{
 	"crypto/tls": {"Dial", "DialWithDialer", "Dialer"},
 }
 
-// TestDialersAreKnown lists what connects in the programs, so that the next that does is looked
-// at: may a tenant say where to?
+// TestDialersAreKnown lists what connects in the programs, so that each new one is reviewed: may a
+// tenant choose the address?
 func TestDialersAreKnown(t *testing.T) {
 	found := map[string]bool{}
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
@@ -101,13 +102,13 @@ func TestDialersAreKnown(t *testing.T) {
 	}
 	for name := range dialers {
 		if !found[name] {
-			t.Errorf("%s connects to nothing any more: take it off dialers", name)
+			t.Errorf("%s connects to nothing any more: remove it from dialers", name)
 		}
 	}
 }
 
-// connects finds what connects in a file. A *http.Transport as a type connects to nothing; one
-// that is made here does, and a http.Client without a Transport takes the default one.
+// connects finds what connects in a file. A *http.Transport as a type connects to nothing. A Transport
+// that is made here does, and an http.Client without a Transport takes the default one.
 func connects(f *ast.File) (uses []ast.Node) {
 	names := map[string]string{} // of packages, as the file calls them
 	for _, spec := range f.Imports {
@@ -157,7 +158,7 @@ func connects(f *ast.File) (uses []ast.Node) {
 	return uses
 }
 
-// TestConnectsIsFound: each of these is found, and what connects to nothing is not.
+// TestConnectsIsFound: these are found, and code that connects to nothing is not.
 func TestConnectsIsFound(t *testing.T) {
 	const head = "package x\nimport (\n\"net\"\nweb \"net/http\"\n\"crypto/tls\"\n)\n"
 	for _, c := range []struct {

@@ -41,7 +41,7 @@ func markdownFiles(t *testing.T) map[string]string {
 	return files
 }
 
-// anchors are the places of a document that a link can lead to, as GitHub names them.
+// anchors returns the headings of a document that a link can lead to, as GitHub names them.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, h := range mdHeading.FindAllStringSubmatch(mdFence.ReplaceAllString(text, ""), -1) {
@@ -58,8 +58,8 @@ var (
 	goTest = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
 
-// TestNames: documents name no file of the repository, and no test, that does not exist. Decisions may: they
-// are of their time.
+// TestNames: documents name only files and tests that exist. Decisions are exempt, because they
+// describe the time when they were made.
 func TestNames(t *testing.T) {
 	tests := map[string]bool{"TestName": true} // of a command that stands for others
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -111,14 +111,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// ofDataDirectory reports whether a path is below the data directory of a daemon, which has folders that are
-// named after those of the repository.
+// ofDataDirectory reports whether a path is below the data directory of a daemon, whose folders have
+// names that the repository also uses.
 func ofDataDirectory(path string) bool {
 	return strings.HasPrefix(path, "edge/certificates/") || path == "edge/tickets.key" || path == "edge/colour" || path == "cluster/cluster.json"
 }
 
-// TestLinks: each link of a document leads to a file, and to a heading, that exist. Those to other sites
-// are not followed.
+// TestLinks: each link of a document leads to a file and a heading that exist. Links to other sites are
+// not followed.
 func TestLinks(t *testing.T) {
 	files := markdownFiles(t)
 	places := map[string]map[string]bool{}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration whose JSON form is a string such as "15s". It reads
-// strings with a unit and, as existing clients send them, integers: nanoseconds.
+// Duration is a time.Duration whose JSON form is a string such as "15s". It also reads what existing
+// clients send: seconds in a string without a unit, and nanoseconds as an integer.
 type Duration time.Duration
 
 // String returns the duration as time.Duration does.

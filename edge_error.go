@@ -2,17 +2,17 @@ package hangar
 
 import "fmt"
 
-// EdgeCode is a short, stable word for what kept the edge from serving a request. It stands
-// in HeaderErrorCode and in the App's log.
+// EdgeCode is a short, stable code for the reason why the edge did not serve a request. It appears in
+// HeaderErrorCode and in the App's log.
 type EdgeCode string
 
 // The codes, as users of the public platform know them.
 const (
 	EdgeSocket          EdgeCode = "PP01" // a socket of the edge failed
-	EdgeHandshake       EdgeCode = "PU01" // HTTP/2 with the Machine could not be begun
+	EdgeHandshake       EdgeCode = "PU01" // HTTP/2 with the Machine could not be started
 	EdgeIncomplete      EdgeCode = "PU02" // the Machine did not complete its answer
 	EdgeHostUnreachable EdgeCode = "PU03"
-	EdgeBadRequest      EdgeCode = "PU04" // the request is malformed, or not to be passed on
+	EdgeBadRequest      EdgeCode = "PU04" // the request is malformed, or must not be forwarded
 	EdgeRefusedPort     EdgeCode = "PC01" // nothing listens on the service's port at an address that the edge can reach
 	EdgeReset           EdgeCode = "PC03"
 	EdgeAborted         EdgeCode = "PC04"
@@ -28,26 +28,26 @@ const (
 	EdgeWake            EdgeCode = "PM01" // the Machine could not be started, for instance because its host has no room
 	EdgeWakeInternal    EdgeCode = "PM02"
 	EdgeWakeTimeout     EdgeCode = "PM03"
-	EdgeUnreachable     EdgeCode = "PM05" // it was started, and its port takes no connections
+	EdgeUnreachable     EdgeCode = "PM05" // the Machine started, but its port accepts no connections
 	EdgeStateChange     EdgeCode = "PM07"
 	EdgeNotStartable    EdgeCode = "PM08"
 	EdgeStartCancelled  EdgeCode = "PM10"
 	EdgeReplayBody      EdgeCode = "PA01" // the body is too large to be replayed, or there is no room to keep it
 	EdgeReplayLoop      EdgeCode = "PA02" // more than MaxReplays
-	EdgeReplayInvalid   EdgeCode = "PA03" // the Machine's instruction makes no sense
+	EdgeReplayInvalid   EdgeCode = "PA03" // the Machine's instruction is invalid
 	EdgeReplayApp       EdgeCode = "PA04" // no such App
 	EdgeReplayForbidden EdgeCode = "PA05" // of another organization
 	EdgeNoneHealthy     EdgeCode = "PR01" // no Machine for a TCP connection
-	EdgeNoMachine       EdgeCode = "PR02" // the Machine that was asked for is not there
-	EdgeNoCandidate     EdgeCode = "PR03" // no Machine for a request, however long it was tried
-	EdgeQueueFull       EdgeCode = "PR04" // all are at their hard limit, and so many wait that no more may
+	EdgeNoMachine       EdgeCode = "PR02" // the requested Machine does not exist
+	EdgeNoCandidate     EdgeCode = "PR03" // no Machine could serve the request before the time ran out
+	EdgeQueueFull       EdgeCode = "PR04" // all are at their hard limit, and the queue is full
 	EdgeStatics         EdgeCode = "PR05"
-	// What follows is hangar's own.
+	// The following are hangar's own.
 	EdgeNoApp       EdgeCode = "PH01" // no App is served here under this name
 	EdgeMisdirected EdgeCode = "PH02" // the Host is not the one that TLS was negotiated for
 	EdgeTooLarge    EdgeCode = "PH03" // headers or a body above the limits
 	EdgeSlow        EdgeCode = "PH04" // the client took too long
-	EdgeNoMethod    EdgeCode = "PH05" // CONNECT and what else is not offered
+	EdgeNoMethod    EdgeCode = "PH05" // CONNECT, or another method that is not supported
 	EdgeNeedsTLS    EdgeCode = "PH06" // a name of the platform was called without TLS, in a way that is not redirected
 	EdgeTooMany     EdgeCode = "PH07" // the client has too many requests in flight at the names of the platform
 	EdgeOrgLimit    EdgeCode = "PH08" // the App's organization has too many requests in flight, or connections open
@@ -66,7 +66,7 @@ func EdgeCodes() []EdgeCode {
 	}
 }
 
-// EdgeError is what the edge answers with by itself.
+// EdgeError is an error that the edge itself answers with.
 type EdgeError struct {
 	Code    EdgeCode
 	Status  int    // of HTTP

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestEdgeCodes: the list has each code that is declared, once.
+// TestEdgeCodes: the list has each declared code once.
 func TestEdgeCodes(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "edge_error.go", nil, 0)
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// The bounds of elections. An App has few clusters of programs, and each of those few members, which say little.
+// The bounds of elections. An App has few clusters of programs, with few members and small records.
 const (
 	MaxElections        = 4        // of an App
 	MaxElectionRecords  = 64       // of an election
 	MaxElectionSize     = 64 << 10 // bytes of the keys and values of an election
-	MaxElectionSessions = 64       // of an election, that have not ended
+	MaxElectionSessions = 64       // of an election, not counting ended ones
 	MaxElectionWaits    = 64       // of an App, at one time
 	MinElectionTTL      = time.Second
 	MaxElectionTTL      = time.Minute
@@ -42,26 +42,26 @@ func (n ElectionName) Validate() error {
 type ElectionRecord struct {
 	Key      string            `json:"key"`
 	Value    string            `json:"value"`
-	Revision int64             `json:"revision"`          // of the change that gave it its value
-	Session  ElectionSessionID `json:"session,omitempty"` // with which it goes; empty: it stays
+	Revision int64             `json:"revision"`          // of the change that wrote it
+	Session  ElectionSessionID `json:"session,omitempty"` // the record ends with this session; empty: it stays
 }
 
-// Election is what the Machines of an App write down to agree who of them leads: a few records, each with the number
-// of the change that made it. Numbers only grow while there is the election.
+// Election holds the records by which the Machines of an App agree on a leader. Each record has the
+// number of the change that wrote it. Numbers only grow while the election exists.
 type Election struct {
 	Name     ElectionName     `json:"name"`
 	Revision int64            `json:"revision"` // of the last change; 0: there was none
-	Version  string           `json:"version"`  // differs when a record has changed, or has gone with its session
+	Version  string           `json:"version"`  // differs when a record has changed or has ended with its session
 	Records  []ElectionRecord `json:"records"`  // sorted by key
 }
 
 // ElectionQuery says how an election is read.
 type ElectionQuery struct {
 	After string        // wait while the election has this version
-	Wait  time.Duration // for so long at most
+	Wait  time.Duration // at most
 }
 
-// ElectionCondition is that a record has a revision; 0: that there is no record of the key.
+// ElectionCondition requires that a record has a revision, or with 0, that the key has no record.
 type ElectionCondition struct {
 	Key      string `json:"key"`
 	Revision int64  `json:"revision"`
@@ -71,14 +71,14 @@ type ElectionCondition struct {
 type ElectionPut struct {
 	Key     string            `json:"key"`
 	Value   string            `json:"value"`
-	Session ElectionSessionID `json:"session,omitempty"` // with which it is to go
+	Session ElectionSessionID `json:"session,omitempty"` // the record ends with this session; empty: it stays
 }
 
 // ElectionChange writes and deletes records if all of If holds.
 type ElectionChange struct {
 	If     []ElectionCondition `json:"if,omitempty"`
 	Put    []ElectionPut       `json:"put,omitempty"`
-	Delete []string            `json:"delete,omitempty"` // keys; one that does not exist is no error
+	Delete []string            `json:"delete,omitempty"` // keys; a missing one is not an error
 }
 
 // Validate answers CodeInvalid and names the field that is wrong.
@@ -121,15 +121,15 @@ func (c ElectionChange) Validate() error {
 	return nil
 }
 
-// ElectionChanged is what has come of a change.
+// ElectionChanged is the result of an ElectionChange.
 type ElectionChanged struct {
 	Changed  bool  `json:"changed"`  // false: a condition did not hold, and nothing was changed
-	Revision int64 `json:"revision"` // of the election, after the change or, if nothing was changed, as it was compared
+	Revision int64 `json:"revision"` // of the election: after the change, or when a condition failed
 }
 
 // ElectionSessionOpen is the request for a session.
 type ElectionSessionOpen struct {
-	TTL Duration `json:"ttl"` // for how long the session lasts without being renewed: MinElectionTTL to MaxElectionTTL
+	TTL Duration `json:"ttl"` // how long the session lasts without renewal: MinElectionTTL to MaxElectionTTL
 }
 
 // Validate answers CodeInvalid.
@@ -140,39 +140,40 @@ func (o ElectionSessionOpen) Validate() error {
 	return nil
 }
 
-// ElectionSession is a time in which a member is alive: records that are bound to it go when it ends.
+// ElectionSession says that a member is alive. When it ends, its records are removed.
 type ElectionSession struct {
 	ID  ElectionSessionID `json:"id"`
-	TTL Duration          `json:"ttl"` // for which it lasts from the request on; it may last longer, and never ends earlier
+	TTL Duration          `json:"ttl"` // how long it lasts from the request on, at least
 }
 
-// ElectionService keeps the elections of Apps. An election is made by the first change or session of it, and goes with its
-// App. A Machine may ask all but RemoveElection of its own App's, and for others the right to control the App is
-// needed, to read ActionRead.
+// ElectionService manages the elections of Apps. The first change or session creates an election, and
+// the end of its App removes it. A Machine of the App may call everything but RemoveElection. Other
+// callers need ActionRead to read and ActionControl for the rest.
 //
 // Every method answers CodeNotFound with ReasonAppNotFound, CodeForbidden, and CodeInvalid for a bad name.
 type ElectionService interface {
-	// Election returns an election, an empty one if there is none of the name. With q.After it waits until the version
-	// is another one. It answers CodeExhausted when too many wait.
+	// Election returns an election, or an empty one if there is none of this name. With q.After it
+	// waits until the version differs. It answers CodeExhausted when too many callers wait.
 	Election(ctx context.Context, app AppName, name ElectionName, q ElectionQuery) (*Election, error)
-	// ChangeElection changes records, all or none. It answers CodeNotFound with ReasonSessionNotFound if a session of
-	// it has ended, and CodeExhausted if the election or the App would have too much. A change that ended with
-	// CodeUnavailable or CodeInternal may have happened.
+	// ChangeElection changes all of the records or none. It answers CodeNotFound with
+	// ReasonSessionNotFound if a named session has ended, and CodeExhausted if the election or the App
+	// would exceed its bounds. A change that answered CodeUnavailable or CodeInternal may have
+	// happened.
 	ChangeElection(ctx context.Context, app AppName, name ElectionName, in ElectionChange) (ElectionChanged, error)
 	// OpenElectionSession begins a session. It answers CodeExhausted if there are too many.
 	OpenElectionSession(ctx context.Context, app AppName, name ElectionName, in ElectionSessionOpen) (ElectionSession, error)
-	// RenewElectionSession has a session last for its time from now on. It answers CodeNotFound with
+	// RenewElectionSession makes a session last for its TTL from now on. It answers CodeNotFound with
 	// ReasonSessionNotFound if it has ended.
 	RenewElectionSession(ctx context.Context, app AppName, name ElectionName, id ElectionSessionID) (ElectionSession, error)
-	// EndElectionSession ends a session, and its records. It may be repeated.
+	// EndElectionSession ends a session and removes its records. It may be repeated.
 	EndElectionSession(ctx context.Context, app AppName, name ElectionName, id ElectionSessionID) error
-	// RemoveElection removes an election with all records and sessions. Another election of the same name numbers
-	// from the beginning. It may be repeated.
+	// RemoveElection removes an election with all records and sessions. A later election of the same
+	// name numbers its changes from the beginning. It may be repeated.
 	RemoveElection(ctx context.Context, app AppName, name ElectionName) error
 }
 
-// MayElect reports whether a caller may take part in the elections of an App: whether it is one of its Machines, or may
-// control it.
+// MayElect reports whether a caller may take part in the elections of an App: it is one of the App's
+// Machines, or may control the App.
 func MayElect(ctx context.Context, p Principal, target Target) bool {
 	self, ok := SelfFrom(ctx)
 	return ok && self.AppID == target.AppID && self.AppID != "" || p.May(ActionControl, target)

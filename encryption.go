@@ -4,9 +4,9 @@ import "context"
 
 // KeyRotation is what the replacement of the encryption key did.
 type KeyRotation struct {
-	Key      uint32 `json:"key_id"`       // of the new key, which is no secret
+	Key      uint32 `json:"key_id"`       // id of the new key, which is not secret
 	Resealed int    `json:"resealed"`     // values that were re-encrypted
-	Dropped  int    `json:"dropped_keys"` // keys that are gone
+	Dropped  int    `json:"dropped_keys"` // old keys that were removed
 }
 
 // EncryptionService is about the key with which a server encrypts the secrets that

@@ -51,14 +51,14 @@ const (
 	ReasonOrgNotFound          = "org_not_found"
 	ReasonTokenNotFound        = "token_not_found"
 	ReasonPeerNotFound         = "peer_not_found"
-	ReasonTokenInvalid         = "token_invalid" // one that was asked about, not the caller's
+	ReasonTokenInvalid         = "token_invalid" // a token in the request, not the caller's own
 	ReasonUserNotFound         = "user_not_found"
 	ReasonProviderNotFound     = "provider_not_found"
 	ReasonExtensionNotFound    = "extension_not_found"
 	ReasonTermsNotAccepted     = "terms_not_accepted" // of a provider, by the user
 	ReasonInvitationNotFound   = "invitation_not_found"
-	ReasonCodeInvalid          = "code_invalid"   // of an invitation or of a password that is reset
-	ReasonWrongPassword        = "wrong_password" // where the caller is known
+	ReasonCodeInvalid          = "code_invalid"   // of an invitation or a password reset
+	ReasonWrongPassword        = "wrong_password" // of a user who is signed in
 	ReasonOrgNotEmpty          = "org_not_empty"
 	ReasonMachinesRunning      = "machines_running"
 	ReasonRateLimited          = "rate_limited"
@@ -70,10 +70,10 @@ const (
 	ReasonSecretNotFound       = "secret_not_found"
 	ReasonSecretsVersion       = "secrets_version" // the secrets are not at the version that was asked for
 	ReasonSecretKeyNotFound    = "secret_key_not_found"
-	ReasonSignatureMismatch    = "signature_mismatch"  // it is not one of this plaintext with this key
-	ReasonCiphertextMismatch   = "ciphertext_mismatch" // it is not one with this key and this associated data
+	ReasonSignatureMismatch    = "signature_mismatch"  // the signature is not of this plaintext and key
+	ReasonCiphertextMismatch   = "ciphertext_mismatch" // the ciphertext is not of this key and associated data
 	ReasonVolumeNotFound       = "volume_not_found"
-	ReasonDiskFull             = "disk_full"                 // of the server, or full but for what is reserved
+	ReasonDiskFull             = "disk_full"                 // of the server, apart from what is reserved
 	ReasonVolumeCapacity       = "volume_placement_capacity" // no host has room for the volume
 	ReasonSnapshotNotFound     = "snapshot_not_found"
 	ReasonVolumeAttached       = "volume_attached"    // to another Machine
@@ -131,8 +131,8 @@ func wrapped(err error) error {
 	return nil
 }
 
-// silent keeps a cause findable by errors.Is and errors.As while its text is
-// already a part of the message.
+// silent keeps a cause findable by errors.Is and errors.As. It has no text, because the message already
+// holds the cause's.
 type silent struct{ cause error }
 
 func (silent) Error() string   { return "" }
@@ -153,8 +153,8 @@ func CodeOf(err error) Code {
 	return CodeInternal
 }
 
-// NoRoom reports whether err says that a host has no room for what was asked of it, which
-// another one may have, or the same one later.
+// NoRoom reports whether err says that a host lacks room for a request. Another host may have room, or
+// the same one later.
 func NoRoom(err error) bool {
 	reason := ReasonOf(err)
 	return reason == ReasonInsufficientCapacity || reason == ReasonDiskFull
@@ -168,8 +168,8 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// MessageOf returns what of err may be shown to a user: the message of the outermost *Error in
-// its tree, and the text of any other, which must not be about things of others.
+// MessageOf returns the text of err for a user: the message of the outermost *Error in its tree, or the
+// whole text if there is none. Such a text must reveal nothing about other tenants.
 func MessageOf(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Message

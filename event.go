@@ -18,11 +18,11 @@ const (
 	EventStop     EventType = "stop"     // stopping, stopped
 	EventSuspend  EventType = "suspend"  // suspending, suspended
 	EventDestroy  EventType = "destroy"  // destroying, destroyed
-	EventCordon   EventType = "cordon"   // no requests are sent to it any more; its status is what the state was
-	EventUncordon EventType = "uncordon" // the end of that
+	EventCordon   EventType = "cordon"   // the edge sends no more requests; the status is the Machine's state
+	EventUncordon EventType = "uncordon" // the edge sends requests again
 
-	// EventSchedule reports runs that a schedule asked for and that did not take place;
-	// Request.Schedule is set. A type of hangar alone.
+	// EventSchedule reports scheduled runs that did not take place. Request.Schedule is set. Only
+	// hangar has this type.
 	EventSchedule EventType = "schedule"
 )
 
@@ -33,8 +33,7 @@ func EventTypes() []EventType {
 	}
 }
 
-// Transits reports whether the status of an event of this type is a state that the
-// Machine came to be in, and not one that it was in anyway.
+// Transits reports whether an event of this type changes the state of the Machine to its status.
 func (t EventType) Transits() bool {
 	return t != EventCordon && t != EventUncordon && t != EventSchedule
 }
@@ -52,14 +51,13 @@ const (
 
 type eventSourceKey struct{}
 
-// WithEventSource returns a context that names the cause of what is done with it. The
-// API sets none, so every caller of the API is a user.
+// WithEventSource returns a context that names the source of the events it causes. The public API sets
+// none, so its callers are users.
 func WithEventSource(ctx context.Context, source EventSource) context.Context {
 	return context.WithValue(ctx, eventSourceKey{}, source)
 }
 
-// EventSourceFrom returns who causes what is done with ctx: SourceUser unless it
-// says otherwise.
+// EventSourceFrom returns the source that ctx names, or SourceUser.
 func EventSourceFrom(ctx context.Context) EventSource {
 	if source, ok := ctx.Value(eventSourceKey{}).(EventSource); ok {
 		return source
@@ -82,20 +80,19 @@ type EventRequest struct {
 	ExitEvent    *ExitEvent    `json:"exit_event,omitempty"`
 	MonitorEvent *MonitorEvent `json:"MonitorEvent,omitempty"` // the same exit, under the name that older clients read
 	RestartCount int           `json:"restart_count,omitempty"`
-	// ColdBoot says, on a start from suspended, why memory was not restored;
-	// empty when it was. A field of hangar alone.
+	// ColdBoot says, on a start from suspended, why memory was not restored; empty when it was. Only
+	// hangar has this field.
 	ColdBoot string `json:"cold_boot,omitempty"`
-	// Error is why a launch, start or suspend failed. A field of hangar alone.
+	// Error is why a launch, start or suspend failed. Only hangar has this field.
 	Error string `json:"error,omitempty"`
-	// Schedule is set on the start of a scheduled run, and where one did not take
-	// place. A field of hangar alone.
+	// Schedule is set on the start of a scheduled run, and on an EventSchedule. Only hangar has this
+	// field.
 	Schedule *ScheduledRun `json:"schedule,omitempty"`
 }
 
-// ScheduledRun says for which time a Machine was started by its schedule, or for
-// which times it was not.
+// ScheduledRun is the scheduled run for which a Machine started, or the runs that did not take place.
 type ScheduledRun struct {
-	Due    time.Time `json:"due"`              // of the run that begins, or of the latest that was missed
+	Due    time.Time `json:"due"`              // of the run that begins, or of the latest that did not take place
 	Missed int       `json:"missed,omitempty"` // runs that did not take place
 	Since  time.Time `json:"since,omitzero"`   // when the first of them was due
 	Reason string    `json:"reason,omitempty"` // why
@@ -116,5 +113,5 @@ type ExitEvent struct {
 	RequestedStop bool      `json:"requested_stop"`
 	Restarting    bool      `json:"restarting"`
 	ExitedAt      time.Time `json:"exited_at"`
-	Error         string    `json:"error,omitempty"` // why nothing better is known, e.g. the sandbox was killed
+	Error         string    `json:"error,omitempty"` // why the exit code is not known, e.g. the sandbox was killed
 }

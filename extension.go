@@ -11,16 +11,16 @@ import (
 // ExtensionID identifies an extension permanently: 16 characters of a-z and 0-9.
 type ExtensionID string
 
-// ExtensionStatus is how an extension is. Beside the constants there are words of providers.
+// ExtensionStatus is the status of an extension. Providers may set other values than the constants.
 type ExtensionStatus string
 
-// The statuses that the platform gives.
+// The statuses that the platform sets.
 const (
 	ExtensionProvisioning ExtensionStatus = "provisioning" // the provider has not made it yet
 	ExtensionReady        ExtensionStatus = "ready"
 	ExtensionSleeping     ExtensionStatus = "sleeping"
 	ExtensionError        ExtensionStatus = "error"      // provisioning has failed; see Extension.Error
-	ExtensionDestroying   ExtensionStatus = "destroying" // the provider has not confirmed its end yet
+	ExtensionDestroying   ExtensionStatus = "destroying" // the provider has not confirmed the deletion yet
 )
 
 // The limits of an extension.
@@ -32,9 +32,9 @@ const (
 // Extension is something that a provider offers, such as a database, for one App.
 type Extension struct {
 	ID       ExtensionID  `json:"id"`
-	Name     string       `json:"name"` // unique across the platform, but for what has no App
+	Name     string       `json:"name"` // unique on the platform among extensions with an App
 	Provider ProviderName `json:"provider"`
-	// App is empty for what a provider has made for the organization by itself.
+	// App is empty for an extension that a provider has created for the organization by itself.
 	App           AppName         `json:"app_name,omitempty"`
 	Org           OrgSlug         `json:"org_slug"`
 	User          UserID          `json:"user_id"` // its creator
@@ -42,15 +42,15 @@ type Extension struct {
 	PrimaryRegion Region          `json:"primary_region,omitempty"`
 	ReadRegions   []Region        `json:"read_regions,omitempty"`
 	Status        ExtensionStatus `json:"status"`
-	Error         string          `json:"error,omitempty"` // what went wrong last, and still does
-	// IP is a private address in the network of the App that the provider's App may serve.
+	Error         string          `json:"error,omitempty"` // the last fault, while it lasts
+	// IP is a private address in the network of the App. The provider's App may serve it.
 	IP          netip.Addr `json:"ip_address,omitzero"`
 	PlatformApp AppName    `json:"platform_app_name,omitempty"` // the provider's App that serves IP
 	ProviderID  string     `json:"provider_id,omitempty"`       // the provider's own id for it
-	Secrets     []string   `json:"secrets"`                     // names of the App's secrets that it has set
-	// Usage are further members of what the provider says of it, as they are.
+	Secrets     []string   `json:"secrets"`                     // names of the App's secrets that the extension has set
+	// Usage holds further members of the provider's answer, unchanged.
 	Usage     map[string]json.RawMessage `json:"usage,omitempty"`
-	CheckedAt time.Time                  `json:"checked_at,omitzero"` // when the provider last said how it is
+	CheckedAt time.Time                  `json:"checked_at,omitzero"` // when the provider last reported the status
 	CreatedAt time.Time                  `json:"created_at"`
 	UpdatedAt time.Time                  `json:"updated_at"`
 }
@@ -58,7 +58,7 @@ type Extension struct {
 // ExtensionCreate is the request for an extension.
 type ExtensionCreate struct {
 	Provider      ProviderName `json:"provider" schema:"required"`
-	Name          string       `json:"name,omitempty"` // empty: that of the App with the provider's suffix
+	Name          string       `json:"name,omitempty"` // empty: the App's name with the provider's suffix
 	Plan          string       `json:"plan,omitempty"`
 	PrimaryRegion Region       `json:"primary_region,omitempty"`
 	ReadRegions   []Region     `json:"read_regions,omitempty"`
@@ -69,7 +69,7 @@ type ExtensionCreate struct {
 	Overwrite bool `json:"overwrite,omitempty"`
 }
 
-// ExtensionUpdate changes what is not nil.
+// ExtensionUpdate changes the fields that are not nil.
 type ExtensionUpdate struct {
 	Plan          *string   `json:"plan,omitempty"`
 	PrimaryRegion *Region   `json:"primary_region,omitempty"`
@@ -92,8 +92,8 @@ func ExtensionNotFound(name string) *Error {
 	return Errorf(CodeNotFound, ReasonExtensionNotFound, "Could not find extension %.63q", name)
 }
 
-// CheckRegions answers CodeInvalid, naming the field, for regions that do not exist, are more than
-// MaxReadRegions, or are not among the offered ones, if there are any.
+// CheckRegions answers CodeInvalid, naming the field, for unknown regions, for more than
+// MaxReadRegions, and for regions that are not offered. If none are offered, all are allowed.
 func CheckRegions(field string, regions, offered []Region) error {
 	if len(regions) > MaxReadRegions {
 		return invalidField(field, "has %d regions, more than %d", len(regions), MaxReadRegions)
@@ -109,34 +109,34 @@ func CheckRegions(field string, regions, offered []Region) error {
 	return nil
 }
 
-// ExtensionService keeps the extensions of Apps. What changes one needs ActionWrite on its App, and
-// what shows one ActionRead.
+// ExtensionService manages the extensions of Apps. To change one needs ActionWrite on its App, to read
+// one ActionRead.
 type ExtensionService interface {
-	// CreateExtension has a provider make an extension, and sets what the provider answers as
-	// secrets of the App: all or none. It returns when that is done, or after a few seconds, with the
-	// status at that time; the work continues. It answers CodeInvalid with ReasonProviderNotFound for
-	// an unknown provider and with ReasonNameTaken for a name that is not free,
-	// CodeFailedPrecondition with ReasonTermsNotAccepted while the user has to accept the provider's
-	// terms, or for a token that belongs to no user, and CodeExhausted when the organization or the
-	// provider has as many as it may.
+	// CreateExtension has a provider create an extension, and sets the secrets of its answer in the
+	// App: all or none. It returns when that is done, or after a few seconds, with the status at that
+	// time; the work continues. It answers CodeInvalid with ReasonProviderNotFound for an unknown
+	// provider and with ReasonNameTaken for a name that is not free. It answers CodeFailedPrecondition
+	// with ReasonTermsNotAccepted while the user has not accepted the provider's terms, or for a token
+	// that belongs to no user, and CodeExhausted when the organization or the provider has reached its
+	// limit.
 	CreateExtension(ctx context.Context, app AppName, in ExtensionCreate) (*Extension, error)
 	// Extensions are those of an App, sorted by name.
 	Extensions(ctx context.Context, app AppName) ([]*Extension, error)
-	// OrgExtensions are all of an organization, sorted by name, also those that its providers have
-	// made by themselves, and those whose App is gone and whose provider has not confirmed
-	// their end yet. It needs ActionRead on the organization.
+	// OrgExtensions are all extensions of an organization, sorted by name. They include those that
+	// providers have created by themselves, and those of a destroyed App whose provider has not
+	// confirmed the deletion yet. It needs ActionRead on the organization.
 	OrgExtensions(ctx context.Context, org OrgSlug) ([]*Extension, error)
 	// Extension answers CodeNotFound with ReasonExtensionNotFound.
 	Extension(ctx context.Context, app AppName, name string) (*Extension, error)
 	// UpdateExtension asks the provider for a change, and returns as CreateExtension does. It answers
 	// CodeConflict with ReasonWrongState while the extension is being made, changed or destroyed.
 	UpdateExtension(ctx context.Context, app AppName, name string, in ExtensionUpdate) (*Extension, error)
-	// DestroyExtension removes the secrets that the extension has set, and has the provider delete
-	// it. It returns nil when the provider has confirmed that within a few seconds, and otherwise
-	// the extension, which goes when it does. It may be repeated.
+	// DestroyExtension removes the secrets that the extension has set, and has the provider delete it.
+	// It returns nil if the provider confirms that within a few seconds. Otherwise it returns the
+	// extension, which disappears once the provider confirms. It may be repeated.
 	DestroyExtension(ctx context.Context, app AppName, name string) (*Extension, error)
-	// RetryExtension tries again what has failed, and returns as CreateExtension does. It answers
-	// CodeConflict with ReasonWrongState when nothing has.
+	// RetryExtension repeats the step that failed, and returns as CreateExtension does. It answers
+	// CodeConflict with ReasonWrongState when no step has failed.
 	RetryExtension(ctx context.Context, app AppName, name string, in ExtensionRetry) (*Extension, error)
 	// ExtensionLink returns the link of single sign-on. It answers CodeConflict with
 	// ReasonWrongState before the provider has made the extension.

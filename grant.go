@@ -43,8 +43,7 @@ func (a Action) String() string { return strings.Join(a.Names(), ",") }
 // MarshalJSON writes a list of names.
 func (a Action) MarshalJSON() ([]byte, error) { return json.Marshal(a.Names()) }
 
-// UnmarshalJSON reads a list of names. It answers CodeInvalid for one that is no
-// action's.
+// UnmarshalJSON reads a list of names. It answers CodeInvalid for an unknown name.
 func (a *Action) UnmarshalJSON(b []byte) error {
 	var names []string
 	if err := json.Unmarshal(b, &names); err != nil {
@@ -85,25 +84,22 @@ type Target struct {
 // or on some of its Apps or Machines alone. The zero Grant allows nothing.
 type Grant struct {
 	Org OrgSlug `json:"org"`
-	// Apps, unless there are none, are the only ones; the organization itself is then
-	// out of reach, so that no App can be created.
+	// Apps limits the grant to some Apps, if there are any. The organization itself is then out of
+	// reach, so that no App can be created.
 	Apps []AppName `json:"apps,omitempty"`
-	// OrgID and AppIDs, in the order of Apps, say which organization and Apps had the names
-	// when the token was made: later owners of the names are others, to which the grant
-	// does not apply. They are set on the grant of every token; without OrgID, the names
-	// alone count.
+	// OrgID and AppIDs, in the order of Apps, identify the owners of the names when the token was made.
+	// The grant does not apply to later owners of the names. The grant of every token has them; without
+	// OrgID, only the names count.
 	OrgID  OrgID   `json:"-"`
 	AppIDs []AppID `json:"-"`
-	// Machines, unless there are none, are the only ones, and their Apps are out of
-	// reach.
+	// Machines limits the grant to some Machines, if there are any. Their Apps are then out of reach.
 	Machines []MachineID `json:"machines,omitempty"`
 	Actions  Action      `json:"actions"`
-	// Commands, unless there are none, are all that ActionControl allows: to execute
-	// these and to do nothing else.
+	// Commands limits ActionControl to the execution of some commands, if there are any.
 	Commands []CommandRule `json:"commands,omitempty"`
 	Until    time.Time     `json:"until,omitzero"` // zero: it does not expire
-	// Role is that of the user whose grant it is: what RoleMember does not allow on the
-	// organization itself, the grant does not. Empty: no user's.
+	// Role is the role of the user who has the grant. RoleMember reduces what the grant allows on the
+	// organization itself. Empty: not a user's grant.
 	Role Role `json:"-"`
 }
 
@@ -131,7 +127,7 @@ func (g Grant) May(action Action, target Target) bool {
 	return action != 0 && action&^g.on(target) == 0 && g.includes(target)
 }
 
-// on are the actions on a target that is in the scope.
+// on returns the actions that the grant allows on a target in its scope.
 func (g Grant) on(t Target) Action {
 	if g.Role == RoleMember && t.App == "" {
 		return g.Actions & roleMemberActions
@@ -218,7 +214,7 @@ func (g Grant) covers(o Grant) bool {
 	})
 }
 
-// The bounds of a grant, so that one is checked quickly and a token stays small.
+// The bounds of a grant, which keep checks fast and tokens small.
 const (
 	MaxGrantScope   = 100 // Apps, Machines or commands
 	maxCommandArgs  = 64

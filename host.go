@@ -16,19 +16,20 @@ type Host struct {
 	CPUs    int               `json:"cpus"`
 	Memory  int64             `json:"memory"`            // bytes
 	Address string            `json:"address,omitempty"` // host:port where other hosts reach it; empty: it is alone
-	// MeshKey and MeshAddress, host:port of UDP, are those of its WireGuard in the private network between
-	// hosts. Empty: it has none.
+	// MeshKey and MeshAddress, host:port of UDP, belong to its WireGuard interface in the private
+	// network between hosts. Empty: it has none.
 	MeshKey     PeerKey `json:"mesh_key,omitempty"`
 	MeshAddress string  `json:"mesh_address,omitempty"`
-	// MeshHandshake is when the host that answers last heard of it there, every two minutes at least; of
-	// itself it does now. Zero: not since its daemon started.
+	// MeshHandshake is when the answering host last heard from this one over WireGuard, at least every
+	// two minutes. For the answering host itself it is now. Zero: not since the answering daemon
+	// started.
 	MeshHandshake time.Time `json:"mesh_handshake,omitzero"`
 
 	Cordoned bool      `json:"cordoned,omitempty"` // it takes no new Machines
 	State    HostState `json:"state,omitempty"`
 }
 
-// HostState says what the other hosts know of a host's life.
+// HostState says whether other hosts consider a host alive.
 type HostState string
 
 // The states of a host.
@@ -42,7 +43,7 @@ const (
 type HostChange struct {
 	ID     HostID
 	Host   *Host
-	Synced bool // all hosts that there were have been yielded
+	Synced bool // all hosts that existed at the start have been yielded
 }
 
 // HostFeed is how the planes learn of every host of the platform.
@@ -61,8 +62,8 @@ type MachineSpec struct {
 	AppID AppID
 	Org   OrgSlug
 	OrgID OrgID
-	// AnyRegistry: an administrator has named the image, so that its registry may be at an
-	// address which tenants must not make the host call.
+	// AnyRegistry says that an administrator has named the image. Its registry may then be at an
+	// address that tenants must not make the host call.
 	AnyRegistry bool
 	Network     NetworkID
 	Region      Region
@@ -80,7 +81,7 @@ type Agent interface {
 	VolumeAgent
 	ImageAgent
 	LogAgent
-	// Host is the record of the host, for another host as it was last known.
+	// Host returns the record of the host; of another host, the last known one.
 	Host() Host
 	// Room says what the host has left. Like Bid it promises nothing.
 	Room(ctx context.Context) (HostRoom, error)
@@ -97,22 +98,22 @@ type MachineAgent interface {
 	MachineDialer
 	MachineTagger
 	MachineBusier
-	// CreateMachine records the Machine and starts to prepare it. Repeated with
-	// the same ID, it returns the Machine that is there. An error for which NoRoom is true says
-	// that another host may take the Machine. A reference that names no image is refused; an
-	// unreachable registry is not an error here, but of the Machine, later.
+	// CreateMachine records the Machine and starts to prepare it. Repeated with the same ID, it returns
+	// the existing Machine. An error for which NoRoom is true says that another host may take the
+	// Machine. A reference that names no image is refused. An unreachable registry is no error here:
+	// the Machine fails later.
 	CreateMachine(ctx context.Context, spec MachineSpec) (*Machine, error)
-	// Machines are sorted by id and, unless filter.Events, come without events. An
-	// empty app: of all.
+	// Machines are sorted by id and, unless filter.Events, come without events. An empty app means all
+	// Apps.
 	Machines(ctx context.Context, app AppID, filter MachineFilter) ([]*Machine, error)
-	// OrgMachines are at most limit Machines of an organization, the first of those
-	// whose id comes after another, sorted and without events.
+	// OrgMachines returns the first limit Machines of an organization whose ids follow after, sorted by
+	// id and without events.
 	OrgMachines(ctx context.Context, org OrgID, after MachineID, limit int, filter MachineFilter) ([]*Machine, error)
 }
 
 // LogAgent is what a host does for logs.
 type LogAgent interface {
-	// Logs and FollowLogs are those of LogService, of an App that control has found.
+	// Logs and FollowLogs are those of LogService, for an App that control has resolved.
 	Logs(ctx context.Context, app AppID, q LogQuery) (LogPage, error)
 	FollowLogs(ctx context.Context, app AppID, q LogQuery) iter.Seq2[LogEntry, error]
 }
@@ -120,9 +121,9 @@ type LogAgent interface {
 // ImageAgent is what a host does for images.
 type ImageAgent interface {
 	ImageService
-	// Resolve is ResolveImage of ImageResolver, of an App that control has found.
+	// Resolve is ImageResolver.ResolveImage, for a puller that control has authorized.
 	Resolve(ctx context.Context, who ImagePuller, ref string) (*ResolvedImage, error)
-	// ImageUsage says what the images of an organization take of the host.
+	// ImageUsage says how much disk space the images of an organization use on the host.
 	ImageUsage(ctx context.Context, org OrgID) (ImageUsage, error)
 	// RemoveOrg removes what the host keeps of an organization that is being deleted and has
 	// no Machines: its repositories in the built-in registry, and its images. It may be
@@ -148,10 +149,10 @@ type MachineRow struct {
 	Org     OrgSlug   `json:"org"`
 	OrgID   OrgID     `json:"org_id"`
 	Network NetworkID `json:"network"`
-	// Losses grows when the Machine loses what is connected to it, because its program or its
-	// memory has ended. It does with a suspend only once that memory is given up.
+	// Losses grows when the Machine loses its connections, because its program or its memory has ended.
+	// A suspend counts only once the memory is discarded.
 	Losses uint64 `json:"losses,omitempty"`
-	// Crashes counts how often the program has ended by itself.
+	// Crashes counts how often the program has ended by itself
 	Crashes uint64 `json:"crashes,omitempty"`
 	Seq     uint64 `json:"seq"`
 }
@@ -161,18 +162,18 @@ type MachineRow struct {
 type Publisher interface {
 	// PublishMachine stores a row, unless the stored one has the same or a higher Seq.
 	PublishMachine(ctx context.Context, row MachineRow) error
-	// RetractMachine removes the row of a Machine that is destroyed, and what was kept for it:
-	// its name, and what it counted. Without the App in ref, that is as the row says.
+	// RetractMachine removes the row of a destroyed Machine, frees its name, and reduces the counts
+	// that included it. Without an App in ref, the row's counts.
 	RetractMachine(ctx context.Context, host HostID, ref MachineRef) error
-	// PublishedMachines returns the Seq of each row of a host, by which the host finds what
-	// lags after a restart; 0 for a row that cannot be read.
+	// PublishedMachines returns the Seq of each row of a host, so that the host finds outdated rows
+	// after a restart. It is 0 for a row that cannot be read.
 	PublishedMachines(ctx context.Context, host HostID) (map[MachineID]uint64, error)
 }
 
-// MachineView is the edge's view of Machines, as a host sees it: whether it has followed a change.
+// MachineView tells a host whether the edge has seen a change of a Machine.
 type MachineView interface {
-	// AwaitMachine returns once the row of a Machine is in view that has seq or a later one, or
-	// has gone while it waited, and requests are routed by that, or the error of ctx.
+	// AwaitMachine returns once the edge routes requests by the row of a Machine with this seq or a
+	// later one, or once that row has gone. It returns the error of ctx if that ends first.
 	AwaitMachine(ctx context.Context, ref MachineRef, seq uint64) error
 }
 
@@ -188,5 +189,5 @@ type MachineFeed interface {
 type MachineRowChange struct {
 	ID     MachineID
 	Row    *MachineRow
-	Synced bool // all rows that there were have been yielded
+	Synced bool // all rows that existed at the start have been yielded
 }

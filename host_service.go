@@ -18,8 +18,8 @@ const (
 
 var hostIDShape = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// ParseHostID answers CodeInvalid for what is no id of a host. Two that look like one are in the place
-// of the host in private addresses that all hosts have: those of the platform's services and of Apps.
+// ParseHostID answers CodeInvalid for text that is not the id of a host. Two ids are reserved: private
+// addresses use them for the platform's services and for Apps.
 func ParseHostID(text string) (HostID, error) {
 	if !hostIDShape.MatchString(text) || text == "00000000" || text == "00000001" {
 		return "", Errorf(CodeInvalid, "", "invalid host %q: an id has 8 lowercase hexadecimal characters", text)
@@ -27,7 +27,7 @@ func ParseHostID(text string) (HostID, error) {
 	return HostID(text), nil
 }
 
-// HostUpdate changes what administrators say of a host; nil stays.
+// HostUpdate changes the settings of a host. Nil fields stay as they are.
 type HostUpdate struct {
 	Cordoned *bool              `json:"cordoned,omitempty"`
 	Labels   *map[string]string `json:"labels,omitempty"` // all of them
@@ -37,9 +37,9 @@ type HostUpdate struct {
 type HostUsage struct {
 	Host
 
-	Machines int `json:"machines"` // that it has published, also those that are stopped
-	Volumes  int `json:"volumes"`  // likewise
-	// Reached says that the host has answered; what follows is not known otherwise.
+	Machines int `json:"machines"` // that it has published, including stopped ones
+	Volumes  int `json:"volumes"`  // that it has published
+	// Reached says that the host has answered. Otherwise the fields below are not known.
 	Reached         bool  `json:"reached"`
 	MemoryPromised  int64 `json:"memory_promised"`  // bytes, to Machines
 	VolumesPromised int64 `json:"volumes_promised"` // bytes, to volumes
@@ -48,8 +48,8 @@ type HostUsage struct {
 
 // HostRemoval says how a host is removed.
 type HostRemoval struct {
-	// Force also removes a host that has Machines or volumes, whose rows are removed with it: they
-	// are lost.
+	// Force also removes a host that has Machines or volumes. They are lost, and their rows are
+	// removed.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -63,7 +63,7 @@ type JoinToken struct {
 	Reusable  bool        `json:"reusable,omitempty"` // until it expires; else one server may use it
 	CreatedAt time.Time   `json:"created_at"`
 	ExpiresAt time.Time   `json:"expires_at"`
-	UsedBy    HostID      `json:"used_by,omitempty"` // the server that has used one that is not reusable
+	UsedBy    HostID      `json:"used_by,omitempty"` // the server that has used a token which is not reusable
 }
 
 // JoinTokenCreate describes a new token for joining.
@@ -77,7 +77,7 @@ type JoinTokenCreate struct {
 type NewJoinToken struct {
 	JoinToken
 	Token string `json:"token"`
-	// URL is where a server joins with it; empty: this server lets none join.
+	// URL is where a server joins with the token; empty: servers cannot join here.
 	URL string `json:"url,omitempty"`
 }
 
@@ -95,8 +95,8 @@ type HostService interface {
 	Hosts(ctx context.Context) ([]Host, error)
 	// Host answers CodeNotFound for an unknown host.
 	Host(ctx context.Context, id HostID) (Host, error)
-	// HostUsage asks all hosts what they have left, and waits for none longer than a moment. The answer is sorted
-	// by id.
+	// HostUsage asks all hosts how much room they have left, and waits only briefly for each. The
+	// answer is sorted by id.
 	HostUsage(ctx context.Context) ([]HostUsage, error)
 	// UpdateHost changes labels and cordon, and returns the host as it is then. It answers
 	// CodeInvalid for a bad label, and CodeNotFound. It may be repeated.
@@ -108,10 +108,10 @@ type HostService interface {
 	CreateJoinToken(ctx context.Context, in JoinTokenCreate) (NewJoinToken, error)
 	// JoinTokens are the tokens that have not expired, including used ones.
 	JoinTokens(ctx context.Context) ([]JoinToken, error)
-	// RevokeJoinToken answers CodeNotFound for an unknown token. A server that has joined by it stays.
+	// RevokeJoinToken answers CodeNotFound for an unknown token. Servers that have joined with it stay.
 	RevokeJoinToken(ctx context.Context, id JoinTokenID) error
-	// BackupState makes a copy of the cluster state on the disk of the host that answers. It answers
-	// CodeFailedPrecondition where the state is kept by others.
+	// BackupState copies the cluster state to the disk of the answering host. It answers
+	// CodeFailedPrecondition where an external etcd keeps the state.
 	BackupState(ctx context.Context) (StateBackup, error)
 }
 

@@ -14,10 +14,10 @@ const (
 	wildcard         = "*."
 )
 
-// ParseHostname returns the canonical form of a Hostname: in lower case, in the ASCII form
-// of an internationalized name, and without the final dot. It answers CodeInvalid, naming
-// the field hostname, for what no certificate is issued for: an address, a name of one
-// label, a "*" elsewhere than in front.
+// ParseHostname returns the canonical form of a Hostname: in lower case, in the ASCII form of an
+// internationalized name, and without the final dot. It answers CodeInvalid, naming the field hostname,
+// for a name that cannot have a certificate: an address, a name of one label, or one with a "*" that is
+// not in front.
 func ParseHostname(text string) (Hostname, error) {
 	fault := func(why string) (Hostname, error) {
 		return "", Errorf(CodeInvalid, "", "invalid hostname: %.100q %s", text, why)

@@ -21,23 +21,22 @@ const (
 	ProofACME        HostnameProof = "acme"        // an ACME server has issued a certificate for it, since it leads to this server
 )
 
-// HostnameClaimLife is how long an App has a Hostname that nothing proves.
+// HostnameClaimLife is how long an App keeps a Hostname without a proof.
 const HostnameClaimLife = 7 * 24 * time.Hour
 
-// ownershipLabel is that of the TXT record that proves a Hostname.
+// ownershipLabel begins the name of the TXT record that proves a Hostname.
 const ownershipLabel = "_hangar-ownership."
 
-// HostnameOwnership is the TXT record that proves a Hostname: its name, and its value, of
-// which either is enough. The values hold ids, which are never given to another App or
-// organization.
+// HostnameOwnership is the TXT record that proves a Hostname. Either value is enough. The values hold
+// ids, which no other App or organization ever gets.
 type HostnameOwnership struct {
 	Name     Hostname `json:"name"`
 	AppValue string   `json:"app_value"`
 	OrgValue string   `json:"org_value"`
 }
 
-// Ownership is the record that proves the Hostname for an App and its organization. A
-// wildcard has that of the name below which it is.
+// Ownership returns the record that proves the Hostname for an App and its organization. A wildcard has
+// the record of the name after its "*.".
 func (h Hostname) Ownership(app AppID, org OrgID) HostnameOwnership {
 	name := strings.TrimPrefix(string(h), wildcard)
 	return HostnameOwnership{Name: ownershipLabel + Hostname(name), AppValue: "app-" + string(app), OrgValue: "org-" + string(org)}
@@ -51,8 +50,8 @@ func (o HostnameOwnership) Proves(records []string) bool {
 	})
 }
 
-// reservedDomains are no part of the public DNS (RFC 6761, 6762, 7686, 9476), or are what
-// software on a server and in a Machine trusts.
+// reservedDomains are not part of the public DNS (RFC 6761, 6762, 7686, 9476), or are trusted by
+// software on a server or in a Machine.
 func reservedDomains() []Hostname {
 	return []Hostname{"internal", "flycast", "local", "localhost", "arpa", "onion", "alt", "invalid", "example"}
 }
@@ -73,8 +72,8 @@ func (h Hostname) Unclaimable() string {
 	return ""
 }
 
-// Registrable is the part of the Hostname that one owner has registered below a public
-// suffix; empty: it is itself one.
+// Registrable is the part of the Hostname that one owner has registered below a public suffix. It is
+// empty for a public suffix.
 func (h Hostname) Registrable() Hostname {
 	name, err := publicsuffix.EffectiveTLDPlusOne(strings.TrimPrefix(string(h), wildcard))
 	if err != nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// AppID identifies an App permanently: 16 characters of a-z and 0-9. No other App gets it,
-// also none that has the same name later.
+// AppID identifies an App permanently: 16 characters of a-z and 0-9. No other App ever gets it, not
+// even a later one of the same name.
 type AppID string
 
 // OrgID identifies an organization permanently, as AppID does an App.
 type OrgID string
 
-// AppName names an App; unique on the server, at most 63 characters of a-z, 0-9
-// and dash. Another App may get it once this one is destroyed, so it is for people and
-// requests: what is kept of an App, and what is asked about it, is found by its AppID.
+// AppName names an App; unique on the server, at most 63 characters of a-z, 0-9 and dash. Another App
+// may get it once this one is destroyed. So the name is for people and requests, and everything that is
+// stored about an App is found by its AppID.
 type AppName string
 
-// OrgSlug names an organization. As with AppName, another may get it later.
+// OrgSlug names an organization. Like an AppName, it may pass to another one later.
 type OrgSlug string
 
 // OrgPersonal is the organization that every server has from its first start.

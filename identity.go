@@ -16,7 +16,7 @@ const MaxAudience = 1 << 10
 
 // IdentityTokenRequest is the request for an identity token.
 type IdentityTokenRequest struct {
-	Audience string `json:"aud,omitempty"` // the intended recipient of the token; empty: the address of the platform and, as its path, the organization
+	Audience string `json:"aud,omitempty"` // the recipient of the token; empty: the platform's address with the organization as its path
 	// AWSPrincipalTags adds the tags by which policies of AWS tell Machines apart.
 	AWSPrincipalTags bool `json:"aws_principal_tags,omitempty"`
 }
@@ -86,13 +86,13 @@ func (c *IdentityClaims) Tags() *AWSTags {
 	}}
 }
 
-// IdentityService lets Machines prove who they are to others than the platform.
+// IdentityService lets Machines prove who they are to third parties.
 type IdentityService interface {
-	// IssueIdentityToken returns a new JSON Web Token that says who a Machine is. The
-	// zero ref stands for the Machine that the caller is; see CallerMachine. Otherwise
-	// the caller must be that Machine itself, or be allowed ActionControl of it, and so
-	// could ask from within. It answers CodeInvalid for a bad request, and
-	// CodeFailedPrecondition with ReasonWrongState for a Machine that does not run.
+	// IssueIdentityToken returns a new JSON Web Token that says who a Machine is. The zero ref stands
+	// for the calling Machine; see CallerMachine. Otherwise the caller must be that Machine, or be
+	// allowed ActionControl of it, because such a caller could ask from inside the Machine. It answers
+	// CodeInvalid for a bad request, and CodeFailedPrecondition with ReasonWrongState for a Machine
+	// that does not run.
 	IssueIdentityToken(ctx context.Context, ref MachineRef, in IdentityTokenRequest) (string, error)
 }
 
@@ -133,17 +133,17 @@ func MayIdentify(ctx context.Context, p Principal, target Target) bool {
 // runs, or is just about to.
 func (s MachineState) HasIdentity() bool { return s.NeedsForce() }
 
-// SigningKeyState is what a signing key is good for.
+// SigningKeyState is the use of a signing key.
 type SigningKeyState string
 
-// The states of a signing key. Third parties are shown the keys of all states.
+// The states of a signing key. Third parties see the keys of all states.
 const (
-	SigningKeyNext    SigningKeyState = "next"    // shown ahead of its time
+	SigningKeyNext    SigningKeyState = "next"    // published ahead of its use
 	SigningKeyCurrent SigningKeyState = "current" // signs
-	SigningKeyRetired SigningKeyState = "retired" // verifies what it has signed, until all of that has expired
+	SigningKeyRetired SigningKeyState = "retired" // verifies the tokens that it has signed, until they have expired
 )
 
-// SigningKey is what is known of a key that signs identity tokens.
+// SigningKey is a key that signs identity tokens, without its secret part.
 type SigningKey struct {
 	ID        string          `json:"kid"`
 	State     SigningKeyState `json:"state"`
@@ -157,22 +157,20 @@ type SigningKey struct {
 type SigningKeyService interface {
 	// SigningKeys are sorted by the time from which they sign.
 	SigningKeys(ctx context.Context) ([]SigningKey, error)
-	// RotateSigningKey makes the next key the current one, and another the next, and
-	// returns the keys then. A next key that third parties may not have been shown yet
-	// becomes the current one as soon as they have, as its NotBefore says; while there
-	// is such a key, repeating the call changes nothing.
+	// RotateSigningKey makes the next key current, creates another next one, and returns all keys. If
+	// third parties may not have seen the next key yet, it becomes current later, at its NotBefore.
+	// Until then, repeating the call changes nothing.
 	RotateSigningKey(ctx context.Context) ([]SigningKey, error)
 }
 
-// IdentityIssuer serves the verifiers of identity tokens, without authentication. Its
-// answers come from memory, also while the cluster state cannot be reached.
+// IdentityIssuer serves the verifiers of identity tokens, without authentication. It answers from
+// memory, even while the cluster state cannot be reached.
 type IdentityIssuer interface {
 	// IssuerMetadata is what OpenID Connect Discovery says of the issuer of an
 	// organization. It answers CodeNotFound with ReasonOrgNotFound.
 	IssuerMetadata(ctx context.Context, org OrgSlug) (IssuerDocument, error)
-	// IssuerKeys is the set of keys of the issuer of an organization, as JSON Web
-	// Keys. It answers CodeNotFound with ReasonOrgNotFound, and CodeUnavailable as long
-	// as no key was ever read.
+	// IssuerKeys is the set of keys of the issuer of an organization, as JSON Web Keys. It answers
+	// CodeNotFound with ReasonOrgNotFound, and CodeUnavailable before it has read any key.
 	IssuerKeys(ctx context.Context, org OrgSlug) (IssuerDocument, error)
 }
 

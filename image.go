@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ImageRef is an image as it was resolved: a permanent name of what ran.
+// ImageRef is a resolved reference to an image, which permanently names what a Machine ran.
 type ImageRef struct {
 	Registry   string            `json:"registry"`   // e.g. "registry-1.docker.io"
 	Repository string            `json:"repository"` // e.g. "library/nginx"
@@ -31,10 +31,10 @@ func (r ImageRef) String() string {
 // for one of the server.
 type RepositoryName string
 
-// Target is what the repository belongs to: ORG/NAME, and what is below it, to the
-// organization and, if that has one of this name, to its App, so that a token of the App may
-// push there. A name without a slash belongs to the server, without an organization: every
-// caller may read it and only an administrator write it.
+// Target is what the repository belongs to. ORG/NAME and everything below it belongs to the
+// organization, and to its App of this name if there is one, so that a token of the App may push there.
+// A name without a slash belongs to the server: every caller may read it, and only an administrator may
+// write it.
 func (n RepositoryName) Target() Target {
 	org, rest, found := strings.Cut(string(n), "/")
 	if !found {
@@ -54,20 +54,20 @@ func (n RepositoryName) Name() string {
 
 // RepositoryService decides who may use the repositories of the built-in registry.
 type RepositoryService interface {
-	// Repository returns where a repository is kept, whether it has content or not, to a
-	// caller who may do action to it: to pull is ActionRead, to push ActionWrite, to remove
-	// ActionDelete. It answers CodeForbidden, and CodeNotFound with ReasonOrgNotFound.
+	// Repository returns where a repository is kept, even one without content. The caller must be
+	// allowed action: ActionRead to pull, ActionWrite to push, ActionDelete to remove. It answers
+	// CodeForbidden, and CodeNotFound with ReasonOrgNotFound.
 	Repository(ctx context.Context, name RepositoryName, action Action) (Repository, error)
 }
 
-// Repository is where a repository of the built-in registry is kept: by the id of its
-// organization, whose slug may be another's one day.
+// Repository is where a repository of the built-in registry is kept. It has the id of the organization,
+// because the slug may pass to another one.
 type Repository struct {
 	Org  OrgID  // empty: it belongs to the server
 	Name string // without the slug
 }
 
-// Root is the part of Path that all repositories of the organization, or of the server, have.
+// Root is the first part of Path, which all repositories of the organization or of the server share.
 func (r Repository) Root() string {
 	if r.Org == "" {
 		return "server"
@@ -86,8 +86,8 @@ type Image struct {
 	LastUsed  time.Time `json:"last_used"`
 }
 
-// ImageUsage is what the images of an organization take of hosts, in bytes. What several
-// organizations have together counts for each.
+// ImageUsage is the disk space that the images of an organization use, in bytes. An image that several
+// organizations use counts for each.
 type ImageUsage struct {
 	Stored   int64 `json:"stored_bytes"`   // in its repositories of the built-in registry
 	Uploads  int64 `json:"upload_bytes"`   // pushed and not finished
@@ -97,22 +97,22 @@ type ImageUsage struct {
 // ResolvedImage is what a reference to an image stands for at present.
 type ResolvedImage struct {
 	Ref ImageRef
-	// Size is how many bytes a host that has nothing of the image transfers; of one that a host holds
-	// already, how many bytes it has unpacked.
+	// Size is how many bytes a host without the image transfers. If a host holds the image already,
+	// Size is how many bytes it has unpacked.
 	Size int64
 }
 
-// ImagePuller is for whom a host asks a registry.
+// ImagePuller is the organization for which a host asks a registry.
 type ImagePuller struct {
 	Org         OrgID
 	Slug        OrgSlug // by which references to the built-in registry name the organization
 	AnyRegistry bool    // the registry may be at any address: an administrator has named it
 }
 
-// ImageResolver finds out what references to images stand for.
+// ImageResolver resolves references to images.
 type ImageResolver interface {
-	// ResolveImage asks the registry of a reference what it stands for, as a creation of a Machine of
-	// the App would, for callers who may write to the App. It answers CodeInvalid with ReasonBadConfig,
+	// ResolveImage asks the registry what a reference stands for, as the creation of a Machine of the
+	// App does. It needs ActionWrite on the App. It answers CodeInvalid with ReasonBadConfig,
 	// ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, and CodeUnavailable.
 	ResolveImage(ctx context.Context, app AppName, ref string) (*ResolvedImage, error)
 }

@@ -14,7 +14,7 @@ type PushedManifest struct {
 	Subject      string            `json:"subject,omitempty"`
 	ArtifactType string            `json:"artifact_type,omitempty"`
 	Annotations  map[string]string `json:"annotations,omitempty"`
-	// Hosts hold it and all that it names, the latest last.
+	// Hosts hold the manifest and everything it names, the latest last.
 	Hosts []HostID `json:"hosts,omitempty"`
 	// Revision changes with each push.
 	Revision int64 `json:"-"`
@@ -29,9 +29,10 @@ type PushedRepository struct {
 // MaxPushed is how many manifests and tags the repositories of one organization may have.
 const MaxPushed = 10_000
 
-// ImageCatalog is what all hosts agree on about the built-in registry: which manifests and tags each
-// repository has, and which hosts hold them. Repositories are named by Repository.Path, and found by
-// the host that the catalog was made for. Every method may be repeated; any answers CodeUnavailable.
+// ImageCatalog is the state of the built-in registry that all hosts share: which manifests and tags
+// each repository has, and which hosts hold them. Repositories are named by Repository.Path. A catalog
+// belongs to one host, which its methods call this host. Every method may be repeated, and may answer
+// CodeUnavailable.
 type ImageCatalog interface {
 	// Manifest returns what a tag or a digest stands for. It answers CodeNotFound.
 	Manifest(ctx context.Context, repository, reference string) (PushedManifest, error)
@@ -42,13 +43,13 @@ type ImageCatalog interface {
 	Repositories(ctx context.Context, root string) ([]string, error)
 	// Holders returns the hosts that may hold blobs of a repository.
 	Holders(ctx context.Context, repository string) ([]HostID, error)
-	// Push notes that this host holds a manifest and, unless it is empty, what a tag stands for from
-	// now on. It answers CodeExhausted with ReasonQuota beyond MaxPushed.
+	// Push records that this host holds a manifest. If tag is not empty, it stands for the manifest
+	// from now on. Push answers CodeExhausted with ReasonQuota beyond MaxPushed.
 	Push(ctx context.Context, repository string, m PushedManifest, tag string) error
 	// Delete removes a tag, or a manifest with the tags that stand for it. It answers CodeNotFound.
 	Delete(ctx context.Context, repository, reference string) error
-	// Release notes that this host no longer holds a manifest, and reports whether that is so: not if
-	// it was pushed since m was read, or has a tag.
+	// Release records that this host no longer holds a manifest. It reports false, and changes nothing,
+	// if the manifest was pushed since m was read, or has a tag.
 	Release(ctx context.Context, repository string, m PushedManifest) (bool, error)
 }
 
@@ -57,26 +58,26 @@ type PushedRead struct {
 	Repository string `json:"repository"` // Repository.Path
 	Digest     string `json:"digest"`
 	Manifest   bool   `json:"manifest,omitempty"` // else a blob
-	Offset     int64  `json:"offset,omitempty"`   // bytes that are left out
-	// For is whose reads are bounded together.
+	Offset     int64  `json:"offset,omitempty"`   // bytes to skip
+	// For names the reader; reads for the same name share a limit.
 	For string `json:"for"`
 }
 
 // PushedContent is a blob or manifest that is open for reading.
 type PushedContent interface {
 	io.ReadCloser
-	Size() int64 // bytes of the whole, including what was left out
+	Size() int64 // of all bytes, including skipped ones
 }
 
 // PushedReader reads what one host holds of the built-in registry.
 type PushedReader interface {
 	// OpenPushed opens a blob or manifest that a repository has on the host. It answers CodeNotFound,
-	// and CodeUnavailable for a host that cannot be reached or has too many reads under way. ctx is of
-	// the content as long as it is open.
+	// and CodeUnavailable for a host that cannot be reached or has too many reads under way. ctx must
+	// live until the content is closed.
 	OpenPushed(ctx context.Context, in PushedRead) (PushedContent, error)
 }
 
-// PushedReaders finds those of other hosts.
+// PushedReaders finds the readers of other hosts.
 type PushedReaders interface {
 	// Pushed answers CodeNotFound for a host that is unknown and CodeUnavailable for one that cannot
 	// be reached.

@@ -13,10 +13,10 @@ import (
 type Lease struct {
 	Nonce       string    `json:"nonce"`      // see NewLeaseNonce; empty for a caller who may only look
 	ExpiresAt   time.Time `json:"expires_at"` // UTC, whole seconds
-	Owner       string    `json:"owner"`      // Principal.Subject of who acquired it
+	Owner       string    `json:"owner"`      // Principal.Subject of the caller that acquired it
 	Description string    `json:"description"`
-	// Version is the Machine's when the lease was answered, so that the holder
-	// knows what it is about to change. It is no part of what is kept.
+	// Version is the Machine's version at the time of the answer, so that the holder knows what it is
+	// about to change. It is not stored.
 	Version InstanceID `json:"version,omitempty"`
 }
 
@@ -30,12 +30,11 @@ const (
 
 // LeaseAcquire is the request for a lease.
 type LeaseAcquire struct {
-	TTL         time.Duration // 0: DefaultLeaseTTL; a part of a second counts as a whole one
+	TTL         time.Duration // 0: DefaultLeaseTTL; rounded up to whole seconds
 	Description string        // empty: a refresh keeps the old one
 }
 
-// Normalize fills in what is left open. It answers CodeInvalid, naming what is out
-// of bounds.
+// Normalize fills in defaults. It answers CodeInvalid, naming the field that is out of bounds.
 func (in *LeaseAcquire) Normalize() error {
 	if in.TTL == 0 {
 		in.TTL = DefaultLeaseTTL
@@ -71,24 +70,24 @@ func NewLeaseNonce() string {
 // Live reports whether there is a lease that has not expired.
 func (l *Lease) Live(now time.Time) bool { return l != nil && now.Before(l.ExpiresAt) }
 
-// Admits reports whether ctx may change the Machine: there is no lease, or ctx carries
-// its nonce, or the caller is the platform. A lease holds off users and Machines, not
-// what the platform does by itself, such as starting a Machine for a request.
+// Admits reports whether ctx may change the Machine: there is no lease, or ctx carries its nonce, or
+// the caller is the platform. A lease keeps users and Machines out, but not the platform itself, for
+// instance when it starts a Machine for a request.
 func (l *Lease) Admits(ctx context.Context, now time.Time) bool {
 	source := EventSourceFrom(ctx)
 	return !l.Live(now) || l.Nonce == LeaseNonceFrom(ctx) || source != SourceUser && source != SourceMachine
 }
 
-// Held is the error for those whom the lease of a Machine keeps out, in words that
-// clients of the public platform match.
+// Held is the error for callers that the lease keeps out. Clients of the public platform match its
+// words.
 func (l *Lease) Held(id MachineID) error {
 	return Errorf(CodeConflict, ReasonLeaseHeld, "machine ID %s lease currently held by %s, expires at %s",
 		id, l.Owner, l.ExpiresAt.UTC().Format(time.RFC3339))
 }
 
-// Acquire returns the lease that follows l, the Machine's or nil, when ctx asks for
-// one: l for longer if ctx carries its nonce, a new one of the caller's if l has
-// ended. Otherwise it answers as Held. l itself is not changed; in is normalized.
+// Acquire returns the lease that replaces l, the Machine's lease or nil. If l has ended, that is a new
+// lease of the caller. If ctx carries the nonce of l, it is l with a later end. Otherwise Acquire
+// answers as Held. It does not change l, and in must be normalized.
 func (l *Lease) Acquire(ctx context.Context, id MachineID, in LeaseAcquire, now time.Time) (*Lease, error) {
 	next := Lease{Nonce: NewLeaseNonce(), Description: in.Description}
 	if l.Live(now) {
@@ -122,7 +121,7 @@ func (l *Lease) Release(ctx context.Context, id MachineID, now time.Time) error 
 	}
 }
 
-// NotLeased is the error for a caller that asks for a lease where there is none.
+// NotLeased is the error for a request for a lease that does not exist.
 func NotLeased(id MachineID) error {
 	return Errorf(CodeNotFound, ReasonLeaseNotFound, "machine ID %s lease not found", id)
 }
@@ -141,20 +140,19 @@ func LeaseNonceFrom(ctx context.Context) string {
 	return nonce
 }
 
-// MachineLeaser gives and takes leases of Machines. While a Machine is leased,
-// UpdateMachine, StartMachine, StopMachine, SuspendMachine, RestartMachine,
-// CordonMachine, UncordonMachine and DestroyMachine answer CodeConflict with ReasonLeaseHeld to a user whose context
-// does not carry the nonce; see Lease.Admits. Everything else is open to all. The
-// nonce of a lease that has ended does no harm.
+// MachineLeaser acquires and releases leases of Machines. While a Machine is leased, UpdateMachine,
+// StartMachine, StopMachine, SuspendMachine, RestartMachine, CordonMachine, UncordonMachine and
+// DestroyMachine answer CodeConflict with ReasonLeaseHeld to a user whose context does not carry the
+// nonce; see Lease.Admits. Other methods ignore the lease. The nonce of a lease that has ended is
+// ignored.
 type MachineLeaser interface {
 	// AcquireLease leases the Machine to the caller. With the nonce of a current lease
 	// in ctx it restarts the time of that lease, which keeps its nonce. It answers
 	// CodeConflict with ReasonLeaseHeld when another holds one, and CodeInvalid for a
 	// bad request. Of several concurrent callers, one gets the lease.
 	AcquireLease(ctx context.Context, ref MachineRef, in LeaseAcquire) (Lease, error)
-	// MachineLease returns the lease of the Machine, its nonce only to a caller who
-	// may change the Machine. It answers CodeNotFound with ReasonLeaseNotFound when
-	// there is none.
+	// MachineLease returns the lease of the Machine. Its nonce is empty for a caller who may not change
+	// the Machine. It answers CodeNotFound with ReasonLeaseNotFound when there is none.
 	MachineLease(ctx context.Context, ref MachineRef) (Lease, error)
 	// ReleaseLease ends the lease whose nonce ctx carries. It answers CodeInvalid
 	// with ReasonLeaseNotFound when that is not the Machine's lease.

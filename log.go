@@ -25,7 +25,7 @@ type LogEntry struct {
 	Provider LogProvider `json:"provider"`
 	Instance MachineID   `json:"instance"`
 	Region   Region      `json:"region"`
-	// Edge is what the edge did with a request, of a line of LogQuery.Edge.
+	// Edge describes the request of a line that LogQuery.Edge selects.
 	Edge *EdgeRequest `json:"edge,omitempty"`
 }
 
@@ -35,8 +35,8 @@ type LogQuery struct {
 	Region   Region    // empty: every region
 	Token    string    // from a LogPage: only lines after it; empty: the newest Limit lines
 	Limit    int       // 0: DefaultLogLimit
-	// Edge asks for what the edge does with requests, and for nothing else. Such lines are
-	// not kept: only a follower gets them, from when it asks, and Token and Limit say nothing.
+	// Edge selects what the edge does with requests, and nothing else. Such lines are not stored: a
+	// follower receives those from its start on. Token and Limit are ignored.
 	Edge bool
 }
 
@@ -46,7 +46,7 @@ const DefaultLogLimit = 100
 // LogPage is a piece of a log, oldest line first.
 type LogPage struct {
 	Entries []LogEntry
-	Next    string // token that continues after the last entry
+	Next    string // token of the next query, which continues after the last entry
 }
 
 // LogService reads the logs of Apps.
@@ -54,9 +54,9 @@ type LogService interface {
 	// Logs answers with an empty page and the same token when nothing is new, and
 	// CodeInvalid for LogQuery.Edge.
 	Logs(ctx context.Context, app AppName, q LogQuery) (LogPage, error)
-	// FollowLogs yields what Logs would and then every new line as it is written,
-	// until ctx ends or the caller breaks off. When the App is destroyed, or the Machine of
-	// LogQuery.Instance is no longer known, the last thing is CodeNotFound. For LogQuery.Edge
-	// it answers CodeUnavailable where there is no edge.
+	// FollowLogs yields what Logs would and then every new line as it is written, until ctx ends or the
+	// caller breaks off. It ends with CodeNotFound when the App is destroyed, or the Machine of
+	// LogQuery.Instance is no longer known. For LogQuery.Edge it answers CodeUnavailable where there is
+	// no edge.
 	FollowLogs(ctx context.Context, app AppName, q LogQuery) iter.Seq2[LogEntry, error]
 }

@@ -13,7 +13,7 @@ type Machine struct {
 	ID         MachineID      `json:"id"`
 	Name       string         `json:"name"` // unique among the App's Machines that exist
 	App        AppName        `json:"app_name"`
-	AppID      AppID          `json:"app_id,omitempty"` // whose it is for as long as it lives; the API does not show it
+	AppID      AppID          `json:"app_id,omitempty"` // identifies the App; the API does not show it
 	State      MachineState   `json:"state"`
 	Region     Region         `json:"region"`
 	Host       HostID         `json:"host_id"`
@@ -28,8 +28,8 @@ type Machine struct {
 	Checks     []MachineCheck `json:"checks,omitempty"` // in the order of MachineConfig.NamedChecks
 	Events     []Event        `json:"events,omitempty"` // newest first
 	Nonce      string         `json:"nonce,omitempty"`  // only in the answer to a creation or update with LeaseTTL
-	// SecretsVersion is that of the App's secrets which the current version has; 0:
-	// it has none.
+	// SecretsVersion is the version of the App's secrets that the current config version has; 0 if it
+	// has none.
 	SecretsVersion int `json:"secrets_version,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type MachineCreate struct {
 	SkipServiceRegistration bool          // start it cordoned
 	LeaseTTL                time.Duration // 0: none; else it is leased to its creator from the start
 	SkipSecrets             bool          // leave out the App's secrets
-	MinSecretsVersion       int           // the least version of the App's secrets that will do
+	MinSecretsVersion       int           // the least acceptable version of the App's secrets
 }
 
 // MachineUpdate replaces the config of a Machine.
@@ -62,14 +62,13 @@ type MachineUpdate struct {
 	Region                  Region     // when set, must be the Machine's
 	SkipLaunch              bool       // leave it stopped
 	SkipServiceRegistration bool
-	LeaseTTL                time.Duration // 0: none; else as AcquireLease, in the same step
+	LeaseTTL                time.Duration // 0: none; else the update acquires a lease, too
 	SkipSecrets             bool          // leave out the App's secrets
-	MinSecretsVersion       int           // the least version of the App's secrets that will do
-	// AnyRegistry is as in MachineSpec; control sets it. What a caller of control puts there
-	// is ignored.
+	MinSecretsVersion       int           // the least acceptable version of the App's secrets
+	// AnyRegistry is as in MachineSpec. control sets it and ignores the caller's value.
 	AnyRegistry bool
-	// Secrets are those of the App, as control hands them to the host. What a caller
-	// of control puts there is ignored.
+	// Secrets are the secrets of the App. control sets them for the host and ignores the caller's
+	// value.
 	Secrets SecretValues
 }
 
@@ -79,7 +78,7 @@ type MachineFilter struct {
 	IncludeDestroyed bool
 	Regions          []Region          // any of them; empty: all
 	States           []MachineState    // any of them; empty: all
-	Metadata         map[string]string // every pair must be the Machine's
+	Metadata         map[string]string // the Machine must have every pair
 	UpdatedAfter     time.Time         // zero: at any time
 	Events           bool              // not a condition: list the Machines with their newest events
 }
@@ -137,16 +136,16 @@ const (
 	MaxWaitTimeout     = 60 * time.Second
 )
 
-// MachineWait is what to wait for. Of a Machine that has destroyed itself, as
-// MachineConfig.AutoDestroy says, every state that it has had counts.
+// MachineWait is what to wait for. If the Machine has destroyed itself (see MachineConfig.AutoDestroy),
+// every state that it has had counts.
 type MachineWait struct {
 	States    []MachineState // any of them; empty: MachineStarted; WaitSettled is allowed
 	Instance  InstanceID     // when set, that version or a newer one must have the state
-	FromEvent EventID        // when set, states reached after that event count, also past ones
+	FromEvent EventID        // when set, states reached after that event count, even past ones
 	Timeout   time.Duration  // 0: DefaultWaitTimeout
 }
 
-// Validate answers CodeInvalid for a request that makes no sense.
+// Validate answers CodeInvalid and names the field that is wrong.
 func (w *MachineWait) Validate() error {
 	for _, s := range w.States {
 		if !s.Valid() && s != WaitSettled {
@@ -186,11 +185,11 @@ type MachineOps interface {
 	// Machine returns the Machine with its newest events. A destroyed one is
 	// returned for a day.
 	Machine(ctx context.Context, ref MachineRef) (*Machine, error)
-	// UpdateMachine gives the Machine a new version. A started one reboots, any
-	// other stays stopped. It answers CodeConflict with ReasonStaleVersion,
-	// CodeConflict while another update is under way, CodeExhausted while many are of which
-	// none has begun, and CodeFailedPrecondition with ReasonSecretsVersion. When the new version turns out not to be possible, the one
-	// before it stays, or comes back.
+	// UpdateMachine gives the Machine a new version. A started one reboots, any other stays stopped. It
+	// answers CodeConflict with ReasonStaleVersion, CodeConflict while another update is under way,
+	// CodeExhausted while too many updates wait for their turn, and CodeFailedPrecondition with
+	// ReasonSecretsVersion. If the new version turns out to be impossible, the Machine keeps the
+	// previous one or returns to it.
 	UpdateMachine(ctx context.Context, ref MachineRef, in MachineUpdate) (*Machine, error)
 	// StartMachine boots or resumes. It may be repeated.
 	StartMachine(ctx context.Context, ref MachineRef) (StartResult, error)
@@ -203,8 +202,8 @@ type MachineOps interface {
 	RestartMachine(ctx context.Context, ref MachineRef, in MachineRestart) error
 	// SignalMachine sends a signal to the main process.
 	SignalMachine(ctx context.Context, ref MachineRef, sig Signal) error
-	// DestroyMachine removes the Machine: that is decided when it returns, and done once the
-	// Machine is MachineDestroyed. It may be repeated.
+	// DestroyMachine removes the Machine. The intent is durable when it returns, and the removal is
+	// complete once the Machine is MachineDestroyed. It may be repeated.
 	DestroyMachine(ctx context.Context, ref MachineRef, in MachineDestroy) error
 	// CordonMachine keeps the edge from sending requests to the Machine. It may be
 	// repeated.
@@ -229,7 +228,7 @@ type MachineAwaiter interface {
 	AwaitMachine(ctx context.Context, ref MachineRef, in MachineWait, done func(MachineReached, error)) (forget func(), err error)
 }
 
-// MachineReader looks into one Machine.
+// MachineReader reads one Machine.
 type MachineReader interface {
 	// MachineEvents are newest first, at most limit (0: 20, at most 50).
 	MachineEvents(ctx context.Context, ref MachineRef, limit int) ([]Event, error)
@@ -252,14 +251,13 @@ type MachineService interface {
 	MachineDialer
 	MachineTagger
 	MachineBusier
-	// CreateMachine answers when the Machine is recorded; it boots by itself. It
-	// answers CodeConflict with ReasonNameTaken, CodeConflict with
-	// ReasonInsufficientCapacity, CodeInvalid with ReasonBadConfig, and
-	// CodeFailedPrecondition with ReasonSecretsVersion.
+	// CreateMachine returns when the Machine is recorded. The Machine boots in the background. It
+	// answers CodeConflict with ReasonNameTaken, CodeConflict with ReasonInsufficientCapacity,
+	// CodeInvalid with ReasonBadConfig, and CodeFailedPrecondition with ReasonSecretsVersion.
 	CreateMachine(ctx context.Context, app AppName, in MachineCreate) (*Machine, error)
 	// Machines are sorted by id and, unless filter.Events, come without events.
 	Machines(ctx context.Context, app AppName, filter MachineFilter) ([]*Machine, error)
-	// OrgMachines returns a page of the Machines of all Apps of an organization that
-	// the caller may see. It answers CodeNotFound for one that there is not.
+	// OrgMachines returns a page of the Machines of all Apps of an organization that the caller may
+	// see. It answers CodeNotFound for an unknown organization.
 	OrgMachines(ctx context.Context, org OrgSlug, q MachinePageQuery) (MachinePage, error)
 }

@@ -1,7 +1,7 @@
 package hangar
 
-// MachineConfig is the wanted form of a Machine: how a Machine looks and behaves, as its owner
-// sent it. Unknown properties are kept and echoed; see ParseMachineConfig.
+// MachineConfig is the wanted state of a Machine, as its owner sent it. Unknown properties are kept and
+// echoed; see ParseMachineConfig.
 type MachineConfig struct {
 	Image       string            `json:"image"` // a reference with a tag, a digest or both; see ImageName
 	Env         map[string]string `json:"env,omitempty"`
@@ -21,10 +21,10 @@ type MachineConfig struct {
 	AutoDestroy bool              `json:"auto_destroy,omitempty"`
 	Restart     *RestartConfig    `json:"restart,omitempty"`
 	StopConfig  *StopConfig       `json:"stop_config,omitempty"`
-	Standbys    []MachineID       `json:"standbys,omitempty"` // the Machines for which this one waits; see StandsBy
+	Standbys    []MachineID       `json:"standbys,omitempty"` // the Machines for which this one stands by; see StandsBy
 	DNS         *DNSConfig        `json:"dns,omitempty"`
 	Rootfs      *RootfsConfig     `json:"rootfs,omitempty"`
-	// DisableMachineAutostart is an older place of Service.Autostart.
+	// DisableMachineAutostart is an older form of Service.Autostart.
 	DisableMachineAutostart *bool `json:"disable_machine_autostart,omitempty"`
 	// PersistRootfs and SwapSizeMB are older places of Rootfs.Persist and
 	// Init.SwapSizeMB; see Persist and SwapMB.
@@ -97,7 +97,7 @@ const (
 	PersistAlways  PersistRootfs = "always"  // never reset
 )
 
-// RootfsConfig is the newer home of persist_rootfs.
+// RootfsConfig configures the root file system. It is the newer place of persist_rootfs.
 type RootfsConfig struct {
 	Persist PersistRootfs `json:"persist,omitempty"`
 	SizeGB  int           `json:"size_gb,omitempty"`
@@ -122,13 +122,13 @@ type Service struct {
 	Autostart          *bool  `json:"autostart,omitempty"`
 	Autostop           any    `json:"autostop,omitempty"` // false, true or "suspend"
 	MinMachinesRunning *int   `json:"min_machines_running,omitempty"`
-	// AutostopAfter is for how long a Machine has to be idle before it is stopped; nil: as
-	// long as the operator says. A property of hangar alone.
+	// AutostopAfter is how long a Machine has to be idle before it is stopped; nil: the operator's
+	// default. Only hangar has this property.
 	AutostopAfter *Duration           `json:"autostop_after,omitempty"`
 	Ports         []ServicePort       `json:"ports,omitempty"`
 	Concurrency   *ServiceConcurrency `json:"concurrency,omitempty"`
 	Checks        []Check             `json:"checks,omitempty"`
-	// ForceInstanceKey and ForceInstanceDescription are older clients' and stored only.
+	// ForceInstanceKey and ForceInstanceDescription come from older clients and are only stored.
 	ForceInstanceKey         *string `json:"force_instance_key,omitempty"`
 	ForceInstanceDescription *string `json:"force_instance_description,omitempty"`
 }
@@ -226,8 +226,8 @@ type Static struct {
 	IndexDocument string `json:"index_document,omitempty"`
 }
 
-// File is written into the Machine before it boots. Its content is RawValue, or that
-// of a secret, which is kept in base64.
+// File is written into the Machine before it boots. Its content is RawValue, or the value of a secret,
+// which holds it in base64.
 type File struct {
 	GuestPath  string `json:"guest_path"`
 	RawValue   []byte `json:"raw_value,omitempty"` // base64 on the wire

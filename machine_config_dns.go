@@ -30,7 +30,7 @@ type DNSForwardRule struct {
 	Addr     string `json:"addr,omitempty"`
 }
 
-// The bounds of names, as DNS and the kernel have them.
+// The bounds of a DNSConfig, some of which DNS and the kernel set.
 const (
 	maxNameBytes     = 253
 	maxLabelBytes    = 63

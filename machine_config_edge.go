@@ -10,7 +10,7 @@ import (
 const (
 	MaxStatics = 10
 
-	maxPublicPorts    = 16 << 10         // of a Machine: each is a socket of the edge's own
+	maxPublicPorts    = 16 << 10         // of a Machine; the edge opens a socket for each
 	maxHTTPIdle       = 7 * 24 * 60 * 60 // seconds
 	maxHeadersRead    = 60 * 60          // seconds
 	maxResponse       = 64               // headers
@@ -25,12 +25,12 @@ var (
 	replayCacheTypes   = []string{"cookie", "header"}
 )
 
-// framingHeaders say where an answer ends or whose connection it is, which the edge sees to.
+// framingHeaders describe the connection or mark the end of an answer. Only the edge may set them.
 var framingHeaders = []string{
 	"connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }
 
-// validateEdge checks what the edge does for the service beyond finding it.
+// validateEdge checks how the edge handles the ports of the service.
 func (s *Service) validateEdge(at string) error {
 	for i := range s.Ports {
 		if err := s.Ports[i].validateEdge(at+".ports["+strconv.Itoa(i)+"]", s.UDP()); err != nil {
@@ -67,9 +67,8 @@ func (p *ServicePort) validateEdge(at string, udp bool) error {
 	return p.HTTP.validate(at + ".http_options")
 }
 
-// validateHandlers checks which handlers go together. Their order means nothing: there is
-// but one that makes sense. Those of datagrams are kept and do nothing, as existing configs
-// have some.
+// validateHandlers checks which handlers can be combined. Their order has no effect. Ports of datagrams
+// may have any handlers, which do nothing, because existing configs have some.
 func (p *ServicePort) validateHandlers(at string, udp bool) error {
 	h := p.Handling()
 	switch {
@@ -177,8 +176,8 @@ func headerValue(v string) bool {
 	return len(v) <= maxCheckText && !strings.ContainsFunc(v, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// plainPath reports whether a path begins with a slash and means what it says: printable
-// ASCII without escapes, wildcards, a query, or steps that lead elsewhere.
+// plainPath reports whether a path begins with a slash and can be taken literally: printable ASCII
+// without escapes, wildcards, a query, or the steps . and ..
 func plainPath(p string) bool {
 	if !strings.HasPrefix(p, "/") || len(p) > maxCheckText || strings.ContainsFunc(p, unprintable) ||
 		strings.ContainsAny(p, "%*?#\\") || strings.Contains(p, "//") {
@@ -192,8 +191,8 @@ func plainPath(p string) bool {
 	return true
 }
 
-// validateStatics checks the files that the edge serves without the program. A prefix below
-// another goes before it, so that only the same one twice is a mistake.
+// validateStatics checks the files that the edge serves without the program. Prefixes may nest, because
+// the longest one wins, so only equal ones are an error.
 func (c *MachineConfig) validateStatics() error {
 	if len(c.Statics) > MaxStatics {
 		return badConfig("config.statics", "has %d entries, more than the %d that are allowed", len(c.Statics), MaxStatics)
@@ -206,7 +205,7 @@ func (c *MachineConfig) validateStatics() error {
 		}
 		prefix := strings.TrimSuffix(c.Statics[i].URLPrefix, "/")
 		if other, taken := prefixes[prefix]; taken {
-			return badConfig(at+".url_prefix", "%q is that of config.statics[%d], too", c.Statics[i].URLPrefix, other)
+			return badConfig(at+".url_prefix", "%q is also the prefix of config.statics[%d]", c.Statics[i].URLPrefix, other)
 		}
 		prefixes[prefix] = i
 	}
@@ -233,7 +232,7 @@ func (s *Static) validate(at string) error {
 	return nil
 }
 
-// cleanSteps reports whether a path stays below where it begins.
+// cleanSteps reports whether a path never leaves its root.
 func cleanSteps(p string) bool {
 	if len(p) > maxCheckText || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return false
@@ -246,7 +245,7 @@ func cleanSteps(p string) bool {
 	return true
 }
 
-// ValidBucket reports whether a name can be that of a bucket: a host name of 3 to 63
+// ValidBucket reports whether a name can be the name of a bucket: a host name of 3 to 63
 // lower-case letters, digits, dots and dashes.
 func ValidBucket(name string) bool {
 	if len(name) < 3 || len(name) > 63 {

@@ -110,7 +110,7 @@ func manyStatics(n int) string {
 	return strings.Join(list, ",")
 }
 
-// TestMountIsEchoed: clients read the encryption of a volume back, also when there is none.
+// TestMountIsEchoed: clients can read whether a volume is encrypted, also when it is not.
 func TestMountIsEchoed(t *testing.T) {
 	c := hangar.MachineConfig{Mounts: []hangar.Mount{{Volume: "vol_0000000000000001", Path: "/data", Encrypted: true}}}
 	c.DescribeMount(&hangar.Volume{ID: "vol_0000000000000001", Name: "data", SizeGB: 1})

@@ -10,8 +10,8 @@ import (
 
 // The kinds of CPU, and the bounds of a Machine's size.
 const (
-	CPUShared      = "shared"      // less memory where none is given
-	CPUPerformance = "performance" // more of it; cores are shared with other Machines all the same
+	CPUShared      = "shared"      // less memory by default
+	CPUPerformance = "performance" // more memory by default; its cores are shared with other Machines, too
 
 	MaxCPUs      = 128
 	MemoryStepMB = 256
@@ -28,7 +28,7 @@ var (
 	performancePresets = []int{1, 2, 4, 6, 8, 10, 12, 14, 16}
 )
 
-// memoryPerCPU is what a Guest of a kind has by default, in MiB.
+// memoryPerCPU is the default memory of a Guest for each CPU, in MiB.
 func memoryPerCPU(kind string) int {
 	if kind == CPUPerformance {
 		return 2048
@@ -64,8 +64,8 @@ func Presets() []string {
 	return names
 }
 
-// Complete fills in what g leaves out and answers CodeInvalid for a size that no
-// Machine can have. The text names the member as being below at, e.g. "compute.".
+// Complete fills in what g leaves out. It answers CodeInvalid for a size that no Machine can have. The
+// error names the member with at in front, e.g. "compute.".
 func (g *Guest) Complete(at string) error {
 	g.CPUKind = cmp.Or(g.CPUKind, CPUShared)
 	g.CPUs = cmp.Or(g.CPUs, 1)
@@ -75,15 +75,14 @@ func (g *Guest) Complete(at string) error {
 	return g.validate(at)
 }
 
-// Memory is what the Machine may use, in MiB. Where it may grow it has the most from
-// the start, as memory that is not used takes nothing from the host.
+// Memory is what the Machine may use, in MiB. A Machine that may grow has its maximum from the start,
+// because unused memory takes nothing from the host.
 func (g *Guest) Memory() int { return max(g.MemoryMB, g.MaxMemoryMB) }
 
 func (g *Guest) complete() bool { return g.CPUKind != "" && g.CPUs != 0 && g.MemoryMB != 0 }
 
-// fillGuest expands size into guest and gives a guest the members that it leaves
-// out. A size beside a guest is accepted when both say the same, as clients send
-// back what they have read.
+// fillGuest expands size into guest and fills in the members that guest leaves out. A size beside an
+// equal guest is accepted, because clients send back what they have read.
 func fillGuest(tree map[string]any) error {
 	size, sized := tree["size"]
 	if size == "" || size == nil {
@@ -155,7 +154,7 @@ func asInt(v any) (int, bool) {
 	}
 }
 
-// validate names what is wrong by its place below at.
+// validate names the wrong member with at in front.
 func (g *Guest) validate(at string) error {
 	switch {
 	case g.GPUKind != "":

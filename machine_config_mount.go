@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// MaxMounts is how many volumes a config may mount as far as its shape goes. How many
-	// a Machine may really have, the host says that it is on.
+	// MaxMounts bounds the volumes in a config. The Machine's host decides how many it supports.
 	MaxMounts = 16
 
 	maxPathBytes = 4095 // of a path in a Machine
@@ -61,7 +60,7 @@ func (m *Mount) validate(at string) error {
 // within reports whether a path is a directory or below it.
 func within(name, dir string) bool { return strings.HasPrefix(name+"/", dir+"/") }
 
-// validateSizes checks when and how far a volume grows by itself.
+// validateSizes checks when and how far the platform extends a volume.
 func (m *Mount) validateSizes(at string) error {
 	for _, size := range []struct {
 		name string
@@ -85,9 +84,8 @@ func (m *Mount) validateSizes(at string) error {
 	}
 }
 
-// DescribeMount says, where the config mounts a volume, what its name, its size and its
-// encryption are: clients leave these out and read them back. It reports whether that
-// changed anything.
+// DescribeMount sets the name, size and encryption of a volume in the mount that uses it. Clients leave
+// them out and expect to read them. It reports whether that changed the config.
 func (c *MachineConfig) DescribeMount(v *Volume) bool {
 	i := slices.IndexFunc(c.Mounts, func(m Mount) bool { return m.Volume == string(v.ID) })
 	if i < 0 {

@@ -25,21 +25,19 @@ const maxConfigDepth = 64
 type sentConfig struct {
 	doc   json.RawMessage
 	typed [sha256.Size]byte // digest of the typed fields as plainConfig writes them
-	// sealed are the typed fields of a config that is only ever replaced; see Seal.
-	// Then there is no digest. The metadata are beside them, so that configs which
-	// differ in nothing else share the rest; see MachinePool.
+	// sealed holds the typed fields of a sealed config, which then has no digest; see Seal. The
+	// metadata is separate, so that configs that differ only in it share the rest; see WithMetadata.
 	sealed   *plainConfig
 	metadata map[string]string
 }
 
-// plainConfig is MachineConfig without its methods: what encoding/json does by itself.
+// plainConfig is MachineConfig without its methods, for encoding/json.
 type plainConfig MachineConfig
 
-// ParseMachineConfig reads a config and checks it. The result keeps the document
-// as it was sent, unknown properties included, but for these normalisations:
-// durations become strings, autostop "off" and "stop" become false and true, size
-// becomes guest, what guest leaves out is filled in, and init is at least {}.
-// Every error is CodeInvalid and names the property by its path.
+// ParseMachineConfig reads a config and checks it. The result keeps the document as it was sent,
+// including unknown properties, except for these normalisations: durations become strings, autostop
+// "off" and "stop" become false and true, size becomes guest, what guest leaves out is filled in, and
+// init is at least {}. Every error is CodeInvalid and names the property by its path.
 func ParseMachineConfig(raw []byte) (MachineConfig, error) {
 	var c MachineConfig
 	if len(raw) > MaxConfigBytes {
@@ -100,7 +98,7 @@ func (c *MachineConfig) UnmarshalJSON(raw []byte) error {
 // since replace theirs in it; what the document holds beyond the typed fields
 // stays. A config that was built in Go is written from its fields.
 func (c MachineConfig) MarshalJSON() ([]byte, error) {
-	if c.intact() {
+	if c.Sealed() {
 		return c.sent.doc, nil
 	}
 	typed, err := encode(plainConfig(c))
@@ -140,7 +138,7 @@ func (c *MachineConfig) normal() bool { return c.Size == "" && c.Guest != nil &&
 // SetMetadata replaces the metadata, also in the document that MarshalJSON writes.
 func (c *MachineConfig) SetMetadata(metadata map[string]string) {
 	// MarshalJSON would find the difference, too, but again for every reader.
-	before, sealed := *c, c.intact()
+	before, sealed := *c, c.Sealed()
 	c.Metadata = metadata
 	if !sealed {
 		typed, err := before.typedDigest()
@@ -224,10 +222,9 @@ func overlay(doc, was, now any) any {
 	}
 }
 
-// normalise walks a document beside the type that it will be read into. It turns
-// what has several spellings into one, and refuses a property that is
-// a typed one but for its case, because encoding/json would read it and the echo
-// would then say another thing than the typed field.
+// normalise walks a document along the type into which it will be decoded. It turns several spellings
+// into one. It refuses a property whose name differs from a typed one only in its case: encoding/json
+// would read it, and the echo would contradict the typed field.
 func normalise(v any, t reflect.Type, path string, depth int) error {
 	if depth > maxConfigDepth {
 		return badConfig(path, "nests deeper than %d levels", maxConfigDepth)
@@ -299,9 +296,8 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// normalValue gives a value of type t that has several spellings its one spelling,
-// which is the one that clients read. It also refuses what the decoder would refuse
-// without saying which property is meant.
+// normalValue returns a value of type t in its one spelling, which is the one that clients read. It
+// also refuses what the decoder would refuse without naming the property.
 func normalValue(v any, t reflect.Type, path string) (any, error) {
 	switch t {
 	case reflect.TypeFor[Duration]():
@@ -385,7 +381,7 @@ func badConfig(path, rule string, args ...any) error {
 	return &Error{Code: CodeInvalid, Reason: ReasonBadConfig, Message: "invalid " + clipPath(path) + ": " + fmt.Sprintf(rule, args...)}
 }
 
-// unsupported says that a property asks for what this platform does not offer.
+// unsupported is the error for a property that this platform does not offer.
 func unsupported(path, what string) error {
 	return &Error{Code: CodeInvalid, Reason: ReasonUnsupported, Message: "invalid " + clipPath(path) + ": " + what + " by this server"}
 }

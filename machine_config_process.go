@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// ProcessConfig is one of the processes of a Machine. What it leaves open is as Init
-// and then the image say. When any of several ends, the others are stopped, and the
-// Machine has ended as the first of them.
+// ProcessConfig is one of the processes of a Machine. Init, and then the image, supply what it leaves
+// out. When one of several processes ends, the others are stopped, and the Machine has the exit status
+// of the first.
 type ProcessConfig struct {
 	Exec       []string          `json:"exec,omitempty"`
 	Entrypoint []string          `json:"entrypoint,omitempty"`
@@ -17,7 +17,7 @@ type ProcessConfig struct {
 	Env        map[string]string `json:"env,omitempty"`
 	EnvFrom    []EnvFrom         `json:"env_from,omitempty"`
 	Secrets    []ProcessSecret   `json:"secrets,omitempty"`
-	// IgnoreAppSecrets: of the app's secrets the process has those in Secrets only.
+	// IgnoreAppSecrets leaves out the app's secrets that are not in Secrets.
 	IgnoreAppSecrets bool `json:"ignore_app_secrets,omitempty"`
 }
 
@@ -56,8 +56,8 @@ func (s ProcessSecret) Secret() string {
 	return s.EnvVar
 }
 
-// Container is another way to describe what runs in a Machine: a Machine has at most
-// one, and what that says counts for the Machine.
+// Container is another way to describe what runs in a Machine. A Machine has at most one, whose
+// settings apply to the Machine.
 type Container struct {
 	Name       string            `json:"name,omitempty"`
 	Image      string            `json:"image,omitempty"` // empty: the Machine's
@@ -72,7 +72,7 @@ type Container struct {
 	Restart    *RestartConfig    `json:"restart,omitempty"`
 	Stop       *StopConfig       `json:"stop,omitempty"`
 
-	// These tell several containers apart, or are not offered.
+	// These relate several containers to each other, or are not offered.
 	DependsOn    []any `json:"depends_on,omitempty"`
 	Healthchecks []any `json:"healthchecks,omitempty"`
 	Mounts       []any `json:"mounts,omitempty"`
@@ -84,7 +84,7 @@ func (k *Container) process() ProcessConfig {
 	}
 }
 
-// container returns the one that there is, or nil.
+// container returns the only container, or nil.
 func (c *MachineConfig) container() *Container {
 	if len(c.Containers) == 1 {
 		return &c.Containers[0]
@@ -100,8 +100,8 @@ func (c *MachineConfig) ImageName() string {
 	return c.Image
 }
 
-// Commands returns what runs in the Machine: at least one process, which leaves open
-// what neither Processes nor Containers say.
+// Commands returns the processes of the Machine, at least one. Without Processes and Containers, that
+// is an empty ProcessConfig.
 func (c *MachineConfig) Commands() []ProcessConfig {
 	switch k := c.container(); {
 	case k != nil:
@@ -121,8 +121,7 @@ func (c *MachineConfig) CommandPath(i int) string {
 	return "config.processes[" + strconv.Itoa(i) + "]"
 }
 
-// WrittenFiles returns the files that are written before a boot, the later over the
-// earlier.
+// WrittenFiles returns the files that are written before a boot. Later ones overwrite earlier ones.
 func (c *MachineConfig) WrittenFiles() []File {
 	if k := c.container(); k != nil {
 		return slices.Concat(c.Files, k.Files)

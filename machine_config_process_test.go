@@ -42,8 +42,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestSingleContainer: what the one container says counts for the Machine, and the
-// config is echoed as it was sent.
+// TestSingleContainer: the settings of a single container apply to the Machine, and the config is
+// echoed as it was sent.
 func TestSingleContainer(t *testing.T) {
 	c := parse(t, `"image":"a","restart":{"policy":"no"},"stop_config":{"signal":"SIGHUP","timeout":"9s"},"files":[{"guest_path":"/a"}],
 		"containers":[{"image":"b","restart":{"policy":"on-failure","max_retries":2},"stop":{"signal":"SIGTERM"},"files":[{"guest_path":"/b"}],"x":1}]`)

@@ -176,7 +176,7 @@ func (k *Check) validate(at string, needsPort bool) error {
 	return nil
 }
 
-// unprintable is true of what neither a path nor a host name may contain as it is.
+// unprintable reports whether a path or a host name must not contain r as it is.
 func unprintable(r rune) bool { return r <= ' ' || r >= 0x7f }
 
 // isToken reports whether s may be an HTTP method or the name of a header.
@@ -186,7 +186,7 @@ func isToken(s string) bool {
 	})
 }
 
-// validateObserved checks what metrics will read from the Machine.
+// validateObserved checks from where metrics are scraped.
 func (c *MachineConfig) validateObserved() error {
 	if m := c.Metrics; m != nil {
 		switch {

@@ -410,7 +410,7 @@ func BenchmarkMachineConfig(b *testing.B) {
 	})
 }
 
-// mounts is a list of mounts of one volume with other properties.
+// mounts returns the JSON of a list with one mount of one volume, with other properties.
 func mounts(properties ...string) string {
 	var list []string
 	for _, p := range properties {

@@ -25,9 +25,8 @@ const (
 	MaxSwapMB    = 64 << 10 // 64 GiB
 	MaxRootfsGB  = 500
 
-	// MaxExecString is of how many bytes an argument of a program is at most, or a variable
-	// with its name, and MaxExecBytes of how many all of them are together: Linux executes
-	// nothing with more (execve(2)).
+	// MaxExecString is the most bytes that an argument of a program may have, or a variable with its
+	// name. MaxExecBytes is the most that all of them may have. Both are limits of Linux (execve(2)).
 	MaxExecString = 128<<10 - 1
 	MaxExecBytes  = 2 << 20
 
@@ -54,8 +53,8 @@ const (
 
 var persistValues = []PersistRootfs{PersistNever, PersistRestart, PersistAlways}
 
-// unsupportedProperties are properties without a field in MachineConfig that change
-// what a Machine is: accepting them would be ignoring them.
+// unsupportedProperties are properties without a field in MachineConfig that would change what a
+// Machine is. To accept them would mean to ignore them.
 var unsupportedProperties = []struct{ name, what string }{
 	{"volumes", "volumes of containers are not offered"},
 	{"cache_drive", "cache drives are not offered"},
@@ -188,8 +187,8 @@ func (c *MachineConfig) validateMetadata() error {
 	return ValidateMetadata("config.metadata", c.Metadata)
 }
 
-// ValidateMetadata checks the metadata of a Machine, which stands at a path in what was
-// sent, as MachineConfig.Validate does.
+// ValidateMetadata checks the metadata of a Machine as MachineConfig.Validate does. at is the path of
+// the metadata in the request.
 func ValidateMetadata(at string, metadata map[string]string) error {
 	if len(metadata) > MaxMetadataKeys {
 		return badConfig(at, "has %d keys, more than the %d that are allowed", len(metadata), MaxMetadataKeys)
@@ -330,7 +329,7 @@ func (c *MachineConfig) StopSignal() Signal {
 	return DefaultStopSignal
 }
 
-// stops are the places that say how to stop, the most important first.
+// stops are the configs that say how to stop, the most important first.
 func (c *MachineConfig) stops() []*StopConfig {
 	if k := c.container(); k != nil {
 		return []*StopConfig{k.Stop, c.StopConfig}
@@ -348,7 +347,7 @@ func (c *MachineConfig) StopTimeout() time.Duration {
 	return DefaultStopTimeout
 }
 
-// Persist says when the root file system is reset, wherever the config says so.
+// Persist says when the root file system is reset. It knows all the places where a config may say so.
 func (c *MachineConfig) Persist() PersistRootfs {
 	switch {
 	case c.Rootfs != nil && c.Rootfs.Persist != "":
@@ -362,8 +361,7 @@ func (c *MachineConfig) Persist() PersistRootfs {
 	}
 }
 
-// RootfsGB is how large the writable layer of the root file system is, in GiB; 0: as the host
-// has it.
+// RootfsGB is the size of the writable layer of the root file system, in GiB; 0: the host's default.
 func (c *MachineConfig) RootfsGB() int {
 	if c.Rootfs == nil {
 		return 0

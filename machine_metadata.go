@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// MachineTagger keeps the metadata of Machines: pairs by which people and programs
-// find them. A write touches nothing else of a Machine: it makes no version, no
-// event and no reboot, and a lease does not stand in its way. The pairs are part of the
-// config that a Machine shows; its versions keep the metadata that they were created
-// with.
+// MachineTagger manages the metadata of Machines: pairs by which people and programs find them. A write
+// changes nothing else: it makes no version, no event and no reboot, and a lease does not prevent it.
+// The pairs are part of the config that a Machine shows. Versions keep the metadata that they were
+// created with.
 //
 // Every method answers CodeNotFound with ReasonMachineNotFound. Writes answer
 // CodeInvalid with ReasonBadConfig for what ValidateMetadata refuses, and
@@ -23,7 +22,7 @@ type MachineTagger interface {
 	MachineMetadata(ctx context.Context, ref MachineRef) (map[string]string, error)
 	// SetMachineMetadata adds a pair, or replaces its value.
 	SetMachineMetadata(ctx context.Context, ref MachineRef, in MetadataPair) error
-	// RemoveMachineMetadata removes a key, which need not be there.
+	// RemoveMachineMetadata removes a key. A missing one is not an error.
 	RemoveMachineMetadata(ctx context.Context, ref MachineRef, key string) error
 	// ReplaceMachineMetadata replaces all pairs by in.Pairs. It answers
 	// CodeFailedPrecondition with ReasonStaleVersion; see MetadataWrite.Version.
@@ -36,36 +35,36 @@ type MachineTagger interface {
 // MetadataPair is one pair to write.
 type MetadataPair struct {
 	Key, Value string
-	UpdatedAt  time.Time // as MetadataWrite has it
+	UpdatedAt  time.Time // as in MetadataWrite
 }
 
 // MetadataWrite is several pairs to write at once. An empty value removes its key.
 type MetadataWrite struct {
 	Pairs   map[string]string
 	Version InstanceID // when set, must be the Machine's
-	// UpdatedAt is when the writer decided; zero, or later than now: now. Of two writes
-	// to a key the later decision wins, in either order of arrival.
+	// UpdatedAt is when the writer decided on the pairs. Zero, or a time in the future, means now. Of
+	// two writes to a key the later decision wins, in either order of arrival.
 	UpdatedAt time.Time
 }
 
-// MetadataTimes are when the pairs of a Machine were decided, including removed ones.
+// MetadataTimes says when the pairs of a Machine were decided on, including removed ones.
 type MetadataTimes struct {
 	All  int64            `json:"all,omitempty"`  // of every key that is not in Keys; Unix milliseconds
 	Keys map[string]int64 `json:"keys,omitempty"` // later than All
 }
 
-// maxMetadataTimes bounds for how many keys a time is kept. Beyond it, the keys that
-// were removed longest ago are forgotten.
+// maxMetadataTimes bounds the keys for which a time is kept. Beyond it, those of the keys that were
+// removed longest ago are dropped.
 const maxMetadataTimes = 2 * MaxMetadataKeys
 
-// Set returns what pairs, decided at t, become with one that is set at now.
+// Set returns the pairs and their times, which were t, with one pair set at now.
 func (t MetadataTimes) Set(pairs map[string]string, in MetadataPair, now time.Time) (map[string]string, MetadataTimes) {
 	w := t.write(pairs, in.UpdatedAt, now)
 	w.put(in.Key, in.Value, true)
 	return w.done()
 }
 
-// Merge returns what pairs, decided at t, become when some are written at now.
+// Merge returns the pairs and their times, which were t, with some pairs written at now.
 func (t MetadataTimes) Merge(pairs map[string]string, in MetadataWrite, now time.Time) (map[string]string, MetadataTimes) {
 	w := t.write(pairs, in.UpdatedAt, now)
 	for k, v := range in.Pairs {
@@ -74,7 +73,7 @@ func (t MetadataTimes) Merge(pairs map[string]string, in MetadataWrite, now time
 	return w.done()
 }
 
-// Replace returns what pairs, decided at t, become when all are replaced at now.
+// Replace returns the pairs and their times, which were t, with all pairs replaced at now.
 func (t MetadataTimes) Replace(pairs map[string]string, in MetadataWrite, now time.Time) (map[string]string, MetadataTimes) {
 	w := t.write(pairs, in.UpdatedAt, now)
 	for k := range pairs {
@@ -90,7 +89,7 @@ func (t MetadataTimes) Replace(pairs map[string]string, in MetadataWrite, now ti
 	return w.done()
 }
 
-// metadataWriting is a write on its way: copies of what there was, and when it was
+// metadataWriting is a write in progress: copies of the pairs and their times, and when the write was
 // decided on.
 type metadataWriting struct {
 	pairs map[string]string

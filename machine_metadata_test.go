@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestMetadataInAnyOrder delivers the same writes in many orders. Each key must end
-// as the latest decision about it says.
+// TestMetadataInAnyOrder delivers the same writes in many orders. Each key must end with its latest
+// decision.
 func TestMetadataInAnyOrder(t *testing.T) {
 	base := time.Date(2026, 8, 14, 0, 0, 0, 0, time.UTC)
 	at := func(n int) time.Time { return base.Add(time.Duration(n) * time.Second) }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// MaxMachinePage is how many Machines a page has at most, and unless asked.
+// MaxMachinePage is the most Machines on a page, and the default.
 const MaxMachinePage = 1000
 
 // MachinePageQuery asks for one page of a listing of Machines.
@@ -18,8 +18,7 @@ type MachinePageQuery struct {
 	Limit         int    // 0: MaxMachinePage, which is the most
 }
 
-// StartAt makes the page begin with a Machine or, if it is not listed, with the first whose id comes
-// after its.
+// StartAt makes the page begin with a Machine or, if it is not listed, with the next one by id.
 func (q *MachinePageQuery) StartAt(id MachineID) {
 	q.Cursor = ""
 	if n, err := strconv.ParseUint(string(id), 16, 64); err == nil && n > 0 {
@@ -35,16 +34,16 @@ type MachinePage struct {
 	// image and metadata.
 	Machines []*Machine
 	Next     string // the cursor of the next page; empty: there is none
-	// LastUpdated, of the last page, is MachineFilter.UpdatedAfter of a later listing
-	// that has every Machine that changed after this listing began. The zero time: no
-	// Machine was ever listed.
+	// LastUpdated is set on the last page. As MachineFilter.UpdatedAfter it makes a later listing
+	// return every Machine that changed after this listing began. Zero means that no Machine was ever
+	// listed.
 	LastUpdated time.Time
 	// ErrorRegions have hosts that cannot be reached. Their Machines are listed as
 	// they were published, with the host status "unreachable".
 	ErrorRegions []Region
 }
 
-// MachineListing is a listing under way, which is what a cursor holds.
+// MachineListing is the state of a listing, which a cursor holds.
 type MachineListing struct {
 	After        MachineID // the last Machine that was listed
 	UpdatedAfter time.Time
@@ -52,8 +51,8 @@ type MachineListing struct {
 	Newest       time.Time // the last change of a Machine that was listed
 }
 
-// cursor is a MachineListing on its way to the client and back. Times are in
-// seconds since 1970, which is as exact as those of Machines are.
+// cursor is the JSON of a MachineListing. Times are in seconds since 1970, as exact as those of
+// Machines.
 type cursor struct {
 	After        MachineID `json:"a"`
 	UpdatedAfter int64     `json:"u"`
@@ -61,9 +60,9 @@ type cursor struct {
 	Newest       int64     `json:"n"`
 }
 
-// Listing returns the listing that q begins or continues. A page after the first has
-// the UpdatedAfter of the first, and that of q is ignored. It answers CodeInvalid for a
-// cursor that no page had and for a limit that is out of bounds.
+// Listing returns the listing that q begins or continues. A page after the first keeps the UpdatedAfter
+// of the first and ignores that of q. Listing answers CodeInvalid for a cursor that no page returned
+// and for a limit that is out of bounds.
 func (q *MachinePageQuery) Listing(now time.Time) (MachineListing, error) {
 	if q.Limit < 0 || q.Limit > MaxMachinePage {
 		return MachineListing{}, Errorf(CodeInvalid, "", "invalid limit: %d is not from 1 to %d", q.Limit, MaxMachinePage)
@@ -88,8 +87,8 @@ func (q *MachinePageQuery) Listing(now time.Time) (MachineListing, error) {
 	}, nil
 }
 
-// Page makes the next page of the first limit Machines of list, which has those
-// that come after l.After, sorted. When there are more, it has at least one more.
+// Page returns the next page, which has the first limit Machines of list. list holds the Machines after
+// l.After, sorted by id. If there are more than limit, it holds at least one more.
 func (l MachineListing) Page(list []*Machine, limit int) MachinePage {
 	page := MachinePage{Machines: list[:min(limit, len(list))]}
 	for _, m := range page.Machines {
@@ -98,7 +97,7 @@ func (l MachineListing) Page(list []*Machine, limit int) MachinePage {
 			l.Newest = m.UpdatedAt
 		}
 	}
-	// What changes in the second in which the listing began may have been listed before.
+	// A Machine that changes in the second in which the listing began may have been listed before.
 	page.LastUpdated = l.Newest
 	if before := l.Began.Truncate(time.Second).Add(-time.Second); page.LastUpdated.After(before) {
 		page.LastUpdated = before

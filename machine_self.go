@@ -5,9 +5,8 @@ import (
 	"net/netip"
 )
 
-// ServicesAddress is where the platform is from inside every private network: DNS on
-// ServicesDNSPort and the API on ServicesAPIPort, over the private IPv6 address of the
-// public platform that images expect.
+// ServicesAddress is the address of the platform inside every private network, as images of the public
+// platform expect it. DNS answers on ServicesDNSPort and the API on ServicesAPIPort.
 var ServicesAddress = netip.MustParseAddr("fdaa::3") //nolint:gochecknoglobals // a constant
 
 // The ports of the platform's services at ServicesAddress.
@@ -16,22 +15,20 @@ const (
 	ServicesAPIPort = 4280 // HTTP
 )
 
-// ServicesSSHPort is the TCP port of a host's own private address at which it answers for the port
-// MachineSSHPort of its Machines. It is not to be called directly.
+// ServicesSSHPort is the TCP port of a host's own private address that serves the port MachineSSHPort
+// of its Machines. Clients must not call it directly.
 const ServicesSSHPort = 4282
 
 type selfKey struct{}
 
-// WithSelf returns a context whose caller is a Machine that is known by the way by
-// which it called, not by a token. It comes with a principal that is allowed what a
-// Machine may do to itself.
+// WithSelf returns a context whose caller is a Machine that was identified by its connection, not by a
+// token. The context also needs a principal; see AsMachine.
 func WithSelf(ctx context.Context, ref MachineRef) context.Context {
 	return context.WithValue(ctx, selfKey{}, ref)
 }
 
-// AsMachine returns a context in which a Machine of an organization calls, known by the
-// way by which it called: see WithSelf. It may read and annotate itself and ask to be
-// suspended, and read its App.
+// AsMachine returns a context in which a Machine of an organization calls; see WithSelf. Its principal
+// is allowed ActionRead, ActionWrite and ActionControl on the Machine, and ActionRead on its App.
 func AsMachine(ctx context.Context, org OrgSlug, orgID OrgID, ref MachineRef) context.Context {
 	app := Grant{Org: org, OrgID: orgID, Apps: []AppName{ref.App}, AppIDs: []AppID{ref.AppID}, Actions: ActionRead}
 	itself := app

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestAsMachine: what a Machine may do, independently of what the API lets through.
+// TestAsMachine: what a Machine may do, whatever the API lets through.
 func TestAsMachine(t *testing.T) {
 	ref := MachineRef{App: "web", AppID: "a1", ID: "0123456789abcd"}
 	ctx := AsMachine(t.Context(), "acme", "o1", ref)

@@ -118,19 +118,19 @@ const (
 	VerbExec    Verb = "exec" // and signal and ps
 	VerbDestroy Verb = "destroy"
 	VerbLease   Verb = "lease"
-	// VerbAnnotate is what changes how a Machine is found and used, and nothing that
-	// it is made of: cordon, uncordon and writes of metadata.
+	// VerbAnnotate changes how a Machine is found and used, but not the Machine itself: cordon,
+	// uncordon and writes of metadata.
 	VerbAnnotate Verb = "annotate"
 )
 
-// Answer says what a Machine does when it is asked something.
+// Answer says how a Machine responds to a verb.
 type Answer int
 
 // The answers.
 const (
 	Refuse  Answer = iota // the state forbids it
 	Accept                // do it
-	Already               // nothing to do: it is so, or on its way
+	Already               // nothing to do: it is done, or under way
 )
 
 // machineAnswers says what each verb does in each state; a state that is missing

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWhatSkipsUnderTheRaceDetectorRunsWithout: a test that calls racetest.Skip is one that `make test`
-// runs in another way.
+// TestWhatSkipsUnderTheRaceDetectorRunsWithout: `make test` also runs each test that calls
+// racetest.Skip without the race detector.
 func TestWhatSkipsUnderTheRaceDetectorRunsWithout(t *testing.T) {
 	text, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestWhatSkipsUnderTheRaceDetectorRunsWithout(t *testing.T) {
 	}
 }
 
-// TestTargetsHaveRules: make says nothing of a phony target without a rule, and does nothing.
+// TestTargetsHaveRules: make silently does nothing for a phony target without a rule.
 func TestTargetsHaveRules(t *testing.T) {
 	text, err := os.ReadFile("Makefile")
 	if err != nil {

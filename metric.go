@@ -22,9 +22,8 @@ type MetricLabel struct{ Name, Value string }
 
 // MetricSource measures Apps and Machines.
 type MetricSource interface {
-	// Metrics yields what can be known now of every App that there is something to say of,
-	// each series once. What cannot be known is left out. A counter does not run backwards
-	// while its Machine, or the edge, runs.
+	// Metrics yields the current values of all Apps, each series once. It leaves out what cannot be
+	// measured. A counter never decreases while its Machine, or the edge, runs.
 	Metrics() iter.Seq[Metric]
 }
 
@@ -34,17 +33,17 @@ type MetricsEndpoint struct {
 	Org     OrgID
 	Region  Region
 	Metrics Metrics
-	Boot    uint64 // another one each time that the Machine has booted
+	Boot    uint64 // changes with each boot of the Machine
 }
 
-// MetricsScope is whose series a caller may query.
+// MetricsScope bounds the series that a caller may query.
 type MetricsScope struct {
 	Org    OrgID
 	Number uint64    // of the organization: Org.NumericID
 	Apps   []AppName // the only ones, sorted; nil: all, including destroyed ones
 }
 
-// MetricsService says whose series a caller may query, which needs ActionMetrics.
+// MetricsService decides which series a caller may query, which needs ActionMetrics.
 type MetricsService interface {
 	// MetricsScope answers CodeNotFound with ReasonOrgNotFound for an organization in which the
 	// caller is allowed nothing, as for one that does not exist, and CodeForbidden where the
@@ -54,8 +53,8 @@ type MetricsService interface {
 
 // SeriesQuerier answers queries of series in the HTTP API of Prometheus.
 type SeriesQuerier interface {
-	// QuerySeries answers a request for path, which is one of SeriesPaths, within a scope. Its
-	// answers are its own, errors included.
+	// QuerySeries answers a request for path, which is one of SeriesPaths, within a scope. It writes
+	// the whole answer, including errors.
 	QuerySeries(w http.ResponseWriter, r *http.Request, scope MetricsScope, path string)
 }
 

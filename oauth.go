@@ -12,8 +12,8 @@ import (
 // OAuthClientID identifies a client of single sign-on permanently. It is no secret.
 type OAuthClientID string
 
-// OAuthClientCLI is the client that `hangar login` is. It is the only one that gets a token for all
-// that a user may do, of TokenLogin.
+// OAuthClientCLI is the client behind `hangar login`. Only this client gets a token for everything that
+// the user may do, of kind TokenLogin.
 const OAuthClientCLI OAuthClientID = "hangar-cli"
 
 // The scopes of single sign-on (RFC 6749, section 3.3).
@@ -29,7 +29,7 @@ const (
 	OAuthRefreshLifetime = 30 * 24 * time.Hour // since the last use
 	SessionLifetime      = 24 * time.Hour      // of a browser
 
-	MaxSessions       = 20  // of one user: beyond them, the oldest ends, as for what follows
+	MaxSessions       = 20  // of one user; beyond each of these limits, the oldest one ends
 	MaxOAuthCodes     = 10  // of one user, not exchanged yet
 	MaxOAuthConsents  = 200 // of one user, that are remembered
 	MaxOAuthGrants    = 100 // of one user
@@ -47,22 +47,22 @@ const (
 	ReasonAccessDenied       = "access_denied"
 )
 
-// OAuthClient is a third party that users sign in at.
+// OAuthClient is a third party to which users sign in.
 type OAuthClient struct {
 	ID          OAuthClientID
 	Name        string
 	DisplayName string // for people; empty: Name
-	// Public says that it has no secret, because it is a program on the user's computer. Such a client
-	// proves by PKCE (RFC 7636) that it is the one who has asked.
+	// Public says that the client is a program on the user's computer and has no secret. It proves by
+	// PKCE (RFC 7636) that it made the request.
 	Public bool
-	// Secrets are the SHA-256 digests of what counts as its secret: two while it is rotated.
+	// Secrets are the SHA-256 digests of its valid secrets: two during a rotation.
 	Secrets [][]byte
-	// RedirectURIs are compared byte by byte. That of a Public client on a loopback address matches
-	// whichever port (RFC 8252, section 7.3).
+	// RedirectURIs are compared byte by byte. A Public client's URI on a loopback address matches with
+	// any port (RFC 8252, section 7.3).
 	RedirectURIs []string
 }
 
-// Title is what people are shown.
+// Title is the name that people see.
 func (c *OAuthClient) Title() string {
 	if c.DisplayName != "" {
 		return c.DisplayName
@@ -70,7 +70,7 @@ func (c *OAuthClient) Title() string {
 	return c.Name
 }
 
-// HasSecret reports whether a secret is one of the client, after the same work for every secret.
+// HasSecret reports whether a secret is one of the client's, in constant time.
 func (c *OAuthClient) HasSecret(secret string) bool {
 	digest := sha256.Sum256([]byte(secret))
 	found := 0
@@ -104,28 +104,29 @@ func sameButPort(own, other string) bool {
 
 // OAuthClients finds the clients of single sign-on.
 type OAuthClients interface {
-	// OAuthClient answers CodeNotFound. It needs no principal, and is asked with every request: it
-	// answers from memory.
+	// OAuthClient answers CodeNotFound. It needs no principal. It answers from memory, because every
+	// request calls it.
 	OAuthClient(ctx context.Context, id OAuthClientID) (*OAuthClient, error)
 }
 
-// OAuthChoice is what a user who has signed in can let a client have.
+// OAuthChoice is what a user who has signed in can grant to a client.
 type OAuthChoice struct {
 	User *User
-	// Consented are the organizations for which the user has let the client have it before.
+	// Consented are the organizations for which the user has consented before.
 	Consented []OrgID
 }
 
-// OAuthAuthorization is that a user lets a client act.
+// OAuthAuthorization is a user's permission for a client to act.
 type OAuthAuthorization struct {
 	Client      *OAuthClient
 	RedirectURI string
 	Org         OrgID  // that the client may see; empty for OAuthClientCLI
-	Challenge   string // of PKCE, by S256; empty: none, which a Public client may not
-	Remember    bool   // that the user has consented
+	Challenge   string // of PKCE, by S256; empty: none, which is refused for a Public client
+	Remember    bool   // the user's consent
 }
 
-// OAuthExchange is a code that a client wants a token for. The client has been authenticated.
+// OAuthExchange is a client's request for tokens in exchange for a code. The client has been
+// authenticated.
 type OAuthExchange struct {
 	Client      *OAuthClient
 	Code        Sensitive
@@ -136,7 +137,7 @@ type OAuthExchange struct {
 // OAuthTokens is the answer to an OAuthExchange, or to a refresh.
 type OAuthTokens struct {
 	Access    Sensitive
-	Refresh   Sensitive // of no text: none
+	Refresh   Sensitive // empty: none
 	Scope     string
 	CreatedAt time.Time
 	ExpiresAt time.Time // of Access
@@ -151,28 +152,28 @@ type OAuthTokenInfo struct {
 	ExpiresAt time.Time
 }
 
-// OAuthService is an authorization server (RFC 6749) for third parties. What a user lets a client have
-// ends with the user's membership in the organization, and with everything that the user has signed in
-// to, because a password changes or for another reason.
+// OAuthService is an authorization server (RFC 6749) for third parties. A grant to a client ends with
+// the user's membership in the organization. It also ends when all that the user has signed in to ends,
+// for instance because the password changes.
 type OAuthService interface {
 	OAuthClients
-	// Choice is for the user who has signed in. It answers CodeForbidden for a principal that is no
+	// Choice is for the user who has signed in. It answers CodeForbidden for a principal that is not a
 	// user's.
 	Choice(ctx context.Context, client OAuthClientID) (*OAuthChoice, error)
-	// Authorize makes a code for the user who has signed in, which is good for one exchange, within
-	// OAuthCodeLifetime. It answers CodeForbidden with ReasonAccessDenied for an organization
-	// that the user is no member of.
+	// Authorize returns a code for the user who has signed in. The code is valid for one exchange,
+	// within OAuthCodeLifetime. Authorize answers CodeForbidden with ReasonAccessDenied for an
+	// organization of which the user is not a member.
 	Authorize(ctx context.Context, in OAuthAuthorization) (code Sensitive, err error)
-	// ExchangeCode answers CodeInvalid with ReasonInvalidGrant, also when the grant has ended for a reason
-	// outside of the client. Using a code again ends the grant that it was exchanged for.
+	// ExchangeCode answers CodeInvalid with ReasonInvalidGrant, even when something other than the
+	// client has ended the grant. Using a code again ends the grant that it was exchanged for.
 	ExchangeCode(ctx context.Context, in OAuthExchange) (*OAuthTokens, error)
-	// RefreshTokens replaces both tokens of a grant. It answers as ExchangeCode does. A refresh token that is
-	// used again ends the grant.
+	// RefreshTokens replaces both tokens of a grant. It answers as ExchangeCode does. Using a refresh
+	// token again ends the grant.
 	RefreshTokens(ctx context.Context, client *OAuthClient, refresh Sensitive) (*OAuthTokens, error)
-	// TokenInfo answers CodeUnauthenticated for what is no access token of a third party.
+	// TokenInfo answers CodeUnauthenticated for anything but an access token of a third party.
 	TokenInfo(ctx context.Context, access Sensitive) (*OAuthTokenInfo, error)
-	// RevokeGrant ends the grant that a token of either kind is of. It is no error if there is none, and
-	// CodeInvalid with ReasonUnauthorizedClient if it is another client's.
+	// RevokeGrant ends the grant of an access token or a refresh token. An unknown token is not an
+	// error. It answers CodeInvalid with ReasonUnauthorizedClient for a grant to another client.
 	RevokeGrant(ctx context.Context, client *OAuthClient, token Sensitive) error
 }
 
@@ -184,15 +185,16 @@ type Identity struct {
 	Name            string // may be empty
 }
 
-// SessionService keeps the sessions of browsers. A session is a token of TokenSession, which is good for
-// nothing but this.
+// SessionService keeps the sessions of browsers. A session is a token of kind TokenSession, which is
+// accepted only here.
 type SessionService interface {
 	// OpenSession signs in as SignInService.SignIn does.
 	OpenSession(ctx context.Context, in SignIn) (*NewToken, error)
-	// OpenSessionAs signs in the person whom the operator's OpenID Connect provider has identified. The first time,
-	// that is the user of the verified e-mail address, or a new user if there are invitations to it; from then on it
-	// is the same user, even if the address changes. It answers CodeForbidden when there is neither, and
-	// CodeFailedPrecondition when that user has another identity.
+	// OpenSessionAs signs in a person whom the operator's OpenID Connect provider has identified. At
+	// first that is the user of the verified e-mail address, or a new user if there are invitations to
+	// the address. From then on it is the same user, even if the address changes. It answers
+	// CodeForbidden when there is neither, and CodeFailedPrecondition when that user has another
+	// identity.
 	OpenSessionAs(ctx context.Context, who Identity) (*NewToken, error)
 	// Session returns who has signed in, or CodeUnauthenticated. It answers from memory.
 	Session(ctx context.Context, session Sensitive) (Principal, error)

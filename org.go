@@ -11,12 +11,12 @@ type Org struct {
 	NumericID uint64  `json:"internal_numeric_id"`
 }
 
-// Personal reports whether it is the organization that is always there.
+// Personal reports whether it is the organization that every server has.
 func (o Org) Personal() bool { return o.Slug == OrgPersonal }
 
 // OrgCreate is the request for a new organization.
 type OrgCreate struct {
-	Slug OrgSlug // as the names of Apps: at most 63 characters of a-z, 0-9 and dash
+	Slug OrgSlug // like an AppName: at most 63 characters of a-z, 0-9 and dash
 	Name string  // at most 100 characters; empty: the slug
 }
 
@@ -30,11 +30,11 @@ type OrgService interface {
 	Org(ctx context.Context, slug OrgSlug) (*Org, error)
 	// Orgs are those in which the caller is allowed something, sorted by slug.
 	Orgs(ctx context.Context) ([]*Org, error)
-	// OrgQuotas are what the organization may have, in the order of QuotaKeys.
+	// OrgQuotas are the quotas of the organization, in the order of QuotaKeys.
 	OrgQuotas(ctx context.Context, slug OrgSlug) ([]QuotaStatus, error)
-	// SetOrgQuotas changes limits of the organization, and returns those that reset names to
-	// the server's default. It is for administrators. What is used already beyond a lower
-	// limit stays. It answers CodeInvalid for a key or value that is not allowed.
+	// SetOrgQuotas sets limits of the organization. The limits that reset names return to the server's
+	// default. It is for administrators. Usage beyond a lowered limit stays. It answers CodeInvalid for
+	// a key or value that is not allowed.
 	SetOrgQuotas(ctx context.Context, slug OrgSlug, limits Quotas, reset []QuotaKey) ([]QuotaStatus, error)
 	// DeleteOrg removes an organization with its networks, tokens, peers and images. It answers
 	// CodeFailedPrecondition for OrgPersonal (Reason "") and while there are Apps

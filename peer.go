@@ -28,7 +28,7 @@ func (p *Peer) Prefix() netip.Prefix { return netip.PrefixFrom(p.Address, peerBi
 
 // PeerGateway is how a peer reaches its gateway, in the words of the public platform.
 type PeerGateway struct {
-	EndpointIP   string  `json:"endpointip"` // an address or a name; empty: that of the API
+	EndpointIP   string  `json:"endpointip"` // an address or a name; empty: the address of the API
 	EndpointPort uint16  `json:"endpoint_port"`
 	GatewayKey   PeerKey `json:"pubkey"` // its public key
 }
@@ -40,13 +40,13 @@ type PeerTraffic struct {
 	Sent      uint64    `json:"tx_bytes"`                  // to the peer
 }
 
-// NewPeer is a peer just made, with what it needs to know to connect.
+// NewPeer is a new peer, with what it needs to connect.
 type NewPeer struct {
 	Peer
 	PeerGateway
 }
 
-// PeerStatus is a peer and what was seen of it.
+// PeerStatus is a peer and its traffic.
 type PeerStatus struct {
 	Peer
 	PeerTraffic
@@ -54,13 +54,12 @@ type PeerStatus struct {
 
 // PeerCreate is the request for a peer.
 type PeerCreate struct {
-	Name      string  // at most 63 letters, digits and dashes, unique whatever their case; empty: PeerInteractive and some letters
+	Name      string  // at most 63 letters, digits and dashes, unique regardless of case; empty: PeerInteractive and some letters
 	Network   string  // empty: DefaultNetwork
 	PublicKey PeerKey // that no other peer of the platform has
 }
 
-// PeerInteractive is the prefix of generated peer names. Such a peer is not on lists of
-// the name server.
+// PeerInteractive is the prefix of generated peer names. The name server does not list such peers.
 const PeerInteractive = "interactive-"
 
 // MaxPeers is how many peers an organization may have.
@@ -95,10 +94,10 @@ func (k PeerKey) Bytes() (b [32]byte) {
 }
 
 const (
-	// MaxPeerNumber is above the numbers of peers.
+	// MaxPeerNumber is the exclusive upper bound of the numbers of peers.
 	MaxPeerNumber = 1 << 36
 
-	peerBits = 120       // of an address are the same in all that a peer has
+	peerBits = 120       // the leading bits of an address that all addresses of a peer share
 	peerMark = 0xa << 36 // in a 40-bit number: above those of all Machines, whose 32 bits are below 0xa0000000
 )
 
@@ -126,8 +125,8 @@ func NetworkPrefix(address netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, 48).Masked()
 }
 
-// Nameserver is ServicesAddress as the peer reaches it, to whom only addresses of its
-// network lead.
+// Nameserver is ServicesAddress as the peer reaches it. A peer can reach only addresses of its own
+// network.
 func (p *Peer) Nameserver() netip.Addr {
 	a, n := ServicesAddress.As16(), p.Address.As16()
 	copy(a[:6], n[:6])
@@ -137,15 +136,15 @@ func (p *Peer) Nameserver() netip.Addr {
 // PeerService keeps the WireGuard peers of organizations. It answers CodeNotFound with
 // ReasonOrgNotFound for an organization that the caller does not see.
 type PeerService interface {
-	// CreatePeer answers, when the gateway lets the peer in. It answers CodeInvalid for
-	// a bad name, key or network, for a name that exists (ReasonNameTaken) and for a key
-	// that a peer has, CodeFailedPrecondition where WireGuard is switched off,
-	// CodeExhausted beyond MaxPeers, and CodeUnavailable when the gateway cannot listen.
+	// CreatePeer returns once the gateway lets the peer in. It answers CodeInvalid for a bad name, key
+	// or network, for a name that exists (ReasonNameTaken) and for a key that a peer has,
+	// CodeFailedPrecondition where WireGuard is switched off, CodeExhausted beyond MaxPeers, and
+	// CodeUnavailable when the gateway cannot listen.
 	CreatePeer(ctx context.Context, org OrgSlug, in PeerCreate) (*NewPeer, error)
 	// Peers are sorted by name.
 	Peers(ctx context.Context, org OrgSlug) ([]PeerStatus, error)
-	// RemovePeer cuts a peer off. It answers CodeNotFound with ReasonPeerNotFound. It
-	// may be repeated until it does.
+	// RemovePeer cuts a peer off. It answers CodeNotFound with ReasonPeerNotFound, and may be repeated
+	// until then.
 	RemovePeer(ctx context.Context, org OrgSlug, name string) error
 }
 
@@ -164,8 +163,8 @@ type PeerHost interface {
 	// OpenGateway makes the gateway listen, if it does not yet. It answers
 	// CodeFailedPrecondition where it is switched off, and CodeUnavailable.
 	OpenGateway(ctx context.Context) (PeerGateway, error)
-	// AwaitPeer returns once the gateway lets a peer of that key and address in, or,
-	// without an address, no peer of that key.
+	// AwaitPeer returns once the gateway lets in a peer of that key and address. Without an address, it
+	// returns once the gateway lets in no peer of that key.
 	AwaitPeer(ctx context.Context, key PeerKey, address netip.Addr) error
 	// PeerTraffic is what the gateway has seen of each peer.
 	PeerTraffic() map[PeerKey]PeerTraffic

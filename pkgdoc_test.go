@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// subject is how a package comment begins: by what it is about.
+// subject is how a package comment begins: with its subject.
 var subject = regexp.MustCompile(`^(Package|Command) (\S+) `)
 
-// updateDocs rewrites what a test would otherwise complain about.
+// updateDocs rewrites what a test would otherwise report.
 var updateDocs = flag.Bool("update-docs", false, "rewrite the list of packages in docs/architecture.md")
 
-// The list of packages in the architecture page begins after this and goes to the
-// end.
+// The list of packages in the architecture page begins after this line, and goes to the end of the
+// page.
 const (
 	architecturePage = "docs/architecture.md"
 	packagesHeading  = "\n## Packages\n"
@@ -28,9 +28,8 @@ const (
 		"compares. `go test . -run Package -update-docs` rewrites them.\n\n"
 )
 
-// TestEveryPackageSaysWhatItIs: each package has exactly one package comment, and
-// docs/architecture.md repeats its first sentence, so that the two cannot drift
-// apart.
+// TestEveryPackageSaysWhatItIs: each package has exactly one package comment, and docs/architecture.md
+// repeats its first sentence.
 func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	b, err := os.ReadFile(architecturePage)
 	if err != nil {
@@ -83,12 +82,12 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	_, written, _ := strings.Cut(string(b), packagesHeading)
 	for _, line := range list {
 		if !strings.Contains(written, line+"\n") {
-			t.Errorf("%s lacks, or has otherwise: %s", architecturePage, line)
+			t.Errorf("%s does not have the line: %s", architecturePage, line)
 		}
 	}
 	for line := range strings.Lines(written) {
 		if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, "- ") && !slices.Contains(list, line) {
-			t.Errorf("%s has what no package says: %s", architecturePage, line)
+			t.Errorf("%s has a line that is not the comment of a package: %s", architecturePage, line)
 		}
 	}
 }
@@ -99,8 +98,8 @@ func rewritePackages(page string, list []string) string {
 	return before + packagesHeading + packagesIntro + strings.Join(list, "\n") + "\n"
 }
 
-// isGenerator reports whether a file is a program of its own that lies beside the
-// package for which it writes code.
+// isGenerator reports whether a file is a separate program that generates code for the package beside
+// it.
 func isGenerator(f *ast.File) bool {
 	for _, group := range f.Comments {
 		for _, c := range group.List {

@@ -16,10 +16,9 @@ const (
 // Hostname is the name below a domain.
 func (n PlatformName) Hostname(domain Hostname) Hostname { return Hostname(n) + "." + domain }
 
-// Reserved reports whether no App may have a name below the domain: the platform answers
-// there, now or in a version to come, or software looks the name up by convention and trusts
-// what it finds, as browsers do with wpad (RFC 2142 and RFC 8461 have others). It is the one
-// list of such names.
+// Reserved reports whether no App may have a name below the domain. Either the platform answers there,
+// now or in a later version, or software looks the name up by convention and trusts the answer, as
+// browsers do with wpad. RFC 2142 and RFC 8461 have others.
 func (a AppName) Reserved() bool {
 	switch a {
 	case AppName(PlatformAPI), AppName(PlatformRegistry), AppName(PlatformOIDC), AppName(PlatformMetrics), AppName(PlatformAuth), "ui":

@@ -15,8 +15,8 @@ type Principal struct {
 	Grants  []Grant
 	Tokens  []TokenID // that the credential consists of
 	User    UserID    // whose token it is; empty: no user's
-	// SignedIn says that the credential stands for all of the user, and not for a part of what the
-	// user may do. Memberships are the user's then.
+	// SignedIn says that the credential stands for everything that the user may do, not for a part of
+	// it. Only then Memberships are set.
 	SignedIn    bool
 	Memberships []Membership
 	// Client is the third party that acts for the user. It must not learn the e-mail addresses of
@@ -50,8 +50,8 @@ func (p Principal) Covers(grant Grant) bool {
 	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.covers(grant) })
 }
 
-// Shorten returns the grant, ending no later than the principal's own of which it is a
-// part: what to hand out to a caller who did not say for how long.
+// Shorten returns the grant with an end no later than the principal's own grant that covers
+// it. It is for callers that did not say how long a grant lasts.
 func (p Principal) Shorten(grant Grant) Grant {
 	if p.Covers(grant) {
 		return grant
@@ -67,8 +67,8 @@ func (p Principal) Shorten(grant Grant) Grant {
 	return best
 }
 
-// Orgs are the organizations that the principal is allowed something in, sorted. An
-// administrator has none: the answer would be all.
+// Orgs returns the organizations in which the principal's grants allow something, sorted. It ignores
+// Admin, which allows everything in all of them.
 func (p Principal) Orgs() []OrgSlug {
 	var orgs []OrgSlug
 	for _, g := range p.Grants {
@@ -85,8 +85,8 @@ func (p Principal) HasRole(role Role, org OrgID) bool {
 	return slices.ContainsFunc(p.Memberships, func(m Membership) bool { return m.OrgID == org && m.Role == role })
 }
 
-// Join returns the principal of a credential that stands for both. It is called what
-// the first is called, and its user is the first who has signed in, or else the first.
+// Join returns the principal of a credential that stands for both. It has the subject of the first. Its
+// user is the first one who has signed in, or else the first.
 func (p Principal) Join(other Principal) Principal {
 	if other.SignedIn && !p.SignedIn || p.User == "" {
 		p.User, p.SignedIn, p.Memberships = other.User, other.SignedIn, other.Memberships
@@ -95,7 +95,7 @@ func (p Principal) Join(other Principal) Principal {
 		p.Subject = other.Subject
 	}
 	if p.Client == "" {
-		p.Client = other.Client // adding a token of another kind reveals no more of the same organization
+		p.Client = other.Client // a token of another kind must not lift the restrictions of a client
 	}
 	p.Admin = p.Admin || other.Admin
 	p.Grants = slices.Concat(p.Grants, other.Grants)
@@ -119,8 +119,8 @@ func PrincipalFrom(ctx context.Context) (Principal, error) {
 	return Principal{}, Unauthenticated()
 }
 
-// Unauthenticated is the one answer to a credential that is missing, unknown,
-// expired or revoked, so that it does not tell which.
+// Unauthenticated is the error for a credential that is missing, unknown, expired or revoked. It does
+// not say which.
 func Unauthenticated() *Error {
 	return &Error{Code: CodeUnauthenticated, Message: "Authenticate: token validation error"}
 }
@@ -130,15 +130,14 @@ func Unauthenticated() *Error {
 // CodeUnauthenticated when none is valid.
 type Authenticator interface {
 	Authenticate(ctx context.Context, credential string) (Principal, error)
-	// Life returns a context that ends when a token is not valid any longer, because it
-	// has expired or was revoked. That of a token that is not there has ended. It is for
-	// what outlasts the moment in which the caller was asked for a credential.
+	// Life returns a context that ends when a token expires or is revoked. For an unknown token it has
+	// ended already. It is for work that outlasts the request that was authenticated.
 	Life(id TokenID) context.Context
 }
 
-// Credential takes the value of an Authorization header apart: it returns what
-// follows the scheme, which must be one of AuthorizationSchemes, in any case. Clients
-// that put a token with its scheme into a header send the scheme twice.
+// Credential returns what follows the scheme in the value of an Authorization header. The scheme must
+// be one of AuthorizationSchemes, in any case. It may be repeated, because some clients put it before a
+// token that already has it.
 func Credential(header string) (string, bool) {
 	rest, known := strings.TrimSpace(header), false
 	for {

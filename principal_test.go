@@ -15,7 +15,7 @@ const (
 	m2 = hangar.MachineID("00000000000002")
 )
 
-// everyGrant is every combination of scope, actions and commands that matters.
+// everyGrant returns every combination of scope, actions and commands that matters.
 func everyGrant() []hangar.Grant {
 	var grants []hangar.Grant
 	for _, org := range []hangar.OrgSlug{"", "a", "b"} {
@@ -97,7 +97,7 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestCovers: a principal that covers a grant may do all that it allows.
+// TestCovers: a principal that covers a grant may do everything that the grant allows.
 func TestCovers(t *testing.T) {
 	grants := slices.DeleteFunc(everyGrant(), func(g hangar.Grant) bool {
 		return g.Org == "b" || g.Actions&(hangar.ActionWrite|hangar.ActionMetrics|hangar.ActionCreate) != 0

@@ -51,7 +51,7 @@ type ProviderLimits struct {
 	Webhooks   int `json:"webhooks_per_minute,omitempty"` // that are accepted
 }
 
-// WithDefaults returns the limits with nothing left to default.
+// WithDefaults returns the limits with defaults in its empty fields.
 func (l ProviderLimits) WithDefaults() ProviderLimits {
 	return ProviderLimits{
 		Extensions: cmp.Or(l.Extensions, DefaultProviderExtensions),
@@ -60,7 +60,7 @@ func (l ProviderLimits) WithDefaults() ProviderLimits {
 	}
 }
 
-// ProviderSettings are what the operator says of a provider.
+// ProviderSettings are the operator's settings of a provider.
 type ProviderSettings struct {
 	DisplayName string `json:"display_name,omitempty"` // empty: the name
 	// BaseURL is that of the provider's server: https, or http with AllowPrivate.
@@ -68,18 +68,18 @@ type ProviderSettings struct {
 	// AllowPrivate lets the server be on loopback, on a private network or on this platform, and
 	// speak plain HTTP.
 	AllowPrivate bool     `json:"allow_private,omitempty"`
-	RedirectURIs []string `json:"redirect_uris,omitempty"` // of single sign-on, compared as they are
+	RedirectURIs []string `json:"redirect_uris,omitempty"` // of single sign-on, compared byte by byte
 	// Terms are accepted once by each user. Nil: there are none.
 	Terms      *ProviderTerms `json:"terms,omitempty"`
-	NameSuffix string         `json:"name_suffix,omitempty"` // of default names, behind that of the App; empty: a dash and the provider's name
+	NameSuffix string         `json:"name_suffix,omitempty"` // follows the App's name in a default name; empty: a dash and the provider's name
 	Plans      []string       `json:"plans,omitempty"`       // to choose from; empty: the provider has plans of its own
 	Regions    []Region       `json:"regions,omitempty"`     // where extensions are offered; empty: everywhere
-	// Asynchronous says that an extension is not ready because its creation was answered.
+	// Asynchronous says that an extension may not be ready when its creation was answered.
 	Asynchronous bool `json:"asynchronous,omitempty"`
 	ReadReplicas bool `json:"read_replicas,omitempty"` // there may be read regions
 	// PublicEventTypes spells the types of Machine events as the public platform does.
 	PublicEventTypes bool `json:"public_event_types,omitempty"`
-	// PlatformApp is the provider's App on this platform: Apps of its organization may serve
+	// PlatformApp is the provider's App on this platform. Apps of its organization may serve
 	// extensions, and the provider gets its Machine events. Empty: the provider is elsewhere.
 	PlatformApp AppName `json:"platform_app_name,omitempty"`
 	// GrantedApps are further Apps whose Machine events the provider gets.
@@ -93,7 +93,7 @@ type Provider struct {
 	ProviderSettings
 	ClientID   string    `json:"client_id"`   // of OAuth
 	WebhookURL string    `json:"webhook_url"` // to which the provider sends webhooks
-	Extensions int       `json:"extensions"`  // there are now
+	Extensions int       `json:"extensions"`  // how many there are now
 	CreatedAt  time.Time `json:"created_at"`
 	UpdatedAt  time.Time `json:"updated_at"`
 	// RotationEnds is when the last old secret becomes invalid. Zero: there is none.
@@ -106,13 +106,13 @@ type ProviderCreate struct {
 	ProviderSettings
 }
 
-// ProviderUpdate changes what is not nil.
+// ProviderUpdate changes the fields that are not nil.
 type ProviderUpdate struct {
 	DisplayName      *string         `json:"display_name,omitempty"`
 	BaseURL          *string         `json:"base_url,omitempty"`
 	AllowPrivate     *bool           `json:"allow_private,omitempty"`
 	RedirectURIs     *[]string       `json:"redirect_uris,omitempty"`
-	Terms            *ProviderTerms  `json:"terms,omitempty"` // zero: there are none any more
+	Terms            *ProviderTerms  `json:"terms,omitempty"` // zero: they are removed
 	NameSuffix       *string         `json:"name_suffix,omitempty"`
 	Plans            *[]string       `json:"plans,omitempty"`
 	Regions          *[]Region       `json:"regions,omitempty"`
@@ -177,8 +177,8 @@ type ProviderRotate struct {
 	Overlap *Duration `json:"overlap,omitempty"`
 }
 
-// NewProvider is a provider with its new secrets, which cannot be shown again; others are zero.
-// The keys of signatures are the bytes of the secrets as shown.
+// NewProvider is a provider with its new secrets, which cannot be shown again. Secrets that did not
+// change are zero. The keys of signatures are the bytes of the secrets as shown.
 type NewProvider struct {
 	Provider
 	ClientSecret, RequestSecret, WebhookSecret Sensitive
@@ -200,12 +200,12 @@ type ProviderService interface {
 	Provider(ctx context.Context, name ProviderName) (*Provider, error)
 	// UpdateProvider answers as CreateProvider does.
 	UpdateProvider(ctx context.Context, name ProviderName, in ProviderUpdate) (*Provider, error)
-	// RotateProvider makes new secrets. It answers CodeFailedPrecondition while an older one than
-	// the current of the same kind is still valid.
+	// RotateProvider makes new secrets. It answers CodeFailedPrecondition while the previous secret of
+	// the same kind is still valid.
 	RotateProvider(ctx context.Context, name ProviderName, in ProviderRotate) (*NewProvider, error)
-	// RemoveProvider removes a provider. It answers CodeFailedPrecondition while there are extensions
-	// of it, unless force: then these are forgotten, with the secrets that they have set, and the
-	// provider is not asked to delete them.
+	// RemoveProvider removes a provider. It answers CodeFailedPrecondition while the provider has
+	// extensions. With force it removes these, too, with the secrets that they have set, and does not
+	// ask the provider to delete them.
 	RemoveProvider(ctx context.Context, name ProviderName, force bool) error
 }
 
@@ -239,7 +239,7 @@ func (s *ProviderSettings) Validate() error {
 	return s.validateOptions()
 }
 
-// validateOptions checks what is not about addresses.
+// validateOptions checks the settings that are not URLs.
 func (s *ProviderSettings) validateOptions() error {
 	if len(s.NameSuffix) > 32 || strings.Trim(s.NameSuffix, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return invalidField("name_suffix", "must have at most 32 characters of a-z, 0-9 and dash")
@@ -273,7 +273,7 @@ func (s *ProviderSettings) validateOptions() error {
 	return nil
 }
 
-// checkProviderURL refuses what is no absolute URL of the web, or one without TLS unless plain.
+// checkProviderURL checks that text is an absolute URL of the web, with TLS unless plain is true.
 func checkProviderURL(field, text string, plain bool) error {
 	u, err := url.Parse(text)
 	switch {
@@ -295,7 +295,7 @@ func checkProviderURL(field, text string, plain bool) error {
 // maxTitle bounds texts for people, in characters.
 const maxTitle = 100
 
-// titleFault says what is wrong with a text that is for people, or nothing.
+// titleFault says what is wrong with a text for people, or returns "".
 func titleFault(text string) string {
 	switch {
 	case utf8.RuneCountInString(text) > maxTitle:

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// QuotaKey names something of which an organization may have so much and no more.
+// QuotaKey names something that is limited for each organization.
 type QuotaKey string
 
 // The quotas of an organization.
@@ -16,7 +16,7 @@ const (
 	QuotaApps             QuotaKey = "apps"
 	QuotaMachines         QuotaKey = "machines"  // that are not destroyed, at rest or not
 	QuotaMemory           QuotaKey = "memory_mb" // MiB of the guests of these Machines
-	QuotaCPUs             QuotaKey = "cpus"      // of the same
+	QuotaCPUs             QuotaKey = "cpus"      // of the guests of these Machines
 	QuotaVolumes          QuotaKey = "volumes"   // destroyed ones count while they can be undeleted
 	QuotaVolumeGB         QuotaKey = "volume_gb" // GiB of these volumes
 	QuotaSnapshots        QuotaKey = "snapshots" // of volumes, destroyed ones included, until they expire
@@ -27,11 +27,11 @@ const (
 	QuotaHostnames        QuotaKey = "hostnames" // of all Apps, proven or not
 	QuotaNetworks         QuotaKey = "networks"  // they stay when their Apps are destroyed
 	QuotaTokens           QuotaKey = "tokens"    // expired ones count until they are revoked
-	QuotaMembers          QuotaKey = "members"   // and invitations
+	QuotaMembers          QuotaKey = "members"   // invitations included
 	QuotaPeers            QuotaKey = "peers"
-	QuotaSecrets          QuotaKey = "secrets"      // and secret keys
+	QuotaSecrets          QuotaKey = "secrets"      // secret keys included
 	QuotaSecretBytes      QuotaKey = "secret_bytes" // of their names and values
-	QuotaExtensions       QuotaKey = "extensions"   // until their providers have confirmed their end
+	QuotaExtensions       QuotaKey = "extensions"   // destroyed ones count until their providers confirm the deletion
 )
 
 // QuotaKeys lists every quota, in the order in which they are shown.
@@ -44,10 +44,10 @@ func QuotaKeys() []QuotaKey {
 	}
 }
 
-// Quotas are amounts by key: limits, or what is used. As a limit, QuotaUnlimited is none.
+// Quotas are amounts by key: limits, or what is used. The limit QuotaUnlimited means no limit.
 type Quotas map[QuotaKey]int64
 
-// QuotaUnlimited is the limit of what is not limited.
+// QuotaUnlimited as a limit means no limit.
 const QuotaUnlimited = -1
 
 // maxQuota bounds a limit, so that sums do not overflow.
@@ -105,7 +105,7 @@ func (q Quotas) With(o Quotas) Quotas {
 	return all
 }
 
-// FormatQuota is a limit for people.
+// FormatQuota returns a limit as text for people.
 func FormatQuota(n int64) string {
 	if n == QuotaUnlimited {
 		return unlimitedText
@@ -113,10 +113,10 @@ func FormatQuota(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// ServerSize is what default quotas are a share of.
+// ServerSize is the size of a server, from which default quotas are computed.
 type ServerSize struct {
-	MemoryMB   int64 // that is promised to Machines
-	CPUs       int64 // likewise
+	MemoryMB   int64 // promised to Machines
+	CPUs       int64 // promised to Machines
 	VolumeGB   int64 // of the disk of volumes
 	IPv4, IPv6 int64 // addresses in the pools
 }
@@ -125,12 +125,12 @@ type ServerSize struct {
 // says otherwise: a quarter.
 const quotaShare = 4
 
-// DefaultQuotas are the quotas of an organization on a server of a size: a share of what
-// there is only once, but enough for one small App, and generous numbers of everything else.
+// DefaultQuotas are the quotas of an organization on a server of a size. Limited resources are shared,
+// with at least enough for one small App. The other numbers are generous.
 func DefaultQuotas(s ServerSize) Quotas {
 	share := func(all, least, most int64) int64 {
 		if all <= 0 {
-			return QuotaUnlimited // of nothing, so that the refusal gives that reason
+			return QuotaUnlimited // the server has none, and the refusal is to say that
 		}
 		return min(max(all/quotaShare, min(all, least)), most)
 	}
@@ -143,8 +143,8 @@ func DefaultQuotas(s ServerSize) Quotas {
 	}
 }
 
-// PersonalQuotas are those of OrgPersonal, which is the operator's own: what the server has
-// is not held back from it, and numbers are bounded against programs that run wild.
+// PersonalQuotas are the quotas of OrgPersonal, which belongs to the operator. It may use the whole
+// server. Numbers are bounded only against programs that run wild.
 func PersonalQuotas() Quotas {
 	return Quotas{
 		QuotaApps: 10_000, QuotaMachines: 200_000, QuotaHostnames: 50_000, QuotaNetworks: 10_000, QuotaTokens: 10_000, QuotaMembers: 10_000, QuotaPeers: MaxPeers,
@@ -159,13 +159,13 @@ type QuotaStatus struct {
 	Key   QuotaKey `json:"key"`
 	Used  int64    `json:"used"`
 	Limit int64    `json:"limit"` // QuotaUnlimited: none
-	// Destroyed is what of Used is of volumes that are destroyed and not purged yet.
+	// Destroyed is the part of Used that belongs to destroyed volumes which are not purged yet.
 	Destroyed int64 `json:"destroyed,omitempty"`
 	// Set says that the limit is the organization's own and not the server's default.
 	Set bool `json:"set"`
 }
 
-// QuotaExceeded is the refusal of something that would take an organization beyond a quota.
+// QuotaExceeded is the error for a request that would exceed a quota of an organization.
 func QuotaExceeded(org OrgSlug, key QuotaKey, limit, used, more int64) error {
 	return Errorf(CodeExhausted, ReasonQuota,
 		"organization %q is over its quota of %s: %d asked, %d of %d used; an administrator raises it with `hangar orgs quota set %s %s=%s`",

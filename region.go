@@ -16,23 +16,23 @@ const MaxPlacements = 1000
 // RegionRoom says what a region has room for.
 type RegionRoom struct {
 	Region Region `json:"code"`
-	// Capacity is how many more Machines find memory that no other has been promised.
-	// Hosts promise more than they have, so that 0 does not mean that none can be made.
+	// Capacity is how many more Machines fit into memory that is not promised yet. Hosts promise more
+	// than they have, so 0 does not mean that no Machine can be created.
 	Capacity int `json:"capacity"`
 }
 
 // PlacementQuery asks where new Machines would go.
 type PlacementQuery struct {
-	Org     OrgSlug  // whose they would be; empty: the caller does not say
-	Regions []Region // where they may go; empty, AnyRegion, or no region that there is: anywhere
+	Org     OrgSlug  // the owner of the Machines; empty: not known
+	Regions []Region // where they may go; empty, AnyRegion, or only unknown ones: anywhere
 	Guest   Guest    // how large each is
 	Count   int      // 0: 1; at most MaxPlacements
 	// VolumeBytes is the size of the new volume that each gets; 0: none.
 	VolumeBytes int64
 }
 
-// Validate fills in what q leaves out of its Guest and answers CodeInvalid for a
-// query that makes no sense.
+// Validate fills in what q leaves out of its Guest. It answers CodeInvalid and names the field that is
+// wrong.
 func (q *PlacementQuery) Validate() error {
 	if q.Count < 0 || q.Count > MaxPlacements {
 		return Errorf(CodeInvalid, "", "invalid count: %d is not from 1 to %d", q.Count, MaxPlacements)
@@ -54,21 +54,21 @@ func (r Region) IsCode() bool {
 	return len(r) == 3 && !strings.ContainsFunc(string(r), func(c rune) bool { return c < 'a' || c > 'z' })
 }
 
-// Placement is how many of the Machines that were asked for would go to a region.
+// Placement is how many of the requested Machines would go to a region.
 type Placement struct {
 	Region      Region
 	Count       int
-	Concurrency int // on how many hosts
+	Concurrency int // the number of hosts
 }
 
 // HostRoom is what a host that may take new Machines has to offer.
 type HostRoom struct {
 	Region Region
-	Memory int64 // bytes, all that it has
-	Free   int64 // bytes that no Machine has been promised; negative: it has promised more than it has
-	// Volumes is how many bytes of new volumes it would promise; at most 0: none.
+	Memory int64 // bytes in total
+	Free   int64 // bytes not promised to a Machine yet; negative: the host has promised more than it has
+	// Volumes is how many bytes of new volumes the host would promise; 0 or less: none.
 	Volumes int64
-	// VolumesPromised is how many bytes it has promised to volumes.
+	// VolumesPromised is how many bytes the host has promised to volumes.
 	VolumesPromised int64
 }
 
@@ -77,13 +77,13 @@ func (h HostRoom) holds(g Guest) int {
 	return int(max(h.Free, 0) / (int64(max(g.MemoryMB, 1)) << 20))
 }
 
-// holdsVolumes is how many volumes of a size, which are of whole GiB, it would promise.
+// holdsVolumes is how many volumes of a size the host would promise. Volumes have whole GiB.
 func (h HostRoom) holdsVolumes(bytes int64) int {
 	return int(max(h.Volumes, 0) / (int64(max(gib(bytes), 1)) << 30))
 }
 
-// RegionRooms adds up what hosts have room for, by region, sorted. The regions of
-// also are listed even if they have no host.
+// RegionRooms adds up the room of hosts by region, sorted. The regions in also are listed even if they
+// have no host.
 func RegionRooms(hosts []HostRoom, g Guest, also ...Region) []RegionRoom {
 	return regionRooms(hosts, g, 0, also)
 }
@@ -113,11 +113,10 @@ func regionRooms(hosts []HostRoom, g Guest, volumeBytes int64, also []Region) []
 	return rooms
 }
 
-// Place distributes the Machines of q over hosts: the region with the most room is
-// filled first. When there is not enough room for all of them, the rest goes to the
-// first region, whose hosts then promise more memory than they have. A host that is
-// smaller than one Machine takes none, and one whose disk has no room for its volume
-// neither; disks are not promised twice. The errors are those of PlatformService.Placements.
+// Place distributes the Machines of q over hosts. It fills the region with the most room first. Without
+// enough room for all, the rest goes to the first region, whose hosts then promise more memory than
+// they have. A host takes no Machine if its memory is smaller than one, or its disk has no room for the
+// volume: disks are not promised twice. The errors are those of PlatformService.Placements.
 func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement, error) {
 	if err := q.Validate(); err != nil {
 		return nil, err
@@ -158,7 +157,8 @@ func (q *PlacementQuery) Place(regions []Region, hosts []HostRoom) ([]Placement,
 	return list, nil
 }
 
-// withDisks leaves out the hosts whose disks have no room for a volume.
+// withDisks returns the hosts whose disks have room for a volume. It fails if they cannot hold all
+// volumes.
 func (q *PlacementQuery) withDisks(hosts []HostRoom) ([]HostRoom, error) {
 	all := 0
 	hosts = slices.DeleteFunc(hosts, func(h HostRoom) bool {
@@ -177,11 +177,11 @@ func (q *PlacementQuery) withDisks(hosts []HostRoom) ([]HostRoom, error) {
 // PlatformService says what the platform as a whole can do. Every method answers
 // CodeUnauthenticated without a principal.
 type PlatformService interface {
-	// Regions are those where Machines can be, sorted, with their room for Machines
-	// of a size; the zero Guest: of the default one.
+	// Regions are the regions where Machines can run, sorted, with their room for Machines of a size.
+	// The zero Guest means the default size.
 	Regions(ctx context.Context, guest Guest) ([]RegionRoom, error)
-	// Placements says where new Machines would go, the best region first. It reserves
-	// nothing. Of regions that there are not, it names others. It answers CodeConflict
-	// with ReasonInsufficientCapacity when no host can take one such Machine.
+	// Placements says where new Machines would go, the best region first. It reserves nothing. If q
+	// names only unknown regions, it names others. It answers CodeConflict with
+	// ReasonInsufficientCapacity when no host can take one such Machine.
 	Placements(ctx context.Context, q PlacementQuery) ([]Placement, error)
 }

@@ -2,8 +2,8 @@ package hangar
 
 import "slices"
 
-// regionGroups are the words that stand for several regions where a request may name one,
-// with the codes of regions that users of the public platform know.
+// regionGroups are the words that a request may use for several regions, with the codes of regions that
+// users of the public platform know.
 var regionGroups = map[Region][]Region{
 	"us":   {"atl", "bos", "den", "dfw", "ewr", "iad", "lax", "mia", "ord", "phx", "sea", "sjc"},
 	"usa":  {"atl", "bos", "den", "dfw", "ewr", "iad", "lax", "mia", "ord", "phx", "sea", "sjc"},

@@ -54,8 +54,8 @@ const dockerHub = "registry-1.docker.io"
 
 var registryHost = regexp.MustCompile(`^(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?$`)
 
-// RegistryName returns the name that an ImageRef has for a registry, host or
-// host:port, of which text may also be a URL. It answers CodeInvalid.
+// RegistryName returns the name of a registry as it is in an ImageRef: host or host:port. text may also
+// be a URL. It answers CodeInvalid.
 func RegistryName(text string) (string, error) {
 	name := strings.ToLower(text)
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
@@ -89,8 +89,8 @@ type RegistryService interface {
 	RegistryCredentials(ctx context.Context) ([]RegistryCredential, error)
 	// RegistryCredential answers CodeNotFound.
 	RegistryCredential(ctx context.Context, registry string) (RegistryCredential, error)
-	// SetRegistryCredential makes or replaces a credential. It counts for the next
-	// pull. It may be repeated.
+	// SetRegistryCredential creates or replaces a credential, which the next pull uses. It may be
+	// repeated.
 	SetRegistryCredential(ctx context.Context, registry string, in RegistryLogin) (RegistryCredential, error)
 	// DeleteRegistryCredential answers CodeNotFound.
 	DeleteRegistryCredential(ctx context.Context, registry string) error

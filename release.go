@@ -26,16 +26,16 @@ func (id ReleaseID) Parts() (app AppID, version int, ok bool) {
 	return AppID(before), version, found && err == nil && version > 0 && NewReleaseID(AppID(before), version) == id
 }
 
-// ReleaseStatus says how far a release has come, as its deployer tells.
+// ReleaseStatus is the progress of a release, as its deployer reports it.
 type ReleaseStatus string
 
 // The statuses of a release.
 const (
-	ReleasePending     ReleaseStatus = "pending" // made, and nothing is done
+	ReleasePending     ReleaseStatus = "pending" // created, not begun
 	ReleaseRunning     ReleaseStatus = "running" // Machines are being changed
 	ReleaseComplete    ReleaseStatus = "complete"
 	ReleaseFailed      ReleaseStatus = "failed"
-	ReleaseInterrupted ReleaseStatus = "interrupted" // its deployer has given up
+	ReleaseInterrupted ReleaseStatus = "interrupted" // its deployer gave up
 )
 
 // ReleaseStatuses lists every status.
@@ -49,7 +49,7 @@ func (s ReleaseStatus) InProgress() bool { return s == ReleasePending || s == Re
 // ReleaseStrategy is the order in which a deployer changes Machines. It is stored only.
 type ReleaseStrategy string
 
-// The strategies, as clients of the public platform know them, who write them in capitals.
+// The strategies. Clients of the public platform write them in capitals.
 const (
 	StrategyRolling    ReleaseStrategy = "rolling"
 	StrategyRollingOne ReleaseStrategy = "rolling_one"
@@ -66,30 +66,30 @@ func ReleaseStrategies() []ReleaseStrategy {
 
 // The bounds of releases.
 const (
-	MaxReleases          = 100       // that are kept of an App, the newest
+	MaxReleases          = 100       // of an App; the newest are kept
 	MaxReleaseDefinition = 32 << 10  // bytes of JSON
-	MaxReleaseDocuments  = 256 << 10 // bytes of JSON of all releases of an App that are kept
+	MaxReleaseDocuments  = 256 << 10 // bytes of JSON in all releases of an App
 	MaxReleaseMetadata   = 4 << 10   // bytes of JSON
 	maxReleaseText       = 255       // bytes of an image, a reason or a description
 )
 
-// Release is what was deployed to an App, or is being deployed: a record that deployers make and keep
-// up. It changes no Machine. Readers of the App can read its definition, as the config of its
-// Machines; secrets of the App are in neither.
+// Release is a record of a deployment to an App, which its deployer creates and updates. It changes no
+// Machine. A caller who may read the App may read its definition. It does not hold the App's secrets.
 type Release struct {
 	ID       ReleaseID       `json:"id"`
 	App      AppName         `json:"app_name"`
-	Version  int             `json:"version"` // from 1 on, and never again in the App
+	Version  int             `json:"version"` // from 1 on, never reused in the App
 	Status   ReleaseStatus   `json:"status"`
 	Strategy ReleaseStrategy `json:"strategy"`
-	Image    string          `json:"image_ref"` // empty: the release changes none
-	// Definition is the configuration of the App, an object, as the deployer's file has it. Nil: none
-	// was given, or it has gone because of MaxReleaseDocuments.
+	Image    string          `json:"image_ref"` // empty: the release does not change it
+	// Definition is the configuration of the App, an object, as in the deployer's file. Nil: none was
+	// given, or it was removed because of MaxReleaseDocuments.
 	Definition  json.RawMessage `json:"definition,omitempty"`
-	Metadata    json.RawMessage `json:"metadata,omitempty"` // an object of the deployer's
+	Metadata    json.RawMessage `json:"metadata,omitempty"` // an object that the deployer chooses
 	Reason      string          `json:"reason"`
 	Description string          `json:"description"`
-	// User is the subject of who made it, and UserID the user whose token that was; empty: no user's.
+	// User is the subject of the creator, and UserID the user of the creator's token; empty: not a
+	// user's.
 	User      string    `json:"user"`
 	UserID    UserID    `json:"user_id,omitempty"`
 	CreatedAt time.Time `json:"created_at"` // UTC, whole seconds
@@ -103,8 +103,8 @@ type ReleaseCreate struct {
 	Definition  json.RawMessage `json:"definition,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
 	Description string          `json:"description,omitempty"`
-	// Rollback is the version whose image and definition the release has again; 0: none. Image and
-	// Definition are empty then.
+	// Rollback is the version from which the release takes its image and definition; 0: none. With it,
+	// Image and Definition must be empty.
 	Rollback int `json:"rollback,omitempty"`
 }
 
@@ -132,7 +132,7 @@ func (in *ReleaseCreate) Validate() error {
 // ReleaseUpdate is a change of a release's progress.
 type ReleaseUpdate struct {
 	Status   ReleaseStatus   `json:"status" schema:"required"`
-	Metadata json.RawMessage `json:"metadata,omitempty"` // nil: it stays
+	Metadata json.RawMessage `json:"metadata,omitempty"` // nil: unchanged
 }
 
 // Validate checks a request. It answers CodeInvalid, naming the field.
@@ -143,7 +143,7 @@ func (in *ReleaseUpdate) Validate() error {
 	return validateDocument("metadata", in.Metadata, MaxReleaseMetadata)
 }
 
-// validateDocument checks an object of JSON that is kept as it is.
+// validateDocument checks a JSON object that is stored as it is.
 func validateDocument(field string, raw json.RawMessage, limit int) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
@@ -158,7 +158,7 @@ func validateDocument(field string, raw json.RawMessage, limit int) error {
 	}
 }
 
-// ReleaseNotFound is the answer to a release that there is not, or not for the caller.
+// ReleaseNotFound is the error for a release that does not exist, or that the caller may not see.
 func ReleaseNotFound() error {
 	return &Error{Code: CodeNotFound, Reason: ReasonReleaseNotFound, Message: "Could not find Release"}
 }
@@ -166,9 +166,8 @@ func ReleaseNotFound() error {
 // ReleaseService keeps the releases of Apps. It answers CodeNotFound with ReasonAppNotFound for an App
 // that the caller does not see.
 type ReleaseService interface {
-	// CreateRelease makes the next version, in ReleasePending, and forgets the oldest beyond
-	// MaxReleases. It answers CodeNotFound with ReasonReleaseNotFound for a version to go back to
-	// that is not kept.
+	// CreateRelease creates the next version, in ReleasePending, and removes the oldest beyond
+	// MaxReleases. It answers CodeNotFound with ReasonReleaseNotFound when in.Rollback is not kept.
 	CreateRelease(ctx context.Context, app AppName, in ReleaseCreate) (*Release, error)
 	// UpdateRelease answers CodeNotFound with ReasonReleaseNotFound, and CodeFailedPrecondition with
 	// ReasonWrongState for another status of a release that has ended. It may be repeated.

@@ -5,11 +5,10 @@ import (
 	"iter"
 )
 
-// AppRoute is what the edge has to know of an App to serve it. It never changes: a new
-// version is a new one.
+// AppRoute is what the edge needs to know of an App to serve it. It is never changed, only replaced.
 type AppRoute struct {
 	ID        AppID      `json:"id"`
-	App       AppName    `json:"app"` // its name, which was another App's before and may be again
+	App       AppName    `json:"app"` // which may have belonged to another App, and may again
 	Org       OrgID      `json:"org_id"`
 	Network   NetworkID  `json:"network"`
 	Addresses []Address  `json:"addresses,omitempty"`
@@ -43,10 +42,10 @@ type RouteChange struct {
 	Synced bool // all existing routes have been yielded
 }
 
-// RouteHost is a server's edge as control sees it: whether it has followed a change.
+// RouteHost tells control whether the edge of a server has followed a change.
 type RouteHost interface {
-	// AwaitRoute returns once the edge serves an App as its route says, or a later one.
+	// AwaitRoute returns once the edge serves an App by its route with this seq or a later one.
 	AwaitRoute(ctx context.Context, app AppID, seq uint64) error
-	// Domain is the one below which Apps have their names.
+	// Domain is the domain below which Apps have their names.
 	Domain() Hostname
 }

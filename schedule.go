@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Schedule says how often a Machine is started by itself. Its periods are counted
-// from the creation of the Machine, in UTC.
+// Schedule says how often the platform starts a Machine. Periods are counted from the creation of the
+// Machine, in UTC.
 type Schedule string
 
 // The schedules. The periods of Monthly begin on the day of the month on which the
@@ -21,8 +21,7 @@ const (
 
 var schedules = []Schedule{Hourly, Daily, Weekly, Monthly}
 
-// Start returns when the n-th period of a Machine that was created then begins.
-// Period 0 begins with the creation.
+// Start returns when the n-th period begins. Period 0 begins with the creation of the Machine.
 func (s Schedule) Start(created time.Time, n int) time.Time {
 	created = created.UTC()
 	if s == Monthly {
@@ -49,7 +48,7 @@ func (s Schedule) Period(created, t time.Time) int {
 	return n
 }
 
-// period is the length of a period, where all have the same.
+// period is the length of the periods of all schedules but Monthly.
 func (s Schedule) period() time.Duration {
 	switch s {
 	case Hourly:

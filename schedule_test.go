@@ -38,7 +38,7 @@ func TestSchedulePeriods(t *testing.T) {
 	}
 }
 
-// TestSchedulePeriodsHaveNoGaps looks at the ends of every period of some years.
+// TestSchedulePeriodsHaveNoGaps checks both ends of every period of some years.
 func TestSchedulePeriodsHaveNoGaps(t *testing.T) {
 	created := time.Date(2026, 1, 29, 12, 0, 0, 0, time.FixedZone("here", 7*3600))
 	for _, s := range []hangar.Schedule{hangar.Hourly, hangar.Daily, hangar.Weekly, hangar.Monthly} {

@@ -18,17 +18,17 @@ type Secret struct {
 	Value     Sensitive `json:"value,omitzero"` // only where it was asked for
 }
 
-// Secrets are all of an App at one time.
+// Secrets are all secrets of an App at one version.
 type Secrets struct {
 	List    []Secret `json:"secrets"` // sorted by name
-	Version int      `json:"version"` // grows with every change of the App's secrets; 0: there was none
+	Version int      `json:"version"` // grows with every change of the App's secrets; 0: there never were any
 }
 
 // SecretQuery says how secrets are read.
 type SecretQuery struct {
-	// MinVersion is the least version that will do.
+	// MinVersion is the least acceptable version.
 	MinVersion int
-	// Show asks for values, which need the right to change them.
+	// Show asks for the values. This needs the right to change them.
 	Show bool
 }
 
@@ -68,19 +68,17 @@ func ValidateSecret(name string, value Sensitive) error {
 	return nil
 }
 
-// SecretService keeps the secrets of Apps. Machines get them when a version of them is
-// made, and keep what they got until the next one. Every method answers CodeNotFound
-// with ReasonAppNotFound, and CodeForbidden.
+// SecretService keeps the secrets of Apps. A Machine gets them with each new version, and keeps them
+// until the next one. Every method answers CodeNotFound with ReasonAppNotFound, and CodeForbidden.
 type SecretService interface {
 	// Secrets answers CodeFailedPrecondition with ReasonSecretsVersion while the
 	// version is below q.MinVersion.
 	Secrets(ctx context.Context, app AppName, q SecretQuery) (Secrets, error)
 	// Secret is one of Secrets. It answers CodeNotFound with ReasonSecretNotFound.
 	Secret(ctx context.Context, app AppName, name string, q SecretQuery) (Secret, error)
-	// SetSecrets changes secrets, all or none of them: to a value, or away with the
-	// zero Sensitive. What is so already is no change, and a call without any keeps
-	// the version, so that it may be repeated. It answers CodeInvalid for a name or
-	// value that is not allowed and if there would be more than MaxSecretsSize.
+	// SetSecrets sets secrets, all or none of them. The zero Sensitive deletes a secret. A call that
+	// changes nothing keeps the version, so it may be repeated. It answers CodeInvalid for a name or
+	// value that is not allowed, and beyond MaxSecretsSize.
 	SetSecrets(ctx context.Context, app AppName, values map[string]Sensitive) (Secrets, error)
 	// DeleteSecret returns the new version. It answers CodeNotFound with
 	// ReasonSecretNotFound.

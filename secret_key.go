@@ -40,7 +40,7 @@ func SecretKeyTypes() []SecretKeyType {
 	}
 }
 
-// Validate answers CodeInvalid, naming the types that there are.
+// Validate answers CodeInvalid and lists the valid types.
 func (t SecretKeyType) Validate() error { return t.validate("type") }
 
 func (t SecretKeyType) validate(field string) error {
@@ -55,13 +55,13 @@ func (t SecretKeyType) validate(field string) error {
 	return Errorf(CodeInvalid, "", "invalid %s: %.100q is none of %s", field, string(t), strings.Join(names, ", "))
 }
 
-// SecretKey is key material of an App that the platform keeps and uses, and never
-// shows. Machines do not find it in their environment.
+// SecretKey is key material of an App. The platform stores and uses it, but never shows it. Machines do
+// not find it in their environment.
 type SecretKey struct {
 	Name string        `json:"name"`
 	Type SecretKeyType `json:"type"`
-	// PublicKey is empty for a type that is symmetric: of es256 the uncompressed point of
-	// 65 bytes, of nacl_box and nacl_sign 32 bytes.
+	// PublicKey is the uncompressed point of 65 bytes for es256, and 32 bytes for nacl_box and
+	// nacl_sign. It is empty for symmetric types.
 	PublicKey []byte    `json:"public_key,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`
@@ -76,22 +76,22 @@ type SecretKeyRef struct {
 // SecretKeySet is key material that the caller provides.
 type SecretKeySet struct {
 	Type SecretKeyType
-	// Value is the bytes of the key as they are, not text: of hs256, hs384 and hs512 at
-	// least as many as the hash has (32, 48, 64) and at most MaxHMACKey, of es256 the
-	// private number, 32 bytes, the most significant first, of nacl_sign the seed of 32
-	// bytes and after it the public key, of all others 32 bytes.
+	// Value is the bytes of the key as they are, not text. hs256, hs384 and hs512 need at least as many
+	// as the hash has (32, 48, 64) and at most MaxHMACKey. es256 needs the private number in 32 bytes,
+	// the most significant first. nacl_sign needs the seed of 32 bytes, followed by the public key. All
+	// others need 32 bytes.
 	Value Sensitive
 }
 
 // SecretKeyQuery says which secret keys are listed.
 type SecretKeyQuery struct {
-	// MinVersion is the least version of the App's secrets that will do.
+	// MinVersion is the least acceptable version of the App's secrets.
 	MinVersion int
 	// Types are the listed types; none: all.
 	Types []SecretKeyType
 }
 
-// Validate answers CodeInvalid for a type that is none.
+// Validate answers CodeInvalid for an unknown type.
 func (q SecretKeyQuery) Validate() error {
 	for _, t := range q.Types {
 		if err := t.validate("types"); err != nil {
@@ -101,8 +101,8 @@ func (q SecretKeyQuery) Validate() error {
 	return nil
 }
 
-// The bounds of secret keys, in bytes. Names and values count for MaxSecretsSize with
-// those of secrets.
+// The bounds of secret keys, in bytes. Their names and values count towards MaxSecretsSize, together
+// with secrets.
 const (
 	MaxSecretKeyName = 255
 	MaxHMACKey       = 1024
@@ -120,35 +120,33 @@ func ValidateSecretKeyName(name string) error {
 		name, MaxSecretKeyName)
 }
 
-// SecretKeyService keeps the secret keys of Apps and works with them. They share the
-// version of the App's secrets, which every change of a key raises. Every method answers
-// CodeNotFound with ReasonAppNotFound, and CodeForbidden.
+// SecretKeyService keeps the secret keys of Apps and works with them. They share the version of the
+// App's secrets, which every change of a key raises. Every method answers CodeNotFound with
+// ReasonAppNotFound, and CodeForbidden.
 //
-// A minVersion is the least version of the App's secrets that will do: below it the answer
-// is CodeFailedPrecondition with ReasonSecretsVersion. What is about one key answers
-// CodeNotFound with ReasonSecretKeyNotFound. What works with one answers CodeInvalid with
-// ReasonUnsupported when its type does not do that, and CodeInvalid for data of more than
-// MaxSecretKeyData.
+// A minVersion is the least acceptable version of the App's secrets: below it the answer is
+// CodeFailedPrecondition with ReasonSecretsVersion. Methods for one key answer CodeNotFound with
+// ReasonSecretKeyNotFound. Methods that use a key answer CodeInvalid with ReasonUnsupported when its
+// type does not support them, and CodeInvalid for data of more than MaxSecretKeyData.
 type SecretKeyService interface {
 	// SecretKeys returns them sorted by name.
 	SecretKeys(ctx context.Context, app AppName, q SecretKeyQuery) ([]SecretKey, error)
 	SecretKey(ctx context.Context, key SecretKeyRef, minVersion int) (SecretKey, error)
-	// SetSecretKey makes or replaces a key, and returns the new version with it. What is so
-	// already is no change and keeps the version. It answers CodeInvalid for a name, a type
-	// or a value that is not allowed, and if secrets and keys would have more than
-	// MaxSecretsSize.
+	// SetSecretKey creates or replaces a key, and returns it with the new version. A call that changes
+	// nothing keeps the version. It answers CodeInvalid for a name, a type or a value that is not
+	// allowed, and when secrets and keys would exceed MaxSecretsSize.
 	SetSecretKey(ctx context.Context, key SecretKeyRef, in SecretKeySet) (SecretKey, int, error)
 	// GenerateSecretKey is SetSecretKey with a random value that is never shown. Data
 	// that only the replaced value decrypts is lost.
 	GenerateSecretKey(ctx context.Context, key SecretKeyRef, t SecretKeyType) (SecretKey, int, error)
 	// DeleteSecretKey returns the new version.
 	DeleteSecretKey(ctx context.Context, key SecretKeyRef) (version int, err error)
-	// EncryptWithKey returns a ciphertext that is another one every time. A type that binds
-	// no associated data answers CodeInvalid for some.
+	// EncryptWithKey returns a different ciphertext each time. It answers CodeInvalid for associated
+	// data with a type that does not bind any.
 	EncryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext, associated []byte) (ciphertext []byte, err error)
 	// DecryptWithKey needs the right to change the key. It answers CodeInvalid with
-	// ReasonCiphertextMismatch for what was not encrypted with the key and the same
-	// associated data.
+	// ReasonCiphertextMismatch for a ciphertext that was not made with the key and the same associated
+	// data.
 	DecryptWithKey(ctx context.Context, key SecretKeyRef, minVersion int, ciphertext, associated []byte) (plaintext []byte, err error)
 	// SignWithKey needs the right to change the key.
 	SignWithKey(ctx context.Context, key SecretKeyRef, minVersion int, plaintext []byte) (signature []byte, err error)

@@ -13,14 +13,14 @@ const redacted = "[redacted]"
 // the text itself, and Reveal returns it. The zero value is no text at all, which is
 // not the same as an empty one.
 type Sensitive struct {
-	// text is a pointer, which fmt does not follow where it cannot call String.
+	// text is a pointer, because fmt does not follow pointers where it cannot call String.
 	text *string
 }
 
-// NewSensitive returns a text that is kept from being seen.
+// NewSensitive returns a Sensitive with a text.
 func NewSensitive(text string) Sensitive { return Sensitive{&text} }
 
-// Reveal returns the text; that of the zero value is empty.
+// Reveal returns the text. The zero value has an empty one.
 func (s Sensitive) Reveal() string {
 	if s.text == nil {
 		return ""

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// DefaultSoftLimit is the concurrency that the edge tries not to exceed in a Machine whose
-// service says nothing.
+// DefaultSoftLimit is the soft limit of a service that sets none.
 const DefaultSoftLimit = 20
 
 // AutostopMode says what happens to an idle Machine.
@@ -31,8 +30,8 @@ func (s *Service) AutostopMode() AutostopMode {
 	}
 }
 
-// Autostarts reports whether a request for a service may start the Machine. A service that does
-// not say is started if it is the only Machine of its App.
+// Autostarts reports whether a request for a service may start the Machine. Without a setting, it may
+// if the Machine is the only one of its App.
 func (c *MachineConfig) Autostarts(s *Service, only bool) bool {
 	if s.Autostart != nil {
 		return *s.Autostart
@@ -43,12 +42,12 @@ func (c *MachineConfig) Autostarts(s *Service, only bool) bool {
 // UDP reports whether the service takes datagrams.
 func (s *Service) UDP() bool { return s.Protocol == "udp" }
 
-// CountsRequests reports whether the limits are about requests and not connections.
+// CountsRequests reports whether the limits count requests instead of connections.
 func (s *Service) CountsRequests() bool {
 	return s.Concurrency != nil && s.Concurrency.Type == "requests"
 }
 
-// HardLimit is how many requests or connections a Machine gets at most; 0: any number.
+// HardLimit is the most requests or connections that a Machine gets; 0: any number.
 func (s *Service) HardLimit() int {
 	if s.Concurrency == nil {
 		return 0
@@ -92,7 +91,7 @@ type Handling struct {
 	ProxyProto bool // tell the Machine who the client is, in a PROXY header
 }
 
-// Handling is that of a public port of the service. Datagrams are only passed on.
+// Handling is what the edge does for a public port of the service. Datagrams are only passed on.
 func (s *Service) Handling(p *ServicePort) Handling {
 	if s.UDP() {
 		return Handling{}
@@ -100,18 +99,18 @@ func (s *Service) Handling(p *ServicePort) Handling {
 	return p.Handling()
 }
 
-// Handling reads Handlers, for a service that is not of datagrams. "edge_http" is an older word for "http", and "tcp" says nothing.
+// Handling reads Handlers, for a service without datagrams. "edge_http" is an older word for "http",
+// and "tcp" has no effect.
 func (p *ServicePort) Handling() Handling {
 	has := func(name string) bool { return slices.Contains(p.Handlers, name) }
 	return Handling{TLS: has("tls"), HTTP: has("http") || has("edge_http"), PgTLS: has("pg_tls"), ProxyProto: has("proxy_proto")}
 }
 
-// Shareable reports whether connections say whose they are, so that many Apps may share an
-// address.
+// Shareable reports whether connections name their App, so that many Apps may share an address.
 func (h Handling) Shareable() bool { return h.TLS || h.HTTP }
 
-// Ready reports whether the checks of a Machine let requests for the service on an internal
-// port through: those of the service, and all whose kind is readiness, are passing.
+// Ready reports whether the checks of a Machine let requests for the service on an internal port
+// through. The checks of the service, and all checks of the kind readiness, must be passing.
 func (m *Machine) Ready(port int) bool {
 	if len(m.Checks) == 0 {
 		return true
@@ -127,8 +126,8 @@ func (m *Machine) Ready(port int) bool {
 // Hostname is the name of an App below a domain.
 func (a AppName) Hostname(domain Hostname) Hostname { return Hostname(a) + "." + domain }
 
-// Canonical is the Hostname of what a client sent: a Host header or a TLS server name, with
-// or without a port. It is empty for an address.
+// Canonical returns the Hostname in a Host header or a TLS server name, with or without a port. It is
+// empty for an address.
 func Canonical(sent string) Hostname {
 	host := sent
 	if strings.HasPrefix(host, "[") {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// SSHCertificateCreate is the request for a certificate by which its holder signs in to Machines.
+// SSHCertificateCreate is the request for a certificate with which its holder signs in to Machines.
 type SSHCertificateCreate struct {
 	Apps       []AppName // whose Machines; empty: all of the organization
-	Principals []string  // users of Machines as whom the holder may sign in; empty: DefaultSSHUser
-	// PublicKey is an Ed25519 key as in authorized_keys (RFC 8709); empty: a pair is made.
+	Principals []string  // users of Machines that the holder may sign in as; empty: DefaultSSHUser
+	// PublicKey is an Ed25519 key as in authorized_keys (RFC 8709). Empty: the server makes a pair.
 	PublicKey     string
 	ValidHours    int    // 0: DefaultSSHHours
-	SourceAddress string // addresses or prefixes with commas, from which alone it is valid; empty: from everywhere
+	SourceAddress string // addresses or prefixes, separated by commas, from which it is valid; empty: from everywhere
 }
 
-// The values of an SSHCertificateCreate.
+// The defaults and bounds of an SSHCertificateCreate.
 const (
 	DefaultSSHUser   = "root"
 	DefaultSSHHours  = 24
@@ -67,8 +67,9 @@ func (in *SSHCertificateCreate) Complete() error {
 	return nil
 }
 
-// SSHPrincipals are what the certificate says of a user of Machines: the name alone, for who may
-// execute commands in all of the organization, and "user@app" for each App that it is for.
+// SSHPrincipals returns the principals of a certificate: "user@app" for each user and App. With
+// everywhere, which is for callers who may execute commands in the whole organization, each user's name
+// alone is a principal, too.
 func SSHPrincipals(users []string, apps []AppName, everywhere bool) []string {
 	var list []string
 	for _, user := range users {
@@ -82,7 +83,7 @@ func SSHPrincipals(users []string, apps []AppName, everywhere bool) []string {
 	return list
 }
 
-// SSHCertificate is a certificate just made.
+// SSHCertificate is a new certificate.
 type SSHCertificate struct {
 	Certificate string    // as in authorized_keys, type ssh-ed25519-cert-v01@openssh.com
 	PrivateKey  Sensitive // PEM in the format of OpenSSH; zero: the client has it
@@ -98,12 +99,12 @@ type SSHAuthority struct {
 // organization has to itself.
 type SSHService interface {
 	// IssueSSHCertificate is for callers who may execute every command in the Machines: ActionControl
-	// in the Apps that are named or, without any, in the whole organization. A certificate of a caller
-	// who may not do so in the whole organization has only principals with an App. It answers
-	// CodeInvalid for a bad field, and for an App of another organization.
+	// in the named Apps or, without any, in the whole organization. Without the right to the whole
+	// organization, the certificate has only principals with an App. It answers CodeInvalid for a bad
+	// field, and for an App of another organization.
 	IssueSSHCertificate(ctx context.Context, org OrgSlug, in SSHCertificateCreate) (*SSHCertificate, error)
-	// SSHAuthorities returns the authority, if a certificate was ever issued. It needs the right
-	// to read the organization.
+	// SSHAuthorities returns the authority, once a certificate was issued. It needs the right to read
+	// the organization.
 	SSHAuthorities(ctx context.Context, org OrgSlug) ([]SSHAuthority, error)
 }
 
@@ -117,7 +118,7 @@ const SSHProgram = "/.hangar/guest"
 // SSHTrust says whose certificates Machines accept.
 type SSHTrust interface {
 	// TrustedSSHAuthorities returns the authority of an organization, if it has one. It requires no
-	// principal: it is for hosts.
+	// principal, because hosts call it.
 	TrustedSSHAuthorities(ctx context.Context, org OrgID) ([]SSHAuthority, error)
 }
 
@@ -139,7 +140,7 @@ type SSHExec struct {
 	Env  []string // "NAME=value", before those of the Machine's main process
 }
 
-// SSHHost is what a host lets users do who have signed in to its Machines.
+// SSHHost is what a host does for users who have signed in to its Machines.
 type SSHHost interface {
 	// SSHMachine finds a Machine that is started. It answers CodeNotFound, and CodeFailedPrecondition
 	// for another state.

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TokenID identifies a token and is never reused. It is a part of the token's text and
-// no secret.
+// TokenID identifies a token and is never reused. It is a part of the token's text and not secret.
 type TokenID string
 
 // TokenKind is a preset of what a token allows.
@@ -24,13 +23,13 @@ const (
 	TokenCustom      TokenKind = "custom"       // the actions that it is made with
 )
 
-// TokenLogin is the kind of tokens that come from signing in: everything that the user may do, in
-// all organizations. Its grant names none.
+// TokenLogin is the kind of tokens that come from signing in. They allow everything that the user may
+// do, in all organizations. Their grant names no organization.
 const TokenLogin TokenKind = "login"
 
-// The kinds of tokens that users get by browsers.
+// The kinds of tokens that users get through browsers.
 const (
-	TokenSession TokenKind = "session" // the browser's own, as TokenLogin, for the pages of the platform alone
+	TokenSession TokenKind = "session" // of the browser itself, like TokenLogin, but only for the pages of the platform
 	TokenOAuth   TokenKind = "oauth"   // of a third party, to see one organization of the user
 )
 
@@ -42,14 +41,14 @@ func TokenKinds() []TokenKind {
 	return []TokenKind{TokenDeploy, TokenOrg, TokenReadOnly, TokenMachineExec, TokenMetrics, TokenCustom}
 }
 
-// Token is what is known of an API token. Its text is known to its owner only.
+// Token describes an API token. Only its owner knows its text.
 type Token struct {
 	ID   TokenID   `json:"id"`
 	Name string    `json:"name"`
 	Kind TokenKind `json:"kind"`
 	User string    `json:"user"` // whom it stands for: the subject of its principal
-	// UserID is the user who owns it: it allows what the grant and the user's memberships both
-	// allow, and ends with the membership by which it was made. Empty: no user.
+	// UserID is the user who owns the token. It allows what both the grant and the user's memberships
+	// allow, and ends with the membership through which it was made. Empty: no user.
 	UserID    UserID    `json:"user_id,omitempty"`
 	Admin     bool      `json:"admin,omitempty"`
 	Grant     Grant     `json:"grant"`
@@ -58,7 +57,7 @@ type Token struct {
 	LastUsed  time.Time `json:"last_used_at,omitzero"` // zero: not yet; lags by some minutes
 }
 
-// NewToken is a token just made.
+// NewToken is a new token with its text.
 type NewToken struct {
 	Token
 	Text string // the credential; it cannot be shown again
@@ -67,9 +66,9 @@ type NewToken struct {
 // TokenCreate is the request for a new token.
 type TokenCreate struct {
 	Kind     TokenKind     `json:"kind" schema:"required"`
-	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: made of the kind. Tokens may share one
+	Name     string        `json:"name,omitempty"`     // at most 100 characters; empty: derived from the kind. Tokens may share one
 	User     string        `json:"user,omitempty"`     // at most 100 characters; empty: the subject of the caller; naming others needs ActionWrite to the organization
-	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: that of the first App, or else the only one that the caller has to do with, or OrgPersonal
+	Org      OrgSlug       `json:"org_slug,omitempty"` // empty: the first App's, or else the only one in which the caller has rights, or OrgPersonal
 	Apps     []AppName     `json:"apps,omitempty"`
 	Machines []MachineID   `json:"machines,omitempty"`
 	Actions  Action        `json:"actions,omitzero"` // of TokenCustom
@@ -83,10 +82,9 @@ const (
 	ExpiryNever          = "never"
 )
 
-// ParseExpiry returns when a token that is made now expires: after a duration such
-// as "720h", or at a time as in RFC 3339. The zero time stands for "never", which has
-// to be said; empty is DefaultTokenLifetime. It answers CodeInvalid for anything
-// else, and for a time that has passed.
+// ParseExpiry returns when a token that is made now expires: after a duration such as "720h", or at a
+// time as in RFC 3339. "never" returns the zero time, and "" means DefaultTokenLifetime. It answers
+// CodeInvalid for anything else, and for a time that has passed.
 func ParseExpiry(text string, now time.Time) (time.Time, error) {
 	switch text {
 	case "":
@@ -164,13 +162,13 @@ func (f TokenFilter) Matches(t *Token) bool {
 	return (f.Org == "" || f.Org == t.Grant.Org) && (f.App == "" || slices.Contains(t.Grant.Apps, f.App))
 }
 
-// TokenService makes, shows and revokes tokens. Making, seeing and revoking a token needs
-// ActionWrite to all that it is for; administrators see all, and users who have signed in
-// see their own. A token that a user makes belongs to that user.
+// TokenService makes, shows and revokes tokens. To make, see or revoke a token needs ActionWrite to
+// everything that it is for. Administrators see all tokens, and users who have signed in see their own.
+// A token that a user makes belongs to that user.
 type TokenService interface {
-	// CreateToken answers CodeForbidden when the token would allow something that its
-	// maker may not do, or for longer; CodeNotFound for an organization or App that is
-	// not there, CodeInvalid for a request that makes no sense. Each call makes another.
+	// CreateToken answers CodeForbidden for a token that would allow more than its creator may do, or
+	// for longer. It answers CodeNotFound for a missing organization or App, and CodeInvalid for a bad
+	// request. Each call makes a new token.
 	CreateToken(ctx context.Context, in TokenCreate) (*NewToken, error)
 	// Tokens are sorted by the time of their creation. It answers CodeForbidden for a
 	// caller that may see none, and CodeNotFound for a missing organization.
@@ -180,16 +178,14 @@ type TokenService interface {
 	// soon as they learn of it. It answers CodeNotFound with ReasonTokenNotFound, and
 	// CodeConflict for a name that several tokens have.
 	RevokeToken(ctx context.Context, idOrName string) error
-	// CurrentTokens are those with which the caller presented itself. Everybody may
-	// ask.
+	// CurrentTokens are the tokens of the request. Every caller may ask for them.
 	CurrentTokens(ctx context.Context) ([]*Token, error)
 	// AuthenticateTokens returns the valid tokens in a header that was presented to the
 	// caller. It needs no authentication: every caller that knows a token may ask about it. It
 	// answers CodeInvalid with ReasonTokenInvalid when there are none.
 	AuthenticateTokens(ctx context.Context, header Authorization) ([]*Token, error)
-	// Authorize returns the access, with its organization, if the tokens in a header
-	// that was presented to the caller allow it and the target exists. It answers
-	// CodeForbidden if not, in the same words for a missing target, and otherwise the
-	// errors of Access.Validate and AuthenticateTokens.
+	// Authorize returns the access, with its organization, if the tokens in a header that was presented
+	// to the caller allow it and the target exists. Otherwise it answers CodeForbidden, in the same
+	// words for a missing target, or an error of Access.Validate or AuthenticateTokens.
 	Authorize(ctx context.Context, header Authorization, in Access) (Access, error)
 }

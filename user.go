@@ -9,23 +9,22 @@ import (
 	"time"
 )
 
-// UserID identifies a user permanently: 16 characters of a-z and 0-9, or UserAdmin. It says
-// nothing of the person, and no other user ever gets it.
+// UserID identifies a user permanently: 16 characters of a-z and 0-9, or UserAdmin. It reveals nothing
+// about the person, and no other user ever gets it.
 type UserID string
 
-// UserAdmin is the user that a server's own token acts for. It is always there, is an
-// administrator of the platform, and of every organization; it has no e-mail address and
-// no password.
+// UserAdmin is the user of a server's own token. It always exists. It is an administrator of the
+// platform and of every organization, and has no e-mail address and no password.
 const UserAdmin UserID = "admin"
 
 // UserRef names a user: an id, or an e-mail address.
 type UserRef string
 
-// InvitationID identifies an invitation: that of the same address to the same organization has
-// the same one.
+// InvitationID identifies an invitation. Invitations of the same address to the same organization have
+// the same id.
 type InvitationID string
 
-// Role is what a user is in an organization.
+// Role is the role of a user in an organization.
 type Role string
 
 // The roles. Both allow everything with the Apps of the organization and what is in them.
@@ -40,7 +39,7 @@ func Roles() []Role { return []Role{RoleAdmin, RoleMember} }
 // roleMemberActions are what RoleMember allows on the organization itself.
 const roleMemberActions = ActionRead | ActionCreate | ActionMetrics
 
-// Validate answers CodeInvalid for what is no role.
+// Validate answers CodeInvalid for an unknown role.
 func (r Role) Validate() error {
 	if !slices.Contains(Roles(), r) {
 		return Errorf(CodeInvalid, "", "invalid role: %.40q is none of %v", string(r), Roles())
@@ -54,14 +53,14 @@ const (
 	MinPassword    = 12  // bytes
 	MaxPassword    = 256 // bytes
 	MaxMemberships = 50  // organizations of one user
-	MaxSignIns     = 20  // tokens of one user that come from signing in: beyond them, the oldest ends
+	MaxSignIns     = 20  // tokens of one user that come from signing in; beyond them, the oldest ends
 
 	SignInLifetime        = 30 * 24 * time.Hour // of a token that comes from signing in
 	InvitationLifetime    = 7 * 24 * time.Hour
 	PasswordResetLifetime = 24 * time.Hour
 )
 
-// Membership is what a user is in one organization.
+// Membership is the role of a user in one organization.
 type Membership struct {
 	OrgID OrgID   `json:"org_id"`
 	Org   OrgSlug `json:"org_slug"`
@@ -72,19 +71,19 @@ type Membership struct {
 type User struct {
 	ID    UserID `json:"id"`
 	Name  string `json:"name"`
-	Email string `json:"email,omitempty"` // that of UserAdmin is empty
+	Email string `json:"email,omitempty"` // UserAdmin has none
 	// Memberships are those in organizations whose members the caller may see, sorted by slug.
 	Memberships []Membership `json:"organizations"`
 	CreatedAt   time.Time    `json:"created_at"`
-	// What follows is for the user, and for administrators of the platform.
+	// The following is shown only to the user and to administrators of the platform.
 	Admin bool `json:"admin,omitempty"` // an administrator of the platform
-	// CustomerAddress is an e-mail address that third parties are given: it stays the same and
-	// tells nothing of the user.
+	// CustomerAddress is an e-mail address for third parties. It stays the same and reveals nothing
+	// about the user.
 	CustomerAddress string    `json:"customer_address,omitempty"`
 	LastSignIn      time.Time `json:"last_sign_in_at,omitzero"` // zero: never
 }
 
-// Role returns what the user is in an organization; false: no member of it.
+// Role returns the role of the user in an organization; false: the user is not a member.
 func (u *User) Role(org OrgID) (Role, bool) {
 	for _, m := range u.Memberships {
 		if m.OrgID == org {
@@ -97,10 +96,10 @@ func (u *User) Role(org OrgID) (Role, bool) {
 // UserFilter selects users. The zero value selects all, for administrators of the platform.
 type UserFilter struct {
 	Org             OrgSlug // its members
-	CustomerAddress string  // the user whose it is; for administrators of the platform
+	CustomerAddress string  // the user who has it; for administrators of the platform
 }
 
-// UserUpdate changes what is not nil.
+// UserUpdate changes the fields that are not nil.
 type UserUpdate struct {
 	Name  *string `json:"name,omitempty"`  // 1 to 100 printable characters
 	Admin *bool   `json:"admin,omitempty"` // for administrators of the platform
@@ -131,7 +130,7 @@ func (in UserInvite) Validate() error {
 	}
 }
 
-// Invitation waits for a person to accept it, with a code that only its maker was shown.
+// Invitation waits for a person to accept it with its code, which only its creator has seen.
 type Invitation struct {
 	ID        InvitationID `json:"id"`
 	Email     string       `json:"email"`
@@ -143,7 +142,7 @@ type Invitation struct {
 	ExpiresAt time.Time    `json:"expires_at"`
 }
 
-// NewInvitation is an invitation just made.
+// NewInvitation is a new invitation with its code.
 type NewInvitation struct {
 	Invitation
 	Code string // it cannot be shown again
@@ -164,7 +163,7 @@ type PasswordChange struct {
 // CodeUse sets a password with the code of an invitation or of a PasswordReset.
 type CodeUse struct {
 	Code     Sensitive `json:"code" schema:"required"`
-	Name     string    `json:"name,omitempty"` // of a new user; empty: what is before the @ of the address
+	Name     string    `json:"name,omitempty"` // of a new user; empty: the part of the address before the @
 	Password Sensitive `json:"password" schema:"required"`
 }
 
@@ -172,11 +171,11 @@ type CodeUse struct {
 type SignIn struct {
 	Email    string    `json:"email" schema:"required"`
 	Password Sensitive `json:"password" schema:"required"`
-	Source   string    `json:"-"` // the client that asks: sign-ins of one do not hold up those of others
+	Source   string    `json:"-"` // the client that signs in; sign-ins of one client do not delay those of others
 }
 
-// CheckEmail refuses what is no e-mail address of at most MaxEmail ASCII characters: CodeInvalid.
-// Addresses that differ in case alone are the same.
+// CheckEmail answers CodeInvalid unless email is an e-mail address of at most MaxEmail ASCII
+// characters. Addresses that differ only in case are the same.
 func CheckEmail(email string) error {
 	bad := func(rule string) error { return Errorf(CodeInvalid, "", "invalid email: %s", rule) }
 	switch a, err := mail.ParseAddress(email); {
@@ -193,7 +192,7 @@ func CheckEmail(email string) error {
 	}
 }
 
-// CheckPassword refuses what cannot be a password: CodeInvalid, naming the field.
+// CheckPassword answers CodeInvalid, naming the field, for a password that is too short or too long.
 func CheckPassword(field string, password Sensitive) error {
 	if n := len(password.Reveal()); n < MinPassword || n > MaxPassword {
 		return Errorf(CodeInvalid, "", "invalid %s: must have %d to %d bytes", field, MinPassword, MaxPassword)
@@ -201,46 +200,46 @@ func CheckPassword(field string, password Sensitive) error {
 	return nil
 }
 
-// UserNotFound says that there is no such user, or none for the caller: CodeNotFound,
-// ReasonUserNotFound.
+// UserNotFound is the error for a user that does not exist, or that the caller may not see:
+// CodeNotFound, ReasonUserNotFound.
 func UserNotFound(ref UserRef) *Error {
 	return Errorf(CodeNotFound, ReasonUserNotFound, "Could not find user %.100q", string(ref))
 }
 
 // UserService keeps users and their memberships. Administrators of the platform may do everything.
 // Members of an organization are managed by its admins who have signed in, and by tokens that allow
-// everything in it without end; they are seen by callers who may read the organization. Users see
-// and change themselves. A caller who may not see a user, or an organization, is answered
-// CodeNotFound as for one that does not exist.
+// everything in it without end. Callers who may read the organization see them. Users see and change
+// themselves. A user or an organization that the caller may not see answers CodeNotFound, like one that
+// does not exist.
 type UserService interface {
-	// InviteUser makes an invitation, in place of an earlier one of the address to the same
-	// organization. It answers CodeInvalid for a bad request, and with ReasonNameTaken for
-	// an address of an existing member, or user; CodeExhausted with ReasonQuota when the
-	// organization has as many members and invitations as it may.
+	// InviteUser makes an invitation, which replaces an earlier one of the address to the same
+	// organization. It answers CodeInvalid for a bad request, and with ReasonNameTaken for the address
+	// of an existing member or user. It answers CodeExhausted with ReasonQuota beyond the quota of
+	// members and invitations.
 	InviteUser(ctx context.Context, in UserInvite) (*NewInvitation, error)
 	// Invitations are those to an organization, or those to the platform alone for an empty
 	// slug, sorted by address.
 	Invitations(ctx context.Context, org OrgSlug) ([]*Invitation, error)
 	// CancelInvitation answers CodeNotFound with ReasonInvitationNotFound.
 	CancelInvitation(ctx context.Context, id InvitationID) error
-	// AcceptInvitation makes the user who has signed in what an invitation to the same e-mail
-	// address says. It answers CodeInvalid with ReasonCodeInvalid for a code that is unknown, used,
-	// expired or another user's.
+	// AcceptInvitation gives the user who has signed in what an invitation to the same e-mail address
+	// grants. It answers CodeInvalid with ReasonCodeInvalid for a code that is unknown, used, expired
+	// or another user's.
 	AcceptInvitation(ctx context.Context, code Sensitive) (*User, error)
 	// Users are sorted by e-mail address.
 	Users(ctx context.Context, filter UserFilter) ([]*User, error)
 	// User answers CodeNotFound with ReasonUserNotFound.
 	User(ctx context.Context, ref UserRef) (*User, error)
-	// CurrentUser is who the caller's token acts for. It answers CodeNotFound with
+	// CurrentUser is the user for whom the caller's token acts. It answers CodeNotFound with
 	// ReasonUserNotFound for a token that belongs to no user.
 	CurrentUser(ctx context.Context) (*User, error)
-	// UpdateUser answers CodeFailedPrecondition for what UserAdmin always is.
+	// UpdateUser answers CodeFailedPrecondition for settings of UserAdmin that cannot change.
 	UpdateUser(ctx context.Context, ref UserRef, in UserUpdate) (*User, error)
-	// SetMember changes the role of a member. Administrators of the platform may make any user
-	// one.
+	// SetMember changes the role of a member. Administrators of the platform may make any user a
+	// member.
 	SetMember(ctx context.Context, org OrgSlug, ref UserRef, role Role) (*User, error)
-	// RemoveMember ends a membership, and all tokens that the user had by it, at once and for
-	// good. Everybody may leave.
+	// RemoveMember ends a membership at once, and permanently all tokens that the user had through it.
+	// Every user may leave.
 	RemoveMember(ctx context.Context, org OrgSlug, ref UserRef) error
 	// RemoveUser removes a user with all memberships and tokens. It is for administrators of the
 	// platform, and answers CodeFailedPrecondition for UserAdmin.
@@ -258,11 +257,11 @@ type UserService interface {
 
 // SignInService is for callers without a token: unlike the others, it requires no principal.
 type SignInService interface {
-	// SignIn makes a token that stands for a user. It answers CodeUnauthenticated, after the
-	// same work and in the same words, when there is no such user and when the password is wrong.
+	// SignIn makes a token that stands for a user. An unknown user and a wrong password both answer
+	// CodeUnauthenticated, after the same work and in the same words.
 	SignIn(ctx context.Context, in SignIn) (*NewToken, error)
-	// UseCode sets a password, and makes the user of an invitation. It answers CodeInvalid with
-	// ReasonCodeInvalid for a code that is unknown, used or expired, and CodeFailedPrecondition
-	// for an invitation of an existing user, who has to accept it.
+	// UseCode sets a password, and creates the user of an invitation. It answers CodeInvalid with
+	// ReasonCodeInvalid for a code that is unknown, used or expired. It answers CodeFailedPrecondition
+	// for an invitation of an existing user, who has to accept it instead.
 	UseCode(ctx context.Context, in CodeUse) (*User, error)
 }

@@ -58,8 +58,8 @@ func TestCheckPassword(t *testing.T) {
 	}
 }
 
-// TestMemberGrants: a member does everything with Apps, and of the organization itself only what
-// makes nothing of it another.
+// TestMemberGrants: a member may do everything with Apps but, with the organization itself, only read,
+// create and query metrics.
 func TestMemberGrants(t *testing.T) {
 	for actions := hangar.Action(1); actions <= hangar.ActionAll; actions++ {
 		unrestricted := hangar.Grant{Org: "a", OrgID: "o1", Actions: actions}
@@ -94,7 +94,7 @@ func TestMemberGrants(t *testing.T) {
 	}
 }
 
-// TestJoinedUsers: a list of tokens stands for all of a user only if one of that user's does.
+// TestJoinedUsers: a list of tokens stands for all rights of a user only if one of them does.
 func TestJoinedUsers(t *testing.T) {
 	part := hangar.Principal{User: "u1"}
 	whole := hangar.Principal{User: "u2", SignedIn: true, Memberships: []hangar.Membership{{OrgID: "o", Role: hangar.RoleAdmin}}}

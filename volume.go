@@ -63,7 +63,7 @@ const (
 	VolumeRestoring      VolumeState = "restoring"       // being filled from a snapshot or another volume
 	VolumePendingDestroy VolumeState = "pending_destroy" // destroyed by its user; kept for a while
 	VolumeDestroying     VolumeState = "destroying"      // its key and its image are being removed
-	VolumeDestroyed      VolumeState = "destroyed"       // gone; its snapshots may still be there
+	VolumeDestroyed      VolumeState = "destroyed"       // gone; its snapshots may still exist
 	VolumeFailed         VolumeState = "failed"          // could not be made or filled; an event says why
 )
 
@@ -82,8 +82,7 @@ func (s VolumeState) Valid() bool { return slices.Contains(VolumeStates(), s) }
 // snapshotted.
 func (s VolumeState) Usable() bool { return s == VolumeCreated || s == VolumeExtending }
 
-// Gone reports whether users cannot do anything with the volume but to undelete it,
-// while that is still possible.
+// Gone reports whether users can do nothing with the volume, except perhaps undelete it.
 func (s VolumeState) Gone() bool {
 	return s == VolumePendingDestroy || s == VolumeDestroying || s == VolumeDestroyed
 }
@@ -117,13 +116,13 @@ type Volume struct {
 	ID     VolumeID    `json:"id"`
 	Name   string      `json:"name"` // not unique
 	App    AppName     `json:"app_name"`
-	AppID  AppID       `json:"app_id,omitempty"` // whose it is for as long as it lives; the API does not show it
+	AppID  AppID       `json:"app_id,omitempty"` // identifies the App; the API does not show it
 	State  VolumeState `json:"state"`
 	SizeGB int         `json:"size_gb"` // GiB
 	Region Region      `json:"region"`
 	Zone   string      `json:"zone"` // 4 hexadecimal characters; on one host each volume has its own
 	Host   HostID      `json:"host_id"`
-	// Filling is of VolumeRestoring.
+	// Filling is set in VolumeRestoring.
 	Filling Filling `json:"filling,omitzero"`
 
 	Encrypted bool `json:"encrypted"`
@@ -135,11 +134,11 @@ type Volume struct {
 	SnapshotRetention int       `json:"snapshot_retention"`
 	AutoBackup        bool      `json:"auto_backup_enabled"`
 	HostStatus        string    `json:"host_status"` // "ok", "unknown" or "unreachable"
-	// FSType is what was asked for; Usage.FSType is what is there.
+	// Wanted is the requested type; Usage.FSType is the actual one.
 	Wanted FSType      `json:"wanted_fstype"`
 	Usage  VolumeUsage `json:"usage"`
-	// NeedsRestart: the image is larger than the file system, which grows when the
-	// Machine starts next.
+	// NeedsRestart says that the image is larger than the file system, which grows at the next start of
+	// the Machine.
 	NeedsRestart bool `json:"needs_restart,omitempty"`
 	// DestroyedAt is when its user destroyed it; zero: not yet.
 	DestroyedAt time.Time `json:"destroyed_at,omitzero"`
@@ -148,21 +147,20 @@ type Volume struct {
 // Ref returns the name under which the services know the volume.
 func (v *Volume) Ref() VolumeRef { return VolumeRef{App: v.App, AppID: v.AppID, ID: v.ID} }
 
-// Filling says from what a volume is made, and how far that is.
+// Filling says from what a volume is filled, and the progress.
 type Filling struct {
 	Snapshot SnapshotID `json:"snapshot_id,omitempty"`
-	Source   VolumeID   `json:"source_volume_id,omitempty"` // of which it is a fork
+	Source   VolumeID   `json:"source_volume_id,omitempty"` // the volume that it was forked from
 	Progress Progress   `json:"progress,omitzero"`
 }
 
-// Progress is how far some long work is, in bytes. Both are 0 before that is known.
+// Progress is the progress of long work, in bytes. Both are 0 before it is known.
 type Progress struct {
 	Done  int64 `json:"done"`
 	Total int64 `json:"total"`
 }
 
-// VolumeUsage is what a file system says of itself, as statfs(2) does. All is zero for a
-// volume that was never used.
+// VolumeUsage is what statfs(2) reports for a file system. It is zero for a volume that was never used.
 type VolumeUsage struct {
 	FSType      FSType `json:"fstype"`
 	Blocks      int64  `json:"blocks"`
@@ -190,7 +188,7 @@ type VolumeCreate struct {
 	Source            VolumeID   `json:"source_volume_id,omitempty"`    // to fork; empty: none
 	UniqueZone        *bool      `json:"require_unique_zone,omitempty"` // nil: true; every volume of one host has a zone of its own
 	UniqueZoneAppWide bool       `json:"unique_zone_app_wide,omitempty"`
-	Compute           *Guest     `json:"compute,omitempty"` // of the Machine that will mount it: a host without room for that is not chosen
+	Compute           *Guest     `json:"compute,omitempty"` // of the Machine that will mount it, for which the host must have room
 }
 
 // VolumeUpdate changes settings of a volume; nil leaves one as it is.
@@ -202,18 +200,18 @@ type VolumeUpdate struct {
 // VolumeExtended answers an extension.
 type VolumeExtended struct {
 	Volume *Volume
-	// NeedsRestart: the Machine sees the new size from its next start on.
+	// NeedsRestart says that the Machine sees the new size only after its next start.
 	NeedsRestart bool
 }
 
-// VolumeService keeps volumes and their snapshots. A volume that is not there, or not
-// for the caller, is CodeNotFound with ReasonVolumeNotFound; a snapshot likewise with
+// VolumeService keeps volumes and their snapshots. A volume that does not exist, or that the caller may
+// not see, answers CodeNotFound with ReasonVolumeNotFound. A snapshot answers so with
 // ReasonSnapshotNotFound.
 //
-// What the caller must be allowed to do to the App: ActionRead to see volumes and
-// snapshots, ActionWrite to update, extend and undelete, ActionCreate to create volumes and
-// snapshots and to drill, ActionDelete to destroy and to purge. What a volume is made from may be of any
-// App of the organization for which the caller has ActionControl, because a copy can be read.
+// The caller needs these rights to the App: ActionRead to see volumes and snapshots, ActionWrite to
+// update, extend and undelete, ActionCreate to create volumes and snapshots and to drill, ActionDelete
+// to destroy and to purge. The source of a new volume may be in any App of the organization to which
+// the caller has ActionControl, because a copy can be read.
 type VolumeService interface {
 	// CreateVolume makes a volume and returns it in VolumeCreated, or in
 	// VolumeRestoring when it is filled from a snapshot or another volume. It answers
@@ -221,11 +219,11 @@ type VolumeService interface {
 	// has the room, and CodeFailedPrecondition for a source in the wrong state.
 	CreateVolume(ctx context.Context, app AppName, in VolumeCreate) (*Volume, error)
 	Volume(ctx context.Context, ref VolumeRef) (*Volume, error)
-	// Volumes are sorted by id. Those that are VolumeDestroyed are left out. Volumes of
-	// a host that is away are shown as they were published, with that host status.
+	// Volumes are sorted by id, without those in VolumeDestroyed. Volumes of an unreachable host are
+	// shown as they were published, with that host status.
 	Volumes(ctx context.Context, app AppName) ([]*Volume, error)
-	// OrgVolumes is Volumes for all Apps of an organization: at most limit of them, those
-	// that come after the id.
+	// OrgVolumes is Volumes for all Apps of an organization. It returns the first limit volumes whose
+	// ids follow after.
 	OrgVolumes(ctx context.Context, org OrgSlug, after VolumeID, limit int) ([]*Volume, error)
 	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*Volume, error)
 	// ExtendVolume makes the volume sizeGB large. It answers CodeInvalid for a smaller
@@ -237,12 +235,12 @@ type VolumeService interface {
 	// UndeleteVolume answers CodeFailedPrecondition with ReasonWrongState for a volume that
 	// is not VolumePendingDestroy.
 	UndeleteVolume(ctx context.Context, ref VolumeRef) (*Volume, error)
-	// DestroyedVolumes are those of an organization that are destroyed and still take room, of
-	// Apps that are gone as well, the oldest first.
+	// DestroyedVolumes are the destroyed volumes of an organization that still take room, including
+	// those of destroyed Apps, the oldest first.
 	DestroyedVolumes(ctx context.Context, org OrgSlug) ([]*Volume, error)
-	// PurgeVolume removes a destroyed volume of an organization, which cannot be undeleted any
-	// more. It answers CodeFailedPrecondition with ReasonWrongState for one that is not
-	// destroyed, or whose content is still being read. It may be repeated.
+	// PurgeVolume removes a destroyed volume of an organization for good. It answers
+	// CodeFailedPrecondition with ReasonWrongState for one that is not destroyed, or whose content is
+	// still being read. It may be repeated.
 	PurgeVolume(ctx context.Context, org OrgSlug, id VolumeID) (*Volume, error)
 	// VolumeEvents are newest first.
 	VolumeEvents(ctx context.Context, ref VolumeRef) ([]VolumeEvent, error)

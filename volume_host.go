@@ -22,18 +22,17 @@ type VolumeSpec struct {
 	Compute           *Guest     // nil: any
 }
 
-// VolumeAgent is what a host does for volumes. Methods without a comment are those of VolumeService
-// and SnapshotService, with the same errors, but that a host without the room answers
-// ReasonInsufficientCapacity, as it does for Machines. A volume is described as a row, so that the
-// caller can publish it at once.
+// VolumeAgent is what a host does for volumes. Methods without a comment are as in VolumeService and
+// SnapshotService, with the same errors, except that a host without room answers
+// ReasonInsufficientCapacity, as for Machines. They return a row, so that the caller can publish it at
+// once.
 type VolumeAgent interface {
-	// CreateVolume records the volume and begins to make it. Repeated with the same ID,
-	// it returns the volume that is there.
+	// CreateVolume records the volume and begins to make it. Repeated with the same ID, it returns the
+	// existing volume.
 	CreateVolume(ctx context.Context, spec VolumeSpec) (*VolumeRow, error)
 	// VolumeRow is the row of a volume as it is now.
 	VolumeRow(ctx context.Context, ref VolumeRef) (*VolumeRow, error)
-	// VolumeRows are sorted by id, those in VolumeDestroyed among them. An empty App: of
-	// all.
+	// VolumeRows are sorted by id, including those in VolumeDestroyed. An empty App means all Apps.
 	VolumeRows(ctx context.Context, app AppID) ([]*VolumeRow, error)
 	UpdateVolume(ctx context.Context, ref VolumeRef, in VolumeUpdate) (*VolumeRow, error)
 	ExtendVolume(ctx context.Context, ref VolumeRef, sizeGB int) (*VolumeRow, error)
@@ -60,17 +59,16 @@ type VolumeRow struct {
 	Seq       uint64     `json:"seq"`
 }
 
-// VolumePublisher takes the rows of a host's volumes; see Publisher for what holds of
-// every call.
+// VolumePublisher takes the rows of a host's volumes. The rules of Publisher hold here, too.
 type VolumePublisher interface {
 	// PublishVolume stores a row, unless the stored one has the same or a higher Seq.
 	PublishVolume(ctx context.Context, row VolumeRow) error
-	// ClaimVolume counts a volume as row says that it will be, before its host commits what
-	// makes it larger or gives it another snapshot. It answers CodeExhausted with ReasonQuota
-	// for growth beyond a quota of its organization. The claim holds until a row with a higher
-	// Seq is published, which has the result.
+	// ClaimVolume counts a volume against the quotas of its organization as row says that it will be.
+	// The host calls it before it commits growth or another snapshot. It answers CodeExhausted with
+	// ReasonQuota for growth beyond a quota. The claim holds until a row with a higher Seq is
+	// published.
 	ClaimVolume(ctx context.Context, row VolumeRow) error
-	// RetractVolume removes the row of a volume that is forgotten.
+	// RetractVolume removes the row of a volume that its host no longer has a record of.
 	RetractVolume(ctx context.Context, host HostID, ref VolumeRef) error
 	// PublishedVolumes returns the Seq of each row of a host.
 	PublishedVolumes(ctx context.Context, host HostID) (map[VolumeRef]uint64, error)

@@ -26,7 +26,7 @@ type SnapshotState string
 
 // The states of a snapshot.
 const (
-	SnapshotWaiting SnapshotState = "waiting" // asked for
+	SnapshotWaiting SnapshotState = "waiting" // requested
 	SnapshotRunning SnapshotState = "running" // being read from the volume
 	SnapshotCreated SnapshotState = "created" // complete and durable
 	SnapshotFailed  SnapshotState = "failed"  // Fault says why
@@ -40,12 +40,11 @@ func SnapshotStates() []SnapshotState {
 // Valid reports whether the state is one of SnapshotStates.
 func (s SnapshotState) Valid() bool { return slices.Contains(SnapshotStates(), s) }
 
-// MaxSnapshots is how many snapshots of a volume are kept at once. While there are as
-// many no more are made on demand; daily ones replace the oldest daily one.
+// MaxSnapshots is how many snapshots of a volume are kept at once. When there are as many, none is made
+// on demand, and a daily one replaces the oldest daily one.
 const MaxSnapshots = 200
 
-// Snapshot is what was on a volume at one moment, as after a loss of power. It outlives
-// its volume.
+// Snapshot is the content of a volume at one moment, as after a loss of power. It outlives its volume.
 type Snapshot struct {
 	ID     SnapshotID    `json:"id"`
 	AppID  AppID         `json:"-"` // of the volume; CreateSnapshot alone fills it in
@@ -60,9 +59,9 @@ type Snapshot struct {
 	// of where it is stored. Equal contents of equal size have equal digests. Empty
 	// until it is SnapshotCreated.
 	Digest        string    `json:"digest"`
-	CreatedAt     time.Time `json:"created_at"` // when it was asked for; UTC, whole seconds
+	CreatedAt     time.Time `json:"created_at"` // when it was requested; UTC, whole seconds
 	FinishedAt    time.Time `json:"finished_at,omitzero"`
-	RetentionDays int       `json:"retention_days"` // after CreatedAt it is removed
+	RetentionDays int       `json:"retention_days"` // how long after CreatedAt it is removed
 	Daily         bool      `json:"daily,omitempty"`
 	// Frozen is how long writes to the volume waited.
 	Frozen time.Duration `json:"frozen,omitempty"`
@@ -74,19 +73,19 @@ type Snapshot struct {
 // Expires is when the snapshot may be removed.
 func (s *Snapshot) Expires() time.Time { return s.CreatedAt.AddDate(0, 0, s.RetentionDays) }
 
-// SnapshotService takes snapshots of volumes and tries them out.
+// SnapshotService takes snapshots of volumes and tests that they can be restored.
 type SnapshotService interface {
-	// Snapshots are newest first, also those of a volume that is VolumeDestroyed.
+	// Snapshots are newest first, including those of a volume in VolumeDestroyed.
 	Snapshots(ctx context.Context, ref VolumeRef) ([]*Snapshot, error)
-	// CreateSnapshot begins one and returns it in SnapshotWaiting. It answers
-	// CodeFailedPrecondition with ReasonSnapshotRunning while another one of the volume is
-	// under way, with ReasonWrongState for a volume that is not usable, and CodeExhausted
-	// when there are MaxSnapshots.
+	// CreateSnapshot begins a snapshot and returns it in SnapshotWaiting. It answers
+	// CodeFailedPrecondition with ReasonSnapshotRunning while another one of the volume is under way
+	// and with ReasonWrongState for a volume that is not usable, and CodeExhausted when there are
+	// MaxSnapshots.
 	CreateSnapshot(ctx context.Context, ref VolumeRef) (*Snapshot, error)
-	// DrillVolumes restores one random snapshot of the App to scratch, checks its file
-	// system and compares its digest. It begins that and returns; VolumeDrill tells how
-	// it goes. It answers CodeFailedPrecondition with ReasonSnapshotNotFound when there is
-	// no snapshot, and with ReasonWrongState while a drill of the App is under way.
+	// DrillVolumes restores one random snapshot of the App to scratch, checks its file system and
+	// compares its digest. It returns after the start; VolumeDrill reports the progress. It answers
+	// CodeFailedPrecondition with ReasonSnapshotNotFound when there is no snapshot, and with
+	// ReasonWrongState while a drill of the App is under way.
 	DrillVolumes(ctx context.Context, app AppName) (*VolumeDrill, error)
 	// VolumeDrill is the latest drill of the App, or CodeNotFound.
 	VolumeDrill(ctx context.Context, app AppName) (*VolumeDrill, error)
@@ -104,7 +103,7 @@ type VolumeDrill struct {
 	Progress   Progress   `json:"progress,omitzero"`
 }
 
-// VolumeEventType is what an event of a volume tells.
+// VolumeEventType is the type of an event of a volume.
 type VolumeEventType string
 
 // The types of events of volumes.

@@ -13,9 +13,8 @@ func FSTypes() []FSType { return []FSType{FSExt4, FSRaw} }
 // Valid reports whether the type is one of FSTypes.
 func (f FSType) Valid() bool { return slices.Contains(FSTypes(), f) }
 
-// Complete checks every rule for a new volume that can be checked without looking
-// anything up, and fills in what is left out and does not depend on what the volume is
-// made from. It answers CodeInvalid, naming the field.
+// Complete checks every rule for a new volume that needs no look-up. It fills in defaults that do not
+// depend on the source of the volume. It answers CodeInvalid, naming the field.
 func (in *VolumeCreate) Complete() error {
 	if err := checkVolumeName(in.Name); err != nil {
 		return err
@@ -37,7 +36,7 @@ func (in *VolumeCreate) Complete() error {
 		return err
 	}
 	if in.Compute != nil {
-		guest := *in.Compute // the caller's is not ours to change
+		guest := *in.Compute // the caller's value must not change
 		if err := guest.Complete("compute."); err != nil {
 			return err
 		}
@@ -51,8 +50,8 @@ func (in *VolumeCreate) Complete() error {
 	return nil
 }
 
-// CheckSource reports whether the requested volume can be made from what has a size and
-// a type. It answers CodeInvalid, naming the field.
+// CheckSource reports whether the requested volume can be made from a source of a size and a type. It
+// answers CodeInvalid, naming the field.
 func (in *VolumeCreate) CheckSource(bytes int64, fs FSType) error {
 	switch least := gib(bytes); {
 	case in.SizeGB != 0 && in.SizeGB < least:
@@ -64,7 +63,7 @@ func (in *VolumeCreate) CheckSource(bytes int64, fs FSType) error {
 	}
 }
 
-// gib is how many GiB hold so many bytes.
+// gib returns bytes in GiB, rounded up.
 func gib(bytes int64) int { return int((bytes + 1<<30 - 1) >> 30) }
 
 // Validate answers CodeInvalid, naming the field.
@@ -112,22 +111,22 @@ func badVolume(field, rule string, args ...any) error {
 	return Errorf(CodeInvalid, "", "invalid %s: %s", field, fmt.Sprintf(rule, args...))
 }
 
-// VolumeNotFound answers for a volume that is not there, or not for the caller.
+// VolumeNotFound is the error for a volume that does not exist, or that the caller may not see.
 func VolumeNotFound(id VolumeID) *Error {
 	return Errorf(CodeNotFound, ReasonVolumeNotFound, "volume not found: %.40s", id)
 }
 
-// SnapshotNotFound answers for a snapshot that is not there, or not for the caller.
+// SnapshotNotFound is the error for a snapshot that does not exist, or that the caller may not see.
 func SnapshotNotFound(id SnapshotID) *Error {
 	return Errorf(CodeNotFound, ReasonSnapshotNotFound, "snapshot not found: %.40s", id)
 }
 
-// VolumeClaimed answers a Machine that mounts the volume of another.
+// VolumeClaimed is the error for a Machine that mounts the volume of another one.
 func VolumeClaimed(by MachineID) *Error {
 	return Errorf(CodeFailedPrecondition, ReasonVolumeAttached, "volume already claimed by machine %s", by)
 }
 
-// VolumeBound refuses to destroy a volume that a Machine has.
+// VolumeBound is the error for the destruction of a volume that a Machine has.
 func VolumeBound(to MachineID) *Error {
 	return Errorf(CodeFailedPrecondition, ReasonVolumeAttached, "volume is currently bound to machine: %s", to)
 }

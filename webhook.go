@@ -23,40 +23,39 @@ const (
 	defaultDeliveryListing = 100
 )
 
-// Webhook is where an organization gets the events of its Machines.
+// Webhook is a URL to which an organization has the events of its Machines sent.
 type Webhook struct {
 	ID  WebhookID `json:"id"`
 	URL string    `json:"url"`
 	// Events are the types of events that are sent; nil: all.
 	Events []EventType `json:"events,omitzero"`
-	// Apps are those whose Machines' events are sent; nil: all. One that is destroyed leaves the
-	// list, which may then be empty: no events are sent.
+	// Apps limits the events to those of Machines of these Apps; nil: all. A destroyed App leaves the
+	// list. Once the list is empty, no events are sent.
 	Apps []AppName `json:"apps,omitzero"`
-	// OriginalNames has the types of events begin as the public platform's do; see
-	// MachineEventTypes.
+	// OriginalNames makes the types of events begin as on the public platform; see MachineEventTypes.
 	OriginalNames bool      `json:"original_names"`
 	CreatedAt     time.Time `json:"created_at"`
 	UpdatedAt     time.Time `json:"updated_at"`
-	// SecretChangesAt is until when requests are signed with the secret before the newest; zero:
-	// the newest signs.
+	// SecretChangesAt is when the newest secret begins to sign requests. The previous one signs until
+	// then. Zero: the newest signs already.
 	SecretChangesAt time.Time     `json:"secret_changes_at,omitzero"`
 	Status          WebhookStatus `json:"status"`
 }
 
-// MachineEventTypes begin the types of CloudEvents about Machines; the EventType follows.
+// MachineEventTypes begin the types of CloudEvents about Machines, before the EventType.
 var MachineEventTypes = NamePair{"io.platform.machine.", "io.fly.machine."}
 
-// WebhookStatus is how deliveries to a receiver of events go.
+// WebhookStatus is the state of the deliveries to a receiver of events.
 type WebhookStatus struct {
-	Waiting      int       `json:"waiting"` // events that were not delivered yet
+	Waiting      int       `json:"waiting"` // events that are not delivered yet
 	WaitingBytes int64     `json:"waiting_bytes"`
-	WaitingSince time.Time `json:"waiting_since,omitzero"` // when the oldest of them was taken
-	Dead         int       `json:"dead"`                   // events that were given up and are kept
-	Dropped      uint64    `json:"dropped"`                // events that were given up and are not kept any more
-	// Failing says that no delivery succeeds at the moment: one is tried from time to time.
+	WaitingSince time.Time `json:"waiting_since,omitzero"` // when the oldest of them was queued
+	Dead         int       `json:"dead"`                   // events that were given up and are still kept
+	Dropped      uint64    `json:"dropped"`                // events that were given up and are no longer kept
+	// Failing says that deliveries fail at the moment. One of them is retried from time to time.
 	Failing     bool          `json:"failing"`
-	DeliveredAt time.Time     `json:"delivered_at,omitzero"` // of the last delivery since the start of the server
-	FailedAt    time.Time     `json:"failed_at,omitzero"`    // of the last attempt that failed since then
+	DeliveredAt time.Time     `json:"delivered_at,omitzero"` // when the last delivery succeeded since the server started
+	FailedAt    time.Time     `json:"failed_at,omitzero"`    // when the last attempt failed since then
 	Error       DeliveryError `json:"error,omitempty"`       // of that attempt
 	HTTPStatus  int           `json:"http_status,omitempty"` // of its answer
 }
@@ -69,7 +68,7 @@ type WebhookCreate struct {
 	OriginalNames bool        `json:"original_names,omitempty"`
 }
 
-// WebhookUpdate changes a webhook; nil stays. An empty list stands for all.
+// WebhookUpdate changes the fields that are not nil. An empty list stands for all.
 type WebhookUpdate struct {
 	URL           *string      `json:"url,omitempty"`
 	Events        *[]EventType `json:"events,omitempty"`
@@ -79,8 +78,8 @@ type WebhookUpdate struct {
 
 // WebhookRotate says how the secret changes.
 type WebhookRotate struct {
-	// Overlap is how long requests are still signed with the secret before, so that the receiver
-	// can learn the new one and accept both; nil: DefaultWebhookOverlap.
+	// Overlap is how long the previous secret still signs requests, so that the receiver can learn the
+	// new one and accept both. Nil: DefaultWebhookOverlap.
 	Overlap *Duration `json:"overlap,omitempty"`
 }
 
@@ -90,7 +89,7 @@ type WebhookSecret struct {
 	Secret string `json:"secret"`
 }
 
-// WebhookPing is how the delivery of a test event went.
+// WebhookPing is the result of the delivery of a test event.
 type WebhookPing struct {
 	Delivered  bool          `json:"delivered"`
 	HTTPStatus int           `json:"http_status,omitempty"`
@@ -101,7 +100,7 @@ type WebhookPing struct {
 // DeliveryID identifies the delivery of one event to one receiver: a ULID.
 type DeliveryID string
 
-// DeliveryState is how far a delivery is.
+// DeliveryState is the state of a delivery.
 type DeliveryState string
 
 // The states of deliveries.
@@ -116,7 +115,7 @@ func DeliveryStates() []DeliveryState {
 	return []DeliveryState{DeliveryWaiting, DeliveryDelivered, DeliveryDead}
 }
 
-// DeliveryError is why an attempt has failed. What the receiver has answered is never shown.
+// DeliveryError is why an attempt failed. The answer of the receiver is never shown.
 type DeliveryError string
 
 // The errors of attempts.
@@ -144,8 +143,8 @@ type DeathReason string
 // The reasons.
 const (
 	DeathExpired   DeathReason = "expired"    // it has failed for WebhookRetention
-	DeathQueueFull DeathReason = "queue_full" // too much waited that is newer
-	DeathBlocked   DeathReason = "blocked"    // it failed while others succeeded that it held up
+	DeathQueueFull DeathReason = "queue_full" // newer events filled the queue
+	DeathBlocked   DeathReason = "blocked"    // it failed and held up others that succeed
 )
 
 // DeathReasons lists every reason.
@@ -161,8 +160,8 @@ type WebhookDelivery struct {
 	Machine     MachineID     `json:"machine_id"`
 	Attempts    int           `json:"attempts"`
 	CreatedAt   time.Time     `json:"created_at"`
-	AttemptedAt time.Time     `json:"attempted_at,omitzero"` // the last time
-	Took        Duration      `json:"took,omitzero"`         // the last time
+	AttemptedAt time.Time     `json:"attempted_at,omitzero"` // of the last attempt
+	Took        Duration      `json:"took,omitzero"`         // of the last attempt
 	HTTPStatus  int           `json:"http_status,omitempty"` // of the last answer
 	Error       DeliveryError `json:"error,omitempty"`       // of the last attempt, if it has failed
 	Reason      DeathReason   `json:"reason,omitempty"`      // of one that is dead
@@ -193,7 +192,7 @@ func (q DeliveryQuery) Most() int {
 	return q.Limit
 }
 
-// ValidateWebhookURL answers CodeInvalid for what cannot be called. It repeats nothing of the URL,
+// ValidateWebhookURL answers CodeInvalid for a URL that cannot be called. It does not quote the URL,
 // which may hold a credential.
 func ValidateWebhookURL(target string) error {
 	problem := ""
@@ -213,7 +212,7 @@ func ValidateWebhookURL(target string) error {
 	return Errorf(CodeInvalid, "", "invalid url: %s", problem)
 }
 
-// ValidateWebhookEvents answers CodeInvalid for a type that there is not.
+// ValidateWebhookEvents answers CodeInvalid for an unknown or repeated type.
 func ValidateWebhookEvents(events []EventType) error {
 	for i, e := range events {
 		if !slices.Contains(EventTypes(), e) {
@@ -231,29 +230,30 @@ func ValidateWebhookEvents(events []EventType) error {
 // caller is allowed nothing is CodeNotFound with ReasonOrgNotFound, like one that does not exist; a
 // missing webhook is CodeNotFound with ReasonWebhookNotFound.
 type WebhookService interface {
-	// CreateWebhook makes a webhook that gets every event of the Machines of the organization
-	// that is recorded after it has returned. It answers CodeInvalid, and CodeExhausted with
+	// CreateWebhook makes a webhook. It gets every event of the organization's Machines that is
+	// recorded after CreateWebhook has returned. It answers CodeInvalid, and CodeExhausted with
 	// ReasonQuota beyond MaxWebhooks.
 	CreateWebhook(ctx context.Context, org OrgSlug, in WebhookCreate) (WebhookSecret, error)
-	// Webhooks are sorted by when they were made.
+	// Webhooks are sorted by the time of their creation.
 	Webhooks(ctx context.Context, org OrgSlug) ([]Webhook, error)
 	Webhook(ctx context.Context, org OrgSlug, id WebhookID) (Webhook, error)
-	// UpdateWebhook changes a webhook. What waits is sent to where it leads then.
+	// UpdateWebhook changes a webhook. Waiting events go to the new URL.
 	UpdateWebhook(ctx context.Context, org OrgSlug, id WebhookID, in WebhookUpdate) (Webhook, error)
-	// RotateWebhook makes another secret. During an overlap another rotation replaces the newest.
+	// RotateWebhook makes another secret. During an overlap, another rotation replaces the newest
+	// secret.
 	RotateWebhook(ctx context.Context, org OrgSlug, id WebhookID, in WebhookRotate) (WebhookSecret, error)
-	// RemoveWebhook removes a webhook with all that waits and its deliveries.
+	// RemoveWebhook removes a webhook with its waiting events and its deliveries.
 	RemoveWebhook(ctx context.Context, org OrgSlug, id WebhookID) error
 	// WebhookDeliveries lists deliveries, the newest first.
 	WebhookDeliveries(ctx context.Context, org OrgSlug, id WebhookID, q DeliveryQuery) ([]WebhookDelivery, error)
 	// ResendDelivery sends an event again, as the last in the queue. It answers CodeNotFound
 	// with ReasonDeliveryNotFound for a delivery that is not kept or still waits.
 	ResendDelivery(ctx context.Context, org OrgSlug, id WebhookID, delivery DeliveryID) (WebhookDelivery, error)
-	// PingWebhook sends a test event once, and says how that went.
+	// PingWebhook sends a test event once, and returns the result.
 	PingWebhook(ctx context.Context, org OrgSlug, id WebhookID) (WebhookPing, error)
 }
 
-// MachineEvent is an event with whose it is.
+// MachineEvent is an event with its Machine, App and organization.
 type MachineEvent struct {
 	Seq     uint64    `json:"-"` // its number in the feed of its host
 	Machine MachineID `json:"machine"`
@@ -263,19 +263,19 @@ type MachineEvent struct {
 	Event   Event     `json:"event"`
 }
 
-// MachineEventFeed has the events of all Machines of a host, in the order in which they were
-// recorded. Each has a number that is greater than those before it.
+// MachineEventFeed has the events of all Machines of a host, in the order in which they were recorded.
+// Their numbers increase.
 type MachineEventFeed interface {
-	// NextMachineEvents returns events after a number, at most limit of them, and the number up to
-	// which that is everything. It waits for one. A number that no event can have had yet means
-	// the beginning, as after a host lost its records.
+	// NextMachineEvents waits for events after a number. It returns at most limit of them, and the
+	// number up to which they are complete. If after is greater than every number so far, it starts
+	// from the beginning, because the host has lost its records.
 	NextMachineEvents(ctx context.Context, after uint64, limit int) (events []MachineEvent, upTo uint64, err error)
 	// TookMachineEvents acknowledges the events up to a number. Unacknowledged events are
 	// kept up to a bound.
 	TookMachineEvents(upTo uint64) error
 }
 
-// EventReceiver is who gets events of Machines: a webhook of an organization, or a provider of
+// EventReceiver receives events of Machines. It is a webhook of an organization, or a provider of
 // extensions.
 type EventReceiver struct {
 	// ID identifies the receiver permanently, in at most 128 bytes. All ids of one EventReceiverFeed
@@ -283,25 +283,26 @@ type EventReceiver struct {
 	ID string
 	// Version grows with every change.
 	Version uint64
-	// Org is whose bounds the receiver counts for; empty: it has bounds of its own.
+	// Org is the organization whose bounds the receiver counts against; empty: it has its own bounds.
 	Org OrgID
 	URL string
-	// Secret signs. Next does from NextAt on, unless it is zero.
+	// Secret signs requests. From NextAt on, Next does, unless it is zero.
 	Secret, Next Sensitive
 	NextAt       time.Time
 	// AllowPrivate lets URL lead to addresses that are not of the public internet.
 	AllowPrivate bool
-	// OriginalNames is that of Webhook.
+	// OriginalNames is as in Webhook.
 	OriginalNames bool
 
-	// What is sent: the events of all Machines of an organization, or with Apps only of these,
-	// which without AllOf may be of any organization; of these the types in Events, or all.
+	// AllOf, Apps and Events select the events. AllOf selects all Machines of an organization, and Apps
+	// only those of these Apps. Without AllOf, the Apps may be in any organization. Events selects
+	// types; none: all.
 	AllOf  OrgID
 	Apps   []AppID // nil: all; empty: none
 	Events []EventType
 
-	// Unreadable says that there are receivers of Org that cannot be read at the moment: what waits for
-	// them stays. The other fields are empty.
+	// Unreadable says that some receivers of Org cannot be read at the moment. Their waiting events
+	// stay. The other fields are empty.
 	Unreadable bool
 }
 
@@ -316,7 +317,7 @@ func (r *EventReceiver) Wants(e *MachineEvent) bool {
 	return len(r.Events) == 0 || slices.Contains(r.Events, e.Event.Type)
 }
 
-// SecretAt is what signs at a time.
+// SecretAt returns the secret that signs at a time.
 func (r *EventReceiver) SecretAt(now time.Time) Sensitive {
 	if !r.Next.IsZero() && !now.Before(r.NextAt) {
 		return r.Next
@@ -324,7 +325,7 @@ func (r *EventReceiver) SecretAt(now time.Time) Sensitive {
 	return r.Secret
 }
 
-// EventReceiverFeed says who gets events.
+// EventReceiverFeed yields the receivers of events.
 type EventReceiverFeed interface {
 	// WatchEventReceivers yields all receivers, and again after every change, until ctx ends. After
 	// an error the caller starts again.
@@ -333,9 +334,10 @@ type EventReceiverFeed interface {
 
 // EventDelivery delivers events to receivers.
 type EventDelivery interface {
-	// AwaitReceiver returns when a receiver is known in a version or a later one, or the error of ctx.
+	// AwaitReceiver returns when a receiver is known in a version or a later one, or with the error of
+	// ctx.
 	AwaitReceiver(ctx context.Context, id string, version uint64) error
-	// ReceiverStatus is that of a receiver; of one that is not known, the zero value.
+	// ReceiverStatus is the status of a receiver, or zero for an unknown one.
 	ReceiverStatus(id string) WebhookStatus
 	// ReceiverDeliveries is WebhookService.WebhookDeliveries.
 	ReceiverDeliveries(id string, q DeliveryQuery) ([]WebhookDelivery, error)

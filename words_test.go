@@ -12,7 +12,7 @@ import (
 // stilted are words that CONTRIBUTING.md ("Words") has replacements for.
 var stilted = regexp.MustCompile(`(?i)\b(whoever|whomever|shall|anew|(had|have|has) back|mend(s|ed|ing)?|thereby|therein|thereof|herein|of late|tells of)\b`)
 
-// TestWords finds words that this project's English does without.
+// TestWords finds words that this project avoids.
 func TestWords(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "git", "ls-files", "--", "*.go", "*.md", "Makefile", ".ci", "examples", "packaging").Output()
 	if err != nil {

@@ -17,20 +17,20 @@ func (s *server) addressRoutes() {
 	example := viewAddress(hangar.Address{IP: netip.MustParseAddr("203.0.113.7"), Kind: hangar.AddressV4, CreatedAt: exampleTime}, "")
 	s.Handle("GET "+all, s.listAddresses, router.Operation{
 		ID: "listAddresses", Tag: "Addresses", Summary: "List IP addresses",
-		Text:   "The shared one first, then by type and address. Those that begin with `fdaa:` are private.",
+		Text:   "The shared one comes first, the others are sorted by type and address. Addresses that begin with `fdaa:` are private.",
 		Answer: addressList{[]addressView{example}},
 	})
 	s.Handle("POST "+all, s.allocateAddress, router.Operation{
 		ID: "allocateAddress", Tag: "Addresses", Summary: "Allocate an IP address",
-		Text: "The App is served at the address when the answer comes. `shared_v4` is the same one for all Apps, which are distinguished by " +
-			"their names; it may be asked for again. `private_v6` is in a private network of the organization: `network`, or the App's own. " +
-			"There, `<app>.flycast` leads to it. An empty property counts as left out.",
+		Text: "The edge serves the App at the address by the time of the answer. `shared_v4` is one address for all Apps, which are distinguished by " +
+			"their names; a repeated request returns it. `private_v6` is in a private network of the organization: `network`, or the App's own. " +
+			"There, `<app>.flycast` resolves to it. An empty property counts as left out.",
 		Body:   addressRequest{Kind: hangar.AddressV4},
 		Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+all+"/{ip}", s.releaseAddress, router.Operation{
 		ID: "releaseAddress", Tag: "Addresses", Summary: "Release an IP address",
-		Text: "No new connection to it is taken. It is given to another App only after all others that are free.", Status: http.StatusNoContent,
+		Text: "New connections to it are refused. Another App gets it only after all other free addresses.", Status: http.StatusNoContent,
 	})
 }
 
@@ -57,7 +57,7 @@ type addressNetwork struct {
 	Org  hangar.OrgSlug `json:"org_slug"`
 }
 
-// viewAddress is the view of an address of an App of an organization.
+// viewAddress returns the view of an address of an App of an organization.
 func viewAddress(a hangar.Address, org hangar.OrgSlug) addressView {
 	v := addressView{
 		IP: a.IP, Kind: a.Kind, Region: a.Region, Service: a.Service, Shared: a.Kind == hangar.AddressSharedV4,

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// describeAlerts knows the types of alerts.
+// describeAlerts registers the types of alerts.
 func describeAlerts(s *openapi.Schemas) {
 	know[hangar.AlertValue](s, openapi.Schema{Type: []string{"string"}, Description: "A number as a text, as in Prometheus.", Examples: []any{"0.05"}})
 	enum(s, hangar.AlertPending, hangar.AlertFiring, hangar.AlertResolved)
@@ -18,32 +18,32 @@ func describeAlerts(s *openapi.Schemas) {
 	s.Name(reflect.TypeFor[hangar.AlertReceiverStatus](), "AlertReceiverStatus")
 	openapi.Describe[hangar.AlertConfig](s, texts{
 		"rules":      "A rule file, YAML as Prometheus and vmalert read it, without recording rules.",
-		"receivers":  "Each gets the alerts that it matches.",
+		"receivers":  "They get the alerts that they match.",
 		"updated_at": "When it was set. Ignored when it is sent.",
 	})
 	openapi.Describe[hangar.AlertReceiver](s, texts{
 		"name":          "Unique in the organization.",
 		"match":         "Labels with the values that an alert must have; empty: every alert is sent.",
-		"send_resolved": "Whether the end of an alert is sent, too: yes, unless it is false.",
+		"send_resolved": "Whether the end of an alert is sent, too: the default is true.",
 		"webhook":       "Either this or `email`.",
 	})
 	openapi.Describe[hangar.AlertWebhook](s, texts{
 		"url":    "Gets POST requests with the JSON of Alertmanager's webhooks, version 4.",
-		"secret": "16 to 256 bytes, the key of the header " + hangar.AlertSignatureHeader + ". Never shown. When it is left out, the one of the receiver of this name and URL stays.",
+		"secret": "16 to 256 bytes, the key of the header " + hangar.AlertSignatureHeader + ". Never shown. When it is left out, the secret of the receiver with this name and URL stays.",
 	})
 	openapi.Describe[hangar.AlertGrouping](s, texts{
-		"group_by":        "The labels whose values alerts of one notification share; `...` alone stands for all. `alertname` when it is left out.",
-		"group_wait":      "How long the first notification of a group waits for further alerts: 30s when it is left out.",
-		"group_interval":  "The least time between two notifications of a group that changes: 5m when it is left out.",
-		"repeat_interval": "After which a group that still fires is sent again: 4h when it is left out.",
+		"group_by":        "The labels whose values alerts of one notification share; `...` alone stands for all. The default is `alertname`.",
+		"group_wait":      "How long the first notification of a group waits for further alerts. The default is 30s.",
+		"group_interval":  "The least time between two notifications of a group that changes. The default is 5m.",
+		"repeat_interval": "The time after which a group that still fires is sent again. The default is 4h.",
 	})
 	openapi.Describe[hangar.AlertGroup](s, texts{
 		"took":   "How long the last evaluation took.",
-		"missed": "Evaluations that were left out because one took longer than the interval.",
+		"missed": "Evaluations skipped because one took longer than the interval.",
 	})
 	openapi.Describe[hangar.AlertReceiverStatus](s, texts{
-		"waiting": "Alerts whose change was not sent yet.",
-		"dropped": "Notifications that were given up since the start of the server.",
+		"waiting": "Alerts whose change is not sent yet.",
+		"dropped": "Notifications given up since the server started.",
 	})
 }
 
@@ -77,7 +77,7 @@ func (s *server) alertRoutes() {
 	shown.UpdatedAt = exampleTime
 	s.Handle("GET "+rules, s.getAlertConfig, router.Operation{
 		ID: "getAlertConfig", Tag: "Alerts", Summary: "Get alert rules and receivers",
-		Text:   "Without secrets. Needs the right to change the organization, as URLs may hold credentials.",
+		Text:   "Without secrets. Needs the right to change the organization, because URLs may hold credentials.",
 		Answer: shown,
 	})
 	s.Handle("PUT "+rules, s.setAlerts, router.Operation{
@@ -88,18 +88,18 @@ func (s *server) alertRoutes() {
 	})
 	s.Handle("DELETE "+rules, s.deleteAlerts, router.Operation{
 		ID: "deleteAlerts", Tag: "Alerts", Summary: "Remove alert rules and receivers",
-		Text: "The end of alerts is not notified.", Status: http.StatusNoContent,
+		Text: "Receivers are not notified that alerts end.", Status: http.StatusNoContent,
 	})
 	s.Handle("GET "+all, s.listAlerts, router.Operation{
 		ID: "listAlerts", Tag: "Alerts", Summary: "List alerts",
-		Text:   "Those that are pending or firing, or were resolved within 15 minutes, with the health of rules and receivers.",
+		Text:   "Pending and firing alerts, and those resolved within 15 minutes, with the health of rules and receivers.",
 		Answer: exampleAlerts(),
 	})
 	tested := exampleAlerts()
 	tested.Receivers = []hangar.AlertReceiverStatus{}
 	s.Handle("POST "+all+"/test", s.testAlerts, router.Operation{
 		ID: "testAlerts", Tag: "Alerts", Summary: "Test a rule file",
-		Text: "Once and now, within 25 seconds. Nothing is kept and no notification is sent. One test of an organization runs at a time.",
+		Text: "Evaluates it once, within 25 seconds. Nothing is stored and no notification is sent. An organization can run one test at a time.",
 		Body: alertRules{Rules: config.Rules}, Answer: tested,
 	})
 }

@@ -32,8 +32,9 @@ const (
 	idleTimeout   = 2 * time.Minute
 )
 
-// Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions, OAuthIssuer,
-// Hosts, Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and AppURL.
+// Config is what an API serves. Every field is required but Registry, RegistryName, OAuth, Sessions,
+// OAuthIssuer, OpenID, Hosts, Metrics, MetricsScopes, Series, Alerts, Extensions, RateLimits and
+// AppURL.
 type Config struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -61,7 +62,7 @@ type Config struct {
 	Elections    hangar.ElectionService
 	// Hosts are the servers of the platform. Nil: there are no such routes.
 	Hosts hangar.HostService
-	// ImageResolver and SSH answer what clients ask by GraphQL alone.
+	// ImageResolver and SSH answer requests that only GraphQL has.
 	ImageResolver hangar.ImageResolver
 	SSH           hangar.SSHService
 	// MetricsScopes and Series answer queries of series. Nil: there are no such routes.
@@ -69,21 +70,21 @@ type Config struct {
 	Series        hangar.SeriesQuerier
 	// Alerts keeps rules. Nil: there are no such routes.
 	Alerts hangar.AlertService
-	// Extensions are those of Apps, and their providers. Zero: there are no such routes.
+	// Extensions serves the extensions of Apps and their providers. Zero: there are no such routes.
 	Extensions extension.Services
-	// OAuth and Sessions are who users sign in at with a browser, and OAuthIssuer what it calls itself: see package
-	// signon. Nil: there is no such thing.
+	// OAuth and Sessions sign users in with a browser, under the name OAuthIssuer: see package signon.
+	// Nil: there are no such routes.
 	OAuth       hangar.OAuthService
 	Sessions    hangar.SessionService
 	OAuthIssuer string
-	// OpenID is where users may sign in instead. Nil: nowhere.
+	// OpenID is a provider at which users may sign in instead. Nil: there is none.
 	OpenID signon.OpenID
-	// Registry is mounted at /v2/ and authenticates by itself. Nil: there is none.
+	// Registry is mounted at /v2/ and authenticates requests itself. Nil: there is none.
 	Registry http.Handler
 	// RegistryName is the host that references to images of Registry begin with. Empty:
 	// that of the API.
 	RegistryName string
-	// Metrics are what administrators read at /metrics. Nil: there is no such route.
+	// Metrics are the series that administrators read at /metrics. Nil: there is no such route.
 	Metrics    prometheus.Gatherer
 	RateLimits router.RateLimits
 	// AppURL is where the edge serves an App under its name. Nil: there is no edge.
@@ -97,10 +98,10 @@ type Config struct {
 type server struct {
 	Config
 	*router.Router
-	attempts *attempts       // with passwords
+	attempts *attempts       // at passwords
 	waits    *longpoll.Waits // those beyond maxSeated
-	seated   atomic.Int64    // waits that have a goroutine
-	// document and its page are made once, when they are first asked for.
+	seated   atomic.Int64    // waits that have a goroutine; see maxSeated
+	// document and reference are made once, on the first request for them.
 	document  func() *openapi.Document
 	reference func() ([]byte, error)
 }
@@ -137,9 +138,9 @@ func newServer(config Config) *server {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.chain.ServeHTTP(w, r) }
 
-// Drain answers the waits whose connections the handler has taken over, which
-// http.Server.Shutdown does not know, that the server is shutting down. It returns when they
-// are answered and closed, or when ctx ends. No connection is taken over from then on.
+// Drain ends the waits whose connections the handler has taken over, because http.Server.Shutdown does
+// not know them. It answers that the server is shutting down, and returns when they are closed or ctx
+// ends. From then on, no connection is taken over.
 func (h *Handler) Drain(ctx context.Context) { h.server.waits.Drain(ctx) }
 
 // Server returns an http.Server for handler with the bounds that keep slow clients
@@ -153,13 +154,13 @@ func Server(handler http.Handler) *http.Server {
 	}
 }
 
-// The places of Machines.
+// The paths of Machines.
 const (
 	machines = "/v1/apps/{app}/machines"
 	machine  = machines + "/{machine}"
 )
 
-// registryPath is below which the registry answers.
+// registryPath is the path below which the registry answers.
 const registryPath = "/v2/"
 
 func (s *server) routes() {

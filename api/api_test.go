@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// token is an administrator's.
+// token belongs to an administrator.
 const token = "secret"
 
 // logins are tokens and their principals.
@@ -39,8 +39,8 @@ func (l logins) Authenticate(_ context.Context, credential string) (hangar.Princ
 
 func (logins) Life(hangar.TokenID) context.Context { return context.Background() }
 
-// newAPI is an API without a platform behind it: change adds the services that a test needs.
-// What the API of a whole platform answers, package wire tests.
+// newAPI returns an API without a platform: change adds the services that a test needs. The wire tests
+// check the answers of an API with a whole platform.
 func newAPI(change ...func(*api.Config)) *api.Handler {
 	c := api.Config{
 		Auth: logins{
@@ -103,7 +103,7 @@ func TestDeepJSON(t *testing.T) {
 	}
 }
 
-// failing is an AppService whose every answer is an error, or worse.
+// failing is an AppService that returns only errors, or panics.
 type failing struct {
 	hangar.AppService
 	apps func(ctx context.Context) error
@@ -184,8 +184,8 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 	}
 }
 
-// TestCallerWhoLeft: the end of a context is no fault of the server, and may be its
-// shutdown, where writing nothing would be an answer 200.
+// TestCallerWhoLeft: the end of a context is no fault of the server. It may be its shutdown, where an
+// empty answer would be a 200.
 func TestCallerWhoLeft(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -200,8 +200,7 @@ func TestCallerWhoLeft(t *testing.T) {
 	}
 }
 
-// TestUnreadBody sends a body that a handler does not want, on a connection that
-// is used again.
+// TestUnreadBody sends a body that a handler does not read, on a connection that is reused.
 func TestUnreadBody(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = api.Server(newAPI())

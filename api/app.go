@@ -26,7 +26,7 @@ func (s *server) appRoutes() {
 	})
 	s.Handle("GET /v1/apps/{app}", s.getApp, router.Operation{
 		ID: "getApp", Self: true, Tag: "Apps", Summary: "Get an App",
-		Text:   "An App of another organization is refused with 403, which tells that its name is taken.",
+		Text:   "An App of another organization is refused with 403, which reveals that its name is taken.",
 		Answer: exampleApp(),
 	})
 	s.Handle("DELETE /v1/apps/{app}", s.destroyApp, router.Operation{
@@ -123,8 +123,8 @@ func (s *server) getApp(r *http.Request) (router.Answer, error) {
 	return router.OK(s.viewApp(app))
 }
 
-// destroyApp takes a missing force for true: existing clients never send it and
-// expect their running Machines to go, too.
+// destroyApp takes a missing force for true. Existing clients never send it and expect it to destroy
+// running Machines, too.
 func (s *server) destroyApp(r *http.Request) (router.Answer, error) {
 	name, err := appName(r)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// flood never stops writing until it is ended, and says when it is.
+// flood writes until it is ended, and reports its end.
 type flood struct {
 	hangar.MachineService
 	hangar.LogService
@@ -40,8 +40,8 @@ func (f flood) ExecMachine(ctx context.Context, _ hangar.MachineRef, _ hangar.Ex
 	return hangar.ExecResult{}, err
 }
 
-// TestTokenEndsUnread: a client that does not read cannot hold a stream, or a command, for longer
-// than its token lives.
+// TestTokenEndsUnread: a client that does not read cannot keep a stream or a command open after its
+// token ends.
 func TestTokenEndsUnread(t *testing.T) {
 	const head = " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\n"
 	for name, sent := range map[string]string{

@@ -14,8 +14,8 @@ func (s *server) authorizeRoutes(example *hangar.Token, text string) {
 	header := hangar.Authorization("Bearer " + text)
 	s.Handle("POST /v1/tokens/authenticate", s.authenticateTokens, router.Operation{
 		ID: "authenticateTokens", Tag: "Tokens", Summary: "Authenticate tokens",
-		Text: "For services that take tokens of this server: `header` is the `Authorization` header that a client of theirs has sent. " +
-			"The answer has the tokens in it that are valid; when there are none it is 400 with the reason `token_invalid`.",
+		Text: "For services that accept tokens of this server: `header` is the `Authorization` header of a client of theirs. " +
+			"The answer lists its valid tokens. When there are none, it is 400 with the reason `token_invalid`.",
 		Body: authenticateRequest{header}, Answer: currentTokenList{[]currentToken{viewCurrent(example)}},
 	})
 	s.Handle("POST /v1/tokens/authorize", s.authorizeTokens, router.Operation{
@@ -46,8 +46,7 @@ type accessRequest struct {
 	Machine hangar.MachineID `json:"machine_id"`
 	Volume  hangar.VolumeID  `json:"volume_id"`
 	Command []string         `json:"command"`
-	// SourceMachine is where the client is. No token is bound to that, so that it makes no
-	// difference.
+	// SourceMachine is the Machine of the client. It has no effect, because no token is bound to one.
 	SourceMachine hangar.MachineID `json:"source_machine"`
 
 	AppFeature     string `json:"app_feature"`
@@ -71,10 +70,10 @@ type accessView struct {
 	Command []string         `json:"command,omitempty"`
 }
 
-// accessActions are actions as existing clients write them, a letter each, or by name.
+// accessActions are actions as existing clients write them: as letters, or by name.
 type accessActions hangar.Action
 
-// actionLetters stand for actions.
+// actionLetters are the actions that letters stand for.
 var actionLetters = map[rune]hangar.Action{
 	'r': hangar.ActionRead, 'w': hangar.ActionWrite, 'c': hangar.ActionCreate, 'd': hangar.ActionDelete, 'C': hangar.ActionControl,
 	'*': hangar.ActionAll,
@@ -105,7 +104,7 @@ func (a *accessActions) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// lettersOf reads letters that stand for actions.
+// lettersOf returns the actions that letters stand for.
 func lettersOf(text string) (mask hangar.Action, ok bool) {
 	for _, letter := range text {
 		action, known := actionLetters[letter]
@@ -117,7 +116,7 @@ func lettersOf(text string) (mask hangar.Action, ok bool) {
 	return mask, true
 }
 
-// access is the requested access, if it is for something that this server has.
+// access returns the requested access. It refuses what this server does not have.
 func (in *accessRequest) access() (hangar.Access, error) {
 	for _, f := range []struct{ name, value string }{
 		{"app_feature", in.AppFeature},

@@ -15,7 +15,7 @@ type busyRequest struct {
 	TTL *busyTime `json:"ttl" schema:"required"`
 }
 
-// busyTime is a time as programs say it: a text with a unit, or a number of seconds.
+// busyTime is a duration as programs write it: a text with a unit, or a number of seconds.
 type busyTime time.Duration
 
 // MarshalJSON writes a text such as "5m0s".
@@ -41,13 +41,13 @@ func (s *server) busyRoutes() {
 	const busy, state = machine + "/busy", http.StatusPreconditionFailed
 	s.Handle("POST "+busy, s.keepBusy, router.Operation{
 		ID: "keepMachineBusy", Self: true, Tag: "Machines", Summary: "Keep a Machine busy",
-		Text: "For a time from now, at most 24 hours, which replaces the time of an earlier call. For a Machine that works while no request is open. " +
-			"Needs no lease, does not keep users from stopping the Machine, and ends when it stops.",
+		Text: "For a time from now, at most 24 hours. It replaces the time of an earlier call. This is for a Machine that works while no request is open.  " +
+			"It needs no lease, does not keep users from stopping the Machine, and ends when the Machine stops.",
 		Lenient: true, Body: busyRequest{TTL: new(busyTime(5 * time.Minute))}, Answer: hangar.MachineBusy{Until: exampleTime}, Errors: []int{state},
 	})
 	s.Handle("DELETE "+busy, s.endBusy, router.Operation{
 		ID: "endMachineBusy", Self: true, Tag: "Machines", Summary: "End the busy state of a Machine",
-		Text: "May be repeated. The time that it has to be idle begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
+		Text: "May be repeated. The idle time of the Machine begins now.", Answer: hangar.MachineBusy{}, Errors: []int{state},
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	certificatePage    = 100 // certificates on a page, unless asked
+	certificatePage    = 100 // certificates on a page by default
 	maxCertificatePage = 500
 )
 
@@ -37,15 +37,15 @@ func (s *server) certificateRoutes() {
 	})
 	s.Handle("POST "+all+"/acme", s.requestCertificate, router.Operation{
 		ID: "requestCertificate", Tag: tag, Summary: "Request a certificate",
-		Text: "The hostname is served once something proves that it is the App's, see `proof` and `dns_requirements`; a claim that nothing proves ends at " +
-			"`claim_ends_at`. The certificate is there once the name leads to the App. " +
-			"422 answers when another App has the hostname, 412 when the server asks for no certificates.",
+		Text: "The edge serves the hostname once something proves that it is the App's: see `proof` and `dns_requirements`. A claim without a proof ends at " +
+			"`claim_ends_at`. The certificate is issued once the name leads to the App. " +
+			"The answer is 422 when another App has the hostname, and 412 when the server requests no certificates.",
 		Body: hostnameRequest{exampleHostname}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("POST "+all+"/custom", s.uploadCertificate, router.Operation{
 		ID: "uploadCertificate", Tag: tag, Summary: "Upload a certificate",
-		Text: "The hostname has to be proven, as with one that is requested; a certificate that an authority trusted by the server has signed proves it. " +
-			"It goes before one that was issued, and in the place of one that was uploaded before. `*.example.com` is for all names one label below `example.com`.",
+		Text: "The hostname needs a proof, as for a requested certificate. A certificate signed by an authority that the server trusts is a proof. " +
+			"It takes precedence over an issued certificate, and replaces an uploaded one. `*.example.com` is for all names one label below `example.com`.",
 		Body: uploadRequest{exampleHostname, "-----BEGIN CERTIFICATE-----\n…", "-----BEGIN PRIVATE KEY-----\n…"}, Status: http.StatusCreated, Answer: detail, Errors: refused,
 	})
 	s.Handle("GET "+one, s.getCertificate, router.Operation{
@@ -53,13 +53,13 @@ func (s *server) certificateRoutes() {
 	})
 	s.Handle("POST "+one+"/check", s.checkCertificate, router.Operation{
 		ID: "checkCertificate", Tag: tag, Summary: "Check the DNS of a hostname",
-		Text:   "Takes the right to change the App: what is found may prove that the hostname is the App's, and a certificate that has not been issued yet is asked for again, unless that was done a moment ago or the authority's rate limit forbids it.",
+		Text:   "Needs the right to change the App, because the DNS may prove that the hostname is the App's. A pending certificate is requested again, unless that was done a moment ago or the authority's rate limit forbids it.",
 		Answer: viewCertificateCheck(&hangar.CertificateCheck{Certificate: example, ResolvedA: example.A, ResolvedCNAME: []hangar.Hostname{example.CNAME}, Configured: true}),
 	})
 	s.Handle("DELETE "+one, s.removeHostname, router.Operation{
 		ID: "removeCertificate", Tag: tag, Summary: "Remove a hostname", Text: "With all its certificates.", Status: http.StatusNoContent,
 	})
-	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, which `warning` tells."
+	const left = "The hostname stays with the App and answers. Without another certificate it cannot be reached by TLS, as `warning` says."
 	s.Handle("DELETE "+one+"/acme", s.removeKind(hangar.CertificateACME), router.Operation{
 		ID: "removeIssuedCertificate", Tag: tag, Summary: "Stop issuing a certificate", Text: left, Answer: detail,
 	})
@@ -94,10 +94,10 @@ const (
 	sourceCustom = "custom"
 )
 
-// warningBare is said of a hostname without a certificate.
+// warningBare is the warning about a hostname without a certificate.
 const warningBare = "The hostname has no certificate left, so that clients cannot reach it by TLS"
 
-// statusBare is that of such a hostname.
+// statusBare is the status of such a hostname.
 const statusBare = "no_certificate"
 
 // certificateList is a page of hostnames.
@@ -107,8 +107,7 @@ type certificateList struct {
 	Total        int               `json:"total_count"`
 }
 
-// certificateView is a hostname as clients decode it: both those that expect a summary and
-// those that expect details.
+// certificateView is a hostname as clients decode it, whether they expect a summary or details.
 type certificateView struct {
 	Hostname         hangar.Hostname           `json:"hostname"`
 	Status           string                    `json:"status"`
@@ -133,7 +132,7 @@ type certificateView struct {
 	Warning          string                    `json:"warning,omitempty"`
 }
 
-// issuedView is a certificate of a hostname, of which there is one key.
+// issuedView is a certificate of a hostname. It has one key.
 type issuedView struct {
 	Source    string          `json:"source"`
 	Status    string          `json:"status"`
@@ -150,7 +149,7 @@ type issuedKeyView struct {
 	Authority string    `json:"certificate_authority"`
 }
 
-// validationView says by which ways a hostname can be validated.
+// validationView says how a hostname can be validated.
 type validationView struct {
 	ALPN         bool `json:"alpn_configured"`
 	DNS          bool `json:"dns_configured"`
@@ -158,7 +157,7 @@ type validationView struct {
 	OwnershipTXT bool `json:"ownership_txt_configured"`
 }
 
-// requirementsView says what the DNS has to say of a hostname. What is not needed here is
+// requirementsView has the DNS records that a hostname needs. Those that this server does not need are
 // empty.
 type requirementsView struct {
 	A         []netip.Addr             `json:"a"`
@@ -224,7 +223,7 @@ func viewCertificate(c *hangar.Certificate) certificateView {
 	return v
 }
 
-// statusOfCertificate is the best of what a hostname has.
+// statusOfCertificate returns the best status of the certificates of a hostname.
 func statusOfCertificate(c *hangar.Certificate) hangar.CertificateStatus {
 	for _, status := range []hangar.CertificateStatus{hangar.CertificateActive, hangar.CertificateUnproven, hangar.CertificatePending} {
 		if slices.ContainsFunc(c.Issued, func(i hangar.IssuedCertificate) bool { return i.Status == status }) {

@@ -2,8 +2,8 @@ package api
 
 import "maps"
 
-// Commands returns the lines of the CLI that do what an operation does, by the ID of the operation.
-// The document shows each beside the request.
+// Commands returns the command line of the CLI that does what an operation does, by the ID of the
+// operation. The document shows it beside the request.
 func Commands() map[string]string { return maps.Clone(commands) }
 
 //nolint:gosec // G101: no credential is in it

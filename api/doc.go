@@ -39,7 +39,7 @@
 // command (once per argument), tty, rows, cols and timeout. Every message is binary, and its first byte
 // says what the rest is:
 //
-//	0  stdin, from the client; a message without more ends it
+//	0  stdin, from the client; an empty one ends it
 //	1  stdout, from the server
 //	2  stderr, from the server; never with tty
 //	3  a new size of the terminal, from the client: {"rows": 40, "cols": 120}

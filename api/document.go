@@ -11,14 +11,14 @@ import (
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
-const documentText = `The API of a hangar server. Every request but those for this document, for what
-verifies identity tokens and for the health of the server carries a token: ` + "`Authorization: Bearer TOKEN`" + `.
+const documentText = `The API of a hangar server. Every request carries a token: ` + "`Authorization: Bearer TOKEN`" + `.
+Exceptions are this document, the keys that verify identity tokens, and the health of the server.
 
 An error is a JSON object; its ` + "`code`" + ` and its ` + "`status`" + ` are stable, its text is for people.
-Every answer has the id of its request in a header, under which the log of the server has more.
+Every answer has the id of its request in a header. The log of the server has more under this id.
 
 Properties are added over time: ignore unknown ones.
-The registry of images under ` + "`/v2/`" + ` is that of the OCI distribution specification and not described here.`
+The registry of images under ` + "`/v2/`" + ` is described by the OCI distribution specification and not here.`
 
 // describe writes the document of every route.
 func (s *server) describe() *openapi.Document {
@@ -39,14 +39,14 @@ var tags = []openapi.Tag{
 	{Name: "Execution", Description: "Commands, processes and signals inside a Machine that is started."},
 	{Name: "Leases", Description: "A lease keeps others from changing a Machine for a while."},
 	{Name: "Metadata", Description: "Texts by which users distinguish Machines. Changing them makes no new version."},
-	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is how it was at one moment, and outlives it."},
+	{Name: "Volumes", Description: "A volume is storage that a Machine mounts, with its own file system on one server. A snapshot is its content at one moment, and outlives it."},
 	{Name: "Secrets", Description: "Environment variables of the Machines of an App that are never shown."},
 	{Name: "Addresses", Description: "The addresses at which the edge serves an App. An App without one cannot be reached from outside of its private network."},
 	{Name: "Certificates", Description: "Custom hostnames of an App, and the certificates with which the edge serves them."},
 	{Name: "Logs", Description: "What Machines print, and what the platform says about them."},
 	{Name: "Metrics", Description: "Series of Apps and Machines, and what they expose themselves, in the HTTP API of Prometheus and the language MetricsQL."},
 	{Name: "Alerts", Description: "Rules that watch the metrics of an organization, and receivers that are notified."},
-	{Name: "Releases", Description: "What was deployed to an App, as deployers tell: a record, which changes no Machine."},
+	{Name: "Releases", Description: "What was deployed to an App, as recorded by deployers. A release changes no Machine."},
 	{Name: "Images", Description: "The images that this server holds unpacked."},
 	{Name: "Registries", Description: "How this server signs in at the registries that images are pulled from."},
 	{Name: "Organizations", Description: "An organization owns Apps, networks, tokens and images. Others learn nothing of it but that it exists, from its issuer of identity tokens."},
@@ -55,15 +55,15 @@ var tags = []openapi.Tag{
 	{Name: "Identity", Description: "Tokens by which Machines prove to third parties who they are, and how those verify them."},
 	{Name: "WireGuard", Description: "Computers that are on a private network of an organization through WireGuard."},
 	{Name: webhook.Tag, Description: "Where an organization gets the events of its Machines, as CloudEvents, and how their delivery goes."},
-	{Name: "Extensions", Description: "Databases and other things that third parties offer, each made for an App by its provider, and those providers."},
-	{Name: "Keys", Description: "Key material of an App that the platform keeps and works with, and never shows, not even to Machines of the App."},
+	{Name: "Extensions", Description: "Databases and other things that third-party providers create for Apps, and these providers."},
+	{Name: "Keys", Description: "Key material of an App that the platform stores and uses, but never shows, not even to Machines of the App."},
 	{Name: election.Tag, Description: "Records by which the Machines of an App elect a leader. Nodes of replicated databases elect their primary with them."},
 	{Name: host.Tag, Description: "The servers of the platform, and how others join them."},
 	{Name: "Platform", Description: "The server itself."},
 	{Name: router.TagExisting, Description: "What the command line and the libraries of the public platform use beside the operations above. New clients need none of it."},
 }
 
-// pathParams says what stands in the braces of patterns.
+// pathParams describes the names in the braces of patterns.
 var pathParams = map[string]router.Param{
 	"token":      {Name: "", Example: "4k7fbw2hxq3s", Text: "The id of a token, or its name."},
 	"user":       {Name: "", Example: exampleUserID, Text: "The id of a user, or the e-mail address."},

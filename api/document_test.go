@@ -51,7 +51,7 @@ func asJSON(t *testing.T, v any) []byte {
 	return raw
 }
 
-// TestDocumentIsOpenAPI asks a reader of OpenAPI that is not ours.
+// TestDocumentIsOpenAPI validates the document with a third-party reader of OpenAPI.
 func TestDocumentIsOpenAPI(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(asJSON(t, mounted().document()))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestDocumentIsOpenAPI(t *testing.T) {
 	}
 }
 
-// TestDocumentIsServed also has it that neither document needs a token.
+// TestDocumentIsServed also checks that neither document needs a token.
 func TestDocumentIsServed(t *testing.T) {
 	s := mounted()
 	w := httptest.NewRecorder()
@@ -79,7 +79,7 @@ func TestDocumentIsServed(t *testing.T) {
 	}
 }
 
-// TestEveryRouteIsDescribed checks what each route has to say of itself.
+// TestEveryRouteIsDescribed checks the description of each route.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	s := mounted()
 	d := s.document()
@@ -120,8 +120,8 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 	}
 }
 
-// TestExamplesFitTheirSchemas, and so does a value of the same type in which nothing
-// is empty: so a schema has every property that encoding/json can write.
+// TestExamplesFitTheirSchemas checks the examples, and values of their types in which nothing is empty:
+// so a schema has every property that encoding/json can write.
 func TestExamplesFitTheirSchemas(t *testing.T) {
 	s := mounted()
 	d, err := openapitest.Read(asJSON(t, s.document()))
@@ -162,9 +162,8 @@ func TestExamplesFitTheirSchemas(t *testing.T) {
 	}
 }
 
-// full returns a value of the type of v in which every field has a value, apart
-// from those of types that are not structs, slices, maps or pointers to them: they
-// keep what v has.
+// full returns a value of the type of v in which every field has a value. Types other than structs,
+// slices, maps and pointers to them keep the value in v.
 func full(t *testing.T, v any) any {
 	t.Helper()
 	p := reflect.New(reflect.TypeOf(v))
@@ -173,8 +172,8 @@ func full(t *testing.T, v any) any {
 	return p.Elem().Interface()
 }
 
-// fill gives v a value where it has none. Types that have but a few values, or
-// read and write themselves, get one that they know.
+// fill gives v a value if it has none. Types with few values, or with their own encoding, get a known
+// one.
 func fill(v reflect.Value, depth int) {
 	if !v.CanSet() || depth > 12 {
 		return
@@ -228,7 +227,7 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// samples are values of types whose values are not free.
+// samples are values of types that restrict their values.
 var samples = map[reflect.Type]any{
 	reflect.TypeFor[rawConfig]():              rawConfig{[]byte(`{"image":"nginx","unknown":1}`)},
 	reflect.TypeFor[hangar.PersistRootfs]():   hangar.PersistNever,
@@ -263,8 +262,8 @@ func TestCheckIsStrict(t *testing.T) {
 	}
 }
 
-// TestReference: the page has everything that is described, at its anchor, and a
-// policy that keeps it from asking for anything.
+// TestReference: the page has everything that is described, each at its anchor, and a policy that keeps
+// it from loading anything.
 func TestReference(t *testing.T) {
 	s := mounted()
 	w := httptest.NewRecorder()

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// What the examples of the document are about.
+// The values in the examples of the document.
 const (
 	exampleID       hangar.MachineID  = "d8912340000002"
 	exampleVersion  hangar.InstanceID = "01KXWWKW9T0000000000000000"
@@ -46,7 +46,7 @@ func exampleMachine() view.Machine {
 		Image: "nginx:alpine", Guest: &hangar.Guest{CPUKind: hangar.CPUShared, CPUs: 1, MemoryMB: 256},
 		Metadata: map[string]string{"role": "web"},
 	}
-	// A config that is complete is not changed, and so cannot fail.
+	// A complete config is not changed, so this cannot fail.
 	v, _ := view.OfMachine(m)
 	return v
 }

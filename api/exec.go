@@ -38,7 +38,7 @@ const (
 	maxExecOutput = 4 << 20
 	// maxStdinAhead is how much input is taken before the command has read it.
 	maxStdinAhead = 1 << 20
-	// pongTimeout is how long the answer to a sign of life is waited for.
+	// pongTimeout bounds the wait for the answer to a ping.
 	pongTimeout = 5 * time.Second
 )
 
@@ -64,8 +64,8 @@ func (s *server) execRoutes() {
 	s.Handle("GET "+machine+"/ps", s.listProcesses, router.Operation{
 		ID: "listProcesses", Tag: "Execution", Summary: "List processes",
 		Query: []router.Param{
-			{Name: "sort_by", Example: "pid", Text: "Accepted, and of no effect."},
-			{Name: "order", Example: "asc", Text: "Accepted, and of no effect."},
+			{Name: "sort_by", Example: "pid", Text: "Accepted, without effect."},
+			{Name: "order", Example: "asc", Text: "Accepted, without effect."},
 		},
 		Answer: []view.Process{view.OfProcess(hangar.Process{
 			PID: 1, StartedMS: 20, RunMS: 40, Command: "nginx: master process", Directory: "/", CPU: 0.02, RSS: 8 << 20,
@@ -82,7 +82,7 @@ func (s *server) execRoutes() {
 // textOfExec is the protocol of the package comment, for users.
 const textOfExec = `Upgrade to WebSocket. Every message is binary, and its first byte says what the rest is:
 
-- 0: stdin, from the client; a message without more ends it
+- 0: stdin, from the client; an empty one ends it
 - 1: stdout, from the server
 - 2: stderr, from the server; never with a terminal
 - 3: a new size of the terminal, from the client: {"rows": 40, "cols": 120}
@@ -104,7 +104,7 @@ type execView struct {
 	hangar.ExecResult
 	Stdout    string `json:"stdout"`
 	Stderr    string `json:"stderr"`
-	Truncated bool   `json:"truncated,omitempty"` // a stream was longer than what is kept of it
+	Truncated bool   `json:"truncated,omitempty"` // a stream was longer than what the answer holds of it
 }
 
 // execMachine runs a command to its end and answers with its output. A command
@@ -202,9 +202,8 @@ func (s *server) execStream(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// runStream lives as long as the connection or the command, whichever is shorter. When
-// the request is ended from outside, the connection outlives the command for as long as
-// it takes to say so.
+// runStream returns when the connection or the command ends, whichever is first. When something else
+// ends the request, the connection outlives the command by the time that it takes to say so.
 func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.MachineRef, req hangar.ExecRequest) {
 	ctx, hangUp := finish.Lifetime(r.Context()) // of the connection
 	defer hangUp()
@@ -223,7 +222,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		// The client is gone, or has broken the protocol: either ends the command.
+		// The client is gone, or has violated the protocol. Either ends the command.
 		defer hangUp()
 		defer stdin.close()
 		receiveExec(ctx, conn, stdin, sizes)
@@ -254,8 +253,8 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	<-watched
 }
 
-// watchPeer calls lost when the client cannot be written to. While stdin is full,
-// nothing else would notice that it is gone.
+// watchPeer calls lost when it cannot write to the client. While stdin is full, nothing else would
+// notice that the client is gone.
 func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
 	t := time.NewTicker(router.Heartbeat)
 	defer t.Stop()
@@ -268,7 +267,7 @@ func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
 		bounded, cancel := context.WithTimeout(ctx, pongTimeout)
 		err := ws.Ping(bounded)
 		cancel()
-		// A client that is slow to answer may be one that is not read from.
+		// A client may be slow to answer because its messages are not read.
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			lost()
 			return
@@ -276,7 +275,7 @@ func watchPeer(ctx context.Context, ws *websocket.Conn, lost func()) {
 	}
 }
 
-// receiveExec hands on what the client sends until the connection ends.
+// receiveExec passes on what the client sends until the connection ends.
 func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan hangar.TerminalSize) {
 	for {
 		stream, payload, err := conn.Receive(ctx)

@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// FuzzQuery: what is read of a query is within its bounds, or the parameter is
-// named in an error.
+// FuzzQuery: each value that is read from a query is within its bounds, or an error names the
+// parameter.
 func FuzzQuery(f *testing.F) {
 	for _, seed := range []string{
 		"", "name=x", "flag=true&number=5", "duration=10s", "duration=300", "state=started,stopped&state=settled", "signal=TERM",

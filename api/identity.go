@@ -16,7 +16,7 @@ import (
 func (s *server) identityRoutes() {
 	const issuer = "/oidc/{org}/.well-known"
 	body := identityRequest{Audience: "sts.amazonaws.com"}
-	const text = "The answer is a JSON Web Token, signed with RS256, as plain text. It is valid for 15 minutes, and another one with every call. " +
+	const text = "The answer is a JSON Web Token, signed with RS256, as plain text. It is valid for 15 minutes. Each call returns a new one. " +
 		"Its subject is `ORG:APP:MACHINE`, by their names. The body may be left out: then the audience is an address that ends with the organization. " +
 		"`aws_principal_tags` adds the tags by which policies of AWS tell Machines apart."
 	s.Handle("POST /v1/tokens/oidc", s.issueOwnToken, router.Operation{
@@ -50,8 +50,8 @@ func (s *server) identityRoutes() {
 	})
 	s.Handle("POST /v1/oidc/keys/rotate", s.rotateSigningKey, router.Operation{
 		ID: "rotateSigningKey", Tag: "Identity", Summary: "Rotate the signing key",
-		Text: "The next key becomes the current one: at once or, when it has not been shown for long enough, at the time that its `not_before` says. " +
-			"The one before it is shown until all that it has signed has expired. " + forAdmins,
+		Text: "The next key becomes the current one, at once or, when it has not been published for long enough, at its `not_before`. " +
+			"The previous key stays published until all tokens that it has signed have expired. " + forAdmins,
 		Answer: keys,
 	})
 }
@@ -139,8 +139,8 @@ func (s *server) getIssuerKeys(r *http.Request) (router.Answer, error) {
 	return cached(r, document), nil
 }
 
-// cached answers with a document that caches may keep or, if that is the one that
-// the client has, without.
+// cached answers with a document that caches may keep. The answer has no body if the client has this
+// version of the document.
 func cached(r *http.Request, document hangar.IssuerDocument) router.Answer {
 	digest := sha256.Sum256(document.Body)
 	tag := `"` + hex.EncodeToString(digest[:16]) + `"`
@@ -154,7 +154,7 @@ func cached(r *http.Request, document hangar.IssuerDocument) router.Answer {
 	return router.Answer{Raw: document.Body, Media: router.MediaJSON, Header: header}
 }
 
-// hasTag reports whether a client has a document already.
+// hasTag reports whether the client has the version of a document with this tag.
 func hasTag(r *http.Request, tag string) bool {
 	for _, line := range r.Header.Values("If-None-Match") {
 		for known := range strings.SplitSeq(line, ",") {

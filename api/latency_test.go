@@ -17,8 +17,8 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// counted returns the series of an API by route, method and status; histograms by what they have
-// counted, and in a second map by the sum of it.
+// counted returns the series of an API by route, method and status. The first map has counts, the
+// second the sums of histograms.
 func counted(t *testing.T, handler *api.Handler) (count, sum map[string]float64) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
@@ -49,7 +49,7 @@ func counted(t *testing.T, handler *api.Handler) (count, sum map[string]float64)
 	return count, sum
 }
 
-// slowService takes its time.
+// slowService delays its answers.
 type slowService struct {
 	hangar.AppService
 	hangar.MachineService
@@ -65,7 +65,7 @@ func (slowService) WaitMachine(context.Context, hangar.MachineRef, hangar.Machin
 	return hangar.MachineReached{State: hangar.MachineStarted}, nil
 }
 
-// slowReader takes a body an hour after its header.
+// slowReader delivers a body an hour after its header.
 type slowReader struct{ *httptest.ResponseRecorder }
 
 func (w slowReader) Write(p []byte) (int, error) {
@@ -73,8 +73,8 @@ func (w slowReader) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// TestLatency: the latency of an operation is measured by route and class; waits and slow
-// readers do not count as slow.
+// TestLatency: the latency of an operation is measured by route and class. Waits and slow readers do
+// not count as slow.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := slowService{}
@@ -120,7 +120,7 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// TestCountsAreBounded: no request of a client makes more series than routes and classes.
+// TestCountsAreBounded: requests of clients make no more series than there are routes and classes.
 func TestCountsAreBounded(t *testing.T) {
 	handler := newAPI()
 	ask := func(round int) {
@@ -147,7 +147,7 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPanicIsCounted: a handler that panics has answered 500.
+// TestPanicIsCounted: a handler that panics counts as 500.
 func TestPanicIsCounted(t *testing.T) {
 	handler := newAPI(func(c *api.Config) { c.Apps = failing{apps: func(context.Context) error { panic("x") }} })
 	handler.ServeHTTP(httptest.NewRecorder(), request(t, http.MethodGet, "/v1/apps?org_slug=personal", http.NoBody))

@@ -11,12 +11,12 @@ import (
 
 const maxLeaseSeconds = int(hangar.MaxLeaseTTL / time.Second)
 
-// exampleNonce is that of a lease in the document.
+// exampleNonce is the nonce of the lease in the document.
 const exampleNonce = "3fd8a1c09b72"
 
-// leaseHeaders are those of an operation that a lease guards.
+// leaseHeaders are the headers of an operation that a lease guards.
 var leaseHeaders = []router.Param{
-	{Name: hangar.HeaderLeaseNonce.Neutral, Example: exampleNonce, Text: "The nonce of the Machine's lease. While the Machine is leased, 409 answers who does not send it."},
+	{Name: hangar.HeaderLeaseNonce.Neutral, Example: exampleNonce, Text: "The nonce of the Machine's lease. While the Machine is leased, a request without it is refused with 409."},
 	{Name: hangar.HeaderLeaseNonce.Original, Example: exampleNonce, Text: "Another name of " + hangar.HeaderLeaseNonce.Neutral + "."},
 }
 
@@ -28,7 +28,7 @@ func (s *server) leaseRoutes() {
 	s.Handle("POST "+lease, s.acquireLease, router.Operation{
 		ID: "acquireLease", Tag: "Leases", Summary: "Acquire or renew a lease",
 		Text: "While a Machine is leased, only a request with the nonce of the lease may update, start, stop, suspend, restart, destroy, " +
-			"cordon or uncordon it. With the nonce of its lease, the time of that lease restarts and the nonce stays the same.",
+			"cordon or uncordon it. A request with the nonce of the lease restarts its time and keeps the nonce.",
 		Query:   []router.Param{{Name: "ttl", Example: 30, Text: "For how many seconds, from 1 to 86400, instead of the `ttl` of the body. The default is 30."}},
 		Headers: leaseHeaders, Lenient: true, Body: leaseRequest{Description: "a deployment", TTL: new(30)}, MayOmit: true,
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusConflict, http.StatusPreconditionFailed},
@@ -73,7 +73,7 @@ func viewLease(l hangar.Lease) leaseAnswer {
 	return leaseAnswer{"success", leaseView{Lease: l, ExpiresAt: l.ExpiresAt.Unix(), Version: l.Version}}
 }
 
-// acquireLease takes the ttl as a parameter, or with a description in the body.
+// acquireLease reads the ttl from a parameter or from the body, which may have a description.
 func (s *server) acquireLease(r *http.Request) (router.Answer, error) {
 	ref, err := machineRef(r)
 	if err != nil {

@@ -26,7 +26,7 @@ func ask(t *testing.T, h http.Handler, credential, method, path string) *httptes
 	return w
 }
 
-// nothing is a platform on which there is nothing, as far as the limits are asked about.
+// nothing is an empty platform, as far as the limits need one.
 type nothing struct {
 	hangar.AppService
 	hangar.MachineService
@@ -130,7 +130,7 @@ func TestRateLimits(t *testing.T) {
 		if deleted != 100 {
 			t.Errorf("%d deletions of apps at once, want 100", deleted)
 		}
-		// What is not the Machines API has no limit.
+		// Only the Machines API has limits.
 		for _, path := range []string{"/v1/tokens/current", "/v1/orgs", "/api/v1/organizations", "/api/v1/apps/web/logs", "/healthz", "/v1/platform/regions"} {
 			if got := passes(t, h, token, http.MethodGet, path, 50); got != 50 {
 				t.Errorf("%s: %d of 50", path, got)

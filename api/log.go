@@ -16,7 +16,7 @@ func (s *server) logRoutes() {
 	query := []router.Param{
 		{Name: "instance", Example: exampleID, Text: "Only lines of this Machine."},
 		{Name: "region", Example: hangar.Region("loc"), Text: "Only lines from this region."},
-		{Name: "limit", Example: hangar.DefaultLogLimit, Text: "At most so many lines, from 1 to 1000. The default is 100."},
+		{Name: "limit", Example: hangar.DefaultLogLimit, Text: "The most lines of an answer, from 1 to 1000. The default is 100."},
 		{Name: "next_token", Example: "0", Text: "Only lines after this place; see `meta.next_token`."},
 	}
 	entry := hangar.LogEntry{
@@ -30,8 +30,8 @@ func (s *server) logRoutes() {
 	s.Stream("GET /v1/apps/{app}/logs", s.followLogs, router.Operation{
 		ID: "followLogs", Tag: "Logs", Summary: "Stream logs",
 		Text: "One JSON value per line. " + textOfStreams,
-		Query: append(query, router.Param{Name: "follow", Example: true, Text: "Go on with lines to come."},
-			router.Param{Name: "edge", Example: true, Text: "Instead of the log, what the edge does with requests from now on. Such lines are not kept: `follow` must be given."}),
+		Query: append(query, router.Param{Name: "follow", Example: true, Text: "Continue with new lines."},
+			router.Param{Name: "edge", Example: true, Text: "Not the log, but what the edge does with requests from now on. Such lines are not stored, so `follow` is required."}),
 		Stream: entry,
 	})
 }
@@ -90,7 +90,7 @@ func logQuery(r *http.Request) (hangar.LogQuery, *input.Query) {
 		Region:   hangar.Region(q.Text("region")),
 		Limit:    q.Int("limit", 1, maxLogLimit),
 	}
-	// Tokens are the log's own and as long as it likes.
+	// The log makes the tokens. Their length has no bound here.
 	lq.Token = q.Values.Get("next_token")
 	if lq.Instance != "" && !lq.Instance.Valid() {
 		q.Fail("instance", "%q is not the id of a machine", lq.Instance)
@@ -120,7 +120,7 @@ func (s *server) pollLogs(r *http.Request) (router.Answer, error) {
 	return router.OK(logPage{views, logPageMeta{page.Next}})
 }
 
-// followLogs writes one line per entry: those there are and, with follow, those to come.
+// followLogs writes one line per entry: the existing ones and, with follow, new ones.
 func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 	app, err := appName(r)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *server) followLogs(w http.ResponseWriter, r *http.Request) error {
 	in, q := logQuery(r)
 	follow := q.Bool("follow")
 	if in.Edge = q.Bool("edge"); in.Edge && !follow {
-		q.Fail("edge", "it needs follow=true, as what the edge does is not kept")
+		q.Fail("edge", "it needs follow=true, because these lines are not stored")
 	}
 	if q.Err != nil {
 		return q.Err

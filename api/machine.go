@@ -139,7 +139,7 @@ func (s *server) listMachines(r *http.Request) (router.Answer, error) {
 	return router.OK(view.MachineBodies(machines))
 }
 
-// machineFilter reads what listings of Machines have in common.
+// machineFilter reads the parameters that all listings of Machines have.
 func machineFilter(q *input.Query) hangar.MachineFilter {
 	return hangar.MachineFilter{
 		IncludeDestroyed: q.Bool("include_deleted"),
@@ -176,7 +176,7 @@ func (s *server) destroyMachine(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	q := input.QueryOf(r)
-	force, kill := q.Bool("force"), q.Bool("kill") // two names for the same
+	force, kill := q.Bool("force"), q.Bool("kill") // two names for one thing
 	if q.Err != nil {
 		return router.Answer{}, q.Err
 	}
@@ -385,7 +385,6 @@ func (s *server) watchMachine(w http.ResponseWriter, r *http.Request, ref hangar
 				}
 				step.Machine = &m
 			}
-			// The watcher learns of an error by the end of its connection.
 			if err := l.Send(step); err != nil {
 				return nil // there is no reader left for an error
 			}

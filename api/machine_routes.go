@@ -8,10 +8,10 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// textOfStreams says what every stream of lines has in common.
-const textOfStreams = "An empty line is a sign of life. A stream that fails ends with a line that is an error, also one whose token expires or is revoked."
+// textOfStreams describes all streams of lines.
+const textOfStreams = "An empty line is a keepalive. A stream that fails, or whose token expires or is revoked, ends with an error as its last line."
 
-// machineRoutes are those that change a Machine.
+// machineRoutes mounts the operations that change Machines.
 func (s *server) machineRoutes() {
 	const conflict, state = http.StatusConflict, http.StatusPreconditionFailed
 	example := exampleMachine()
@@ -21,13 +21,13 @@ func (s *server) machineRoutes() {
 
 	s.Handle("POST "+machines, s.createMachine, router.Operation{
 		ID: "createMachine", Tag: "Machines", Summary: "Create a Machine",
-		Text: "Answers as soon as the Machine is recorded; it boots by itself. Wait for `started` with the wait operation. " +
-			"Properties of the config that this server does not know are kept and answered, and have no effect.",
+		Text: "Answers as soon as the Machine is recorded; it boots in the background. Wait for `started` with the wait operation. " +
+			"Properties of the config that this server does not know are stored and returned, but have no effect.",
 		Lenient: true, Body: body, Answer: example, Errors: []int{conflict, state},
 	})
 	s.Handle("POST "+machine, s.updateMachine, router.Operation{
 		ID: "updateMachine", Tag: "Machines", Summary: "Update a Machine",
-		Text:    "The config replaces the whole one that there is, and becomes a new version. A Machine that is started reboots, any other stays stopped.",
+		Text:    "The config replaces the whole existing one and becomes a new version. A started Machine reboots, any other stays stopped.",
 		Lenient: true, Body: body, Answer: example, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
 	s.Handle("DELETE "+machine, s.destroyMachine, router.Operation{
@@ -44,7 +44,7 @@ func (s *server) machineRoutes() {
 	})
 	s.Handle("POST "+machine+"/stop", s.stopMachine, router.Operation{
 		ID: "stopMachine", Tag: "Machines", Summary: "Stop a Machine",
-		Text:    "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, the `stop_config` of the Machine says which. May be repeated.",
+		Text:    "Sends the signal and, when the timeout has passed, SIGKILL. Without a body, both come from the `stop_config` of the Machine. May be repeated.",
 		Lenient: true, Body: stopRequest{Signal: hangar.Signal(15), Timeout: stopTimeout(exampleTimeout)}, MayOmit: true,
 		Answer: router.DoneAnswer{OK: true}, Headers: leaseHeaders, Errors: []int{conflict, state},
 	})
@@ -72,7 +72,7 @@ func (s *server) machineRoutes() {
 	})
 }
 
-// readRoutes are those that look at Machines.
+// readRoutes mounts the operations that read Machines.
 func (s *server) readRoutes() {
 	example := exampleMachine()
 	s.Handle("GET "+machines, s.listMachines, router.Operation{
@@ -91,9 +91,9 @@ func (s *server) readRoutes() {
 	page := view.OfMachinePage(hangar.MachinePage{Machines: []*hangar.Machine{example.Machine}, LastUpdated: exampleTime}, false)
 	s.Handle("GET /v1/orgs/{org}/machines", s.listOrgMachines, router.Operation{
 		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization",
-		Text: "Sorted by id: even if Machines come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
-			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every Machine " +
-			"that changed after this listing began. `error_regions` have servers that cannot be reached; their Machines are listed as they were last known.",
+		Text: "Sorted by id. No Machine is on two pages, and each that exists throughout is on one, even if others come and go. " +
+			"`next_cursor` is empty on the last page. To list every Machine that changed after this listing began, " +
+			"pass the `last_updated_at` of the last page as `updated_after`. `error_regions` have unreachable servers, whose Machines are listed as last known.",
 		Query: []router.Param{
 			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed within a day."},
 			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},
@@ -101,13 +101,13 @@ func (s *server) readRoutes() {
 			{Name: "metadata.*", Example: map[string]string{"metadata.role": "web"}, Text: "`metadata.KEY=VALUE`: only those with this pair in their metadata."},
 			{Name: "updated_after", Example: exampleTime, Text: "Only those that changed after this time. A cursor remembers it."},
 			{Name: "cursor", Example: "", Text: "The `next_cursor` of the page before. The other parameters must be the same."},
-			{Name: "limit", Example: 100, Text: "At most so many, from 1 to 1000. The default is 1000."},
+			{Name: "limit", Example: 100, Text: "The most Machines on a page, from 1 to 1000. The default is 1000."},
 			{Name: "summary", Example: true, Text: "Leave out config and host_status."},
 		},
 		Answer: page,
 	})
 	s.Handle("GET "+machine, s.getMachine, router.Operation{
-		ID: "getMachine", Self: true, Tag: "Machines", Summary: "Get a Machine", Text: "One that was destroyed is answered for a day.",
+		ID: "getMachine", Self: true, Tag: "Machines", Summary: "Get a Machine", Text: "A destroyed Machine is returned for a day.",
 		Answer: example,
 	})
 	s.Stream("GET "+machine+"/wait", s.waitMachine, router.Operation{
@@ -117,7 +117,7 @@ func (s *server) readRoutes() {
 			{Name: "state", Example: []string{"started"}, Text: "Any of these; the default is started. `settled` is any of started, stopped, suspended, failed and destroyed."},
 			{Name: "instance_id", Example: exampleVersion, Text: "This version, or a newer one, must have the state."},
 			{Name: "version", Example: exampleVersion, Text: "An older name of instance_id."},
-			{Name: "from_event_id", Example: exampleEvent, Text: "States that were reached after this event count, also those that have passed."},
+			{Name: "from_event_id", Example: exampleEvent, Text: "States that were reached after this event count, including past ones."},
 			{Name: "timeout", Example: "60", Text: "Seconds, or a duration such as 10s; at most a minute, which is the default."},
 		},
 		Answer: view.Reached{OK: true, MachineReached: hangar.MachineReached{EventID: exampleEvent, State: hangar.MachineStarted, Version: exampleVersion}},
@@ -131,8 +131,8 @@ func (s *server) readRoutes() {
 		ID: "listEvents", Self: true, Tag: "Machines", Summary: "List events, or watch Machines",
 		Text: "With `follow`, one JSON value per line: the Machine as it is and then each change, until it is destroyed. " + textOfStreams,
 		Query: []router.Param{
-			{Name: "limit", Example: 20, Text: "At most so many, from 1 to 50. The default is 20."},
-			{Name: "follow", Example: true, Text: "Stream the changes to come."},
+			{Name: "limit", Example: 20, Text: "The most events, from 1 to 50. The default is 20."},
+			{Name: "follow", Example: true, Text: "Stream new changes."},
 		},
 		Answer: example.Events, Stream: view.Change{Machine: &example, Event: &example.Events[0]},
 	})

@@ -153,10 +153,10 @@ func decodeMetadata(r *http.Request) (hangar.MachineRef, hangar.MetadataWrite, e
 	return ref, write, nil
 }
 
-// instant is updated_at in the body of a request: RFC 3339, and maybe missing.
+// instant is updated_at in the body of a request, in RFC 3339. It may be empty.
 type instant struct{ time.Time }
 
-// UnmarshalJSON names the property when the text is no time.
+// UnmarshalJSON answers an error that names the property.
 func (i *instant) UnmarshalJSON(b []byte) error {
 	var t time.Time
 	if string(b) == `""` {

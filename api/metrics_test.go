@@ -12,8 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/api/openapi/openapitest"
 )
 
-// Administrators read the counters, others do not, and a server without any has no
-// such route.
+// Administrators can read the counters, others cannot. A server without counters has no such route.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "hangar_things_total", Help: "Things."})

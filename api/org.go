@@ -28,18 +28,18 @@ func (s *server) orgRoutes() {
 	})
 	s.Handle("DELETE "+org, s.deleteOrg, router.Operation{
 		ID: "deleteOrg", Tag: "Organizations", Summary: "Delete an organization",
-		Text:   "With its networks and tokens. One that has Apps is refused, and so is `personal`, which is always there.",
+		Text:   "With its networks and tokens. An organization with Apps cannot be deleted, nor can `personal`, which always exists.",
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	quotas := quotaList{[]hangar.QuotaStatus{{Key: hangar.QuotaMemory, Used: 1024, Limit: 5888}, {Key: hangar.QuotaAddressesV4, Used: 1, Limit: 8, Set: true}}}
 	s.Handle("GET "+org+"/quotas", s.listQuotas, router.Operation{
 		ID: "listQuotas", Tag: "Organizations", Summary: "List the quotas of an organization",
-		Text:   "How much of everything it may have, and has. A limit of -1 is none. What would go beyond one is refused with 403 and the reason `quota`.",
+		Text:   "What the organization may have, and what it has. A limit of -1 means no limit. A request that would exceed a limit is refused with 403 and the reason `quota`.",
 		Answer: quotas,
 	})
 	s.Handle("PATCH "+org+"/quotas", s.setQuotas, router.Operation{
 		ID: "setQuotas", Tag: "Organizations", Summary: "Update the quotas of an organization",
-		Text: "For administrators. Omitted ones stay; `reset` names those that follow the server's defaults again.",
+		Text: "For administrators. Omitted limits stay; `reset` names the ones that return to the server's defaults.",
 		Body: quotaRequest{Limits: hangar.Quotas{hangar.QuotaAddressesV4: 8}}, Answer: quotas,
 	})
 	const text = "In the shape that clients of the public platform's console decode."
@@ -59,7 +59,7 @@ type orgList struct {
 	Orgs []*hangar.Org `json:"organizations"`
 }
 
-// orgViews is the same for existing clients.
+// orgViews is orgList for existing clients.
 type orgViews struct {
 	Orgs []orgView `json:"organizations"`
 }
@@ -74,8 +74,8 @@ type orgRequest struct {
 	Name string         `json:"name"`
 }
 
-// orgView is an organization as clients of the billing side of the public platform
-// decode it. Nothing costs anything here.
+// orgView is an organization as clients of the public platform's billing decode it. This server has no
+// billing.
 type orgView struct {
 	hangar.Org
 	RawSlug       hangar.OrgSlug `json:"raw_slug"`

@@ -12,17 +12,16 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// maxSeated is how many waits are served as any other request, which costs some 25 KiB
-// each. The connections of further waits are parked for a fraction of that, and closed
-// after their answer.
+// maxSeated is how many waits are served like any other request, which costs some 25 KiB each. The
+// connections of further waits are parked at a fraction of that, and closed after their answer.
 const maxSeated = 500
 
-// park takes over the connection of a wait. When it reports false the request is none for
-// that, and nothing has happened.
+// park takes over the connection of a wait. It reports false, and has done nothing, for a request that
+// cannot be parked.
 func (s *server) park(w http.ResponseWriter, r *http.Request, ref hangar.MachineRef, in hangar.MachineWait) (bool, error) {
 	awaiter, ok := s.Machines.(hangar.MachineAwaiter)
-	// A connection with TLS cannot be watched by its descriptor, nor can one of the edge, which has
-	// TLS, too, be taken away from the limits that it counts for.
+	// A connection with TLS cannot be watched by its descriptor. A connection from the edge also has
+	// TLS, and must stay within the limits that it counts against.
 	if !ok || r.TLS != nil || r.Method != http.MethodGet || !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 {
 		return false, nil
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// crowded is a MachineService with more waits than there are seats: those that were
-// there first stay until the test ends, and the others are the test's.
+// crowded is a MachineService with more waits than there are seats. The first waits stay until the test
+// ends, and the others are the test's.
 type crowded struct {
 	hangar.MachineService
 	seats   chan struct{} // one for each of the first
@@ -28,7 +28,7 @@ type crowded struct {
 	blocked func() error // what a wait with a goroutine answers after the first
 }
 
-// seats is how many waits are served as other requests.
+// seats is how many waits are served like other requests.
 const seats = 500
 
 func (c *crowded) WaitMachine(ctx context.Context, _ hangar.MachineRef, _ hangar.MachineWait) (hangar.MachineReached, error) {
@@ -51,7 +51,7 @@ func (c *crowded) AwaitMachine(
 	return func() { once.Do(func() { c.forgot <- struct{}{} }) }, nil
 }
 
-// mortal has one token, whose life the test ends.
+// mortal has one token, which the test ends.
 type mortal struct{ life context.Context } //nolint:containedctx // it is the token's
 
 func (mortal) Authenticate(context.Context, string) (hangar.Principal, error) {
@@ -86,7 +86,7 @@ func sendWait(t *testing.T, conn net.Conn) {
 	}
 }
 
-// answered reads an answer and what kind of error it has.
+// answered reads an answer, and the kind of its error.
 func answered(t *testing.T, conn net.Conn) (res *http.Response, body string) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -170,7 +170,7 @@ func TestParkedWaits(t *testing.T) {
 		})
 	}
 
-	// With TLS: the edge would close the connection, and not count it any more.
+	// With TLS, because the edge would otherwise close the connection and no longer count it.
 	c.await = func(func(hangar.MachineReached, error)) error {
 		t.Error("a connection with TLS is parked")
 		return errors.ErrUnsupported

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
-// passing is a platform in states that pass, or that need the world around a server.
+// passing is a platform in transient states, or in states that need the world around a server.
 type passing struct {
 	hangar.MachineService
 	hangar.CertificateService
@@ -96,8 +96,8 @@ func (passing) VolumeDrill(_ context.Context, app hangar.AppName) (*hangar.Volum
 	return d, nil
 }
 
-// TestPassingStates: how the API writes what a test of a whole platform cannot wait for. What an
-// answer is for is its name; the connection is one that cannot be upgraded.
+// TestPassingStates: how the API writes states that a test of a whole platform cannot wait for. The
+// name of an answer says what it is for. The connection cannot be upgraded.
 func TestPassingStates(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/passing.txtar"

@@ -18,7 +18,7 @@ func (s *server) peerRoutes() {
 	}
 	s.Handle("POST "+all, s.createPeer, router.Operation{
 		ID: "createPeer", Tag: "WireGuard", Summary: "Create a WireGuard peer",
-		Text: "The peer reaches one private network of the organization, at /48 of `peerip`, and its name server, at ::3 of that; nothing else. " +
+		Text: "The peer reaches one private network of the organization, which is /48 of `peerip`, and the name server at ::3 of that, but nothing else. " +
 			"`peerip`/120 is its own. `pubkey` is the key of the gateway, which listens at UDP port `endpoint_port` of `endpointip`. " +
 			"The answer comes when the gateway lets the peer in.",
 		Body:   peerRequest{Name: examplePeer, PublicKey: examplePeerKey},
@@ -36,7 +36,7 @@ func (s *server) peerRoutes() {
 	})
 	s.Handle("DELETE "+all+"/{peer}", s.removePeer, router.Operation{
 		ID: "removePeer", Tag: "WireGuard", Summary: "Remove a WireGuard peer",
-		Text: "At once and permanently: its address is not given to another.", Status: http.StatusNoContent,
+		Text: "At once and permanently: no other peer gets its address.", Status: http.StatusNoContent,
 	})
 }
 

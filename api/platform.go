@@ -20,21 +20,21 @@ const documentPath = "/v1/openapi.json"
 func (s *server) platformRoutes() {
 	s.Handle("GET /v1/platform/regions", s.listRegions, router.Operation{
 		ID: "listRegions", Tag: "Platform", Summary: "List regions",
-		Text: "`capacity` is how many more Machines of a size find memory that no other has been promised. Servers promise more than they have, " +
-			"so that 0 does not mean that none can be created.",
+		Text: "`capacity` is how many more Machines of a size fit into memory that is not promised yet. Servers promise more than they have, " +
+			"so 0 does not mean that no Machine can be created.",
 		Query: []router.Param{
 			{Name: "size", Example: "shared-cpu-1x", Text: "The name of a size. The default is shared-cpu-1x."},
-			{Name: "cpu_kind", Example: "shared", Text: "Another kind of CPU than that of the size."},
-			{Name: "cpus", Example: 1, Text: "Another number of CPUs than that of the size."},
-			{Name: "memory_mb", Example: 256, Text: "Other memory than that of the size, in MiB."},
+			{Name: "cpu_kind", Example: "shared", Text: "Overrides the kind of CPU of the size."},
+			{Name: "cpus", Example: 1, Text: "Overrides the number of CPUs of the size."},
+			{Name: "memory_mb", Example: 256, Text: "Overrides the memory of the size, in MiB."},
 		},
 		Answer: regionList{[]regionView{{Code: "loc", Name: "loc", Capacity: 30}}, "loc"},
 	})
 	s.Handle("POST /v1/platform/placements", s.placeMachines, router.Operation{
 		ID: "placeMachines", Tag: "Platform", Summary: "Get placements",
-		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list with commas; a word that is not a code of three letters " +
-			"stands for all regions, and so does a list without any region of this server, as clients ask for the one that their user is near to. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
-			"With `volume_size_bytes` each gets a new volume of that size, which is made where it is found room for. The volume's name and weights have no effect.",
+		Text: "The best region first. Nothing is reserved. `region` is empty, `any`, or a list separated by commas. A word that is not a code of three letters " +
+			"stands for all regions. So does a list without any region of this server, because clients ask for the one near their user. `Count` is how many of `count` Machines would go to a region, and `Concurrency` on how many servers. " +
+			"With `volume_size_bytes` each Machine gets a new volume of that size, on a server with room for it. The volume's name and weights have no effect.",
 		Lenient: true, Body: placementRequest{Compute: exampleMachine().Config.Guest, Region: "any", Count: 2}, MayOmit: true,
 		Answer: placementList{[]hangar.Placement{{Region: "loc", Count: 2, Concurrency: 1}}}, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	})
@@ -52,7 +52,7 @@ func (s *server) platformRoutes() {
 	})
 	s.Public("GET /healthz", s.health, router.Operation{
 		ID: "getHealth", Tag: "Platform", Summary: "Get the health of the server",
-		Text:   "`registry` is the host that references to images of the built-in registry begin with, also those that were pushed to the address of the API.",
+		Text:   "`registry` is the host that references to images of the built-in registry begin with, even if the images were pushed to the address of the API.",
 		Answer: healthView{"ok", "loc", "v0.1.0", "registry.example.com"},
 	})
 }
@@ -69,7 +69,7 @@ func (s *server) getFront(r *http.Request) (router.Answer, error) {
 	return router.Answer{Page: b.Bytes()}, err
 }
 
-// healthView says what answers.
+// healthView describes the answering server.
 type healthView struct {
 	Status  string        `json:"status"`
 	Region  hangar.Region `json:"region"`
@@ -78,7 +78,7 @@ type healthView struct {
 	Registry string `json:"registry,omitempty"`
 }
 
-// health says that the server answers; it needs no token.
+// health answers without a token.
 func (s *server) health(*http.Request) (router.Answer, error) {
 	return router.OK(healthView{"ok", s.Region, s.Version, s.RegistryName})
 }
@@ -94,7 +94,7 @@ type regionView struct {
 	Deprecated       bool          `json:"deprecated"`
 	Capacity         int           `json:"capacity"`
 	GeoRegion        string        `json:"geo_region"`
-	MPGAvailable     bool          `json:"mpg_available"` // always false: there are no databases to rent
+	MPGAvailable     bool          `json:"mpg_available"` // always false: there are no managed databases
 }
 
 // regionList is a listing of regions. The capitals are those of the public platform.
@@ -103,7 +103,7 @@ type regionList struct {
 	Nearest hangar.Region
 }
 
-// placementRequest is the body of a question for placements.
+// placementRequest is the body of a request for placements.
 type placementRequest struct {
 	Compute         *hangar.Guest  `json:"compute"`
 	Region          string         `json:"region"`
@@ -114,7 +114,7 @@ type placementRequest struct {
 	Weights         any            `json:"weights"`
 }
 
-// placementList answers where Machines would go.
+// placementList says where Machines would go.
 type placementList struct {
 	Regions []hangar.Placement
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// texts say of properties what their names do not.
+// texts are descriptions of properties, by name.
 type texts map[string]string
 
-// describeProperties is for the readers of the document. A property that is not
-// there any more panics, so that no text outlives what it is about.
+// describeProperties adds the descriptions of properties. It panics for a property that does not exist,
+// so that no description outlives its property.
 func describeProperties(s *openapi.Schemas) {
 	openapi.Describe[router.Error](s, texts{
 		"error":  "For people; it names the property or the parameter that is wrong.",
-		"status": "The reason, for programs. Which there are depends on the operation.",
+		"status": "The reason, for programs. The possible ones depend on the operation.",
 		"code":   "The class of the error. It follows from the status code, and is more stable.",
 	})
 	openapi.Describe[hangar.Machine](s, texts{
@@ -37,13 +37,13 @@ func describeProperties(s *openapi.Schemas) {
 	})
 	openapi.Describe[machineRequest](s, texts{
 		"name":                      "Of a new Machine: a generated one when it is left out. Of an update: must be the Machine's.",
-		"region":                    "This server's when it is left out. It may be `any`, a word for several or a list with commas, too.",
+		"region":                    "This server's when it is left out. It may also be `any`, a word for several regions, or a list separated by commas.",
 		"current_version":           "For updates: refused with 412 unless it is the Machine's.",
 		"skip_launch":               "Prepare the Machine, and leave it stopped.",
 		"skip_service_registration": "Start it cordoned.",
 	})
 	openapi.Describe[hangar.MachineConfig](s, texts{
-		"image":          "A reference with a tag, a digest or both. A tag is resolved once, when it is sent.",
+		"image":          "A reference with a tag, a digest or both. A tag is resolved once, when the config is sent.",
 		"guest":          "How large the Machine is: `shared`, 1 CPU and 256 MB unless given.",
 		"size":           "A preset such as `shared-cpu-2x`, instead of `guest`.",
 		"metadata":       "Texts by which users distinguish Machines.",
@@ -58,16 +58,16 @@ func describeProperties(s *openapi.Schemas) {
 	openapi.Describe[hangar.Mount](s, texts{
 		"volume":                   "The id of a volume that no other Machine has.",
 		"path":                     "Where: an absolute path.",
-		"name":                     "Answered: that of the volume.",
-		"encrypted":                "Answered: whether the volume is.",
-		"size_gb":                  "Answered: that of the volume.",
+		"name":                     "In answers: the name of the volume.",
+		"encrypted":                "In answers: whether the volume is.",
+		"size_gb":                  "In answers: the size of the volume.",
 		"extend_threshold_percent": "The volume grows by itself when more of it is used. 0: never.",
 		"add_size_gb":              "By how much. Required with `extend_threshold_percent`.",
-		"size_gb_limit":            "Up to which size. 0: as far as volumes go.",
+		"size_gb_limit":            "The size at which it stops growing. 0: the largest size of volumes.",
 	})
 	openapi.Describe[volumeRequest](s, texts{
 		"name":                 "At most 30 characters of a-z, 0-9 and underscore. Several volumes may have the same one.",
-		"region":               "This server's when it is left out, or that of what the volume is made from. It may be `any`, a word for several or a list with commas, too.",
+		"region":               "When it is left out: the region of the source of the volume, or else of this server. It may also be `any`, a word for several regions, or a list separated by commas.",
 		"size_gb":              "GiB, from 1 to 500: 3 when it is left out, or the size of what the volume is made from.",
 		"encrypted":            "The default is true.",
 		"fstype":               "`ext4`, or `raw` for none. The default is `ext4`.",
@@ -77,12 +77,12 @@ func describeProperties(s *openapi.Schemas) {
 		"source_volume_id":     "The volume to copy: any one of the organization.",
 		"require_unique_zone":  "Every volume of a server has a zone of its own.",
 		"unique_zone_app_wide": "Every volume of a server has a zone of its own.",
-		"compute":              "How large the Machine is that will mount it: a server without the room for that is not chosen.",
-		"compute_image":        "Accepted, and of no effect.",
-		"machines_only":        "Accepted, and of no effect.",
+		"compute":              "The size of the Machine that will mount it. A server without room for the Machine is not chosen.",
+		"compute_image":        "Accepted, without effect.",
+		"machines_only":        "Accepted, without effect.",
 	})
 	openapi.Describe[view.Volume](s, texts{
-		"state":               "One that was destroyed is `destroyed`, and in listings `pending_destroy` while it can be undeleted.",
+		"state":               "A destroyed volume is `destroyed` or, in listings, `pending_destroy` while it can be undeleted.",
 		"zone":                "Of hardware. Every volume of a server has its own.",
 		"attached_machine_id": "The Machine whose config mounts it, whether it runs or not; null: none.",
 		"attached_alloc_id":   "Always null.",
@@ -92,19 +92,19 @@ func describeProperties(s *openapi.Schemas) {
 		"block_size":          "Bytes.",
 		"blocks_avail":        "Free blocks that are not reserved for root.",
 		"fstype":              "What is on it; empty until a Machine has mounted it.",
-		"wanted_fstype":       "What was asked for.",
+		"wanted_fstype":       "The requested type.",
 		"host_status":         "`ok` while the server that it is on can be reached.",
-		"needs_restart":       "It is larger than its file system, which grows when the Machine starts next.",
-		"filling":             "While it is `restoring`: from what, and how far that is.",
-		"undelete_until":      "Until then a volume that was destroyed can be undeleted, unless its room is needed before.",
+		"needs_restart":       "It is larger than its file system, which grows at the next start of the Machine.",
+		"filling":             "While it is `restoring`: the source and the progress.",
+		"undelete_until":      "Until then a destroyed volume can be undeleted, unless its room is needed earlier.",
 	})
 	openapi.Describe[view.Snapshot](s, texts{
 		"size":        "What it added to the store, in bytes: compressed, and without what was stored before.",
 		"volume_size": "Of the volume at that moment, in bytes.",
 		"digest":      "Of the content: equal contents of equal size have equal digests.",
 		"frozen_ms":   "How long writes to the volume waited, in milliseconds.",
-		"daily":       "It was taken by itself.",
-		"fault":       "Why there is none.",
+		"daily":       "It is a daily one, not made on demand.",
+		"fault":       "Why it failed.",
 	})
 	openapi.Describe[hangar.VolumeEvent](s, texts{"timestamp": "Unix milliseconds.", "error": "What went wrong; left out when nothing did."})
 	openapi.Describe[hangar.Init](s, texts{
@@ -112,7 +112,7 @@ func describeProperties(s *openapi.Schemas) {
 		"entrypoint":  "Instead of the image's.",
 		"cmd":         "Instead of the image's.",
 		"tty":         "Give the main process a terminal.",
-		"kernel_args": "Accepted, and of no effect.",
+		"kernel_args": "Accepted, without effect.",
 	})
 	openapi.Describe[hangar.Guest](s, texts{
 		"cpu_kind":  "`shared` or `performance`.",
@@ -122,12 +122,12 @@ func describeProperties(s *openapi.Schemas) {
 		"policy":      "`no`, `on-failure` or `always`.",
 		"max_retries": "For `on-failure`: how often within five minutes.",
 	})
-	openapi.Describe[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`, it is the image's again at every cold start; `restart`, until an update; `always`."})
+	openapi.Describe[hangar.RootfsConfig](s, texts{"persist": "Whether changes of the root file system are kept: `never`: it is reset to the image's at every cold start; `restart`: until an update; `always`."})
 	openapi.Describe[hangar.Service](s, texts{
 		"internal_port":        "Where the Machine listens.",
 		"autostart":            "Start the Machine when a request comes. Absent: if it is the only Machine of its App.",
 		"autostop":             "What happens to an idle Machine: `off` or false, `stop` or true, `suspend`.",
-		"min_machines_running": "How many of the App are left running.",
+		"min_machines_running": "How many Machines of the App stay running.",
 	})
 	openapi.Describe[hangar.Check](s, texts{
 		"type":         "`tcp` or `http`.",
@@ -140,8 +140,8 @@ func describeProperties(s *openapi.Schemas) {
 		"mode":      "As a number: 420 is 0644.",
 	})
 	openapi.Describe[hangar.Event](s, texts{
-		"status":    "The state that the Machine came to be in.",
-		"source":    "Who caused it: `user`, `machine` itself over its local socket, `flyd` is this server, `proxy` the edge.",
+		"status":    "The new state of the Machine.",
+		"source":    "Who caused it: `user`, the `machine` itself over its local socket, `flyd` for this server, `proxy` for the edge.",
 		"timestamp": "Unix milliseconds.",
 	})
 	openapi.Describe[hangar.EventRequest](s, texts{

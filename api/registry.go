@@ -22,7 +22,7 @@ func (s *server) registryRoutes() {
 	})
 	s.Handle("PUT "+one, s.setRegistry, router.Operation{
 		ID: "setRegistry", Tag: "Registries", Summary: "Set a registry credential",
-		Text:   "Makes or replaces the credential, which counts for the next pull. The password, or token, is kept encrypted and never shown. " + forAdmins,
+		Text:   "Creates or replaces the credential, which the next pull uses. The password, or token, is kept encrypted and never shown. " + forAdmins,
 		Body:   loginRequest{Username: "me", Password: hangar.NewSensitive("ghp_…")},
 		Answer: example,
 	})

@@ -22,8 +22,8 @@ func steady(next http.Handler) http.Handler {
 	})
 }
 
-// steadyBody gives every read as long as a whole body has elsewhere. net/http lifts
-// the deadline when the body has been read to its end.
+// steadyBody gives each read the time that other requests have for a whole body. net/http removes the
+// deadline when the body has been read to its end.
 type steadyBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -40,7 +40,7 @@ func (b *steadyBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// appName reads the App of a path. A name that no App can have is not found.
+// appName reads the App of a path. It answers AppNotFound for a name that no App can have.
 func appName(r *http.Request) (hangar.AppName, error) {
 	name := r.PathValue("app")
 	if name == "" || len(name) > maxAppName || strings.ContainsFunc(name, func(c rune) bool {
@@ -51,7 +51,7 @@ func appName(r *http.Request) (hangar.AppName, error) {
 	return hangar.AppName(name), nil
 }
 
-// machineRef reads the Machine of a path. An id that no Machine can have is not found.
+// machineRef reads the Machine of a path. It answers CodeNotFound for an id that no Machine can have.
 func machineRef(r *http.Request) (hangar.MachineRef, error) {
 	app, err := appName(r)
 	if err != nil {

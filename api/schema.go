@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/api/webhook"
 )
 
-// newSchemas knows the types that read and write their JSON themselves, and those
-// that have but a few values.
+// newSchemas describes the types that read and write their JSON themselves, and those with only a few
+// values.
 func newSchemas() *openapi.Schemas {
 	s := openapi.NewSchemas()
 	s.Echo(reflect.TypeFor[hangar.MachineConfig]())
@@ -88,7 +88,7 @@ func newSchemas() *openapi.Schemas {
 
 func know[T any](s *openapi.Schemas, schema openapi.Schema) { s.Know(reflect.TypeFor[T](), schema) }
 
-// enum says that a type has no other values.
+// enum says that a type has only these values.
 func enum[T ~string](s *openapi.Schemas, values ...T) {
 	know[T](s, openapi.Schema{Type: []string{"string"}, Enum: anySlice(values)})
 }

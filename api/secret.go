@@ -16,7 +16,7 @@ func (s *server) secretRoutes() {
 	example := hangar.Secret{Name: exampleSecret, Digest: "f52fbd32b2b3b86f", CreatedAt: exampleTime, UpdatedAt: exampleTime}
 	listed := viewSecrets(hangar.Secrets{List: []hangar.Secret{example}, Version: 3})
 	query := []router.Param{
-		{Name: "min_version", Example: 3, Text: "The least version that will do: 412 answers while the secrets are at an older one."},
+		{Name: "min_version", Example: 3, Text: "The least acceptable version. The answer is 412 while the secrets are older."},
 		{Name: "version", Example: 3, Text: "Another name of min_version."},
 		{Name: "show_secrets", Example: false, Text: "Show values; needs the right to change them."},
 	}
@@ -27,8 +27,8 @@ func (s *server) secretRoutes() {
 	})
 	s.Handle("POST "+all, s.setSecrets, router.Operation{
 		ID: "setSecrets", Tag: "Secrets", Summary: "Update secrets",
-		Text: "All of them or none; null takes a secret away. What is so already is no change, and without any change the version stays. " +
-			"A name is that of an environment variable; names and values have at most 65536 bytes together.",
+		Text: "Sets all of them or none; null deletes a secret. A request that changes nothing keeps the version. " +
+			"A name must suit an environment variable. Names and values have at most 65536 bytes together.",
 		Body: secretsRequest{map[string]hangar.Sensitive{exampleSecret: hangar.NewSensitive("…")}}, Answer: listed,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -55,7 +55,7 @@ type secretView struct {
 	hangar.Secret
 	CreatedAt string  `json:"created_at"`
 	UpdatedAt string  `json:"updated_at"`
-	Value     *string `json:"value,omitempty"` // where it was asked for
+	Value     *string `json:"value,omitempty"` // if it was requested
 }
 
 func viewSecret(s hangar.Secret) secretView {
@@ -94,7 +94,7 @@ type madeSecretView struct {
 	secretVersionView
 }
 
-// secretsRequest is the body that sets secrets; null takes one away.
+// secretsRequest is the body that sets secrets; null deletes one.
 type secretsRequest struct {
 	Values map[string]hangar.Sensitive `json:"values"`
 }
@@ -140,7 +140,7 @@ func (s *server) setSecrets(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	if in.Values == nil {
-		return router.Answer{}, input.Invalid("values", "is required: an object of names and values, null to take one away")
+		return router.Answer{}, input.Invalid("values", "is required: an object of names and values, null to delete one")
 	}
 	all, err := s.Secrets.SetSecrets(r.Context(), app, in.Values)
 	if err != nil {

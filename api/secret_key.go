@@ -18,7 +18,7 @@ func (s *server) secretKeyRoutes() {
 		Name: exampleSecretKey, Type: hangar.SecretKeyNaClSign, PublicKey: exampleBytes(32), CreatedAt: exampleTime, UpdatedAt: exampleTime,
 	})
 	made := madeSecretKeyView{example, secretKeyVersionView{3}}
-	least := []router.Param{{Name: "min_version", Example: 3, Text: "The least version of the App's secrets that will do: 412 answers while they are at an older one."}}
+	least := []router.Param{{Name: "min_version", Example: 3, Text: "The least acceptable version of the App's secrets. The answer is 412 while they are older."}}
 	text, ciphertext, signature := exampleBytes(5), exampleBytes(45), exampleBytes(64)
 	s.Handle("GET "+all, s.listSecretKeys, router.Operation{
 		ID: "listSecretKeys", Tag: "Keys", Summary: "List secret keys", Text: "Sorted by name.",
@@ -31,14 +31,14 @@ func (s *server) secretKeyRoutes() {
 	})
 	s.Handle("POST "+one, s.setSecretKey, router.Operation{
 		ID: "setSecretKey", Tag: "Keys", Summary: "Set a secret key",
-		Text: "With a value of one's own, whose form follows from the type. What is so already is no change and keeps the version, " +
-			"which is that of the App's secrets. Names and values count for the bytes that its secrets may have.",
+		Text: "With your own value, whose form depends on the type. A request that changes nothing keeps the version, " +
+			"which is that of the App's secrets. Names and values count towards the bytes that its secrets may have.",
 		Body: secretKeyRequest{hangar.SecretKeyHS256, base64Of(exampleBytes(32))}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/generate", s.generateSecretKey, router.Operation{
 		ID: "generateSecretKey", Tag: "Keys", Summary: "Generate a secret key",
-		Text: "Its value is never shown. A key of the same name is replaced, and data that only that one decrypts is lost.",
+		Text: "Its value is never shown. A key of the same name is replaced. Data that only the old key decrypts is lost.",
 		Body: secretKeyKind{hangar.SecretKeyNaClSign}, Status: http.StatusCreated, Answer: made,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -48,24 +48,24 @@ func (s *server) secretKeyRoutes() {
 	})
 	s.Handle("POST "+one+"/encrypt", s.encryptWithKey, router.Operation{
 		ID: "encryptWithKey", Tag: "Keys", Summary: "Encrypt with a secret key",
-		Text:  "The ciphertext is another one every time. Only `xaes256gcm` takes associated data.",
+		Text:  "The ciphertext differs every time. Only `xaes256gcm` takes associated data.",
 		Query: least, Body: plaintextRequest{base64Of(text), base64Of(text)}, Answer: ciphertextView{ciphertext},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/decrypt", s.decryptWithKey, router.Operation{
 		ID: "decryptWithKey", Tag: "Keys", Summary: "Decrypt with a secret key",
-		Text: "For who may change the key. The reason is `ciphertext_mismatch` when the ciphertext was made with another key or other " +
+		Text: "Needs the right to change the key. The reason is `ciphertext_mismatch` when the ciphertext was made with another key or other " +
 			"associated data, or changed since.",
 		Query: least, Body: ciphertextRequest{base64Of(ciphertext), base64Of(text)}, Answer: plaintextView{text},
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/sign", s.signWithKey, router.Operation{
-		ID: "signWithKey", Tag: "Keys", Summary: "Sign with a secret key", Text: "For who may change the key.",
+		ID: "signWithKey", Tag: "Keys", Summary: "Sign with a secret key", Text: "Needs the right to change the key.",
 		Query: least, Body: messageRequest{base64Of(text)}, Answer: signatureView{signature}, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("POST "+one+"/verify", s.verifyWithKey, router.Operation{
 		ID: "verifyWithKey", Tag: "Keys", Summary: "Verify a signature with a secret key",
-		Text:  "The reason is `signature_mismatch` when it is not one of the plaintext with the key.",
+		Text:  "The reason is `signature_mismatch` when the signature was not made of the plaintext with the key.",
 		Query: least, Body: signatureRequest{base64Of(text), base64Of(signature)}, Status: http.StatusNoContent,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -73,7 +73,7 @@ func (s *server) secretKeyRoutes() {
 
 const exampleSecretKey = "sessions"
 
-// exampleBytes are n bytes that look like some.
+// exampleBytes returns n bytes that look like real ones.
 func exampleBytes(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -120,8 +120,8 @@ type secretKeyKind struct {
 	Type hangar.SecretKeyType `json:"type"`
 }
 
-// encoded is bytes in base64. Unlike []byte it is decoded where the name of the property is
-// known, for the error.
+// encoded is bytes in base64. Unlike []byte it is decoded by the handler, whose error can name the
+// property.
 type encoded string
 
 func base64Of(data []byte) *encoded { return new(encoded(base64.StdEncoding.EncodeToString(data))) }
@@ -187,8 +187,7 @@ func secretKeyRef(r *http.Request) (hangar.SecretKeyRef, error) {
 	return hangar.SecretKeyRef{App: app, Name: r.PathValue("secretkey")}, err
 }
 
-// keyUse reads what all requests have that work with a key: which, at which version of the
-// secrets at least, and a body.
+// keyUse reads a request that uses a key: the key, the least version of the secrets, and the body.
 func keyUse[T any](r *http.Request) (ref hangar.SecretKeyRef, least int, body T, err error) {
 	if ref, err = secretKeyRef(r); err != nil {
 		return ref, 0, body, err

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// me has what a Machine may ask of itself, and fails the test if another caller asks.
+// me has what a Machine may ask about itself. It fails the test if another caller asks.
 type me struct {
 	hangar.AppService
 	hangar.MachineService
@@ -116,8 +116,8 @@ func (m me) EndElectionSession(ctx context.Context, app hangar.AppName, _ hangar
 	return nil
 }
 
-// TestSelf: what a Machine may ask over its local socket. Credentials that it sends do not change
-// its identity.
+// TestSelf: what a Machine may ask over its local socket. Credentials in its requests do not change its
+// identity.
 func TestSelf(t *testing.T) {
 	const mine, sibling, stranger = "d8912340000001", "d8912340000002", "d8912340000003"
 	const wish = `{"config":{"image":"nginx"}}`
@@ -210,7 +210,7 @@ func TestSelf(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d", c.method, c.path, w.Code, w.Body, c.status)
 		}
 	}
-	// Others look to it like missing ones.
+	// To a Machine, others look like missing ones.
 	for _, pair := range [][2]string{{"/v1/apps/other", "/v1/apps/none0"}, {"/v1/apps/mine/machines/" + sibling, "/v1/apps/mine/machines/00000000000000"}} {
 		var texts []string
 		for _, path := range pair {

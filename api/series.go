@@ -39,17 +39,17 @@ var series = map[string]router.Operation{
 	},
 	"/api/v1/labels": {
 		ID: "listMetricsLabels", Summary: "List label names",
-		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "The selector of the series. It may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/label/{label}/values": {
 		ID: "listMetricsLabelValues", Summary: "List label values",
-		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "Of which series; it may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
+		Query: []router.Param{{Name: "match[]", Example: `{app="web"}`, Text: "The selector of the series. It may be repeated."}, seriesApp, seriesStart, seriesEnd, seriesLimit},
 	},
 	"/api/v1/status/tsdb": {
 		ID: "countMetricsSeries", Summary: "Count series by name, label and value",
 		Query: []router.Param{
 			{Name: "topN", Example: 10, Text: "How many of each list are shown."},
-			{Name: "date", Example: "2026-11-25", Text: "Of which day. Absent: today."},
+			{Name: "date", Example: "2026-11-25", Text: "The day. Absent: today."},
 			{Name: "focusLabel", Example: "instance", Text: "The label whose values are counted, too."},
 			{Name: "match[]", Example: `{app="web"}`, Text: "Which series; it may be repeated."},
 			seriesApp,
@@ -73,8 +73,8 @@ var (
 type seriesAnswer struct {
 	Status    string         `json:"status"`
 	Data      any            `json:"data"`
-	Stats     map[string]any `json:"stats,omitempty"`     // what the query took
-	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were away
+	Stats     map[string]any `json:"stats,omitempty"`     // the cost of the query
+	IsPartial bool           `json:"isPartial,omitempty"` // servers of a cluster were unreachable
 }
 
 // seriesError is an error in the form of Prometheus's HTTP API. Errors of authorization have the
@@ -106,8 +106,8 @@ func (s *server) seriesRoutes() {
 	}
 }
 
-// querySeries has the series of an organization queried, or those of the Apps of it that the
-// caller may query.
+// querySeries queries the series of an organization, or only those of its Apps that the caller may
+// query.
 func (s *server) querySeries(w http.ResponseWriter, r *http.Request) error {
 	scope, err := s.MetricsScopes.MetricsScope(r.Context(), hangar.OrgSlug(r.PathValue("org")))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// scopes are organizations, and what a caller may query of them.
+// scopes are organizations, each with what a caller may query.
 type scopes map[hangar.OrgSlug]hangar.MetricsScope
 
 func (s scopes) MetricsScope(ctx context.Context, slug hangar.OrgSlug) (hangar.MetricsScope, error) {
@@ -34,8 +34,7 @@ func (echo) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.Met
 	fmt.Fprintf(w, "%s %d %v %s %s", scope.Org, scope.Number, scope.Apps, path, r.Form.Encode())
 }
 
-// TestSeriesRoutes: the documented paths reach the queries of the organization that is named,
-// and no others.
+// TestSeriesRoutes: the documented paths reach the queries of the named organization, and no others.
 func TestSeriesRoutes(t *testing.T) {
 	t.Parallel()
 	handler := newAPI(func(c *api.Config) {

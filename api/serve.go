@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Serve serves until ctx ends. Requests see its end, so that streams finish. It returns
-// when all are answered, or have had the time.
+// Serve serves until ctx ends. Requests see that end, so that streams finish. Serve returns when all
+// requests are answered, or when within has passed since then.
 func Serve(ctx context.Context, listener net.Listener, handler *Handler, within time.Duration) error {
 	server := Server(handler)
 	server.BaseContext = func(net.Listener) context.Context { return ctx }

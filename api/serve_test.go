@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/api"
 )
 
-// idle is a MachineService in which nothing happens that a wait could wait for.
+// idle is a MachineService in which nothing happens, so that waits do not end.
 type idle struct {
 	hangar.MachineService
 	waits atomic.Int64
@@ -34,7 +34,7 @@ func (s *idle) AwaitMachine(context.Context, hangar.MachineRef, hangar.MachineWa
 	return func() {}, nil
 }
 
-// TestEveryWaitIsToldOfTheEnd: also those that have no goroutine, before Serve returns.
+// TestEveryWaitIsToldOfTheEnd: also waits without a goroutine, before Serve returns.
 func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const waits = 600 // more than have a goroutine
@@ -88,8 +88,8 @@ func TestEveryWaitIsToldOfTheEnd(t *testing.T) {
 	}
 }
 
-// saidAlready reports whether there is something to be read. Attempts bound that, and not the time:
-// a deadline may also pass because this process does not run.
+// saidAlready reports whether something can be read. Attempts bound that, not time: a deadline may also
+// pass because this process does not run.
 func saidAlready(c net.Conn, r *bufio.Reader) bool {
 	err := os.ErrDeadlineExceeded
 	for attempt := 0; attempt < 50 && errors.Is(err, os.ErrDeadlineExceeded); attempt++ {

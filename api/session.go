@@ -12,28 +12,28 @@ import (
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
-// passwordPace is how often a password of one account may be tried.
+// passwordPace is how often passwords of one account may be tried.
 var passwordPace = ratelimit.Pace{PerSecond: 1.0 / 30, Burst: 10}
 
 // attempts bounds how often passwords are tried, for each client and for each account, existing or not.
-// An account that was signed in to from a client has a pace of its own there, so that guesses from
-// elsewhere do not lock the user out.
+// A client from which an account was signed in to has its own bound for this account, so that guesses
+// from elsewhere do not lock the user out.
 type attempts struct {
 	clients  *ratelimit.Limiter[string]
 	accounts *ratelimit.Limiter[attempt]
-	known    *ratelimit.Limiter[attempt] // used as a memory of where accounts were signed in to
+	known    *ratelimit.Limiter[attempt] // remembers from which clients accounts were signed in to
 }
 
-// attempt is what counts together: all at an account, or those of a client that it knows.
+// attempt is the key of a bound for an account: for a client that it knows, or for all others together.
 type attempt struct {
 	account string
-	client  string // empty: any that is not known
+	client  string // empty: all clients that are not known
 }
 
 // owner is the client of attempts that come with the user's token.
 const owner = "owner"
 
-// knownFor is for how long it is remembered that an account was signed in to from a client.
+// knownFor is how long a sign-in to an account from a client is remembered.
 const knownFor = 30 * 24 * time.Hour
 
 func newAttempts(now func() time.Time) *attempts {
@@ -44,7 +44,7 @@ func newAttempts(now func() time.Time) *attempts {
 	}
 }
 
-// from counts an attempt of a client. Like the others it returns how long to wait.
+// from counts an attempt of a client. Like of and at, it returns how long to wait.
 func (a *attempts) from(client string) time.Duration {
 	return a.clients.Take(client, router.SignInPace)
 }
@@ -63,7 +63,7 @@ func (a *attempts) at(account, client string) time.Duration {
 	return a.accounts.Take(key, passwordPace)
 }
 
-// succeeded remembers from where an account was signed in to.
+// succeeded remembers from which client an account was signed in to.
 func (a *attempts) succeeded(account, client string) {
 	a.known.Take(attempt{account, client}, passwordPace)
 }
@@ -85,10 +85,10 @@ func (a *attempts) Try(email, client string) time.Duration {
 // Succeeded implements signon.Attempts.
 func (a *attempts) Succeeded(email, client string) { a.succeeded(account(email), client) }
 
-// account is whom attempts at an e-mail address count for.
+// account returns the account for which attempts at an e-mail address count.
 func account(email string) string { return strings.ToLower(input.Clip(email)) }
 
-// signOnRoutes mounts what browsers and third parties use. Passwords are bounded there as they are here.
+// signOnRoutes mounts single sign-on for browsers and third parties. Its passwords count as those here.
 func (s *server) signOnRoutes() {
 	if s.OAuth == nil || s.Sessions == nil {
 		return
@@ -106,8 +106,8 @@ func (s *server) signInRoutes() {
 	}
 	s.Public("POST /v1/sign-in", s.signInUser, router.Operation{
 		ID: "signIn", Tag: "Users", Summary: "Sign in",
-		Text: "The answer is the only one that holds the token, which stands for the user: it allows what the user may do, in all organizations, and ends after " +
-			"30 days. An unknown address is answered like a wrong password. Attempts are bounded for each client, and for each address.",
+		Text: "Only this answer holds the token. It allows what the user may do, in all organizations, and ends after " +
+			"30 days. An unknown address gets the same answer as a wrong password. Attempts are bounded for each client and for each address.",
 		Body:   signInRequest{exampleEmail, "correct horse battery staple"},
 		Status: http.StatusCreated, Answer: newTokenView{"hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM", token},
 		Errors: []int{http.StatusUnauthorized, http.StatusTooManyRequests},
@@ -116,7 +116,7 @@ func (s *server) signInRoutes() {
 	user.LastSignIn = time.Time{}
 	s.Public("POST /v1/sign-in/code", s.useCode, router.Operation{
 		ID: "useCode", Tag: "Users", Summary: "Set a password with a code",
-		Text: "Of an invitation, which makes its user, or of a password that is reset. Each works once. An existing user accepts an invitation by `acceptInvitation`.",
+		Text: "The code comes from an invitation, whose user is created, or from a password reset. Each code works once. An existing user accepts an invitation with `acceptInvitation`.",
 		Body: codeRequest{Code: exampleCode, Name: "Ann", Password: "correct horse battery staple"}, Answer: user,
 		Errors: []int{http.StatusTooManyRequests, http.StatusPreconditionFailed, http.StatusNotFound},
 	})

@@ -15,7 +15,7 @@ import (
 )
 
 // TestAttemptsAreBounded: guesses at the password of one account are limited over all sources, and do
-// not hold up its owner at a client that has signed in before.
+// not block its owner at a client that has signed in before.
 func TestAttemptsAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	a := newAttempts(func() time.Time { return now })
@@ -39,7 +39,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	if wait := a.at("ann@example.com", "home"); wait != 0 {
 		t.Errorf("the owner has to wait for %s", wait)
 	}
-	// A pause brings one attempt and not all of them back.
+	// A pause restores one attempt, not all of them.
 	now = now.Add(2 * time.Minute)
 	let = 0
 	for range 100 {
@@ -52,7 +52,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAttemptsAreForgotten: however many addresses are tried, memory is bounded.
+// TestAttemptsAreForgotten: memory is bounded for any number of addresses.
 func TestAttemptsAreForgotten(t *testing.T) {
 	a := newAttempts(time.Now)
 	for i := range 3 * router.MaxLimiters {
@@ -83,7 +83,7 @@ func (c *closed) UseCode(context.Context, hangar.CodeUse) (*hangar.User, error) 
 	return nil, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonCodeInvalid, "wrong")
 }
 
-// TestOneClientTriesSoManyAccounts: the answer to more says when to come back.
+// TestOneClientTriesSoManyAccounts: the answer to more attempts says when to retry.
 func TestOneClientTriesSoManyAccounts(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/sign-in": `{"email":"u%d@example.com","password":"correct horse battery staple"}`, "/v1/sign-in/code": `{"code":"c%d","password":"correct horse battery staple"}`,

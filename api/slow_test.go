@@ -32,7 +32,7 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error   { close(l.closed); return nil }
 func (l oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
-// slow has what takes long, and the few things that take no time.
+// slow has slow operations, and a few fast ones.
 type slow struct {
 	hangar.AppService
 	hangar.MachineService
@@ -62,7 +62,7 @@ func (s slow) ExecMachine(ctx context.Context, _ hangar.MachineRef, in hangar.Ex
 	return hangar.ExecResult{}, nil
 }
 
-// WaitMachine is for what does not happen.
+// WaitMachine waits for something that never happens.
 func (slow) WaitMachine(ctx context.Context, _ hangar.MachineRef, in hangar.MachineWait) (hangar.MachineReached, error) {
 	if err := pause.For(ctx, in.Timeout); err != nil {
 		return hangar.MachineReached{}, err
@@ -75,8 +75,8 @@ func newSlow() (http.Handler, slow) {
 	return newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Logs = s, s, s }), s
 }
 
-// talk serves one connection on which the client writes text and then nothing.
-// It returns the answer, nil if there was none, and how long the connection lived.
+// talk serves one connection on which the client writes a text and then nothing. It returns the answer
+// (nil: there was none) and how long the connection lived.
 func talk(t *testing.T, text string) (status int, lived time.Duration) {
 	t.Helper()
 	l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
@@ -136,8 +136,8 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestSteadyUpload sends a body for longer than other routes allow: an upload to the
-// registry only has to keep coming.
+// TestSteadyUpload sends a body for longer than other routes allow. An upload to the registry only
+// needs steady progress.
 func TestSteadyUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
@@ -170,8 +170,8 @@ func TestSteadyUpload(t *testing.T) {
 	})
 }
 
-// TestLongWait waits for longer than a body may take: the bound on reading must
-// not end a request that has been read.
+// TestLongWait waits for longer than a body may take. The bound on reading must not end a request that
+// has been read.
 func TestLongWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const auth = "Host: x\r\nAuthorization: Bearer " + token + "\r\n"
@@ -212,8 +212,8 @@ func TestLongWait(t *testing.T) {
 	})
 }
 
-// TestLostClientOfExec: a client that sent more than the command reads, and is then
-// gone, has the command killed, although its connection is not read.
+// TestLostClientOfExec: if a client has sent more than the command reads and then leaves, its command
+// is killed, although the connection is not read.
 func TestLostClientOfExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}

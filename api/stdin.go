@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// stdin is the input of a command: what the client has sent and the command has
-// not read yet, up to a limit. Unlike an io.Pipe it takes a little ahead, so that
-// new sizes and the end of the connection are seen while a command does not read.
+// stdin is the input of a command: what the client has sent and the command has not read yet, up to a
+// limit. Unlike an io.Pipe it reads ahead, so that new sizes and the end of the connection are noticed
+// while a command does not read.
 type stdin struct {
 	limit int
 
@@ -26,8 +26,7 @@ func (i *stdin) changed() {
 	i.moved = make(chan struct{})
 }
 
-// put adds p, waiting for room. It reports false when ctx ended first. What comes
-// after close is dropped.
+// put adds p, waiting for room. It reports false when ctx ended first. After close it drops p.
 func (i *stdin) put(ctx context.Context, p []byte) bool {
 	for {
 		i.mu.Lock()

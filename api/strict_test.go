@@ -17,18 +17,18 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// lenientOperations take bodies with properties that this server does not know, because
-// clients of the public platform send them. None of them grants rights.
+// lenientOperations accept bodies with properties that this server does not know, because clients of
+// the public platform send them. None of them grants rights.
 var lenientOperations = []string{
 	"acquireLease", "beginBuild", "beginRelease", "createMachine", "createVolume", "execMachine", "extendVolume", "finishBuild", "followRelease", "keepMachineBusy", "mergeMetadata", "placeMachines", "postVolume",
 	"receiveExtensionHook", "replaceMetadata", "setMetadataKey", "signalMachine", "stopMachine", "updateMachine", "updateVolume",
 }
 
-// grantingTags are the groups of operations whose bodies say who may do, reach or read what.
+// grantingTags are the groups of operations whose bodies grant rights or access.
 var grantingTags = []string{"Organizations", "Tokens", "Apps", "Addresses", "Secrets", "Keys", "Images", "Registries", "Identity", "WireGuard", "Certificates", "Extensions", "Webhooks", "Hosts"}
 
-// TestBodiesThatGrantRightsAreStrict walks all routes: those with a body refuse unknown
-// properties in it, at any depth, except the routes that are known to be lenient.
+// TestBodiesThatGrantRightsAreStrict walks all routes: except for the lenient ones, they refuse unknown
+// properties in their bodies, at any depth.
 func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
 	var found []string
 	for _, r := range mounted().Routes() {
@@ -49,8 +49,8 @@ func TestBodiesThatGrantRightsAreStrict(t *testing.T) {
 	}
 }
 
-// refusesUnknown sends the example of a body with an unknown property at every place. The
-// services of the server are not there: what reaches one panics.
+// refusesUnknown sends the example of a body with an unknown property at every place. The server has no
+// services, so a body that reaches one causes a panic.
 func refusesUnknown(t *testing.T, r router.Route) {
 	t.Helper()
 	for _, path := range unknowns(t, asJSON(t, router.ExampleOf(r.Body)), reflect.TypeOf(r.Body)) {
@@ -75,13 +75,13 @@ func refusesUnknown(t *testing.T, r router.Route) {
 	}
 }
 
-// unknown is a body with one property too many.
+// unknown is a body with one unknown property.
 type unknown struct{ at, body string }
 
 const unknownName = "x_unknown"
 
-// unknowns are bodies made of an example with an unknown property, at its top and in every
-// object of it, and of its type's lists of objects.
+// unknowns returns bodies made of an example with an unknown property: at its top, in every object of
+// it, and in every list of objects of its type.
 func unknowns(t *testing.T, example []byte, body reflect.Type) []unknown {
 	t.Helper()
 	var list []unknown
@@ -115,7 +115,7 @@ func unknowns(t *testing.T, example []byte, body reflect.Type) []unknown {
 		t.Fatal(err)
 	}
 	places(tree, "", func(v any) any { return v })
-	// What a type decodes by itself is not looked into.
+	// Types with their own decoder are skipped.
 	return slices.DeleteFunc(list, func(u unknown) bool {
 		return input.UnknownProperty([]byte(u.body), body) == nil && strings.Contains(u.at, ".")
 	})

@@ -17,7 +17,7 @@ func (s *server) tokenRoutes() {
 	const text = "hgr_4k7fbw2hxq3s_V7m0cWq4H1uR9sX2yB6nK8tE3aZ5dF7gJ0lP4oC1iM"
 	s.Handle("POST /v1/tokens", s.createToken, router.Operation{
 		ID: "createToken", Tag: "Tokens", Summary: "Create a token",
-		Text: "The answer is the only one that holds the token itself. A token cannot allow more than the one that makes it, nor for longer. " +
+		Text: "Only this answer holds the token itself. A token cannot allow more than the one that creates it, nor for longer. " +
 			"`kind` is a preset: `deploy` allows everything in `apps`, `org` everything in the organization, `readonly` to see it or some `apps` or `machines`, " +
 			"`machine-exec` the same and to execute `commands`, `metrics` to query metrics, `custom` the `actions` that are named. " +
 			"`expiry` is a duration such as `720h`, a time as in RFC 3339, or `never`; the default is 90 days.",
@@ -28,7 +28,7 @@ func (s *server) tokenRoutes() {
 		Status: http.StatusCreated, Answer: newTokenView{text, example}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET /v1/tokens", s.listTokens, router.Operation{
-		ID: "listTokens", Tag: "Tokens", Summary: "List tokens", Text: "Without their secrets, those that the caller could make and revoke, oldest first.",
+		ID: "listTokens", Tag: "Tokens", Summary: "List tokens", Text: "The tokens that the caller could create and revoke, without their secrets, oldest first.",
 		Query: []router.Param{
 			{Name: "org_slug", Example: "personal", Text: "Only those of this organization."},
 			{Name: "app_name", Example: "web", Text: "Only those that are for this App, alone or with others."},
@@ -36,7 +36,7 @@ func (s *server) tokenRoutes() {
 		Answer: tokenList{[]*hangar.Token{&example}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("GET /v1/tokens/current", s.currentTokens, router.Operation{
-		ID: "currentTokens", Tag: "Tokens", Summary: "Get the current tokens", Text: "Those that the `Authorization` header has and that are valid.",
+		ID: "currentTokens", Tag: "Tokens", Summary: "Get the current tokens", Text: "The valid tokens in the `Authorization` header.",
 		Answer: currentTokenList{[]currentToken{viewCurrent(&example)}},
 	})
 	s.authorizeRoutes(&example, text)
@@ -68,14 +68,13 @@ type deployToken struct {
 	Token string `json:"token"`
 }
 
-// newTokenView is a token just made: the only answer that ever holds its text.
+// newTokenView is a new token. No other answer holds its text.
 type newTokenView struct {
 	Text string `json:"token"`
 	hangar.Token
 }
 
-// createToken takes any token. Everything about what may be in it is decided by the
-// service.
+// createToken creates any token. The service decides what it may allow.
 func (s *server) createToken(r *http.Request) (router.Answer, error) {
 	in, err := input.Decode[hangar.TokenCreate](r)
 	if err != nil {
@@ -103,7 +102,7 @@ func (s *server) createToken(r *http.Request) (router.Answer, error) {
 	return router.Answer{Status: http.StatusCreated, Body: newTokenView{made.Text, made.Token}, Header: router.SecretHeader()}, nil
 }
 
-// createDeployToken makes a deploy token of one App, as existing clients ask for it.
+// createDeployToken creates a deploy token of one App, as existing clients ask for it.
 func (s *server) createDeployToken(r *http.Request) (router.Answer, error) {
 	name, err := appName(r)
 	if err != nil {
@@ -142,15 +141,14 @@ func (s *server) revokeToken(r *http.Request) (router.Answer, error) {
 	return router.Answer{Status: http.StatusNoContent}, nil
 }
 
-// currentToken is a token of the caller as existing clients decode it, with more
-// beside that.
+// currentToken is a token of the caller as existing clients decode it, with its details in Token.
 type currentToken struct {
 	ID           hangar.TokenID   `json:"token_id"`
 	OrgSlug      hangar.OrgSlug   `json:"org_slug"`
 	Organization hangar.OrgSlug   `json:"organization"`
 	Apps         []hangar.AppName `json:"apps"`
 	User         string           `json:"user"`
-	// Machines cannot present a token as themselves, so that the first is always empty.
+	// SourceMachine is always empty, because no token is bound to a Machine that presents it.
 	SourceMachine hangar.MachineID `json:"source_machine_id"`
 	Machine       hangar.MachineID `json:"restricted_to_machine"`
 	Token         *hangar.Token    `json:"details"`

@@ -26,20 +26,20 @@ func (s *server) tunnelRoutes() {
 }
 
 // textOfTunnel is the protocol of package wsconn, for users.
-const textOfTunnel = `Upgrade to WebSocket. The upgrade is answered once the program in the Machine has taken the
-connection; until then there are errors as everywhere: 412 when the Machine is not started, 503 with the status
-` + "`connection_refused`" + ` when nothing listens on the port. It takes the action control, as exec does: a program
+const textOfTunnel = `Upgrade to WebSocket. The answer comes once the program in the Machine has accepted the
+connection. Errors before that are as usual: 412 when the Machine is not started, 503 with the status
+` + "`connection_refused`" + ` when nothing listens on the port. It needs the action control, as exec does, because a program
 that no service exposes trusts every caller that reaches it.
 
-- A binary message carries bytes; where it begins and ends means nothing.
+- A binary message carries bytes; its boundaries mean nothing.
 - An empty binary message ends its direction; the other continues.
-- A text message is a sign of life from the server and carries nothing.
+- A text message is a keepalive from the server and carries nothing.
 - When both directions have ended, the client closes with status 1000.
 - Status 1014 says that the program has reset the connection, 1001 with a reason that the platform has ended it,
-  because the Machine has stopped or has started afresh, or the server shuts down, and 1008 that the token is not
-  valid any longer.
+  because the Machine has stopped or has restarted, or the server shuts down, and 1008 that the token is not
+  valid any more.
 
-The connection outlives a suspend of the Machine and its resume, unless its memory was lost meanwhile.`
+The connection survives a suspend of the Machine and its resume, unless the memory was lost meanwhile.`
 
 // tunnel joins a WebSocket to a connection into a Machine.
 func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
@@ -78,7 +78,7 @@ func (s *server) tunnel(w http.ResponseWriter, r *http.Request) error {
 
 const keyPort = "port"
 
-// joinTunnel lives as long as the two connections, the client's and the Machine's.
+// joinTunnel joins the client's connection and the Machine's, and returns when both have ended.
 func joinTunnel(ctx context.Context, client *wsconn.Conn, machine net.Conn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -91,7 +91,7 @@ func joinTunnel(ctx context.Context, client *wsconn.Conn, machine net.Conn) erro
 	}()
 	err := splice.Join(ctx, client, machine)
 	if err == nil {
-		// All is said, but the client may still be reading it.
+		// Everything is sent, but the client may still be reading it.
 		patience := time.NewTimer(router.StreamTimeout)
 		defer patience.Stop()
 		select {

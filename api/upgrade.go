@@ -28,13 +28,13 @@ func mayUpgrade(r *http.Request) error {
 	return input.Invalid("header Upgrade", "this path is for WebSocket: send Upgrade: websocket"+hint)
 }
 
-// upgrade makes a WebSocket of the connection of a request.
+// upgrade turns the connection of a request into a WebSocket.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	if err := mayUpgrade(r); err != nil {
 		return nil, err
 	}
 	held := &refusal{ResponseWriter: w}
-	// The token in a header is what keeps other sites out, not the origin.
+	// The origin is not checked, because the token in a header keeps other sites out.
 	ws, err := websocket.Accept(held, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	switch {
 	case err == nil:
@@ -49,7 +49,7 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	}
 }
 
-// refusal holds back what a library would answer in plain text.
+// refusal holds back the plain text that the library would answer with.
 type refusal struct {
 	http.ResponseWriter
 	upgraded bool

@@ -10,29 +10,29 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// describeUsers knows the types of users.
+// describeUsers registers the types of users.
 func describeUsers(s *openapi.Schemas) {
 	enum(s, hangar.Roles()...)
 	openapi.Describe[hangar.User](s, texts{
 		"organizations":    "Those whose members the caller may see.",
-		"admin":            "An administrator of the platform. Like what follows, it is for the user and for administrators.",
-		"customer_address": "An e-mail address that third parties are given: it stays the same and tells nothing of the user.",
-		"last_sign_in_at":  "Left out until the first.",
+		"admin":            "An administrator of the platform. Like the following properties, it is shown only to the user and to administrators.",
+		"customer_address": "An e-mail address for third parties. It stays the same and reveals nothing about the user.",
+		"last_sign_in_at":  "Left out before the first sign-in.",
 	})
 	openapi.Describe[hangar.UserInvite](s, texts{
-		"org_slug": "For administrators of the platform it may be left out: the invitation is to the platform alone.",
+		"org_slug": "Administrators of the platform may leave it out: the invitation is then to the platform alone.",
 		"role":     "In the organization: `member` when it is left out.",
-		"admin":    "To be an administrator of the platform. Without `org_slug` alone.",
+		"admin":    "Makes the person an administrator of the platform. Only without `org_slug`.",
 	})
 	openapi.Describe[codeRequest](s, texts{ //nolint:gosec // texts about secrets
-		"code":     "Of an invitation, or of a password that is reset.",
-		"name":     "Of a new user. What is before the @ of the address when it is left out.",
+		"code":     "Of an invitation or a password reset.",
+		"name":     "Of a new user. The default is the part of the address before the @.",
 		"password": "12 to 256 bytes.",
 	})
 	openapi.Describe[passwordRequest](s, texts{"new": "12 to 256 bytes."})
 }
 
-// What examples are about.
+// The values in examples.
 const (
 	exampleUserID     = "b3z5q1k8w0h7m2xd"
 	exampleEmail      = "ann@example.com"
@@ -69,13 +69,13 @@ func (s *server) userRoutes() {
 	})
 	s.Handle("PUT "+current+"/password", s.setPassword, router.Operation{
 		ID: "setPassword", Tag: "Users", Summary: "Change the current user's password",
-		Text:   "Ends all tokens of the user that come from signing in, that of the request, too. Needs such a token.",
+		Text:   "Ends all tokens of the user that come from signing in, including the token of the request. Needs such a token.",
 		Body:   passwordRequest{Current: "correct horse battery staple", New: "a better password"},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed, http.StatusConflict, http.StatusNotFound},
 	})
 	s.Handle("POST "+current+"/invitations", s.acceptInvitation, router.Operation{
 		ID: "acceptInvitation", Tag: "Users", Summary: "Accept an invitation",
-		Text: "For a user who has signed in. A person who is no user yet becomes one by `useCode`.",
+		Text: "For a user who has signed in. A person who is not a user yet becomes one with `useCode`.",
 		Body: acceptRequest{exampleCode}, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusNotFound},
 	})
 	s.Handle("GET "+user, s.getUser, router.Operation{
@@ -92,13 +92,13 @@ func (s *server) userRoutes() {
 	})
 	s.Handle("POST "+user+"/password_reset", s.resetPassword, router.Operation{
 		ID: "resetPassword", Tag: "Users", Summary: "Create a password reset code",
-		Text:   "The answer is the only one that holds it; `useCode` takes it once. For administrators of the platform.",
+		Text:   "Only this answer holds the code, which `useCode` accepts once. For administrators of the platform.",
 		Answer: hangar.PasswordReset{Code: "hgp_" + exampleUserID + "_PB3XSL5QXOQM2V5BBR2TWYDGQD", ExpiresAt: exampleTime}, Status: http.StatusCreated,
 		Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("PUT "+member, s.setMember, router.Operation{
 		ID: "setMember", Tag: "Users", Summary: "Set the role of a member",
-		Text: "For admins of the organization. Administrators of the platform may make any user a member so.",
+		Text: "For admins of the organization. Administrators of the platform may make any user a member this way.",
 		Body: memberRequest{hangar.RoleAdmin}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	s.Handle("DELETE "+member, s.removeMember, router.Operation{
@@ -117,14 +117,14 @@ func (s *server) invitationRoutes() {
 	}
 	s.Handle("POST /v1/invitations", s.inviteUser, router.Operation{
 		ID: "inviteUser", Tag: "Users", Summary: "Invite a user",
-		Text: "For admins of the organization. The answer is the only one that holds the `code`, which is for the invited person and ends after a week; " +
-			"an earlier one of the same address to the same organization ends at once.",
+		Text: "For admins of the organization. Only this answer holds the `code`, which is for the invited person and ends after a week. " +
+			"An earlier invitation of the same address to the same organization ends at once.",
 		Body:   hangar.UserInvite{Email: exampleEmail, Org: "acme", Role: hangar.RoleMember},
 		Status: http.StatusCreated, Answer: newInvitationView{exampleCode, invitation}, Errors: []int{http.StatusNotFound, http.StatusUnprocessableEntity},
 	})
 	s.Handle("GET /v1/invitations", s.listInvitations, router.Operation{
 		ID: "listInvitations", Tag: "Users", Summary: "List open invitations",
-		Query:  []router.Param{{Name: "org_slug", Example: "acme", Text: "To this organization; without it, those to the platform alone, for its administrators."}},
+		Query:  []router.Param{{Name: "org_slug", Example: "acme", Text: "Only invitations to this organization. Without it: those to the platform alone, for its administrators."}},
 		Answer: invitationList{[]*hangar.Invitation{&invitation}}, Errors: []int{http.StatusNotFound},
 	})
 	s.Handle("DELETE /v1/invitations/{invitation}", s.cancelInvitation, router.Operation{
@@ -142,7 +142,7 @@ type invitationList struct {
 	Invitations []*hangar.Invitation `json:"invitations"`
 }
 
-// newInvitationView is an invitation just made: the only answer that ever holds its code.
+// newInvitationView is a new invitation. No other answer holds its code.
 type newInvitationView struct {
 	Code string `json:"code"`
 	hangar.Invitation
@@ -205,7 +205,7 @@ func (s *server) setPassword(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if wait := s.attempts.of(p.User); wait > 0 { // a token does not allow guessing the password
+	if wait := s.attempts.of(p.User); wait > 0 { // a token must not allow guessing the password
 		return tooMany(wait)
 	}
 	return router.NoContent(s.Users.SetPassword(r.Context(), hangar.PasswordChange{Current: hangar.NewSensitive(in.Current), New: hangar.NewSensitive(in.New)}))

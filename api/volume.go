@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// The places of volumes.
+// The paths of volumes.
 const (
 	volumes = "/v1/apps/{app}/volumes"
 	volume  = volumes + "/{volume}"
@@ -21,23 +21,23 @@ func (s *server) volumeRoutes() {
 	one := view.OfOneVolume(example)
 	s.Handle("GET "+volumes, s.listVolumes, router.Operation{
 		ID: "listVolumes", Tag: "Volumes", Summary: "List volumes",
-		Text: "Sorted by id. A volume that was destroyed is listed as `pending_destroy` as long as it can be undeleted, and then no more. " +
-			"Volumes on a server that cannot be reached are shown as they were last known, with another `host_status` than `ok`.",
+		Text: "Sorted by id. A destroyed volume is listed as `pending_destroy` as long as it can be undeleted. " +
+			"Volumes on an unreachable server are shown as last known, with a `host_status` other than `ok`.",
 		Query: []router.Param{{Name: "summary", Example: true, Text: "Accepted; the list is the same."}}, Answer: []view.Volume{view.OfVolume(example)},
 	})
 	s.Handle("POST "+volumes, s.createVolume, router.Operation{
 		ID: "createVolume", Tag: "Volumes", Summary: "Create a volume",
-		Text: "Empty, or filled from a snapshot or as a copy of another volume of the organization: then the state is `restoring` until it is `created`. " +
-			"null is the same as nothing. The file system is made when a Machine mounts the volume first. " +
-			"409 with the status `volume_placement_capacity` says that no server has the room.",
+		Text: "The volume is empty, filled from a snapshot, or a copy of another volume of the organization. While it is filled, its state is `restoring`. " +
+			"null means that a property is left out. The file system is made when a Machine first mounts the volume. " +
+			"409 with the status `volume_placement_capacity` means that no server has room.",
 		Lenient: true, Body: volumeRequest{Name: "data", Region: "loc", SizeGB: 3}, Answer: one, Errors: []int{conflict, state},
 	})
 	s.Handle("GET "+volume, s.getVolume, router.Operation{
 		ID: "getVolume", Tag: "Volumes", Summary: "Get a volume",
-		Text: "A volume that was destroyed says so, and until when it can be undeleted, as long as it or a snapshot of it is kept.", Answer: one,
+		Text: "A destroyed volume is returned as long as it or a snapshot of it is kept, with the time until which it can be undeleted.", Answer: one,
 	})
 	update := router.Operation{
-		ID: "updateVolume", Tag: "Volumes", Summary: "Update a volume", Text: "What is left out, or null, stays. The retention is that of later snapshots.",
+		ID: "updateVolume", Tag: "Volumes", Summary: "Update a volume", Text: "What is left out, or null, stays. The retention applies to later snapshots.",
 		Lenient: true, Body: hangar.VolumeUpdate{SnapshotRetention: new(7)}, Answer: one, Errors: []int{state},
 	}
 	s.Handle("PUT "+volume, s.updateVolume, update)
@@ -45,7 +45,7 @@ func (s *server) volumeRoutes() {
 	s.Handle("POST "+volume, s.updateVolume, update)
 	s.Handle("PUT "+volume+"/extend", s.extendVolume, router.Operation{
 		ID: "extendVolume", Tag: "Volumes", Summary: "Extend a volume",
-		Text:    "A volume cannot be made smaller. With `needs_restart` a Machine sees the new size from its next start on.",
+		Text:    "A volume cannot be made smaller. With `needs_restart`, the Machine sees the new size only after its next start.",
 		Lenient: true, Body: extendRequest{SizeGB: 10}, Answer: view.Extended{Volume: one}, Errors: []int{conflict, state},
 	})
 	gone := *example
@@ -57,7 +57,7 @@ func (s *server) volumeRoutes() {
 	})
 	s.Handle("POST "+volume+"/undelete", s.undeleteVolume, router.Operation{
 		ID: "undeleteVolume", Tag: "Volumes", Summary: "Undelete a volume",
-		Text: "Within 24 hours, and with all that was on it, as long as there is room. When a volume is made or extended beyond the quota of its " +
+		Text: "Possible within 24 hours, with all data, as long as there is room. When a volume is created or extended beyond the quota of its " +
 			"organization, or beyond the room of the server, destroyed volumes are removed for it, the oldest ones first: those of the same " +
 			"organization and then, for the room of the server, those of others.", Answer: one, Errors: []int{state},
 	})
@@ -69,7 +69,7 @@ func (s *server) volumeRoutes() {
 	const destroyed = "/v1/orgs/{org}/destroyed_volumes"
 	s.Handle("GET "+destroyed, s.listDestroyedVolumes, router.Operation{
 		ID: "listDestroyedVolumes", Tag: "Volumes", Summary: "List destroyed volumes",
-		Text: "Those that can be undeleted, and those that are being removed, the oldest first, whether their Apps are still there or not. They count " +
+		Text: "Volumes that can be undeleted or are being removed, the oldest first, even if their Apps no longer exist. They count " +
 			"against the quotas of the organization until they are purged, or their 24 hours are over.", Answer: []view.Volume{view.OfVolume(&gone)},
 	})
 	purged := gone
@@ -81,9 +81,9 @@ func (s *server) volumeRoutes() {
 	})
 	s.Handle("GET /v1/orgs/{org}/volumes", s.listOrgVolumes, router.Operation{
 		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization",
-		Text: "Sorted by id: even if volumes come and go meanwhile, none is on two pages, and each that exists throughout is on one. " +
-			"`next_cursor` is empty on the last page. Given as `updated_after` later, the `last_updated_at` of the last page yields every volume " +
-			"that changed after this listing began.",
+		Text: "Sorted by id. No volume is on two pages, and each that exists throughout is on one, even if others come and go. " +
+			"`next_cursor` is empty on the last page. To list every volume that changed after this listing began, " +
+			"pass the `last_updated_at` of the last page as `updated_after`.",
 		Query: []router.Param{
 			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed and can be undeleted."},
 			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},
@@ -92,13 +92,14 @@ func (s *server) volumeRoutes() {
 			{Name: "summary", Example: true, Text: "Accepted; the list is the same."},
 			{Name: "after", Example: exampleVolumeID, Text: "Only those whose ids come after this one."},
 			{Name: "cursor", Example: "eyJhIjoi", Text: "The `next_cursor` of the page before."},
-			{Name: "limit", Example: maxVolumePage, Text: "At most so many on a page, from 1 to 1000. The default is 1000."},
+			{Name: "limit", Example: maxVolumePage, Text: "The most volumes on a page, from 1 to 1000. The default is 1000."},
 		},
 		Answer: view.OfVolumePage([]*hangar.Volume{example}, "", exampleTime),
 	})
 }
 
-// volumeRequest is the body of create. Existing clients send nearly all properties, as null.
+// volumeRequest is the body of create. Existing clients send nearly all properties, those without a
+// value as null.
 type volumeRequest struct {
 	Name              string            `json:"name" schema:"required"`
 	Region            hangar.Region     `json:"region"`
@@ -122,7 +123,7 @@ type extendRequest struct {
 	SizeGB int `json:"size_gb" schema:"required"`
 }
 
-// volumeRef reads the volume of a path. An id that no volume can have is not found.
+// volumeRef reads the volume of a path. It answers VolumeNotFound for an id that no volume can have.
 func volumeRef(r *http.Request) (hangar.VolumeRef, error) {
 	app, err := appName(r)
 	if err != nil {
@@ -176,7 +177,7 @@ func (s *server) createVolume(r *http.Request) (router.Answer, error) {
 	}))
 }
 
-// oneVolume answers with a volume by itself.
+// oneVolume answers with a single volume.
 func oneVolume(v *hangar.Volume, err error) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err

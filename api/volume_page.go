@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	maxVolumePage = 1000 // volumes on a page, and unless asked
-	volumesAtOnce = 1000 // that are asked for to find those of a page
+	maxVolumePage = 1000 // volumes on a page at most, and by default
+	volumesAtOnce = 1000 // volumes that are read at once to fill a page
 )
 
-// volumeListing is a listing under way, which is what a cursor holds. Times are in
-// milliseconds since 1970, as exact as those of volumes; 0 is none.
+// volumeListing is the state of a listing, which a cursor holds. Times are in milliseconds since 1970,
+// as exact as those of volumes; 0 is none.
 type volumeListing struct {
 	After        hangar.VolumeID `json:"a"`
 	UpdatedAfter int64           `json:"u"`
@@ -93,7 +93,7 @@ func (s *server) listOrgVolumes(r *http.Request) (router.Answer, error) {
 	if limit == 0 {
 		limit = maxVolumePage
 	}
-	// One more than a page has tells that there is another page.
+	// One volume more than a page has shows that there is another page.
 	var found []*hangar.Volume
 	for after := listing.After; len(found) <= limit; {
 		list, err := s.Volumes.OrgVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")), after, volumesAtOnce)
@@ -113,8 +113,8 @@ func (s *server) listOrgVolumes(r *http.Request) (router.Answer, error) {
 	return router.OK(listing.page(found, limit))
 }
 
-// page makes the next page of the first limit volumes of a list. When there are more, the
-// list has at least one more.
+// page returns the next page, which has the first limit volumes of list. If there are more, list holds
+// at least one more.
 func (l volumeListing) page(list []*hangar.Volume, limit int) view.VolumePage {
 	shown := list[:min(limit, len(list))]
 	for _, v := range shown {
@@ -124,7 +124,7 @@ func (l volumeListing) page(list []*hangar.Volume, limit int) view.VolumePage {
 	if len(list) > limit {
 		next = l.cursor()
 	}
-	// What changes in the moment in which the listing began may have been listed before.
+	// A volume that changes in the moment in which the listing began may have been listed before.
 	var lastUpdated time.Time
 	if newest := min(l.Newest, l.Began-1); newest > 0 {
 		lastUpdated = time.UnixMilli(newest)

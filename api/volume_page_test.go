@@ -38,7 +38,7 @@ func (nobodyElse) Authenticate(context.Context, string) (hangar.Principal, error
 	return hangar.Principal{Admin: true}, nil
 }
 
-// TestPagesOfVolumes follows cursors through a listing of which few volumes are shown.
+// TestPagesOfVolumes follows cursors through a listing that shows few of its volumes.
 func TestPagesOfVolumes(t *testing.T) {
 	many := &manyVolumes{}
 	for i := range 2500 {

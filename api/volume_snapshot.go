@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// snapshotRoutes are those of snapshots, and of trying them out.
+// snapshotRoutes mounts the operations on snapshots and restore drills.
 func (s *server) snapshotRoutes() {
 	example := hangar.Snapshot{
 		ID: exampleSnapshot, Volume: exampleVolumeID, State: hangar.SnapshotCreated, Size: 1 << 20, VolumeSize: 3 << 30,
@@ -25,8 +25,8 @@ func (s *server) snapshotRoutes() {
 	}
 	s.Handle("POST "+volume+"/snapshots", s.createSnapshot, router.Operation{
 		ID: "createSnapshot", Tag: "Volumes", Summary: "Create a snapshot",
-		Text: "Of how it is at one moment, as after a loss of power, while a Machine uses it. Answers before the snapshot is complete; it is when the " +
-			"listing has it as `created`.",
+		Text: "A snapshot has the content at one moment, as after a loss of power, even while a Machine uses the volume. The answer comes before the " +
+			"snapshot is complete. Once it is, the listing has it as `created`.",
 		Answer: view.OfBackup(&waiting), Errors: []int{http.StatusPreconditionFailed},
 	})
 	drill := hangar.VolumeDrill{
@@ -34,13 +34,13 @@ func (s *server) snapshotRoutes() {
 	}
 	const drills = "/v1/apps/{app}/volume_drill"
 	s.Handle("GET "+drills, s.getVolumeDrill, router.Operation{
-		ID: "getVolumeDrill", Tag: "Volumes", Summary: "Get the latest restore drill", Text: "While it is under way it has no `finished_at`, and may have `progress`.",
+		ID: "getVolumeDrill", Tag: "Volumes", Summary: "Get the latest restore drill", Text: "A drill that is under way has no `finished_at`, and may have `progress`.",
 		Answer: drill,
 	})
 	begun := hangar.VolumeDrill{App: "web", Volume: exampleVolumeID, Snapshot: exampleSnapshot, StartedAt: exampleTime}
 	s.Handle("POST "+drills, s.drillVolumes, router.Operation{
 		ID: "drillVolumes", Tag: "Volumes", Summary: "Run a restore drill",
-		Text:   "A random one of the App, to scratch. Its file system is checked, and its digest compared. Answers when that begins.",
+		Text:   "Restores a random snapshot of the App to scratch, checks its file system and compares its digest. The answer comes when that begins.",
 		Answer: begun, Errors: []int{http.StatusPreconditionFailed},
 	})
 }

@@ -13,7 +13,8 @@ func addressesOf(app hangar.AppName, ip ...string) string {
 	return pathOf(append([]string{"v1", "apps", string(app), "ip_assignments"}, ip...)...)
 }
 
-// address is an address on the wire, where its network is an object in which the default one has no name.
+// address is an address on the wire. Its network is an object, whose name is empty for the default
+// network.
 type address struct {
 	hangar.Address
 

@@ -13,7 +13,7 @@ func alertsPath(org hangar.OrgSlug, rest ...string) string {
 	return pathOf(append([]string{"v1", "orgs", string(org), "alerts"}, rest...)...)
 }
 
-// sentReceiver is a receiver with its secret in clear, as only the server gets it.
+// sentReceiver is a receiver with its secret in clear text, which only the server receives.
 type sentReceiver struct {
 	hangar.AlertReceiver
 	Webhook *sentWebhook `json:"webhook,omitempty"`

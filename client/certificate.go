@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// certificatesPerPage is how many hostnames are asked for at once.
+// certificatesPerPage is how many hostnames are requested at once.
 const certificatesPerPage = 500
 
 // certificateAnswer is a hostname as the server shows it.

@@ -24,7 +24,7 @@ const (
 	dialTimeout = 10 * time.Second
 	// maxAnswerBytes bounds what a server can make the client hold in memory.
 	maxAnswerBytes = 256 << 20
-	// readAttempts is how often a read is made when connections are lost.
+	// readAttempts is how often a read is tried when connections are lost.
 	readAttempts = 3
 	retryDelay   = 50 * time.Millisecond
 	maxRedirects = 5
@@ -63,12 +63,12 @@ type Option func(*Client)
 // WithUserAgent sets the User-Agent header.
 func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }
 
-// WithHTTPClient makes requests through h, whose Timeout must be zero: it would
-// cut streams. Unix addresses need its Transport to dial them.
+// WithHTTPClient makes requests through h. Its Timeout must be zero, because it would cut streams. For
+// a unix:// address, its Transport must dial the socket.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
-// WithRootCAs makes roots the only authorities that may have signed the certificate of
-// the server; nil: those of the system.
+// WithRootCAs accepts only certificates of the server that are signed by roots; nil: by the authorities
+// of the system.
 func WithRootCAs(roots *x509.CertPool) Option {
 	return func(c *Client) {
 		if t, ok := c.http.Transport.(*http.Transport); ok && roots != nil {
@@ -77,8 +77,7 @@ func WithRootCAs(roots *x509.CertPool) Option {
 	}
 }
 
-// sameOrigin refuses to follow a redirect to another scheme or host, which would send the
-// token there.
+// sameOrigin refuses to follow a redirect to another scheme or host, which would receive the token.
 func sameOrigin(to *http.Request, from []*http.Request) error {
 	if first := from[0].URL; to.URL.Scheme != first.Scheme || to.URL.Host != first.Host {
 		return errors.New("the server redirects to another address")
@@ -89,9 +88,8 @@ func sameOrigin(to *http.Request, from []*http.Request) error {
 	return nil
 }
 
-// New returns a Client of the server at address: "http://…", "https://…",
-// "unix:///path/of/socket" or "host:port". It does not connect; an address that
-// makes no sense is reported by the first call.
+// New returns a Client of the server at address: "http://…", "https://…", "unix:///path/of/socket" or
+// "host:port". It does not connect, so the first call reports an invalid address.
 func New(address, token string, opts ...Option) *Client {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport := &http.Transport{
@@ -120,7 +118,7 @@ func New(address, token string, opts ...Option) *Client {
 	return c
 }
 
-// Close closes connections that are idle. Calls under way go on.
+// Close closes idle connections. Calls under way continue.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // call is one request to the API.
@@ -144,7 +142,7 @@ func (c *Client) do(ctx context.Context, in call, out any) error {
 	if out == nil {
 		_, err = io.Copy(io.Discard, body)
 	} else if err = json.NewDecoder(body).Decode(out); err == nil {
-		// Reading to the end is what lets the connection be used again.
+		// The connection can be reused only when the body has been read to its end.
 		_, err = io.Copy(io.Discard, body)
 	}
 	if err != nil {
@@ -221,11 +219,11 @@ func connectionLost(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// lost describes a call that brought no answer. The context's own error is kept,
-// so that a deadline is a timeout and not a server that cannot be reached.
+// lost is the error of a call without an answer. It keeps the context's own error, so that a deadline
+// is a timeout and not an unreachable server.
 func lost(ctx context.Context, in call, err error) error {
 	cause := ctx.Err()
-	// A connection that is being made is given up at the deadline, of which ctx may not know yet.
+	// A dial is given up at the deadline, which ctx may report a little later.
 	if deadline, ok := ctx.Deadline(); cause == nil && ok && !time.Now().Before(deadline) {
 		cause = context.DeadlineExceeded
 	}

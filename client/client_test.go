@@ -32,7 +32,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *client.Client {
 	return c
 }
 
-// reset ends a connection as a server does that was killed.
+// reset ends a connection like a killed server.
 func reset(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -86,7 +86,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// late is a context whose deadline has passed, and that does not know of it yet.
+// late is a context whose deadline has passed, but which does not know it yet.
 type late struct{ context.Context }
 
 func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
@@ -95,7 +95,7 @@ type roundTrip func() error
 
 func (f roundTrip) RoundTrip(*http.Request) (*http.Response, error) { return nil, f() }
 
-// TestDeadlineOfADial: dialing ends at the deadline by a clock of its own.
+// TestDeadlineOfADial: dialing ends at the deadline by its own clock.
 func TestDeadlineOfADial(t *testing.T) {
 	timeout := roundTrip(func() error { return &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded} })
 	c := client.New("127.0.0.1:1", "token", client.WithHTTPClient(&http.Client{Transport: timeout}))
@@ -156,7 +156,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestRedirectsElsewhereAreRefused: a token is not sent to where a server redirects, be it
+// TestRedirectsElsewhereAreRefused: a token is not sent to the target of a redirect, even if that is
 // the same name without TLS.
 func TestRedirectsElsewhereAreRefused(t *testing.T) {
 	var leaked atomic.Int32

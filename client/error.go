@@ -17,12 +17,12 @@ type errorBody struct {
 	Text   string      `json:"error"`
 	Reason string      `json:"status"`
 	Code   hangar.Code `json:"code"`
-	// Type is there in errors of the HTTP API of Prometheus, which have no Code.
+	// Type is set in errors of the HTTP API of Prometheus, which have no Code.
 	Type string `json:"errorType"`
 }
 
-// textPrefixes are the words that the API puts before a text for clients that
-// match them. Here they would only repeat the code.
+// textPrefixes are the words that the API puts before a text for clients that match them. They only
+// repeat the code.
 var textPrefixes = map[hangar.Code]string{
 	hangar.CodeConflict:           "aborted: ",
 	hangar.CodeFailedPrecondition: "failed_precondition: ",
@@ -46,8 +46,8 @@ func (b errorBody) rebuild() error {
 	return &hangar.Error{Code: b.Code, Reason: b.Reason, Message: strings.TrimPrefix(b.Text, textPrefixes[b.Code])}
 }
 
-// foreignError describes an answer that is not from a hangar server, such as that
-// of a proxy before it.
+// foreignError describes an answer that is not from a hangar server, such as one from a proxy in front
+// of it.
 func foreignError(res *http.Response, raw []byte) error {
 	text := strings.TrimSpace(string(raw))
 	if len(text) > 200 {
@@ -56,7 +56,7 @@ func foreignError(res *http.Response, raw []byte) error {
 	return hangar.Errorf(codeOf(res.StatusCode), "", "the server answered %s: %s", res.Status, text)
 }
 
-// codeOf is the code of an error that has only a status.
+// codeOf is the code of an error that has nothing but a status.
 func codeOf(status int) hangar.Code {
 	switch {
 	case status == http.StatusUnauthorized:

@@ -61,7 +61,7 @@ func (c *Client) ExecMachine(ctx context.Context, ref hangar.MachineRef, req han
 	return result, err
 }
 
-// receive hands out what the command writes, until it has ended.
+// receive passes on the output of the command until the command has ended.
 func receive(ctx context.Context, conn *wsmux.Conn, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 	for {
 		stream, payload, err := conn.Receive(ctx)
@@ -104,7 +104,7 @@ func writeTo(w io.Writer, p []byte) error {
 	return err
 }
 
-// sendStdin ends with an empty message: the end of the input.
+// sendStdin sends the input, and then the empty message that ends it.
 func sendStdin(ctx context.Context, conn *wsmux.Conn, stdin io.Reader) {
 	if stdin != nil {
 		if _, err := io.Copy(conn.Writer(ctx, execStdin), onlyReader{stdin}); err != nil && ctx.Err() != nil {
@@ -115,7 +115,7 @@ func sendStdin(ctx context.Context, conn *wsmux.Conn, stdin io.Reader) {
 	_ = conn.Send(ctx, execStdin, nil)
 }
 
-// onlyReader hides a WriteTo, which would send as one piece what can be streamed.
+// onlyReader hides a WriteTo, which would send everything as one message.
 type onlyReader struct{ io.Reader }
 
 func sendSizes(ctx context.Context, conn *wsmux.Conn, sizes <-chan hangar.TerminalSize) {

@@ -21,7 +21,7 @@ func extensionPath(app hangar.AppName, name string, rest ...string) string {
 	return appPath(app, append([]string{"extensions", name}, rest...)...)
 }
 
-// newProvider makes a call that is answered with a provider and its new secrets.
+// newProvider makes a call whose answer is a provider with its new secrets.
 func (c *Client) newProvider(ctx context.Context, in call) (*hangar.NewProvider, error) {
 	var made struct {
 		ClientSecret  hangar.Sensitive `json:"client_secret"`

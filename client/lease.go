@@ -47,8 +47,8 @@ func (c *Client) ReleaseLease(ctx context.Context, ref hangar.MachineRef) error 
 	return c.do(ctx, call{method: http.MethodDelete, path: machinePath(ref, "lease")}, nil)
 }
 
-// wholeSeconds is a time to live as the API takes it: a part of a second counts as a
-// whole one, and what is out of bounds stays so.
+// wholeSeconds rounds a time to live to whole seconds, away from zero, so that one that is out of
+// bounds stays so.
 func wholeSeconds(d time.Duration) int64 {
 	seconds := int64(d / time.Second)
 	switch rest := d % time.Second; {

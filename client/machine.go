@@ -46,7 +46,7 @@ func (c *Client) Machines(ctx context.Context, app hangar.AppName, filter hangar
 	return out, nil
 }
 
-// filterQuery is a filter as parameters, but for the events.
+// filterQuery returns a filter as parameters, without Events.
 func filterQuery(filter hangar.MachineFilter) url.Values {
 	query := url.Values{}
 	if filter.IncludeDestroyed {
@@ -244,6 +244,6 @@ func machinePath(ref hangar.MachineRef, more ...string) string {
 	return appPath(ref.App, append([]string{"machines", string(ref.ID)}, more...)...)
 }
 
-// streamIdle is how long a stream may be silent before it counts as lost. The
-// server sends a sign of life much more often.
+// streamIdle is how long a stream may be silent before it counts as lost. The server sends keepalives
+// much more often.
 const streamIdle = 90 * time.Second

@@ -27,7 +27,7 @@ func (c *Client) MachineMetadata(ctx context.Context, ref hangar.MachineRef) (ma
 // SetMachineMetadata implements hangar.MachineTagger.
 func (c *Client) SetMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataPair) error {
 	if !isSegment(in.Key) {
-		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid metadata: a key %q has no address", in.Key)
+		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig, "invalid metadata: the key %q cannot be a part of a path", in.Key)
 	}
 	to := post(machinePath(ref, "metadata", in.Key))
 	to.in = struct {
@@ -47,15 +47,15 @@ func (c *Client) RemoveMachineMetadata(ctx context.Context, ref hangar.MachineRe
 
 // ReplaceMachineMetadata implements hangar.MachineTagger.
 func (c *Client) ReplaceMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return c.do(ctx, call{method: http.MethodPut, path: machinePath(ref, "metadata"), in: wishOf(in)}, nil)
+	return c.do(ctx, call{method: http.MethodPut, path: machinePath(ref, "metadata"), in: requestOf(in)}, nil)
 }
 
 // MergeMachineMetadata implements hangar.MachineTagger.
 func (c *Client) MergeMachineMetadata(ctx context.Context, ref hangar.MachineRef, in hangar.MetadataWrite) error {
-	return c.do(ctx, call{method: http.MethodPatch, path: machinePath(ref, "metadata"), in: wishOf(in)}, nil)
+	return c.do(ctx, call{method: http.MethodPatch, path: machinePath(ref, "metadata"), in: requestOf(in)}, nil)
 }
 
-func wishOf(in hangar.MetadataWrite) metadataRequest {
+func requestOf(in hangar.MetadataWrite) metadataRequest {
 	body := metadataRequest{Metadata: make(map[string]*string, len(in.Pairs)), Version: in.Version, UpdatedAt: in.UpdatedAt}
 	for k, v := range in.Pairs {
 		if body.Metadata[k] = nil; v != "" {
@@ -65,6 +65,6 @@ func wishOf(in hangar.MetadataWrite) metadataRequest {
 	return body
 }
 
-// isSegment reports whether a text can be a segment of a path; others disappear while
-// the path is cleaned.
+// isSegment reports whether a text can be a segment of a path. Others disappear when the path is
+// cleaned.
 func isSegment(text string) bool { return text != "" && text != "." && text != ".." }

@@ -15,7 +15,7 @@ import (
 // MetricsQuery is an expression in MetricsQL, and the series over which it is evaluated.
 type MetricsQuery struct {
 	Org  hangar.OrgSlug
-	Apps []hangar.AppName // the only ones whose series count; none: all
+	Apps []hangar.AppName // limits the series to these Apps; none: all
 	Expr string
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// AuthorizeURL is where a user signs in with a browser, to go on at a redirect URI of hangar.OAuthClientCLI. The
-// challenge is that of the verifier that ExchangeCode gets (RFC 7636, section 4.2).
+// AuthorizeURL is where a user signs in with a browser, which then goes to redirectURI, a redirect URI
+// of hangar.OAuthClientCLI. challenge belongs to the verifier of ExchangeCode (RFC 7636, section 4.2).
 func (c *Client) AuthorizeURL(redirectURI, state, challenge string) string {
 	return c.base + "/oauth/authorize?" + url.Values{
 		"response_type": {"code"}, "client_id": {string(hangar.OAuthClientCLI)}, "redirect_uri": {redirectURI}, "scope": {hangar.OAuthScopeSignIn},
@@ -20,8 +20,8 @@ func (c *Client) AuthorizeURL(redirectURI, state, challenge string) string {
 	}.Encode()
 }
 
-// ExchangeCode returns the token of signing in with a browser. It answers CodeInvalid with the reasons of
-// hangar.OAuthService.
+// ExchangeCode returns the token of a sign-in with a browser. It answers CodeInvalid with the reasons
+// of hangar.OAuthService.
 func (c *Client) ExchangeCode(ctx context.Context, code, verifier hangar.Sensitive, redirectURI string) (hangar.Sensitive, error) {
 	in := post("/oauth/token")
 	form := url.Values{

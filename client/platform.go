@@ -30,12 +30,12 @@ func (c *Client) Regions(ctx context.Context, guest hangar.Guest) ([]hangar.Regi
 	return out.Regions, err
 }
 
-// Health is what a server says of itself to anyone.
+// Health is what a server tells every caller about itself.
 type Health struct {
 	Region  hangar.Region `json:"region"`
 	Version string        `json:"version"`
 	// Registry is the host that references to images of the server's own registry begin
-	// with; empty: that of the API.
+	// with; empty: the address of the API.
 	Registry string `json:"registry"`
 }
 
@@ -46,7 +46,7 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return h, err
 }
 
-// placementRequest is the body of a question for placements.
+// placementRequest is the body of a request for placements.
 type placementRequest struct {
 	Compute hangar.Guest   `json:"compute"`
 	Region  string         `json:"region,omitempty"`

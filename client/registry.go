@@ -36,8 +36,8 @@ func (c *Client) DeleteRegistryCredential(ctx context.Context, registry string) 
 	return c.do(ctx, call{method: http.MethodDelete, path: pathOf("v1", "registries", name)}, nil)
 }
 
-// credential makes a call about one registry, whose name may be given as a URL, which
-// is no part of a path.
+// credential makes a call about one registry. Its name may be given as a URL, which cannot be a part of
+// a path.
 func (c *Client) credential(ctx context.Context, in call, registry string) (hangar.RegistryCredential, error) {
 	name, err := hangar.RegistryName(registry)
 	if err != nil {

@@ -98,10 +98,10 @@ func (c *Client) VerifyWithKey(ctx context.Context, key hangar.SecretKeyRef, min
 	return c.do(ctx, in, nil)
 }
 
-// keyData is what a key works with and on, by the names on the wire.
+// keyData is the input or output of an operation with a key, by the names on the wire.
 type keyData map[string][]byte
 
-// sent is the data with the empty for the nil, which would be null and no bytes at all.
+// sent replaces nil values by empty ones, because nil would become null.
 func (d keyData) sent() keyData {
 	for name, data := range d {
 		d[name] = append([]byte{}, data...)

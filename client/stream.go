@@ -34,7 +34,7 @@ func (c *Client) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.Lo
 // Logs implements hangar.LogService.
 func (c *Client) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
 	if q.Edge {
-		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not kept; follow the log to see it")
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not stored; follow the log to see it")
 	}
 	in := get(pathOf("api", "v1", "apps", string(app), "logs"))
 	in.query = logQuery(q)
@@ -135,7 +135,7 @@ func next[T any](d *json.Decoder) (T, error) {
 	return value, json.Unmarshal(raw, &value)
 }
 
-// alive is a body that puts off the end of the stream whenever something arrives.
+// alive is a body that restarts the timer of a silent stream whenever data arrives.
 type alive struct {
 	io.Reader
 	silence *time.Timer

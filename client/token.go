@@ -15,7 +15,7 @@ func (c *Client) CreateToken(ctx context.Context, in hangar.TokenCreate) (*hanga
 	return c.newToken(ctx, to)
 }
 
-// newToken makes a call that is answered with a token just made.
+// newToken makes a call whose answer is a new token.
 func (c *Client) newToken(ctx context.Context, in call) (*hangar.NewToken, error) {
 	var made struct {
 		Text string `json:"token"`

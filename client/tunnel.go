@@ -29,7 +29,7 @@ func (c *Client) DialMachine(ctx context.Context, ref hangar.MachineRef, port in
 	return wsconn.New(ws, fmt.Sprintf("%s:%d", ref.ID, port)), nil
 }
 
-// upgrade makes a call whose answer is a WebSocket.
+// upgrade makes a call and returns the WebSocket of its answer.
 func (c *Client) upgrade(ctx context.Context, in call) (*websocket.Conn, error) {
 	//nolint:bodyclose // Dial leaves nothing of the body to close
 	ws, res, err := websocket.Dial(ctx, c.base+in.path+"?"+in.query.Encode(), &websocket.DialOptions{

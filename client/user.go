@@ -21,7 +21,7 @@ func memberPath(org hangar.OrgSlug, ref hangar.UserRef) string {
 	return pathOf("v1", "orgs", string(org), "members", string(ref))
 }
 
-// ask makes a call that is answered with one thing.
+// ask makes a call and returns a pointer to its answer.
 func ask[T any](ctx context.Context, c *Client, in call) (*T, error) {
 	out := new(T)
 	if err := c.do(ctx, in, out); err != nil {

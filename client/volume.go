@@ -21,7 +21,7 @@ type volumeAnswer struct {
 func (a volumeAnswer) volume() *hangar.Volume {
 	v := a.Volume
 	v.Usage, v.AttachedMachine = a.VolumeUsage, a.AttachedTo
-	if !a.UndeleteUntil.IsZero() { // what clients that do not know the state receive
+	if !a.UndeleteUntil.IsZero() { // older clients know the state destroyed only
 		v.State = hangar.VolumePendingDestroy
 	}
 	return &v
@@ -64,7 +64,7 @@ func (c *Client) Volumes(ctx context.Context, app hangar.AppName) ([]*hangar.Vol
 	return volumesOf(out), nil
 }
 
-// maxVolumePage is how many volumes the API lists at once.
+// maxVolumePage is how many volumes the API lists at most at once.
 const maxVolumePage = 1000
 
 // OrgVolumes implements hangar.VolumeService.

@@ -15,7 +15,7 @@ func webhooksPath(org hangar.OrgSlug, rest ...string) string {
 	return pathOf(append([]string{"v1", "orgs", string(org), "webhooks"}, rest...)...)
 }
 
-// answered makes a call that is answered with one thing.
+// answered makes a call and returns its answer.
 func answered[T any](ctx context.Context, c *Client, in call) (out T, err error) {
 	err = c.do(ctx, in, &out)
 	return out, err

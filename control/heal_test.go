@@ -49,3 +49,45 @@ func TestLeftoversOfALostServer(t *testing.T) {
 		}
 	})
 }
+
+// TestUnusedClaim: a claim is undone if its host is killed, or misses the answer, before it changes the volume.
+func TestUnusedClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t, state.NewMemory())
+		ctx, cancel := context.WithCancel(admin(t))
+		var running sync.WaitGroup
+		defer func() { cancel(); running.Wait() }()
+		running.Go(func() { _ = p.Run(ctx) })
+		running.Go(func() { _ = p.HealEvery(ctx, 5*time.Minute) })
+		p.orgWithApp(t, "acme")
+		v, err := p.Volumes().CreateVolume(ctx, "acme", hangar.VolumeCreate{Name: "data", SizeGB: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := func(want int64) {
+			t.Helper()
+			p.clock.advance(time.Hour)
+			time.Sleep(6 * time.Minute)
+			synctest.Wait()
+			if got := p.used(t, "acme", hangar.QuotaVolumeGB); got != want {
+				t.Errorf("%d GB are counted, want %d", got, want)
+			}
+		}
+		row, err := p.hosts[0].VolumeRow(ctx, v.Ref())
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Volume.SizeGB = 5
+		if err := p.rows.ClaimVolume(ctx, *row); err != nil {
+			t.Fatal(err)
+		}
+		counts(5) // it was just made
+		counts(2)
+		row.Seq++ // it is used after all
+		if err := p.rows.PublishVolume(ctx, *row); err != nil {
+			t.Fatal(err)
+		}
+		counts(5)
+		counts(5)
+	})
+}

@@ -144,7 +144,7 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 		return hangar.LogPage{}, err
 	}
 	if q.Edge {
-		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not kept; follow the log to see it")
+		return hangar.LogPage{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid edge: what the edge does is not stored; follow the log to see it")
 	}
 	pages := make([]hangar.LogPage, len(logs))
 	group, bounded := errgroup.WithContext(ctx)

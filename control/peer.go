@@ -145,18 +145,8 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 		return hangar.Peer{}, err
 	}
 	name := cmp.Or(in.Name, hangar.PeerInteractive+random.ID()[:8])
-	for _, of := range []struct {
-		key   string
-		taken error
-	}{
-		{peerKey(of.ID, name), hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid name: the organization %q has a peer %q already", org, name)},
-		{publicKeyKey(in.PublicKey), hangar.Errorf(hangar.CodeInvalid, "", "invalid public_key: a peer has it already")},
-	} {
-		if _, err := s.store.Get(ctx, of.key); err == nil {
-			return hangar.Peer{}, of.taken
-		} else if !errors.Is(err, state.ErrNotFound) {
-			return hangar.Peer{}, err
-		}
+	if err := s.vacant(ctx, of, name, in.PublicKey); err != nil {
+		return hangar.Peer{}, err
 	}
 	number, unclaimed, claim, err := state.NextNumber(ctx, s.store, state.PeerCounter)
 	if err != nil {
@@ -192,6 +182,24 @@ func (s *Peers) tryCreatePeer(ctx context.Context, of hangar.Org, orgItem state.
 	}
 	_, err = s.store.Txn(ctx, txn)
 	return peer, err
+}
+
+// vacant answers CodeInvalid if an organization has a peer of a name, or any peer has a public key.
+func (s *Peers) vacant(ctx context.Context, org hangar.Org, name string, key hangar.PeerKey) error {
+	for _, of := range []struct {
+		key   string
+		taken error
+	}{
+		{peerKey(org.ID, name), hangar.Errorf(hangar.CodeInvalid, hangar.ReasonNameTaken, "invalid name: the organization %q has a peer %q already", org.Slug, name)},
+		{publicKeyKey(key), hangar.Errorf(hangar.CodeInvalid, "", "invalid public_key: a peer has it already")},
+	} {
+		if _, err := s.store.Get(ctx, of.key); err == nil {
+			return of.taken
+		} else if !errors.Is(err, state.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Peers implements hangar.PeerService.

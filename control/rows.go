@@ -13,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/control/ledger"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Rows stores the rows of Machines and volumes: a hangar.Publisher and hangar.VolumePublisher for
@@ -21,7 +22,7 @@ type Rows struct {
 	store      state.Store
 	ledger     *ledger.Ledger
 	log        *slog.Logger
-	pool       hangar.MachinePool // of the rows that are read
+	pool       machinejson.Pool // of the rows that are read
 	unreadable atomic.Uint64
 }
 
@@ -299,7 +300,7 @@ func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
 func (r *Rows) decode(value []byte) (row hangar.MachineRow, err error) {
 	stored := struct {
 		*hangar.MachineRow
-		Machine hangar.StoredMachine `json:"machine"`
+		Machine machinejson.Machine `json:"machine"`
 	}{MachineRow: &row, Machine: r.pool.Stored(&row.Machine)}
 	if err = json.Unmarshal(value, &stored); err == nil {
 		stored.Machine.Restore()

@@ -30,6 +30,7 @@ type Volumes struct {
 	rows    *Rows
 	log     *slog.Logger
 	now     func() time.Time
+	unused  state.Sightings // of claims that no host has used; only healClaims uses it
 }
 
 var _ hangar.VolumeService = (*Volumes)(nil)

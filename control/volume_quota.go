@@ -129,6 +129,23 @@ func (r *Rows) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *te
 	})
 }
 
+// unused reports whether a host has claimed more or less than the volume had in row, and has not committed a
+// change since, as far as it has published.
+func (v volumeClaim) unused(row *hangar.VolumeRow) bool {
+	has := claimOf(row)
+	return row.Seq == v.Seq && row.Volume.State != hangar.VolumeExtending && (has.SizeGB != v.SizeGB || has.Snapshots != v.Snapshots)
+}
+
+// undoClaim counts a volume by its published row instead of an unused claim. If the host does use the claim later,
+// its next row counts.
+func (r *Rows) undoClaim(ctx context.Context, row *hangar.VolumeRow) error {
+	return ledger.Revise(ctx, r.ledger, volumeClaimKey(row.Volume.ID), nil, func(known volumeClaim) (*volumeClaim, bool) {
+		next := claimOf(row)
+		next.CreatedAt = known.CreatedAt
+		return &next, known.unused(row)
+	})
+}
+
 // disclaimVolume stops counting a volume.
 func (r *Rows) disclaimVolume(ctx context.Context, id hangar.VolumeID) error {
 	return ledger.Revise(ctx, r.ledger, volumeClaimKey(id), nil, func(volumeClaim) (*volumeClaim, bool) { return nil, true })
@@ -218,22 +235,32 @@ func (v *Volumes) purge(ctx context.Context, row *hangar.VolumeRow) (bool, error
 }
 
 // healClaims removes the claims of volumes that no host has: their creators were interrupted. A
-// claim stays while a host that might have the volume cannot be reached.
+// claim stays while a host that might have the volume cannot be reached. It also undoes claims that a
+// host made and abandoned.
 func (v *Volumes) healClaims(ctx context.Context) error {
 	items, _, err := state.All(ctx, v.store, state.VolumeClaimsPrefix, false)
 	if err != nil {
 		return state.HangarError(err)
 	}
+	unused, now := state.Sightings{}, v.now()
 	for _, item := range items {
 		claim, err := state.Decode[volumeClaim](item)
 		if err != nil {
 			v.log.ErrorContext(ctx, "claim of a volume skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if v.now().Sub(claim.CreatedAt) < outcomeTimeout {
+		if now.Sub(claim.CreatedAt) < outcomeTimeout {
 			continue
 		}
-		_, err = v.rows.volume(ctx, claim.Ref)
+		row, err := v.rows.volume(ctx, claim.Ref)
+		if err == nil && claim.unused(&row) {
+			unused[item.Key] = v.unused.First(item, now)
+			if now.Sub(unused[item.Key].At) >= outcomeTimeout {
+				if err := v.rows.undoClaim(ctx, &row); err != nil {
+					return state.HangarError(err)
+				}
+			}
+		}
 		if hangar.CodeOf(err) != hangar.CodeNotFound {
 			continue
 		}
@@ -247,5 +274,6 @@ func (v *Volumes) healClaims(ctx context.Context) error {
 			return state.HangarError(err)
 		}
 	}
+	v.unused = unused
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Copies of the cluster state are made every day, on each server. The last keptBackups are kept,
-// which makes at least as many days unless an administrator makes more of them.
+// A copy of the cluster state is made every day on each server. The last keptBackups are kept, which
+// cover as many days unless an administrator makes more copies.
 const (
 	backupsDir   = "backups"
 	backupPrefix = "state-"
@@ -34,7 +34,7 @@ const (
 // backups makes copies of a state.
 type backups struct {
 	dir   string
-	store *state.Etcd // nil: others keep the state, and make copies of it
+	store *state.Etcd // nil: an external etcd keeps the state, and its operator makes the copies
 	now   func() time.Time
 	log   *slog.Logger
 }
@@ -65,7 +65,7 @@ func (b *backups) make(ctx context.Context) (path string, size int64, err error)
 	return path, info.Size(), b.prune()
 }
 
-// list are the copies that there are, the oldest first, and what a crash left of others.
+// list returns the complete copies, the oldest first, and those that a crash left unfinished.
 func (b *backups) list() (whole, half []string, err error) {
 	entries, err := os.ReadDir(b.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,8 +92,7 @@ func (b *backups) prune() error {
 	return err
 }
 
-// run makes a copy each day until ctx ends. What a daemon that was killed left unfinished is
-// removed.
+// run makes a copy each day until ctx ends. First it removes what a killed daemon left unfinished.
 func (b *backups) run(ctx context.Context) error {
 	if b.store == nil {
 		return nil
@@ -103,7 +102,7 @@ func (b *backups) run(ctx context.Context) error {
 		err = errors.Join(err, os.Remove(filepath.Join(b.dir, name)))
 	}
 	if err != nil {
-		b.log.Warn("unfinished copies of the cluster state are left", "error", err)
+		b.log.Warn("cannot remove unfinished copies of the cluster state", "error", err)
 	}
 	for pause.For(ctx, b.due()) == nil {
 		if _, _, err := b.make(ctx); err != nil && ctx.Err() == nil {
@@ -114,7 +113,8 @@ func (b *backups) run(ctx context.Context) error {
 	return nil
 }
 
-// due is in how long the next copy is made: the first one a day after a server has started.
+// due returns the time until the next copy: a day after the last one or, without one, a day after the
+// start of the server.
 func (b *backups) due() time.Duration {
 	whole, _, err := b.list()
 	if err != nil || len(whole) == 0 {
@@ -127,7 +127,8 @@ func (b *backups) due() time.Duration {
 	return max(0, backupEvery-b.now().Sub(info.ModTime()))
 }
 
-// aloneWithState records that no other server has the state, but takes it over from this one.
+// aloneWithState records that only this server has the cluster state, so that the others take it over
+// from here.
 func aloneWithState(dir string) error {
 	rec, there, err := readPeers(dir)
 	if err != nil || !there {
@@ -140,7 +141,7 @@ func aloneWithState(dir string) error {
 // stateDir is where the cluster state of a data directory is.
 func stateDir(dir string) string { return filepath.Join(dir, "state") }
 
-// WhileStopped does work on a data directory, in which no daemon runs meanwhile.
+// WhileStopped calls work while no daemon runs in a data directory.
 func WhileStopped(ctx context.Context, dir string, work func() error) error {
 	lock, err := lockDir(ctx, dir)
 	if errors.Is(err, errLocked) {
@@ -153,9 +154,9 @@ func WhileStopped(ctx context.Context, dir string, work func() error) error {
 	return work()
 }
 
-// RestoreState makes the cluster state of a data directory what a copy has, and returns where the
-// one that was there is. The other servers of a cluster then take it over from this one. The caller
-// is in WhileStopped.
+// RestoreState replaces the cluster state of a data directory by a copy, and returns where the previous
+// state is kept. The other servers of a cluster then take the state over from this one. The caller is
+// in WhileStopped.
 func RestoreState(dir, file string, now time.Time, log *slog.Logger) (kept string, err error) {
 	if kept, err = state.Restore(stateDir(dir), file, now, log); err != nil {
 		return "", err

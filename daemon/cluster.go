@@ -18,20 +18,20 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// cluster is what all servers agree on, as this one knows it.
+// cluster is the state that all servers share, as this one knows it.
 type cluster struct {
 	mirror   *state.Mirror
 	keys     *keyset.Keyset
-	sealed   *vault.Vault  // what keys encrypt of the mirror
+	sealed   *vault.Vault  // encrypted values of mirror, by keys
 	rows     *control.Rows // of Machines and volumes, as their hosts publish them
 	machines *catalog.Catalog
 	routes   *catalog.Routes
-	store    state.Store // that mirror follows
+	store    state.Store // which mirror follows
 	peers    *peers      // nil: this server is alone
 }
 
-// openCluster opens the cluster state and the keys of what is encrypted in it. The mirror reads
-// nothing before its own Open.
+// openCluster opens the cluster state and the keys of its encrypted values. The mirror reads nothing
+// before openMirror.
 func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) {
 	peers, err := d.openPeers(ctx, s)
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *opening) openCluster(ctx context.Context, s *server) (*cluster, error) 
 	}, nil
 }
 
-// openMirror reads the state. That of a cluster may have to wait for other servers to start.
+// openMirror reads the state. In a cluster it may have to wait until other servers have started.
 func (c *cluster) openMirror(ctx context.Context) error {
 	if c.peers != nil {
 		if err := c.peers.settle(ctx); err != nil {
@@ -82,9 +82,8 @@ func (d *opening) openState(ctx context.Context, p *peers) (state.Store, error) 
 	return store, nil
 }
 
-// openKeyset opens the keys of a data directory. It makes new ones only where other
-// keys have encrypted nothing, or where that is to be forgotten: otherwise it would be
-// lost silently.
+// openKeyset opens the keys of a data directory. It makes new ones only if the old ones have encrypted
+// nothing, or if ForgetSecrets is set. Otherwise secrets would be lost silently.
 func (d *opening) openKeyset(ctx context.Context, store state.Store, records *journal.Journal) (*keyset.Keyset, error) {
 	path := filepath.Join(d.cfg.Dir, keyset.File)
 	keys, err := keyset.Open(path)

@@ -27,7 +27,7 @@ const (
 	DriverFake   = "fake" // pretends, and needs no root
 )
 
-// ConfigFile is in the data directory: what the daemon was last started with.
+// ConfigFile, in the data directory, has the config with which the daemon was last started.
 const ConfigFile = "daemon.json"
 
 // The defaults and the bounds of the edge.
@@ -57,12 +57,12 @@ const (
 	maxRateLimits = 100_000
 )
 
-// Config is what a daemon is started with. Its zero values are no defaults: see DefaultConfig.
+// Config is the config of a daemon. Its zero values are not the defaults: see DefaultConfig.
 type Config struct {
 	Dir string `json:"dir"` // absolute; everything the daemon keeps
 	API string `json:"api"` // host:port to serve the API on; port 0 picks one
-	// TLSCert and TLSKey are files with which the API speaks TLS, APITLS says that it does with
-	// the certificate of its public name, and APIInsecure that it does not, wherever it listens.
+	// TLSCert and TLSKey are files with which the API speaks TLS. APITLS makes it use the certificate
+	// of its public name instead. APIInsecure allows plain HTTP wherever the API listens.
 	TLSCert     string        `json:"api_tls_cert,omitempty"`
 	TLSKey      string        `json:"api_tls_key,omitempty"`
 	APITLS      bool          `json:"api_tls,omitempty"`
@@ -73,48 +73,48 @@ type Config struct {
 	Domain      string        `json:"domain"` // below which Apps get their public names
 	Driver      string        `json:"driver"` // how Machines run: DriverGvisor or DriverFake
 	Etcd        []string      `json:"etcd,omitempty"`
-	// Cluster is where other hosts reach this one: host:port to listen on; empty: it is alone,
-	// unless it has been part of a cluster. ClusterAddress is what they call it by; empty: found
-	// out. ClusterMembers is how many hosts hold a member of the state; 0: state.DefaultSeats.
+	// Cluster is host:port to listen on for other hosts. Empty: the server is alone, unless it has been
+	// part of a cluster. ClusterAddress is the address that the others use; empty: detected.
+	// ClusterMembers is how many hosts hold a member of the state; 0: state.DefaultSeats.
 	Cluster        string `json:"cluster,omitempty"`
 	ClusterAddress string `json:"cluster_address,omitempty"`
 	ClusterMembers int    `json:"cluster_members,omitempty"`
 	// Join is the URL of a host whose cluster this server joins, with JoinToken, on its first start.
 	Join       string           `json:"-"`
 	JoinToken  hangar.Sensitive `json:"-"`
-	HostName   string           `json:"host_name,omitempty"` // empty: that of the server
+	HostName   string           `json:"host_name,omitempty"` // empty: the hostname of the server
 	Zone       string           `json:"zone,omitempty"`      // of the region
 	Engine     string           `json:"engine,omitempty"`    // sandbox binary; empty: the one in this binary
 	Limits     string           `json:"rate_limits"`         // see rateLimits
-	OIDC       string           `json:"oidc_url,omitempty"`  // below which the issuers of identity tokens are; empty: the public name
+	OIDC       string           `json:"oidc_url,omitempty"`  // the URL below which the issuers of identity tokens are; empty: at the public name
 	OIDCPeriod time.Duration    `json:"oidc_rotate_every"`   // nanoseconds
 	Peers      string           `json:"wireguard"`           // see wireguardPort
 	// PeerEndpoint is the name or address that WireGuard peers call; empty: the one by
 	// which the API was called.
 	PeerEndpoint string `json:"wireguard_endpoint,omitempty"`
-	// MeshPort is the UDP port of the private network between the hosts of a cluster; 0: one that is free.
+	// MeshPort is the UDP port of the private network between the hosts of a cluster; 0: any free one.
 	MeshPort int `json:"mesh_port"`
 
 	AllowEgress []string `json:"allow_egress,omitempty"` // see egress
 
-	// How many times what the server has is promised to Machines that run; 0: as usual.
+	// How many times the server's resources are promised to running Machines; 0: the default.
 	MemoryOvercommit float64 `json:"memory_overcommit,omitempty"`
 	CPUOvercommit    float64 `json:"cpu_overcommit,omitempty"`
 
 	Quotas []string `json:"quotas,omitempty"` // KEY=VALUE, of organizations that have none of their own
 
-	DiskReserve       int64   `json:"disk_reserve,omitempty"`        // MiB that tenants leave of the disk; 0: by its size
-	VolumeOvercommit  float64 `json:"volume_overcommit,omitempty"`   // how many times what it holds the disk is promised; 0: once
+	DiskReserve       int64   `json:"disk_reserve,omitempty"`        // MiB of the disk that tenants must leave free; 0: depends on its size
+	VolumeOvercommit  float64 `json:"volume_overcommit,omitempty"`   // how many times the room for volumes is promised; 0: once
 	Snapshots         string  `json:"snapshots,omitempty"`           // where they are kept, see package archive; empty: below Dir
 	VolumesPerMachine int     `json:"volumes_per_machine,omitempty"` // 0: one
 
-	RootfsSize      int  `json:"rootfs_size,omitempty"` // GiB of a Machine's writable layer of which its config says nothing; 0: rootfs.DefaultSize
+	RootfsSize      int  `json:"rootfs_size,omitempty"` // GiB of a Machine's writable layer, unless its config says; 0: rootfs.DefaultSize
 	RootfsUnbounded bool `json:"rootfs_unbounded,omitempty"`
 
 	HTTP3      bool          `json:"http3,omitempty"`       // also on the UDP port of HTTPS
 	SharedIPv4 string        `json:"shared_ipv4,omitempty"` // see sharedIPv4
-	IPv4Pool   string        `json:"ipv4_pool,omitempty"`   // prefixes with commas between them; empty: of the loopback
-	IPv6Pool   string        `json:"ipv6_pool,omitempty"`   // likewise; empty: unique local ones
+	IPv4Pool   string        `json:"ipv4_pool,omitempty"`   // prefixes, separated by commas; empty: addresses of the loopback
+	IPv6Pool   string        `json:"ipv6_pool,omitempty"`   // prefixes, separated by commas; empty: unique local addresses
 	ACME       string        `json:"acme,omitempty"`        // the directory of an ACME server, or acmeOff
 	ACMEEmail  string        `json:"acme_email,omitempty"`
 	ACMERoot   string        `json:"acme_root,omitempty"` // a file; empty: the system's
@@ -133,23 +133,23 @@ type Config struct {
 	PullRate         int           `json:"pull_min_rate,omitempty"`             // bytes a second; 0: as usual
 
 	ReplayBody int64 `json:"replay_body,omitempty"` // bytes, see edge.Options
-	// TrustHostnames takes every hostname that an App claims for proven.
+	// TrustHostnames accepts every hostname that an App claims, without a proof.
 	TrustHostnames bool `json:"trust_hostnames,omitempty"`
 
 	StaticsURL string `json:"statics_url,omitempty"` // of the S3 service that has static files
-	// AutostopAfter is how long a Machine has to be idle before it is stopped, in
-	// nanoseconds, where its services do not say.
+	// AutostopAfter is how long a Machine has to be idle before it is stopped, in nanoseconds, unless
+	// its services say.
 	AutostopAfter time.Duration `json:"autostop_after,omitempty"`
 
-	// MetricsURL is the vmselect of a cluster of VictoriaMetrics that keeps the series of
-	// organizations, MetricsWriteURL its vminsert, if that is elsewhere. Empty: a store of this
-	// daemon's own, which keeps them for MetricsRetention, in nanoseconds. metricsOff: nothing is
-	// measured.
+	// MetricsURL is the vmselect of a VictoriaMetrics cluster that keeps the series of organizations.
+	// MetricsWriteURL is its vminsert, if that is elsewhere. Empty: this daemon's own store keeps them
+	// for MetricsRetention, in nanoseconds. metricsOff: nothing is measured.
 	MetricsURL       string        `json:"metrics_url,omitempty"`
 	MetricsWriteURL  string        `json:"metrics_write_url,omitempty"`
 	MetricsRetention time.Duration `json:"metrics_retention,omitempty"`
-	// MetricsCA is a file with the authorities that sign the certificate of that cluster, MetricsCert and MetricsKey
-	// files with the certificate that this daemon shows to it. Empty: the system's, and none.
+	// MetricsCA is a file with the authorities of that cluster's certificate. MetricsCert and
+	// MetricsKey are files with the certificate that this daemon presents. Empty: the system's
+	// authorities, and no certificate.
 	MetricsCA       string `json:"metrics_ca,omitempty"`
 	MetricsCert     string `json:"metrics_cert,omitempty"`
 	MetricsKey      string `json:"metrics_key,omitempty"`
@@ -158,13 +158,14 @@ type Config struct {
 	SMTP     string `json:"smtp,omitempty"`      // the server that sends e-mail for alerts, see notify.ParseMail; empty: none is sent
 	SMTPFrom string `json:"smtp_from,omitempty"` // the address that e-mail comes from
 
-	// LoginOIDC is the OpenID Connect provider that users may sign in with, as openid.CheckIssuer has it, and
-	// LoginOIDCClient what this platform is called there. Empty: they have passwords alone.
+	// LoginOIDC is the issuer of the OpenID Connect provider with which users may sign in (see
+	// openid.CheckIssuer), and LoginOIDCClient the id of this platform there. Empty: users have only
+	// passwords.
 	LoginOIDC           string `json:"login_oidc,omitempty"`
 	LoginOIDCClient     string `json:"login_oidc_client,omitempty"`
 	LoginOIDCSecretFile string `json:"login_oidc_secret_file,omitempty"` // empty: the client has no secret
 
-	ForgetSecrets bool `json:"-"` // start although the keys of what is encrypted are lost
+	ForgetSecrets bool `json:"-"` // start even if the keys of encrypted values are lost
 }
 
 // DefaultConfig is the config of a daemon that serves one region on the usual ports. It lacks
@@ -184,8 +185,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// save records the config in its data directory. One that is recorded already needs no
-// room on the disk.
+// save records the config in its data directory. An unchanged config needs no room on the disk.
 func (c *Config) save() error {
 	b, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -194,8 +194,8 @@ func (c *Config) save() error {
 	return durable.WriteChanged(filepath.Join(c.Dir, ConfigFile), append(b, '\n'), 0o600)
 }
 
-// LoadConfig reads what the daemon of a data directory was last started with. A
-// directory without one is no data directory.
+// LoadConfig reads the config with which the daemon of a data directory was last started. A directory
+// without one is not a data directory.
 func LoadConfig(dir string) (Config, error) {
 	var c Config
 	path := filepath.Join(dir, ConfigFile)

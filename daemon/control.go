@@ -22,7 +22,7 @@ type controlParts struct {
 	decide *control.Control
 }
 
-// openControl opens what decides. From then on Machines get identity tokens.
+// openControl opens the control plane. From then on Machines get identity tokens.
 func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *private, m *machines, f *servers, public *edge.Edge) (*controlParts, error) {
 	pools, err := d.cfg.addressPools()
 	if err != nil {
@@ -61,8 +61,8 @@ func (d *opening) openControl(ctx context.Context, s *server, c *cluster, n *pri
 	return &controlParts{issuer, decide}, nil
 }
 
-// quotas are the limits of organizations that have none of their own: what the operator says,
-// or else a share of what the server has.
+// quotas returns the quotas of organizations without their own: those that the operator names, and
+// shares of the server for the rest.
 func (d *opening) quotas(ctx context.Context, s *server, m *machines, pools addresses.Pools) (ledger.Defaults, error) {
 	given, err := hangar.ParseQuotas(d.cfg.Quotas)
 	if err != nil {
@@ -80,8 +80,7 @@ func (d *opening) quotas(ctx context.Context, s *server, m *machines, pools addr
 	return ledger.Defaults{Org: hangar.DefaultQuotas(size).With(given), Personal: hangar.PersonalQuotas()}, nil
 }
 
-// lateIdentity issues identity tokens once there is who does: the host takes its
-// Machines up before control is there.
+// lateIdentity issues identity tokens once control is open. The host takes up its Machines before that.
 type lateIdentity struct {
 	ready  chan struct{} // closed by set
 	issuer hangar.IdentityService

@@ -37,22 +37,21 @@ import (
 	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
-// Options are what a daemon has of the program that runs it.
+// Options are what the program that runs a daemon gives it.
 type Options struct {
-	Version      string   // that the API shows
+	Version      string   // shown by the API
 	DockerConfig string   // see Config.HostRegistryAuth
 	Guard        []string // see volume.Options
 	Log          *slog.Logger
 
 	Around Around // for tests
 
-	// Ready, which is required, is called when connections to the API, at addr, are accepted and hangar.AddressFile is
-	// written. Its error ends the daemon.
+	// Ready is required. It is called with the address of the API once connections are accepted and
+	// hangar.AddressFile is written. Its error ends the daemon.
 	Ready func(addr string) error
 }
 
-// Around is what a daemon has around it instead of what really is there. A field that is nil
-// changes nothing.
+// Around replaces parts of a daemon's environment. Nil fields change nothing.
 type Around struct {
 	State  state.Store // of the cluster; its owner closes it after Run
 	NoSync bool        // no fsync of the journal and of a cluster state of its own
@@ -79,7 +78,7 @@ type Hosts interface {
 	hangar.MachineGates
 }
 
-// Run runs a daemon until ctx ends, which is no error, or a part of it fails.
+// Run runs a daemon until ctx ends, which is no error, or until a part of it fails.
 func Run(ctx context.Context, cfg Config, o Options) error {
 	if err := cfg.Prepare(ctx); err != nil {
 		return err
@@ -113,7 +112,7 @@ func Run(ctx context.Context, cfg Config, o Options) error {
 	return serve(ctx, cfg, o, listener, space)
 }
 
-// Prepare makes the data directory, unless a daemon could not start there.
+// Prepare makes the data directory if a daemon can start there.
 func (c *Config) Prepare(ctx context.Context) error {
 	if os.Geteuid() != 0 && c.Driver != DriverFake {
 		return hint.With(errors.New("running Machines needs root"), "sudo hangar up; or look around with --driver fake")
@@ -130,7 +129,7 @@ func (c *Config) Prepare(ctx context.Context) error {
 	return badDir(os.MkdirAll(c.Dir, 0o700))
 }
 
-// badDir says what to do about a data directory that cannot be used.
+// badDir adds a hint to the error of a data directory that cannot be used.
 func badDir(err error) error {
 	if err == nil {
 		return nil
@@ -159,8 +158,8 @@ func listenAPI(ctx context.Context, addr string) (net.Listener, error) {
 	}
 }
 
-// instance tells daemons on one server apart: everything that a daemon makes on its
-// host carries it.
+// instance is the id of a data directory. Everything that its daemon makes on the server carries it,
+// which tells daemons on one server apart.
 func instance(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:3])

@@ -98,7 +98,7 @@ func (r *running) push(t *testing.T) string {
 	return to + "@" + digest.String()
 }
 
-// TestDaemonsOfOneProcess: each keeps its Machines to itself, and finds them when it starts again.
+// TestDaemonsOfOneProcess: each has its own Machines, and finds them when it starts again.
 func TestDaemonsOfOneProcess(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]state.Store{"etcd": nil, "memory": state.NewMemory()} {

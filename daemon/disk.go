@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
-// newLayers returns what keeps the writable layers of Machines. Those of the fake driver
-// write nothing.
+// newLayers returns the writable layers of Machines. With the fake driver they are unbounded, because
+// its Machines write nothing.
 func newLayers(cfg Config, log *slog.Logger) *rootfs.Layers {
 	return rootfs.New(rootfs.Options{
 		Dir: filepath.Join(cfg.Dir, "layers"), Size: int64(cfg.RootfsSize) << 30,
@@ -27,7 +27,7 @@ func newDevices(cfg Config, guard []string, log *slog.Logger) *volume.Volumes {
 	})
 }
 
-// newSpace returns the room on the disk of the data directory.
+// newSpace returns the accounting of the disk of the data directory.
 func newSpace(cfg Config, log *slog.Logger) *diskspace.Space {
 	return diskspace.New(diskspace.Options{Dir: cfg.Dir, Reserve: cfg.DiskReserve << 20, Log: log, Now: time.Now})
 }

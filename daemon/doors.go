@@ -22,9 +22,8 @@ import (
 // drainTime is how long requests that are under way may take once the daemon ends.
 const drainTime = 2 * time.Second
 
-// How many connections to the API may be open that come from private networks: of one
-// Machine or peer, and of all. They are what the tenants' programs hold of the server. Then, how
-// many at --api that come from other computers: of one client, and of all.
+// The bounds of open connections to the API. From private networks: of one Machine or peer, and of all
+// together. From other computers at --api: of one client, and of all together.
 const (
 	maxSourceConns  = 64
 	maxPrivateConns = 4096
@@ -32,14 +31,15 @@ const (
 	maxConns        = 8192
 )
 
-// doors are the API, and where it is called beside names of the platform and sockets of Machines.
+// doors has the API and the listeners at which it is called, apart from names of the platform and
+// sockets of Machines.
 type doors struct {
 	handler *api.Handler
 	outside net.Listener // at --api
 	inside  net.Listener // in private networks; nil: there is none
 }
 
-// openDoors makes the API, and has the edge serve it, too.
+// openDoors makes the API, and gives it to the edge.
 func (d *opening) openDoors(ctx context.Context, own *certfile.Pair, s *server, m *machines, public *edge.Edge, f *servers, c *controlParts, measured *series, events hangar.EventDelivery) (*doors, error) {
 	handler, err := d.newHandler(m, public, f, c, measured, events)
 	if err != nil {
@@ -127,8 +127,9 @@ func tlsConfig(find findCertificate) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: find}
 }
 
-// publicCertificate finds the certificate of the API's public name for every name that a
-// client sends, and that of find for a client that calls an address, and so sends no name.
+// publicCertificate returns a finder of certificates. For every name that a client sends, it finds the
+// certificate of the API's public name. A client that calls an address sends no name, and gets what
+// find returns.
 func publicCertificate(name hangar.Hostname, find findCertificate) findCertificate {
 	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if hello.ServerName == "" {
@@ -140,8 +141,8 @@ func publicCertificate(name hangar.Hostname, find findCertificate) findCertifica
 	}
 }
 
-// tlsBeyond speaks TLS on connections from other computers. Those that do not leave this server
-// stay as they are, for the commands on it.
+// tlsBeyond speaks TLS on connections from other computers. Connections within this server stay plain,
+// for the commands on it.
 type tlsBeyond struct {
 	net.Listener
 	config *tls.Config
@@ -156,7 +157,7 @@ func (l tlsBeyond) Accept() (net.Conn, error) {
 	return tls.Server(conn, l.config), nil
 }
 
-// comesFromElsewhere reports whether a connection is one from another computer, or a Machine.
+// comesFromElsewhere reports whether a connection comes from another computer or a Machine.
 func comesFromElsewhere(conn net.Conn) bool { return !staysHere(conn) }
 
 // staysHere reports whether both ends of a connection are on this server. Another computer
@@ -166,9 +167,9 @@ func staysHere(conn net.Conn) bool {
 	return local.IP.Equal(remote.IP) || local.IP.IsLoopback() && remote.IP.IsLoopback()
 }
 
-// listenInside listens where Machines find the API in their private network: the network
-// leads hangar.ServicesAddress there. It returns nil where there is no network, where the
-// API is on all addresses, and where another program is.
+// listenInside listens where Machines reach the API in their private network, which redirects
+// hangar.ServicesAddress there. It returns nil if there is no network, if the API listens at all
+// addresses already, or if another program has the port.
 func (d *opening) listenInside(ctx context.Context, s *server) (net.Listener, error) {
 	if s.network == nil {
 		return nil, nil //nolint:nilnil // it is asked for once
@@ -179,13 +180,13 @@ func (d *opening) listenInside(ctx context.Context, s *server) (net.Listener, er
 	addr := netip.AddrPortFrom(s.network.HostAddr6(), hangar.ServicesAPIPort)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp6", addr.String())
 	if errors.Is(err, syscall.EADDRINUSE) {
-		d.log.Warn("another program listens on the port of the API inside private networks: Machines reach it over their local socket alone",
+		d.log.Warn("another program listens on the port of the API inside private networks: Machines reach it only over their local socket",
 			"address", addr)
 		return nil, nil //nolint:nilnil // as above
 	}
 	if err != nil {
 		return nil, err
 	}
-	d.opened.add(func() error { _ = l.Close(); return nil }) // which it is, if it was served
+	d.opened.add(func() error { _ = l.Close(); return nil }) // once served, it is closed already
 	return l, nil
 }

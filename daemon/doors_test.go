@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTLSBeyondThisServer: commands on the server reach the API as before, and connections
-// from elsewhere have to speak TLS.
+// TestTLSBeyondThisServer: commands on the server still reach the API without TLS, and connections from
+// elsewhere need it.
 func TestTLSBeyondThisServer(t *testing.T) {
 	t.Parallel()
 	pair := func(local, remote string) net.Conn {
@@ -37,7 +37,7 @@ func TestTLSBeyondThisServer(t *testing.T) {
 	}
 }
 
-// addressed is a connection of which only the addresses matter.
+// addressed is a connection with nothing but addresses.
 type addressed struct {
 	net.Conn
 	local, remote net.Addr

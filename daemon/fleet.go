@@ -23,14 +23,14 @@ import (
 // is void once the server is removed.
 func (p *peers) adminName(id hangar.HostID) string {
 	if p == nil || !p.rec.Joined {
-		return "" // as that of a server that is alone
+		return "" // like a server that is alone
 	}
 	return adminTokenOf(id)
 }
 
 func adminTokenOf(id hangar.HostID) string { return "admin-" + string(id) }
 
-// servers is what this server knows of all servers of the platform.
+// servers is how this server knows the servers of the platform.
 type servers struct {
 	tokens  *auth.Tokens
 	fleet   *fleet.Fleet
@@ -39,8 +39,8 @@ type servers struct {
 	follow  func(context.Context) error // keeps hosts true, until its context ends
 }
 
-// openFleet records this server among the hosts of the platform, and finds the others. From then on
-// others can join by it and use its Machines, and unknown ones are refused.
+// openFleet registers this server among the hosts of the platform, and finds the others. From then on
+// others can join through it and use its Machines, and unknown ones are refused.
 func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns) (*servers, error) {
 	f := &servers{
 		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log}),
@@ -62,7 +62,7 @@ func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *priva
 func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fleet.Config {
 	cfg := fleet.Config{Store: c.mirror, Self: s.self, Rows: c.rows, Heard: n.heard, Log: d.log, Now: time.Now}
 	cfg.Room = func(ctx context.Context, id hangar.HostID) (hangar.HostRoom, error) {
-		agent, err := f.hosts.Agent(id) // they are found before anyone asks
+		agent, err := f.hosts.Agent(id) // hosts is set before the first call
 		if err != nil {
 			return hangar.HostRoom{}, err
 		}
@@ -93,13 +93,13 @@ func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fle
 	return cfg
 }
 
-// dutyHealing is to look at intervals for interrupted work.
+// dutyHealing is the duty to look for interrupted work at intervals.
 const (
 	dutyHealing  = "healing"
 	healInterval = 5 * time.Minute
 )
 
-// heals returns the loop that looks for interrupted work while that is this server's to do.
+// heals returns the loop that looks for interrupted work while this server has that duty.
 func (f *servers) heals(c *cluster, decide *control.Control) func(context.Context) error {
 	if c.peers == nil {
 		return func(ctx context.Context) error { return decide.HealEvery(ctx, healInterval) }
@@ -110,7 +110,7 @@ func (f *servers) heals(c *cluster, decide *control.Control) func(context.Contex
 	}
 }
 
-// serveJoins serves servers that join.
+// serveJoins lets other servers join.
 func (d *opening) serveJoins(p *peers, f *fleet.Fleet) {
 	p.door.SetKnown(f.Knows)
 	p.door.HandleOpen(join.Path, join.NewHandler(join.Config{
@@ -119,7 +119,7 @@ func (d *opening) serveJoins(p *peers, f *fleet.Fleet) {
 	}))
 }
 
-// latePushed finds the registries of other servers once these are known.
+// latePushed finds the registries of other servers, once the servers are known.
 type latePushed struct {
 	readers atomic.Pointer[hangar.PushedReaders]
 }
@@ -134,7 +134,7 @@ func (l *latePushed) Pushed(id hangar.HostID) (hangar.PushedReader, error) {
 	return nil, hangar.Errorf(hangar.CodeUnavailable, "", "the other servers are not known yet")
 }
 
-// findHosts finds the agents of all hosts, and has the others use the one of this server.
+// findHosts finds the agents of all hosts, and offers this server's agent to them.
 func (d *opening) findHosts(p *peers, m *machines, in *signIns, f *servers) (err error) {
 	local := agent{m.agent, in.server}
 	if around := d.options.Around.Hosts; around != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/control/oidc"
 )
 
-// ownNetwork puts this goroutine in a network of its own that has nothing but a loopback
-// with addresses, for as long as it lives. It returns what puts others there, too.
+// ownNetwork moves this goroutine to a new network that has only a loopback with addresses, for as long
+// as the goroutine lives. It returns a function that moves other goroutines there.
 func ownNetwork(t *testing.T, addresses ...string) (enter func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -57,8 +57,8 @@ func ownNetwork(t *testing.T, addresses ...string) (enter func() error) {
 	}
 }
 
-// TestPrivateSourcesAreBounded: a Machine takes only its share of the API's connections, at
-// each of its addresses, and other clients are not affected.
+// TestPrivateSourcesAreBounded: a Machine takes only its share of the API's connections over all of its
+// addresses, and other clients are not affected.
 func TestPrivateSourcesAreBounded(t *testing.T) {
 	t.Parallel()
 	const one, same, other, outside = "fdaa:0:1:0:1:0:7:2", "fdaa:0:1:0:1:0:7:3", "fdaa:0:1:0:1:0:8:2", "fd00::1"

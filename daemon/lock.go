@@ -26,9 +26,9 @@ var errLocked = errors.New("the data directory is in use")
 // the process ends, however it ends.
 type dirLock struct{ f *os.File }
 
-// A lock that no daemon holds is waited for: a child that a daemon was starting when it was killed
-// has it until it runs its own program. Attempts bound that, and not the time: a server that stood
-// still has not let the child go on, either.
+// lockDir also waits for a lock that no daemon holds: a child that a killed daemon was starting holds
+// it until it executes its own program. Attempts bound the wait, not time, because a server that stood
+// still has not run the child either.
 const (
 	lockAttempts = 500
 	lockPause    = 10 * time.Millisecond
@@ -65,8 +65,8 @@ func lockDir(ctx context.Context, dir string) (*dirLock, error) {
 	return &dirLock{f}, nil
 }
 
-// anotherRuns reports whether another process is the daemon of a data directory. This one may
-// have been given the pid of one that was killed.
+// anotherRuns reports whether another process is the daemon of a data directory. The pid in the lock
+// file may be this process's own, reused after a kill.
 func anotherRuns(dir string) bool {
 	holder, err := Find(dir)
 	if err != nil {
@@ -76,8 +76,8 @@ func anotherRuns(dir string) bool {
 	return holder.pid != os.Getpid()
 }
 
-// writeOver writes a line over the content of a file. One that is emptied first may find its
-// block taken on a full disk.
+// writeOver overwrites the content of a file with a line. A file that is truncated first may lose its
+// block on a full disk.
 func writeOver(f *os.File, line string) error {
 	if _, err := f.WriteAt([]byte(line+"\n"), 0); err != nil {
 		return err
@@ -87,8 +87,8 @@ func writeOver(f *os.File, line string) error {
 
 func (l *dirLock) release() { _ = l.f.Close() }
 
-// writeAddress writes a file that says where the daemon serves. On a full disk the address goes
-// over the old one, which takes no room.
+// writeAddress writes a file with an address at which the daemon serves. On a full disk it overwrites
+// the old address, which needs no room.
 func writeAddress(path, addr string) error {
 	err := durable.WriteChanged(path, []byte(addr+"\n"), 0o644)
 	if !errors.Is(err, unix.ENOSPC) {
@@ -96,7 +96,7 @@ func writeAddress(path, addr string) error {
 	}
 	f, failed := os.OpenFile(path, os.O_WRONLY, 0)
 	if failed != nil {
-		return err // there is no old one
+		return err // there is no old address
 	}
 	return errors.Join(writeOver(f, addr), f.Close())
 }

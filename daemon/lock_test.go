@@ -40,8 +40,8 @@ func TestLockIsExclusiveAndEndsWithItsHolder(t *testing.T) {
 	again.release()
 }
 
-// TestLockOutlivesItsHolder: a daemon that was killed while it started a child leaves the lock to
-// that until the child runs its own program. The next daemon waits for it.
+// TestLockOutlivesItsHolder: a killed daemon that was starting a child leaves the lock to the child
+// until that executes its own program. The next daemon waits for it.
 func TestLockOutlivesItsHolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func TestLockOutlivesItsHolder(t *testing.T) {
 	again.release()
 }
 
-// TestFindTrustsNoPID: a pid that was given to another process is not killed.
+// TestFindTrustsNoPID: a process that has reused a pid is not killed.
 func TestFindTrustsNoPID(t *testing.T) {
 	t.Parallel()
 	stranger := exec.Command("sleep", "60")
@@ -124,7 +124,7 @@ func TestStopKillsWhatDoesNotEnd(t *testing.T) {
 		t.Errorf("stop with a context that ended: %v", err)
 	}
 	if err := d.Stop(t.Context(), 0); err != nil {
-		// Patience is over at once, also for the kill, which takes effect soon.
+		// Patience runs out at once, also for the kill, which takes effect soon.
 		if ended, _ := d.Ended(t.Context(), time.Minute); !ended {
 			t.Errorf("stop: %v", err)
 		}
@@ -151,7 +151,7 @@ func TestMountsBelow(t *testing.T) {
 		t.Errorf("below a new directory: %v, %v", none, err)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("without root nothing is mounted at a name that has to be escaped")
+		t.Skip("mounting at a name that has to be escaped needs root")
 	}
 	escaped := filepath.Join(parent, `a b\c`)
 	if err := errors.Join(os.Mkdir(escaped, 0o700), unix.Mount("tmpfs", escaped, "tmpfs", 0, "")); err != nil {

@@ -23,14 +23,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// machines is what does the work for Machines on this server.
+// machines has the parts that run Machines on this server.
 type machines struct {
 	agent   *host.Agent
 	images  *image.Store
 	sockets *localapi.Sockets
 }
 
-// openMachines takes back the Machines that run, and opens what they need.
+// openMachines opens what Machines need, and takes running ones back.
 func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*machines, error) {
 	m := &machines{}
 	var err error
@@ -65,8 +65,7 @@ func (d *opening) openMachines(ctx context.Context, s *server, c *cluster) (*mac
 	return m, nil
 }
 
-// openImages opens the images of the data directory, with the built-in registry. Those in use
-// are kept.
+// openImages opens the images of the data directory, with the built-in registry. It keeps those in use.
 func (d *opening) openImages(ctx context.Context, s *server, c *cluster, inUse func() map[string]bool) (*image.Store, error) {
 	allowed, err := d.cfg.registries()
 	if err != nil {
@@ -124,8 +123,8 @@ func (d *opening) openLayers(ctx context.Context) (*rootfs.Layers, error) {
 	return layers, nil
 }
 
-// openDevices opens the volumes of this server. One that lacks what they need serves
-// everything else.
+// openDevices opens the volumes of this server. A server that cannot have volumes serves everything
+// else.
 func (d *opening) openDevices(ctx context.Context) volumes.Devices {
 	if given := d.options.Around.Devices; given != nil {
 		return given
@@ -137,14 +136,14 @@ func (d *opening) openDevices(ctx context.Context) volumes.Devices {
 	}
 	d.opened.add(func() error {
 		err := devices.Close()
-		_ = os.Remove(runDir(d.cfg)) // unless something of a Machine is in it
+		_ = os.Remove(runDir(d.cfg)) // unless a Machine still uses it
 		return err
 	})
 	return volumes.LocalDevices(devices)
 }
 
-// newArchive returns the store of snapshots. The agent opens it when it is first needed,
-// and closes it: it may be on another server, and its password is in the cluster state.
+// newArchive returns the store of snapshots. The agent opens it on first use and closes it, because it
+// may be on another server and its password is in the cluster state.
 func (d *opening) newArchive(c *cluster) *archive.Archive {
 	where := d.cfg.Snapshots
 	if where == "" {

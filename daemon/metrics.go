@@ -37,21 +37,19 @@ import (
 	"github.com/hangar-platform/hangar/metrics/store"
 )
 
-// series are the parts for time series of organizations: those that measure, store and answer
-// queries.
+// series has the parts for the series of organizations, which measure, store and answer queries.
 type series struct {
 	writer   *remote.Writer
 	sampler  *builtin.Sampler
 	scraper  *scrape.Scraper
 	queries  hangar.SeriesQuerier
 	alerts   hangar.AlertHost
-	evaluate func(context.Context) error // evaluates the rules of alerts, where that is this server's to do
+	evaluate func(context.Context) error // evaluates the rules of alerts while this server has that duty
 
-	collectors []prometheus.Collector // of what they do, for operators
+	collectors []prometheus.Collector // of these parts, for operators
 }
 
-// openSeries opens the series of organizations; nil: there are none. The store starts when
-// something is written or asked.
+// openSeries opens the series of organizations; nil: there are none. The store starts on first use.
 func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *machines, f *servers, public *edge.Edge) (*series, error) {
 	shared, err := d.shareMetrics(ctx, s, c, f)
 	if err != nil || d.cfg.MetricsURL == metricsOff {
@@ -109,7 +107,7 @@ func (d *opening) openSeries(ctx context.Context, s *server, c *cluster, m *mach
 	return all, nil
 }
 
-// openAlerts opens what evaluates the rules of organizations, and what notifies their receivers.
+// openAlerts opens the evaluator of the rules of organizations, and the notifier of their receivers.
 func (d *opening) openAlerts(c *cluster, asked hangar.SeriesQuerier) (*alerts.Evaluator, *notify.Notifier, error) {
 	dialer, err := d.webhookDialer()
 	if err != nil {
@@ -160,7 +158,7 @@ func (d *opening) openMetricsStore(ctx context.Context) (metrics.Store, error) {
 	return kept, nil
 }
 
-// metricsClient returns what calls a store of metrics that an operator runs.
+// metricsClient returns the client for a store of metrics that an operator runs.
 func (d *opening) metricsClient() (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if d.cfg.MetricsCA != "" {
@@ -184,8 +182,8 @@ func (d *opening) metricsClient() (*http.Client, error) {
 
 func metricsDir(cfg Config) string { return filepath.Join(cfg.Dir, "metrics") }
 
-// metricsGroup names the control group of the store of metrics. A daemon that pretends needs no
-// root, and has none.
+// metricsGroup names the control group of the store of metrics. A daemon with the fake driver has none,
+// because it needs no root.
 func metricsGroup(cfg Config) string {
 	if cfg.Driver == DriverFake {
 		return ""
@@ -193,8 +191,8 @@ func metricsGroup(cfg Config) string {
 	return "hangar-" + instance(cfg.Dir) + "-metrics"
 }
 
-// run measures and sends until ctx ends: first the measuring parts end, then the writer,
-// which keeps for the next daemon what it could not send.
+// run measures and sends until ctx ends. The measuring parts end first, then the writer, which keeps
+// unsent samples for the next daemon.
 func (s *series) run(ctx context.Context) error {
 	sending, sent := finish.Lifetime(ctx)
 	defer sent()
@@ -210,7 +208,7 @@ func (s *series) run(ctx context.Context) error {
 	return err
 }
 
-// targets are the Machines that are scraped. One whose organization is not known yet is left out.
+// targets yields the Machines to scrape. It leaves out those whose organization is not known yet.
 func targets(ctx context.Context, endpoints iter.Seq[hangar.MetricsEndpoint], owners *owners, host string) iter.Seq[scrape.Target] {
 	return func(yield func(scrape.Target) bool) {
 		for e := range endpoints {
@@ -225,7 +223,7 @@ func targets(ctx context.Context, endpoints iter.Seq[hangar.MetricsEndpoint], ow
 	}
 }
 
-// owners finds out whose the series of an App or a Machine are.
+// owners finds the tenants of Apps and Machines.
 type owners struct {
 	routes *catalog.Routes
 	orgs   state.Store
@@ -234,7 +232,7 @@ type owners struct {
 	known map[hangar.OrgID]tenants.OrgRecord // guarded by mu
 }
 
-// app returns the name of an App, and whose it is.
+// app returns the name and the tenant of an App.
 func (o *owners) app(ctx context.Context, id hangar.AppID) (hangar.AppName, metrics.Tenant, bool) {
 	route, ok := o.routes.App(id)
 	if !ok {
@@ -244,7 +242,7 @@ func (o *owners) app(ctx context.Context, id hangar.AppID) (hangar.AppName, metr
 	return route.App, tenant, ok
 }
 
-// tenant returns the tenant that an organization is, unless there is none.
+// tenant returns the tenant of an organization, if there is one.
 func (o *owners) tenant(ctx context.Context, org hangar.OrgID) (metrics.Tenant, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

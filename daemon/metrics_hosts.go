@@ -16,25 +16,25 @@ import (
 	"github.com/hangar-platform/hangar/metrics/store"
 )
 
-// The duties of one server for all: to keep the series of all, and to evaluate the rules of alerts over them;
-// or, where an operator runs the store, only the latter.
+// The duties that one server has for all: to keep the series and evaluate the rules of alerts or, where
+// an operator runs the store, only to evaluate the rules.
 const (
 	dutyMetrics = "metrics"
 	dutyAlerts  = "alerts"
 )
 
-// sharing is what the servers of a cluster have one of them do about metrics. A server that is alone has
-// none: nil.
+// sharing is what the servers of a cluster leave to one of them about metrics. It is nil for a server
+// that is alone.
 type sharing struct {
 	duty   *fleet.Duty
 	client *hosts.Client
 	door   *listener.Listener
-	keeps  bool // the series of all, too
+	keeps  bool // that server keeps the series, too
 	log    *slog.Logger
 }
 
-// shareMetrics joins the servers that have their series where this one has, and gives up what it did for
-// others.
+// shareMetrics joins the servers that keep their series where this one does. It gives up the duties
+// that this server's config no longer has.
 func (d *opening) shareMetrics(ctx context.Context, s *server, c *cluster, f *servers) (*sharing, error) {
 	if c.peers == nil {
 		return nil, nil //nolint:nilnil // its methods know
@@ -65,7 +65,7 @@ func (d *opening) shareMetrics(ctx context.Context, s *server, c *cluster, f *se
 	return &sharing{duty: duty, client: client, door: c.peers.door, keeps: own == dutyMetrics, log: d.log}, nil
 }
 
-// store is where samples are written, beside the store of this server.
+// store returns the store for samples: the store of all servers, or this server's own.
 func (s *sharing) store(own metrics.Store) metrics.Store {
 	if s == nil || !s.keeps {
 		return own
@@ -73,7 +73,7 @@ func (s *sharing) store(own metrics.Store) metrics.Store {
 	return hosts.NewStore(own, s.client)
 }
 
-// queries answers queries, beside the gateway of this server.
+// queries returns the querier of all servers' series, or this server's own.
 func (s *sharing) queries(own *queries) hangar.SeriesQuerier {
 	if s == nil || !s.keeps {
 		return own
@@ -81,7 +81,7 @@ func (s *sharing) queries(own *queries) hangar.SeriesQuerier {
 	return hosts.NewQueries(own, s.client, own.gateway.Refuse)
 }
 
-// alerts knows the states of alerts.
+// alerts returns the states of alerts of all servers, or this server's own.
 func (s *sharing) alerts(own *alerts.Evaluator) hangar.AlertHost {
 	if s == nil {
 		return own
@@ -89,8 +89,8 @@ func (s *sharing) alerts(own *alerts.Evaluator) hangar.AlertHost {
 	return hosts.NewAlerts(own, s.client)
 }
 
-// evaluates returns what runs the evaluator of this server while it has the duty. A store of a server that
-// has it no longer rests.
+// evaluates returns the loop that runs the evaluator while this server has the duty. Its store rests
+// while another server has it.
 func (s *sharing) evaluates(own *alerts.Evaluator, kept metrics.Store) func(context.Context) error {
 	if s == nil {
 		return own.Run
@@ -105,7 +105,7 @@ func (s *sharing) evaluates(own *alerts.Evaluator, kept metrics.Store) func(cont
 	}
 }
 
-// serve has the other servers use what this one has, while it has the duty.
+// serve lets other servers use the store and the evaluator of this one while it has the duty.
 func (s *sharing) serve(own metrics.Store, asked *queries, evaluator *alerts.Evaluator) {
 	if s == nil {
 		return

@@ -33,31 +33,31 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// peersDir is below the data directory of a server that is one of several: its certificate, and
-// peersFile, which is there from when it is one of them.
+// peersDir is below the data directory of a server in a cluster. It has the server's certificate, and
+// peersFile once the server is a part of the cluster.
 const (
 	peersDir  = "cluster"
 	peersFile = "cluster.json"
 	joinKey   = "join.key" // while the server joins
 )
 
-// peersRecord is what is in peersFile.
+// peersRecord is the content of peersFile.
 type peersRecord struct {
 	Joined    bool     `json:"joined"`              // it was not the first
 	Listen    string   `json:"listen"`              // host:port
 	Address   string   `json:"address"`             // where the others reach it
-	Members   int      `json:"members,omitempty"`   // of the state at most
-	Endpoints []string `json:"endpoints,omitempty"` // of the members, as they were last; empty: this server's
+	Members   int      `json:"members,omitempty"`   // the most members of the state
+	Endpoints []string `json:"endpoints,omitempty"` // of the members, as last known; empty: this server's
 }
 
-// peers is what a server has to do with the others of its cluster.
+// peers connects a server with the others of its cluster.
 type peers struct {
 	dir      string
 	identity *authority.Identity
 	door     *listener.Listener
 	seats    *state.Seats
 	log      *slog.Logger
-	served   chan error // what door.Serve has returned
+	served   chan error // the result of door.Serve
 
 	mu  sync.Mutex // guards rec
 	rec peersRecord
@@ -85,8 +85,8 @@ func (r peersRecord) save(dir string) error {
 	return durable.WriteChanged(filepath.Join(dir, peersDir, peersFile), append(b, '\n'), 0o600)
 }
 
-// openPeers has this server be one of several: the first, one that joins, or one that has been
-// before. It returns nil where it is alone.
+// openPeers makes this server a part of a cluster: the first, one that joins, or one that was a part
+// before. It returns nil if the server is alone.
 func (d *opening) openPeers(ctx context.Context, s *server) (*peers, error) {
 	rec, there, err := readPeers(d.cfg.Dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *opening) openPeers(ctx context.Context, s *server) (*peers, error) {
 	if err != nil {
 		return nil, hint.With(fmt.Errorf("--cluster: %w", err), "another program, or another daemon, may listen there: name another address")
 	}
-	d.opened.add(func() error { _ = inner.Close(); return nil }) // which it is, if it was served
+	d.opened.add(func() error { _ = inner.Close(); return nil }) // once served, it is closed already
 	if p.rec.Address, err = d.clusterAddress(ctx, inner.Addr(), rec.Address); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (d *opening) openPeers(ctx context.Context, s *server) (*peers, error) {
 	return p, d.openSeats(ctx, p, inner, s.self)
 }
 
-// openSeats starts what this server has of the cluster state, and serves the other hosts.
+// openSeats opens this server's part of the cluster state, and serves the other hosts.
 func (d *opening) openSeats(ctx context.Context, p *peers, inner net.Listener, self hangar.Host) (err error) {
 	certificate, _, root := p.identity.Files()
 	p.seats, err = state.OpenSeats(ctx, state.SeatsConfig{
@@ -171,7 +171,7 @@ func (p *peers) settle(ctx context.Context) error {
 		return explainRemoved(err)
 	}
 	if err != nil {
-		p.log.Warn("this server takes its seat among the members of the cluster state later", "error", err)
+		p.log.Warn("this server is not a member of the cluster state yet, and retries later", "error", err)
 	}
 	return ctx.Err()
 }
@@ -183,7 +183,7 @@ func explainRemoved(err error) error {
 	return err
 }
 
-// run keeps the certificate, and the members of the state, until ctx ends.
+// run maintains the certificate and the members of the state until ctx ends.
 func (p *peers) run(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -212,8 +212,8 @@ const (
 	joinPause    = 2 * time.Second
 )
 
-// join gets what makes this server one of a cluster, and keeps it. The record is written last: a
-// start that finds none begins again with the same key, by which the cluster knows it.
+// join obtains and stores what this server needs to be a part of the cluster. It writes the record
+// last: without one, the next start joins again with the same key, by which the cluster recognizes it.
 func (d *opening) join(ctx context.Context, p *peers, self hangar.Host) error {
 	token, err := authority.ParseToken(d.cfg.JoinToken.Reveal())
 	if err != nil {
@@ -257,22 +257,22 @@ func (d *opening) join(ctx context.Context, p *peers, self hangar.Host) error {
 	return request.Done()
 }
 
-// apply repeats what fails for a reason that may pass.
+// apply applies to join, and retries temporary errors.
 func (d *opening) apply(ctx context.Context, token authority.Token, in join.Application) (join.Grant, *authority.Authority, error) {
 	for attempt := 1; ; attempt++ {
 		grant, a, err := join.Apply(ctx, d.cfg.Join, token, in, time.Now)
 		if err == nil || errors.Is(err, join.ErrRefused) || attempt == joinAttempts {
 			return grant, a, err
 		}
-		d.log.Warn("joining is tried again", "error", err, "pause", joinPause)
+		d.log.Warn("retrying to join the cluster", "error", err, "pause", joinPause)
 		if err := pause.For(ctx, joinPause); err != nil {
 			return grant, a, err
 		}
 	}
 }
 
-// clusterAddress is what other hosts call this one by: what the operator says, or said last, or
-// else the address that it listens on, or that its packets to the cluster come from.
+// clusterAddress is where other hosts reach this one: the configured address, the one that it listens
+// on, the last known one, or the one from which its packets to the cluster come.
 func (d *opening) clusterAddress(ctx context.Context, listening net.Addr, last string) (string, error) {
 	at, err := netip.ParseAddrPort(listening.String())
 	if err != nil {
@@ -297,7 +297,7 @@ func (d *opening) clusterAddress(ctx context.Context, listening net.Addr, last s
 			toward = net.JoinHostPort(u.Hostname(), "443")
 		}
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "udp", toward) // which sends nothing
+	c, err := (&net.Dialer{}).DialContext(ctx, "udp", toward) // this sends nothing
 	if err != nil {
 		return "", hint.With(fmt.Errorf("--cluster: which address of this server others reach is not clear: %w", err), "name it with --cluster-address")
 	}
@@ -312,7 +312,7 @@ func (d *opening) clusterAddress(ctx context.Context, listening net.Addr, last s
 // somewhereIPv4 is an address of the internet (RFC 5737). Nothing is sent to it.
 const somewhereIPv4 = "192.0.2.1:9"
 
-// validateCluster checks what is said of other servers.
+// validateCluster checks the settings about other servers.
 func (c *Config) validateCluster() error {
 	if c.Cluster != "" {
 		if err := checkAddress(c.Cluster); err != nil {

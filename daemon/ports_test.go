@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/cluster/listener"
 )
 
-// TestPortsDiffer: the port for other servers is taken at all addresses, those of private networks among them,
-// so no service there may have it.
+// TestPortsDiffer: the port for other servers is taken at all addresses, including those of private
+// networks, so no service there may have it.
 func TestPortsDiffer(t *testing.T) {
 	_, text, err := net.SplitHostPort(listener.DefaultAddress)
 	if err != nil {

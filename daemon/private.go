@@ -18,22 +18,21 @@ import (
 	"github.com/hangar-platform/hangar/internal/hint"
 )
 
-// resolvConf says which resolvers this server has, and resolvedConf those behind
-// systemd-resolved.
+// resolvConf lists the resolvers of this server, and resolvedConf those behind systemd-resolved.
 const (
 	resolvConf   = "/etc/resolv.conf"
 	resolvedConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// private is what serves the private networks of Machines.
+// private has the parts that serve the private networks of Machines.
 type private struct {
 	gateway *wireguard.Gateway // of peers
 	names   *dns.Server        // listens nowhere if there are no private networks
 	mesh    *mesh.Mesh         // nil: this server is alone, or has no private networks
 }
 
-// openPrivate opens the name server of Machines, at the addresses that their network redirects
-// them to, and makes the gateway, which lets no peer in where there is no network.
+// openPrivate opens the name server of Machines, at the addresses to which their network redirects
+// them. It makes the gateway, which lets no peer in if there is no network.
 func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*private, error) {
 	port, on, err := d.cfg.wireguardPort()
 	if err != nil {
@@ -68,8 +67,8 @@ func (d *opening) openPrivate(ctx context.Context, s *server, c *cluster) (*priv
 	return p, nil
 }
 
-// openMesh opens the private network to the other hosts of the cluster, and has this server's record
-// say where its end is.
+// openMesh opens the private network to the other hosts of the cluster, and enters its endpoint in this
+// server's record.
 func (d *opening) openMesh(ctx context.Context, s *server, c *cluster) (*mesh.Mesh, error) {
 	m := mesh.New(mesh.Options{
 		Dir: d.cfg.Dir, Device: network.MeshDevice(instance(d.cfg.Dir)), Host: s.self.ID, Port: uint16(d.cfg.MeshPort), Source: s.network.HostAddr6(),
@@ -92,7 +91,7 @@ func (d *opening) openMesh(ctx context.Context, s *server, c *cluster) (*mesh.Me
 	return m, nil
 }
 
-// runMesh runs the mesh between hosts.
+// runMesh returns the loop of the mesh between hosts.
 func (p *private) runMesh(hosts hangar.HostFeed) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if p.mesh == nil {
@@ -102,7 +101,7 @@ func (p *private) runMesh(hosts hangar.HostFeed) func(context.Context) error {
 	}
 }
 
-// heard is when other hosts were last heard of in the private network; nil: there is none.
+// heard returns when other hosts were last heard of in the private network; nil: there is none.
 func (p *private) heard() map[hangar.HostID]time.Time {
 	if p.mesh == nil {
 		return nil
@@ -110,7 +109,7 @@ func (p *private) heard() map[hangar.HostID]time.Time {
 	return p.mesh.Handshakes()
 }
 
-// peers tells the name server who came in through the gateway.
+// peers returns the peers in a network, for the name server.
 func (p *private) peers(id hangar.NetworkID) []dns.Peer {
 	var peers []dns.Peer
 	for _, at := range p.gateway.NetworkPeers(id) {
@@ -119,9 +118,9 @@ func (p *private) peers(id hangar.NetworkID) []dns.Peer {
 	return peers
 }
 
-// nameservers are what Machines ask: the platform, where it is on their network, and
-// else those of this server that a Machine can reach, too: a resolver on a loopback
-// address it cannot, but systemd-resolved names those behind it.
+// nameservers are the resolvers of Machines: the platform, if it is on their network, or else those of
+// this server that a Machine can reach. A Machine cannot reach one at a loopback address, but
+// systemd-resolved names those behind it.
 func (s *server) nameservers() []string {
 	if s.network != nil {
 		return []string{hangar.ServicesAddress.String()}
@@ -140,7 +139,7 @@ func (s *server) nameservers() []string {
 	return nil
 }
 
-// privateRanges are where connections from Machines and peers come from.
+// privateRanges are the ranges of addresses of Machines and peers.
 func (s *server) privateRanges() []netip.Prefix {
 	if s.network == nil {
 		return []netip.Prefix{network.Private}
@@ -148,7 +147,7 @@ func (s *server) privateRanges() []netip.Prefix {
 	return s.network.Ranges()
 }
 
-// privateIngress leads Machines and peers to the edge.
+// privateIngress opens ports of the edge to Machines and peers.
 type privateIngress struct{ *network.Network }
 
 // OpenPorts implements edge.PrivateIngress.

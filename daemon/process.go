@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// Process is the process of the running daemon of a data directory. Its pidfd names that
-// very process, even after the pid was given to another.
+// Process is the running daemon of a data directory. Its pidfd stays with this process even if the pid
+// is reused.
 type Process struct {
 	pid   int
 	pidfd *os.File
@@ -62,7 +62,7 @@ func hasOpen(pid int, path string) bool {
 	return false
 }
 
-// Close lets go of the process, which runs on.
+// Close releases the pidfd. The process keeps running.
 func (p *Process) Close() { _ = p.pidfd.Close() }
 
 // managed reports whether systemd runs the daemon as a service that notifies it.
@@ -71,8 +71,8 @@ func (p *Process) managed() bool {
 	return err == nil && strings.Contains("\x00"+string(b), "\x00NOTIFY_SOCKET=")
 }
 
-// Stop asks the daemon to end and waits until it has; when patience runs out, it
-// is killed, which its design allows at any moment.
+// Stop asks the daemon to end and waits until it has. When patience runs out, it kills the daemon,
+// which is safe at any moment.
 func (p *Process) Stop(ctx context.Context, patience time.Duration) error {
 	if err := pidfd.Signal(p.pidfd, unix.SIGTERM); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (p *Process) Stop(ctx context.Context, patience time.Duration) error {
 	return err
 }
 
-// Ended reports whether the daemon has ended, and waits for it as long as patience.
+// Ended waits at most patience for the daemon to end, and reports whether it has.
 func (p *Process) Ended(ctx context.Context, patience time.Duration) (bool, error) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// opening is what the parts of a daemon are opened with.
+// opening has what the parts of a daemon need to open.
 type opening struct {
 	cfg      Config
 	options  Options
@@ -36,17 +36,17 @@ type opening struct {
 	opened   closers
 }
 
-// late is what parts are given before it is there: the cycles between them.
+// late has parts that others receive before they are open, because of cycles between them.
 type late struct {
 	api        lateHandler   // the edge serves the API, which shows the edge
-	identities *lateIdentity // Machines are taken up before control, which asks their host about them
+	identities *lateIdentity // Machines are taken up before control is open, which asks their host about them
 	pushed     *latePushed   // images are opened before the other servers are known
 }
 
 // lateHandler is an http.Handler that is set before the first request.
 type lateHandler struct{ http.Handler }
 
-// parts are all of a daemon.
+// parts are all parts of a daemon.
 type parts struct {
 	server   *server
 	cluster  *cluster
@@ -70,7 +70,7 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	}
 	defer func() { err = errors.Join(err, d.opened.close()) }()
 	var p parts
-	certificate, err := d.openCertificate() // a wrong file is found before anything runs
+	certificate, err := d.openCertificate() // so that a wrong file is an error before anything runs
 	if err != nil {
 		return err
 	}
@@ -80,11 +80,11 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	if p.cluster, err = d.openCluster(ctx, p.server); err != nil {
 		return err
 	}
-	// Before Machines are taken up: what they ask from here on is answered.
+	// Opened before Machines are taken up, so that their queries are answered.
 	if p.private, err = d.openPrivate(ctx, p.server, p.cluster); err != nil {
 		return err
 	}
-	// Machines that run are taken back before the cluster state is asked for anything.
+	// Running Machines are taken back before the cluster state is needed.
 	if p.machines, err = d.openMachines(ctx, p.server, p.cluster); err != nil {
 		return err
 	}
@@ -121,10 +121,10 @@ func serve(ctx context.Context, cfg Config, o Options, listener net.Listener, sp
 	return d.run(ctx, &p)
 }
 
-// register registers what the parts count for operators. The agent has registered its Machines and
-// volumes. docs/operations.md lists all of it.
+// register registers the metrics of the parts for operators. The agent has registered those of its
+// Machines and volumes. docs/operations.md lists all of them.
 func (d *opening) register(p *parts) error {
-	// How much of the heap was in use after the last collection alone tells whether it grows.
+	// Only the heap in use after the last collection tells whether it grows.
 	memory := collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
 		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}))
 	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
@@ -144,7 +144,7 @@ func (d *opening) register(p *parts) error {
 
 // run runs the parts until ctx ends or one of them fails.
 func (d *opening) run(ctx context.Context, p *parts) error {
-	// Connections wait already: a client that is answered finds the address written.
+	// Connections wait already, so a client that gets an answer finds the address written.
 	address := d.listener.Addr().String()
 	if err := writeAddress(filepath.Join(d.cfg.Dir, hangar.AddressFile), address); err != nil {
 		return err
@@ -182,8 +182,8 @@ func (d *opening) run(ctx context.Context, p *parts) error {
 	return nil
 }
 
-// watchJournal ends the daemon when its journal cannot record any more, so that it
-// starts again with what is really on the disk. Machines run on.
+// watchJournal ends the daemon when its journal cannot record any more, so that the next start reads
+// what is really on the disk. Machines keep running.
 func (s *server) watchJournal(ctx context.Context) error {
 	select {
 	case <-s.records.Broken():
@@ -193,7 +193,7 @@ func (s *server) watchJournal(ctx context.Context) error {
 	}
 }
 
-// closers closes in reverse what was opened.
+// closers closes what was opened, in reverse order.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }

@@ -27,7 +27,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// server is what Machines run on, and what this server knows of itself.
+// server has what Machines run on, and the record of this server.
 type server struct {
 	records *journal.Journal
 	self    hangar.Host
@@ -37,7 +37,7 @@ type server struct {
 	network *network.Network // nil with the fake driver, whose Machines have none
 }
 
-// openServer opens the journal, and what Machines that run are connected with.
+// openServer opens the journal, and what running Machines are connected to.
 func (d *opening) openServer(ctx context.Context) (*server, error) {
 	records, err := journal.Open(filepath.Join(d.cfg.Dir, "journal.db"), journal.Options{NoSync: d.options.Around.NoSync, Log: d.log})
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *opening) openGvisor(ctx context.Context) (*gvisor.Driver, error) {
 	return g, nil
 }
 
-// runDir is where a daemon keeps what a reboot may forget.
+// runDir is the directory for what a reboot may forget.
 func runDir(cfg Config) string { return filepath.Join("/run", "hangar-"+instance(cfg.Dir)) }
 
 func newNetwork(cfg Config, id hangar.HostID, egress []netip.Prefix, log *slog.Logger) *network.Network {
@@ -125,11 +125,11 @@ func newNetwork(cfg Config, id hangar.HostID, egress []netip.Prefix, log *slog.L
 	return network.New(o)
 }
 
-// keeperSocket is in a directory of its own, which is for root alone.
+// keeperSocket is in a directory of its own, which only root may enter.
 func keeperSocket(cfg Config) string { return filepath.Join(runDir(cfg), "keeper", "socket") }
 
-// startKeeper starts a process that has nothing of the daemon's but the listener, and
-// that no signal reaches which is meant for the daemon.
+// startKeeper starts a process that inherits nothing but the listener. It has its own session, so that
+// signals for the daemon do not reach it.
 func startKeeper(cfg Config, listener *os.File) (*os.Process, error) {
 	path, err := enginePath(cfg)
 	if err != nil {
@@ -178,7 +178,7 @@ func newGvisor(cfg Config, log *slog.Logger) (*gvisor.Driver, error) {
 // settingHostID is where the journal keeps the server's id.
 const settingHostID = "host_id"
 
-// describeHost says what this server is. Its id is made on the first start.
+// describeHost returns the record of this server. Its id is made on the first start.
 func describeHost(records *journal.Journal, cfg Config) (hangar.Host, error) {
 	id, err := records.Setting(settingHostID)
 	if errors.Is(err, journal.ErrNotFound) {

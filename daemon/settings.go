@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ippool"
 )
 
-// sharedIPv4 is the address that Apps share: the one that is configured, or that the edge
-// listens on, or else the loopback.
+// sharedIPv4 is the address that Apps share: the configured one, the one that the edge listens on, or
+// the loopback.
 func (c *Config) sharedIPv4() netip.Addr {
 	for _, text := range []string{c.SharedIPv4, hostOf(c.HTTP)} {
 		if a, err := netip.ParseAddr(text); err == nil && a.Is4() && !a.IsUnspecified() {
@@ -32,7 +32,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// addressPools are where the addresses of Apps come from.
+// addressPools are the pools of addresses for Apps.
 func (c *Config) addressPools() (addresses.Pools, error) {
 	pools := addresses.Pools{Shared: c.sharedIPv4(), V4: ippool.Loopback(instance(c.Dir)), V6: ippool.UniqueLocal(instance(c.Dir))}
 	for _, p := range []struct {
@@ -107,10 +107,10 @@ func (c *Config) doors() []hangar.Hostname {
 	return []hangar.Hostname{name}
 }
 
-// portHTTPS is the port that addresses of the web leave out.
+// portHTTPS is the port that URLs leave out.
 const portHTTPS = 443
 
-// PublicAPI is where other computers reach the API of the daemon that serves, or served last.
+// PublicAPI is where other computers reach the API of the daemon that runs, or ran last.
 func (c *Config) PublicAPI() string {
 	raw, err := os.ReadFile(filepath.Join(c.Dir, httpsFile))
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Config) PublicAPI() string {
 	return c.platformURL(hangar.PlatformAPI, https)
 }
 
-// platformURL is where clients reach a name of the platform, with the port if they have to say it.
+// platformURL is where clients reach a name of the platform, with the port unless it is portHTTPS.
 func (c *Config) platformURL(name hangar.PlatformName, https netip.AddrPort) string {
 	host := string(name.Hostname(hangar.Hostname(c.Domain)))
 	if port := https.Port(); port != portHTTPS {

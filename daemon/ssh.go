@@ -22,10 +22,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// sshSecretFile has that from which the SSH host keys of this server's Machines derive.
+// sshSecretFile has the secret from which the SSH host keys of this server's Machines derive.
 const sshSecretFile = "ssh-secret"
 
-// signIns are how users of SSH come into Machines.
+// signIns lets users of SSH into Machines.
 type signIns struct {
 	server   *sshd.Server
 	listener net.Listener // nil: there are no private networks
@@ -60,7 +60,7 @@ func (d *opening) openSSH(ctx context.Context, s *server, c *cluster, m *machine
 	if err != nil {
 		return nil, err
 	}
-	d.opened.add(func() error { _ = in.listener.Close(); return nil }) // which it is, if it was served
+	d.opened.add(func() error { _ = in.listener.Close(); return nil }) // once served, it is closed already
 	return in, nil
 }
 
@@ -72,7 +72,7 @@ func (in *signIns) run(ctx context.Context) error {
 	return in.server.Serve(ctx, in.listener, in.network.Called)
 }
 
-// sshSecret reads the secret of a file, which it makes if there is none.
+// sshSecret reads the secret in a file, or makes the file.
 func sshSecret(name string) ([]byte, error) {
 	secret, err := os.ReadFile(name)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -83,14 +83,15 @@ func sshSecret(name string) ([]byte, error) {
 	return secret, durable.WriteFile(name, secret, 0o600)
 }
 
-// agent is the host's, with its way into Machines by SSH.
+// agent is the host's agent, with SSH into its Machines.
 type agent struct {
 	*host.Agent
 
 	ssh *sshd.Server
 }
 
-// DialMachine implements hangar.MachineDialer. At hangar.MachineSSHPort a program of the Machine's own comes first.
+// DialMachine implements hangar.MachineDialer. At hangar.MachineSSHPort, a program of the Machine takes
+// precedence over the host's server.
 func (a agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
 	conn, err := a.Agent.DialMachine(ctx, ref, port)
 	if port != hangar.MachineSSHPort || hangar.ReasonOf(err) != hangar.ReasonConnectionRefused {
@@ -113,7 +114,7 @@ func connectedPair() (near, far net.Conn, err error) {
 	var ends [2]net.Conn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "ssh")
-		conn, failed := net.FileConn(f) // it has a copy
+		conn, failed := net.FileConn(f) // it duplicates the descriptor
 		err = errors.Join(err, failed, f.Close())
 		ends[i] = conn
 	}

@@ -25,8 +25,7 @@ import (
 // stopPatience is how long a daemon may take to end before it is killed.
 const stopPatience = 20 * time.Second
 
-// releaseWithin bounds how long the end of one sandbox or volume takes, which the end of a
-// context does not cut short.
+// releaseWithin bounds the release of one sandbox or volume, which continues when a context ends.
 const releaseWithin = 2 * time.Minute
 
 // Uninstall ends the daemon of cfg, if one runs, stops its Machines, releases everything it made
@@ -50,7 +49,7 @@ func Uninstall(ctx context.Context, cfg Config, log *slog.Logger) error {
 	return os.RemoveAll(cfg.Dir)
 }
 
-// takeOver gets the lock of a data directory, from a running daemon if need be.
+// takeOver takes the lock of a data directory, and stops a running daemon for that.
 func takeOver(ctx context.Context, dir string) (*dirLock, error) {
 	lock, err := lockDir(ctx, dir)
 	if !errors.Is(err, errLocked) {
@@ -74,8 +73,8 @@ func takeOver(ctx context.Context, dir string) (*dirLock, error) {
 	return lockDir(ctx, dir)
 }
 
-// removeFromHost removes from the host everything that the daemon of cfg made there, but
-// its data directory. No daemon may run.
+// removeFromHost removes everything that the daemon of cfg made on the host, except its data directory.
+// No daemon may run.
 func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if cfg.Driver == DriverFake {
 		return errors.Join(releaseDevices(ctx, cfg, log), os.RemoveAll(runDir(cfg)))
@@ -104,19 +103,18 @@ func removeFromHost(ctx context.Context, cfg Config, log *slog.Logger) error {
 	id, err := recordedHost(cfg, log)
 	if err != nil {
 		// A journal that cannot be read must not keep the rest from being removed.
-		log.Warn("the address of this server may stay behind", "error", err)
+		log.Warn("the address of this server may be left", "error", err)
 	}
 	errs = append(errs, store.RemoveGroup(metricsGroup(cfg)), removeLayers(cfg, log), releaseDevices(ctx, cfg, log), sandboxes.Remove(ctx), newNetwork(cfg, id, nil, log).Remove(ctx),
 		keeper.Quit(ctx, keeperSocket(cfg)), os.RemoveAll(runDir(cfg)))
 	return errors.Join(errs...)
 }
 
-// noHost stands for a server whose daemon never came as far as to choose an id, and
-// then has given it no address either.
+// noHost stands for a server whose daemon has not chosen an id, and so has given it no address.
 const noHost hangar.HostID = "00000000"
 
-// recordedHost returns the id that the daemon of cfg chose for this server, from which
-// the address derives that it gave it.
+// recordedHost returns the id that the daemon of cfg chose for this server, from which the server's
+// private address derives.
 func recordedHost(cfg Config, log *slog.Logger) (_ hangar.HostID, err error) {
 	path := filepath.Join(cfg.Dir, "journal.db")
 	if !exists(path) {
@@ -166,11 +164,11 @@ func removeLayers(cfg Config, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// releaseDevices ends what is open of volumes. No daemon may run, and no Machine.
+// releaseDevices closes open volumes. No daemon and no Machine may run.
 func releaseDevices(ctx context.Context, cfg Config, log *slog.Logger) error {
 	devices := newDevices(cfg, nil, log)
 	if err := devices.Open(ctx); err != nil {
-		log.Warn("volumes that are open stay so", "error", err)
+		log.Warn("open volumes are not closed", "error", err)
 		return nil
 	}
 	ids, err := devices.List(ctx)

@@ -79,7 +79,7 @@ func (c *Config) Validate() error {
 		return err
 	}
 	for flag, ratio := range map[string]float64{"--memory-overcommit": c.MemoryOvercommit, "--cpu-overcommit": c.CPUOvercommit} {
-		if !(ratio > 0 && ratio <= maxOvercommit) { // so that NaN is neither
+		if !(ratio > 0 && ratio <= maxOvercommit) { // NaN is refused, too
 			return fmt.Errorf("%s %g: must be above 0 and at most %d", flag, ratio, maxOvercommit)
 		}
 	}
@@ -111,10 +111,10 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// maxOIDCPeriod is for as good as ever.
+// maxOIDCPeriod is as good as forever.
 const maxOIDCPeriod = 10 * 365 * 24 * time.Hour
 
-// mail is how e-mail is sent; nil: it is not.
+// mail returns how e-mail is sent; nil: it is not.
 func (c *Config) mail() (*notify.Mail, error) {
 	if c.SMTP == "" {
 		if c.SMTPFrom != "" {
@@ -129,7 +129,7 @@ func (c *Config) mail() (*notify.Mail, error) {
 	return server, nil
 }
 
-// loginProvider is the OpenID Connect provider that users may sign in with; nil: there is none.
+// loginProvider is the OpenID Connect provider with which users may sign in; nil: there is none.
 func (c *Config) loginProvider() (*openid.Provider, error) {
 	if c.LoginOIDC == "" {
 		if c.LoginOIDCClient != "" || c.LoginOIDCSecretFile != "" {
@@ -247,7 +247,7 @@ func (c *Config) wireguardPort() (port uint16, on bool, err error) {
 	switch c.Peers {
 	case wireguardOff:
 		return 0, false, nil
-	case "": // of a daemon that knew no peers
+	case "": // a config from before there were peers
 		c.Peers = defaultPeers
 	}
 	address, text, err := net.SplitHostPort(c.Peers)
@@ -275,8 +275,8 @@ func checkAddress(addr string) error {
 	return nil
 }
 
-// validateAPI refuses an API that would speak plain HTTP with other computers unless the
-// operator says so: requests carry tokens.
+// validateAPI refuses plain HTTP with other computers unless the operator allows it, because requests
+// carry tokens.
 func (c *Config) validateAPI() error {
 	files := c.TLSCert != "" || c.TLSKey != ""
 	switch {
@@ -293,14 +293,14 @@ func (c *Config) validateAPI() error {
 	return nil
 }
 
-// onLoopback reports whether an address to listen on is one that other computers cannot reach.
+// onLoopback reports whether other computers cannot reach an address to listen on.
 func onLoopback(address string) bool {
 	host := hostOf(address)
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// validateEdge checks what is said of the edge beside its addresses.
+// validateEdge checks the settings of the edge, except its addresses.
 func (c *Config) validateEdge() error {
 	if _, err := c.addressPools(); err != nil {
 		return err
@@ -343,7 +343,7 @@ func (c *Config) validateLayers() error {
 	return nil
 }
 
-// The bounds of what an operator may say of images.
+// The bounds of an operator's settings for images.
 const (
 	maxImageSizeGB = 1 << 20
 	maxImageRatio  = 1 << 20
@@ -401,7 +401,7 @@ const (
 )
 
 func (c *Config) validateVolumes() error {
-	if !(c.VolumeOvercommit > 0 && c.VolumeOvercommit <= maxOvercommit) { // so that NaN is neither
+	if !(c.VolumeOvercommit > 0 && c.VolumeOvercommit <= maxOvercommit) { // NaN is refused, too
 		return fmt.Errorf("--volume-overcommit %g: must be above 0 and at most %d", c.VolumeOvercommit, maxOvercommit)
 	}
 	if c.DiskReserve < 0 {
@@ -413,7 +413,7 @@ func (c *Config) validateVolumes() error {
 	if c.Snapshots == "" {
 		return nil
 	}
-	if err := archive.CheckURL(c.Snapshots); err != nil { // which does not repeat what may be a password
+	if err := archive.CheckURL(c.Snapshots); err != nil { // its error does not repeat a password
 		return fmt.Errorf("--snapshots: %w; it must be like file:///DIR or s3://BUCKET/PREFIX?endpoint=HOST&region=NAME", err)
 	}
 	return nil

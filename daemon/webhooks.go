@@ -16,11 +16,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// dialTimeout bounds a connection to where an operator lets receivers be.
+// dialTimeout bounds a connection to a receiver at a private address.
 const dialTimeout = 10 * time.Second
 
-// openWebhooks opens what delivers the events of Machines. More receivers than the webhooks of
-// organizations are those of others.
+// openWebhooks opens the delivery of events of Machines, to the webhooks of organizations and to
+// others.
 func (d *opening) openWebhooks(ctx context.Context, c *cluster, m *machines, others ...hangar.EventReceiverFeed) (*delivery.Dispatcher, error) {
 	dialer, err := d.webhookDialer()
 	if err != nil {
@@ -39,8 +39,8 @@ func (d *opening) openWebhooks(ctx context.Context, c *cluster, m *machines, oth
 	return dispatcher, nil
 }
 
-// webhookDialer calls what tenants name as a webhook, of alerts or events: the public internet, and
-// what the operator allows.
+// webhookDialer dials the webhooks that tenants name, for alerts or events: on the public internet, or
+// where the operator allows.
 func (d *opening) webhookDialer() (*publicdial.Dialer, error) {
 	pools, err := d.cfg.addressPools()
 	if err != nil {

@@ -15,37 +15,37 @@ import (
 // Tag is the group of the operations.
 const Tag = "Elections"
 
-// The examples of what is in the braces of paths.
+// The examples of path parameters.
 const (
 	ExampleName    = "databases"
 	ExampleSession = "7c4qk2m0x9w1d5zt"
 )
 
-// Describe knows the types of elections.
+// Describe adds the descriptions of the types of elections.
 func Describe(s *openapi.Schemas) {
 	openapi.Describe[hangar.Election](s, map[string]string{
 		"revision": "The number of the last change. 0: there was none.",
-		"version":  "Another one when a record was changed, or has gone with its session: for the parameter `after`.",
+		"version":  "Differs when a record has changed or has ended with its session. For the parameter `after`.",
 		"records":  "Sorted by key.",
 	})
 	openapi.Describe[hangar.ElectionRecord](s, map[string]string{
-		"revision": "The number of the change that gave the record its value.",
-		"session":  "The session with which the record goes. It stays, when it is not there.",
+		"revision": "The number of the change that wrote the record.",
+		"session":  "The record ends with this session. Without one, it stays.",
 	})
-	openapi.Describe[hangar.ElectionCondition](s, map[string]string{"revision": "That the record has, or 0: there is no record of the key."})
+	openapi.Describe[hangar.ElectionCondition](s, map[string]string{"revision": "The revision that the record must have. 0: the key must have no record."})
 	openapi.Describe[hangar.ElectionPut](s, map[string]string{
-		"key": "1 to 128 letters, digits and `.`, `_`, `/` and `-`.", "session": "The session with which the record is to go.",
+		"key": "1 to 128 letters, digits and `.`, `_`, `/` and `-`.", "session": "The session with which the record ends.",
 	})
 	openapi.Describe[hangar.ElectionChange](s, map[string]string{
-		"if": "All must hold, or nothing is changed.", "delete": "Keys. One that does not exist is no error.",
+		"if": "All must hold, or nothing is changed.", "delete": "Keys. A missing one is not an error.",
 	})
 	openapi.Describe[hangar.ElectionChanged](s, map[string]string{
 		"changed":  "False: a condition did not hold.",
-		"revision": "The number of the change or, without one, of the last one before.",
+		"revision": "The number of the change or, if there was none, of the last one before.",
 	})
-	openapi.Describe[hangar.ElectionSessionOpen](s, map[string]string{"ttl": "For how long the session lasts without being renewed: 1s to 60s."})
+	openapi.Describe[hangar.ElectionSessionOpen](s, map[string]string{"ttl": "How long the session lasts without renewal: 1s to 60s."})
 	openapi.Describe[hangar.ElectionSession](s, map[string]string{
-		"ttl": "For how long the session lasts from the request on. It may last longer, and never ends earlier.",
+		"ttl": "How long the session lasts from the request on, at least.",
 	})
 	s.Name(reflect.TypeFor[hangar.ElectionSessionOpen](), "ElectionSessionRequest")
 }
@@ -72,33 +72,33 @@ func Routes(rt *router.Router, service hangar.ElectionService) {
 	begun := hangar.ElectionSession{ID: ExampleSession, TTL: ttl}
 	rt.Lasting("GET "+one, a.get, router.Operation{
 		ID: "getElection", Self: true, Tag: Tag, Summary: "Get or watch an election",
-		Text: "All records that have not gone with their session. An election that no one has changed yet is empty.",
+		Text: "All its records. An election that was never changed is empty.",
 		Query: []router.Param{
-			{Name: "after", Example: "12.3", Text: "Wait while the election has this version, for as long as `wait` says. The answer has another one, or the time has passed."},
+			{Name: "after", Example: "12.3", Text: "Wait while the election has this version, for at most `wait`. The answer has another version, unless the time has passed."},
 			{Name: "wait", Example: "10s", Text: "Seconds, or a duration such as `10s`: 30s at most."},
 		},
 		Answer: example,
 	})
 	rt.Handle("POST "+one, a.change, router.Operation{
 		ID: "changeElection", Self: true, Tag: Tag, Summary: "Update an election",
-		Text: "All of it, or nothing: when a condition does not hold, or a session has ended. Each change has a greater number than those before it." + who +
-			" An App has at most 4 elections, each with 64 records of 64 KiB together. They go with the App.",
+		Text: "Makes all changes, or none if a condition does not hold or a session has ended. Each change has a greater number than those before it." + who +
+			" An App has at most 4 elections, each with 64 records of 64 KiB together. They are removed with the App.",
 		Body: change, Answer: hangar.ElectionChanged{Changed: true, Revision: 12},
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
-		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. Another election of the same name numbers from the beginning.",
+		ID: "removeElection", Tag: Tag, Summary: "Remove an election", Text: "With its records and sessions. A later election of the same name numbers its changes from the beginning.",
 		Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+sessions, a.open, router.Operation{
 		ID: "openElectionSession", Self: true, Tag: Tag, Summary: "Create an election session",
-		Text: "Records that are bound to it go when it ends: when it is not renewed in time." + who,
+		Text: "It ends when it is not renewed in time. Its records end with it." + who,
 		Body: hangar.ElectionSessionOpen{TTL: ttl}, Status: http.StatusCreated, Answer: begun,
 	})
 	rt.Handle("POST "+session+"/renew", a.renew, router.Operation{
-		ID: "renewElectionSession", Self: true, Tag: Tag, Summary: "Renew an election session", Text: "404 says that it has ended." + who, Answer: begun,
+		ID: "renewElectionSession", Self: true, Tag: Tag, Summary: "Renew an election session", Text: "The answer is 404 if it has ended." + who, Answer: begun,
 	})
 	rt.Handle("DELETE "+session, a.end, router.Operation{
-		ID: "endElectionSession", Self: true, Tag: Tag, Summary: "End an election session", Text: "Its records go." + who, Status: http.StatusNoContent,
+		ID: "endElectionSession", Self: true, Tag: Tag, Summary: "End an election session", Text: "Its records end with it." + who, Status: http.StatusNoContent,
 	})
 }
 

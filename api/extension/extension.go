@@ -20,12 +20,12 @@ import (
 	"github.com/hangar-platform/hangar/api/view"
 )
 
-// Hooks takes a webhook of a provider.
+// Hooks receives webhooks of providers.
 type Hooks interface {
 	ReceiveHook(r *http.Request, name hangar.ProviderName) error
 }
 
-// Services are what the operations ask.
+// Services has the services behind the operations.
 type Services struct {
 	Providers  hangar.ProviderService
 	Extensions hangar.ExtensionService
@@ -43,8 +43,8 @@ func Routes(rt *router.Router, s Services) {
 	rt.Public("POST /hooks/extensions/{provider}", a.receiveHook, router.Operation{
 		ID: "receiveExtensionHook", Tag: "Extensions", Summary: "Receive a webhook of a provider",
 		Text: "For providers of extensions. The header `X-Signature` authenticates it, as the documentation of extensions says: " +
-			"401 when it is not that of the body, or the timestamp is more than five minutes off, or the same webhook came before. " +
-			"After 429 and 5xx it is sent again.",
+			"the answer is 401 when the signature does not fit the body, the timestamp is more than five minutes off, or the same webhook came before. " +
+			"Providers repeat it after 429 and 5xx.",
 		Body: exampleHook(), Lenient: true, Status: http.StatusNoContent, Errors: []int{http.StatusUnauthorized, http.StatusTooManyRequests, http.StatusForbidden},
 	})
 }
@@ -88,15 +88,15 @@ func DescribeTypes(s *openapi.Schemas) {
 	})
 	openapi.Describe[hangar.ProviderCreate](s, map[string]string{"name": "At most 63 characters of a-z, 0-9 and dash."})
 	settings := map[string]string{
-		"display_name":       "For people. The name when it is left out.",
+		"display_name":       "For people. The default is the name.",
 		"base_url":           "Of the provider's server: https, or http with `allow_private`.",
 		"allow_private":      "The server may be on loopback, on a private network or on this platform, and speak plain HTTP.",
-		"redirect_uris":      "Of single sign-on, compared as they are.",
+		"redirect_uris":      "Of single sign-on, compared byte by byte.",
 		"terms":              "What every user accepts once before creating an extension.",
-		"name_suffix":        "Of default names, behind that of the App. A dash and the provider's name when it is left out.",
+		"name_suffix":        "Follows the App's name in default names. The default is a dash and the provider's name.",
 		"plans":              "To choose from. Without any, the provider has plans of its own.",
 		"regions":            "Where extensions are offered. Everywhere when it is left out.",
-		"asynchronous":       "An extension is not ready because its creation was answered.",
+		"asynchronous":       "An extension may not be ready when its creation was answered.",
 		"read_replicas":      "There may be read regions.",
 		"public_event_types": "Types of Machine events are spelled as on the public platform.",
 		"platform_app_name":  "The provider's App on this platform. Apps of its organization may serve extensions; the provider gets its Machine events.",
@@ -112,27 +112,27 @@ func DescribeTypes(s *openapi.Schemas) {
 		"overlap": "How long old secrets stay valid; requests are signed with the old one until then. `24h` when it is left out.",
 	})
 	openapi.Describe[hangar.Extension](s, map[string]string{
-		"name":              "Unique across the platform.",
-		"app_name":          "Left out for what the provider has made by itself.",
-		"user_id":           "Who has created it.",
+		"name":              "Unique on the platform among extensions with an App.",
+		"app_name":          "Left out for an extension that the provider has created by itself.",
+		"user_id":           "Its creator.",
 		"status":            "`provisioning`, `ready`, `sleeping`, `error`, `destroying`, or a word of the provider.",
-		"error":             "What went wrong last, and still does.",
+		"error":             "The last fault, while it lasts.",
 		"ip_address":        "A private address in the network of the App, which an App of the provider may serve.",
 		"platform_app_name": "The provider's App that serves `ip_address`.",
-		"provider_id":       "The provider's own id of it.",
-		"secrets":           "The names of the secrets of the App that it has set.",
-		"usage":             "What else the provider says of it.",
-		"checked_at":        "When the provider last said how it is.",
+		"provider_id":       "The provider's own id for it.",
+		"secrets":           "The names of the App's secrets that the extension has set.",
+		"usage":             "Further members of the provider's answer.",
+		"checked_at":        "When the provider last reported the status.",
 	})
 	openapi.Describe[hangar.ExtensionCreate](s, map[string]string{
-		"name":         "That of the App with the suffix of the provider when it is left out.",
+		"name":         "The default is the App's name with the provider's suffix.",
 		"accept_terms": "The version of the provider's terms that the user accepts; needed once.",
 		"overwrite":    "Replace secrets of the App that have the same names.",
 	})
 	openapi.Describe[hangar.ExtensionLink](s, map[string]string{"url": "Works once, within five minutes."})
 }
 
-// enum says that a type has no other values.
+// enum says that a type has only these values.
 func enum[T ~string](s *openapi.Schemas, values ...T) {
 	list := make([]any, len(values))
 	for i, v := range values {
@@ -141,7 +141,7 @@ func enum[T ~string](s *openapi.Schemas, values ...T) {
 	s.Know(reflect.TypeFor[T](), openapi.Schema{Type: []string{"string"}, Enum: list})
 }
 
-// decoded calls with the body of a request.
+// decoded calls with the decoded body of a request.
 func decoded[T, A any](r *http.Request, call func(T) (A, error)) (router.Answer, error) {
 	in, err := input.Decode[T](r)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// exampleTime is when all examples were made.
+// exampleTime is the time in all examples.
 func exampleTime() time.Time { return time.Date(2026, 8, 14, 9, 57, 35, 0, time.UTC) }
 
 // providerList is a listing of providers.
@@ -17,7 +17,7 @@ type providerList struct {
 	Providers []*hangar.Provider `json:"providers"`
 }
 
-// newProvider is a provider with secrets just made: the only answer that ever holds them.
+// newProvider is a provider with new secrets. No other answer holds them.
 type newProvider struct {
 	ClientSecret  string `json:"client_secret,omitempty"`
 	RequestSecret string `json:"request_secret,omitempty"`
@@ -47,8 +47,8 @@ func (a area) providerRoutes(rt *router.Router) {
 	}
 	rt.Handle("POST /v1/providers", a.createProvider, router.Operation{
 		ID: "createProvider", Tag: "Extensions", Summary: "Create a provider",
-		Text: "For administrators of the platform, like all about providers. The answer is the only one that holds the secrets. " +
-			"The keys of signatures are their bytes as they are shown.",
+		Text: "For administrators of the platform, like all operations on providers. Only this answer holds the secrets. " +
+			"The keys of signatures are the bytes of the secrets as shown.",
 		Body: settings, Status: http.StatusCreated, Answer: made, Errors: []int{http.StatusUnprocessableEntity},
 	})
 	rt.Handle("GET /v1/providers", a.listProviders, router.Operation{
@@ -58,18 +58,18 @@ func (a area) providerRoutes(rt *router.Router) {
 		ID: "getProvider", Tag: "Extensions", Summary: "Get a provider", Answer: example,
 	})
 	rt.Handle("PATCH "+provider, a.updateProvider, router.Operation{
-		ID: "updateProvider", Tag: "Extensions", Summary: "Update a provider", Text: "What is left out stays. Empty `terms` are none.",
+		ID: "updateProvider", Tag: "Extensions", Summary: "Update a provider", Text: "What is left out stays. Empty `terms` remove them.",
 		Body: hangar.ProviderUpdate{Plans: &example.Plans}, Answer: example,
 	})
 	rt.Handle("DELETE "+provider, a.removeProvider, router.Operation{
 		ID: "removeProvider", Tag: "Extensions", Summary: "Remove a provider",
-		Text:   "While there are extensions of it, by force alone: they are forgotten with the secrets that they have set, and the provider is not asked to delete them.",
+		Text:   "A provider with extensions is refused without `force`. With it, its extensions are removed, too, with the secrets that they have set, and the provider is not asked to delete them.",
 		Query:  []router.Param{{Name: "force", Example: true, Text: "Also while there are extensions."}},
 		Status: http.StatusNoContent, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("POST "+provider+"/rotate", a.rotateProvider, router.Operation{
 		ID: "rotateProvider", Tag: "Extensions", Summary: "Rotate the secrets of a provider",
-		Text: "Old ones stay valid for a while. The answer is the only one that holds the new ones.",
+		Text: "Old secrets stay valid for a while. Only this answer holds the new ones.",
 		Body: hangar.ProviderRotate{Secrets: []hangar.ProviderSecret{hangar.SecretOfWebhooks}}, MayOmit: true,
 		Answer: newProvider{WebhookSecret: made.WebhookSecret, Provider: example}, Errors: []int{http.StatusPreconditionFailed},
 	})

@@ -40,9 +40,9 @@ func (a area) extensionRoutes(rt *router.Router) {
 	plan := "pro"
 	rt.Handle("POST "+all, a.createExtension, router.Operation{
 		ID: "createExtension", Tag: "Extensions", Summary: "Create an extension",
-		Text: "The provider makes it, and what it answers becomes secrets of the App, all or none of it. The answer comes when that is done, or " +
-			"after five seconds with the status at that time; the work continues. Needs the token of a user. 412 with the status " +
-			"`terms_not_accepted` says where the terms are that the user has to accept.",
+		Text: "The provider creates it, and its answer becomes secrets of the App, all or none. The answer comes when that is done, or " +
+			"after five seconds with the status at that time; the work continues. Needs the token of a user. The text of a 412 with the status " +
+			"`terms_not_accepted` says where to find the terms that the user has to accept.",
 		Body:   hangar.ExtensionCreate{Provider: example.Provider, Plan: example.Plan, PrimaryRegion: example.PrimaryRegion, AcceptTerms: "2026-01"},
 		Status: http.StatusCreated, Answer: example, Errors: []int{http.StatusPreconditionFailed, http.StatusUnprocessableEntity},
 	})
@@ -51,8 +51,8 @@ func (a area) extensionRoutes(rt *router.Router) {
 	})
 	rt.Handle("GET /v1/orgs/{org}/extensions", a.listOrgExtensions, router.Operation{
 		ID: "listOrgExtensions", Tag: "Extensions", Summary: "List extensions of an organization",
-		Text: "Of all its Apps, with those that providers have made by themselves, and those whose App is gone and whose provider has not " +
-			"confirmed their end yet.",
+		Text: "Of all its Apps, including those that providers have created by themselves, and those of destroyed Apps whose provider has not " +
+			"confirmed the deletion yet.",
 		Answer: extensionList{[]*hangar.Extension{&example}},
 	})
 	rt.Handle("GET "+one, a.getExtension, router.Operation{
@@ -64,7 +64,7 @@ func (a area) extensionRoutes(rt *router.Router) {
 	})
 	rt.Handle("DELETE "+one, a.destroyExtension, router.Operation{
 		ID: "destroyExtension", Tag: "Extensions", Summary: "Destroy an extension",
-		Text: "Removes the secrets that it has set at once, unless they were changed since. The status is `" + destroyed + "`, or `destroying` until the " +
+		Text: "Removes at once the secrets that the extension has set, unless they were changed since. The status is `" + destroyed + "`, or `destroying` until the " +
 			"provider has confirmed it.",
 		Answer: ended{Name: example.Name, Status: destroyed},
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// everywhere is what clients read as the region of an address that is of all.
+// everywhere is the region that clients read for an address of all regions.
 const everywhere hangar.Region = "global"
 
 // addressOf is an address of an App.
@@ -30,7 +30,7 @@ func allAddresses(q *query, a *hangar.App) ([]hangar.Address, error) {
 	return called(q, func() ([]hangar.Address, error) { return q.Services.Addresses.Addresses(q, a.Name) })
 }
 
-// addresses are those of the App alone: clients ask for the shared one beside them.
+// addresses are the App's own addresses. Clients ask for the shared one separately.
 func addresses(q *query, a *hangar.App, in args) (any, error) {
 	all, err := allAddresses(q, a)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 )
 
-// platformVersion is what clients ask for to know that an App has Machines.
+// platformVersion tells clients that an App has Machines.
 const platformVersion = "machines"
 
 // url is where the edge serves an App; nil: there is no edge.
@@ -37,7 +37,7 @@ func machinesOf(q *query, a *hangar.App) ([]*hangar.Machine, error) {
 	})
 }
 
-// currentRelease is that of an App, which several fields have a part of; nil: it has none.
+// currentRelease is the current release of an App, or nil. It is read once for all fields that need it.
 func currentRelease(q *query, a *hangar.App) (*hangar.Release, error) {
 	if r, read := q.Services.current[a.ID]; read {
 		return r, nil
@@ -65,7 +65,7 @@ func releases(q *query, a *hangar.App, in args) (any, error) {
 // appConfig is what an App was deployed with.
 type appConfig struct{ definition json.RawMessage }
 
-// sharedService is a service of Machines of an App.
+// sharedService is a service of the Machines of an App.
 type sharedService struct{ hangar.Service }
 
 // servicesOf are the services of the Machines of an App, each once.
@@ -193,7 +193,7 @@ func secrets(q *query, a *hangar.App, _ args) (any, error) {
 	return all.List, err
 }
 
-// appRegions are those in which an App has Machines.
+// appRegions are the regions in which an App has Machines.
 func appRegions(q *query, a *hangar.App, _ args) (any, error) {
 	list, err := machinesOf(q, a)
 	found := []region{}

@@ -10,11 +10,11 @@ import (
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 )
 
-// certificateOf is a hostname with what the DNS says of it, if that was asked.
+// certificateOf is a hostname, with what the DNS says of it if the request asked for that.
 type certificateOf struct {
 	hangar.Certificate
 
-	check *hangar.CertificateCheck // nil: it was not
+	check *hangar.CertificateCheck // nil: the request did not ask
 }
 
 // configured reports whether the name leads to the App, as far as is known.
@@ -25,7 +25,7 @@ func (c certificateOf) configured() bool {
 	return c.Active()
 }
 
-// statusText is what clients print of a hostname.
+// statusText is what clients print about a hostname.
 func (c certificateOf) statusText() string {
 	switch {
 	case c.Active():
@@ -59,7 +59,7 @@ func certificates(q *query, a *hangar.App, in args) (any, error) {
 	return page(in, list)
 }
 
-// certificate is a hostname of an App; null: it does not have it.
+// certificate is a hostname of an App; null: the App does not have it.
 func certificate(q *query, a *hangar.App, in args) (any, error) {
 	c, err := called(q, func() (*hangar.Certificate, error) {
 		return q.Services.Certificates.Certificate(q, a.Name, hangar.Hostname(in.Text("hostname")))
@@ -146,7 +146,7 @@ func texts(list []netip.Addr) []string {
 	return out
 }
 
-// ofHostname is what a mutation about a hostname answers.
+// ofHostname makes a change of a hostname, and returns the payload of the mutation.
 func ofHostname(q *query, in args, change func(name hangar.AppName, hostname hangar.Hostname) (certificateOf, error)) (payload, error) {
 	of, err := app(q, in.Text("appId"))
 	if err != nil {

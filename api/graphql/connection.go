@@ -67,7 +67,7 @@ func page[T any](in args, list []T) (connection, error) {
 	return c, nil
 }
 
-// connectionFields are those of every connection that has pages.
+// connectionFields are the fields of every connection with pages.
 func connectionFields() fields[connection] {
 	return fields[connection]{
 		"nodes":      field(func(c connection) []any { return c.nodes }),

@@ -29,7 +29,7 @@ func (c *counted) UpdateRelease(context.Context, hangar.ReleaseID, hangar.Releas
 	return &hangar.Release{App: "web"}, nil
 }
 
-// Fields that have a part of the current release read it once, and again after a change.
+// Fields with a part of the current release read it once, and again after a change.
 func TestCurrentReleaseIsReadOnce(t *testing.T) {
 	const fields = "version currentRelease { version } config { definition } currentReleaseUnprocessed { version }"
 	for query, want := range map[string]int{

@@ -2,18 +2,18 @@
 //
 // # What it promises
 //
-// The operations are those that the command line of the public platform and its Go client use, with
-// the types that these decode. Each is answered by the service that answers the same in the REST
-// API, for the same principal: there are no separate rules of access, and a refusal has the same code
-// and reason. schema.graphql is the whole of it, and package execute has the bounds of a request.
+// The operations are those that the command line of the public platform and its Go client use, with the
+// types that these decode. Each calls the service that answers the same in the REST API, for the same
+// principal. So there are no separate rules of access, and a refusal has the same code and reason. The
+// file schema.graphql has all operations, and package execute has the bounds of a request.
 //
-// An answer is 200 also when it has errors; only a request without a valid token, or one whose body
-// is not JSON, is refused as elsewhere in the API. Operations that this server lacks answer with an
-// error that says what to do instead.
+// An answer has the status 200 even when it has errors. Only a request without a valid token, or one
+// whose body is not JSON, is refused as elsewhere in the API. Operations that this server lacks answer
+// with an error that says what to do instead.
 //
-// # What is named how
+// # Names
 //
-// The id of an App is its name. That of an organization is its OrgID; its slug is accepted, too. A
+// The id of an App is its name. The id of an organization is its OrgID, but its slug is accepted, too. A
 // cursor is an index into a list, which may change between pages, as on the public platform.
 //
 // It is not a place for rules: those are in the services.
@@ -29,7 +29,7 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// Services are what the operations are answered by. Every field is required but AppURL.
+// Services answer the operations. Every field is required but AppURL.
 type Services struct {
 	Orgs         hangar.OrgService
 	Tokens       hangar.TokenService
@@ -60,12 +60,13 @@ type area struct {
 	schema *schema
 }
 
-// asking is one request: what its fields are resolved by.
+// asking is one request. Its resolvers read it.
 type asking struct {
 	*area
 	host   string // by which the caller knows this server
 	caller hangar.Principal
-	// current are the current releases of Apps that were read. Fields are resolved one after another.
+	// current has the current releases of Apps that were read. It needs no lock, because fields are
+	// resolved one after another.
 	current map[hangar.AppID]*hangar.Release
 }
 
@@ -74,7 +75,7 @@ type (
 	schema = execute.Schema[*asking]
 	query  = execute.Query[*asking]
 	args   = execute.Input
-	// root is what queries and mutations are fields of.
+	// root is the object whose fields are queries and mutations.
 	root = execute.Root
 	// fields are the resolvers of an object type.
 	fields[T any] = map[string]execute.Resolver[*asking, T]
@@ -97,7 +98,8 @@ func Routes(rt *router.Router, s Services) {
 	})
 }
 
-// newSchema returns the schema with all resolvers. What is wrong with it is wrong in every process.
+// newSchema returns the schema with all resolvers. It panics on a fault of the schema, which every
+// process would have.
 func newSchema() *schema {
 	s, err := execute.New[*asking](schemaText, instead)
 	if err != nil {
@@ -127,11 +129,11 @@ func (a *area) answer(r *http.Request) (router.Answer, error) {
 	response := a.schema.Execute(r.Context(), &asking{area: a, host: router.CalledHost(r), caller: caller, current: map[hangar.AppID]*hangar.Release{}}, in, func(err error) {
 		a.Log.ErrorContext(r.Context(), "GraphQL request failed", router.KeyRequest, router.RequestID(r), router.KeyError, err)
 	})
-	// It may hold a token that was just made.
+	// The answer may hold a new token.
 	return router.Answer{Body: response, Header: router.SecretHeader()}, nil
 }
 
-// called makes the call of a service count.
+// called counts a call of a service and makes it.
 func called[T any](q *query, call func() (T, error)) (T, error) {
 	if err := q.Call(); err != nil {
 		var none T
@@ -145,5 +147,5 @@ func field[T, V any](read func(T) V) execute.Resolver[*asking, T] {
 	return execute.Field[*asking](read)
 }
 
-// null is the resolver of what there never is.
+// null resolves fields that never have a value.
 func null[T any](*query, T, args) (any, error) { return nil, nil } //nolint:nilnil // null

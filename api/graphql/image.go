@@ -20,7 +20,7 @@ func resolveImage(q *query, a *hangar.App, in args) (any, error) {
 	return found, err
 }
 
-// imageDetails is the image of an App's Machines: that of the first.
+// imageDetails is the image of the App's first Machine.
 func imageDetails(q *query, a *hangar.App, _ args) (any, error) {
 	list, err := machinesOf(q, a)
 	if err != nil || len(list) == 0 {
@@ -51,7 +51,7 @@ func defineImage(s *schema) {
 	})
 }
 
-// orNull is a text; nil: it is empty.
+// orNull returns a text, or nil if it is empty.
 func orNull[T ~string](text T) *T {
 	if text == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 // machineIP is an address of a Machine.
 type machineIP struct{ ip string }
 
-// privateBits is how long the prefix is that a Machine has to itself.
+// privateBits is the length of the prefix that belongs to a Machine.
 const privateBits = 112
 
 // host is the server that a Machine or a volume is on.

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// payload is what a mutation answers, by the names of its fields.
+// payload is the answer of a mutation, by the names of its fields.
 type payload map[string]any
 
 // clientMutationID is a text of the client that the answer repeats.
@@ -66,7 +66,7 @@ func direct(do change) execute.Resolver[*asking, root] {
 	}
 }
 
-// wrapped is a mutation with one argument, which has its input.
+// wrapped is a mutation whose only argument holds its input.
 func wrapped(do change) execute.Resolver[*asking, root] {
 	return direct(func(q *query, in args) (payload, error) {
 		in = in.Object("input")
@@ -125,7 +125,7 @@ func createApp(q *query, in args) (payload, error) {
 	return payload{"app": made}, err
 }
 
-// deleteApp destroys an App also while Machines run: clients do not ask for less.
+// deleteApp destroys an App even while Machines run, which is what clients expect.
 func deleteApp(q *query, in args) (payload, error) {
 	gone, err := app(q, in.Text("appId"))
 	if err != nil {
@@ -172,8 +172,7 @@ func changeSecrets(q *query, of *hangar.App, values map[string]hangar.Sensitive)
 	return payload{"app": of, "release": nil}, err
 }
 
-// slugOf makes a slug of the name of an organization: of its letters and digits, and dashes for the
-// rest.
+// slugOf makes a slug of the name of an organization: its letters and digits, with dashes for the rest.
 func slugOf(name string) hangar.OrgSlug {
 	words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
 	return hangar.OrgSlug(strings.Join(words, "-"))
@@ -246,7 +245,7 @@ func updateRelease(q *query, in args) (payload, error) {
 	return payload{"release": made}, err
 }
 
-// ofVolume is what a mutation about a volume answers.
+// ofVolume returns the payload of a mutation of a volume.
 func ofVolume(q *query, v *hangar.Volume, needsRestart bool, err error) (payload, error) {
 	if err != nil {
 		return nil, err
@@ -293,7 +292,7 @@ func deleteVolume(q *query, in args) (payload, error) {
 	return ofVolume(q, gone, false, err)
 }
 
-// ofMachine is what a mutation about a Machine answers: the Machine after it.
+// ofMachine runs a mutation of a Machine. The payload has the Machine after it.
 func ofMachine(q *query, in args, act func(ref hangar.MachineRef) error) (payload, error) {
 	m, err := machineByID(q, hangar.MachineID(in.Text("id")))
 	if err != nil {
@@ -350,23 +349,23 @@ func removeMachine(q *query, in args) (payload, error) {
 
 // The parts of the public platform that this server does not have, and what to do instead.
 const (
-	noDatabases = "this server offers no managed databases; run the database in Machines with a volume, or get one by an extension: POST /v1/apps/{app}/extensions"
+	noDatabases = "this server offers no managed databases; run the database in Machines with a volume, or create an extension: POST /v1/apps/{app}/extensions"
 	noGPUs      = "this server offers no GPUs"
-	noBilling   = "nothing costs anything here: there is no billing; what an organization may have are its quotas: GET /v1/orgs/{org}/quotas"
+	noBilling   = "nothing costs anything here, so there is no billing; quotas limit what an organization may have: GET /v1/orgs/{org}/quotas"
 	noAddOns    = "extensions are operations of the REST API: POST /v1/apps/{app}/extensions, or hangar extensions create"
-	noBuilder   = "this server builds images by hangar deploy --remote-only alone; or build the image where you are, push it to the registry of this server or another one, and deploy it by --image"
+	noBuilder   = "this server builds images only for hangar deploy --remote-only; or build the image yourself, push it to the registry of this server or another one, and deploy it with --image"
 	noDomains   = "this server registers no domains and keeps no zones; give the App a hostname of yours: POST /v1/apps/{app}/certificates/acme"
-	noEgress    = "this server gives Machines no addresses of their own for what they send: they share that of their server"
+	noEgress    = "this server gives Machines no egress addresses: they share the address of their server"
 	noMoves     = "an App stays in its organization; create one in the other organization and deploy it there"
-	noInvites   = "the code of an invitation is shown once, which this answer has no place for: POST /v1/invitations, or hangar users invite"
-	noDelegates = "peers are made by the tokens of the API: addWireGuardPeer, or POST /v1/orgs/{org}/wireguard_peers"
-	noReplays   = "requests are replayed to the Apps of the same organization alone"
+	noInvites   = "the code of an invitation is shown only once, and this answer has no field for it: POST /v1/invitations, or hangar users invite"
+	noDelegates = "peers are created with tokens of the API: addWireGuardPeer, or POST /v1/orgs/{org}/wireguard_peers"
+	noReplays   = "requests are replayed only to Apps of the same organization"
 	noLocks     = "Machines are locked by leases: POST /v1/apps/{app}/machines/{machine}/lease"
 	noNomad     = "Apps are Machines here: see the operations below /v1/apps/{app}/machines"
 )
 
-// instead says why the schema does not have a query or mutation of the public platform, and what to
-// do; empty: it is not known.
+// instead says why the schema does not have a query or mutation of the public platform, and what to do.
+// It is empty for an unknown name.
 func instead(name string) string {
 	known := map[string]string{
 		"addOn": noAddOns, "addOns": noAddOns, "addOnProvider": noAddOns, "addOnPlan": noAddOns, "addOnPlans": noAddOns,

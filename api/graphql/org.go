@@ -110,7 +110,7 @@ func defineOrg(s *schema) {
 	})
 }
 
-// nothing is of types that have no values.
+// nothing is the Go type of object types without values.
 type nothing struct{ _ int }
 
 // member is a user of an organization.

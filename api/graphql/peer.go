@@ -58,7 +58,7 @@ func removePeer(q *query, in args) (payload, error) {
 	return payload{"organization": of}, q.Services.Peers.RemovePeer(q, of.Slug, in.Text("name"))
 }
 
-// maxPeerIPs bounds the peers that are asked about at once.
+// maxPeerIPs bounds the addresses in one request.
 const maxPeerIPs = 1000
 
 func validatePeers(q *query, in args) (payload, error) {
@@ -75,7 +75,7 @@ func validatePeers(q *query, in args) (payload, error) {
 		peers, err := peersOf(q, o)
 		switch hangar.CodeOf(err) {
 		case "":
-		case hangar.CodeForbidden, hangar.CodeNotFound: // whose peers the caller does not see
+		case hangar.CodeForbidden, hangar.CodeNotFound: // the caller may not see its peers
 			continue
 		default:
 			return nil, err

@@ -46,7 +46,8 @@ func org(q *query, id string) (*hangar.Org, error) {
 	return called(q, func() (*hangar.Org, error) { return q.Services.Orgs.Org(q, hangar.OrgSlug(id)) })
 }
 
-// slug is the slug of an organization that a client names by its id or its slug; empty: it names none.
+// slug returns the slug of an organization that a client names by its id or its slug. It is empty if id
+// is.
 func slug(q *query, id string) (hangar.OrgSlug, error) {
 	if id == "" {
 		return "", nil
@@ -73,7 +74,7 @@ func machineByID(q *query, id hangar.MachineID) (*hangar.Machine, error) {
 	for _, o := range orgs {
 		page, err := called(q, func() (hangar.MachinePage, error) { return q.Services.Machines.OrgMachines(q, o.Slug, first) })
 		switch {
-		case hangar.CodeOf(err) == hangar.CodeNotFound: // the organization is gone since
+		case hangar.CodeOf(err) == hangar.CodeNotFound: // it was deleted meanwhile
 		case err != nil:
 			return nil, err
 		case len(page.Machines) > 0 && page.Machines[0].ID == id:
@@ -93,13 +94,13 @@ func volumeByID(q *query, id hangar.VolumeID) (*hangar.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Ids are texts of ASCII characters: nothing sorts between this and the id.
+	// Ids are ASCII, so no other id sorts between this one and id.
 	last := len(id) - 1
 	before := id[:last] + hangar.VolumeID(id[last]-1)
 	for _, o := range orgs {
 		list, err := called(q, func() ([]*hangar.Volume, error) { return q.Services.Volumes.OrgVolumes(q, o.Slug, before, 1) })
 		switch {
-		case hangar.CodeOf(err) == hangar.CodeNotFound: // the organization is gone since
+		case hangar.CodeOf(err) == hangar.CodeNotFound: // it was deleted meanwhile
 		case err != nil:
 			return nil, err
 		case len(list) > 0 && list[0].ID == id:
@@ -109,7 +110,7 @@ func volumeByID(q *query, id hangar.VolumeID) (*hangar.Volume, error) {
 	return nil, notFound
 }
 
-// node returns what an id is of: a volume, a Machine, an organization, or an App.
+// node returns the volume, Machine, organization or App with an id.
 func node(q *query, id string) (any, error) {
 	switch {
 	case hangar.VolumeID(id).Valid():
@@ -175,7 +176,7 @@ func defineRoot(s *schema) {
 			return region{q.Services.Region}, nil
 		},
 		"latestImageDetails": func(*query, root, args) (any, error) {
-			// Existing clients take exactly this for: no newer image is known.
+			// Existing clients take exactly this error to mean that no newer image is known.
 			return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "Unknown repository")
 		},
 		"canPerformBluegreenDeployment": func(q *query, _ root, in args) (any, error) {
@@ -198,7 +199,7 @@ func defineRoot(s *schema) {
 	})
 	execute.Define(s, "User", fields[*hangar.User]{
 		"id": field(func(u *hangar.User) hangar.UserID { return u.ID }),
-		// The user of the server itself has no address, and clients want one.
+		// UserAdmin has no address, but clients need one.
 		"email": field(func(u *hangar.User) string {
 			if u.Email == "" {
 				return string(u.ID)
@@ -211,7 +212,7 @@ func defineRoot(s *schema) {
 	execute.Define(s, "Macaroon", fields[macaroon]{"email": field(func(m macaroon) string { return m.subject })})
 }
 
-// macaroon is a token that stands for no user who has signed in.
+// macaroon is a caller that is not a user who has signed in.
 type macaroon struct{ subject string }
 
 // viewer is the caller.
@@ -226,7 +227,7 @@ func viewer(q *query, _ root, _ args) (any, error) {
 	return macaroon{who.Subject}, nil
 }
 
-// apps lists Apps. A role that is asked for selects none: no App has one.
+// apps lists Apps. A role selects none, because no App has one.
 func apps(q *query, _ root, in args) (any, error) {
 	filter := hangar.AppFilter{}
 	var err error
@@ -264,7 +265,7 @@ func oneOrg(q *query, _ root, in args) (any, error) {
 	}
 }
 
-// orgs lists organizations: those that the caller manages, if admin is true.
+// orgs lists organizations. If admin is true, it lists only those that the caller manages.
 func orgs(q *query, _ root, in args) (any, error) {
 	all, err := called(q, func() ([]*hangar.Org, error) { return q.Services.Orgs.Orgs(q) })
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// The profiles of tokens that clients of the public platform ask for; they make all others of these
-// by themselves.
+// The profiles of tokens that clients of the public platform request. Clients derive all other tokens
+// from these.
 const (
 	profileDeploy = "deploy" // everything in one App
 	profileOrg    = "deploy_organization"
 )
 
-// limitedToken is a token; text is empty but in the answer that made it.
+// limitedToken is a token. text is empty except in the answer that created it.
 type limitedToken struct {
 	*hangar.Token
 

@@ -15,28 +15,28 @@ import (
 // Tag is the group of the operations.
 const Tag = "Hosts"
 
-// The examples of what is in the braces of paths.
+// The examples of path parameters.
 const (
 	ExampleID    = "4f1c09ae"
 	ExampleToken = "k3vq7mzp2xwd" //nolint:gosec // the id of a token
 )
 
-// Describe knows the types of hosts.
+// Describe adds the descriptions of the types of hosts.
 func Describe(s *openapi.Schemas) {
 	states := []any{string(hangar.HostAlive), string(hangar.HostSuspect), string(hangar.HostDead)}
 	s.Know(reflect.TypeFor[hangar.HostState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	openapi.Describe[hangar.Host](s, map[string]string{
 		"memory":         "In bytes.",
-		"address":        "Where other hosts reach it. Not there when it is alone.",
+		"address":        "Where other hosts reach it. Missing when it is alone.",
 		"mesh_key":       "The public WireGuard key by which other hosts know it in the private network between servers.",
 		"mesh_address":   "Where it listens for them, by UDP.",
-		"mesh_handshake": "When the host that answers has last heard of it in that network. Not there before the first time.",
+		"mesh_handshake": "When the answering host last heard from it in that network. Missing before the first time.",
 		"cordoned":       "It takes no new Machines.",
-		"state":          "`suspect` since its lease has ended: it may still run its Machines. `dead` when it has been suspect for five minutes.",
+		"state":          "`suspect` once its lease has ended: it may still run its Machines. `dead` after five minutes as suspect.",
 	})
 	openapi.Describe[hangar.HostUsage](s, map[string]string{
-		"machines":         "How many it has, also stopped ones.",
-		"reached":          "The host has answered. Otherwise it is not known what it has promised.",
+		"machines":         "How many it has, including stopped ones.",
+		"reached":          "Whether the host has answered. Otherwise its promises are not known.",
 		"memory_promised":  "In bytes, to Machines.",
 		"volumes_promised": "In bytes.",
 		"volumes_free":     "In bytes: what it would promise to new volumes.",
@@ -44,8 +44,8 @@ func Describe(s *openapi.Schemas) {
 	openapi.Describe[hangar.HostUpdate](s, map[string]string{"labels": "All of them: missing ones are removed."})
 	openapi.Describe[hangar.HostRemoval](s, map[string]string{"force": "Also remove a host that has Machines or volumes, which are lost."})
 	openapi.Describe[hangar.JoinToken](s, map[string]string{
-		"reusable": "It lets in any number of servers until it expires; else one.",
-		"used_by":  "The server that has used one that is not reusable.",
+		"reusable": "It lets in any number of servers until it expires. Otherwise it lets in one.",
+		"used_by":  "The server that has used a token which is not reusable.",
 	})
 	openapi.Describe[hangar.JoinTokenCreate](s, map[string]string{"ttl": "How long it is valid: 1h when it is left out, at most 168h."})
 	openapi.Describe[hangar.StateBackup](s, map[string]string{"host": "On whose disk it is.", "size": "In bytes."})
@@ -85,11 +85,11 @@ func Routes(rt *router.Router, service hangar.HostService) {
 		tokens, single = "/v1/join-tokens", "/v1/join-tokens/{jointoken}" //nolint:gosec // paths
 	)
 	rt.Handle("GET "+all, a.list, router.Operation{
-		ID: "listHosts", Tag: Tag, Summary: "List hosts", Text: "The servers of the platform. For administrators, as all about hosts.", Answer: hostList{[]hangar.Host{example}},
+		ID: "listHosts", Tag: Tag, Summary: "List hosts", Text: "The servers of the platform. For administrators, like all operations on hosts.", Answer: hostList{[]hangar.Host{example}},
 	})
 	rt.Handle("GET /v1/host-usage", a.usage, router.Operation{
 		ID: "listHostUsage", Tag: Tag, Summary: "List what hosts have left",
-		Text:   "Each host is asked, for two seconds at most.",
+		Text:   "Asks each host, and waits at most two seconds.",
 		Answer: usageList{[]hangar.HostUsage{{Host: example, Machines: 12, Volumes: 3, Reached: true, MemoryPromised: 24 << 30, VolumesPromised: 30 << 30, VolumesFree: 400 << 30}}},
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getHost", Tag: Tag, Summary: "Get a host", Answer: example})
@@ -98,12 +98,12 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
 		ID: "removeHost", Tag: Tag, Summary: "Remove a host",
-		Text: "One that is not alive. Its member of the cluster state goes, too, and another host takes its place.",
+		Text: "The host must not be alive. Its member of the cluster state is removed, too, and another host takes its place.",
 		Body: hangar.HostRemoval{Force: true}, MayOmit: true, Status: http.StatusNoContent, Errors: []int{http.StatusConflict},
 	})
 	rt.Handle("POST "+tokens, a.createToken, router.Operation{
 		ID: "createJoinToken", Tag: Tag, Summary: "Create a join token",
-		Text: "With it, a server becomes a host of the platform. The answer is the only one that holds the `token`.",
+		Text: "With it, a server becomes a host of the platform. Only this answer holds the `token`.",
 		Body: hangar.JoinTokenCreate{Note: token.Note}, MayOmit: true, Status: http.StatusCreated,
 		Answer: hangar.NewJoinToken{JoinToken: token, Token: "hgj_" + ExampleToken + "_…", URL: "https://10.0.0.1:4281"}, Errors: []int{http.StatusPreconditionFailed},
 	})
@@ -115,7 +115,7 @@ func Routes(rt *router.Router, service hangar.HostService) {
 	})
 	rt.Handle("POST /v1/state/backup", a.backup, router.Operation{
 		ID: "backUpState", Tag: Tag, Summary: "Back up the cluster state",
-		Text:   "To a file on the disk of the server that answers, beside those that it makes every day. `hangar state restore` reads it.",
+		Text:   "To a file on the disk of the answering server, beside its daily backups. `hangar state restore` reads it.",
 		Answer: hangar.StateBackup{Host: ExampleID, Path: "/var/lib/hangar/backups/state-20260814T095735.000Z.snapshot", Size: 1 << 20, At: at},
 		Errors: []int{http.StatusPreconditionFailed},
 	})

@@ -1,9 +1,9 @@
 // Package input reads requests: their bodies, which are JSON, and their queries.
 //
-// Promises. Everything that is read is within the bounds that the caller gives; other input
-// answers CodeInvalid and names the parameter, or the property of the body. A body that
-// grants rights has no unknown property: nothing is ignored that could have been meant to
-// allow less. No text of a client comes back longer than MaxText.
+// Promises. Everything that is read is within the bounds that the caller gives. Other input answers
+// CodeInvalid and names the parameter, or the property of the body. A body may have unknown properties
+// only if the operation is Lenient, because an ignored property could have been meant to allow less. No
+// text of a client is echoed beyond MaxText.
 //
 // Concurrency. A Query belongs to one request, and is for one goroutine.
 //
@@ -34,8 +34,8 @@ const BodyTimeout = 30 * time.Second
 // ReasonBodyTooLarge is the reason of the answer to a body that is larger than is allowed.
 const ReasonBodyTooLarge = "body_too_large"
 
-// Decode reads the body of a request, which must be one JSON value. Unless the operation of
-// the route is Lenient, it has only properties that T has.
+// Decode reads the body of a request, which must be one JSON value. Unless the operation of the route
+// is Lenient, the body may only have properties of T.
 func Decode[T any](r *http.Request) (T, error) {
 	var v T
 	raw, err := readBody(r)
@@ -48,7 +48,7 @@ func Decode[T any](r *http.Request) (T, error) {
 	return v, unmarshalBody(r, raw, &v)
 }
 
-// DecodeOptional is decode for a body that may be missing.
+// DecodeOptional is Decode for a body that may be missing.
 func DecodeOptional[T any](r *http.Request) (T, error) {
 	var v T
 	raw, err := readBody(r)
@@ -58,7 +58,7 @@ func DecodeOptional[T any](r *http.Request) (T, error) {
 	return v, unmarshalBody(r, raw, &v)
 }
 
-// unmarshalBody is unmarshal, as strict as the operation of the route is.
+// unmarshalBody is unmarshal, but as strict as the operation of the route.
 func unmarshalBody[T any](r *http.Request, raw []byte, v *T) error {
 	if err := unmarshal(raw, v); err != nil || r.Context().Value(lenientKey{}) != nil {
 		return err
@@ -71,7 +71,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case err == nil && !utf8.Valid(raw):
-		// The decoder would put other characters in the place of broken ones.
+		// The decoder would replace broken characters by others.
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "the body is not valid UTF-8")
 	case err == nil:
 		return raw, nil
@@ -84,8 +84,8 @@ func readBody(r *http.Request) ([]byte, error) {
 	}
 }
 
-// unmarshal answers with the decoder's own text, and the property that it is about,
-// or with what a value of the domain says of itself.
+// unmarshal returns the error of the decoder with the property that it is about, or the error of a type
+// that decodes itself.
 func unmarshal(raw []byte, v any) error {
 	err := json.Unmarshal(raw, v)
 	var known *hangar.Error
@@ -120,7 +120,7 @@ func Invalid(name, rule string, args ...any) error {
 	return hangar.Errorf(hangar.CodeInvalid, "", "invalid "+name+": "+rule, args...)
 }
 
-// Unsupported names what is understood and not offered: CodeInvalid, ReasonUnsupported.
+// Unsupported names an input that is understood but not offered: CodeInvalid, ReasonUnsupported.
 func Unsupported(name, text string) error {
 	return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnsupported, "invalid %s: %s", name, text)
 }
@@ -128,7 +128,7 @@ func Unsupported(name, text string) error {
 // Clip bounds a text that the client chose to MaxText.
 func Clip(s string) string { return ClipTo(s, MaxText) }
 
-// ClipTo bounds a text to so many bytes.
+// ClipTo bounds a text to limit bytes.
 func ClipTo(s string, limit int) string {
 	if len(s) > limit {
 		return strings.ToValidUTF8(s[:limit], "") + "…"

@@ -16,7 +16,7 @@ type Query struct {
 	Err    error // CodeInvalid
 }
 
-// QueryOf parses the query of a request strictly: a malformed one is not half read.
+// QueryOf parses the query of a request. A malformed query is an error as a whole.
 func QueryOf(r *http.Request) *Query {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -45,7 +45,7 @@ func (q *Query) Text(name string) string {
 // Bool reads true or false; missing is false.
 func (q *Query) Bool(name string) bool { return q.BoolOr(name, false) }
 
-// BoolOr reads true or false, or what missing says.
+// BoolOr reads true or false; missing is its value if there is none.
 func (q *Query) BoolOr(name string, missing bool) bool {
 	v := q.Text(name)
 	if v == "" {
@@ -107,7 +107,7 @@ func (q *Query) Words(name string) []string {
 	return words
 }
 
-// States reads Machine states; also allows one more than those that exist.
+// States reads Machine states. also is allowed in addition.
 func (q *Query) States(name string, also hangar.MachineState) []hangar.MachineState {
 	var states []hangar.MachineState
 	for _, w := range q.Words(name) {

@@ -23,9 +23,8 @@ func Lenient(next http.Handler) http.Handler {
 	})
 }
 
-// UnknownProperty answers CodeInvalid for the first property in a body, at any depth, that
-// no value of type t has. The body is one that decodes into t. What a type decodes by itself
-// is its own affair.
+// UnknownProperty answers CodeInvalid for the first property in a body, at any depth, that no value of
+// type t has. The body must decode into t. It does not look into types that decode themselves.
 func UnknownProperty(raw []byte, t reflect.Type) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -67,7 +66,7 @@ func findUnknown(v any, t reflect.Type, path string) (unknown string, siblings [
 		object, _ := v.(map[string]any)
 		known := properties(t)
 		for _, key := range sortedKeys(object) {
-			// The decoder does not tell cases apart either.
+			// The decoder ignores case, too.
 			i := slices.IndexFunc(known, func(p property) bool { return strings.EqualFold(p.name, key) })
 			if i < 0 {
 				for _, p := range known {
@@ -93,7 +92,7 @@ func sortedKeys(object map[string]any) []string {
 	return keys
 }
 
-// below is the path of a property. That without a name is visible, too.
+// below is the path of a property. An empty name is shown as "".
 func below(path, key string) string {
 	if key == "" {
 		key = `""`
@@ -110,7 +109,7 @@ type property struct {
 	of   reflect.Type
 }
 
-// properties are those that a struct is decoded from, in order.
+// properties are the properties that a struct is decoded from, in order.
 func properties(t reflect.Type) []property {
 	var list []property
 	for _, f := range reflect.VisibleFields(t) {

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestUnknownProperties: the path of one names it, and similar ones are not taken for it.
+// TestUnknownProperties: an error has the path of an unknown property, even one with a similar name.
 func TestUnknownProperties(t *testing.T) {
 	type accessRequest struct {
 		Action  hangar.Action    `json:"action"` // decodes itself

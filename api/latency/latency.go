@@ -1,11 +1,11 @@
 // Package latency measures how long the API takes to answer, for its operator.
 //
-// The latency of a request is the time from its header to that of the answer, so it does not
+// The latency of a request is the time from its header to the header of its answer, so it does not
 // include a slow reader. Operations that last as long as a client or a Machine wants, such as
 // waits, streams, commands and tunnels, are counted without a latency, because it would say
 // nothing about the platform.
 //
-// The number of series is that of operations and classes of status, independently of what clients
+// The number of series depends on operations and classes of status, not on what clients
 // send: a request is counted by the pattern that has served it.
 //
 // Counts is safe for concurrent use.
@@ -29,7 +29,7 @@ const (
 type Route struct {
 	Method string // empty: any
 	Path   string
-	// Lasting: the client, or what a Machine does, decides how long a request lasts.
+	// Lasting says that a client or a Machine decides how long a request lasts.
 	Lasting bool
 }
 
@@ -41,14 +41,14 @@ type Counts struct {
 	routes  map[string]Route // by pattern; never changed
 }
 
-// New returns the counts of an API with some routes. The series of each are there before its first
-// request, so that a rate can be taken.
+// New returns the counts of an API with some routes. All series exist before the first request, so that
+// a rate can be computed.
 func New(routes []Route) *Counts {
 	labels := []string{"route", "method", "status"}
 	c := &Counts{
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "hangar_api_request_duration_seconds",
-			Help:    "From the header of a request to that of its answer, by operation and class of the status. Operations that last as long as a client or a Machine wants are not among them",
+			Help:    "From the header of a request to the header of its answer, by operation and class of the status. Operations that last as long as a client or a Machine wants are not among them",
 			Buckets: []float64{.001, .005, .025, .1, .25, 1, 5, 30},
 		}, labels),
 		lasting: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,7 +56,7 @@ func New(routes []Route) *Counts {
 			Help: "Requests that have ended of operations that last as long as a client or a Machine wants: waits, streams, commands, tunnels, the registry. none: the connection was taken over",
 		}, labels),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "hangar_api_open_requests", Help: "Requests that are being answered, of both kinds, but for those whose connection was taken over",
+			Name: "hangar_api_open_requests", Help: "Requests that are being answered, of both kinds, except those whose connection was taken over",
 		}),
 		routes: make(map[string]Route, len(routes)),
 	}
@@ -75,7 +75,7 @@ func New(routes []Route) *Counts {
 	return c
 }
 
-// other is the route of what no pattern serves.
+// other is the route of requests that no pattern serves.
 func other() Route { return Route{Method: anyMethod, Path: otherPath} }
 
 func (c *Counts) begin(r Route, status int) {
@@ -86,11 +86,11 @@ func (c *Counts) begin(r Route, status int) {
 	c.latency.WithLabelValues(r.Path, r.Method, class(status))
 }
 
-// Begun counts a request that has come.
+// Begun counts a request that has begun.
 func (c *Counts) Begun() { c.open.Inc() }
 
-// Ended counts a request that has ended: the pattern that has served it, the status of the answer,
-// or 0 if there was none, and how long it took until that was known.
+// Ended counts a request that has ended: the pattern that served it, the status of the answer, or 0
+// without one, and the time until the answer began.
 func (c *Counts) Ended(pattern string, status int, took time.Duration) {
 	c.open.Dec()
 	r, ok := c.routes[pattern]
@@ -104,7 +104,7 @@ func (c *Counts) Ended(pattern string, status int, took time.Duration) {
 	c.latency.WithLabelValues(r.Path, r.Method, class(status)).Observe(took.Seconds())
 }
 
-// class is as in 2xx.
+// class returns the class of a status, such as 2xx.
 func class(status int) string {
 	if status < 100 || status > 599 {
 		return noStatus

@@ -16,7 +16,7 @@ type Writer struct {
 // NewWriter returns a Writer that writes to w.
 func NewWriter(w http.ResponseWriter) *Writer { return &Writer{ResponseWriter: w} }
 
-// Status is that of the answer; 0: there is none yet.
+// Status is the status of the answer; 0: there is none yet.
 func (w *Writer) Status() int { return w.status }
 
 // Since is the time from then until the answer began, or until now if it has not.

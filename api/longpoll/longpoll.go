@@ -40,10 +40,10 @@ type Waits struct {
 	hangups hangup.Watch
 
 	mu      sync.Mutex // guards what follows
-	queue   []*wait    // those that are to be answered
-	workers int        // goroutines that do so; each ends when there is nothing to do
+	queue   []*wait    // waits that have ended and are not answered yet
+	workers int        // goroutines that answer; each ends when the queue is empty
 	all     map[*wait]struct{}
-	drained chan struct{} // nil until drain; closed when all is empty from then on
+	drained chan struct{} // nil until Drain; closed when all is empty from then on
 }
 
 // New returns a Waits that holds nothing. A client has timeout to take its answer.
@@ -54,7 +54,7 @@ func New(timeout time.Duration, respond Respond) *Waits {
 // errHungUp ends waits whose client is gone. They are not answered.
 var errHungUp = errors.New("longpoll: the client has hung up")
 
-// errDraining ends waits whose server ends.
+// errDraining ends waits when the server shuts down.
 var errDraining = hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 
 // wait is a connection that waits for its answer.
@@ -63,17 +63,17 @@ type wait struct {
 	id string // of the request
 
 	mu      sync.Mutex // guards what follows
-	conn    net.Conn   // nil until all is there that could end the wait
-	leave   []func()   // lets go of that
+	conn    net.Conn   // nil until leave is complete
+	leave   []func()   // releases what could end the wait
 	ended   bool
 	reached hangar.MachineReached
 	err     error // errHungUp: the client has gone
 }
 
-// Park takes over the connection of a request until told of what it waits for. await has told
-// called once, at any time and from any goroutine, unless the returned func was called, or
-// answers errors.ErrUnsupported. When one of lives ends before, the wait ends with expired.
-// When Park reports false nothing has happened, and the request is to be served as any other.
+// Park takes over the connection of a request until its wait ends. await begins the wait. It calls told
+// once, at any time and from any goroutine, unless forget was called before. It may return
+// errors.ErrUnsupported instead. When one of lives ends first, the wait ends with expired. If Park
+// reports false, it has done nothing, and the request must be served like any other.
 func (w *Waits) Park(
 	rw http.ResponseWriter, id string, await func(told func(hangar.MachineReached, error)) (forget func(), err error),
 	lives []context.Context, expired error,
@@ -111,7 +111,8 @@ func (w *Waits) Park(
 	return true, nil
 }
 
-// settle has the connection answered when the wait ends, or at once if it has.
+// settle makes the end of the wait answer the connection. If the wait has ended already, that happens
+// at once.
 func (p *wait) settle(conn net.Conn, leave []func()) {
 	p.mu.Lock()
 	p.conn, p.leave = conn, leave
@@ -136,7 +137,7 @@ func (p *wait) end(reached hangar.MachineReached, err error) {
 	}
 }
 
-// enter takes note of a wait that is to be parked, unless all are being drained.
+// enter records a wait that will be parked, unless the waits are being drained.
 func (w *Waits) enter(p *wait) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -177,7 +178,7 @@ func (w *Waits) Drain(ctx context.Context) {
 	}
 }
 
-// call has a connection answered.
+// call queues a wait to be answered.
 func (w *Waits) call(p *wait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,7 +210,7 @@ func (w *Waits) serve() {
 	}
 }
 
-// next returns what is to be answered, or nil. Then a worker that is done ends.
+// next returns the next wait to answer, or nil. Without one, a worker that is done ends.
 func (w *Waits) next(done bool) *wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errExpired = errors.New("expired")
 
-// respond answers 200 with the state that was reached, or 500 with the error.
+// respond answers 200 with the reached state, or 500 with the error.
 func respond(id string, reached hangar.MachineReached, err error) (http.Response, error) {
 	status, text := http.StatusOK, id+" "+string(reached.State)
 	if err != nil {
@@ -34,7 +34,7 @@ func respond(id string, reached hangar.MachineReached, err error) (http.Response
 	}, nil
 }
 
-// rig is a server all of whose requests are parked, and what is known of the latest.
+// rig is a server that parks all of its requests, and records the latest one.
 type rig struct {
 	waits  *longpoll.Waits
 	addr   string
@@ -84,7 +84,7 @@ func (r *rig) request(t *testing.T) net.Conn {
 	return conn
 }
 
-// answer is the body of the answer on a connection, which ends with it.
+// answer returns the body of the answer on a connection, which ends with it.
 func answer(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	in := bufio.NewReader(conn)
@@ -158,7 +158,7 @@ func TestNotParked(t *testing.T) {
 	}
 }
 
-// TestDrain: all are answered, and none is parked from then on.
+// TestDrain: all are answered, and none is parked any more.
 func TestDrain(t *testing.T) {
 	r := newRig(t)
 	var conns []net.Conn

@@ -18,10 +18,10 @@ import (
 // themselves.
 const platformGrace = time.Second
 
-// Handlers are what an edge serves at names of the platform itself, all by the handler
-// of the API, which is behind other names in part, and what it serves for no name: WireGuard's
-// gateway, which is at the root of the name of the API, too, as clients call it by whichever host they have
-// called the API by. What they serve ends soon after ctx.
+// Handlers returns what an edge serves at the names of the platform, and what it serves without a name.
+// All names lead to the handler of the API, some to a part of it only. Without a name, the edge serves
+// WireGuard's gateway. The gateway is also at the root of the API's name, because clients reach it by
+// the host by which they reach the API. Requests end soon after ctx.
 func Handlers(ctx context.Context, domain hangar.Hostname, api, gateway http.Handler) (named map[hangar.Hostname]http.Handler, nameless http.Handler) {
 	handlers := map[hangar.Hostname]http.Handler{}
 	for _, row := range []struct {
@@ -91,11 +91,12 @@ func seriesOnly(api http.Handler) http.Handler {
 	})
 }
 
-// signOnOnly serves where users sign in with a browser, and what third parties ask of them.
+// signOnOnly serves the pages where users sign in with a browser, and the endpoints for third parties.
 func signOnOnly(api http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
-		case strings.HasPrefix(path, "/oauth/"), path == "/sign-in", path == "/sign-out", path == "/.well-known/oauth-authorization-server":
+		case strings.HasPrefix(path, "/oauth/"), path == "/.well-known/oauth-authorization-server",
+			path == "/sign-in", path == "/sign-in/openid", path == "/sign-in/openid/callback", path == "/sign-out":
 			api.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)

@@ -54,6 +54,8 @@ func TestHandlers(t *testing.T) {
 		{"auth.example.com", "/sign-out", "/sign-out"},
 		{"auth.example.com", "/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server"},
 		{"auth.example.com", "/.well-known/openid-configuration", ""},
+		{"auth.example.com", "/sign-in/openid", "/sign-in/openid"},
+		{"auth.example.com", "/sign-in/openid/callback?code=x&state=y", "/sign-in/openid/callback?code=x&state=y"},
 		{"auth.example.com", "/sign-in/x", ""},
 		{"auth.example.com", "/v1/sign-in", ""},
 		{"auth.example.com", "/", ""},
@@ -95,8 +97,7 @@ func TestHandlers(t *testing.T) {
 	}
 }
 
-// TestPlatformRequestsEnd: what would never end by itself ends with the daemon, and what is
-// being answered gets its time.
+// TestPlatformRequestsEnd: endless requests end with the daemon, and other requests get time to finish.
 func TestPlatformRequestsEnd(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())

@@ -34,14 +34,14 @@ type Info struct {
 	License     *License `json:"license,omitempty"`
 }
 
-// License is what an API may be used under.
+// License is the license of an API.
 type License struct {
 	Name       string `json:"name"`
 	Identifier string `json:"identifier,omitempty"` // of SPDX
 }
 
-// Server is where an API is. A URL that begins with a slash is relative to the
-// place of the document.
+// Server is a place where an API is served. A URL that begins with a slash is relative to the place of
+// the document.
 type Server struct {
 	URL         string `json:"url"`
 	Description string `json:"description,omitempty"`
@@ -86,14 +86,14 @@ type Parameter struct {
 	Example     any     `json:"example,omitempty"`
 }
 
-// RequestBody is what is sent.
+// RequestBody is the body of a request.
 type RequestBody struct {
 	Description string           `json:"description,omitempty"`
 	Required    bool             `json:"required,omitempty"`
 	Content     map[string]Media `json:"content"` // by media type
 }
 
-// Response is what is answered, or the name of a component that says so.
+// Response is an answer, or a reference to a component that describes one.
 type Response struct {
 	Ref         string            `json:"$ref,omitempty"`
 	Description string            `json:"description,omitempty"`
@@ -101,7 +101,7 @@ type Response struct {
 	Content     map[string]Media  `json:"content,omitempty"` // by media type
 }
 
-// Header is a header of an answer, or the name of a component that says so.
+// Header is a header of an answer, or a reference to a component that describes one.
 type Header struct {
 	Ref         string  `json:"$ref,omitempty"`
 	Description string  `json:"description,omitempty"`

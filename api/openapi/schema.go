@@ -15,14 +15,13 @@ type Direction int
 
 // The directions.
 const (
-	// Answered values are written by encoding/json: a property without omitempty or
-	// omitzero is always there.
+	// Answered values are written by encoding/json: a property without omitempty or omitzero is always
+	// present.
 	Answered Direction = iota
-	// Sent values are read by encoding/json: no property has to be there but those
-	// with the tag `schema:"required"`, and null is as good as leaving out the others.
+	// Sent values are read by encoding/json: only properties with the tag `schema:"required"` must be
+	// present, and null is the same as leaving another one out.
 	Sent
-	// echoed values are sent, kept and answered as they were sent, with unknown
-	// properties; see Echo.
+	// echoed values are sent, stored and answered unchanged, with unknown properties; see Echo.
 	echoed
 )
 
@@ -43,7 +42,7 @@ type typeIn struct {
 	Direction
 }
 
-// NewSchemas returns a Schemas that knows no type.
+// NewSchemas returns a Schemas without types.
 func NewSchemas() *Schemas {
 	return &Schemas{
 		known: map[reflect.Type]Schema{}, echoes: map[reflect.Type]bool{}, sameAs: map[reflect.Type]reflect.Type{}, called: map[reflect.Type]string{},
@@ -52,8 +51,7 @@ func NewSchemas() *Schemas {
 	}
 }
 
-// Know says what the JSON of a type looks like that reads and writes it by itself,
-// or that has but a few values.
+// Know sets the schema of a type that reads and writes its JSON itself, or that has only a few values.
 func (s *Schemas) Know(t reflect.Type, schema Schema) { s.known[t] = schema }
 
 // KnowAs says that a type has the JSON of another.
@@ -66,11 +64,10 @@ func (s *Schemas) Echo(t reflect.Type) { s.echoes[t] = true }
 // Name gives a type another name than it would have.
 func (s *Schemas) Name(t reflect.Type, name string) { s.called[t] = name }
 
-// Describe says of properties of a struct, by their names in JSON, what their names
-// do not.
+// Describe sets descriptions of properties of a struct, by their names in JSON.
 func (s *Schemas) Describe(t reflect.Type, texts map[string]string) { s.texts[t] = texts }
 
-// Describe is Schemas.Describe for a type that is known.
+// Describe is Schemas.Describe for the type T.
 func Describe[T any](s *Schemas, texts map[string]string) { s.Describe(reflect.TypeFor[T](), texts) }
 
 // Named returns the schemas with names that were made so far, by name.
@@ -120,7 +117,8 @@ func (s *Schemas) Of(t reflect.Type, d Direction) *Schema {
 	}
 }
 
-// element is the schema of what is in a list or a map: a null that is read is a zero.
+// element is the schema of the elements of a list or a map. A sent element may be null, which is read
+// as zero.
 func (s *Schemas) element(t reflect.Type, d Direction) *Schema {
 	if d == Answered {
 		return s.Of(t, d)
@@ -147,8 +145,8 @@ func (s *Schemas) object(t reflect.Type, d Direction) *Schema {
 	return &Schema{Ref: "#/components/schemas/" + name}
 }
 
-// name is the name of a type without the word for its role in the code. What is
-// sent of a type that is also answered has a name of its own.
+// name is the name of a type without the suffix View. The sent form of a type that is also answered has
+// its own name.
 func (s *Schemas) name(t typeIn) string {
 	n := s.called[t.Type]
 	if n == "" {
@@ -185,7 +183,7 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 			if required = f.Tag.Get("schema") == "required"; !required {
 				p = Nullable(p)
 			} else if f.Type.Kind() == reflect.Pointer {
-				p = s.Of(f.Type.Elem(), d) // nil tells that it is missing
+				p = s.Of(f.Type.Elem(), d) // nil means that it is missing
 			}
 		case f.Type.Kind() == reflect.Pointer && f.optional:
 			p = s.Of(f.Type.Elem(), d) // nil is left out
@@ -204,8 +202,7 @@ func (s *Schemas) properties(t reflect.Type, d Direction) *Schema {
 	return schema
 }
 
-// text is what Describe says of a property, of the struct itself or of the one that
-// is embedded in it.
+// text is the description of a property, in the struct itself or in the one that is embedded in it.
 func (s *Schemas) text(t reflect.Type, f field) string {
 	if text := s.texts[t][f.name]; text != "" {
 		return text
@@ -240,8 +237,8 @@ type field struct {
 	hidden   bool // by another one of the same name and depth
 }
 
-// fieldsOf lists what encoding/json writes of a struct: of fields with the same
-// name, the one that is embedded least, and none of several that are embedded as deep.
+// fieldsOf lists the fields of a struct that encoding/json writes. Of fields with the same name, that
+// is the least deeply embedded one, or none if several are equally deep.
 func fieldsOf(t reflect.Type) []field {
 	byName := map[string]field{}
 	var order []string
@@ -292,7 +289,7 @@ func fieldsOf(t reflect.Type) []field {
 	return fields
 }
 
-// writesItself reports whether encoding/json asks the type for its JSON.
+// writesItself reports whether the type has methods that encoding/json calls.
 func writesItself(t reflect.Type) bool {
 	for _, method := range []reflect.Type{
 		reflect.TypeFor[json.Marshaler](), reflect.TypeFor[json.Unmarshaler](),

@@ -149,7 +149,7 @@ func TestKnowAs(t *testing.T) {
 	}
 }
 
-// TestRefusals: what would be described wrongly is not described.
+// TestRefusals: types that would be described wrongly are refused.
 func TestRefusals(t *testing.T) {
 	for name, test := range map[string]struct {
 		t    reflect.Type

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// Services are what the operations are answered by.
+// Services are the services behind the operations.
 type Services struct {
 	Releases hangar.ReleaseService
 	Apps     hangar.AppService
@@ -71,12 +71,12 @@ type oneRelease struct {
 
 func whole(r *hangar.Release) oneRelease { return oneRelease{view(r), view(r)} }
 
-// deployedList is a listing of them.
+// deployedList is a listing of releases as deployers decode it.
 type deployedList struct {
 	Releases []deployedRelease `json:"releases"`
 }
 
-// releaseRequest is a release as deployers ask for it. What else they send has no effect.
+// releaseRequest is a request for a release from a deployer. Other properties have no effect.
 type releaseRequest struct {
 	App        hangar.AppName  `json:"app_name" schema:"required"`
 	Image      string          `json:"image"`
@@ -90,7 +90,7 @@ type releaseProgress struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// buildRequest announces a build, or says that it has ended. What else clients send has no effect.
+// buildRequest announces a build, or says that it has ended. Other properties have no effect.
 type buildRequest struct {
 	App     hangar.AppName `json:"app_name" schema:"required"`
 	BuildID int64          `json:"build_id,omitempty"`
@@ -113,8 +113,8 @@ func Routes(rt *router.Router, s Services) {
 	limit := []router.Param{{Name: "limit", Example: 20, Text: "How many at most, from 1 to 100."}}
 	rt.Handle("POST "+all, a.create, router.Operation{
 		ID: "createRelease", Tag: tag, Summary: "Create a release",
-		Text: "A record of what is deployed, which changes no Machine. With `rollback`, it has the image and the definition of that version again. " +
-			"The oldest beyond 100 are forgotten.",
+		Text: "A record of what is deployed, which changes no Machine. With `rollback`, it takes the image and the definition of that version. " +
+			"Only the newest 100 are kept.",
 		Body:   hangar.ReleaseCreate{Image: example.Image, Definition: example.Definition, Reason: example.Reason},
 		Status: http.StatusCreated, Answer: example,
 	})
@@ -125,7 +125,7 @@ func Routes(rt *router.Router, s Services) {
 		ID: "getCurrentRelease", Tag: tag, Summary: "Get the current release", Text: current, Answer: example,
 	})
 	rt.Handle("PATCH /v1/releases/{release}", a.update, router.Operation{
-		ID: "updateRelease", Tag: tag, Summary: "Report the progress of a release", Text: "One that has ended keeps its status.",
+		ID: "updateRelease", Tag: tag, Summary: "Report the progress of a release", Text: "A release that has ended keeps its status.",
 		Body: hangar.ReleaseUpdate{Status: hangar.ReleaseComplete}, Answer: example, Errors: []int{http.StatusPreconditionFailed},
 	})
 	rt.Handle("POST /api/v1/releases", a.createDeployed, router.Operation{
@@ -146,7 +146,7 @@ func Routes(rt *router.Router, s Services) {
 	})
 	rt.Handle("GET /api/v1/releases/all_current", a.allCurrent, router.Operation{
 		ID: "viewCurrentReleases", Tag: router.TagExisting, Summary: "Get the creation times of the current releases of all Apps",
-		Text: existing + " By the names of Apps; those without a release are left out.", Answer: map[string]time.Time{"web": example.CreatedAt},
+		Text: existing + " By the names of Apps. Apps without a release are left out.", Answer: map[string]time.Time{"web": example.CreatedAt},
 	})
 	text := existing + " Nothing is kept of a build."
 	began := buildView{ID: exampleTime().UnixMilli(), Status: "started"}
@@ -171,7 +171,7 @@ func (a area) create(r *http.Request) (router.Answer, error) {
 	return router.Created(a.Releases.CreateRelease(r.Context(), appName(r), in))
 }
 
-// releases lists those of the App of a request.
+// releases lists the releases of the App of a request.
 func (a area) releases(r *http.Request) ([]*hangar.Release, error) {
 	q := input.QueryOf(r)
 	limit := q.Int("limit", 1, hangar.MaxReleases)
@@ -263,7 +263,7 @@ func (a area) allCurrent(r *http.Request) (router.Answer, error) {
 		switch hangar.CodeOf(err) {
 		case "":
 			found[app.Name] = one.CreatedAt
-		case hangar.CodeNotFound, hangar.CodeForbidden: // it has none, is gone since, or is seen and not read
+		case hangar.CodeNotFound, hangar.CodeForbidden: // it has none, was destroyed meanwhile, or may not be read
 		default:
 			return router.Answer{}, err
 		}

@@ -17,7 +17,7 @@ type Answer struct {
 	Status int    // 0: 200
 	Body   any    // nil: none
 	Page   []byte // HTML instead of a body
-	Policy string // Content-Security-Policy of Page; empty: that of a page without scripts
+	Policy string // Content-Security-Policy of Page; empty: the policy of a page without scripts
 	Raw    []byte // instead of a body: what is sent as Media
 	Media  string
 	Header http.Header
@@ -26,7 +26,7 @@ type Answer struct {
 // OK answers with a body.
 func OK(body any) (Answer, error) { return Answer{Body: body}, nil }
 
-// DoneAnswer is the answer of verbs that have nothing to tell.
+// DoneAnswer is the answer of verbs without a result.
 type DoneAnswer struct {
 	OK bool `json:"ok"`
 }
@@ -39,7 +39,7 @@ func Done() (Answer, error) {
 // NoContent is the answer without a body.
 func NoContent(err error) (Answer, error) { return Answer{Status: http.StatusNoContent}, err }
 
-// AnswerOf is the answer of a call that returns what is to be shown.
+// AnswerOf answers with the result of a call.
 func AnswerOf[T any](v T, err error) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
@@ -47,7 +47,7 @@ func AnswerOf[T any](v T, err error) (Answer, error) {
 	return OK(v)
 }
 
-// Created is AnswerOf for a call that has made something.
+// Created is AnswerOf for a call that has created something.
 func Created[T any](v T, err error) (Answer, error) {
 	a, err := AnswerOf(v, err)
 	a.Status = http.StatusCreated
@@ -95,7 +95,7 @@ func (rt *Router) writeBody(w http.ResponseWriter, status int, body Error) {
 	rt.writeRaw(w, status, MediaJSON, raw)
 }
 
-// writeRaw is the one place from which plain answers leave.
+// writeRaw writes all answers but streams.
 func (rt *Router) writeRaw(w http.ResponseWriter, status int, media string, raw []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	w.Header().Set("Content-Type", media)
@@ -112,7 +112,7 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// buffers are for answers, which are copied when they are sent.
+// buffers are reused, because net/http copies an answer when it is sent.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // keptBuffer bounds a buffer that is kept for the next answer: one of a list of some

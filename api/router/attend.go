@@ -13,15 +13,15 @@ import (
 // is part of the bound after which a void token has no effect any more.
 const EndTimeout = time.Second
 
-// ErrTokenEnded ends what has outlived a token of its request.
+// ErrTokenEnded ends a request that has outlived one of its tokens.
 var ErrTokenEnded = func() *hangar.Error {
 	e := hangar.Unauthenticated()
 	e.Message += ": a token of this request has expired or was revoked since"
 	return e
 }()
 
-// attended ends the context of a request also when the first of its tokens is not valid
-// any longer, whichever it was that allowed the request. It is for what may last.
+// attended also ends the context of a request when the first of its tokens becomes invalid, no matter
+// which of them allowed the request. It is for long requests.
 func (rt *Router) attended(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, err := hangar.PrincipalFrom(r.Context())
@@ -39,8 +39,7 @@ func (rt *Router) attended(next http.Handler) http.Handler {
 	})
 }
 
-// EndedBy is err, or why ctx has ended where that has to do with the request: then err
-// only follows from it.
+// EndedBy returns err, or ErrTokenEnded if err follows from the end of a token.
 func EndedBy(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), ErrTokenEnded) {
 		return ErrTokenEnded

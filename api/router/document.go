@@ -22,8 +22,8 @@ const (
 	MediaText  = "text/plain"
 )
 
-// Document adds the operations of all routes, their answers and their errors to d, which says what
-// else there is to know of the API; schemas knows its types. The routes must have been added.
+// Document adds the operations of all routes, with their answers and errors, to d. d has the rest of
+// the document, and schemas describes the types. The routes must have been added.
 func (rt *Router) Document(d *openapi.Document, schemas *openapi.Schemas) *openapi.Document {
 	schemas.Name(reflect.TypeFor[Error](), "Error")
 	schemas.Name(reflect.TypeFor[DoneAnswer](), "Done")
@@ -42,7 +42,7 @@ func (rt *Router) Document(d *openapi.Document, schemas *openapi.Schemas) *opena
 			Description: "The id of the request: a ULID, a dash and the region.", Schema: &openapi.Schema{Type: []string{"string"}},
 		}
 	}
-	// Answers first, so that what is both answered and sent has its name from the answer.
+	// Answers come first, so that a type that is both answered and sent is named after its answer.
 	operations := make([]*openapi.Operation, len(rt.routes))
 	for i := range rt.routes {
 		operations[i] = rt.routes[i].answers(schemas)
@@ -62,7 +62,7 @@ func (rt *Router) Document(d *openapi.Document, schemas *openapi.Schemas) *opena
 	return d
 }
 
-// answers describes what the route answers with.
+// answers describes the answers of the route.
 func (r *Route) answers(schemas *openapi.Schemas) *openapi.Operation {
 	status := cmp.Or(r.Status, http.StatusOK)
 	success := &openapi.Response{Description: http.StatusText(status), Headers: requestIDHeaders()}
@@ -106,7 +106,7 @@ func (r *Route) answers(schemas *openapi.Schemas) *openapi.Operation {
 	return op
 }
 
-// request describes what is sent to the route.
+// request describes the requests to the route.
 func (r *Route) request(schemas *openapi.Schemas, params map[string]Param, op *openapi.Operation) {
 	for _, name := range r.Parameters() {
 		p := params[name]
@@ -133,7 +133,7 @@ func (r *Route) request(schemas *openapi.Schemas, params map[string]Param, op *o
 // textOfStrict describes the treatment of unknown properties.
 const textOfStrict = "A property that is not described here is refused, at any depth."
 
-// prefixed ends the name of a parameter that stands for all that begin so.
+// prefixed ends the name of a parameter that stands for all parameters with this prefix.
 const prefixed = ".*"
 
 func (p Param) parameter(in string, schemas *openapi.Schemas) openapi.Parameter {

@@ -37,7 +37,7 @@ type codeReason struct {
 	reason string
 }
 
-// exceptions are the errors whose status is not that of their class.
+// exceptions are the errors whose status differs from their class.
 var exceptions = map[codeReason]int{
 	{hangar.CodeInvalid, hangar.ReasonNameTaken}:   http.StatusUnprocessableEntity,
 	{hangar.CodeInvalid, hangar.ReasonBadName}:     http.StatusUnprocessableEntity,
@@ -56,7 +56,7 @@ var prefixes = map[hangar.Code]string{
 	hangar.CodeTimeout:            "deadline_exceeded: ",
 }
 
-// ownPrefixes mark a text that a service has already given such a beginning.
+// ownPrefixes begin the texts to which a service has already given a prefix.
 var ownPrefixes = []string{
 	"aborted: ", "already_exists: ", "failed_precondition: ", "deadline_exceeded: ", "resource_exhausted: ", "invalid_argument: ",
 }
@@ -82,7 +82,7 @@ type Error struct {
 	Code   hangar.Code `json:"code"`
 }
 
-// Status is the status code that goes with the error.
+// Status is the HTTP status of the error.
 func (e Error) Status() int {
 	if s, ok := exceptions[codeReason{e.Code, e.Reason}]; ok {
 		return s
@@ -93,10 +93,10 @@ func (e Error) Status() int {
 	return http.StatusInternalServerError
 }
 
-// Advise says in the header of an answer what to do about the error.
+// Advise sets the headers that say what to do about the error.
 func (e Error) Advise(h http.Header) {
 	switch {
-	case e.Reason == hangar.ReasonQuota: // which no waiting changes
+	case e.Reason == hangar.ReasonQuota: // waiting does not help
 	case e.Code == hangar.CodeUnavailable, e.Code == hangar.CodeExhausted:
 		if h.Get("Retry-After") == "" {
 			h.Set("Retry-After", "1")
@@ -106,7 +106,7 @@ func (e Error) Advise(h http.Header) {
 	}
 }
 
-// Describe turns an error into what is sent of it.
+// Describe returns the wire form of an error.
 func Describe(err error) Error {
 	code, reason := hangar.CodeOf(err), hangar.ReasonOf(err)
 	var e *hangar.Error
@@ -149,9 +149,8 @@ func hasOwnPrefix(text string) bool {
 	return false
 }
 
-// WriteError answers with an error, also when the context of the request has ended:
-// that may be the end of the server, and an answer that is left out is an answer with
-// status 200.
+// WriteError answers with an error, even when the context of the request has ended. That may be because
+// the server ends, and without an answer the client would receive the status 200.
 func (rt *Router) WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	body := Describe(EndedBy(r.Context(), err))
 	if body.Code == hangar.CodeInternal && r.Context().Err() == nil {

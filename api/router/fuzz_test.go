@@ -11,8 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// FuzzAuthorization: only a known scheme with a token, and nothing else, is asked
-// about.
+// FuzzAuthorization: the authenticator gets only tokens that follow a known scheme.
 func FuzzAuthorization(f *testing.F) {
 	for _, seed := range []string{"", "Bearer secret", "bearer  secret ", "PlatformV1 a,b", "FlyV1 fm2_x", "Basic c2VjcmV0", "Bearer", "secret", "Bearer\tsecret", "Bearer secret extra"} {
 		f.Add(seed)
@@ -36,7 +35,7 @@ func FuzzAuthorization(f *testing.F) {
 	})
 }
 
-// askedTokens knows no token and records those that it was asked about.
+// askedTokens knows no token, and records those that it gets.
 type askedTokens struct{ tokens []string }
 
 // Authenticate implements hangar.Authenticator.

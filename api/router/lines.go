@@ -17,11 +17,11 @@ type Lines struct {
 	err     error // the first error of a write; nothing is written after it
 
 	stop    chan struct{} // closed by End
-	stopped chan struct{} // closed when the signs of life have ended
-	hurry   func()        // ends the haste that the end of ctx causes
+	stopped chan struct{} // closed when beat has ended
+	hurry   func()        // keeps the end of ctx from shortening deadlines
 }
 
-// NewLines starts the signs of life. The caller calls End.
+// NewLines starts the keepalives. The caller must call End.
 func NewLines(ctx context.Context, w http.ResponseWriter) *Lines {
 	l := &Lines{ctx: ctx, w: w, control: http.NewResponseController(w), stop: make(chan struct{}), stopped: make(chan struct{})}
 	go l.beat()
@@ -38,8 +38,8 @@ func NewLines(ctx context.Context, w http.ResponseWriter) *Lines {
 	return l
 }
 
-// bound bounds the time of a write, also of one that is under way: a client that does
-// not read must not hold what has to end.
+// bound bounds the time of a write, including one that is under way. A client that does not read must
+// not hold up an end.
 func (l *Lines) bound() {
 	_ = l.control.SetWriteDeadline(time.Now().Add(StreamTimeout))
 	if l.ctx.Err() != nil {
@@ -94,8 +94,8 @@ func (l *Lines) beat() {
 	}
 }
 
-// End stops the signs of life. An error that nothing was written before is the
-// caller's to answer; after that, it is the last line.
+// End stops the keepalives. If nothing was written yet, it returns err for the caller to answer.
+// Otherwise it writes err as the last line.
 func (l *Lines) End(err error) error {
 	close(l.stop)
 	<-l.stopped

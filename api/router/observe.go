@@ -42,8 +42,8 @@ func (rt *Router) observe(next http.Handler) http.Handler {
 		// A connection keeps the deadline of the request before.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Time{})
-		// From the start, because net/http reads what a handler has left of a body
-		// before it sends an answer. It lifts the deadline at the end of the body.
+		// The deadline is set at the start, because net/http reads the rest of a body before it sends
+		// an answer. It removes the deadline at the end of the body.
 		if r.ContentLength != 0 {
 			_ = control.SetReadDeadline(time.Now().Add(input.BodyTimeout))
 		}
@@ -62,7 +62,7 @@ func (rt *Router) observe(next http.Handler) http.Handler {
 	})
 }
 
-// measure returns what counts the requests of all routes.
+// measure returns the counts of the requests of all routes.
 func (rt *Router) measure() *latency.Counts {
 	var routes []latency.Route
 	for i := range rt.routes {
@@ -75,8 +75,7 @@ func (rt *Router) measure() *latency.Counts {
 	return latency.New(routes)
 }
 
-// panicked answers 500. Where an answer has begun, cutting it short is the only
-// way left to say so.
+// panicked answers 500. An answer that has begun can only be cut short.
 func (rt *Router) panicked(w *latency.Writer, r *http.Request, v any) {
 	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(v)
@@ -89,7 +88,7 @@ func (rt *Router) panicked(w *latency.Writer, r *http.Request, v any) {
 	rt.writeBody(w, http.StatusInternalServerError, Error{Text: internalText, Code: hangar.CodeInternal})
 }
 
-// RequestID is the id of a request: that under which the log has more.
+// RequestID is the id of a request, under which the log has more.
 func RequestID(r *http.Request) string {
 	id, _ := r.Context().Value(requestIDKey{}).(string)
 	return id

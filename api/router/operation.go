@@ -9,28 +9,28 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 )
 
-// Operation says of a route what the OpenAPI document says of it. Body and Answer
-// are examples: their types are what the handler decodes and writes, and become the
-// schemas. What follows from the pattern of the route is not repeated here: the
-// parameters of its path, and the errors that every such route has; see errorsOf.
+// Operation is the entry of a route in the OpenAPI document. Body and Answer are examples: their types
+// are what the handler decodes and writes, and become the schemas. An Operation does not repeat what
+// follows from the pattern of the route: the parameters of its path, and the errors of every such
+// route; see errorsOf.
 type Operation struct {
 	ID      string // unique, a verb and a noun: "createApp"
 	Tag     string // one of tags
 	Summary string // one line, as an order: "Create an App"
-	Text    string // what else there is to know, in Markdown
+	Text    string // details, in Markdown
 
 	Query   []Param
 	Headers []Param
 	Body    any  // nil: none. Zero fields of a struct are left out of the example
 	MayOmit bool // the body
-	// Lenient ignores unknown properties of the body, such as clients of the public
-	// platform send. It is not for a body that grants rights: without its misspelt property
-	// one would grant more.
+	// Lenient ignores unknown properties of the body, because clients of the public platform send some.
+	// It must not be set for a body that grants rights, where ignoring a misspelt property could grant
+	// more.
 	Lenient bool
 
 	Status  int    // 0: 200
 	Answer  any    // nil: no body
-	Answers []any  // further shapes of the body, told by a parameter
+	Answers []any  // further shapes of the body, chosen by a parameter
 	Media   string // of the body; "": JSON
 	Stream  any    // a line of the answer when it is a stream of JSON values; nil: never one
 	Cached  bool   // a client that has the answer may revalidate it
@@ -38,10 +38,10 @@ type Operation struct {
 	Errors []int // status codes beyond those that errorsOf has
 	Error  any   // a further shape of errors; nil: there is only the API's
 
-	Self bool // a Machine may ask it of itself, without a token: see package router
+	Self bool // a Machine may call it about itself, without a token; see self
 }
 
-// TagExisting is the group of the operations that only clients of the public platform ask for.
+// TagExisting is the group of the operations that only clients of the public platform use.
 const TagExisting = "Existing clients"
 
 // Param is a parameter of a query, or a header. Example gives its type, too: a list
@@ -52,7 +52,7 @@ type Param struct {
 	Text    string
 }
 
-// Route is an operation at its place.
+// Route is an operation with its pattern.
 type Route struct {
 	Method, Path string
 	Public       bool // needs no token
@@ -137,7 +137,7 @@ func (rt *Router) mount(pattern string, h http.Handler, as Route) {
 	rt.mux.Handle(pattern, h)
 }
 
-// ExampleOf is v without the zero fields of a struct, which a sender leaves out.
+// ExampleOf returns v without the zero fields of a struct, which a sender leaves out.
 func ExampleOf(v any) any {
 	value := reflect.ValueOf(v)
 	if value.Kind() != reflect.Struct {

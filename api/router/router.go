@@ -27,7 +27,8 @@ type Config struct {
 	Region     hangar.Region     // part of the ids of requests; empty: none
 	Params     map[string]Param  // the parameters of paths, by name
 	Commands   map[string]string // lines of the CLI that do an operation, by its ID
-	// Absent says why a path is not served, and what to do instead; empty: it is unknown. nil: all are.
+	// Absent says why a path is not served, and what to do instead. It returns "" for an unknown path.
+	// Nil: all paths are unknown.
 	Absent func(path string) string
 	Log    *slog.Logger
 }
@@ -38,7 +39,7 @@ type Router struct {
 	Config
 	mux      *http.ServeMux
 	limiters *ratelimit.Limiter[limited]    // nil: none
-	signIns  *ratelimit.Limiter[netip.Addr] // of sources whose credentials are not valid
+	signIns  *ratelimit.Limiter[netip.Addr] // of sources with invalid credentials
 	routes   []Route
 	mounted  []string // paths of Mount
 	latency  *latency.Counts
@@ -61,14 +62,14 @@ func newRouter(config Config, now func() time.Time) *Router {
 // Routes are the operations, in the order in which they were added.
 func (rt *Router) Routes() []Route { return rt.routes }
 
-// Mount serves below a path by another handler, which authenticates by itself and of which the
-// document says nothing. Machines do not reach it over their own sockets.
+// Mount serves everything below a path by another handler, which authenticates requests itself. The
+// document does not describe it. Machines do not reach it over their own sockets.
 func (rt *Router) Mount(path string, h http.Handler) {
 	rt.mounted = append(rt.mounted, path)
 	rt.mux.Handle(path, rt.self(Operation{}, h))
 }
 
-// Chain returns the handler of all that was added, and what counts its requests.
+// Chain returns the handler of everything that was added, and the counts of its requests.
 func (rt *Router) Chain() (http.Handler, *latency.Counts) {
 	rt.latency = rt.measure()
 	return rt.observe(rt.signIn(rt.exact(rt.mux))), rt.latency
@@ -81,7 +82,7 @@ type Handler func(r *http.Request) (Answer, error)
 // written anything is answered like any other.
 type Streamer func(w http.ResponseWriter, r *http.Request) error
 
-// plain bounds what is read and writes what h answers.
+// plain bounds the body that h reads, and writes the answer of h.
 func (rt *Router) plain(h Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, MaxBodyBytes)

@@ -26,7 +26,7 @@ func (rt *Router) self(op Operation, next http.Handler) http.Handler {
 	})
 }
 
-// aboutSelf refuses what is not about the Machine ref, and what it may not ask.
+// aboutSelf refuses requests that are not about the Machine ref, and those that it may not make.
 func aboutSelf(r *http.Request, ref hangar.MachineRef, op Operation) error {
 	app, id := r.PathValue("app"), r.PathValue("machine")
 	switch {

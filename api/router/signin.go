@@ -15,8 +15,8 @@ import (
 // always passes, so that no client is locked out by others behind the same address.
 var SignInPace = ratelimit.Pace{PerSecond: 1.0 / 3, Burst: 20}
 
-// Source is whose attempts a request counts among: those of a client as connlimit has
-// it. Requests without an address share one.
+// Source is the client for which a request counts, as package connlimit tells clients apart. Requests
+// without an address share one.
 func Source(r *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the zero AddrPort has no client
 	return connlimit.ClientOf(at.Addr())
@@ -43,9 +43,9 @@ func CalledHost(r *http.Request) string {
 	return host
 }
 
-// signIn bounds what is answered 401 to requests with credentials, by source: beyond
-// SignInPace the answer is 429. It stands before everything that authenticates, whichever
-// way, and looks at its answer: so a valid token costs nothing and is never refused.
+// signIn bounds the 401 answers to requests with credentials, for each source. Beyond SignInPace the
+// answer is 429. It wraps all handlers that authenticate and looks at their answers, so a valid token
+// costs nothing and is never refused.
 func (rt *Router) signIn(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
@@ -55,7 +55,7 @@ func (rt *Router) signIn(next http.Handler) http.Handler {
 	})
 }
 
-// signInWriter replaces an answer of 401 by one of 429 when there were too many.
+// signInWriter replaces an answer of 401 by one of 429 when there are too many.
 type signInWriter struct {
 	http.ResponseWriter
 	router   *Router
@@ -85,7 +85,7 @@ func (w *signInWriter) WriteHeader(status int) {
 	}
 	w.Header().Set("Retry-After", RetryAfter(wait))
 	const text = "too many requests of this source had a token that is not valid"
-	if strings.HasPrefix(w.request.URL.Path, "/v2/") { // as registries say it
+	if strings.HasPrefix(w.request.URL.Path, "/v2/") { // in the form of registries
 		w.Header().Set("Content-Type", MediaJSON)
 		w.ResponseWriter.WriteHeader(http.StatusTooManyRequests)
 		_, _ = w.ResponseWriter.Write([]byte(`{"errors":[{"code":"TOOMANYREQUESTS","message":"` + text + `"}]}`))
@@ -94,8 +94,7 @@ func (w *signInWriter) WriteHeader(status int) {
 	w.router.WriteError(w.ResponseWriter, w.request, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonRateLimited, text))
 }
 
-// Write implements http.ResponseWriter. What belongs to an answer that was replaced is
-// dropped.
+// Write implements http.ResponseWriter. It drops the body of an answer that was replaced.
 func (w *signInWriter) Write(p []byte) (int, error) {
 	if w.replaced {
 		return len(p), nil

@@ -26,7 +26,7 @@ func (oneToken) Authenticate(_ context.Context, credential string) (hangar.Princ
 	return hangar.Principal{}, hangar.Unauthenticated()
 }
 
-// signInRouter has an operation, a registry, and a time that the test moves.
+// signInRouter has an operation, a registry, and a clock that the test moves.
 func signInRouter(now *time.Time) (*Router, http.Handler) {
 	var mu sync.Mutex
 	rt := newRouter(Config{Auth: oneToken{}, Region: "loc", Log: slog.New(slog.DiscardHandler)}, func() time.Time {
@@ -67,8 +67,8 @@ const (
 	goodBasic = "Basic eDpnb29k" // x:good
 )
 
-// TestSignInsAreLimited floods the API and the registry with bad tokens: the source gets 429
-// after a while, others do not, and neither does a valid token of the same source.
+// TestSignInsAreLimited floods the API and the registry with bad tokens. The source gets 429 after a
+// while. Other sources do not, nor does a valid token of the same source.
 func TestSignInsAreLimited(t *testing.T) {
 	for _, door := range []struct{ name, path, bad, good string }{
 		{"api", "/v1/apps", bad, "Bearer good"}, {"registry", "/v2/", badBasic, goodBasic},
@@ -118,7 +118,7 @@ func TestSignInsAreLimited(t *testing.T) {
 	}
 }
 
-// TestSignInSourcesAreBounded floods from many sources: what is remembered of them is bounded.
+// TestSignInSourcesAreBounded floods from many sources, and checks that memory is bounded.
 func TestSignInSourcesAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rt, h := signInRouter(&now)

@@ -11,27 +11,26 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// request is an authorization request (RFC 6749, section 4.1.1) whose client and redirect URI are right, and all
-// the rest of it, too.
+// request is a valid authorization request (RFC 6749, section 4.1.1).
 type request struct {
 	client    *hangar.OAuthClient
 	redirect  string
 	state     string
 	org       hangar.OrgID // empty: the user chooses
 	challenge string       // of PKCE
-	raw       string       // the same request as a query, with what is known of it alone
+	raw       string       // the same request as a query, without unknown parameters
 }
 
 // refusal is the answer to an authorization request that gets no code. It is a page unless it has a redirect URI.
 type refusal struct {
-	err      error // of a service; nil: what follows
+	err      error // of a service; nil: the fields below apply
 	redirect string
 	state    string
 	code     string
 	text     string
 }
 
-// Parameters of an authorization request. What is not known is ignored (RFC 6749, section 3.1).
+// Parameters of an authorization request. Others are ignored (RFC 6749, section 3.1).
 const (
 	paramClient       = "client_id"
 	paramRedirect     = "redirect_uri"
@@ -44,7 +43,7 @@ const (
 	paramMethod       = "code_challenge_method"
 )
 
-// challengeLength is that of 32 bytes in base64url: what S256 makes.
+// challengeLength is the length of an S256 challenge, which is 32 bytes in base64url.
 const challengeLength = 43
 
 // parseRequest reads an authorization request.
@@ -66,38 +65,12 @@ func (h *Handler) parseRequest(ctx context.Context, raw string) (*request, *refu
 	if f[paramRedirect] == "" || !client.RedirectsTo(f[paramRedirect]) {
 		return nil, &refusal{text: "The link that led here leads on to an address that is not registered for the application."}
 	}
-	// From here on errors go to the client.
-	no := func(code, text string) (*request, *refusal) {
+	code, text := checkForm(f, client)
+	if broken != nil {
+		code, text = hangar.ReasonInvalidRequest, broken.Error()
+	}
+	if code != "" { // now that the redirect URI is known to be right, the client gets the error
 		return nil, &refusal{redirect: f[paramRedirect], state: f[paramState], code: code, text: text}
-	}
-	scope := hangar.OAuthScopeRead
-	if client.ID == hangar.OAuthClientCLI {
-		scope = hangar.OAuthScopeSignIn
-	}
-	challenge, method := f[paramChallenge], f[paramMethod]
-	switch {
-	case broken != nil:
-		return no(hangar.ReasonInvalidRequest, broken.Error())
-	case f["request"] != "":
-		return no("request_not_supported", "request objects are not supported")
-	case f["request_uri"] != "":
-		return no("request_uri_not_supported", "request objects are not supported")
-	case f[paramResponseType] == "":
-		return no(hangar.ReasonInvalidRequest, "response_type is missing")
-	case f[paramResponseType] != "code":
-		return no("unsupported_response_type", "response_type must be code")
-	case f[paramResponseMode] != "" && f[paramResponseMode] != "query":
-		return no(hangar.ReasonInvalidRequest, "response_mode must be query")
-	case f[paramScope] != "" && f[paramScope] != scope:
-		return no(hangar.ReasonInvalidScope, "scope must be "+scope)
-	case challenge == "" && method != "":
-		return no(hangar.ReasonInvalidRequest, "code_challenge is missing")
-	case challenge != "" && method != "S256":
-		return no(hangar.ReasonInvalidRequest, "code_challenge_method must be S256")
-	case challenge != "" && !isChallenge(challenge):
-		return no(hangar.ReasonInvalidRequest, "code_challenge is not one of S256")
-	case challenge == "" && client.Public:
-		return no(hangar.ReasonInvalidRequest, "code_challenge is missing, which an application without a secret must send")
 	}
 	known := url.Values{}
 	for _, name := range []string{paramClient, paramRedirect, paramResponseType, paramScope, paramState, paramOrg, paramChallenge, paramMethod} {
@@ -106,8 +79,41 @@ func (h *Handler) parseRequest(ctx context.Context, raw string) (*request, *refu
 		}
 	}
 	return &request{
-		client: client, redirect: f[paramRedirect], state: f[paramState], org: hangar.OrgID(f[paramOrg]), challenge: challenge, raw: known.Encode(),
+		client: client, redirect: f[paramRedirect], state: f[paramState], org: hangar.OrgID(f[paramOrg]), challenge: f[paramChallenge], raw: known.Encode(),
 	}, nil
+}
+
+// checkForm checks what a client sends besides its id and redirect URI. It returns the code and the text
+// of an error for the client, or nothing.
+func checkForm(f form, client *hangar.OAuthClient) (code, text string) {
+	scope := hangar.OAuthScopeRead
+	if client.ID == hangar.OAuthClientCLI {
+		scope = hangar.OAuthScopeSignIn
+	}
+	challenge, method := f[paramChallenge], f[paramMethod]
+	switch {
+	case f["request"] != "":
+		return "request_not_supported", "request objects are not supported"
+	case f["request_uri"] != "":
+		return "request_uri_not_supported", "request objects are not supported"
+	case f[paramResponseType] == "":
+		return hangar.ReasonInvalidRequest, "response_type is missing"
+	case f[paramResponseType] != "code":
+		return "unsupported_response_type", "response_type must be code"
+	case f[paramResponseMode] != "" && f[paramResponseMode] != "query":
+		return hangar.ReasonInvalidRequest, "response_mode must be query"
+	case f[paramScope] != "" && f[paramScope] != scope:
+		return hangar.ReasonInvalidScope, "scope must be " + scope
+	case challenge == "" && method != "":
+		return hangar.ReasonInvalidRequest, "code_challenge is missing"
+	case challenge != "" && method != "S256":
+		return hangar.ReasonInvalidRequest, "code_challenge_method must be S256"
+	case challenge != "" && !isChallenge(challenge):
+		return hangar.ReasonInvalidRequest, "code_challenge is not one of S256"
+	case challenge == "" && client.Public:
+		return hangar.ReasonInvalidRequest, "code_challenge is missing, which an application without a secret must send"
+	}
+	return "", ""
 }
 
 // isChallenge reports whether a text has the shape of a challenge by S256 (RFC 7636, section 4.2).
@@ -155,8 +161,8 @@ type asking struct {
 	choice  *hangar.OAuthChoice
 }
 
-// asking returns the authorization request in a query, or answers: with an error, or, to a browser that is not
-// signed in, with the sign-in form, a status and an alert.
+// asking returns the authorization request in a query. Otherwise it answers: with an error or, to a
+// browser that is not signed in, with the sign-in form, a status and an alert.
 func (h *Handler) asking(w http.ResponseWriter, r *http.Request, raw string, status int, alert string) (*asking, bool) {
 	request, no := h.parseRequest(r.Context(), raw)
 	if no != nil {
@@ -177,7 +183,7 @@ func (h *Handler) asking(w http.ResponseWriter, r *http.Request, raw string, sta
 	return &asking{request, r, p, text, choice}, true
 }
 
-// authorize answers an authorization request: with a form, or with a code if nothing is to be asked.
+// authorize answers an authorization request: with a form, or with a code if no question is left.
 func (h *Handler) authorize(w http.ResponseWriter, r *http.Request) {
 	a, ok := h.asking(w, r, r.URL.RawQuery, http.StatusOK, "")
 	if !ok {
@@ -191,7 +197,7 @@ func (h *Handler) authorize(w http.ResponseWriter, r *http.Request) {
 	h.askForConsent(w, a, http.StatusOK, "")
 }
 
-// choice is what the user can let the client of a request have, if there is anything.
+// choice returns what the user can grant to the client of a request. It refuses if that is nothing.
 func (h *Handler) choice(ctx context.Context, request *request) (*hangar.OAuthChoice, *refusal) {
 	choice, err := h.OAuth.Choice(ctx, request.client.ID)
 	if err != nil {
@@ -207,7 +213,8 @@ func (h *Handler) choice(ctx context.Context, request *request) (*hangar.OAuthCh
 	return choice, nil
 }
 
-// whole reports whether the request is for all that the user may do, and so for no organization.
+// whole reports whether the request is for everything that the user may do, and so for no single
+// organization.
 func (q *request) whole() bool { return q.client.ID == hangar.OAuthClientCLI }
 
 // orgsOf are the organizations of a user that the request may be for.
@@ -232,7 +239,7 @@ func (h *Handler) askForConsent(w http.ResponseWriter, a *asking, status int, al
 	})
 }
 
-// decide is what the user has decided.
+// decide answers the form in which the user has decided.
 func (h *Handler) decide(w http.ResponseWriter, r *http.Request) {
 	f, err := readForm(r)
 	if err != nil {
@@ -256,7 +263,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// deny tells the client that the user, or what the user is, does not let it have anything.
+// deny tells the client that it gets no access.
 func (q *request) deny(text string) *refusal {
 	return &refusal{redirect: q.redirect, state: q.state, code: hangar.ReasonAccessDenied, text: text}
 }

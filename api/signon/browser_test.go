@@ -100,13 +100,13 @@ func (w *world) user(t *testing.T, name string, orgs ...hangar.OrgSlug) *hangar.
 	return user
 }
 
-// browser keeps cookies, follows redirects within the platform, and stops at those that lead away.
+// browser keeps cookies, follows redirects within the platform, and stops at those that leave it.
 type browser struct {
 	*world
 	http *http.Client
 }
 
-// page is what a browser shows, or where it was sent.
+// page is what a browser shows, or the address that it was sent to.
 type page struct {
 	status int
 	header http.Header
@@ -200,7 +200,7 @@ func (b *browser) signIn(t *testing.T, p page, name string) page {
 	return b.post(t, "/sign-in", f)
 }
 
-// allow lets a client see an organization.
+// allow grants a client access to an organization.
 func (b *browser) allow(t *testing.T, p page, org hangar.OrgID) page {
 	t.Helper()
 	f := p.form()

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// chromium is a real browser without a window, with what its console says.
+// chromium is a real browser without a window, with the output of its console.
 type chromium struct {
 	context.Context //nolint:containedctx // chromedp keeps the browser in it
 	t               *testing.T
@@ -55,7 +55,7 @@ func newChromium(t *testing.T) *chromium {
 			c.console = append(c.console, entry.Entry.Text+" "+entry.Entry.URL)
 		}
 	})
-	// The first run starts the browser, which ends with the context of that.
+	// The first run starts the browser, which ends with the context of that run.
 	if err := chromedp.Run(c.Context, cdplog.Enable()); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func (c *chromium) do(actions ...chromedp.Action) {
 	}
 }
 
-// see keeps a picture of the page in the directory that HANGAR_SCREENSHOTS names, if it names one.
+// see stores a picture of the page in the directory that HANGAR_SCREENSHOTS names, if any.
 func (c *chromium) see(name string) {
 	c.t.Helper()
 	dir := os.Getenv("HANGAR_SCREENSHOTS")
@@ -89,7 +89,7 @@ func (c *chromium) see(name string) {
 	}
 }
 
-// quiet fails the test if the browser has refused something, such as by the policy of a page.
+// quiet fails the test if the browser has refused something, for example because of a page's policy.
 func (c *chromium) quiet() {
 	c.t.Helper()
 	c.mu.Lock()
@@ -101,7 +101,7 @@ func (c *chromium) quiet() {
 	}
 }
 
-// thirdParty is the page of a provider that a browser comes back to.
+// thirdParty is the page of a provider to which a browser returns.
 func thirdParty(t *testing.T) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -112,8 +112,8 @@ func thirdParty(t *testing.T) *httptest.Server {
 	return s
 }
 
-// TestChromium: a real browser signs in, consents, lands at the third party and signs out, and no policy of a page
-// stands in its way.
+// TestChromium: a real browser signs in, consents, lands at the third party and signs out. No policy of
+// a page prevents it.
 func TestChromium(t *testing.T) {
 	t.Parallel()
 	c := newChromium(t)
@@ -145,7 +145,7 @@ func TestChromium(t *testing.T) {
 	c.see("5-signed-in")
 	c.do(chromedp.Click("form.who button"), chromedp.WaitVisible("#password"))
 
-	// By the OpenID Connect provider, from another site and back.
+	// With the OpenID Connect provider, from another site and back.
 	c.do(chromedp.Navigate(provider.AuthCodeURL("s")), chromedp.Click("main a", chromedp.ByQuery), chromedp.WaitVisible("#username"))
 	c.do(chromedp.SendKeys("#username", "bob"), chromedp.SendKeys(`input[name="password"]`, password), chromedp.Click(`button[type="submit"]`), chromedp.WaitVisible(`button[value="deny"]`))
 	c.see("6-by-openid-connect")

@@ -39,8 +39,8 @@ func setCookie(w http.ResponseWriter, r *http.Request, name, value string) {
 	http.SetCookie(w, cookie)
 }
 
-// cookie is the value of a cookie, or empty. A duplicate counts as none: it is unknown which of the
-// two is the browser's own.
+// cookie is the value of a cookie, or empty. A duplicate counts as none, because it is unknown which of
+// the two this server has set.
 func cookie(r *http.Request, name string) string {
 	list := r.CookiesNamed(cookieName(r, name))
 	if len(list) != 1 {
@@ -49,7 +49,7 @@ func cookie(r *http.Request, name string) string {
 	return list[0].Value
 }
 
-// session is who has signed in with the browser.
+// session returns who has signed in with the browser.
 func (h *Handler) session(r *http.Request) (p hangar.Principal, text string, ok bool) {
 	text = cookie(r, sessionCookie)
 	if text == "" {
@@ -67,7 +67,7 @@ func derived(secret, use string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// formToken is what a form carries to show that the page it is on is the browser's own.
+// formToken is the token in a form that shows that its page was made for this browser.
 func formToken(bound string) string { return derived(bound, "form") }
 
 // visitToken returns the token of a form for a browser without a session, and sets the cookie that it is
@@ -83,8 +83,8 @@ func visitToken(w http.ResponseWriter, r *http.Request) string {
 
 // sameOrigin reports whether a form was sent by a page of this server, as far as the browser says.
 //
-// Pages have the policy no-referrer, with which browsers call the origin of a form "null". That is the value for
-// pages without an origin, too, so that it says nothing: then the token of the form decides, as it does for
+// Pages have the policy no-referrer, with which browsers send the origin "null" for a form. They send
+// it for pages without an origin, too, so it means nothing. Then the token of the form decides, as for
 // browsers that send neither header.
 func sameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
@@ -99,7 +99,7 @@ func sameOrigin(r *http.Request) bool {
 	}
 }
 
-// own reports whether a form was sent by a page of this server to the browser that bound is a cookie of.
+// own reports whether a form was sent by a page of this server to the browser whose cookie is bound.
 func own(r *http.Request, f form, bound string) bool {
 	return bound != "" && sameOrigin(r) && hmac.Equal([]byte(f[fieldToken]), []byte(formToken(bound)))
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCookies: over TLS no other name of the domain, and no plain connection, gets or sets them.
+// TestCookies: over TLS, no other name of the domain and no plain connection gets or sets them.
 func TestCookies(t *testing.T) {
 	for name, state := range map[string]*tls.ConnectionState{"hangar-session": nil, "__Host-hangar-session": {}} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

@@ -12,17 +12,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxQuery bounds the query of a request, in bytes, and so what is carried through the pages.
+// maxQuery bounds the query of a request, in bytes, and so the request that pages carry.
 const maxQuery = 8 << 10
 
-// form are parameters, each of which is there once at most (RFC 6749, section 3.1).
+// form has parameters that occur at most once each (RFC 6749, section 3.1).
 type form map[string]string
 
 // The errors of a form. They name no value.
 var (
 	errFormTooLarge = errors.New("the parameters are too long")
 	errFormBroken   = errors.New("the parameters are not application/x-www-form-urlencoded in UTF-8")
-	errFormTwice    = errors.New("a parameter is there twice")
+	errFormTwice    = errors.New("a parameter occurs twice")
 	errFormMedia    = errors.New("the body must be application/x-www-form-urlencoded")
 )
 

@@ -52,7 +52,7 @@ func TestForeignForms(t *testing.T) {
 	b, attacker := w.browser(t), w.browser(t)
 	foreign := attacker.get(t, "/sign-in").form().Get("token")
 	for name, test := range map[string]struct {
-		token   string // "": that of the page
+		token   string // "": the token of the page
 		headers []string
 	}{
 		"without a token":      {token: "x"},
@@ -78,7 +78,7 @@ func TestForeignForms(t *testing.T) {
 		t.Errorf("a browser without cookies: %d", p.status)
 	}
 
-	// A session from before the sign-in is replaced, even one that an attacker has planted.
+	// A new session replaces one from before the sign-in, even one that an attacker has planted.
 	attacker.signIn(t, attacker.get(t, "/sign-in"), "ann")
 	fixed := attacker.cookie(t, "hangar-session").Value
 	for _, planted := range []string{"hgs_planted", fixed} {
@@ -155,7 +155,8 @@ func TestForeignForms(t *testing.T) {
 	}
 }
 
-// TestSignInTellsNothing: whether there is such a user, and it is bounded as that of the API is.
+// TestSignInTellsNothing: a failed sign-in does not reveal whether the user exists. Attempts are
+// bounded as in the API.
 func TestSignInTellsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

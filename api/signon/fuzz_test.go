@@ -22,8 +22,8 @@ func (one) OAuthClient(_ context.Context, id hangar.OAuthClientID) (*hangar.OAut
 	return &hangar.OAuthClient{ID: "logs", Name: "logs", RedirectURIs: []string{"https://provider.example.com/callback"}}, nil
 }
 
-// FuzzAuthorizationRequest: no input redirects a browser anywhere but to the client, and the request that is
-// carried on is the same.
+// FuzzAuthorizationRequest: no input redirects a browser anywhere but to the client, and the request
+// that is carried on is the same.
 func FuzzAuthorizationRequest(f *testing.F) {
 	const right = "client_id=logs&redirect_uri=https%3A%2F%2Fprovider.example.com%2Fcallback&response_type=code"
 	for _, seed := range []string{
@@ -55,7 +55,7 @@ func FuzzAuthorizationRequest(f *testing.F) {
 	})
 }
 
-// FuzzForm: a form has every parameter once, within its bounds, or is refused.
+// FuzzForm: a form has every parameter once and within its bounds, or is refused.
 func FuzzForm(f *testing.F) {
 	for _, seed := range []string{"a=1&b=2", "a=1&a=2", "%zz", "a=%00", "a=%ff", strings.Repeat("a", 3000), "a;b", "=&=", "a=" + strings.Repeat("x", 3000)} {
 		f.Add(seed)
@@ -83,7 +83,7 @@ func FuzzForm(f *testing.F) {
 	})
 }
 
-// FuzzBasic: the name and secret of a client are as they are in a form.
+// FuzzBasic: the name and secret of a client are the same as in a form.
 func FuzzBasic(f *testing.F) {
 	f.Add("Basic bG9nczpsb2dzK3NlY3JldA==")
 	f.Add("Basic %")

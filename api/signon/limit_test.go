@@ -24,8 +24,8 @@ func (two) RevokeGrant(context.Context, *hangar.OAuthClient, hangar.Sensitive) e
 // secretDigest is the SHA-256 digest of "secret".
 var secretDigest = []byte("\x2b\xb8\x0d\x53\x7b\x1d\xa3\xe3\x8b\xd3\x03\x61\xaa\x85\x56\x86\xbd\xe0\xea\xcd\x71\x62\xfe\xf6\xa2\x5f\xe9\x7b\xf5\x27\xa2\x5b")
 
-// TestClientsAreBounded: neither a third party that asks too often nor an attacker who guesses its secret keeps
-// another from asking.
+// TestClientsAreBounded: a third party that asks too often, or an attacker who guesses its secret, does
+// not block other clients.
 func TestClientsAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	h := New(Config{OAuth: two{}, Now: func() time.Time { return now }})

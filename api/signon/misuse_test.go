@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// edit is an authorization request with parameters replaced; a value of "-" takes one away, and one
-// with "&" adds as it is.
+// edit returns an authorization request with parameters replaced. The value "-" removes one, and the
+// name "&" appends a value as it is.
 func edit(changes ...string) string {
 	q := url.Values{"client_id": {"logs"}, "redirect_uri": {redirectURI}, "response_type": {"code"}, "scope": {"read"}, "state": {"s"}}
 	raw := ""
@@ -130,7 +130,7 @@ func TestMisusedAuthorizationRequests(t *testing.T) {
 	}
 }
 
-// checkHeaders: no page is kept, framed or loads anything.
+// checkHeaders: no page is cached, framed or loads anything.
 func checkHeaders(t *testing.T, name string, p page) {
 	t.Helper()
 	policy := p.header.Get("Content-Security-Policy")
@@ -195,7 +195,7 @@ func (w *world) call(t *testing.T, c call) (status int, code, body string) {
 	return res.StatusCode, known.Error, string(raw)
 }
 
-// encoded is a form of names and values in turn.
+// encoded is a form of alternating names and values.
 func encoded(pairs ...string) string {
 	f := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -209,7 +209,7 @@ const (
 	other = "client_id=errors&client_secret=errors+secret&"
 )
 
-// exchange is the form of an exchange, with changes after it.
+// exchange is the form of an exchange, with changes applied.
 func exchange(code string, more ...string) string {
 	pairs := append([]string{"grant_type", "authorization_code", "code", code}, more...)
 	if len(more) == 0 || more[0] != "redirect_uri" {
@@ -218,7 +218,7 @@ func exchange(code string, more ...string) string {
 	return encoded(pairs...)
 }
 
-// consented is a browser of a user who has let the provider see acme.
+// consented is a browser whose user has granted the provider access to acme.
 func (w *world) consented(t *testing.T, name string) *browser {
 	t.Helper()
 	b := w.browser(t)
@@ -228,7 +228,7 @@ func (w *world) consented(t *testing.T, name string) *browser {
 	return b
 }
 
-// code is another code for the provider, about which nothing is asked.
+// code is another code for the provider, without a question to the user.
 func (b *browser) code(t *testing.T, changes ...string) string {
 	t.Helper()
 	p := b.get(t, edit(append([]string{"organization_id", string(b.acme)}, changes...)...))
@@ -248,7 +248,7 @@ func (b *browser) grant(t *testing.T) *oauth2.Token {
 	return token
 }
 
-// TestMisusedExchanges: what is not exactly right gets no token.
+// TestMisusedExchanges: an exchange that is not exactly right gets no token.
 func TestMisusedExchanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -303,7 +303,7 @@ func TestMisusedExchanges(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", test.name, status, body, test.status, test.want)
 		}
 	}
-	// All of that has not used the code up, and a secret that is rotated still counts; so does Basic.
+	// None of that has used the code up. A rotated secret still counts, and so does Basic.
 	if status, _, body := w.call(t, call{path: "/oauth/token", basic: [2]string{"logs", "logs+old%3Asecret"}, form: exchange(code)}); status != http.StatusOK {
 		t.Errorf("the code: %d %s", status, body)
 	}
@@ -330,7 +330,8 @@ func TestMisusedExchanges(t *testing.T) {
 	}
 }
 
-// TestReuseEndsTheGrant: a code and a refresh token are used once; a second use ends what came of the first.
+// TestReuseEndsTheGrant: a code or a refresh token works once. A second use ends everything that it has
+// granted.
 func TestReuseEndsTheGrant(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -428,7 +429,7 @@ func TestReuseEndsTheGrant(t *testing.T) {
 	alive("the grant beside all of these", bystander)
 }
 
-// TestOnlyOneExchange: of exchanges of one code at the same moment, one has a token.
+// TestOnlyOneExchange: of simultaneous exchanges of one code, one gets a token.
 func TestOnlyOneExchange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -457,7 +458,7 @@ func TestOnlyOneExchange(t *testing.T) {
 	}
 }
 
-// TestTokensOfOtherKinds: none of the texts is good for what another is for.
+// TestTokensOfOtherKinds: no kind of token works as another kind.
 func TestTokensOfOtherKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

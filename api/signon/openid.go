@@ -23,12 +23,12 @@ type OpenID interface {
 // maxOpenIDCookie bounds a cookie, in bytes, below what browsers keep.
 const maxOpenIDCookie = 3800
 
-// openIDVisit is a browser that is at the provider: a secret that it alone has, and the authorization request
-// that it comes back to.
+// openIDVisit is a browser that is at the provider: a secret that only the browser has, and the
+// authorization request that it returns to.
 type openIDVisit struct{ secret, request string }
 
-// signIn is what the provider is asked for: it sees some of the values, and learns nothing of the others. The browser comes back to the name by which it has called this server,
-// where its cookie is.
+// signIn returns what to ask of the provider. The provider sees some of the values, and cannot derive
+// the others. The browser returns to the name by which it has called this server, where its cookie is.
 func (v openIDVisit) signIn(r *http.Request) openid.SignIn {
 	return openid.SignIn{
 		State: derived(v.secret, "state"), Nonce: derived(v.secret, "nonce"), Verifier: derived(v.secret, "verifier"), Redirect: router.Origin(r) + openIDBackPath,
@@ -114,7 +114,7 @@ func (h *Handler) backFromOpenID(w http.ResponseWriter, r *http.Request) {
 	resume(w, request)
 }
 
-// openIDFailed says why a sign-in by the provider came to nothing.
+// openIDFailed shows why a sign-in by the provider failed.
 func (h *Handler) openIDFailed(w http.ResponseWriter, r *http.Request, request *request, err error) {
 	title := h.OpenID.Title()
 	var status int

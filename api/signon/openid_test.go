@@ -71,7 +71,8 @@ func newOpenIDWorld(t *testing.T, p *openIDProvider) *world {
 
 var openIDLink = regexp.MustCompile(`<a class="button" href="([^"]+)">`)
 
-// atProvider follows the link of a page to the provider, signs in there, and returns where the browser is sent.
+// atProvider follows the link of a page to the provider, signs in there, and returns where the browser
+// is sent.
 func (b *browser) atProvider(t *testing.T, shown page, name string) string {
 	t.Helper()
 	m := openIDLink.FindStringSubmatch(shown.body)
@@ -119,8 +120,8 @@ func (b *browser) atProvider(t *testing.T, shown page, name string) string {
 	return back
 }
 
-// TestOpenIDSignIn: an invitation makes the user who signs in at the provider, a user with a password is found by
-// the verified address, and from then on the identity decides.
+// TestOpenIDSignIn: an invitation makes the user who signs in at the provider. A user with a password
+// is found by the verified address. From then on the identity decides.
 func TestOpenIDSignIn(t *testing.T) {
 	people := openIDUsers{
 		"1": {Username: "ann", FirstName: "Ann", LastName: "Ash", Email: "Ann@example.com", EmailVerified: true},
@@ -139,7 +140,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		}
 	}
 
-	// In the middle of an authorization request of a third party, which continues.
+	// During an authorization request of a third party, which continues.
 	b := w.browser(t)
 	consent := b.get(t, b.atProvider(t, b.get(t, w.provider().AuthCodeURL("s")), "ann"))
 	if consent.status != http.StatusOK || !strings.Contains(consent.body, string(w.acme)) || !strings.Contains(consent.body, string(w.team)) {
@@ -155,7 +156,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		}
 	}
 
-	// The identity decides, not the address: Ann has another one at the provider now.
+	// The identity decides, not the address: Ann now has another address at the provider.
 	people["1"].Email = "ann.ash@example.com"
 	again := w.browser(t)
 	if shown := again.get(t, again.atProvider(t, again.get(t, "/sign-in"), "ann")); !strings.Contains(shown.body, "You are signed in") || !strings.Contains(shown.body, "ann@example.com") {
@@ -181,7 +182,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		}
 	}
 
-	// An administrator unties the identity by a code for a password.
+	// An administrator unties the identity with a code for a password.
 	reset, err := w.admin.ResetPassword(t.Context(), "ann@example.com")
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func TestOpenIDSignIn(t *testing.T) {
 		t.Errorf("the next identity: %d %s", shown.status, shown.body)
 	}
 
-	// Another user of the address of one who was removed is another user.
+	// A new user with the address of a removed user is another user.
 	if err := w.admin.RemoveUser(t.Context(), hangar.UserRef(bob.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestOpenIDSignIn(t *testing.T) {
 	}
 }
 
-// TestOpenIDMisuse: a callback that did not start here signs in no one.
+// TestOpenIDMisuse: a callback of a sign-in that did not start here signs no one in.
 func TestOpenIDMisuse(t *testing.T) {
 	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
 	w := newOpenIDWorld(t, p)
@@ -244,7 +245,7 @@ func TestOpenIDMisuse(t *testing.T) {
 		}
 	}
 
-	// Each starts a new sign-in: a state counts once.
+	// Each starts a new sign-in, because a state counts once.
 	for name, change := range map[string]url.Values{
 		"refused by the provider": {"code": {""}, "error": {"access_denied"}, "error_description": {"<script>evil"}},
 		"another code":            {"code": {"x"}},

@@ -22,7 +22,7 @@ var (
 
 	page = template.Must(template.New("page").Parse(pageSource))
 
-	// styleSource allows the one style that pages have, and no other.
+	// styleSource allows only the style of the pages.
 	styleSource = func() string {
 		sum := sha256.Sum256([]byte(style))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
@@ -56,20 +56,21 @@ type signInView struct {
 	Client  string // that the user comes from; empty: none
 	Request string
 	Email   string
-	// OpenID is the link to the OpenID Connect provider, and OpenIDTitle what it is called; empty: there is none.
+	// OpenID is the link to the OpenID Connect provider, and OpenIDTitle its name. Empty: there is
+	// none.
 	OpenID, OpenIDTitle string
 }
 
 type consentView struct {
 	Client  string
-	Whole   bool // it wants all that the user may do
+	Whole   bool // it wants everything that the user may do
 	Site    string
 	Request string
 	Orgs    []hangar.Membership // to choose from
 }
 
-// policy is the Content-Security-Policy of a page whose forms may lead to another site. Browsers apply
-// form-action to where a form is redirected to, too.
+// policy is the Content-Security-Policy of a page whose forms may lead to another site. Browsers also
+// apply form-action to the redirects of a form.
 func policy(site string) string {
 	action := "'self'"
 	if site != "" {
@@ -78,7 +79,7 @@ func policy(site string) string {
 	return "default-src 'none'; style-src " + styleSource + "; form-action " + action + "; frame-ancestors 'none'; base-uri 'none'"
 }
 
-// siteOf is the origin of a redirect URI, which is one of those that a client has registered.
+// siteOf is the origin of a redirect URI, which a client has registered.
 func siteOf(redirect string) string {
 	u, err := url.Parse(redirect)
 	if err != nil {
@@ -102,7 +103,7 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, status int, v vie
 	_, _ = w.Write(b.Bytes()) // an error is of no use to a client that is gone
 }
 
-// refuse shows a page with what is wrong with the request, and no way on.
+// refuse shows a page that says what is wrong with the request.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	h.show(w, r, status, view{Title: "This does not work", Alert: text})
 }

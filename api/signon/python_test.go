@@ -10,10 +10,10 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// python is that of Debian, which has the library from the package python3-requests-oauthlib.
+// python is Debian's, with the library of the package python3-requests-oauthlib.
 const python = "/usr/bin/python3"
 
-// TestPythonClient: a third party that is written in Python with a stock library signs users in.
+// TestPythonClient: a third party in Python signs users in with a stock library.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), python, "-c", "import requests_oauthlib").CombinedOutput(); err != nil {

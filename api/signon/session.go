@@ -46,8 +46,8 @@ func (h *Handler) askToWait(w http.ResponseWriter, r *http.Request, wait time.Du
 	h.askToSignIn(w, r, http.StatusTooManyRequests, request, v, "There were too many attempts. Wait a moment before the next.")
 }
 
-// form reads a form and the authorization request that it carries; nil: it carries none. What is wrong with either, it
-// answers.
+// form reads a form and the authorization request in it, or nil. If either is not valid, it answers and
+// returns false.
 func (h *Handler) form(w http.ResponseWriter, r *http.Request) (f form, request *request, ok bool) {
 	f, err := readForm(r)
 	if err != nil {
@@ -58,8 +58,8 @@ func (h *Handler) form(w http.ResponseWriter, r *http.Request) (f form, request 
 	return f, request, ok
 }
 
-// continued checks an authorization request that pages carry, as if it had just come; nil: they carry none. What is
-// wrong with it, it answers.
+// continued checks an authorization request that pages carry as if it were new; nil: they carry none.
+// If it is not valid, continued answers and returns false.
 func (h *Handler) continued(w http.ResponseWriter, r *http.Request, raw string) (request *request, ok bool) {
 	if raw == "" {
 		return nil, true
@@ -72,7 +72,7 @@ func (h *Handler) continued(w http.ResponseWriter, r *http.Request, raw string) 
 	return request, true
 }
 
-// formRefused says what is wrong with a form.
+// formRefused shows what is wrong with a form.
 func (h *Handler) formRefused(w http.ResponseWriter, r *http.Request, err error) {
 	h.refuse(w, r, http.StatusBadRequest, "The form was not understood: "+err.Error()+".")
 }
@@ -106,11 +106,12 @@ func (h *Handler) signIn(w http.ResponseWriter, r *http.Request) {
 	resume(w, request)
 }
 
-// begin gives a browser its session. One that it had before may be planted, and ends.
+// begin gives a browser its session. It ends an earlier session of the browser, which may have been
+// planted.
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request, session string) {
 	if old := cookie(r, sessionCookie); old != "" {
 		if err := h.Sessions.CloseSession(r.Context(), hangar.NewSensitive(old)); err != nil {
-			h.Log.WarnContext(r.Context(), "the session before is not closed", router.KeyError, err)
+			h.Log.WarnContext(r.Context(), "the previous session is not closed", router.KeyError, err)
 		}
 	}
 	setCookie(w, r, sessionCookie, session)

@@ -37,7 +37,7 @@ const (
 	metadataPath   = "/.well-known/oauth-authorization-server" // RFC 8414, section 3
 )
 
-// Paths are those below which a Handler serves, as patterns of http.ServeMux.
+// Paths are the paths that a Handler serves, as patterns of http.ServeMux.
 func Paths() []string {
 	return []string{signInPath, signInPath + "/", signOutPath, oauthPath, metadataPath}
 }
@@ -47,7 +47,7 @@ type Attempts interface {
 	// Try counts an attempt of a client at the account of an e-mail address, and returns how long to wait if there
 	// were too many.
 	Try(email, client string) time.Duration
-	// Succeeded remembers from where an account was signed in to.
+	// Succeeded remembers from which client an account was signed in to.
 	Succeeded(email, client string)
 }
 
@@ -56,9 +56,9 @@ type Config struct {
 	OAuth    hangar.OAuthService
 	Sessions hangar.SessionService
 	Attempts Attempts
-	OpenID   OpenID // where users may sign in instead; nil: nowhere
-	// Issuer is what the server calls itself to clients, such as "https://auth.example.com", and where its
-	// endpoints are. Empty: what the client calls it.
+	OpenID   OpenID // a provider at which users may sign in instead; nil: none
+	// Issuer is how the server identifies itself to clients, such as "https://auth.example.com". Its
+	// endpoints are below it. Empty: the address by which the client calls the server.
 	Issuer string
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
@@ -69,18 +69,18 @@ type Handler struct {
 	Config
 	mux      *http.ServeMux
 	failures *ratelimit.Limiter[string]               // of clients that do not authenticate, by source
-	requests *ratelimit.Limiter[hangar.OAuthClientID] // of those that do
-	codes    *ratelimit.Limiter[hangar.UserID]        // that users are given
+	requests *ratelimit.Limiter[hangar.OAuthClientID] // of clients that do
+	codes    *ratelimit.Limiter[hangar.UserID]        // codes that users receive
 	returns  *ratelimit.Limiter[string]               // of browsers from the OpenID Connect provider, by source
 }
 
 var (
-	// requestPace is how often a client may ask: it does so for each user who comes to it.
+	// requestPace is how often a client may send requests. It sends some for each of its users.
 	requestPace = ratelimit.Pace{PerSecond: 50, Burst: 500}
 	// codePace is how often a user may be sent back to clients with a code.
 	codePace = ratelimit.Pace{PerSecond: 1, Burst: 30}
-	// returnPace is how often browsers behind one address may come back from the OpenID Connect provider, which is
-	// asked about each.
+	// returnPace is how often browsers behind one address may return from the OpenID Connect provider,
+	// which each of them makes this server call.
 	returnPace = ratelimit.Pace{PerSecond: 1, Burst: 60}
 )
 
@@ -128,7 +128,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// issuer is what the server calls itself.
+// issuer is how the server identifies itself.
 func (h *Handler) issuer(r *http.Request) string {
 	if h.Issuer != "" {
 		return h.Issuer
@@ -136,5 +136,5 @@ func (h *Handler) issuer(r *http.Request) string {
 	return router.Origin(r)
 }
 
-// source is whose attempts a request counts among.
+// source is the client for which a request counts.
 func source(r *http.Request) string { return router.Source(r).String() }

@@ -36,8 +36,8 @@ func (w *world) info(t *testing.T, token string) (status int, body string) {
 	return res.StatusCode, string(raw)
 }
 
-// TestSingleSignOn: a user signs in, lets a third party see one of several organizations, and the third
-// party learns no more than it should; the second time nothing is asked.
+// TestSingleSignOn: a user signs in and lets a third party see one of several organizations. The third
+// party learns no more than it should. The second time, the user is not asked.
 func TestSingleSignOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -90,7 +90,7 @@ func TestSingleSignOn(t *testing.T) {
 
 	w.checkPrincipal(t, token.AccessToken, ann)
 
-	// Nothing is asked again for the same organization, and a browser without a choice to make.
+	// The user is not asked again for the same organization, nor in a browser without a choice to make.
 	again := b.get(t, provider.AuthCodeURL("2", oauth2.SetAuthURLParam("organization_id", string(w.team))))
 	if again.away == nil || again.away.Query().Get("code") == "" {
 		t.Errorf("asked again: %d %s", again.status, again.body)
@@ -126,8 +126,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// checkPrincipal: an access token reads the one organization, and changes nothing; it shows no
-// e-mail address.
+// checkPrincipal: an access token reads the one organization and changes nothing. It shows no e-mail
+// address.
 func (w *world) checkPrincipal(t *testing.T, token string, user *hangar.User) {
 	t.Helper()
 	as := client.New(w.URL(), token)

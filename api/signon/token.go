@@ -13,7 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/api/router"
 )
 
-// tokenAnswer is the answer of /oauth/token (RFC 6749, section 5.1), with when the token was made.
+// tokenAnswer is the answer of /oauth/token (RFC 6749, section 5.1), with the time at which the token
+// was made.
 type tokenAnswer struct {
 	AccessToken  string `json:"access_token"`
 	TokenType    string `json:"token_type"`
@@ -105,7 +106,8 @@ func tooMany(w http.ResponseWriter, wait time.Duration) {
 	answer(w, http.StatusTooManyRequests, errorAnswer{"slow_down", "too many requests: wait as long as Retry-After says"})
 }
 
-// fromClient reads a request of a client and authenticates it. It answers and returns false if it is none.
+// fromClient reads a request of a client and authenticates the client. If that fails, it answers and
+// returns false.
 func (h *Handler) fromClient(w http.ResponseWriter, r *http.Request) (*hangar.OAuthClient, form, bool) {
 	client, f, err := h.authenticate(r)
 	var known *oauthError
@@ -132,8 +134,8 @@ func (h *Handler) fromClient(w http.ResponseWriter, r *http.Request) (*hangar.OA
 	return client, f, true
 }
 
-// authenticate finds the client of a request (RFC 6749, section 2.3.1): by HTTP Basic or by the form, and not by
-// both, or one without a secret by its name.
+// authenticate finds the client of a request (RFC 6749, section 2.3.1). The client authenticates by
+// HTTP Basic or by the form, but not by both. A client without a secret gives only its id.
 func (h *Handler) authenticate(r *http.Request) (*hangar.OAuthClient, form, error) {
 	if r.URL.RawQuery != "" {
 		return nil, nil, invalidRequest("parameters are in the body, not in the query")
@@ -170,7 +172,7 @@ func (h *Handler) authenticate(r *http.Request) (*hangar.OAuthClient, form, erro
 	}
 }
 
-// basic are the name and the secret of a client, which are encoded as in a form before they are as Basic has it.
+// basic returns the id and the secret of a client, which are form-encoded inside HTTP Basic.
 func basic(r *http.Request) (id, secret string, ok bool) {
 	name, password, ok := r.BasicAuth()
 	if !ok {
@@ -278,7 +280,7 @@ func (h *Handler) revoke(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// metadataAnswer is what clients find out by themselves (RFC 8414, section 2).
+// metadataAnswer is the metadata of the server (RFC 8414, section 2).
 type metadataAnswer struct {
 	Issuer        string   `json:"issuer"`
 	Authorization string   `json:"authorization_endpoint"`

@@ -24,8 +24,8 @@ type Machine struct {
 	Events     []hangar.Event        `json:"events"`
 }
 
-// inside has what of a Machine is for the planes of the platform alone. Embedded as deep
-// as the Machine, each of its fields hides the one of the same name, and itself.
+// inside has the fields of a Machine that only the planes of the platform use. It is embedded as deep
+// as the Machine, so encoding/json leaves out a field that both have.
 type inside struct {
 	AppID hangar.AppID `json:"app_id,omitempty"`
 }
@@ -35,10 +35,10 @@ type Check struct {
 	Name      string             `json:"name"`
 	Status    hangar.CheckStatus `json:"status"`
 	Output    string             `json:"output"`
-	UpdatedAt string             `json:"updated_at"` // clients dereference it without looking
+	UpdatedAt string             `json:"updated_at"` // clients dereference it without a check
 }
 
-// MachineSummary is what summary=true leaves of a Machine.
+// MachineSummary is a Machine in a listing with summary=true.
 type MachineSummary struct {
 	ID         hangar.MachineID    `json:"id"`
 	Name       string              `json:"name"`
@@ -59,10 +59,10 @@ type MachineSummary struct {
 // Machine with any other.
 const hostOK = "ok"
 
-// HostStatus is that of the host of a Machine.
+// HostStatus is the status of the host of a Machine.
 func HostStatus(m *hangar.Machine) string { return cmp.Or(m.HostStatus, hostOK) }
 
-// OfMachine is a Machine by itself, with a complete config. It fails for a config that is not valid.
+// OfMachine returns a single Machine with a complete config. It fails for an invalid config.
 func OfMachine(m *hangar.Machine) (Machine, error) {
 	v := Machine{
 		Machine: m, Version: m.InstanceID, Config: m.Config, HostStatus: HostStatus(m),
@@ -73,18 +73,18 @@ func OfMachine(m *hangar.Machine) (Machine, error) {
 		v.Events = []hangar.Event{}
 	}
 	if m.ImageRef.Labels == nil {
-		labelled := *m // a caller's Machine is not ours to change
+		labelled := *m // the caller's Machine must not change
 		labelled.ImageRef = OfImageRef(m.ImageRef)
 		v.Machine = &labelled
 	}
-	// Clients dereference the guest without looking.
+	// Clients dereference the guest without a check.
 	if err := v.Config.Normalize(); err != nil {
 		return v, fmt.Errorf("config of machine %s: %w", m.ID, err)
 	}
 	return v, nil
 }
 
-// viewChecks is never nil: clients decode a list.
+// viewChecks is never nil, because clients decode a list.
 func viewChecks(checks []hangar.MachineCheck) []Check {
 	views := make([]Check, 0, len(checks))
 	for _, k := range checks {
@@ -93,7 +93,7 @@ func viewChecks(checks []hangar.MachineCheck) []Check {
 	return views
 }
 
-// OfImageRef makes labels that are not there {} on the wire and not null.
+// OfImageRef makes missing labels {} on the wire instead of null.
 func OfImageRef(ref hangar.ImageRef) hangar.ImageRef {
 	if ref.Labels == nil {
 		ref.Labels = map[string]string{}
@@ -121,7 +121,7 @@ type Change struct {
 	Progress *hangar.PullProgress `json:"progress,omitempty"` // while its image is being fetched
 }
 
-// MetadataValue is what a key of the metadata has.
+// MetadataValue is the value of a key of the metadata.
 type MetadataValue struct {
 	Value string `json:"value"`
 }

@@ -7,10 +7,9 @@ import (
 	"encoding/json"
 )
 
-// Writer is an answer that writes itself.
+// Writer is an answer that encodes itself.
 type Writer interface {
-	// WriteJSON appends the answer as encoding/json would write it, without HTML's characters
-	// escaped.
+	// WriteJSON appends the answer as encoding/json would write it, but without escaping for HTML.
 	WriteJSON(b *bytes.Buffer) error
 }
 
@@ -26,7 +25,7 @@ func Encode(b *bytes.Buffer, v any) error {
 	return e.Encode(v)
 }
 
-// OrEmpty makes an empty list [] on the wire and not null.
+// OrEmpty makes a nil list [] on the wire instead of null.
 func OrEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -17,8 +17,7 @@ type Volume struct {
 	Region    hangar.Region      `json:"region"`
 	Zone      string             `json:"zone"`
 	Encrypted bool               `json:"encrypted"`
-	// Clients take everything but null, even an empty text, for a Machine that has the
-	// volume.
+	// Clients take everything but null, even an empty text, to be a Machine that has the volume.
 	AttachedMachine   *hangar.MachineID `json:"attached_machine_id"`
 	AttachedAlloc     *string           `json:"attached_alloc_id"` // always null
 	CreatedAt         string            `json:"created_at"`
@@ -69,7 +68,7 @@ func OfVolume(v *hangar.Volume) Volume {
 	return view
 }
 
-// OfVolumes shows a list, which is empty and not null when there are none.
+// OfVolumes returns the views of a list. They are empty and not null when there are none.
 func OfVolumes(list []*hangar.Volume) []Volume {
 	views := make([]Volume, 0, len(list))
 	for _, v := range list {
@@ -78,8 +77,7 @@ func OfVolumes(list []*hangar.Volume) []Volume {
 	return views
 }
 
-// OfOneVolume is a volume by itself. One that can still be undeleted is destroyed already
-// in the eyes of clients.
+// OfOneVolume returns a single volume. Clients see one that can still be undeleted as destroyed.
 func OfOneVolume(v *hangar.Volume) Volume {
 	view := OfVolume(v)
 	if v.State.Gone() {
@@ -132,8 +130,8 @@ func OfSnapshot(s *hangar.Snapshot) Snapshot {
 // offsetTime writes a time as the public platform does for snapshots.
 func offsetTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05-07:00") }
 
-// SnapshotAnswer answers the request for a snapshot, in the shape that clients know and
-// as the listing of snapshots will.
+// SnapshotAnswer answers the request for a snapshot, in the form that clients know and in the form of
+// the listing.
 type SnapshotAnswer struct {
 	Msg      backupMessage `json:"Msg"`
 	Snapshot Snapshot      `json:"snapshot"`

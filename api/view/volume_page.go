@@ -14,8 +14,8 @@ type VolumePage struct {
 	LastUpdated *time.Time      `json:"last_updated_at"`
 }
 
-// OfVolumePage is a page of volumes. next is its cursor, empty on the last one; lastUpdated, unless
-// zero, is the latest change that the pages so far have.
+// OfVolumePage returns a page of volumes. next is its cursor, empty on the last page. lastUpdated,
+// unless zero, is the latest change on the pages so far.
 func OfVolumePage(list []*hangar.Volume, next string, lastUpdated time.Time) VolumePage {
 	page := VolumePage{Volumes: make([]Volume, 0, len(list)), Next: next}
 	for _, v := range list {

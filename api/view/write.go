@@ -10,9 +10,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Machines are most of what is asked for, so their views are written by hand: as
-// encoding/json writes a Machine and a MachineSummary, byte for byte, but without
-// reading again the config, which was checked when it came in.
+// Most requests are for Machines, so their views are written by hand. They equal what encoding/json
+// writes of a Machine and a MachineSummary, byte for byte. But the config is not parsed again, because
+// it was checked when it was sent.
 
 // MachineBody is a Machine that is written as its view.
 type MachineBody struct{ *hangar.Machine }
@@ -46,7 +46,7 @@ func writeList(b *bytes.Buffer, list []*hangar.Machine, write func(*bytes.Buffer
 	return nil
 }
 
-// writtenMachine is about as much as a Machine takes, in bytes, beside its config.
+// writtenMachine is about the size of a Machine without its config, in bytes.
 const writtenMachine = 2 << 10
 
 // writeMachine writes what encoding/json makes of a Machine.
@@ -172,7 +172,7 @@ func appendTime(b []byte, t time.Time) []byte {
 func appendText[T ~string](b []byte, s T) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			if more, err := appendValue(b, string(s)); err == nil { // as for every string
+			if more, err := appendValue(b, string(s)); err == nil { // which it is for every string
 				return more
 			}
 		}

@@ -21,8 +21,8 @@ func summarize(m *hangar.Machine) MachineSummary {
 	}
 }
 
-// TestMachinesAreWrittenAsByEncodingJSON fills every field that there is, so that it
-// also finds one that was added and is not written.
+// TestMachinesAreWrittenAsByEncodingJSON fills every field that exists, so that it also finds new ones
+// that are not written.
 func TestMachinesAreWrittenAsByEncodingJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []*hangar.Machine
@@ -46,7 +46,7 @@ func TestMachinesAreWrittenAsByEncodingJSON(t *testing.T) {
 	})
 }
 
-// same fails when two bodies are not written as the same bytes.
+// same fails if two bodies differ in a byte.
 func same(t *rapid.T, got Writer, want any) {
 	var b bytes.Buffer
 	if err := Encode(&b, got); err != nil {
@@ -85,7 +85,7 @@ func drawConfig(t *rapid.T) hangar.MachineConfig {
 	return c
 }
 
-// draw fills a value, at times with nothing.
+// draw fills a value, sometimes with nothing.
 func draw(t *rapid.T, v reflect.Value) {
 	switch v.Type() {
 	case reflect.TypeFor[time.Time]():

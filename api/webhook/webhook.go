@@ -16,7 +16,7 @@ import (
 // Tag is the group of the operations.
 const Tag = "Webhooks"
 
-// The examples of what is in the braces of paths.
+// The examples of path parameters.
 const (
 	ExampleID       = "wh_0f4b8m2xq7k1d9zs"
 	ExampleDelivery = "01K2KJQ1M6Y8T9V0B3C4D5E6F7"
@@ -24,7 +24,7 @@ const (
 
 const exampleURL = "https://example.com/machine-events"
 
-// Describe knows the types of webhooks.
+// Describe adds the descriptions of the types of webhooks.
 func Describe(s *openapi.Schemas) {
 	states := []any{}
 	for _, state := range hangar.DeliveryStates() {
@@ -33,32 +33,32 @@ func Describe(s *openapi.Schemas) {
 	s.Know(reflect.TypeFor[hangar.DeliveryState](), openapi.Schema{Type: []string{"string"}, Enum: states})
 	failures := "Why the last attempt has failed: " + words(hangar.DeliveryErrors()) + ". There may be more."
 	openapi.Describe[hangar.Webhook](s, map[string]string{ //nolint:gosec // texts about secrets
-		"events":            "The types of events that are sent; all, when it is missing.",
-		"apps":              "The Apps whose Machines' events are sent; destroyed ones have left the list. All, when it is missing.",
-		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` and not with `" + hangar.MachineEventTypes.Neutral + "`.",
-		"secret_changes_at": "Until then requests are signed with the secret before the newest.",
+		"events":            "The types of events that are sent. All when it is missing.",
+		"apps":              "The Apps whose Machines' events are sent, without destroyed ones. All when it is missing.",
+		"original_names":    "The types of CloudEvents begin with `" + hangar.MachineEventTypes.Original + "` instead of `" + hangar.MachineEventTypes.Neutral + "`.",
+		"secret_changes_at": "Until then, the previous secret signs requests.",
 	})
 	openapi.Describe[hangar.WebhookStatus](s, map[string]string{
-		"waiting":      "Events that were not delivered yet.",
-		"dead":         "Events that were given up and are kept: they can be sent again.",
-		"dropped":      "Events that were given up and are not kept any more.",
-		"failing":      "No delivery succeeds at the moment: one is tried from time to time.",
-		"delivered_at": "The last delivery since the start of the server.",
+		"waiting":      "Events that are not delivered yet.",
+		"dead":         "Events that were given up and are still kept: they can be sent again.",
+		"dropped":      "Events that were given up and are no longer kept.",
+		"failing":      "Deliveries fail at the moment. One of them is retried from time to time.",
+		"delivered_at": "The last delivery since the server started.",
 		"failed_at":    "The last attempt that failed since then.",
 		"error":        failures,
 	})
 	openapi.Describe[hangar.WebhookCreate](s, map[string]string{
 		"url":    "Gets POST requests. It must lead to the public internet, unless the operator of the server allows it.",
 		"events": "The types of events to send: all when it is left out.",
-		"apps":   "The Apps whose Machines' events to send: all when it is left out, also those to come.",
+		"apps":   "The Apps whose Machines' events to send: all, including future ones, when it is left out.",
 	})
 	openapi.Describe[hangar.WebhookUpdate](s, map[string]string{"events": "An empty list stands for all.", "apps": "An empty list stands for all."})
 	openapi.Describe[hangar.WebhookRotate](s, map[string]string{
-		"overlap": "How long the secret before still signs, so that the receiver can learn to accept both: 24h when it is left out, at most 168h.",
+		"overlap": "How long the previous secret still signs, so that the receiver can learn to accept both: 24h when it is left out, at most 168h.",
 	})
 	openapi.Describe[hangar.WebhookDelivery](s, map[string]string{
 		"event_id":    "The header Ce-Id.",
-		"http_status": "Of the last answer. What else was answered is not kept.",
+		"http_status": "Of the last answer. The rest of the answer is not stored.",
 		"error":       failures,
 		"reason":      "Why it was given up: " + words(hangar.DeathReasons()) + ".",
 	})
@@ -66,7 +66,7 @@ func Describe(s *openapi.Schemas) {
 	s.Name(reflect.TypeFor[hangar.WebhookRotate](), "WebhookRotation")
 }
 
-// words lists what a text may be.
+// words lists the values of a text.
 func words[T ~string](values []T) string {
 	var list []string
 	for _, v := range values {
@@ -114,14 +114,14 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 	)
 	rt.Handle("POST "+all, a.create, router.Operation{
 		ID: "createWebhook", Tag: Tag, Summary: "Create a webhook",
-		Text: "It gets every event of the organization's Machines that is recorded from then on, as a CloudEvent in binary mode. The answer is the only one " +
-			"that holds the `secret`, with which requests are signed. An organization has at most 10.",
+		Text: "It gets every event of the organization's Machines that is recorded from then on, as a CloudEvent in binary mode. Only this answer " +
+			"holds the `secret`, which signs requests. An organization has at most 10.",
 		Body: hangar.WebhookCreate{URL: exampleURL, Events: example.Events}, Status: http.StatusCreated, Answer: secret,
 		Errors: []int{http.StatusUnprocessableEntity},
 	})
 	rt.Handle("GET "+all, a.list, router.Operation{
 		ID: "listWebhooks", Tag: Tag, Summary: "List webhooks",
-		Text: "Needs the right to change the organization, as URLs may hold credentials.", Answer: webhookList{[]hangar.Webhook{example}},
+		Text: "Needs the right to change the organization, because URLs may hold credentials.", Answer: webhookList{[]hangar.Webhook{example}},
 	})
 	rt.Handle("GET "+one, a.get, router.Operation{ID: "getWebhook", Tag: Tag, Summary: "Get a webhook", Answer: example})
 	rt.Handle("PATCH "+one, a.update, router.Operation{
@@ -129,16 +129,16 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 		Text: "What is left out stays. Events that wait are sent to the new URL, and tried at once.", Body: hangar.WebhookUpdate{URL: &target}, Answer: example,
 	})
 	rt.Handle("DELETE "+one, a.remove, router.Operation{
-		ID: "removeWebhook", Tag: Tag, Summary: "Remove a webhook", Text: "With all events that wait for it.", Status: http.StatusNoContent,
+		ID: "removeWebhook", Tag: Tag, Summary: "Remove a webhook", Text: "With all its waiting events.", Status: http.StatusNoContent,
 	})
 	rt.Handle("POST "+one+"/rotate", a.rotate, router.Operation{
 		ID: "rotateWebhook", Tag: Tag, Summary: "Rotate the secret of a webhook",
-		Text: "The answer is the only one that holds it. Requests are signed with the secret before it during the overlap: have the receiver accept both by its end.",
+		Text: "Only this answer holds the new secret. The previous one signs requests during the overlap: have the receiver accept both before it ends.",
 		Body: hangar.WebhookRotate{Overlap: &overlap}, MayOmit: true, Answer: secret,
 	})
 	rt.Handle("POST "+one+"/ping", a.ping, router.Operation{
 		ID: "pingWebhook", Tag: Tag, Summary: "Ping a webhook",
-		Text:   "Once, of the type `io.platform.webhook.ping` and with an empty body but for what signs it. The answer says how that went.",
+		Text:   "Sends one event of the type `io.platform.webhook.ping`, whose body has only what its signature needs. The answer says how that went.",
 		Answer: hangar.WebhookPing{Delivered: true, HTTPStatus: http.StatusNoContent, Took: hangar.Duration(31 * time.Millisecond)},
 	})
 	rt.Handle("GET "+deliveries, a.deliveries, router.Operation{
@@ -146,13 +146,13 @@ func Routes(rt *router.Router, service hangar.WebhookService) {
 		Text: "The newest first: queued ones, failed ones, and the last that succeeded.",
 		Query: []router.Param{
 			{Name: "state", Example: string(hangar.DeliveryDead), Text: "Only those in this state: `waiting`, `delivered` or `dead`."},
-			{Name: "limit", Example: 100, Text: "At most so many, from 1 to 1000: 100 when it is left out."},
+			{Name: "limit", Example: 100, Text: "The most deliveries, from 1 to 1000. The default is 100."},
 		},
 		Answer: deliveryList{[]hangar.WebhookDelivery{delivery}},
 	})
 	rt.Handle("POST "+deliveries+"/{delivery}/resend", a.resend, router.Operation{
 		ID: "resendWebhookDelivery", Tag: Tag, Summary: "Resend an event",
-		Text: "One that has failed, or was delivered not long ago. It is sent as the last in the queue.", Status: http.StatusAccepted, Answer: waiting,
+		Text: "An event that was given up, or was delivered a short time ago. It becomes the last in the queue.", Status: http.StatusAccepted, Answer: waiting,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,7 +346,7 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 	if err := administrator(ctx); err != nil {
 		return err
 	}
-	for {
+	for left := math.MaxInt; ; {
 		rec, item, err := p.registry.Find(ctx, name)
 		if err != nil {
 			return err
@@ -375,7 +376,10 @@ func (p *Providers) RemoveProvider(ctx context.Context, name hangar.ProviderName
 				return writeErr
 			}
 			_, err = p.registry.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
+		case n >= left: // such as one whose record cannot be read
+			return hangar.Errorf(hangar.CodeInternal, "", "%d extensions of provider %s could not be forgotten; try again, and look for them in the log", n, name)
 		default:
+			left = n
 			err = p.forget(ctx, name)
 		}
 		if err != nil && !errors.Is(err, state.ErrConflict) {

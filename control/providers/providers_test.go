@@ -171,6 +171,40 @@ func TestOAuthClient(t *testing.T) {
 	}
 }
 
+// TestUnforgettable: the removal of a provider ends when one of its extensions cannot be forgotten.
+func TestUnforgettable(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.create(t, "logs", nil); err != nil {
+		t.Fatal(err)
+	}
+	count := func(n int) {
+		t.Helper()
+		var txn state.Txn
+		if err := w.Counted(t.Context(), "logs", n, 0, &txn); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Txn(t.Context(), txn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count(2)
+	forgets := 0
+	service := providers.NewProviders(w.Registry, func(context.Context, hangar.ProviderName) error {
+		if forgets++; forgets == 1 {
+			count(-1)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(admin(t), 10*time.Second)
+	defer cancel()
+	if err := service.RemoveProvider(ctx, "logs", true); hangar.CodeOf(err) != hangar.CodeInternal {
+		t.Errorf("removed: %v", err)
+	}
+	if forgets != 2 {
+		t.Errorf("tried %d times, want once more than something was forgotten", forgets)
+	}
+}
+
 // TestRequestSecret: requests are signed with the old secret until the provider must have the new one.
 func TestRequestSecret(t *testing.T) {
 	w := newWorld(t)

@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -52,13 +54,19 @@ type kept struct {
 	item state.Item
 }
 
-// of returns the releases of an App, the newest first. One that cannot be read is left out.
-func (s *Releases) of(ctx context.Context, app hangar.AppID) ([]kept, error) {
+// of returns the releases of an App, the newest first, and the newest version. A release that cannot be
+// read is left out; its version is not given again.
+func (s *Releases) of(ctx context.Context, app hangar.AppID) (list []kept, newest int, err error) {
 	items, _, err := state.All(ctx, s.store, prefix(app), false)
 	if err != nil {
-		return nil, state.HangarError(err)
+		return nil, 0, state.HangarError(err)
 	}
-	list := make([]kept, 0, len(items))
+	if len(items) > 0 {
+		if newest, err = strconv.Atoi(strings.TrimPrefix(items[len(items)-1].Key, prefix(app))); err != nil {
+			return nil, 0, err
+		}
+	}
+	list = make([]kept, 0, len(items))
 	for _, item := range slices.Backward(items) {
 		rec, err := state.Decode[hangar.Release](item)
 		if err != nil {
@@ -67,7 +75,7 @@ func (s *Releases) of(ctx context.Context, app hangar.AppID) ([]kept, error) {
 		}
 		list = append(list, kept{rec, item})
 	}
-	return list, nil
+	return list, newest, nil
 }
 
 // current is the newest that is complete or, if none is, the newest; nil: there is none.
@@ -119,14 +127,11 @@ func (s *Releases) tryCreate(ctx context.Context, app tenants.AppRecord, item st
 	if err != nil {
 		return hangar.Release{}, err
 	}
-	list, err := s.of(ctx, app.ID)
+	list, newest, err := s.of(ctx, app.ID)
 	if err != nil {
 		return hangar.Release{}, err
 	}
-	version := 1
-	if len(list) > 0 {
-		version = list[0].Version + 1
-	}
+	version := newest + 1
 	now := s.now().UTC().Truncate(time.Second)
 	made := hangar.Release{
 		ID: hangar.NewReleaseID(app.ID, version), App: app.Name, Version: version, Status: hangar.ReleasePending, Strategy: in.Strategy,
@@ -246,7 +251,8 @@ func (s *Releases) readable(ctx context.Context, name hangar.AppName) ([]kept, e
 	if err != nil {
 		return nil, err
 	}
-	return s.of(ctx, app.ID)
+	list, _, err := s.of(ctx, app.ID)
+	return list, err
 }
 
 // Releases implements hangar.ReleaseService.

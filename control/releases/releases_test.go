@@ -166,6 +166,29 @@ func TestThirdPartiesLearnNoNames(t *testing.T) {
 	}
 }
 
+// TestUnreadableRelease: an App whose newest release cannot be read gets the next one.
+func TestUnreadableRelease(t *testing.T) {
+	store, s := world(t)
+	create(t, s, "web", hangar.ReleaseCreate{})
+	create(t, s, "web", hangar.ReleaseCreate{})
+	items, _, err := state.All(t.Context(), store, state.ReleasesPrefix, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(items[1].Key, []byte("no release"))}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(as(t, "acme", hangar.ActionAll), 10*time.Second)
+	defer cancel()
+	made, err := s.CreateRelease(ctx, "web", hangar.ReleaseCreate{})
+	if err != nil || made.Version != 3 {
+		t.Errorf("made %+v, %v, want v3", made, err)
+	}
+	if list := all(t, s, "web", "acme"); len(list) != 2 || list[1].Version != 1 {
+		t.Errorf("listed %+v", list)
+	}
+}
+
 // TestOneAppBoundsItself has one App make far more than it may keep: what it keeps is bounded, its
 // current release stays, versions go on, and the App of another organization loses nothing.
 func TestOneAppBoundsItself(t *testing.T) {

@@ -40,13 +40,20 @@ func TestFullDisk(t *testing.T) {
 			}
 			value := make([]byte, 64<<10)
 			acked := 0
+			full := func(err error) bool { return hangar.ReasonOf(err) == hangar.ReasonDiskFull }
 			write := func(s *state.Etcd, n int) (refused int) {
 				for range n {
-					_, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(fmt.Sprintf("/key/%04d", acked), value)}})
+					var err error
+					for range 10 { // a disk that stalls is not full
+						put := state.Put(fmt.Sprintf("/key/%04d", acked), value)
+						if _, err = s.Txn(t.Context(), state.Txn{Then: []state.Op{put}}); err == nil || full(err) {
+							break
+						}
+					}
 					switch {
 					case err == nil:
 						acked++
-					case hangar.CodeOf(err) != hangar.CodeUnavailable || hangar.ReasonOf(err) != hangar.ReasonDiskFull:
+					case hangar.CodeOf(err) != hangar.CodeUnavailable || !full(err):
 						t.Fatalf("the write on a full disk: %v", err)
 					default:
 						refused++

@@ -110,6 +110,9 @@ type Certs struct {
 	table      atomic.Pointer[table]
 	change     sync.Mutex // held while a new table is made
 	adopting   sync.Mutex // held while a shared certificate is written to the disk
+	// unsaved has the uploaded certificates whose files may differ from the table; nil: the disk has the
+	// last set of the feed. Only follow uses it.
+	unsaved map[hangar.Hostname]bool
 
 	// issuer orders certificates; nil if Options.Directory is empty.
 	issuer *issuer

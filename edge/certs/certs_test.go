@@ -413,6 +413,26 @@ func TestDemand(t *testing.T) {
 	}
 }
 
+// TestUploadIsWrittenLater: an uploaded certificate that the disk refused is written once the disk accepts it,
+// without another change of the feed.
+func TestUploadIsWrittenLater(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "custom", "www.one.com.pem")
+	if err := os.MkdirAll(file, 0o700); err != nil { // in the way of the file
+		t.Fatal(err)
+	}
+	f := newFeed(hangar.CertificateSet{Custom: []hangar.CustomCertificate{custom(t, "www.one.com")}})
+	c, _ := run(t, certs.Options{Dir: dir, Feed: f})
+	served(t, c, "www.one.com")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the certificate is on the disk", func() bool {
+		at, err := os.Stat(file)
+		return err == nil && at.Mode().IsRegular()
+	})
+}
+
 func TestPrecedence(t *testing.T) {
 	a := startAuthority(t, time.Hour)
 	f := newFeed(wants("www.example.com"))

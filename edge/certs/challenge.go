@@ -15,6 +15,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/flight"
 )
 
 // challengePath is where an ACME server looks for the answer of RFC 8555, section 8.3.
@@ -53,15 +54,18 @@ func (c *Certs) challengeCertificate(hello *tls.ClientHelloInfo) (*tls.Certifica
 	return nil, &hangar.EdgeError{Code: hangar.EdgeNoCertificate, Message: fmt.Sprintf("No validation of %.100q is under way", hello.ServerName)}
 }
 
-// elsewhere returns the challenge that another edge has published for a name. It reads the state
-// only for names that are orderable here.
+// elsewhere returns the challenge that another edge has published for a name. Anyone can cause
+// a call, so it reads the state only for names with an order in flight, and once for concurrent callers.
 func (c *Certs) elsewhere(ctx context.Context, name hangar.Hostname) (challenge, bool) {
-	if !c.shared.used() || !c.orderable(name) {
+	if !c.shared.used() {
 		return challenge{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, challengeWait)
 	defer cancel()
-	n, err := c.shared.note(ctx, name)
+	if !c.shared.ordered(ctx, name) {
+		return challenge{}, false
+	}
+	n, err := flight.Do(ctx, &c.shared.reading, string(name), func() (note, error) { return c.shared.note(ctx, name) })
 	if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
 		c.log.WarnContext(ctx, "challenges of other edges are not known", keyName, string(name), keyError, err)
 	}

@@ -133,7 +133,9 @@ func (c *Certs) follow(ctx context.Context) {
 				c.log.WarnContext(ctx, "certificates cannot be followed", keyError, err)
 				break
 			}
-			c.apply(set)
+			if c.apply(set); c.unsaved != nil {
+				break // the feed yields the set again
+			}
 			delay = feedPause
 		}
 		_ = pause.For(ctx, delay)
@@ -146,19 +148,20 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 	next := emptyTable()
 	fresh := map[hangar.Hostname][]byte{}
 	for _, up := range set.Custom {
-		old := before.custom[up.Hostname]
+		e := before.custom[up.Hostname]
 		both := slices.Concat(up.Fullchain, []byte("\n"), up.PrivateKey)
-		if old != nil && old.sum == sumOf(both, both) {
-			next.custom[up.Hostname] = old
-			continue
-		}
-		e, err := newEntry(both, both)
-		if err != nil {
-			c.log.Error("uploaded certificate skipped", keyName, string(up.Hostname), keyError, err)
-			continue
+		same := e != nil && e.sum == sumOf(both, both)
+		if !same {
+			var err error
+			if e, err = newEntry(both, both); err != nil {
+				c.log.Error("uploaded certificate skipped", keyName, string(up.Hostname), keyError, err)
+				continue
+			}
 		}
 		next.custom[up.Hostname] = e
-		fresh[up.Hostname] = both
+		if !same || c.unsaved[up.Hostname] {
+			fresh[up.Hostname] = both
+		}
 	}
 	if c.ACME() {
 		for _, w := range append(slices.Clone(set.ACME), c.wantedByPlatform()...) {
@@ -166,7 +169,7 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 		}
 	}
 	c.replace(next)
-	if err := c.keep(before, next, fresh); err != nil {
+	if err := c.save(before, next, fresh); err != nil {
 		c.log.Error("certificates are not on the disk", keyError, err)
 	}
 	for name, org := range next.wanted {
@@ -206,18 +209,32 @@ func (c *Certs) forget(name hangar.Hostname) {
 	}
 }
 
-// keep writes the difference between two tables to the disk.
-func (c *Certs) keep(before, next *table, fresh map[hangar.Hostname][]byte) (err error) {
+// save writes the difference between two tables to the disk, and what it could not write before.
+func (c *Certs) save(before, next *table, fresh map[hangar.Hostname][]byte) (err error) {
 	for name, both := range fresh {
 		err = errors.Join(err, write(c.disk.custom(), fileOf(name, customExt), both))
 	}
+	old := maps.Clone(c.unsaved)
+	if old == nil {
+		old = map[hangar.Hostname]bool{}
+	}
 	for name := range before.custom {
+		old[name] = true
+	}
+	for name := range old {
 		if next.custom[name] == nil {
 			err = errors.Join(err, remove(filepath.Join(c.disk.custom(), fileOf(name, customExt))))
 		}
 	}
-	if !maps.Equal(before.wanted, next.wanted) {
+	if c.unsaved != nil || !maps.Equal(before.wanted, next.wanted) {
 		err = errors.Join(err, c.disk.writeWanted(next.wanted))
+	}
+	c.unsaved = nil
+	if err != nil {
+		for name := range fresh {
+			old[name] = true
+		}
+		c.unsaved = old
 	}
 	return err
 }

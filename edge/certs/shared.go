@@ -5,13 +5,16 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/finish"
@@ -33,6 +36,9 @@ type shared struct {
 	root  string
 	host  hangar.HostID
 
+	reading singleflight.Group // of notes, by name
+	listed  chan struct{}      // closed once known has what the other edges had shared before
+
 	mu    sync.Mutex // guards known
 	known map[hangar.Hostname]sharedState
 }
@@ -42,6 +48,7 @@ type sharedState struct {
 	sum      [sha256.Size]byte // of the certificate; zero: there is none
 	notAfter time.Time         // of the certificate
 	failed   time.Time         // of the last attempt; zero: there is none
+	ordered  bool              // an edge holds the lock of the name
 }
 
 // sharedCertificate is a certificate that was issued, for all edges.
@@ -83,7 +90,7 @@ const (
 )
 
 func newShared(store hangar.CertificateStore, root string, host hangar.HostID) *shared {
-	return &shared{store: store, root: root, host: host, known: map[hangar.Hostname]sharedState{}}
+	return &shared{store: store, root: root, host: host, listed: make(chan struct{}), known: map[hangar.Hostname]sharedState{}}
 }
 
 // used reports whether values are shared with other edges.
@@ -112,6 +119,19 @@ func (s *shared) has(name hangar.Hostname) [sha256.Size]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known[name].sum
+}
+
+// ordered reports whether an edge is ordering a certificate for a name, as this edge knows it. It waits
+// for the first listing.
+func (s *shared) ordered(ctx context.Context, name hangar.Hostname) bool {
+	select {
+	case <-s.listed:
+	case <-ctx.Done():
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[name].ordered
 }
 
 func (s *shared) change(name hangar.Hostname, change func(*sharedState)) {
@@ -356,22 +376,42 @@ func (c *Certs) publish(ctx context.Context, req orderRequest, current *entry) t
 
 // followShared applies the shared values of other edges until ctx ends.
 func (c *Certs) followShared(ctx context.Context) {
+	ready := sync.OnceFunc(func() { close(c.shared.listed) })
 	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
-		before := true // the existing values come first; they are not fresh
+		listed := map[string]bool{} // keys; nil once the existing values, which are not fresh, were yielded
 		for batch, err := range c.shared.store.WatchShared(ctx) {
 			if err != nil {
 				c.log.WarnContext(ctx, "what other edges do cannot be followed", keyError, err)
 				break
 			}
 			for _, v := range batch.Values {
-				c.applyShared(ctx, v, !before)
+				if listed != nil {
+					listed[v.Key] = true
+				}
+				c.applyShared(ctx, v, listed == nil)
 			}
-			if batch.Listed && before {
-				before, delay = false, feedPause
+			if batch.Listed && listed != nil {
+				c.dropUnlisted(ctx, listed)
+				listed, delay = nil, feedPause
+				ready()
 				c.publishAll()
 			}
 		}
 		_ = pause.For(ctx, delay)
+	}
+}
+
+// dropUnlisted applies deletions that happened while the watch was down.
+func (c *Certs) dropUnlisted(ctx context.Context, listed map[string]bool) {
+	c.shared.mu.Lock()
+	names := slices.Collect(maps.Keys(c.shared.known))
+	c.shared.mu.Unlock()
+	for _, name := range names {
+		for _, kind := range []string{issuedKind, attemptsKind, ordersKind} {
+			if key := c.shared.key(kind, name); !listed[key] {
+				c.applyShared(ctx, hangar.SharedValue{Key: key, Note: kind == ordersKind}, false)
+			}
+		}
 	}
 }
 
@@ -410,12 +450,14 @@ func (c *Certs) applyShared(ctx context.Context, v hangar.SharedValue, fresh boo
 	}
 }
 
-// applyNote counts an order of another edge, once: the note is written again with each challenge.
+// applyNote notes that a name is being ordered. It counts an order of another edge once: the note is written again
+// with each challenge.
 func (c *Certs) applyNote(name hangar.Hostname, value json.RawMessage) error {
-	var n note
+	c.shared.change(name, func(s *sharedState) { s.ordered = value != nil })
 	if value == nil {
 		return nil
 	}
+	var n note
 	if err := json.Unmarshal(value, &n); err != nil {
 		return err
 	}
@@ -490,7 +532,7 @@ func (c *Certs) prunable(now time.Time) (names []hangar.Hostname) {
 	c.shared.mu.Lock()
 	defer c.shared.mu.Unlock()
 	for name, s := range c.shared.known {
-		if now.After(s.notAfter.Add(expiredKept)) && now.After(s.failed.Add(expiredKept)) && !c.orderable(name) {
+		if !s.ordered && now.After(s.notAfter.Add(expiredKept)) && now.After(s.failed.Add(expiredKept)) && !c.orderable(name) {
 			names = append(names, name)
 		}
 	}

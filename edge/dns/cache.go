@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// cache keeps the last used answers of resolvers, within bounds. An answer stays for MaxStale after
-// its expiry, for when no resolver answers.
+// cache keeps the most recently used answers of resolvers, within bounds. An answer stays for
+// MaxStale after its expiry, in case no resolver answers.
 type cache struct {
 	bytes int // at most
 
@@ -17,8 +17,8 @@ type cache struct {
 	held    int // bytes
 }
 
-// newCache returns a cache of at most so many replies, more than none, that have at most so many
-// bytes together.
+// newCache returns a cache that is bounded by a number of replies, which must be positive, and by
+// their total bytes.
 func newCache(replies, bytes int) *cache {
 	c := &cache{bytes: bytes}
 	var err error
@@ -45,7 +45,7 @@ func (c *cache) get(key []byte, now time.Time) *reply {
 	return r
 }
 
-// size is how many bytes the cache holds.
+// size returns how many bytes the cache holds.
 func (c *cache) size() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// The rate of one client. While the server keeps up, a client is held to MaxRate alone. When
-// questions queue up, each client above FairRate is held to that until it has asked less for a
-// while, so that all others are answered as if it were not there: dropping a question costs
-// little more than reading it.
+// The rate of one client. While the server keeps up, only MaxRate limits a client. When questions
+// queue up, each client above FairRate is limited to FairRate until it has asked less for a while.
+// All others are then answered as if that client did not exist: dropping a question costs little more
+// than reading it.
 const (
 	MaxRate  = 50_000 // a second
 	FairRate = 2_000  // a second
-	// restraint is how long a client must ask no more than FairRate, to be free again.
+	// restraint is how long a client must stay below FairRate to be free again.
 	restraint = time.Second
-	// MaxMisses is how often a second what one client asks may be passed on to a
-	// resolver, and MaxAsking how many such questions may be open.
+	// MaxMisses is how many questions of one client are passed on to resolvers each second, and
+	// MaxAsking how many of them may be open.
 	MaxMisses = 500
 	MaxAsking = 64
 )
@@ -26,27 +26,27 @@ const (
 // maxClients bounds the memory for known clients.
 const maxClients = 1 << 16
 
-// clients keeps how much each client asks.
+// clients tracks the rate of each client.
 type clients struct {
 	mu  sync.Mutex // guards what follows
 	all map[netip.Addr]*client
 }
 
-// client is one Machine, or a peer.
+// client is one Machine or peer.
 type client struct {
 	fair, most, misses bucket
-	restrained         time.Time // until then
+	restrained         time.Time // limited to FairRate until then
 	asking             int       // open questions to resolvers
 	seen               time.Time
 }
 
-// bucket holds tokens, and fills up with time.
+// bucket is a token bucket.
 type bucket struct {
 	level float64
 	at    time.Time
 }
 
-// take takes a token, if there is one. A bucket is full at first, and holds the tokens of a second.
+// take takes a token, if there is one. A new bucket is full; a full one has the tokens of one second.
 func (b *bucket) take(now time.Time, rate float64) bool {
 	if b.at.IsZero() {
 		b.level = rate
@@ -78,8 +78,8 @@ func (c *clients) of(a netip.Addr, now time.Time) *client {
 	return known
 }
 
-// allow reports whether to answer a client's question. queued says that questions arrive faster
-// than they are answered.
+// allow reports whether to answer a client's question. queued means that questions arrive faster than
+// they are answered.
 func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +91,8 @@ func (c *clients) allow(a netip.Addr, now time.Time, queued bool) bool {
 	return known.most.take(now, MaxRate) && (fair || now.After(known.restrained))
 }
 
-// ask reports whether a question of a client may be passed on to a resolver. If so,
-// asked must be called when it is answered.
+// ask reports whether a client's question may be passed on to a resolver. If so, the caller must call
+// asked when it is answered.
 func (c *clients) ask(a netip.Addr, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +110,7 @@ func (c *clients) asked(a netip.Addr, now time.Time) {
 	c.of(a, now).asking--
 }
 
-// sweep forgets clients that have not asked for a while.
+// sweep forgets idle clients.
 func (c *clients) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,5 +125,5 @@ func (c *clients) forget(now time.Time, idle time.Duration) {
 	}
 }
 
-// sweepInterval is how often, and after which silence, clients are forgotten.
+// sweepInterval is the interval of sweeps, and how long a client must be idle to be forgotten.
 const sweepInterval = 30 * time.Second

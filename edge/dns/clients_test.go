@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -16,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestRates: a client gets all its answers while no other one waits, and its share otherwise.
+// TestRates: a client gets all its answers while no other client waits, and its share otherwise.
 func TestRates(t *testing.T) {
 	one, same, other := netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:2"), netip.MustParseAddr("fdaa:0:1:a7b:7d:0:1:9"), netip.MustParseAddr("172.16.0.9")
 	var c clients
@@ -88,7 +89,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: the last used entries stay.
+// TestCacheIsBounded: the most recently used entries stay.
 func TestCacheIsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	put := func(c *cache, key string, size int) {
@@ -125,7 +126,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// TestKeptNodesAreBounded: when there is no room, all are forgotten.
+// TestKeptNodesAreBounded: when the memory is full, all nodes are forgotten.
 func TestKeptNodesAreBounded(t *testing.T) {
 	var k nodes
 	big := &node{text: records{wire: make([]byte, maxKept/3)}}
@@ -173,8 +174,8 @@ func TestFlood(t *testing.T) {
 		defer close(flooded)
 		conn := connect("127.0.7.66")
 		defer conn.Close()
-		// Ten times what is fair: what a server that is slowed down by its race detector
-		// can read, so that it decides whose questions are dropped, and not the kernel.
+		// Send ten times the fair rate. The server can read that much even under the race detector,
+		// so the server and not the kernel decides whose questions are dropped.
 		for tick := time.NewTicker(time.Millisecond); ctx.Err() == nil; <-tick.C {
 			for range FairRate / 100 {
 				_, _ = conn.Write(msg)
@@ -183,8 +184,8 @@ func TestFlood(t *testing.T) {
 	}()
 	conn := connect("127.0.7.1")
 	defer conn.Close()
-	// On a busy machine the kernel may have no room for a question before the server has
-	// seen whose it is; resolvers ask again, and so does this one, but rarely.
+	// On a busy machine the kernel may have no room for a question before the server has seen it.
+	// So repeat a lost question, as resolvers do, but allow only a few losses.
 	const questions, maxLost = 500, 5
 	var took []time.Duration
 	lost := 0
@@ -226,5 +227,37 @@ func TestStrangersAreOneClient(t *testing.T) {
 	}
 	if answered != MaxRate || len(s.clients.all) != 1 {
 		t.Errorf("%d questions were let through, for %d clients", answered, len(s.clients.all))
+	}
+}
+
+// TestLookupsOfOneNetwork: the Machines of one network, however many ask, leave lookups for those of others.
+func TestLookupsOfOneNetwork(t *testing.T) {
+	s := serverOf(t, nil)
+	hanging := make(chan struct{})
+	s.resolver.upstreams = func() []netip.AddrPort {
+		<-hanging
+		return nil
+	}
+	defer s.resolver.lookups.Wait()
+	defer close(hanging)
+	var q query
+	if rcode, ok := q.parse(packed(t, "www.example.com", dns.TypeAAAA, nil)); !ok || rcode != dns.RcodeSuccess {
+		t.Fatal(rcode, ok)
+	}
+	lookUp := func(from hangar.NetworkID, n int) error {
+		_, err := s.resolver.join(t.Context(), from, fmt.Sprint(from, n), &q, time.Now())
+		return err
+	}
+	begun := 0
+	for begun < 2*maxLookups && lookUp(1, begun) == nil {
+		begun++
+	}
+	if begun != maxLookups/2 {
+		t.Errorf("one network has %d lookups in flight", begun)
+	}
+	for n := range 10 {
+		if err := lookUp(2, n); err != nil {
+			t.Fatalf("lookup %d of another network: %v", n, err)
+		}
 	}
 }

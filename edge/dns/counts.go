@@ -14,9 +14,9 @@ const (
 	resultCached                 // answered from the cache of resolvers' answers
 	resultResolved               // answered by a resolver
 	resultFailed                 // answered that no resolver has an answer
-	resultRefused                // answered that it is none of the asker's business
-	resultLimited                // dropped: the client asks too much
-	resultInvalid                // dropped: it is no question
+	resultRefused                // answered that the client or the question is not served
+	resultLimited                // dropped: the client exceeds its rate
+	resultInvalid                // dropped: not a question
 	results
 )
 
@@ -25,15 +25,15 @@ func (r result) String() string {
 	return [results]string{"local", "cached", "resolved", "failed", "refused", "limited", "invalid"}[r]
 }
 
-// counts are the Prometheus metrics of a Server. A message costs one addition.
+// counts are the Prometheus metrics of a Server. Counting a message is one addition.
 type counts [results]atomic.Uint64
 
 // The metrics of Collect.
 var (
 	queriesDesc = prometheus.NewDesc("hangar_dns_queries_total",
-		"Messages to the name server of Machines: answered as local, cached or resolved; failed, as no resolver has answered; refused, for whom or what is not served; dropped as limited, where a client asks too much, or invalid", []string{"result"}, nil)
-	lookupsDesc    = prometheus.NewDesc("hangar_dns_open_lookups", "Questions that resolvers are being asked", nil, nil)
-	cacheBytesDesc = prometheus.NewDesc("hangar_dns_cache_bytes", "Bytes of answers of resolvers that are kept", nil, nil)
+		"Messages to the name server of Machines: answered as local, cached or resolved; failed, because no resolver has answered; refused, because the client or the question is not served; dropped as limited, because a client exceeds its rate, or as invalid", []string{"result"}, nil)
+	lookupsDesc    = prometheus.NewDesc("hangar_dns_open_lookups", "Lookups at resolvers in progress", nil, nil)
+	cacheBytesDesc = prometheus.NewDesc("hangar_dns_cache_bytes", "Bytes of resolvers' answers in the cache", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/dns"
 )
 
-// TestCounts: each message counts once, by what has become of it.
+// TestCounts: each message counts once, under its result.
 func TestCounts(t *testing.T) {
 	w := newWorld(t)
 	w.put(netOne, "web", 1)
@@ -65,7 +65,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// counted returns how many messages had which result; under an empty one the bytes of the cache.
+// counted returns the number of messages by result, and under the empty result the size of the
+// cache.
 func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

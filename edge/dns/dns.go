@@ -1,21 +1,21 @@
 // Package dns is the name server of Machines: it answers the names of their private network from
 // memory, and forwards other questions to the resolvers of the host.
 //
-// A client is known by its source address, which the network does not let it forge. It gets the
-// names of its own network and learns nothing of any other, not even that there is one. A client
-// on no network is refused. Names follow the catalog: an answer is made from the rows that are
-// visible when the question is read. Names of the private network, addresses of private networks
-// and the other names that have a meaning only here never leave the host.
+// The source address identifies a client; the network prevents forged ones. A client gets the names
+// of its own network and learns nothing of any other, not even that it exists. A client on no network
+// is refused. Names follow the catalog: an answer is made from the rows that are visible when the
+// question is read. Names of the private network, addresses of private networks and other names that
+// only have a meaning here never leave the host.
 //
-// Answers of resolvers are cached for their time to live, within bounds of memory; when no resolver
-// answers, for a day longer. Identical questions in flight share one lookup. A client that asks too
-// much loses its own questions: over UDP they are dropped before any work, over TCP its connection
-// is closed.
+// Answers of resolvers are cached for their time to live, within bounds of memory, and a day longer
+// for when no resolver answers. Identical questions in flight share one lookup. A client that exceeds
+// its rate loses its own questions: over UDP they are dropped before any work, over TCP its
+// connection is closed. The clients of one network share at most half of the lookups in flight.
 //
-// Each socket has readers of its own, which answer from memory; a question for a resolver waits in
-// a goroutine of its own, of which there are a bounded number. Run returns when all have ended.
+// Each socket has readers of its own, which answer from memory. A question for a resolver waits in a
+// goroutine of its own; their number is bounded. Run returns when all have ended.
 //
-// It validates no signatures and transfers no zones.
+// The package does not validate signatures or transfer zones.
 package dns
 
 import (
@@ -32,6 +32,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
 // Bounds of the memory for answers of resolvers.
@@ -43,7 +44,7 @@ const (
 // syncPatience is how long questions wait for the catalog after a start.
 const syncPatience = 3 * time.Second
 
-// Peer is a device outside of the platform that is on a private network.
+// Peer is a device outside the platform on a private network.
 type Peer struct {
 	Name string
 	Addr netip.Addr
@@ -51,18 +52,18 @@ type Peer struct {
 
 // Config has the dependencies of a Server.
 type Config struct {
-	// Listen is where to serve, over UDP and TCP. Port 0 picks one that both have.
+	// Listen is where to serve, over UDP and TCP. Port 0 picks a port that both have free.
 	Listen  []netip.AddrPort
 	Catalog *catalog.Catalog
-	Routes  *catalog.Routes // of Apps that the edge serves in private networks; nil: there are none
+	Routes  *catalog.Routes // of Apps that the edge serves in private networks; nil: none
 	Region  hangar.Region   // of this host
-	// Owner returns the Machine that an IPv4 address belongs to, and its network. nil:
-	// none does.
+	// Owner returns the Machine that an IPv4 address belongs to, and its network; nil: no Machine has
+	// one.
 	Owner func(netip.Addr) (hangar.MachineID, hangar.NetworkID, bool)
-	// Peers returns the peers of a network; nil: there are none.
+	// Peers returns the peers of a network; nil: none.
 	Peers func(hangar.NetworkID) []Peer
-	// Resolvers are asked for all other names, the first first. It is called for each
-	// lookup. nil: there are none.
+	// Resolvers returns the resolvers for all other names, in order of preference. It is called for
+	// each lookup; nil: none.
 	Resolvers func() []netip.AddrPort
 	Log       *slog.Logger // nil: nothing is logged
 }
@@ -98,6 +99,7 @@ func New(c Config) *Server {
 			cache:     newCache(cacheEntries, cacheBytes),
 			flights:   make(map[string]*flight),
 			failed:    make(map[string]time.Time),
+			open:      connlimit.NewCount[hangar.NetworkID](maxLookups, maxLookups),
 		},
 	}
 }
@@ -120,7 +122,7 @@ func (s *Server) Open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Addrs are where it serves, in the order of Config.Listen.
+// Addrs returns the addresses at which it serves, in the order of Config.Listen.
 func (s *Server) Addrs() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, c := range s.packets {
@@ -153,13 +155,13 @@ func ignoreClosed(err error) error {
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer s.resolver.lookups.Wait()
-	// Questions right after a start are answered when the names are known.
+	// Questions right after a start wait until the names are known.
 	wait := time.NewTimer(syncPatience)
 	defer wait.Stop()
 	select {
 	case <-s.config.Catalog.Synced():
 	case <-wait.C:
-		s.log.WarnContext(ctx, "serving DNS although the names of machines are not known yet")
+		s.log.WarnContext(ctx, "serving DNS before the names of machines are known")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -173,7 +175,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep drops clients that have gone.
+// sweep drops idle clients.
 func (s *Server) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -190,7 +192,7 @@ func (s *Server) sweep(ctx context.Context) error {
 // asker is the client that asked a question.
 type asker struct {
 	addr    netip.Addr
-	network hangar.NetworkID // 0: it is on none
+	network hangar.NetworkID // 0: none
 }
 
 // asker returns the client at an address.
@@ -204,8 +206,8 @@ func (s *Server) asker(addr netip.Addr) asker {
 	return asker{addr, id}
 }
 
-// client returns the client that an asker's questions count for. All those on no network are one,
-// so that made-up addresses gain nothing.
+// client returns the client to which an asker's questions count. All askers on no network are one
+// client, so that forged addresses gain nothing.
 func (a asker) client() netip.Addr {
 	if a.network == 0 {
 		return netip.Addr{}
@@ -213,17 +215,17 @@ func (a asker) client() netip.Addr {
 	return a.addr
 }
 
-// verdict says how to handle a message.
+// verdict is how to handle a message.
 type verdict int
 
 const (
-	drop   verdict = iota // no answer is due
+	drop   verdict = iota // send no answer
 	done                  // the answer was appended
-	lookup                // a resolver has to be asked
+	lookup                // ask a resolver
 )
 
-// handle answers a message from memory if it can: it appends the answer, of at most
-// limit bytes or else what the asker takes over UDP, to out. q is filled either way.
+// handle answers a message from memory if it can. It appends the answer to out, with at most as many
+// bytes as q.limit returns. It fills q in any case.
 func (s *Server) handle(out, msg []byte, q *query, who asker, stream bool, now time.Time) ([]byte, verdict) {
 	rcode, ok := q.parse(msg)
 	if !ok {
@@ -256,7 +258,7 @@ func (s *Server) handle(out, msg []byte, q *query, who asker, stream bool, now t
 	return out, lookup
 }
 
-// limit is what the answer may have, in bytes.
+// limit is the maximum size of the answer, in bytes.
 func (q *query) limit(stream bool) int {
 	if stream {
 		return maxMessage
@@ -264,7 +266,7 @@ func (q *query) limit(stream bool) int {
 	return int(q.size)
 }
 
-// servedType is false for types that are no questions for data.
+// servedType is false for types that do not ask for data.
 func servedType(t uint16) bool {
 	switch t {
 	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeMAILA, dns.TypeMAILB, dns.TypeTKEY, dns.TypeTSIG, dns.TypeOPT, dns.TypeNone:
@@ -273,9 +275,9 @@ func servedType(t uint16) bool {
 	return true
 }
 
-// resolve appends the answer that a resolver gives.
-func (s *Server) resolve(ctx context.Context, out []byte, q *query, stream bool) []byte {
-	got, err := s.resolver.resolve(ctx, q)
+// resolve appends the answer of a resolver.
+func (s *Server) resolve(ctx context.Context, out []byte, from hangar.NetworkID, q *query, stream bool) []byte {
+	got, err := s.resolver.resolve(ctx, from, q)
 	if err != nil {
 		s.count(resultFailed)
 		return q.write(out, &answer{rcode: dns.RcodeServerFailure, foreign: true}, q.limit(stream))

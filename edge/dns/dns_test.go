@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The networks of tests, and from where they ask: over IPv4, whose sources a test can
-// choose on any server.
+// The networks and clients of the tests. Clients use IPv4 because a test can choose among loopback
+// addresses on any server.
 const (
 	netOne hangar.NetworkID = 1
 	netTwo hangar.NetworkID = 0x20
@@ -54,7 +54,7 @@ type world struct {
 	feed    *edgetest.Feed
 }
 
-// newWorld returns one without Machines, which is in view.
+// newWorld returns a world without Machines whose catalog is complete.
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
 	w := &world{feed: edgetest.NewFeed()}
@@ -70,12 +70,12 @@ func newWorld(tb testing.TB) *world {
 	return w
 }
 
-// address is that of the n-th Machine of a network.
+// address returns the address of the n-th Machine of a network.
 func address(network hangar.NetworkID, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("fdaa:0:%x:a7b:7d:0:%x:2", uint32(network), n))
 }
 
-// put adds a Machine, or changes it. It is in view when put returns.
+// put adds or changes a Machine, and returns when the catalog shows it.
 func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(*hangar.Machine)) hangar.MachineID {
 	id := hangar.MachineID(fmt.Sprintf("%014x", n))
 	row, ok := w.feed.Row(id)
@@ -94,7 +94,7 @@ func (w *world) put(network hangar.NetworkID, app string, n int, change ...func(
 	return id
 }
 
-// remove removes a Machine. It has gone from view when remove returns.
+// remove removes a Machine, and returns when the catalog no longer shows it.
 func (w *world) remove(id hangar.MachineID) {
 	row, _ := w.feed.Row(id)
 	changed, stop := w.catalog.Subscribe(row.Machine.AppID)
@@ -120,7 +120,7 @@ func tagged(pairs map[string]string) func(*hangar.Machine) {
 
 func unregistered(m *hangar.Machine) { m.Config.DNS = &hangar.DNSConfig{SkipRegistration: true} }
 
-// serve runs a server until the test ends, and returns where it serves.
+// serve runs a server until the test ends, and returns its address.
 func serve(tb testing.TB, c dns.Config) netip.AddrPort {
 	tb.Helper()
 	return run(tb, c).Addrs()[0]
@@ -239,7 +239,7 @@ func newUpstream(tb testing.TB, answer func(w mdns.ResponseWriter, m *mdns.Msg))
 	return u
 }
 
-// set changes what it answers; nil: nothing.
+// set changes how u answers; nil: not at all.
 func (u *upstream) set(answer func(w mdns.ResponseWriter, m *mdns.Msg)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -263,8 +263,7 @@ func resolvers(all ...*upstream) func() []netip.AddrPort {
 	}
 }
 
-// reply answers with records in the text format of zone files, of which those with a SOA
-// are authorities.
+// reply answers with records in the text format of zone files. A SOA goes to the authority section.
 func reply(rcode int, lines ...string) func(w mdns.ResponseWriter, m *mdns.Msg) {
 	return func(w mdns.ResponseWriter, m *mdns.Msg) {
 		r := new(mdns.Msg).SetRcode(m, rcode)

@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/edgetest"
 )
 
-// rowsOf are the started Machines of an App on network 1.
+// rowsOf returns started Machines of an App on network 1.
 func rowsOf(app string, from, to int) []hangar.MachineRow {
 	var rows []hangar.MachineRow
 	for n := from; n < to; n++ {
@@ -28,7 +28,7 @@ func rowsOf(app string, from, to int) []hangar.MachineRow {
 	return rows
 }
 
-// serverOf returns a Server of rows that does not run.
+// serverOf returns a Server with rows that does not run.
 func serverOf(tb testing.TB, rows []hangar.MachineRow) *Server {
 	tb.Helper()
 	feed := edgetest.NewFeed()
@@ -121,7 +121,7 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-// FuzzReply: a resolver's reply is refused, or can be sent to any asker.
+// FuzzReply: a resolver's reply is either refused or can be sent to any asker.
 func FuzzReply(f *testing.F) {
 	for _, line := range []string{"a.example. 60 IN AAAA ::1", "a.example. 60 IN CNAME b.example.", "a.example. 9 IN TXT x"} {
 		rr, err := dns.NewRR(line)
@@ -172,7 +172,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// BenchmarkHandle is what an answer costs without the network.
+// BenchmarkHandle measures an answer without the network.
 func BenchmarkHandle(b *testing.B) {
 	s := serverOf(b, rowsOf("web", 1, 4))
 	crowd := serverOf(b, rowsOf("web", 1, 1000))

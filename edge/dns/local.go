@@ -21,8 +21,8 @@ type local struct {
 	kept    nodes
 }
 
-// answer answers a question of a client on a network. The question is in a zone; before is how
-// many of its labels precede the zone's name.
+// answer answers a client's question about a name in the zone z. before is the number of labels of
+// the name before the zone's name.
 func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *zone, before int) answer {
 	none := answer{rcode: dns.RcodeNameError, zone: z, labels: before}
 	var n *node
@@ -80,7 +80,7 @@ func (l *local) answer(q *query, asker netip.Addr, network hangar.NetworkID, z *
 	return a
 }
 
-// minimal is the answer to a question for everything: RFC 8482.
+// minimal is the answer to a question for all types: RFC 8482.
 func minimal() records {
 	return records{wire: appendRecord(nil, dns.TypeHINFO, []byte("\x07RFC8482\x00")), count: 1}
 }
@@ -95,7 +95,7 @@ func (l *local) node(q *query, asker netip.Addr, network hangar.NetworkID, befor
 	labels := make([]string, before)
 	for i := range labels {
 		labels[i] = q.label(i)
-		// A label with a dot in it must not be taken for two.
+		// A label that contains a dot must not count as two labels.
 		if strings.Contains(labels[i], ".") {
 			return nil
 		}
@@ -111,7 +111,7 @@ func (l *local) node(q *query, asker netip.Addr, network hangar.NetworkID, befor
 // flycast returns the node of an App that the edge serves in a network.
 func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
 	if before == 0 {
-		return &node{} // names are below it
+		return &node{} // other names are below it
 	}
 	if before > 1 || l.routes == nil {
 		return nil
@@ -132,7 +132,7 @@ func (l *local) flycast(q *query, network hangar.NetworkID, before int) *node {
 	return &node{addresses: addressRecords(list, true)}
 }
 
-// reverse returns the node of an address: its name, for clients on its network.
+// reverse returns the node of an address: its name, for clients on the same network.
 func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 	const nibbles, zoneNibbles = 32, 4
 	if before > nibbles-zoneNibbles {
@@ -150,7 +150,7 @@ func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 		addr[at/2] |= byte(digit) << (4 * (1 - at%2))
 	}
 	if before < nibbles-zoneNibbles {
-		return &node{} // names are below it
+		return &node{} // other names are below it
 	}
 	row, ok := l.catalog.MachineAt(netip.AddrFrom16(addr))
 	if !ok || row.Network != network || len(registered(network, []*hangar.MachineRow{row})) == 0 {
@@ -161,8 +161,7 @@ func (l *local) reverse(q *query, network hangar.NetworkID, before int) *node {
 	return &node{pointer: records{wire: appendRecord(nil, dns.TypePTR, name), count: 1}}
 }
 
-// networkOf returns the network that an address belongs to; 0 if it is none of a
-// private network's.
+// networkOf returns the private network of an address; 0 if it is not in one.
 func networkOf(a netip.Addr) hangar.NetworkID {
 	if !a.Is6() {
 		return 0
@@ -174,11 +173,11 @@ func networkOf(a netip.Addr) hangar.NetworkID {
 	return hangar.NetworkID(binary.BigEndian.Uint32(b[2:]))
 }
 
-// maxKept bounds the nodes that are kept, in bytes.
+// maxKept bounds the cached nodes, in bytes.
 const maxKept = 32 << 20
 
-// nodes caches the records of names, by network and name. An entry may be stale: the reader
-// compares versions. When there is no room for more, all are dropped.
+// nodes caches the records of names, by network and name. An entry may be stale, so the reader
+// compares versions. When the cache is full, all entries are dropped.
 type nodes struct {
 	mu    sync.RWMutex // guards what follows
 	all   map[string]*node

@@ -13,8 +13,8 @@ const (
 	maxNameBytes = 255
 	maxLabels    = 127
 	optBytes     = 11
-	plainUDP     = 512   // what an answer over UDP may have unless the query says more
-	maxUDP       = 1232  // what passes every tunnel unfragmented
+	plainUDP     = 512   // of an answer over UDP, unless the query allows more
+	maxUDP       = 1232  // fits every tunnel without fragmentation
 	maxMessage   = 65535 // over TCP
 )
 
@@ -31,22 +31,22 @@ const (
 	opcodeMask = 0xf << 11
 )
 
-// rcodeBadVersion is the extended code of RFC 6891 for a version of EDNS that is unknown.
+// rcodeBadVersion is the extended code of RFC 6891 for an unknown version of EDNS.
 const rcodeBadVersion = dns.RcodeBadVers
 
-// query is a parsed question. It is used again for the next one.
+// query is a parsed question. It is reused for the next one.
 type query struct {
 	id     uint16
 	flags  uint16
 	qtype  uint16
 	qclass uint16
 	asked  []byte // the name in the question, in wire format; part of the message
-	// known says that the question could be read, and an answer repeats it.
+	// known means that the question was read, so an answer repeats it.
 	known bool
 
 	edns bool
 	do   bool   // DNSSEC records are wanted
-	size uint16 // the largest answer over UDP that the asker takes
+	size uint16 // the largest answer over UDP that the asker accepts
 
 	name   []byte // the name in lowercase, part of buf
 	buf    [maxNameBytes]byte
@@ -54,8 +54,8 @@ type query struct {
 	labels int
 }
 
-// parse reads a message. It returns false for one that gets no answer, and the code of the
-// answer: success if the question may be answered.
+// parse reads a message. It returns false for a message that gets no answer. Otherwise it returns the
+// code of the answer: success if the question may be answered.
 func (q *query) parse(msg []byte) (rcode int, ok bool) {
 	q.known, q.edns, q.do, q.size, q.labels = false, false, false, plainUDP, 0
 	if len(msg) < headerBytes {
@@ -95,7 +95,7 @@ func (q *query) parseName(msg []byte, at int) (end int, ok bool) {
 			}
 			return at + 1, true
 		}
-		// The name with its end must have room for this label.
+		// The label and the end of the name must fit.
 		if n > 63 || at+1+n >= len(msg) || at-begin+n+2 > maxNameBytes {
 			return 0, false
 		}
@@ -106,7 +106,7 @@ func (q *query) parseName(msg []byte, at int) (end int, ok bool) {
 	return 0, false
 }
 
-// lower is safe on lengths of labels, too: they are below 'A'.
+// lower does not change the lengths of labels, which are below 'A'.
 func lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		return c + 'a' - 'A'
@@ -145,7 +145,7 @@ func (q *query) parseAdditional(msg []byte, at, count int) (rcode int) {
 	return dns.RcodeSuccess
 }
 
-// skipName returns where a name ends that may be compressed, or -1.
+// skipName returns the offset after a name, which may be compressed, or -1.
 func skipName(msg []byte, at int) int {
 	for at < len(msg) {
 		switch n := int(msg[at]); {
@@ -171,7 +171,7 @@ func (q *query) label(i int) string {
 	return string(q.name[at+1 : at+1+int(q.name[at])])
 }
 
-// from returns the end of the name that begins with a label.
+// from returns the rest of the name from a label on.
 func (q *query) from(i int) []byte {
 	if i == q.labels {
 		return q.name[len(q.name)-1:]
@@ -179,12 +179,12 @@ func (q *query) from(i int) []byte {
 	return q.name[q.starts[i]:]
 }
 
-// records are of one name and type, ready to be sent: the owner of each is a pointer to
+// records are the records of one name and type, ready to be sent: the owner of each is a pointer to
 // the name in the question.
 type records struct {
 	wire  []byte
 	count int
-	each  int  // bytes of each, when they are of one size and a part of them is useful
+	each  int  // bytes of each, if all have the same size and a subset is useful
 	fixed bool // the order matters
 }
 
@@ -192,16 +192,16 @@ type records struct {
 type answer struct {
 	rcode   int
 	records records
-	// zone is the one whose SOA says how long a name without records stays so; labels is how many
-	// of the question's come before it. nil: none.
+	// zone is the zone whose SOA says how long a name without records may be cached; nil: none. labels
+	// is the number of the question's labels before it.
 	zone   *zone
 	labels int
-	// foreign answers are not of the platform's own names.
+	// foreign means that the answer is not about the platform's own names.
 	foreign bool
 }
 
-// write appends the answer to out, in at most limit bytes. Records that do not fit are left out,
-// and the answer says so if the asker can come again over TCP.
+// write appends the answer to out, in at most limit bytes. It omits records that do not fit, and sets
+// the TC flag if the asker can repeat the question over TCP.
 func (q *query) write(out []byte, a *answer, limit int) []byte {
 	base := len(out)
 	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(a.rcode&0xf)
@@ -249,8 +249,8 @@ func (q *query) write(out []byte, a *answer, limit int) []byte {
 	return out
 }
 
-// append appends some of the records: of those that have no order, beginning with any,
-// so that clients which take the first spread over all.
+// append appends count of the records. Without a fixed order it begins with a random one, because
+// clients that use the first address then spread over all.
 func (r *records) append(out []byte, count int) []byte {
 	if r.each == 0 || r.fixed || r.count < 2 {
 		if count < r.count {
@@ -265,8 +265,7 @@ func (r *records) append(out []byte, count int) []byte {
 	return append(out, r.wire[:rest-head]...)
 }
 
-// appendOwner appends a pointer to the part of the question's name that begins with a
-// label.
+// appendOwner appends a pointer to the part of the question's name from a label on.
 func (q *query) appendOwner(out []byte, label int) []byte {
 	if label == q.labels {
 		return append(out, 0)
@@ -290,13 +289,13 @@ func appendOPT(out []byte, rcode int, do bool) []byte {
 // pointer is the compressed owner of every record of an answer: the question's name.
 const pointer = 0xc000 | headerBytes
 
-// appendRecord appends a record of the question's name.
+// appendRecord appends a record for the question's name.
 func appendRecord(out []byte, rtype uint16, data []byte) []byte {
 	out = binary.BigEndian.AppendUint16(out, pointer)
 	return appendBody(out, rtype, TTL, data)
 }
 
-// appendBody appends what follows the owner of a record.
+// appendBody appends the part of a record after its owner.
 func appendBody(out []byte, rtype uint16, ttl uint32, data []byte) []byte {
 	out = binary.BigEndian.AppendUint16(out, rtype)
 	out = binary.BigEndian.AppendUint16(out, dns.ClassINET)
@@ -305,7 +304,7 @@ func appendBody(out []byte, rtype uint16, ttl uint32, data []byte) []byte {
 	return append(out, data...)
 }
 
-// wireName is a name of ordinary labels, separated by dots, in wire format.
+// wireName converts a name of ordinary labels, separated by dots, to the wire format.
 func wireName(name string) []byte {
 	out := make([]byte, 0, len(name)+2)
 	begin := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/edge/dns"
 )
 
-// exchange sends bytes over UDP and returns the answer, of those that have one. To the others it
-// returns what comes before the answer to a question that is sent after them.
+// exchange sends bytes over UDP and returns the answer. If answered is false, it returns everything
+// that arrives before the answer to a later question.
 func exchange(t *testing.T, to netip.AddrPort, msg []byte, answered bool) []byte {
 	t.Helper()
 	conn := dial(t, "udp", one, to)
@@ -47,7 +47,7 @@ func exchange(t *testing.T, to netip.AddrPort, msg []byte, answered bool) []byte
 	return buf[:n]
 }
 
-// pack makes a message of a question that change spoils.
+// pack encodes a question after change has modified it.
 func pack(t *testing.T, change func(m *mdns.Msg)) []byte {
 	t.Helper()
 	m := query("web.internal", mdns.TypeAAAA)
@@ -60,8 +60,8 @@ func pack(t *testing.T, change func(m *mdns.Msg)) []byte {
 	return b
 }
 
-// TestOddMessages: an improper question gets the code that says why, and a message that may be an
-// answer gets nothing.
+// TestOddMessages: an invalid question gets the code for its fault, and a message that may be an
+// answer gets no answer.
 func TestOddMessages(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
@@ -145,8 +145,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestLongAnswers: over UDP an answer is as long as the asker takes and says that it is
-// cut; over TCP all of it comes.
+// TestLongAnswers: over UDP an answer fits the asker's limit and is marked as truncated; over TCP
+// it is complete.
 func TestLongAnswers(t *testing.T) {
 	w := newWorld(t)
 	const machines = 300
@@ -164,7 +164,7 @@ func TestLongAnswers(t *testing.T) {
 		if !got.Truncated || got.Len() > c.most || got.Len() < c.most-60 {
 			t.Errorf("size %d: an answer of %d bytes with %d records, cut: %t", c.size, got.Len(), len(got.Answer), got.Truncated)
 		}
-		// A record that cannot be cut is left out whole.
+		// A record that does not fit is omitted completely.
 		m.Question[0] = query("vms.web.internal", mdns.TypeTXT).Question[0]
 		if got := ask(t, "udp", one, addr, m); !got.Truncated || len(got.Answer) != 0 {
 			t.Errorf("size %d: %v", c.size, got)
@@ -179,7 +179,7 @@ func TestLongAnswers(t *testing.T) {
 	if len(got.Answer) != 1 || got.Truncated || len(strs[0]) != 255 || strings.Count(strings.Join(strs, ""), ",") != machines-1 {
 		t.Errorf("%d records, the first of %d strings", len(got.Answer), len(strs))
 	}
-	// Clients that take the first address meet all of them in time.
+	// Clients that use the first address reach all of them over time.
 	firsts := map[string]bool{}
 	for range 200 {
 		firsts[ask(t, "udp", one, addr, query("web.internal", mdns.TypeAAAA)).Answer[0].String()] = true
@@ -189,7 +189,7 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestLongestAnswers: records that do not fit a message are left out, whole.
+// TestLongestAnswers: records that do not fit a message are omitted completely.
 func TestLongestAnswers(t *testing.T) {
 	w := newWorld(t)
 	const machines = 4000
@@ -221,7 +221,7 @@ func TestLongestAnswers(t *testing.T) {
 	}
 }
 
-// TestConnection asks several things on one connection at once.
+// TestConnection asks several questions at once on one connection.
 func TestConnection(t *testing.T) {
 	w := newWorld(t)
 	populate(w)
@@ -252,7 +252,7 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// TestOpen says what is wrong with an address.
+// TestOpen: the error names the address.
 func TestOpen(t *testing.T) {
 	w := newWorld(t)
 	addr := serve(t, dns.Config{Catalog: w.catalog})

@@ -14,20 +14,20 @@ import (
 	"github.com/hangar-platform/hangar/edge/catalog"
 )
 
-// node has the records of a name of the private network. A node without any exists, and has no
-// records.
+// node has the records of a name of the private network. A node without records means that the name
+// exists.
 type node struct {
 	addresses records // AAAA
 	text      records // TXT
 	pointer   records // PTR
 
-	// What it was built from. It is valid while the rows of app on its network, or of the whole
-	// network, have version; for a single machine, while its row is host's at version.
+	// version is that of the rows that the node was built from: those of app on its network, those of
+	// the whole network, or the row of one machine at host. The node is valid while it is unchanged.
 	app     hangar.AppName
 	machine hangar.MachineID
 	host    hangar.HostID
 	version uint64
-	// changeable nodes are built from other sources, and never cached.
+	// changeable nodes are built from other sources, and are never cached.
 	changeable bool
 }
 
@@ -51,8 +51,8 @@ type names struct {
 	peers   func(hangar.NetworkID) []Peer
 }
 
-// find returns the node of a name, whose labels are those before ".internal"; nil if
-// there is no such name.
+// find returns the node of a name; nil if the name does not exist. labels are those before
+// ".internal".
 func (n *names) find(labels []string) *node {
 	if len(labels) == 0 {
 		return &node{changeable: true}
@@ -75,7 +75,7 @@ func (n *names) find(labels []string) *node {
 	}
 }
 
-// app returns the node of a name below an App's.
+// app returns the node of a name below that of an App.
 func (n *names) app(name hangar.AppName, labels []string) *node {
 	if len(labels) == 2 && labels[1] == "vm" {
 		return n.machine(name, hangar.MachineID(labels[0]))
@@ -92,7 +92,7 @@ func (n *names) app(name hangar.AppName, labels []string) *node {
 	return found
 }
 
-// machine is the node of one Machine. It is found without looking at others, so their number and
+// machine returns the node of one Machine. It does not read other Machines, so their number and
 // changes do not matter.
 func (n *names) machine(app hangar.AppName, id hangar.MachineID) *node {
 	row, ok := n.catalog.Machine(id)
@@ -119,7 +119,7 @@ func (n *names) inApp(rows []*hangar.MachineRow, labels []string) *node {
 	case "all.regions":
 		return regionsNode(rows)
 	case "vm", "process", "of", "nearest.of", "_metadata", "kv._metadata":
-		return &node{} // names are below these
+		return &node{} // other names are below these
 	}
 	last := len(labels) - 1
 	switch {
@@ -137,8 +137,8 @@ func (n *names) inApp(rows []*hangar.MachineRow, labels []string) *node {
 	return nil
 }
 
-// nearest is the node of topN: the first N started Machines, those of the asker's
-// region before others, and always in the same order.
+// nearest returns the node of topN: the first N started Machines, those in the server's region first,
+// always in the same order.
 func (n *names) nearest(rows []*hangar.MachineRow, label string) *node {
 	digits, ok := strings.CutPrefix(label, "top")
 	count, err := strconv.ParseUint(digits, 10, 16)
@@ -167,8 +167,8 @@ func compareBool(a, b bool) int {
 	}
 }
 
-// metadataNode is the node of the Machines that have a pair. The value may have dots.
-// Without one it exists if any Machine has the key.
+// metadataNode returns the node of the Machines that have a metadata pair. The value may contain
+// dots. The name without a value exists if any Machine has the key.
 func metadataNode(rows []*hangar.MachineRow, key string, value []string) *node {
 	if len(value) == 0 {
 		if len(matching(rows, func(m *hangar.Machine) bool { return hasKey(m, key) })) == 0 {
@@ -180,7 +180,7 @@ func metadataNode(rows []*hangar.MachineRow, key string, value []string) *node {
 	return nodeIfAny(matching(rows, func(m *hangar.Machine) bool { return hasMetadata(m, key, wanted) }))
 }
 
-// hasMetadata compares as names are compared: in any case.
+// hasMetadata compares without regard to case, like names.
 func hasMetadata(m *hangar.Machine, key, value string) bool {
 	for k, v := range m.Config.Metadata {
 		if strings.EqualFold(v, value) && sameKey(k, key) {
@@ -199,7 +199,7 @@ func hasKey(m *hangar.Machine, key string) bool {
 	return false
 }
 
-// sameKey takes either spelling of the process group for the other.
+// sameKey considers the two spellings of the process group equal.
 func sameKey(a, b string) bool {
 	return strings.EqualFold(a, b) || isGroup(a) && isGroup(b)
 }
@@ -208,8 +208,8 @@ func isGroup(key string) bool {
 	return strings.EqualFold(key, hangar.MetadataProcessGroup.Original) || strings.EqualFold(key, hangar.MetadataProcessGroup.Neutral)
 }
 
-// services is where the asker finds the platform: a peer, to whom only its network is
-// routed, at the same address with the network's bits.
+// services is the address of the platform's services for the asker. For a peer, to which only its
+// network is routed, the address contains the number of the network.
 func (n *names) services() netip.Addr {
 	if n.peers != nil && slices.ContainsFunc(n.peers(n.network), func(p Peer) bool { return p.Addr == n.asker }) {
 		a := hangar.ServicesAddress.As16()
@@ -251,8 +251,8 @@ func (n *names) allInstances(below []string) *node {
 	return &node{text: textRecord(items, ";"), version: view.Version}
 }
 
-// peer is the list of the network's peers, or one of them. Those that are made for one
-// session have generated names and are not listed.
+// peer returns the list of the network's peers, or one of them. Peers of a single session have
+// generated names and are not listed.
 func (n *names) peer(below []string) *node {
 	if len(below) > 1 {
 		return nil
@@ -281,8 +281,8 @@ func (n *names) peer(below []string) *node {
 	return found
 }
 
-// registered are the Machines that have names: all that exist, unless their config says
-// otherwise. A row whose address is of another network is none of this one's.
+// registered returns the Machines that have names: all that exist, unless their config disables it.
+// It omits rows whose address is in another network.
 func registered(network hangar.NetworkID, rows []*hangar.MachineRow) []*hangar.MachineRow {
 	drop := func(r *hangar.MachineRow) bool {
 		m := &r.Machine
@@ -309,7 +309,7 @@ func matching(rows []*hangar.MachineRow, want func(*hangar.Machine) bool) []*han
 	return out
 }
 
-// nodeIfAny is the node of a name that only Machines give.
+// nodeIfAny is the node of a name that exists only while it has Machines.
 func nodeIfAny(rows []*hangar.MachineRow) *node {
 	if len(rows) == 0 {
 		return nil
@@ -317,7 +317,7 @@ func nodeIfAny(rows []*hangar.MachineRow) *node {
 	return addressNode(rows)
 }
 
-// addressNode has the addresses of those that are started.
+// addressNode has the addresses of the started ones.
 func addressNode(rows []*hangar.MachineRow) *node {
 	return &node{addresses: addressRecords(addresses(started(rows)), false)}
 }
@@ -357,12 +357,12 @@ func addressRecords(addrs []netip.Addr, fixed bool) records {
 	return r
 }
 
-// maxText is what a message has room for beside the question, in bytes without the
-// lengths of the strings.
+// maxText is how many bytes of text fit into a message beside the question, without the lengths of
+// the strings.
 const maxText = 64_800
 
-// textRecord is one record of the items, in strings of at most 255 bytes that clients
-// join without a separator. Items that a message has no room for are left out whole.
+// textRecord returns one record of the items, in strings of at most 255 bytes that clients join
+// without a separator. It omits the items that do not fit into a message.
 func textRecord(items []string, separator string) records {
 	var text []byte
 	for i, item := range items {

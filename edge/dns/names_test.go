@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/edge/dns"
 )
 
-// said is an answer in one line: its code, or its records without order.
+// said returns an answer as one line: its code, or its sorted records.
 func said(m *mdns.Msg) string {
 	if m.Rcode != mdns.RcodeSuccess {
 		return mdns.RcodeToString[m.Rcode]
@@ -92,7 +92,7 @@ func (f ingress) WatchRoutes(ctx context.Context) iter.Seq2[hangar.RouteChange, 
 	}
 }
 
-// served are Apps of which two have private addresses, one in a network that is not its own.
+// served returns Apps, two of which have private addresses, one of these in another network.
 func served(t *testing.T) *catalog.Routes {
 	t.Helper()
 	at := func(app hangar.AppName, network hangar.NetworkID, n uint64) hangar.Address {
@@ -213,7 +213,7 @@ func TestNames(t *testing.T) {
 		{one, "host.localhost", mdns.TypeAAAA, "::1"},
 		{one, "localhost", mdns.TypeA, "127.0.0.1"},
 
-		// Each network sees itself alone.
+		// Each network only sees its own names.
 		{two, "other.internal", mdns.TypeAAAA, address(netTwo, 10).String()},
 		{two, "web.internal", mdns.TypeAAAA, "NXDOMAIN"},
 		{two, id(1) + ".vm.web.internal", mdns.TypeAAAA, "NXDOMAIN"},
@@ -262,7 +262,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// checkNegative: the SOA is that of the zone, and says for how long.
+// checkNegative: the SOA is that of the zone and gives the time to live.
 func checkNegative(t *testing.T, name string, m *mdns.Msg) {
 	t.Helper()
 	if len(m.Ns) != 1 {
@@ -276,7 +276,7 @@ func checkNegative(t *testing.T, name string, m *mdns.Msg) {
 	}
 }
 
-// TestNamesFollowMachines: an answer that was kept is never given after a change.
+// TestNamesFollowMachines: a cached answer is never given after a change.
 func TestNamesFollowMachines(t *testing.T) {
 	w := newWorld(t)
 	addr := serve(t, dns.Config{Catalog: w.catalog})

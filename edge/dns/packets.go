@@ -24,11 +24,11 @@ const (
 	batch = 32
 	// backlog is how many full batches in a row mean that questions queue up.
 	backlog = 8
-	// queueBytes is how much of pending messages the kernel keeps, as it counts.
+	// queueBytes is the size of the kernel's queue of messages, as the kernel counts it.
 	queueBytes = 4 << 20
-	// maxReaders bounds those of one socket.
+	// maxReaders bounds the readers of one socket.
 	maxReaders = 4
-	// longestQuery is more than any question has.
+	// longestQuery is more bytes than any question has.
 	longestQuery = 4096
 )
 
@@ -54,7 +54,7 @@ func bind(ctx context.Context, at netip.AddrPort) (*net.UDPConn, *net.TCPListene
 	return nil, nil, errors.Join(errs...)
 }
 
-// enlarge makes room for a burst. Without the right to it the kernel's bound stays.
+// enlarge makes room for a burst. Without privileges, the kernel's limit applies.
 func enlarge(c *net.UDPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -67,7 +67,7 @@ func enlarge(c *net.UDPConn) {
 	})
 }
 
-// servePackets begins to serve a socket: a reader per processor shares its queue.
+// servePackets starts to serve a socket. One reader per processor shares its queue.
 func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *net.UDPConn) {
 	group.Go(func() error {
 		var waiting sync.WaitGroup
@@ -76,7 +76,7 @@ func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *
 		for i := range min(maxReaders, runtime.GOMAXPROCS(0)) {
 			own := conn
 			if i > 0 {
-				// A descriptor of its own: reads of one are made in turn.
+				// A descriptor of its own, because reads of one descriptor exclude each other.
 				var err error
 				if own, err = duplicate(conn); err != nil {
 					return fmt.Errorf("another reader of DNS: %w", err)
@@ -93,8 +93,8 @@ func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *
 	})
 }
 
-// duplicate returns another descriptor of a socket. That of conn.File would have the socket, which
-// both share, block for a moment: a read that begins then ends with the next question only.
+// duplicate returns another descriptor of a socket. conn.File would make the shared socket blocking
+// for a moment, and a read that starts then would only end with the next question.
 func duplicate(conn *net.UDPConn) (*net.UDPConn, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -119,7 +119,7 @@ type reader struct {
 	conn    *net.UDPConn
 	batches *ipv6.PacketConn
 	waiting *sync.WaitGroup
-	full    int // batches in a row
+	full    int // full batches in a row
 
 	in, out []ipv6.Message
 	query   query
@@ -186,9 +186,9 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 		q := r.query.clone()
 		r.waiting.Go(func() {
 			defer func() { s.clients.asked(client, time.Now()) }()
-			answer := s.resolve(ctx, nil, q, false)
+			answer := s.resolve(ctx, nil, who.network, q, false)
 			if ctx.Err() == nil {
-				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // a client that does not get it asks again
+				_, _ = r.conn.WriteToUDPAddrPort(answer, to) // a client without an answer asks again
 			}
 		})
 	case drop:
@@ -196,7 +196,7 @@ func (r *reader) answer(ctx context.Context, out, msg []byte, from net.Addr, now
 	return nil
 }
 
-// clone is a query that does not change with the reader's next one.
+// clone returns a copy of the query that the reader's next question does not change.
 func (q *query) clone() *query {
 	c := *q
 	c.asked = slices.Clone(q.asked)
@@ -204,7 +204,7 @@ func (q *query) clone() *query {
 	return &c
 }
 
-// send sends the answers. One that the kernel refuses is skipped.
+// send sends the answers. It skips an answer that the kernel refuses.
 func (r *reader) send() {
 	for rest := r.out; len(rest) > 0; {
 		n, _ := r.batches.WriteBatch(rest, 0)

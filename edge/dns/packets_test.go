@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDuplicateDoesNotBlock: a socket does not block while another descriptor of it is made.
-// A reader that began to read in such a moment did not notice the end of the server.
+// TestDuplicateDoesNotBlock: a socket stays non-blocking while its descriptor is duplicated. A
+// reader that started at such a moment did not notice the end of the server.
 func TestDuplicateDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -8,11 +8,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Bounds of how long an answer of a resolver is kept.
+// Bounds of how long an answer of a resolver is cached.
 const (
 	MaxTTL         = 24 * time.Hour
 	MaxNegativeTTL = 15 * time.Minute // RFC 2308 suggests up to three hours
-	// MaxStale is how long after its expiry an answer is still given when no resolver answers, and
+	// MaxStale is how long after its expiry an answer is still used when no resolver answers, and
 	// staleTTL the time to live in such an answer: RFC 8767.
 	MaxStale = 24 * time.Hour
 	staleTTL = 30 // seconds
@@ -22,7 +22,7 @@ const (
 type reply struct {
 	key     string
 	wire    []byte // without EDNS
-	ttls    []int  // where in wire the times to live are
+	ttls    []int  // offsets of the times to live in wire
 	rcode   int
 	secure  bool // the resolver has validated it
 	expires time.Time
@@ -30,7 +30,7 @@ type reply struct {
 
 var errBadReply = errors.New("the answer makes no sense")
 
-// newReply takes over a resolver's answer that came at now.
+// newReply converts a resolver's answer that arrived at now.
 func newReply(key string, m *dns.Msg, now time.Time) (*reply, error) {
 	m.Extra = dropOPT(m.Extra)
 	m.Compress = true
@@ -38,7 +38,7 @@ func newReply(key string, m *dns.Msg, now time.Time) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The library reads a record without data but writes it as one that cannot be read.
+	// The library accepts a record without data, but writes it in an unreadable form.
 	if new(dns.Msg).Unpack(wire) != nil {
 		return nil, errBadReply
 	}
@@ -60,7 +60,7 @@ func dropOPT(extra []dns.RR) []dns.RR {
 	return kept
 }
 
-// lifetime is how long an answer may be kept; RFC 2308 for those without records.
+// lifetime is how long an answer may be cached; RFC 2308 defines it for answers without records.
 func lifetime(m *dns.Msg) time.Duration {
 	least := uint32(MaxTTL / time.Second)
 	negative := m.Rcode == dns.RcodeNameError || !answers(m)
@@ -72,7 +72,7 @@ func lifetime(m *dns.Msg) time.Duration {
 			}
 		}
 	}
-	// An alias leads nowhere for no longer than it stands itself.
+	// Even a negative answer is not cached longer than the aliases in it.
 	for _, rr := range m.Answer {
 		least = min(least, rr.Header().Ttl)
 	}
@@ -84,7 +84,7 @@ func lifetime(m *dns.Msg) time.Duration {
 	return time.Duration(least) * time.Second
 }
 
-// answers is whether a message has records of the type that was asked for.
+// answers reports whether a message has records of the requested type.
 func answers(m *dns.Msg) bool {
 	for _, rr := range m.Answer {
 		if t := rr.Header().Rrtype; t == m.Question[0].Qtype || m.Question[0].Qtype == dns.TypeANY {
@@ -94,7 +94,7 @@ func answers(m *dns.Msg) bool {
 	return false
 }
 
-// findTTLs returns where the times to live of a message are that has one question.
+// findTTLs returns the offsets of the times to live in a message with one question.
 func findTTLs(wire []byte) ([]int, error) {
 	at := skipName(wire, headerBytes)
 	if at < 0 {
@@ -119,8 +119,8 @@ func findTTLs(wire []byte) ([]int, error) {
 
 func (r *reply) fresh(now time.Time) bool { return now.Before(r.expires) }
 
-// write appends the reply as the answer to q, in at most limit bytes. It may be kept for
-// left seconds.
+// write appends the reply as the answer to q, in at most limit bytes. The asker may cache it for left
+// seconds.
 func (r *reply) write(out []byte, q *query, limit int, left uint32) []byte {
 	base := len(out)
 	end := headerBytes + len(q.asked) + 4
@@ -151,7 +151,7 @@ func (r *reply) write(out []byte, q *query, limit int, left uint32) []byte {
 	}
 	binary.BigEndian.PutUint16(msg, q.id)
 	binary.BigEndian.PutUint16(msg[2:], flags)
-	copy(msg[headerBytes:], q.asked) // in the case in which it was asked
+	copy(msg[headerBytes:], q.asked) // in the letter case of the question
 	for _, at := range ttls {
 		binary.BigEndian.PutUint32(msg[at:], min(left, binary.BigEndian.Uint32(msg[at:])))
 	}
@@ -162,8 +162,7 @@ func (r *reply) write(out []byte, q *query, limit int, left uint32) []byte {
 	return out
 }
 
-// left is how long the reply may be kept from now on, in seconds. All of its records go
-// together.
+// left is how long the reply may still be cached, in seconds. All of its records expire together.
 func (r *reply) left(now time.Time) uint32 {
 	if !r.fresh(now) {
 		return 0
@@ -171,7 +170,7 @@ func (r *reply) left(now time.Time) uint32 {
 	return uint32((r.expires.Sub(now) + time.Second - 1) / time.Second)
 }
 
-// shortened is the reply with as many records as fit.
+// shortened returns the reply with as many records as fit.
 func (r *reply) shortened(q *query, limit int) ([]byte, []int) {
 	var m dns.Msg
 	if m.Unpack(r.wire) != nil {

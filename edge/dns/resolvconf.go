@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ResolvConf are the resolvers that a file in the format of resolv.conf names. They follow it. All
-// methods may be called from many goroutines.
+// ResolvConf are the resolvers in a file in the format of resolv.conf. They follow changes of the
+// file. All methods may be called from many goroutines.
 type ResolvConf struct {
 	path string
 
@@ -20,10 +20,10 @@ type ResolvConf struct {
 	checked time.Time
 }
 
-// checkInterval is how often the file is checked, at most.
+// checkInterval is the shortest time between two checks of the file.
 const checkInterval = time.Second
 
-// NewResolvConf returns those of the file at path, which may not be there.
+// NewResolvConf returns the resolvers of the file at path, which may be missing.
 func NewResolvConf(path string) *ResolvConf { return &ResolvConf{path: path} }
 
 // List returns the resolvers.
@@ -35,7 +35,7 @@ func (r *ResolvConf) List() []netip.AddrPort {
 		return r.all
 	}
 	r.checked = now
-	// A file that is gone for a moment changes nothing.
+	// While the file is missing, the resolvers stay.
 	if info, err := os.Stat(r.path); err == nil && !info.ModTime().Equal(r.written) {
 		r.written = info.ModTime()
 		r.all = nil

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestResolversFollowTheirFile: changes of the file count a moment later.
+// TestResolversFollowTheirFile: changes of the file take effect shortly afterwards.
 func TestResolversFollowTheirFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	r := NewResolvConf(path)

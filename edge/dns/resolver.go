@@ -10,22 +10,25 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 )
 
-// How other names are looked up.
+// The limits of lookups at resolvers.
 const (
-	// attemptPatience is how long one resolver may take, and stagger after which time
-	// the next is asked, too.
+	// attemptPatience is how long one resolver may take, and stagger how long to wait before asking
+	// the next one, too.
 	attemptPatience = 2 * time.Second
 	stagger         = 500 * time.Millisecond
 	minAttempts     = 3
 	// lookupPatience bounds a lookup.
 	lookupPatience = 4500 * time.Millisecond // less than clients wait
-	// stalePatience is how long a client waits that could have a stale answer.
+	// stalePatience is how long a client waits before it gets a stale answer.
 	stalePatience = 500 * time.Millisecond
-	// failureTime is for how long a question without an answer is not sent to resolvers again.
+	// failureTime is how long a failed question is not sent to resolvers again.
 	failureTime = time.Second
-	// maxLookups bounds the lookups in flight.
+	// maxLookups bounds the lookups in flight. All Machines of one network together have at most half.
 	maxLookups = 1024
 )
 
@@ -34,16 +37,17 @@ type resolver struct {
 	upstreams func() []netip.AddrPort
 	now       func() time.Time
 	cache     *cache
-	preferred atomic.Int64 // which of upstreams answered last
+	preferred atomic.Int64 // the one of upstreams that answered last
 
 	lookups sync.WaitGroup
+	open    *connlimit.Count[hangar.NetworkID] // lookups in flight, by the network that began them
 
 	mu      sync.Mutex // guards what follows
 	flights map[string]*flight
-	failed  map[string]time.Time // when; at most maxFailed
+	failed  map[string]time.Time // time of the failure; at most maxFailed
 }
 
-// flight is a lookup that is under way.
+// flight is a lookup in progress.
 type flight struct {
 	done  chan struct{} // closed when reply or err is set
 	reply *reply
@@ -64,7 +68,7 @@ type servedReply struct {
 	left  uint32 // seconds it may be kept
 }
 
-// appendKey appends what distinguishes answers.
+// appendKey appends the properties of a question that distinguish answers.
 func appendKey(out []byte, q *query) []byte {
 	var bits byte
 	if q.do {
@@ -78,8 +82,7 @@ func appendKey(out []byte, q *query) []byte {
 	return append(out, q.name...)
 }
 
-// cached returns a reply from memory: one that is not too old, or one that no resolver
-// could renew a moment ago.
+// cached returns a reply from memory: a fresh one, or a stale one if a lookup failed a moment ago.
 func (r *resolver) cached(q *query, now time.Time) (servedReply, bool) {
 	var buf [3 + maxNameBytes]byte
 	got := r.cache.get(appendKey(buf[:0], q), now)
@@ -94,22 +97,22 @@ func (r *resolver) cached(q *query, now time.Time) (servedReply, bool) {
 	return servedReply{got, staleTTL}, r.failedLately(got.key, now)
 }
 
-// failedLately must be called with the lock held.
+// failedLately requires the lock.
 func (r *resolver) failedLately(key string, now time.Time) bool {
 	at, ok := r.failed[key]
 	return ok && now.Sub(at) < failureTime
 }
 
-// resolve returns the reply to a question, or an old one if no resolver answers in
+// resolve returns the reply to a question from a network, or a stale one if no resolver answers in
 // time. ctx is the server's: a lookup outlives its first caller.
-func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
+func (r *resolver) resolve(ctx context.Context, from hangar.NetworkID, q *query) (servedReply, error) {
 	key := string(appendKey(nil, q))
 	now := r.now()
 	kept := r.cache.get([]byte(key), now)
 	if kept != nil && kept.fresh(now) {
 		return servedReply{kept, kept.left(now)}, nil
 	}
-	f, err := r.join(ctx, key, q, now)
+	f, err := r.join(ctx, from, key, q, now)
 	if err == nil {
 		var patience <-chan time.Time
 		if kept != nil {
@@ -134,8 +137,8 @@ func (r *resolver) resolve(ctx context.Context, q *query) (servedReply, error) {
 	return servedReply{}, err
 }
 
-// join returns the lookup of a key, which another question may have started.
-func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time) (*flight, error) {
+// join returns the lookup of a key, which it starts if none is in progress.
+func (r *resolver) join(ctx context.Context, from hangar.NetworkID, key string, q *query, now time.Time) (*flight, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.flights[key]; f != nil {
@@ -144,13 +147,16 @@ func (r *resolver) join(ctx context.Context, key string, q *query, now time.Time
 	if r.failedLately(key, now) {
 		return nil, errRefused
 	}
-	if len(r.flights) >= maxLookups {
+	if !r.open.Take(from) {
 		return nil, errBusy
 	}
 	f := &flight{done: make(chan struct{})}
 	r.flights[key] = f
 	m := question(q)
-	r.lookups.Go(func() { r.lookUp(ctx, key, f, m) })
+	r.lookups.Go(func() {
+		defer r.open.Leave(from)
+		r.lookUp(ctx, key, f, m)
+	})
 	return f, nil
 }
 
@@ -181,7 +187,7 @@ func (r *resolver) lookUp(ctx context.Context, key string, f *flight, m *dns.Msg
 	r.failed[key] = now
 }
 
-// question is what resolvers are asked.
+// question is the question to resolvers.
 func question(q *query) *dns.Msg {
 	m := new(dns.Msg)
 	m.Id = dns.Id()
@@ -194,8 +200,8 @@ func question(q *query) *dns.Msg {
 	return m
 }
 
-// ask asks the resolvers, the one that answered last first. The next one is asked when
-// one fails or is slow; the first good answer counts.
+// ask asks the resolvers, beginning with the one that answered last. It asks the next one when one
+// fails or is slow, and returns the first good answer.
 func (r *resolver) ask(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	upstreams := r.upstreams()
 	if len(upstreams) == 0 {
@@ -247,7 +253,7 @@ func (r *resolver) ask(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return nil, last
 }
 
-// attempt asks one resolver: over UDP, and over TCP what was too long.
+// attempt asks one resolver over UDP, and over TCP if the answer was truncated.
 func attempt(ctx context.Context, upstream netip.AddrPort, m *dns.Msg) (*dns.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
@@ -255,7 +261,7 @@ func attempt(ctx context.Context, upstream netip.AddrPort, m *dns.Msg) (*dns.Msg
 	m.Id = dns.Id()
 	got, err := exchange(ctx, "udp", upstream, m)
 	if err == nil && (got.Rcode == dns.RcodeFormatError || got.Rcode == dns.RcodeNotImplemented) && got.IsEdns0() == nil {
-		m.Extra = nil // it is of before EDNS
+		m.Extra = nil // the resolver does not know EDNS
 		got, err = exchange(ctx, "udp", upstream, m)
 	}
 	if err == nil && got.Truncated {

@@ -15,8 +15,8 @@ import (
 
 const zone = "example.com. 60 IN SOA ns.example.com. root.example.com. 1 2 3 4 30"
 
-// TestOtherNames: names that are not local come from a resolver, and from the cache for their
-// time.
+// TestOtherNames: a resolver answers names that are not local, and the cache repeats the answer
+// until it expires.
 func TestOtherNames(t *testing.T) {
 	w := newWorld(t)
 	u := newUpstream(t, func(w mdns.ResponseWriter, m *mdns.Msg) {
@@ -90,7 +90,7 @@ func TestLongOtherNames(t *testing.T) {
 	}
 }
 
-// TestResolversFail: the next one is asked when one fails, refuses or is silent.
+// TestResolversFail: if a resolver fails, refuses or does not answer, the next one is asked.
 func TestResolversFail(t *testing.T) {
 	w := newWorld(t)
 	good := newUpstream(t, reply(mdns.RcodeSuccess, "a.example.com. 0 IN AAAA 2001:db8::1"))
@@ -115,7 +115,7 @@ func TestResolversFail(t *testing.T) {
 			for tries := 1; ; tries++ { // the good one may be slow on a busy machine, and so not come first
 				addr := serve(t, dns.Config{Catalog: w.catalog, Resolvers: resolvers(u, good)})
 				answered(addr)
-				// Then the one that answered comes first.
+				// Afterwards the resolver that answered is asked first.
 				before := u.times("a.example.com.")
 				answered(addr)
 				again := u.times("a.example.com.") - before
@@ -137,7 +137,7 @@ func TestResolversFail(t *testing.T) {
 				t.Fatal(got)
 			}
 		}
-		// A lookup is of three questions, and a failure is remembered for a second.
+		// A lookup sends three questions, and a failure is remembered for a second.
 		if n := u.times("a.example.com."); n > 3+3*int(time.Since(began).Seconds()) {
 			t.Errorf("a failure was looked up %d times in a moment", n)
 		}
@@ -191,7 +191,7 @@ func TestStaleAnswers(t *testing.T) {
 			if got != "2001:db8::1" {
 				t.Fatal(got)
 			}
-			// The same lookup brings the new answer: it is of three questions.
+			// The same lookup, which sends three questions, gets the new answer.
 			until(name, "2001:db8::2")
 			if n := u.times(name) - before; n <= 3 {
 				return
@@ -239,7 +239,7 @@ func TestOneLookupForAll(t *testing.T) {
 			}
 		})
 	}
-	// The names of the private network are not behind those that wait.
+	// Questions for private names do not wait for these.
 	if got := said(ask(t, "udp", one, addr, query("_api.internal", mdns.TypeAAAA))); got != "fdaa::3" {
 		t.Error(got)
 	}

@@ -18,10 +18,11 @@ import (
 const (
 	// streamPatience is how long a connection may be silent, and an answer may take to be accepted.
 	streamPatience = 10 * time.Second
-	// Connections at a time, of all clients and of one. A new one never evicts another.
+	// Bounds of concurrent connections, of all clients and of one. A new connection never evicts
+	// another.
 	maxStreams       = 2048
 	maxClientStreams = 64
-	// retryPause follows an error that keeps a socket from being read.
+	// retryPause is the pause after an error that prevents reading from a socket.
 	retryPause = 50 * time.Millisecond
 )
 
@@ -62,14 +63,14 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 	}
 }
 
-// serveStream answers the questions of a connection in turn, until the client is silent
-// or asks too much.
+// serveStream answers the questions of a connection one after another, until the client is silent or
+// exceeds its rate.
 func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr) {
 	var q query
 	in := bufio.NewReader(conn)
 	var msg, out []byte
 	for {
-		// In this order, because the one that ends ctx moves the deadline afterwards.
+		// In this order: a goroutine that ends ctx moves the deadline afterwards.
 		if conn.SetDeadline(time.Now().Add(streamPatience)) != nil || ctx.Err() != nil {
 			return
 		}
@@ -103,7 +104,7 @@ func (s *Server) serveStream(ctx context.Context, conn net.Conn, addr netip.Addr
 				s.count(resultLimited)
 				return
 			}
-			out = s.resolve(ctx, out, &q, true)
+			out = s.resolve(ctx, out, who.network, &q, true)
 			s.clients.asked(who.client(), time.Now())
 		case done:
 		}

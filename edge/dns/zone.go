@@ -7,19 +7,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TTL is how long an answer about the private network may be kept, in seconds, and NegativeTTL how
-// long a missing name may be cached: shorter, because a name that is requested too early appears
-// within milliseconds.
+// TTL is how long an answer about the private network may be cached, and NegativeTTL how long a
+// missing name may be, in seconds. NegativeTTL is shorter, because a name that is requested too early
+// appears within milliseconds.
 const (
 	TTL         = 5
 	NegativeTTL = 1
 )
 
-// zone is a part of the name space that is answered here and never forwarded. Its labels are
-// counted from the right.
+// zone is a part of the name space that is answered here and never forwarded.
 type zone struct {
 	kind zoneKind
-	soa  []byte // what follows the owner of its SOA record
+	soa  []byte // its SOA record after the owner
 }
 
 type zoneKind int
@@ -35,10 +34,10 @@ const (
 // maxZoneLabels is the most labels that the name of a zone has.
 const maxZoneLabels = 6
 
-// reverseZone holds the addresses of all private networks.
+// reverseZone contains the addresses of all private networks.
 const reverseZone = "a.a.d.f.ip6.arpa"
 
-// zones are the local ones, by their names in wire format.
+// zones are the local zones, by their names in wire format.
 var zones = localZones() //nolint:gochecknoglobals // a constant
 
 func localZones() map[string]*zone {
@@ -50,7 +49,7 @@ func localZones() map[string]*zone {
 		// No registry delegates these: RFC 6761, RFC 7686.
 		"invalid": zoneEmpty, "onion": zoneEmpty,
 	}
-	// Addresses that mean nothing outside: RFC 6303.
+	// Addresses without a meaning outside: RFC 6303.
 	for _, name := range []string{
 		"10.in-addr.arpa", "168.192.in-addr.arpa", "0.in-addr.arpa", "127.in-addr.arpa", "254.169.in-addr.arpa",
 		"2.0.192.in-addr.arpa", "100.51.198.in-addr.arpa", "113.0.203.in-addr.arpa", "255.255.255.255.in-addr.arpa",
@@ -68,7 +67,7 @@ func localZones() map[string]*zone {
 	return zones
 }
 
-// soaBody is the record by which a zone says how long it has no more than it has.
+// soaBody is the SOA record of a zone, which says how long negative answers may be cached.
 func soaBody(name string) []byte {
 	data := wireName(name)
 	data = append(data, wireName("hostmaster."+name)...)
@@ -78,8 +77,8 @@ func soaBody(name string) []byte {
 	return appendBody(nil, dns.TypeSOA, NegativeTTL, data)
 }
 
-// zone returns the zone of the name, the closest if one is inside another, and how many
-// labels of the name come before it.
+// zone returns the zone of the name, the innermost if zones are nested, and the number of the name's
+// labels before it.
 func (q *query) zone() (z *zone, before int) {
 	for i := max(0, q.labels-maxZoneLabels); i < q.labels; i++ {
 		if z := zones[string(q.from(i))]; z != nil {

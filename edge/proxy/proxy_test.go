@@ -27,6 +27,9 @@ func TestForward(t *testing.T) {
 			if want := "POST app.apps.test /a%2Fb//c?x=%20y hello"; got.StatusCode != http.StatusOK || got.body != want {
 				t.Errorf("%s over %s: %d %q, want %q", scheme, got.Proto, got.StatusCode, got.body, want)
 			}
+			if !eventually(func() bool { return w.proxy.Stats().InFlight == 0 }) { // its connection can be used again
+				t.Fatal("a request does not end")
+			}
 		}
 	}
 	if s := w.proxy.Stats(); s.Requests != 4 || s.Dials > 2 {

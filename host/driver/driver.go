@@ -1,14 +1,14 @@
 // Package driver is the contract of how a Machine runs on its host: from a root file system and a
 // command to an isolated, running system and back.
 //
-// A driver keeps no durable state. Start returns a Handle, which the agent journals; after a
-// restart of the daemon, Recover takes the same Handle back. What a driver starts outlives the
-// daemon, and its exit is reported exactly even when no daemon was running. Package drivertest is
-// the suite that every driver passes.
+// A driver keeps no durable state. Start returns a Handle, which the agent journals; after a restart
+// of the daemon, the agent passes the same Handle to Recover. What a driver starts outlives the
+// daemon, and Wait reports its exact exit even if it ended while no daemon was running. Package
+// drivertest is the suite that every driver passes.
 //
-// Methods may be called from many goroutines, for different Machines at once; for
-// one Machine the agent calls one of Start, Resume, Suspend, Stop and Destroy at a
-// time, while Wait, Signal, Exec, Processes, Stats and Usage may run beside them.
+// Methods may be called from many goroutines, for different Machines at once. For one Machine, the
+// agent calls one of Start, Resume, Suspend, Stop and Destroy at a time; Wait, Signal, Exec,
+// Processes, Stats and Usage may run beside them.
 //
 // A driver knows nothing of Apps, events or policies.
 package driver
@@ -22,140 +22,134 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// The errors that every driver answers with, wrapped.
+// The errors that every driver returns, wrapped.
 var (
-	// ErrNotFound: there is no such sandbox, or no more.
+	// ErrNotFound: the sandbox does not exist, or no longer.
 	ErrNotFound = errors.New("sandbox not found")
 	// ErrCommandNotFound: the file to execute does not exist or is not executable.
 	ErrCommandNotFound = errors.New("command not found")
-	// ErrSnapshotUnusable: the snapshot is missing, damaged or of another engine;
-	// a cold boot with the same writable layer is what remains.
+	// ErrSnapshotUnusable: the snapshot is missing, damaged or of another engine; only a cold boot
+	// with the same writable layer is left.
 	ErrSnapshotUnusable = errors.New("snapshot unusable")
 )
 
 // Driver runs Machines.
 type Driver interface {
-	// Capabilities says what the driver offers. It does not change.
+	// Capabilities returns what the driver offers. It does not change.
 	Capabilities() Capabilities
 	// Start boots spec and returns once its main process runs. On an error only spec.Dir is left
-	// behind. ErrCommandNotFound when the command is missing.
+	// behind. It returns ErrCommandNotFound when the command is missing.
 	Start(ctx context.Context, spec Spec) (Handle, error)
-	// Recover takes back what a Handle stands for, after the daemon was restarted.
-	// It answers ErrNotFound when nothing is known of it; a sandbox that ended
-	// meanwhile is recovered too, and Wait then returns its exit.
+	// Recover makes the sandbox of a Handle usable again after a restart of the daemon. It returns
+	// ErrNotFound for an unknown sandbox. A sandbox that has ended meanwhile is recovered too, and
+	// Wait then returns its exit.
 	Recover(ctx context.Context, h Handle) error
-	// Wait returns the exit of the main process: of the one that ended first, where
-	// there are Spec.Others. After it, everything but Destroy
-	// answers ErrNotFound. It may be called many times.
+	// Wait returns the exit of the main process; with Spec.Others, it is the exit of the process that
+	// ended first. After it, all methods but Wait and Destroy return ErrNotFound. It may be called
+	// many times.
 	Wait(ctx context.Context, h Handle) (Exit, error)
-	// Signal sends to the main process and to Spec.Others.
+	// Signal sends a signal to the main process and to Spec.Others.
 	Signal(ctx context.Context, h Handle, sig hangar.Signal) error
-	// Stop sends sig and, when grace has passed, SIGKILL; it returns once the
-	// sandbox has ended. The exit is reported by Wait.
+	// Stop sends sig and, when grace has passed, SIGKILL; it returns once the sandbox has ended. Wait
+	// reports the exit.
 	Stop(ctx context.Context, h Handle, sig hangar.Signal, grace time.Duration) error
 	// Exec runs a command beside the main process. See hangar.MachineExecer.
 	Exec(ctx context.Context, h Handle, cmd Command, streams hangar.ExecStreams) (hangar.ExecResult, error)
-	// Processes lists what runs inside.
+	// Processes lists the processes of the sandbox.
 	Processes(ctx context.Context, h Handle) ([]hangar.Process, error)
-	// Destroy ends the sandbox, if it has not, and releases all it held on the
-	// host: processes, cgroup, mounts. Idempotent; needs only id and dir, so that
-	// it also cleans up after a Start whose Handle was never journaled.
+	// Destroy ends the sandbox and releases everything it held on the host: processes, cgroup, mounts.
+	// It is idempotent. It needs only id and dir, so that it also cleans up after a Start whose Handle
+	// was never journaled.
 	Destroy(ctx finish.Context, id hangar.MachineID, dir string) error
-	// List returns the Machines of which anything is left on the host.
+	// List returns the Machines that have left anything on the host.
 	List(ctx context.Context) ([]hangar.MachineID, error)
 }
 
 // Suspender is a driver that can write the memory of a Machine to disk.
 type Suspender interface {
-	// Suspend writes the snapshot atomically to dir, which must not exist, and ends the sandbox:
-	// no process of it remains. Other state stays on the host for Resume; Destroy releases it. On
-	// an error there is no dir, and the sandbox either still runs or Wait returns its exit.
+	// Suspend writes the snapshot atomically to dir, which must not exist, and ends the sandbox with
+	// all its processes. Other state stays on the host for Resume, until Destroy releases it. On an
+	// error dir does not exist, and the sandbox either still runs or Wait returns its exit.
 	Suspend(ctx context.Context, h Handle, dir string) error
-	// Resume continues from the snapshot in dir, with the writable layer as it was
-	// left. It answers ErrSnapshotUnusable, leaving nothing behind but spec.Dir. It
-	// does not remove dir.
+	// Resume continues from the snapshot in dir, with the writable layer as it was left. It does not
+	// remove dir. On ErrSnapshotUnusable only spec.Dir is left behind.
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 
-// Adopter is a driver that finds what it started for a daemon that died before the Handle was
-// journaled.
+// Adopter is a driver that finds a sandbox even if the daemon died before it journaled the Handle.
 type Adopter interface {
-	// Adopt returns the Handle that the last Start or Resume of the Machine returned,
-	// or would have returned, waiting for it if it is not over yet. It answers
-	// ErrNotFound when that did not succeed. A sandbox that ended meanwhile is adopted
-	// too, and Wait then returns its exit.
+	// Adopt returns the Handle of the Machine's last Start or Resume, after waiting until that is
+	// over. It returns ErrNotFound when that did not succeed. A sandbox that has ended meanwhile is
+	// adopted too, and Wait then returns its exit.
 	Adopt(ctx context.Context, id hangar.MachineID, dir string) (Handle, error)
 }
 
 // StatsReader is a driver that measures Machines.
 type StatsReader interface {
-	// Stats answers ErrNotFound for a sandbox that does not run.
+	// Stats returns ErrNotFound for a sandbox that does not run.
 	Stats(ctx context.Context, h Handle) (Stats, error)
 }
 
-// UsageReader is a driver that measures Machines often, without asking them.
+// UsageReader is a driver that can measure Machines often, without work inside the sandbox.
 type UsageReader interface {
-	// Usage answers ErrNotFound for a sandbox that does not run. It is cheap, and starts nothing.
+	// Usage returns ErrNotFound for a sandbox that does not run. It is cheap, and starts no process.
 	Usage(ctx context.Context, h Handle) (Usage, error)
 }
 
 // RootHolder is a driver whose Machines have their root file systems on the host.
 type RootHolder interface {
-	// Root returns the directory at which the root file system of a sandbox that runs is,
-	// as the Machine sees it, without Spec.Mounts. It answers ErrNotFound.
+	// Root returns the directory of a running sandbox's root file system, as the Machine sees it but
+	// without Spec.Mounts. It returns ErrNotFound for a sandbox that does not run.
 	Root(ctx context.Context, h Handle) (dir string, err error)
 }
 
-// Capabilities says what a driver can do.
+// Capabilities are what a driver can do.
 type Capabilities struct {
 	Name    string // e.g. "gvisor"
-	Suspend bool   // it is a Suspender
-	// MaxSuspendMemoryMB bounds the memory, in MiB, of a Machine that can be
-	// suspended.
+	Suspend bool   // the driver is a Suspender
+	// MaxSuspendMemoryMB is the most memory, in MiB, of a Machine that can be suspended.
 	MaxSuspendMemoryMB int
-	// Swap: the host has swap that Machines can be given.
+	// Swap: Machines can use swap of the host.
 	Swap bool
 }
 
-// Handle is what a driver needs to find a sandbox again. It is opaque to all but
-// the driver that made it, and at most a few hundred bytes.
+// Handle is what a driver needs to find a sandbox again. Only the driver that made it understands it.
+// It has at most a few hundred bytes.
 type Handle []byte
 
-// Spec is a Machine as a driver sees it: everything resolved.
+// Spec is a Machine as a driver sees it, with everything resolved.
 type Spec struct {
 	ID       hangar.MachineID
 	Instance hangar.InstanceID
-	Dir      string // of this Machine alone, exists; the driver's files live in it
+	Dir      string // an existing directory for the driver's files of this Machine
 	Hostname string
 	Root     Root
 	Command  Command
-	// Others are processes that run beside Command, which then has no TTY. When any of
-	// them all ends, the rest are sent StopSignal, unless they have been sent a signal
-	// to stop already, and are killed when StopGrace has passed.
+	// Others are processes that run beside Command, which then has no TTY. When the first of all these
+	// processes ends, the rest receive StopSignal, unless they have received a stop signal already.
+	// They are killed when StopGrace has passed.
 	Others     []Command
-	StopSignal hangar.Signal `json:",omitzero"` // none cannot be read back
+	StopSignal hangar.Signal `json:",omitzero"` // zero has no text form
 	StopGrace  time.Duration
 	Mounts     []Mount
-	// Files are written to the root file system by Start, in this order; Resume finds
-	// what the Machine has made of them.
+	// Start writes Files to the root file system, in this order. Resume does not write them.
 	Files    []File
 	CPUs     int // cores the Machine may use
 	MemoryMB int // MiB visible inside
-	// SwapMB is how many MiB of the Machine's memory the host may swap out beyond what
-	// MemoryMB lets it keep. Without Capabilities.Swap it has no effect. A Machine with
-	// swap is not suspended.
+	// SwapMB is how many MiB of the Machine's memory the host may swap out, beyond the MemoryMB that
+	// it keeps. It has no effect without Capabilities.Swap. A Machine with swap is not suspended.
 	SwapMB int
-	NetNS  string // path of the network namespace; empty: none
+	NetNS  string // path of the network namespace; empty: no network
 	// Output is the path of a FIFO that receives stdout and stderr.
 	Output string
-	// TTY gives the main process a terminal; its output still goes to Output.
+	// TTY gives the main process a terminal. Its output still goes to Output.
 	TTY bool
 }
 
 // Root is a root file system: read-only layers under a writable one.
 type Root struct {
 	Layers   []string // directories, lowest first, at least one
-	Writable string   // directory of this Machine, in which all that it writes is; the driver makes it
+	Writable string   // directory that receives the Machine's writes; the driver makes it
 }
 
 // Command is a command to execute.
@@ -173,7 +167,7 @@ type Command struct {
 
 // File is a regular file of the Machine, owned by its root.
 type File struct {
-	Path    string // absolute; directories that are missing are made, links are followed within the Machine
+	Path    string // absolute; Start makes missing directories and follows links within the Machine
 	Content []byte
 	Mode    uint32 // permissions
 }
@@ -185,42 +179,44 @@ type Mount struct {
 	ReadOnly bool
 }
 
-// Exit says how the main process ended.
+// Exit is how the main process ended.
 type Exit struct {
 	Code      int // 128+Signal when a signal ended it
 	Signal    int // 0: none
 	OOMKilled bool
 	At        time.Time
-	// Suspended: it did not end, its memory was written to disk by Suspend.
+	// Suspended: the process did not end; Suspend wrote its memory to disk.
 	Suspended bool
-	// Unknown: it is gone and left no status, as after a loss of power; Code is 137.
+	// Unknown: the process is gone without a status, as after a loss of power; Code is 137.
 	Unknown bool
 }
 
 // Stats are counters of a running Machine.
 type Stats struct {
 	CPUTime     time.Duration
-	MemoryBytes int64 // used by the Machine, with the sandbox's own
+	MemoryBytes int64 // used by the Machine and the sandbox
 	Processes   int
 }
 
-// NotKnown is Usage's value for a number that a driver does not know.
+// NotKnown is Usage's value for a number that the driver does not know.
 const NotKnown = -1
 
-// Usage is what a Machine uses and has used. Times begin at 0 with every Start and Resume, and
-// do not go back until the sandbox ends.
+// Usage is what a Machine uses and has used. Times begin at 0 with every Start and Resume, and never
+// decrease until the sandbox ends.
 type Usage struct {
-	User, System time.Duration // processor time, of the sandbox included
-	Throttled    time.Duration // for which its limit kept it from running; or NotKnown
+	User, System time.Duration // processor time, with the sandbox's own
+	Throttled    time.Duration // how long the CPU limit kept it from running; or NotKnown
 	Memory       MemoryUsage
 }
 
-// MemoryUsage is in bytes. Each may be NotKnown.
+// MemoryUsage is in bytes. Each field may be NotKnown.
 type MemoryUsage struct {
 	Used   int64 // by the Machine itself, of Spec.MemoryMB
-	Cached int64 // of files that the Machine has used, and beside Used
-	// Dirty and Writeback are what of Cached is not on the disk yet, and is just being written.
+	Cached int64 // cached files that the Machine has used; not part of Used
+	// Dirty and Writeback are the parts of Cached that are not on disk yet, and that are being
+	// written.
 	Dirty, Writeback int64
-	// SwapTotal is Spec.SwapMB where that has an effect; SwapUsed is what of Used is swapped out.
+	// SwapTotal is Spec.SwapMB where that has an effect. SwapUsed is the part of Used that is swapped
+	// out.
 	SwapTotal, SwapUsed int64
 }

@@ -48,8 +48,8 @@ func isBlob(tb testing.TB, r *http.Request, l v1.Layer) bool {
 	return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, digest(tb, l))
 }
 
-// TestRegistryThatDrips: a registry of one organization that sends next to nothing fails that
-// organization's pull, and delays no pull of the same layer from elsewhere.
+// TestRegistryThatDrips: if the registry of one organization sends almost nothing, only that
+// organization's pull fails. A pull of the same layer from another registry is not delayed.
 func TestRegistryThatDrips(t *testing.T) {
 	shared := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	slow, good := serve(t), serve(t)
@@ -82,7 +82,7 @@ func TestRegistryThatDrips(t *testing.T) {
 	group.Wait()
 }
 
-// TestRegistryThatNeverEnds: a response that is fast enough ends with the deadline.
+// TestRegistryThatNeverEnds: an endless response ends at the deadline, even at full speed.
 func TestRegistryThatNeverEnds(t *testing.T) {
 	l := files(t, map[string]string{"a": strings.Repeat("a", 1000)})
 	u := serve(t)
@@ -211,7 +211,8 @@ func TestLayersOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			at := claims(t, tt.manifest, config, oci, tt.blobs)
 			for _, ref := range []string{at, at + "@" + sum(tt.manifest)} {
-				// The digest of a reference is no secret; the attacker's Machine gets nothing.
+				// The digest of a reference is no secret, but the attacker's Machine gets nothing
+				// by it.
 				if named, err := s.Resolve(t.Context(), attacker, ref); err != nil || named.Digest != sum(tt.manifest) {
 					t.Errorf("resolved to %+v, %v", named, err)
 				}
@@ -555,8 +556,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestLayerBombs: a few kilobytes do not become many megabytes, alone or together, and leave
-// nothing behind.
+// TestLayerBombs: a few kilobytes never expand to many megabytes, in one layer or in several, and
+// leave nothing behind.
 func TestLayerBombs(t *testing.T) {
 	limits := image.Limits{UnpackedBytes: 64 << 20, Files: 1000, Ratio: 100, RatioSlack: 1 << 20}
 	many := map[string]string{}

@@ -66,8 +66,8 @@ func (h *atHost) want(tb testing.TB, status int, says, method, path string) {
 	}
 }
 
-// TestPushedToAnother: an image that was pushed to one host runs on all, and clients of each see
-// the same.
+// TestPushedToAnother: an image that was pushed to one host runs on all hosts, and clients of each
+// see the same.
 func TestPushedToAnother(t *testing.T) {
 	_, hosts := cluster(t, aa, bb, cc)
 	a, b, c := hosts[aa], hosts[bb], hosts[cc]
@@ -148,17 +148,17 @@ func TestPushOfWhatAnotherHas(t *testing.T) {
 	}
 	// Blobs that only it had are lost with it: the error names the image, and no address.
 	_, err := c.Pull(t.Context(), tenant, builtIn+"/personal/app:v1", nil)
-	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it is away")
+	wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", builtIn+"/personal/app:v1: the server that has it cannot be reached")
 	if strings.Contains(fmt.Sprint(err), "127.0.0.1") {
 		t.Errorf("the error has an address: %v", err)
 	}
-	c.want(t, http.StatusServiceUnavailable, "v1 of personal/app: the server that has it is away", http.MethodGet, "/v2/personal/app/manifests/v1")
+	c.want(t, http.StatusServiceUnavailable, "v1 of personal/app: the server that has it cannot be reached", http.MethodGet, "/v2/personal/app/manifests/v1")
 	// A push restores it.
 	push(t, c.clients+"/personal/app:v1", imageOf(t, base), token)
 	pull(t, c.Store, builtIn+"/personal/app:v1")
 }
 
-// TestDeletedOnAnother: a delete reaches a host that was away.
+// TestDeletedOnAnother: a deletion reaches a host that could not be reached at the time.
 func TestDeletedOnAnother(t *testing.T) {
 	all, hosts := cluster(t, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -237,7 +237,7 @@ func TestBlobOfOthersByAnotherHost(t *testing.T) {
 	}
 }
 
-// manifestOf is a manifest that names a layer, and another blob as its config.
+// manifestOf returns a manifest that names a layer, and another blob as its config.
 func manifestOf(tb testing.TB, layer, config v1.Layer) []byte {
 	tb.Helper()
 	describe := func(l v1.Layer, mediaType string) map[string]any {
@@ -299,7 +299,7 @@ func TestHostsThatMisbehave(t *testing.T) {
 		}, "damaged"},
 		{"ends within the blob", true, func(_ context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			return changed{io.LimitReader(c, c.Size()/2-in.Offset), c}
-		}, "the server that has it is away"},
+		}, "the server that has it cannot be reached"},
 		{"breaks in pieces", true, cut(300 << 10), ""},
 		{"stalls", false, func(ctx context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			if in.Manifest || c.Size() < 1<<20 {
@@ -309,7 +309,7 @@ func TestHostsThatMisbehave(t *testing.T) {
 		}, ""},
 		{"says nothing", true, func(ctx context.Context, in hangar.PushedRead, c hangar.PushedContent) hangar.PushedContent {
 			return changed{until(ctx.Done()), c}
-		}, "the server that has it is away"},
+		}, "the server that has it cannot be reached"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -372,7 +372,7 @@ func TestHostThatIsKilled(t *testing.T) {
 			case others && (err != nil || got.Ref.Digest != digest(t, img)):
 				t.Errorf("pulled %v %v", got, err)
 			case !others:
-				wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "the server that has it is away")
+				wantError(t, err, hangar.CodeUnavailable, "registry_unreachable", "the server that has it cannot be reached")
 			}
 		})
 	}
@@ -386,7 +386,7 @@ func (c closing) Read([]byte) (int, error) {
 	return 0, errBroken
 }
 
-// TestFloodOfReads: one tenant that reads as much as it can takes no reads from another.
+// TestFloodOfReads: a tenant that reads as much as it can takes no reads from others.
 func TestFloodOfReads(t *testing.T) {
 	_, hosts := clusterWith(t, image.Limits{RateWindow: time.Hour}, aa, bb)
 	a, b := hosts[aa], hosts[bb]
@@ -454,6 +454,26 @@ func TestDeletedWithinAPull(t *testing.T) {
 	}
 	if left, err := os.ReadDir(blobs); err != nil || len(left) > 0 {
 		t.Errorf("%d blobs stay for good: %v", len(left), err)
+	}
+}
+
+// TestFirstPushWithinACollection: a repository that is new since a collection began keeps what was pushed.
+func TestFirstPushWithinACollection(t *testing.T) {
+	all, hosts := cluster(t, aa)
+	a := hosts[aa]
+	push(t, a.clients+"/personal/app:v1", imageOf(t, noise(t, 64<<10)), token)
+	img := imageOf(t, noise(t, 64<<10))
+	var begun atomic.Bool
+	all.listed = func() {
+		if begun.CompareAndSwap(false, true) {
+			push(t, a.clients+"/personal/new:v1", img, token)
+		}
+	}
+	if _, err := a.GC(t.Context(), image.Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := pull(t, a.Store, builtIn+"/personal/new:v1"); got.Ref.Digest != digest(t, img) {
+		t.Errorf("pulled %v", got.Ref)
 	}
 }
 

@@ -25,13 +25,14 @@ import (
 	"github.com/hangar-platform/hangar/host/remote/remotetest"
 )
 
-// shared is what a catalog of a test knows, for all hosts.
+// shared is the content of a test's catalog, common to all hosts.
 type shared struct {
 	mu           sync.Mutex
 	revision     int64
 	repositories map[string]hangar.PushedRepository
 	hosts        map[string]map[hangar.HostID]bool // that hold something of a repository
 	away         bool
+	listed       func() // called after each Repository, if set
 }
 
 func newShared() *shared {
@@ -77,6 +78,9 @@ func (c catalog) Manifest(_ context.Context, repository, reference string) (hang
 func (c catalog) Repository(_ context.Context, repository string) (hangar.PushedRepository, error) {
 	if err := c.lock(); err != nil {
 		return hangar.PushedRepository{}, err
+	}
+	if c.listed != nil {
+		defer c.listed()
 	}
 	defer c.mu.Unlock()
 	all := c.repositories[repository]
@@ -163,7 +167,7 @@ func (c catalog) Release(_ context.Context, repository string, m hangar.PushedMa
 	return true, nil
 }
 
-// agentStub is an agent of which its name alone is asked.
+// agentStub is an agent that only has a name.
 type agentStub struct {
 	hangar.Agent
 	hangar.MachineGate
@@ -200,11 +204,11 @@ type atHost struct {
 	peers   latePeers
 	opened  atomic.Int64 // reads of other hosts that are under way
 	reads   atomic.Int64 // that there were
-	// wrap, if set, is what other hosts get in place of content.
+	// wrap, if set, replaces the content that other hosts get.
 	wrap atomic.Pointer[func(context.Context, hangar.PushedRead, hangar.PushedContent) hangar.PushedContent]
 }
 
-// latePeers are there once all hosts are.
+// latePeers only exist once all hosts do.
 type latePeers struct {
 	directory atomic.Pointer[remote.Directory]
 }
@@ -250,7 +254,7 @@ const (
 	cc hangar.HostID = "0000cccc"
 )
 
-// limits are short, so that what is slow fails soon.
+// limits are short, so that slow transfers fail soon.
 var limits = image.Limits{RetryPause: time.Millisecond, RateWindow: 2 * time.Second}
 
 const builtIn = "registry.hangar.localhost"
@@ -312,7 +316,7 @@ func clusterWith(tb testing.TB, limits image.Limits, ids ...hangar.HostID) (*sha
 	return all, hosts
 }
 
-// changed is what a test makes of a blob.
+// changed is a blob as modified by a test.
 type changed struct {
 	io.Reader
 	hangar.PushedContent
@@ -330,7 +334,7 @@ func (h *atHost) listen(tb testing.TB) {
 	h.clients = strings.TrimPrefix(clients.URL, "http://")
 }
 
-// age makes files look as old as what the collector takes.
+// age makes files old enough for the collector.
 func age(tb testing.TB, dir string) {
 	tb.Helper()
 	entries, err := os.ReadDir(dir)

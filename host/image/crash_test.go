@@ -32,8 +32,8 @@ func TestChildThatPulls(t *testing.T) {
 	pull(t, open(t, image.Options{Dir: flag.Arg(0)}), flag.Arg(1))
 }
 
-// TestKilledPulls kills a process at any moment of a pull. Afterwards an image is held completely
-// or not at all, no partial files are left, and the next pull succeeds.
+// TestKilledPulls kills a process at any moment of a pull. Afterwards the image is either complete
+// or absent, no partial files are left, and the next pull succeeds.
 func TestKilledPulls(t *testing.T) {
 	racetest.Skip(t)
 	u := serve(t)
@@ -115,8 +115,9 @@ func TestChildThatRemovesAnOrganization(t *testing.T) {
 const childBegins = "begins"
 
 // TestKilledRemovals kills a process at any moment of the removal of an organization. Afterwards
-// the next organization with its slug has nothing of it. Once it is removed again, as the next
-// daemon does, the files are those after an uninterrupted removal: others have what they had.
+// the next organization with its slug can read none of its content. After the removal is repeated,
+// as the next daemon does, the files are the same as after an uninterrupted removal, and other
+// organizations have lost nothing.
 func TestKilledRemovals(t *testing.T) {
 	racetest.Skip(t)
 	const registryName = "registry.hangar.localhost"

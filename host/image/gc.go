@@ -26,19 +26,19 @@ const pressedUploadAge = time.Hour
 
 // Policy says what GC frees.
 type Policy struct {
-	// MaxAge: images that were not used for so long are removed. Zero keeps all.
+	// MaxAge: images unused for so long are removed. Zero keeps all.
 	MaxAge time.Duration
-	// MinFreeBytes: images are removed, least recently used first, until the file system has so
-	// much space. Zero keeps all.
+	// MinFreeBytes: images are removed, least recently used first, until the file system has that much
+	// free space. Zero keeps all.
 	MinFreeBytes int64
-	// UntaggedAge: untagged manifests in the built-in registry that were pushed so long ago are
-	// removed. Zero keeps all.
+	// UntaggedAge: untagged manifests in the built-in registry are removed so long after they were
+	// pushed. Zero keeps all.
 	UntaggedAge time.Duration
 }
 
-// GC frees what the policy allows and answers how many bytes of files it freed. It also removes
-// layers without an image, and abandoned uploads and blobs of the built-in registry. It never
-// removes images in InUse or layers of a pull in progress.
+// GC frees what the policy allows and returns how many bytes of files it freed. It also removes
+// layers without an image, and abandoned uploads and blobs of the built-in registry. It never removes
+// images in InUse or layers of a pull in progress.
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
 	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}
@@ -87,7 +87,7 @@ func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	return freed, ctx.Err()
 }
 
-// candidate is an image as the collector saw it.
+// candidate is an image as the collector has listed it.
 type candidate struct {
 	digest   string
 	lastUsed time.Time
@@ -107,7 +107,7 @@ func (s *Store) leastRecentlyUsed() []candidate {
 }
 
 // evict drops an image unless it is in use or was used after the caller listed it. It calls InUse
-// again before it takes the lock: a Machine is in InUse before it asks for its image, and asking
+// again before it takes the lock: a Machine is in InUse before it requests its image, and the request
 // updates the time of use.
 func (s *Store) evict(c candidate) (bool, error) {
 	used := s.inUse()
@@ -125,7 +125,7 @@ func (s *Store) evict(c candidate) (bool, error) {
 }
 
 // sweep removes layers that belong to no image and that no pull relies on. It moves them away under
-// the lock, so that a pull finds a whole layer or none.
+// the lock, so that a pull finds a complete layer or none.
 func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
 	dead, err := s.hide()
 	for _, d := range dead {

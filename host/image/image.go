@@ -2,26 +2,26 @@
 // they name from OCI registries, and unpacks every layer once into a directory
 // that overlayfs takes as a lower directory.
 //
-// An image is known by the digest that its reference resolves to. Images and layers become visible
-// when they are complete and on disk; Open removes partial ones of a crash. Every manifest, config
-// and layer is checked against its digest, and a hostile or damaged one is refused with
-// hangar.ReasonBadImage. An image pinned by a digest that is held, and was pulled for the same
-// organization from that repository before, needs no network. The built-in registry shares the
-// directory: an image pushed to it is unpacked from its blobs without a second copy over the
-// network, and one pushed to another host is streamed from there.
+// The digest that its reference resolves to identifies an image. Images and layers become visible
+// when they are complete and on disk; Open removes the partial ones of a crash. Every manifest,
+// config and layer is checked against its digest, and a hostile or damaged one is refused with
+// hangar.ReasonBadImage. An image that is pinned by a digest needs no network if the host holds it
+// and has pulled it for the same organization from that repository before. The built-in registry
+// shares the directory: an image pushed to it is unpacked from its blobs without a second copy over
+// the network, and one pushed to another host is streamed from there.
 //
 // Tenants share unpacked layers, and nothing else. An organization gets a layer that the host holds
-// only after the registry that it pulls from has sent the whole blob of the layer, now or before; a
-// config that names the layer is no proof. Pulls in progress, their errors and the slots that bound
-// them belong to one organization. Registries are reached through a publicdial.Dialer, with a
-// minimum rate and a deadline, and no text of their answers gets into an error.
+// only after the registry that it pulls from has sent the layer's whole blob, now or before; a config
+// that names the layer is no proof. Pulls in progress, their errors and the slots that bound them
+// belong to one organization. Registries are reached through a publicdial.Dialer, with a minimum rate
+// and a deadline, and errors contain no text from their answers.
 //
 // Methods may be called from many goroutines. Concurrent callers of one organization for the same
-// image or layer share one pull, which ends when there are no waiters left. The collector takes
-// nothing that is being pulled or that InUse names.
+// image or layer share one pull, which ends when no caller waits for it any more. The collector does
+// not remove what is being pulled or what InUse names.
 //
-// The package runs nothing and mounts nothing. A puller may use the repositories of its
-// organization in the built-in registry.
+// The package runs and mounts nothing. A puller may use the repositories of its organization in the
+// built-in registry.
 package image
 
 import (
@@ -84,8 +84,8 @@ type Limits struct {
 	ManifestBytes int64 // of a manifest, index or config
 	BlobBytes     int64 // of one layer as it is transferred
 
-	// MinRate is the minimum rate of transfers, in bytes a second, averaged over each RateWindow of
-	// waiting, and of clients that read from the built-in registry.
+	// MinRate is the minimum rate, in bytes a second, of transfers and of clients that read from the
+	// built-in registry. It is averaged over each RateWindow of waiting.
 	MinRate    int
 	RateWindow time.Duration
 	// PullTime bounds the pull of an image, ResolveTime the requests for its manifests.
@@ -103,33 +103,30 @@ type Limits struct {
 
 // Options of a Store.
 type Options struct {
-	Dir      string // the store's own; made by Open
+	Dir      string // the store's own; Open makes it
 	Log      *slog.Logger
 	Platform v1.Platform // zero: linux on the architecture of this program
-	// Local are the names, host or host:port, under which clients reach the
-	// built-in registry. References to them are resolved in process. A name
-	// without a port stands for every port.
+	// Local are the names, host or host:port, under which clients reach the built-in registry.
+	// References to them are resolved in this process. A name without a port matches every port.
 	Local []string
 	// Dialer connects to registries; nil: one without exceptions.
 	Dialer *publicdial.Dialer
-	// Transport makes the requests to registries instead of Dialer's connections; nil: Dialer is
-	// used.
+	// Transport, if not nil, makes the requests to registries instead of Dialer.
 	Transport http.RoundTripper
-	// DockerConfig is the path of a Docker client's config.json, whose credentials
-	// serve the pulls of all organizations where Credentials has none. It may be empty
-	// or absent.
+	// DockerConfig is the path of a Docker client's config.json. Its credentials serve the pulls of
+	// all organizations if Credentials has none. It may be empty, and the file may be missing.
 	DockerConfig string
-	// Credentials is the platform's own store; optional. It is asked for a registry
-	// as ImageRef names it.
+	// Credentials is the platform's own store; optional. The registry has the name that ImageRef gives
+	// it.
 	Credentials func(ctx context.Context, registry string) (user, password string, ok bool)
 	// InUse returns the digests of images that Machines use; optional. A Machine
 	// must be in it before its image is pulled.
 	InUse func() map[string]bool
-	// Quota refuses more for an organization that uses so many bytes, see Usage; nil: nothing is
-	// refused.
+	// Quota returns an error for an organization that uses so many bytes (see Usage) and may not use
+	// more; nil: no limit.
 	Quota  func(ctx context.Context, org hangar.OrgID, used int64) error
 	Limits Limits
-	Space  *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
+	Space  *diskspace.Space // of the disk that Dir is on; nil: its free space is not checked
 	// Catalog is the shared catalog of all hosts' built-in registries, Peers are those of other
 	// hosts, and Host is this one. Nil: this host shares its registry with no other.
 	Catalog hangar.ImageCatalog
@@ -137,11 +134,11 @@ type Options struct {
 	Host    hangar.HostID
 }
 
-// Image is an image that is held, ready to run.
+// Image is a held image, ready to run.
 type Image struct {
 	Ref    hangar.ImageRef
 	Config v1.Config
-	// Layers are unpacked directories, lowest first, never empty, no two the same.
+	// Layers are unpacked directories, lowest first, at least one, and all different.
 	Layers []string
 	Size   int64 // bytes unpacked
 }
@@ -162,7 +159,7 @@ type Store struct {
 	measuring singleflight.Group // of usages, by organization
 
 	mu      sync.Mutex
-	usages  map[hangar.OrgID]measured // at most Limits.UsageAge old when last looked at; guarded by mu
+	usages  map[hangar.OrgID]measured // at most Limits.UsageAge old when last checked
 	records map[string]*record        // by digest
 	pins    map[string]int            // layers, by name, that pulls in progress rely on
 }
@@ -261,12 +258,12 @@ func (s *Store) Registry(access registry.Access) http.Handler {
 	return s.registry.Handler(access)
 }
 
-// Pushed returns the built-in registry, for its Publish before the first push, and for the other hosts,
-// which read it as a hangar.PushedReader.
+// Pushed returns the built-in registry. Its Publish must be called before the first push; other hosts
+// read it as a hangar.PushedReader.
 func (s *Store) Pushed() *registry.Registry { return s.registry }
 
-// Get returns an image that is held, by its digest, or ErrNotFound. It is for Machines whose
-// image was pulled for them: a digest alone gives no access to an image.
+// Get returns a held image by its digest, or ErrNotFound. It is for Machines whose image was pulled
+// for them: a digest alone gives no access to an image.
 func (s *Store) Get(digest string) (*Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +275,8 @@ func (s *Store) Get(digest string) (*Image, error) {
 	return s.image(r, r.Ref), nil
 }
 
-// Holds reports whether an image is held that a reference names, or did when it was pulled.
+// Holds reports whether the host holds the image that a reference names, or has named when it was
+// pulled.
 func (s *Store) Holds(ref string) bool {
 	want, err := parseReference(ref)
 	if err != nil {
@@ -298,7 +296,7 @@ func (s *Store) Holds(ref string) bool {
 	return false
 }
 
-// List returns the images that are held, sorted by reference.
+// List returns the held images, sorted by reference.
 func (s *Store) List() ([]hangar.Image, error) {
 	used := s.inUse()
 	s.mu.Lock()
@@ -311,8 +309,8 @@ func (s *Store) List() ([]hangar.Image, error) {
 	return list, nil
 }
 
-// Remove frees an image and the layers that no other one has. It answers
-// ErrNotFound, and hangar.CodeFailedPrecondition while a Machine uses it.
+// Remove frees an image and the layers that no other image has. It returns ErrNotFound, and
+// hangar.CodeFailedPrecondition while a Machine uses the image.
 func (s *Store) Remove(ctx context.Context, digest string) error {
 	s.mu.Lock()
 	r, ok := s.records[digest]
@@ -347,7 +345,7 @@ func (s *Store) inUse() map[string]bool {
 // record is an image's entry on disk. The modification time of its file is the time of last use.
 type record struct {
 	Ref     hangar.ImageRef `json:"ref"`
-	Sources []string        `json:"sources"` // by whom and from where it was pulled, see Store.sourceOf
+	Sources []string        `json:"sources"` // who has pulled it and from where, see Store.sourceOf
 	Config  v1.Config       `json:"config"`
 	Layers  []string        `json:"layers"` // names of directories in layers, lowest first
 	Size    int64           `json:"size"`
@@ -409,7 +407,7 @@ func (s *Store) touch(r *record) {
 	}
 	r.noted = now
 	if err := os.Chtimes(s.path("images", recordFile(r.Ref.Digest)), now, now); err != nil {
-		s.log.Warn("time of use is not noted", slog.String("image", r.Ref.String()), slog.Any("error", err))
+		s.log.Warn("cannot record the time of use of an image", slog.String("image", r.Ref.String()), slog.Any("error", err))
 	}
 }
 

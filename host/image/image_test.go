@@ -258,7 +258,7 @@ func TestPull(t *testing.T) {
 	if last := reports[len(reports)-1]; last != (hangar.PullProgress{Phase: "unpacking", Done: total, Total: total}) {
 		t.Errorf("last report %+v, want %d bytes", last, total)
 	}
-	// lower is on top, so it is left out below; the empty layer is no layer.
+	// lower is in the top layer, so it is omitted below; the empty layer is ignored.
 	if len(got.Layers) != 3 {
 		t.Errorf("%d layers, want upper, its directories and lower: %q", len(got.Layers), got.Layers)
 	}
@@ -272,7 +272,7 @@ func TestPull(t *testing.T) {
 		}
 	}
 
-	// A pinned, held image needs no network, but only for its origin.
+	// A pinned image that is held only needs the network to check its origin.
 	before := u.all.Load()
 	pinned := u.host + "/team/app:v1@" + digest(t, img)
 	again := pull(t, s, pinned)
@@ -284,7 +284,7 @@ func TestPull(t *testing.T) {
 	}
 	_, err = s.Pull(t.Context(), tenant, u.host+"/other/app@"+digest(t, img), nil)
 	wantError(t, err, hangar.CodeInvalid, hangar.ReasonImageNotFound, "failed to get manifest "+u.host+"/other/app")
-	// A tag that still resolves to the same image costs no blob.
+	// A tag that still resolves to the same image transfers no blob.
 	blobs := u.blobs.Load()
 	pull(t, s, ref)
 	if u.blobs.Load() != blobs {
@@ -377,6 +377,42 @@ func TestLayersAreSharedAndSurviveARestart(t *testing.T) {
 	if _, err := open(t, image.Options{Dir: dir}).Get(digest(t, two)); !errors.Is(err, image.ErrNotFound) {
 		t.Errorf("image without its layer: %v", err)
 	}
+}
+
+// TestLayerOfALargerImage: an image is not refused because another one with the same layer is too large.
+func TestLayerOfALargerImage(t *testing.T) {
+	u := serve(t)
+	shared := files(t, map[string]string{"a": strings.Repeat("x", 700<<10)})
+	large := u.push(t, "app:large", imageOf(t, files(t, map[string]string{"b": strings.Repeat("x", 700<<10)}), shared))
+	small := u.push(t, "app:small", imageOf(t, files(t, map[string]string{"c": "1"}), shared))
+	dir := t.TempDir()
+	s := open(t, image.Options{Dir: dir, Limits: image.Limits{UnpackedBytes: 1 << 20}})
+	gate := make(chan struct{})
+	u.on(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, digest(t, shared)) {
+			<-gate
+		}
+		return false
+	})
+	var group sync.WaitGroup
+	begin := func(ref string, done func(error)) {
+		before, _ := left(t, dir)
+		group.Go(func() {
+			_, err := s.Pull(t.Context(), tenant, ref, nil)
+			done(err)
+		})
+		for layers := before; layers == before && t.Context().Err() == nil; layers, _ = left(t, dir) { // its other layer is there
+			runtime.Gosched()
+		}
+	}
+	begin(large, func(err error) { wantError(t, err, hangar.CodeInvalid, hangar.ReasonBadImage, "larger") })
+	begin(small, func(err error) {
+		if err != nil {
+			t.Errorf("the small image: %v", err)
+		}
+	})
+	close(gate)
+	group.Wait()
 }
 
 func TestConcurrentPullsShareTheWork(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,10 +34,10 @@ const (
 	progressInterval = 100 * time.Millisecond
 )
 
-// Pull makes the store hold an image and returns it. progress may be nil; it is called by one
+// Pull makes the store hold an image and returns it. progress may be nil. It is called by one
 // goroutine at a time, at most ten times a second and once at the end with the exact sum of the
-// bytes, and must not block. Callers for the same organization share the work: one whose ctx ends
-// does not disturb the others. Errors are those of Resolve.
+// bytes, and must not block. Callers of one organization share the work; a caller whose ctx ends does
+// not disturb the others. Errors are those of Resolve.
 func (s *Store) Pull(ctx context.Context, who Puller, ref string, progress func(hangar.PullProgress)) (*Image, error) {
 	img, result, err := s.findOrPull(ctx, who, ref, progress)
 	switch {
@@ -85,8 +86,7 @@ func (s *Store) findOrPull(ctx context.Context, who Puller, ref string, progress
 	return s.image(r, p.ref.resolved(p.digest, nil)), pullPulled, nil
 }
 
-// note records an image, or adds the plan's organization and source to the record of one that is
-// held.
+// note records an image, or adds the plan's organization and source to the record of a held one.
 func (s *Store) note(p *plan, r *record) error {
 	source, _ := s.sourceOf(p.who, p.ref) // cannot fail: open has checked it
 	s.mu.Lock()
@@ -101,8 +101,8 @@ func (s *Store) note(p *plan, r *record) error {
 	return s.write(r)
 }
 
-// pull transfers the missing parts of an image and records it. The source has to show the layers of
-// an image that is held, too.
+// pull transfers the missing parts of an image and records it. Even for layers that the host holds,
+// the source must show that it has them.
 func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgress)) error {
 	release, err := s.pulls.take(ctx, p.who.Org)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Store) pull(ctx context.Context, p *plan, report func(hangar.PullProgre
 }
 
 // stack orders the layers of an image and adds layers that preserve the attributes of directories;
-// see layer.Inherit. The caller calls unpin in any case.
+// see layer.Inherit. The caller must call unpin even on an error.
 func (s *Store) stack(p *plan, records []layerRecord) (r *record, unpin func(), err error) {
 	var pinned []string
 	unpin = func() { s.unpin(pinned...) }
@@ -212,8 +212,7 @@ type layerRecord struct {
 	Bytes    int64    `json:"bytes"`
 	Files    int      `json:"files"`
 	Implicit []string `json:"implicit,omitempty"`
-	// Shown are the blobs that were transferred as a whole and unpack to this layer, the
-	// oldest first.
+	// Shown are the blobs that unpack to this layer and were transferred as a whole, the oldest first.
 	Shown []shownBlob `json:"shown,omitempty"`
 }
 
@@ -236,7 +235,7 @@ func layerName(id string) string {
 	return sum[:32]
 }
 
-// readLayer returns the record of a layer that is held. found is false if it is not.
+// readLayer returns the record of a held layer. found is false if the host does not hold it.
 func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
 	raw, err := os.ReadFile(s.path("layers", layerName(id), "layer.json"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -252,21 +251,34 @@ func (s *Store) readLayer(id string) (r layerRecord, found bool, err error) {
 }
 
 // ensureLayer makes sure that the host holds a layer and that the plan's source has shown it. The
-// caller has pinned it.
+// caller must have pinned the layer. Pulls share the work, but not a refusal: another image may be too
+// large, for example, and this one is not.
 func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
-	return s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
-		for attempt := 1; ; attempt++ {
-			r, err := s.showLayer(ctx, p, l, budget, report)
-			err = diskspace.Explain(err)
-			if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
-				return r, err
-			}
-			s.log.WarnContext(ctx, "layer is transferred again", slog.String("layer", l.digest), slog.Any("error", err))
-			if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
-				return r, err
-			}
+	for {
+		var own atomic.Bool
+		r, err := s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
+			own.Store(true)
+			return s.tryLayer(ctx, p, l, budget, report)
+		})
+		if own.Load() || ctx.Err() != nil || hangar.ReasonOf(err) != hangar.ReasonBadImage {
+			return r, err
 		}
-	})
+	}
+}
+
+// tryLayer is showLayer with retries after temporary errors.
+func (s *Store) tryLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+	for attempt := 1; ; attempt++ {
+		r, err := s.showLayer(ctx, p, l, budget, report)
+		err = diskspace.Explain(err)
+		if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
+			return r, err
+		}
+		s.log.WarnContext(ctx, "transferring a layer again", slog.String("layer", l.digest), slog.Any("error", err))
+		if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
+			return r, err
+		}
+	}
 }
 
 // showLayer returns a held layer whose blob the source has shown before. Otherwise it transfers the
@@ -326,7 +338,7 @@ func (s *Store) noteShown(l plannedLayer, origin string) error {
 	return durable.WriteFileVia(s.path("tmp"), s.path("layers", layerName(l.diffID), "layer.json"), raw, 0o600)
 }
 
-// receive passes the blob of a layer to use, and verifies that all of it arrived.
+// receive passes the blob of a layer to use, and verifies that all of it has arrived.
 func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report func(int64), use func(io.Reader) error) error {
 	rc, err := p.source.blob(ctx, l.digest)
 	if err != nil {
@@ -350,7 +362,7 @@ func (s *Store) receive(ctx context.Context, p *plan, l plannedLayer, report fun
 	return nil
 }
 
-// transfer unpacks a layer as it arrives.
+// transfer unpacks a layer while it arrives.
 func (s *Store) transfer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
 	r, err := s.build(l.diffID, func(dir string) (layerRecord, error) {
 		var res layer.Result
@@ -389,14 +401,14 @@ func (s *Store) build(id string, fill func(dir string) (layerRecord, error)) (la
 	}
 	defer func() {
 		if err := os.RemoveAll(tmp); err != nil {
-			s.log.Warn("half a layer stays until the next start", slog.String("directory", tmp), slog.Any("error", err))
+			s.log.Warn("cannot remove a partial layer, which stays until the next start", slog.String("directory", tmp), slog.Any("error", err))
 		}
 	}()
 	dir := filepath.Join(tmp, "fs")
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the root of an image is for all its users
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // all users of an image read its root
 		return layerRecord{}, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the same, despite the umask
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the same, regardless of the umask
 		return layerRecord{}, err
 	}
 	r, err := fill(dir)
@@ -475,7 +487,7 @@ func (c *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// finish reads what the archive reader left, and verifies size and digest.
+// finish reads what the archive reader has left, and verifies size and digest.
 func (c *checked) finish(ctx context.Context, digest string) error {
 	if c.err != nil {
 		return c.err
@@ -495,7 +507,7 @@ func (c *checked) finish(ctx context.Context, digest string) error {
 	return nil
 }
 
-// progress sums up the bytes that have arrived of all layers.
+// progress sums up the bytes that have arrived for all layers.
 type progress struct {
 	report func(hangar.PullProgress)
 	total  int64

@@ -19,13 +19,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// Puller is for whom an image is resolved or pulled.
+// Puller is the organization for which an image is resolved or pulled.
 type Puller struct {
 	Org hangar.OrgID
-	// Slug is the name of the organization, by which references to the built-in registry
-	// name it.
+	// Slug is the name of the organization in references to the built-in registry.
 	Slug hangar.OrgSlug
-	// AnyRegistry lets the registry be at any address: an administrator has named it.
+	// AnyRegistry allows a registry at any address, because an administrator has named it.
 	AnyRegistry bool
 }
 
@@ -58,10 +57,10 @@ func (p Puller) repository(ref reference) (string, bool) {
 }
 
 // locate expands a short reference. NAME and SLUG/NAME mean the repository of the puller's
-// organization in the built-in registry, and NAME also that of the server, if it has the tag or
-// digest. Otherwise they mean Docker Hub, as does every other reference without a registry. A
-// failed lookup is an error: a stranger's image must not replace the organization's image of the
-// same name.
+// organization in the built-in registry, and NAME also means that of the server, if the repository
+// has the tag or digest. Otherwise they mean Docker Hub, like every other reference without a
+// registry. A failed lookup is an error: a stranger's image must not replace the organization's image
+// of the same name.
 func (s *Store) locate(ctx context.Context, who Puller, ref reference) (reference, error) {
 	if ref.short == "" || len(s.opts.Local) == 0 {
 		return ref, nil
@@ -99,7 +98,7 @@ func (s *Store) locate(ctx context.Context, who Puller, ref reference) (referenc
 // name.
 const builtInOrigin = "built-in/"
 
-// origin names the repository, with its registry, that a reference is pulled from.
+// origin names the registry and repository from which a reference is pulled.
 func (s *Store) origin(who Puller, ref reference) (string, bool) {
 	if !named(ref.repository.RegistryStr(), s.opts.Local) {
 		return ref.source(), true
@@ -133,9 +132,9 @@ func withSource(sources []string, org hangar.OrgID, source string) []string {
 	return append(kept, source)
 }
 
-// RemoveOrg removes all content of an organization: its repositories in the built-in registry,
-// and the images that were pulled for it alone and that no Machine uses. It may be repeated.
-// Nothing can be pushed for the organization any more.
+// RemoveOrg removes all content of an organization: its repositories in the built-in registry, and
+// the images that only it has pulled and that no Machine uses. Afterwards nothing can be pushed for
+// the organization. It may be repeated.
 func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if err := s.registry.RemoveOrg(ctx, org); err != nil {
 		return err
@@ -147,8 +146,8 @@ func (s *Store) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	return err
 }
 
-// Usage returns the room that an organization uses: in the built-in registry, and for the images
-// that were pulled for it.
+// Usage returns the space that an organization uses in the built-in registry and for the images that
+// it has pulled.
 func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage, error) {
 	kept, err := s.registry.Usage(ctx, org)
 	usage := hangar.ImageUsage{Stored: kept.Stored, Uploads: kept.Uploads}
@@ -171,9 +170,9 @@ type measured struct {
 	at    time.Time
 }
 
-// withinQuota refuses to store more for an organization at its quota. It measures usage at most
-// once in Limits.UsageAge. Pushes and pulls that began before are finished, within their own
-// bounds.
+// withinQuota returns an error for an organization that has reached its quota. It measures usage at
+// most once in Limits.UsageAge. Pushes and pulls that have begun already are finished, within their
+// own bounds.
 func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	if s.opts.Quota == nil || org == "" {
 		return nil
@@ -191,8 +190,8 @@ func (s *Store) withinQuota(ctx context.Context, org hangar.OrgID) error {
 	return s.opts.Quota(ctx, org, known.bytes)
 }
 
-// measure returns and remembers an organization's usage, and drops expired measurements. It does
-// not end with the caller's context, because other callers wait for the same answer.
+// measure returns and stores an organization's usage, and drops expired measurements. It does not end
+// with the caller's context, because other callers wait for the same result.
 func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error) {
 	ctx, cancel := finish.Within(ctx, measureTimeout)
 	defer cancel()
@@ -208,7 +207,7 @@ func (s *Store) measure(ctx context.Context, org hangar.OrgID) (measured, error)
 	return now, nil
 }
 
-// forgetSources drops the images that only one organization has pulled. If a Machine that is being
+// forgetSources drops the images that only this organization has pulled. If a Machine that is being
 // destroyed still uses one, the collector removes it later.
 func (s *Store) forgetSources(org hangar.OrgID) error {
 	used := s.inUse()
@@ -234,7 +233,7 @@ func (s *Store) forgetSources(org hangar.OrgID) error {
 	return nil
 }
 
-// slots bound the work in flight of each organization. There is no global bound, because one
+// slots bound the concurrent work of each organization. There is no global bound, because one
 // organization could use it up; only administrators create organizations.
 type slots struct {
 	each int64

@@ -28,16 +28,16 @@ type reference struct {
 	short      string // the repository as given, if the reference has no registry
 }
 
-// The parts of a reference become parts of a URL, so that only what the distribution specification
-// allows may pass.
+// The parts of a reference become parts of a URL, so only what the distribution specification allows
+// is accepted.
 var (
 	digestPattern     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	registryPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9._-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?$`)
 	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
 )
 
-// maxReference bounds what is parsed, and maxRepository the full name of a repository, in bytes.
-// For Docker Hub, package name checks the name as given, without "library/".
+// maxReference bounds the length of a reference, and maxRepository the full name of a repository, in
+// bytes. For Docker Hub, package name checks the name as given, without "library/".
 const (
 	maxReference  = 1024
 	maxRepository = 255
@@ -89,7 +89,7 @@ func parseReference(text string) (reference, error) {
 	return ref, nil
 }
 
-// registryName is the registry as in an ImageRef.
+// registryName is the name of the registry in an ImageRef.
 func (r reference) registryName() string {
 	if n := r.repository.RegistryStr(); n != hubForSettings {
 		return n
@@ -106,7 +106,7 @@ func (r reference) resolved(digest string, labels map[string]string) hangar.Imag
 	}
 }
 
-// identifier is the digest or tag that the registry is asked for.
+// identifier is the digest or tag in requests to the registry.
 func (r reference) identifier() string {
 	if r.digest != "" {
 		return r.digest
@@ -114,7 +114,7 @@ func (r reference) identifier() string {
 	return r.tag
 }
 
-// named reports whether names has a registry, a host or host:port.
+// named reports whether names contains a registry, as host or host:port.
 func named(registry string, names []string) bool {
 	host := hostOf(registry)
 	for _, n := range names {

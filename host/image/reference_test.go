@@ -56,7 +56,7 @@ func FuzzParseReference(f *testing.F) {
 			}
 			return
 		}
-		// A parsed reference is written and read back as the same.
+		// A parsed reference is the same after it was written and read again.
 		again, err := parseReference(r.resolved(r.digest, nil).String())
 		if err != nil {
 			t.Fatalf("%q became %q: %v", text, r.resolved(r.digest, nil), err)

@@ -14,11 +14,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Resolve answers the image that a reference names at present, without transferring layers. A
-// reference pinned to an image that is held, and was pulled for the same organization from that
-// repository, is answered from memory. Errors are hangar.CodeInvalid with ReasonBadConfig,
-// ReasonImageNotFound, ReasonBadImage or ReasonRegistryNotAllowed, or hangar.CodeUnavailable,
-// which comes with the parts that the reference itself names.
+// Resolve returns the image that a reference names now, without transferring layers. It answers from
+// memory if the reference has a digest and the held image was pulled for the same organization from
+// that repository. Errors are hangar.CodeInvalid with ReasonBadConfig, ReasonImageNotFound,
+// ReasonBadImage or ReasonRegistryNotAllowed, or hangar.CodeUnavailable. With hangar.CodeUnavailable,
+// Resolve also returns the parts that the reference itself names.
 func (s *Store) Resolve(ctx context.Context, who Puller, ref string) (hangar.ImageRef, error) {
 	found, err := s.resolve(ctx, who, ref)
 	return found.Ref, err
@@ -78,7 +78,7 @@ func (s *Store) held(who Puller, ref reference, digest string) *Image {
 	return s.image(r, ref.resolved(digest, nil))
 }
 
-// plan is an image as its registry describes it: checked, but not transferred.
+// plan is an image as its registry describes it: checked, but not transferred yet.
 type plan struct {
 	who    Puller
 	ref    reference
@@ -95,7 +95,8 @@ type plannedLayer struct {
 	size   int64  // of the compressed blob
 }
 
-// plan asks the registry for an image. It returns the image instead if the host holds it.
+// plan requests an image from the registry. If the host holds it already, plan returns the image
+// instead.
 func (s *Store) plan(ctx context.Context, who Puller, ref reference) (*plan, *Image, error) {
 	release, err := s.resolves.take(ctx, who.Org)
 	if err != nil {
@@ -115,8 +116,8 @@ func (s *Store) plan(ctx context.Context, who Puller, ref reference) (*plan, *Im
 	}
 }
 
-// about adds the failed step and the reference to an error. Clients know "failed to get manifest
-// <ref>".
+// about adds the failed step and the reference to an error. Clients know the text "failed to get
+// manifest <ref>".
 func about(failed string, ref reference, err error) error {
 	var e *hangar.Error
 	if !errors.As(err, &e) {
@@ -133,7 +134,7 @@ func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan,
 	origin, _ := s.origin(who, ref) // cannot fail: open has checked it
 	p := &plan{who: who, ref: ref, origin: origin, source: src, digest: ref.digest}
 	if p.digest == "" {
-		// Not every registry supports this; the manifest request then decides.
+		// Not every registry supports this; the request for the manifest then decides.
 		if p.digest, err = src.digest(ctx, ref.tag); err != nil && hangar.ReasonOf(err) == hangar.ReasonImageNotFound {
 			return nil, nil, err
 		}
@@ -168,7 +169,7 @@ func (s *Store) manifest(ctx context.Context, src source, identifier string) ([]
 	return raw, nil
 }
 
-// manifest is an image manifest or an index. Its fields tell which, because media types are
+// manifest is an image manifest or an index. Its fields decide which one, because media types are
 // optional in one format and wrong in many registries.
 type manifest struct {
 	SchemaVersion int             `json:"schemaVersion"`
@@ -241,7 +242,7 @@ func (s *Store) pick(list []v1.Descriptor) (string, error) {
 	return "", badImage("image is not made for %s, only for: %s", s.opts.Platform, strings.Join(offered, ", "))
 }
 
-// readConfig reads the config and completes the plan with it.
+// readConfig reads the config and completes the plan.
 func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 	switch m.Config.MediaType {
 	case "application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json", "":

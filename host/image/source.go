@@ -22,15 +22,15 @@ import (
 
 // source is one repository of one registry. Its errors carry hangar codes.
 type source interface {
-	// digest resolves a tag or digest without transferring the manifest. It returns "" if the
-	// registry does not tell.
+	// digest resolves a tag or digest without transferring the manifest. It returns "" if the registry
+	// does not report it.
 	digest(ctx context.Context, identifier string) (string, error)
 	// manifest returns at most limit bytes, not yet verified.
 	manifest(ctx context.Context, identifier string, limit int64) ([]byte, error)
 	// blob returns a stream that is not yet verified.
 	blob(ctx context.Context, digest string) (io.ReadCloser, error)
-	// has reports whether a blob that a manifest of the repository has just named, and that existed
-	// once, may be assumed to exist.
+	// has reports whether the source has a blob. The blob did exist once, and a manifest of the
+	// repository that was just read names it.
 	has(digest string) bool
 }
 
@@ -60,13 +60,12 @@ func (s *Store) open(ctx context.Context, who Puller, ref reference) (source, er
 	}, nil
 }
 
-// pushedSource reads the built-in registry: in process, or from another host that holds the
-// content.
+// pushedSource reads the built-in registry, in process or from another host that has the content.
 type pushedSource struct {
 	registry   *registry.Registry
 	repository string
 	whose      string      // limitKey of its reads from other hosts
-	remote     atomic.Bool // a manifest that was read is on another host, with all its blobs
+	remote     atomic.Bool // the manifest came from another host, which has all its blobs
 }
 
 func (p *pushedSource) digest(ctx context.Context, identifier string) (string, error) {
@@ -93,8 +92,8 @@ func (p *pushedSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return b, nil
 }
 
-// has implements source. The host has all blobs of its manifests: it refuses a manifest without
-// them.
+// has implements source. A host refuses a manifest without its blobs, so the host of a manifest has
+// them all.
 func (p *pushedSource) has(digest string) bool {
 	return p.remote.Load() || p.registry.Has(p.repository, digest)
 }
@@ -118,8 +117,8 @@ type remoteSource struct {
 	base     string // URL of the repository, with a trailing slash
 }
 
-// manifestTypes are the accepted media types. Schema 1 is not among them; a registry that has only
-// that answers that the image is missing.
+// manifestTypes are the accepted media types, without schema 1. A registry that only has schema 1
+// reports the image as missing.
 const manifestTypes = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
@@ -135,7 +134,7 @@ func (r *remoteSource) request(ctx context.Context, method, path string) (*http.
 	if strings.HasPrefix(path, "manifests/") {
 		req.Header.Set("Accept", manifestTypes)
 	} else {
-		req.Header.Set("Accept-Encoding", "identity") // the digest is of the stored bytes
+		req.Header.Set("Accept-Encoding", "identity") // the digest is that of the stored bytes
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
@@ -186,7 +185,7 @@ func (r *remoteSource) blob(ctx context.Context, digest string) (io.ReadCloser, 
 	return &blobBody{ctx: ctx, cancel: cancel, rc: resp.Body, source: r}, nil
 }
 
-// has implements source: the registry is trusted to keep the blobs of its manifests.
+// has implements source. The registry is trusted to keep the blobs of its manifests.
 func (r *remoteSource) has(string) bool { return true }
 
 // blobBody is the transfer of a blob. It translates errors with remoteError.
@@ -210,8 +209,8 @@ func (b *blobBody) Close() error {
 	return b.rc.Close()
 }
 
-// remoteError gives a registry or network failure a code and a text of our own. The registry's text
-// is not used, because anyone may have written it.
+// remoteError gives a registry or network failure a code and a text of our own. It does not use the
+// registry's text, because anyone may have written it.
 func remoteError(ctx context.Context, err error, host, as string) error {
 	var answer *transport.Error
 	var unreached *publicdial.Error
@@ -241,10 +240,10 @@ func remoteError(ctx context.Context, err error, host, as string) error {
 	}
 }
 
-// reasonUnreachable means that the registry could not be asked; a retry may help.
+// reasonUnreachable means that the registry gave no usable answer; a retry may help.
 const reasonUnreachable = "registry_unreachable"
 
-// guard keeps credentials and images off unencrypted networks: plain HTTP is allowed to this host
+// guard keeps credentials and images off unencrypted networks: it allows plain HTTP to this host
 // only.
 type guard struct{ next http.RoundTripper }
 

@@ -8,9 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/minrate"
 )
 
-// bounded is a transport to registries. It enforces a minimum rate and, except for streamed blobs,
-// a maximum size of answers. All requests to registries pass through it, including those for
-// tokens.
+// bounded is a transport to registries. It enforces a minimum rate and, except for streamed blobs, a
+// maximum size of responses. All requests to registries use it, including those for tokens.
 type bounded struct {
 	next   http.RoundTripper
 	limits Limits

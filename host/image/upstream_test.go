@@ -164,7 +164,8 @@ func TestPlainHTTPStaysOnThisHost(t *testing.T) {
 	s := open(t, image.Options{Log: slog.New(slog.DiscardHandler), Dialer: dialer(t, "0.0.0.0/8")})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// No server has 192.0.2.0/24 and 10/8 here: the point is that it is not contacted.
+	// No server here has addresses in 192.0.2.0/24 and 10/8: the test is that they are not
+	// contacted.
 	for _, host := range []string{"0.0.0.0:1", "0.0.0.0"} {
 		_, err := s.Resolve(ctx, tenant, host+"/app:v1")
 		if hangar.CodeOf(err) != hangar.CodeUnavailable {

@@ -7,20 +7,20 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
-// call is one Commit on its way.
+// call is a Commit in progress.
 type call struct {
 	fn   func(tx *Tx) error
-	pool *hangar.MachinePool
+	pool *machinejson.Pool
 	done chan struct{} // closed when err and panicked are final
 
 	err      error
 	panicked any
-	wrote    bool // in the transaction at hand
-	outbox   bool // wrote something that wants publishing
+	wrote    bool // in the current transaction
+	outbox   bool // wrote something to publish
 	fed      bool // added to the feed
 }
 
@@ -35,13 +35,13 @@ func (j *Journal) enqueue(c *call) error {
 	return nil
 }
 
-// take empties the queue. more is false once the journal was closed.
+// take empties the queue. more is false after the journal was closed.
 func (j *Journal) take() (batch []*call, acked []outboxKey, more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	batch, j.queue = j.queue, nil
-	// Forgetting published entries is not urgent: it is part of the next commit and has one of its
-	// own only when many have gathered, or at the end.
+	// Forgetting published entries is not urgent. It is part of the next commit, and needs one of its
+	// own only when there are many, or at the end.
 	if len(batch) > 0 || len(j.acked) >= maxAcked || j.closed {
 		for k := range j.acked {
 			acked = append(acked, k)
@@ -62,8 +62,8 @@ func (j *Journal) run() {
 	}
 }
 
-// commit applies a batch in one transaction. A call that fails is left out and the
-// others run again; the loop ends because each round has a call less.
+// commit applies a batch in one transaction. It removes a call that fails after it has written, and
+// runs the others again; each round has one call less.
 func (j *Journal) commit(batch []*call, acked []outboxKey) {
 	if j.broken != nil {
 		j.settle(batch, j.broken)
@@ -77,7 +77,7 @@ func (j *Journal) commit(batch []*call, acked []outboxKey) {
 		}
 		failed, err := apply(tx, batch, acked)
 		if err != nil {
-			_ = tx.Rollback() // of an open transaction: cannot fail
+			_ = tx.Rollback() // cannot fail: the transaction is open
 			j.settle(batch, err)
 			return
 		}
@@ -93,10 +93,9 @@ func (j *Journal) commit(batch []*call, acked []outboxKey) {
 	}
 }
 
-// apply runs every call of the batch. failed is the index of one that has written
-// and then failed, so that the transaction cannot be used; -1: none. Those that
-// failed without writing keep their error and do no harm. err is a fault of the
-// journal itself.
+// apply runs every call of the batch. failed is the index of a call that has written and then failed,
+// which makes the transaction unusable; -1: none. A call that fails without writing keeps its error
+// and has no effect on the others. err is a fault of the journal itself.
 func apply(tx *bolt.Tx, batch []*call, acked []outboxKey) (failed int, err error) {
 	if err := forget(tx, acked); err != nil {
 		return -1, fmt.Errorf("update outbox: %w", err)
@@ -114,7 +113,7 @@ func apply(tx *bolt.Tx, batch []*call, acked []outboxKey) (failed int, err error
 func (c *call) run(tx *bolt.Tx) {
 	t := &Tx{tx: tx, call: c}
 	defer func() {
-		t.tx = nil // a Tx that fn kept must not reach into a later transaction
+		t.tx = nil // fn may have kept t, which must not reach a later transaction
 		if p := recover(); p != nil {
 			c.panicked = p
 		}
@@ -160,10 +159,10 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 	j.settle(batch, nil)
 }
 
-// afterFailure finds out what a failed commit left behind. A full disk is noticed before the root
-// of the tree is switched: the old state stands and the journal continues. When the new state is
-// already visible, its flush failed, and whether it is on disk cannot be known any more: asking
-// again would lie, because the kernel reports a failed write-back once.
+// afterFailure determines the state after a failed commit. bbolt detects a full disk before it
+// switches the root of the tree: the old state is valid and the journal continues. If the new state
+// is already visible, its flush failed, and it is unknown whether it is on disk. Another flush
+// would be no proof, because the kernel reports a failed write-back only once.
 func (j *Journal) afterFailure(number uint64, cause error) error {
 	var seen uint64
 	err := j.view(func(tx *bolt.Tx) error {
@@ -180,7 +179,8 @@ func (j *Journal) afterFailure(number uint64, cause error) error {
 	return j.broken
 }
 
-// settle answers callers. Each keeps an error of its own; err is one of the journal.
+// settle answers the callers. A call with an error of its own keeps it; err is an error of the
+// journal.
 func (j *Journal) settle(batch []*call, err error) {
 	for _, c := range batch {
 		if err != nil && c.err == nil && c.panicked == nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 )
 
-// hold keeps the committer busy until release is called, so that what is committed
-// meanwhile gathers.
+// hold keeps the committer busy until release is called, so that commits gather.
 func hold(tb testing.TB, j *journal.Journal) (release func()) {
 	tb.Helper()
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
@@ -157,7 +156,7 @@ func TestReadingCommitCostsNoTransaction(t *testing.T) {
 	}
 }
 
-// TestCommitsAreMeasured: those that wrote, each once, and no others.
+// TestCommitsAreMeasured: each commit that wrote is counted once, and no others are.
 func TestCommitsAreMeasured(t *testing.T) {
 	j := open(t, journal.Options{})
 	registry := prometheus.NewPedanticRegistry()
@@ -240,8 +239,7 @@ func TestCloseFinishesWhatWaits(t *testing.T) {
 	}
 }
 
-// TestMixedLoad has writers, readers, failures and publishing at once; it is for
-// the race detector.
+// TestMixedLoad writes, reads, fails and publishes concurrently, for the race detector.
 func TestMixedLoad(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
 	const writers, rounds = 16, 40

@@ -23,8 +23,8 @@ const (
 	childWriters = 8
 )
 
-// writeUntilKilled is what the child process does: each writer counts its Machine up,
-// and says so on stdout when the journal has acknowledged it.
+// writeUntilKilled runs in the child process. Each writer increments its Machine's number, and
+// prints it on stdout when the journal has acknowledged it.
 func writeUntilKilled(dir string) {
 	j, err := journal.Open(filepath.Join(dir, "journal"), journal.Options{})
 	if err != nil {
@@ -66,8 +66,8 @@ func writeUntilKilled(dir string) {
 	wg.Wait()
 }
 
-// TestKill kills a process that writes, again and again: acknowledged commits are there, whole,
-// and no number is used twice.
+// TestKill repeatedly kills a process that writes: acknowledged commits exist completely, and no
+// number is used twice.
 func TestKill(t *testing.T) {
 	rounds := 25
 	if testing.Short() {
@@ -101,7 +101,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// runChildAndKill returns what the child acknowledged before it died.
+// runChildAndKill returns the commits that the child printed as acknowledged before it died.
 func runChildAndKill(t *testing.T, dir string, after int) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")

@@ -135,8 +135,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestDamagedPages overwrites pages that the header still points to: each damage is an error and
-// not the end of the process.
+// TestDamagedPages overwrites pages that the header still refers to: the damage causes an error and
+// does not end the process.
 func TestDamagedPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := reopen(t, path, journal.Options{NoSync: true})

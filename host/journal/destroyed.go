@@ -13,23 +13,23 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The prefixes of keys of the index of destroyed Machines. Each Machine has one key of every
-// kind, which ends with its id: all of them and those of an App are sorted by time, those of an
-// organization by id.
+// The prefixes of keys in the index of destroyed Machines. Each Machine has one key of every kind,
+// which ends with its id. The keys of all Machines, and those of an App, are sorted by time; the keys
+// of an organization are sorted by id.
 const (
 	byTime byte = 't'
 	byApp  byte = 'a'
 	byOrg  byte = 'o'
 )
 
-// timeLen is how long a time is in a key.
+// timeLen is the length of a time in a key.
 const timeLen = 8
 
 func appendTime(key []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint64(key, uint64(max(0, t.UnixNano())))
 }
 
-// ownerKey ends the owner with a zero byte, which no id holds.
+// ownerKey ends the owner with a zero byte, which no id contains.
 func ownerKey(kind byte, owner string) []byte { return append(append([]byte{kind}, owner...), 0) }
 
 func destroyedKeys(r *Record) [][]byte {
@@ -42,9 +42,9 @@ func destroyedKeys(r *Record) [][]byte {
 	return keys
 }
 
-// PutDestroyed moves the record of a destroyed Machine, with its events and versions, out of the
-// list of Machines, and sets r.Seq to the number of this commit. Its lease, health, busy time and
-// secrets are removed. It marks a retraction unpublished.
+// PutDestroyed moves the record of a destroyed Machine, with its events and versions, out of the list
+// of Machines, and sets r.Seq to the number of this commit. It removes the Machine's lease, health,
+// busy time and secrets, and marks a retraction as unpublished.
 func (t *Tx) PutDestroyed(r *Record) error {
 	if _, err := t.unindex(r.Machine.ID); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (t *Tx) PutDestroyed(r *Record) error {
 	return t.unpublished(ofMachine, string(r.Machine.ID), seq, true, string(r.Machine.AppID))
 }
 
-// ForgetDestroyed removes the record, events and versions of a Machine that is destroyed,
-// unless there is none.
+// ForgetDestroyed removes the record, events and versions of a destroyed Machine. A missing record is
+// not an error.
 func (t *Tx) ForgetDestroyed(id hangar.MachineID) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -115,7 +115,7 @@ func (t *Tx) unindex(id hangar.MachineID) (bool, error) {
 	return true, nil
 }
 
-// Destroyed returns the record of a Machine that is destroyed, or ErrNotFound.
+// Destroyed returns the record of a destroyed Machine, or ErrNotFound.
 func (j *Journal) Destroyed(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
@@ -125,8 +125,8 @@ func (j *Journal) Destroyed(id hangar.MachineID) (*Record, error) {
 	return r, err
 }
 
-// DestroyedOfApp returns at most limit Machines of an App that are destroyed, the newest first. A
-// record that does not parse is logged, counted and skipped.
+// DestroyedOfApp returns at most limit destroyed Machines of an App, newest first. A record that does
+// not parse is logged, counted and skipped.
 func (j *Journal) DestroyedOfApp(app hangar.AppID, limit int) ([]*Record, error) {
 	owner := ownerKey(byApp, string(app))
 	var read []written
@@ -150,9 +150,9 @@ func (j *Journal) DestroyedOfApp(app hangar.AppID, limit int) ([]*Record, error)
 	return j.parse(read), nil
 }
 
-// DestroyedOfOrg yields the Machines of an organization that are destroyed, sorted by id, those
-// after an id, until there is an error. A record that does not parse is logged, counted and
-// skipped. The Journal may be used meanwhile; later writes may or may not be seen.
+// DestroyedOfOrg yields the destroyed Machines of an organization whose ids are greater than after,
+// sorted by id, until there is an error. A record that does not parse is logged, counted and skipped.
+// The Journal may be used meanwhile; later writes may or may not be seen.
 func (j *Journal) DestroyedOfOrg(org hangar.OrgID, after hangar.MachineID) iter.Seq2[*Record, error] {
 	owner := ownerKey(byOrg, string(org))
 	return func(yield func(*Record, error) bool) {
@@ -188,7 +188,7 @@ func (j *Journal) DestroyedOfOrg(org hangar.OrgID, after hangar.MachineID) iter.
 	}
 }
 
-// DestroyedBefore returns the Machines that were destroyed before a time, the oldest first.
+// DestroyedBefore returns the Machines that were destroyed before a time, oldest first.
 func (j *Journal) DestroyedBefore(t time.Time) ([]hangar.MachineID, error) {
 	var ids []hangar.MachineID
 	end := appendTime([]byte{byTime}, t)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Queued is how many commits wait for their turn.
+// Queued returns the number of commits that wait.
 func Queued(j *Journal) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -18,8 +18,7 @@ func Tick() <-chan time.Time { return time.After(100 * time.Microsecond) }
 // LimitSize makes the disk full: the file cannot grow beyond size.
 func LimitSize(j *Journal, size int) { j.db.MaxSize = size }
 
-// Break makes the journal take a failure of the disk for one after which the new
-// state is visible.
+// Break makes the journal treat a disk failure as one after which the new state is visible.
 func Break(ctx context.Context, j *Journal, cause error) error {
 	return j.Commit(func(*Tx) error { return j.afterFailure(0, cause) })
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// MaxFeed is how many untaken events the feed keeps. The oldest are dropped first.
+// MaxFeed is how many untaken events the feed keeps. It drops the oldest ones first.
 const MaxFeed = 100_000
 
-// maxTrim bounds how many events one commit takes off the feed.
+// maxTrim bounds how many events one commit removes from the feed.
 const maxTrim = 4096
 
-// AppendEvents adds the newest events of the Machine of a record, and adds them to the feed. The
-// oldest of the Machine beyond MaxEvents go, and so do the oldest of the feed beyond MaxFeed.
+// AppendEvents appends events to a record's Machine and to the feed. It drops the oldest events of
+// the Machine beyond MaxEvents, and the oldest of the feed beyond MaxFeed.
 func (t *Tx) AppendEvents(r *Record, events []hangar.Event) error {
 	m := &r.Machine
 	for _, e := range events {
@@ -51,8 +51,8 @@ func (t *Tx) feed(e hangar.MachineEvent) error {
 	return t.trimFeed(number - MaxFeed)
 }
 
-// trimFeed removes the events up to a number, at most maxTrim of them. Keys are collected first: a
-// cursor loses its place when the bucket changes under it.
+// trimFeed removes the events up to a number, at most maxTrim of them. It collects the keys first,
+// because a cursor loses its place when the bucket changes.
 func (t *Tx) trimFeed(upTo uint64) error {
 	b := t.tx.Bucket(bucketFeed)
 	var keys [][]byte
@@ -68,13 +68,14 @@ func (t *Tx) trimFeed(upTo uint64) error {
 	return nil
 }
 
-// Fed receives a value after events were added to the feed. Pending signals become one. It is
-// meant for a single receiver and is never closed.
+// Fed receives a value after events were added to the feed. Pending signals are merged into one. It
+// is for a single receiver and is never closed.
 func (j *Journal) Fed() <-chan struct{} { return j.fed }
 
-// FeedAfter returns the events of all Machines after a number, in the order of their commits, and
-// the number of the last: at most limit of them. A number that no event has had yet is of another
-// journal, and means the beginning. An event that does not parse is logged, counted and skipped.
+// FeedAfter returns the events of all Machines after a number, in the order of their commits, at most
+// limit of them, and the number of the last. A number greater than that of every event comes from
+// another journal, and means the beginning. An event that does not parse is logged, counted and
+// skipped.
 func (j *Journal) FeedAfter(number uint64, limit int) (events []hangar.MachineEvent, last uint64, err error) {
 	err = j.view(func(tx *bolt.Tx) error {
 		b := tx.Bucket(bucketFeed)
@@ -98,7 +99,7 @@ func (j *Journal) FeedAfter(number uint64, limit int) (events []hangar.MachineEv
 	return events, last, err
 }
 
-// FeedTaken takes the events up to a number off the feed, as many as fit one commit.
+// FeedTaken removes the events up to a number from the feed, as many as fit one commit.
 func (j *Journal) FeedTaken(upTo uint64) error {
 	return j.Commit(func(tx *Tx) error {
 		if _, err := tx.begin(); err != nil {

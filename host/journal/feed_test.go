@@ -47,8 +47,8 @@ func feedIDs(events []hangar.MachineEvent) (ids []hangar.EventID) {
 	return ids
 }
 
-// TestFeed: it has the events of all Machines in the order of their commits, over a restart, until they
-// are taken.
+// TestFeed: it has the events of all Machines in the order of their commits, across a restart,
+// until they are taken.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
@@ -103,7 +103,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestFeedIsBounded: untaken events are dropped, the oldest first, and numbers continue.
+// TestFeedIsBounded: the oldest untaken events are dropped, and numbers continue.
 func TestFeedIsBounded(t *testing.T) {
 	t.Parallel()
 	j := open(t, journal.Options{NoSync: true})
@@ -118,7 +118,7 @@ func TestFeedIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkFeed is what an event costs with the feed, beside one without.
+// BenchmarkFeed measures the cost of an event with and without the feed.
 func BenchmarkFeed(b *testing.B) {
 	for name, with := range map[string]bool{"with": true, "without": false} {
 		b.Run(name, func(b *testing.B) {

@@ -14,8 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// format is the version of the buckets' content. A journal of an older format is converted by
-// Open, one of a newer is refused.
+// format is the version of the buckets' content. Open refuses every other version.
 const format = 1
 
 // The buckets of the file.
@@ -27,19 +26,19 @@ var (
 	bucketVersions = []byte("versions")       // series of hangar.MachineVersion
 	bucketLeases   = []byte("leases")         // id → hangar.Lease
 	bucketHealth   = []byte("health")         // id → Health
-	bucketBusy     = []byte("busy")           // id → time, until when the Machine is
+	bucketBusy     = []byte("busy")           // id → time until which the Machine is busy
 	bucketSecrets  = []byte("secrets")        // id, zero byte, version → encrypted
 	bucketOutbox   = []byte("outbox")         // seq, id → 0 changed, or 1 deleted and the App
 	bucketLatest   = []byte("outbox latest")  // id → seq of its entry in the outbox
 	bucketVolumes  = []byte("volumes")        // id → VolumeRecord
 
-	// Of Machines that are destroyed, which a start does not read.
+	// Destroyed Machines, which a start does not read.
 	bucketDestroyed      = []byte("destroyed")       // id → Record
 	bucketDestroyedIndex = []byte("destroyed index") // see destroyedKeys
 
 	bucketFeed = []byte("event feed") // number → hangar.MachineEvent, of all Machines
 
-	// As outbox and outbox latest, of volumes; an entry ends with the App.
+	// Like outbox and outbox latest, but for volumes; an entry ends with the App.
 	bucketVolumeOutbox = []byte("volume outbox")
 	bucketVolumeLatest = []byte("volume outbox latest")
 
@@ -60,8 +59,7 @@ func buckets() [][]byte {
 	}
 }
 
-// addedBuckets came to the format after it was in use; Open adds them to a journal
-// that lacks them.
+// addedBuckets were added to the format later; Open adds them to a journal that lacks them.
 func addedBuckets() [][]byte {
 	return [][]byte{
 		bucketLeases, bucketHealth, bucketSecrets, bucketVolumes, bucketVolumeOutbox, bucketVolumeLatest, bucketBusy,
@@ -69,7 +67,7 @@ func addedBuckets() [][]byte {
 	}
 }
 
-// addBuckets completes a journal that was made before there were addedBuckets.
+// addBuckets adds missing addedBuckets to a journal.
 func addBuckets(db *bolt.DB) error {
 	complete := true
 	err := db.View(func(tx *bolt.Tx) error {
@@ -91,7 +89,7 @@ func addBuckets(db *bolt.DB) error {
 	})
 }
 
-// writeFormat makes a journal of an empty database.
+// writeFormat turns an empty database into a journal.
 func writeFormat(tx *bolt.Tx) error {
 	for _, name := range buckets() {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -122,12 +120,11 @@ func checkFormat(tx *bolt.Tx) error {
 	return nil
 }
 
-// stamp numbers the transaction, which distinguishes a failed commit from one that got through;
-// see afterFailure.
+// stamp numbers the transaction, so that afterFailure can tell whether a failed commit is visible.
 func stamp(tx *bolt.Tx) (uint64, error) { return tx.Bucket(bucketTransactions).NextSequence() }
 
-// Where bbolt keeps what checkFile needs: a file starts with two copies of a meta
-// page, each a header of 16 bytes and then these fields in native byte order.
+// The layout of bbolt that checkFile needs: a file starts with two copies of a meta page, each a
+// header of 16 bytes and then these fields in native byte order.
 const (
 	metaMagic    = 0xED0CDAED
 	metaOffset   = 16
@@ -135,11 +132,11 @@ const (
 	metaPageSize = 8  // uint32
 	metaPages    = 40 // uint64: pages in use
 	metaTx       = 48 // uint64: number of the transaction that wrote it
-	metaSum      = 56 // uint64: FNV-1a of all before
+	metaSum      = 56 // uint64: FNV-1a of all fields before
 )
 
-// checkFile refuses a file that is no database, or shorter than its own meta page
-// says: the file is mapped, and touching a page that is not there is fatal.
+// checkFile refuses a file that is not a database, or is shorter than its own meta page says. The
+// file is mapped, and touching a missing page is fatal.
 func checkFile(path string) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -157,8 +154,8 @@ func checkFile(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	// The second copy lies one page on. With the first destroyed, the size of a
-	// page is not known; it is the machine's unless the file was moved here.
+	// The second copy is one page further. If the first is damaged, the page size is unknown; it is
+	// this machine's, unless the file was moved here.
 	pageSize := int64(os.Getpagesize())
 	if first != nil {
 		pageSize = first.pageSize
@@ -185,7 +182,7 @@ type meta struct {
 	tx              uint64
 }
 
-// readMeta returns nil for a page that is no valid meta page.
+// readMeta returns nil for an invalid meta page.
 func readMeta(f io.ReaderAt, offset int64) (*meta, error) {
 	var b [metaLen]byte
 	if _, err := f.ReadAt(b[:], offset+metaOffset); errors.Is(err, io.EOF) {

@@ -13,9 +13,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// TestFullDisk commits on a disk that others have filled to the last byte: for a while that
-// works, in room that the journal has reserved; then commits are refused, which breaks nothing,
-// and work again when there is room. Committed records are there throughout.
+// TestFullDisk commits on a disk that others have filled to the last byte. Commits first succeed in
+// the room that the journal has reserved. Then they are refused without damage, and work again when
+// there is room. Committed records are never lost.
 func TestFullDisk(t *testing.T) {
 	racetest.Skip(t)
 	for _, kind := range disktest.Kinds() {
@@ -58,7 +58,7 @@ func TestFullDisk(t *testing.T) {
 			}
 			mustHold(t, j, acked)
 
-			// A process that starts on the full disk reads it.
+			// A process that starts on the full disk can read the journal.
 			if err := j.Close(); err != nil {
 				t.Fatal(err)
 			}

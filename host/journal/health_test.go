@@ -39,7 +39,7 @@ func TestHealthIsReadWithTheRecord(t *testing.T) {
 	if got.Seq != h.Seq || got.Health == nil || !got.Health.Since.Equal(got.Since) || len(got.Health.Checks) != 1 || got.Health.Checks[0].Output != "ok" {
 		t.Errorf("read back %+v with health %+v", got, got.Health)
 	}
-	// The record does not take the health along, and moves on by itself.
+	// A change of the record does not repeat the health, and has a Seq of its own.
 	got.Machine.Checks = got.Health.Checks
 	put(t, j, got)
 	if next := all(t, j)["a"]; next.Seq <= h.Seq || next.Health.Seq != h.Seq || next.Machine.Checks != nil {

@@ -2,21 +2,20 @@
 // versions, events and lease, every volume, and the changes that are not published to the cluster
 // yet.
 //
-// A commit is on disk when Commit returns nil, survives the loss of power, and is applied wholly
-// or not at all. Every commit has a number that only grows; PutMachine and PutVolume stamp it on
-// the record, so that two versions of a record always differ. Each change is marked as
-// unpublished in the same commit (the outbox), so that a crash between a change and its
-// publication repeats the publication instead of losing it.
+// A commit is on disk when Commit returns nil, survives a loss of power, and is applied completely or
+// not at all. Every commit has a number that only grows; PutMachine and PutVolume put it on the
+// record, so that two versions of a record always differ. The same commit marks each change as
+// unpublished (the outbox), so that a crash between a change and its publication repeats the
+// publication instead of losing it.
 //
-// All methods may be called from any goroutine. One goroutine, which Open starts and Close ends,
-// does all writes: it takes every waiting function into one transaction and pays for one fsync, so
-// that a hundred concurrent writers cost little more than one, and a single one never waits for
-// others. Reads never wait for writes. Memory does not grow with the number of Machines, only with
-// what they have in common.
+// All methods may be called from any goroutine. One goroutine, which Open starts and Close ends, does
+// all writes. It takes all waiting functions into one transaction with one fsync, so that a hundred
+// concurrent writers cost little more than one, and a single writer never waits for others. Reads
+// never wait for writes. Memory does not grow with the number of Machines, only with the content that
+// they share.
 //
-// The journal decides nothing: it does not know which states may follow one
-// another, which records belong together, or when one may be forgotten. It is not
-// shared: exactly one process has it open.
+// The journal makes no decisions: it does not know which state may follow another, which records
+// belong together, or when one may be forgotten. Exactly one process has it open.
 package journal
 
 import (
@@ -35,12 +34,12 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
-	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
-// Bounds of the records kept per Machine. The oldest go first.
+// Bounds of the records kept per Machine. The oldest are dropped first.
 const (
 	MaxEvents   = 200
 	MaxVersions = 20
@@ -51,16 +50,16 @@ const DefaultLockTimeout = 2 * time.Second
 
 // The errors of the journal, wrapped.
 var (
-	// ErrClosed: the journal was closed.
+	// ErrClosed: the journal is closed.
 	ErrClosed = errors.New("journal closed")
-	// ErrNotFound: there is no such record or setting.
+	// ErrNotFound: the record or setting does not exist.
 	ErrNotFound = errors.New("not in the journal")
 	// ErrLocked: another process has the journal open.
 	ErrLocked = errors.New("journal is in use by another process")
-	// ErrFormat: the file is not a journal, or a damaged one, or one of a newer hangar.
+	// ErrFormat: the file is not a journal, is damaged, or is of another format.
 	ErrFormat = errors.New("not a usable journal")
-	// ErrBroken: the disk failed while a commit was being made durable, so that its state after a
-	// crash is unknown. Every later commit is refused until the journal is opened again.
+	// ErrBroken: the disk failed during a commit, so that the state after a crash is unknown. Every
+	// later commit is refused until the journal is opened again.
 	ErrBroken = errors.New("journal is in an unknown state after a disk error")
 )
 
@@ -69,8 +68,7 @@ type Options struct {
 	Log *slog.Logger // nil: discard
 	// LockTimeout is how long Open waits for the file lock; 0: DefaultLockTimeout.
 	LockTimeout time.Duration
-	// NoSync leaves out every fsync. Only for tests that write a lot and do not
-	// care for durability.
+	// NoSync omits every fsync. Only for tests that write a lot and need no durability.
 	NoSync bool
 }
 
@@ -78,7 +76,7 @@ type Options struct {
 type Stats struct {
 	Commits      uint64 // calls of Commit that wrote something and returned nil
 	Transactions uint64 // transactions made durable; each costs a flush of the disk
-	Failures     uint64 // calls of Commit that the disk has not taken
+	Failures     uint64 // calls of Commit that could not be written to disk
 	Reruns       uint64 // functions that ran again because another in their transaction failed
 	Unreadable   uint64 // stored values that did not parse and were skipped
 }
@@ -94,7 +92,7 @@ type Journal struct {
 	acked  map[outboxKey]struct{}
 	closed bool
 
-	pool hangar.MachinePool // of the records that are read
+	pool machinejson.Pool // of the records that are read
 
 	wake    chan struct{} // buffered 1: the queue is not empty, or closed was set
 	changed chan struct{} // buffered 1: see Changed
@@ -111,16 +109,16 @@ type Journal struct {
 	latency      prometheus.Histogram // of commits that wrote
 }
 
-// freshSuffix ends the name of a journal that is being made.
+// freshSuffix ends the name of a journal that is being created.
 const freshSuffix = ".new"
 
-// initialMap is the address space reserved for the file at first. It costs no
-// memory; it spares readers the wait for a bigger map while the journal is small.
+// initialMap is the address space that is reserved for the file at first. It costs no memory. While
+// the journal is smaller, readers need not wait for a bigger map.
 const initialMap = 64 << 20
 
-// Open opens the journal at path, or creates it; its directory must exist. It
-// answers ErrLocked when another process has it and ErrFormat when the file is not
-// a usable journal; it never alters such a file.
+// Open opens the journal at path, or creates it; its directory must exist. It returns ErrLocked when
+// another process has it open, and ErrFormat when the file is not a usable journal; it never alters
+// such a file.
 func Open(path string, o Options) (*Journal, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -164,7 +162,7 @@ func Open(path string, o Options) (*Journal, error) {
 		err = addBuckets(db)
 	}
 	if err != nil {
-		_ = db.Close() // the error that matters is the one above
+		_ = db.Close() // the error above matters
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
 	if unpublished {
@@ -175,8 +173,7 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// Close waits for accepted commits, refuses the others, and releases the file. It may be
-// repeated.
+// Close waits for accepted commits, refuses later ones, and releases the file. It may be repeated.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	first := !j.closed
@@ -204,8 +201,8 @@ func (j *Journal) Stats() Stats {
 	}
 }
 
-// create makes an empty journal under another name first: a crash in the middle must not leave a
-// partial file, which the next Open would find damaged.
+// create makes an empty journal under another name and renames it. Otherwise a crash could leave a
+// partial file, which the next Open would consider damaged.
 func create(path string, o Options) error {
 	fresh := path + freshSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -228,8 +225,8 @@ func create(path string, o Options) error {
 	return durable.SyncDir(filepath.Dir(path))
 }
 
-// openBolt opens the database. Damage that only shows while the list of free pages
-// is read comes as a panic, which becomes ErrFormat.
+// openBolt opens the database. It turns a panic of bbolt into ErrFormat: some damage only shows that
+// way, while bbolt reads the list of free pages.
 func openBolt(path string, o Options) (db *bolt.DB, err error) {
 	var file *os.File
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -264,16 +261,15 @@ func openBolt(path string, o Options) (db *bolt.DB, err error) {
 	return db, err
 }
 
-// headroom is how much of the disk the file takes in advance, in bytes: more than bbolt grows it
-// by.
+// headroom is how many bytes of the disk the file reserves in advance: more than bbolt's growth step.
 const headroom = 32 << 20
 
-// roomEvery is after how many transactions the headroom is checked.
+// roomEvery is the number of transactions between two checks of the headroom.
 const roomEvery = 64
 
-// takeRoom takes the headroom from the disk, so that commits continue when others have filled it.
-// If there is none it is tried again, and the rest of an earlier one serves until then; a commit
-// without room is refused and harms nothing.
+// takeRoom reserves the headroom on disk, so that commits continue after others have filled the disk.
+// If the disk is full, a later call tries again, and the rest of the earlier reserve serves until
+// then. A commit without room is refused and does no harm.
 func (j *Journal) takeRoom() {
 	f, err := os.OpenFile(j.path, os.O_RDWR, 0)
 	if err != nil {
@@ -290,16 +286,16 @@ func (j *Journal) takeRoom() {
 	}
 }
 
-// Commit runs fn and makes its writes durable; they are on disk when Commit returns nil. On any
-// error none of them is applied, except for ErrBroken, after which only the next Open can tell.
-// An error of fn is returned as it is.
+// Commit runs fn and makes its writes durable; they are on disk when Commit returns nil. On an error
+// none of them is applied, except for ErrBroken, after which only the next Open shows. Commit returns
+// an error of fn unchanged.
 //
-// fn may run more than once, because another commit in the same transaction failed: it must touch
-// nothing but tx and the values that it passes to it, and give the same answer each time. It must
-// not call the Journal. A panic in fn reaches the caller of Commit.
+// fn may run more than once, because another commit in the same transaction failed. It must touch
+// nothing but tx and the values that it passes to tx, give the same result each time, and not call
+// the Journal. A panic in fn reaches the caller of Commit.
 //
-// It takes no context, because nothing interrupts it: an answer is never ambiguous, and fn never
-// runs after Commit returned.
+// Commit takes no context, because nothing interrupts it: its result is never ambiguous, and fn never
+// runs after Commit has returned.
 func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	began := time.Now()
 	c := &call{fn: fn, pool: &j.pool, done: make(chan struct{})}
@@ -316,20 +312,20 @@ func (j *Journal) Commit(fn func(tx *Tx) error) error {
 	return c.err
 }
 
-// Pool holds what the records of several Machines share: of records that are read, and of those
-// whose config its user seals with it.
-func (j *Journal) Pool() *hangar.MachinePool { return &j.pool }
+// Pool holds the content that the records of several Machines share. Every record that is read uses
+// it, and so may the user of the Journal for records that it writes.
+func (j *Journal) Pool() *machinejson.Pool { return &j.pool }
 
-// Changed receives a value after something became unpublished, and once at the start when
-// something already was. Pending signals become one. It is meant for a single receiver and is
-// never closed.
+// Changed receives a value after something became unpublished, and once after Open if something is
+// unpublished already. Pending signals are merged into one. It is for a single receiver and is never
+// closed.
 func (j *Journal) Changed() <-chan struct{} { return j.changed }
 
-// Broken is closed when the journal has met ErrBroken: nothing is recorded any more until it is
-// opened again, so its user should do that.
+// Broken is closed when a commit has failed with ErrBroken: the journal records nothing until it is
+// opened again, which its user should do.
 func (j *Journal) Broken() <-chan struct{} { return j.fault }
 
-// signal puts a value in a channel of capacity 1 unless there is one.
+// signal puts a value in a channel of capacity 1 unless it has one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

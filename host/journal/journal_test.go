@@ -262,13 +262,14 @@ func TestNumbersAreNeverReused(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
-	// Neighbours whose ids enclose the one under test.
+	// Machines whose ids are adjacent in the order of keys; one is a prefix of another.
 	ids := []hangar.MachineID{"a", "ab", "b"}
 	const n = journal.MaxEvents + 30
 	for i := range n {
 		commit(t, j, func(tx *journal.Tx) error {
 			for _, id := range ids {
-				// Ids fall while events are appended: the order is that of appending.
+				// Ids descend while events are appended, but events are listed in the order of
+				// appending.
 				e := hangar.Event{ID: hangar.EventID(fmt.Sprintf("%s-%04d", id, n-i)), Status: fmt.Sprint(i)}
 				if err := tx.AppendEvent(id, e); err != nil {
 					return err

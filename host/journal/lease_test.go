@@ -40,8 +40,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestJournalFromBeforeLeases is opened like any other, and an unreadable lease is
-// none.
+// TestJournalFromBeforeLeases opens it like any other; an unreadable lease counts as none.
 func TestJournalFromBeforeLeases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := reopen(t, path, journal.Options{})

@@ -2,7 +2,7 @@ package journal
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// newLatency returns what measures commits as their callers see them.
+// newLatency returns the histogram of commits as their callers see them.
 func newLatency() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "hangar_journal_commit_duration_seconds", Help: "How long commits to the journal took that wrote something, from the call until it was on disk",

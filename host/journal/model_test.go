@@ -218,7 +218,7 @@ func compare(rt *rapid.T, j *journal.Journal, m *model) {
 	}
 }
 
-// byCommit orders the outbox; entries of one commit have one number.
+// byCommit orders the outbox; all entries of one commit have the same number.
 func byCommit(a, b journal.Pending) int {
 	return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.ID, b.ID))
 }

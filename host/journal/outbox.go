@@ -12,19 +12,19 @@ import (
 // Pending is a Machine whose latest change has not been published.
 type Pending struct {
 	ID      hangar.MachineID
-	Seq     uint64       // of the commit that changed it last
-	Deleted bool         // its row is to be retracted
-	AppID   hangar.AppID // of one that is deleted; empty if an earlier version deleted it
+	Seq     uint64       // of the commit that last changed it
+	Deleted bool         // retract its row
+	AppID   hangar.AppID // of a deleted Machine; empty if an earlier version of hangar deleted it
 }
 
 // PendingVolume is a volume whose latest change has not been published.
 type PendingVolume struct {
 	Ref     hangar.VolumeRef
-	Seq     uint64 // of the commit that changed it last
-	Deleted bool   // its row is to be retracted
+	Seq     uint64 // of the commit that last changed it
+	Deleted bool   // retract its row
 }
 
-// kind is the kind of an entry of the outbox. Each has buckets of its own.
+// kind is the kind of an outbox entry. Each kind has buckets of its own.
 type kind byte
 
 const (
@@ -34,7 +34,8 @@ const (
 
 func kinds() []kind { return []kind{ofMachine, ofVolume} }
 
-// outbox returns the entries of the kind, and which is the latest of each.
+// outbox returns the bucket of a kind's entries, and the bucket that names the latest entry of each
+// id.
 func (k kind) outbox(tx *bolt.Tx) (entries, latest *bolt.Bucket) {
 	if k == ofVolume {
 		return tx.Bucket(bucketVolumeOutbox), tx.Bucket(bucketVolumeLatest)
@@ -42,25 +43,24 @@ func (k kind) outbox(tx *bolt.Tx) (entries, latest *bolt.Bucket) {
 	return tx.Bucket(bucketOutbox), tx.Bucket(bucketLatest)
 }
 
-// outboxKey names an entry of the outbox: one change of one thing.
+// outboxKey names an entry of the outbox: one change of a Machine or volume.
 type outboxKey struct {
 	kind kind
 	id   string
 	seq  uint64
 }
 
-// bytes order entries by commit.
+// bytes returns the key in the file, which sorts entries by commit.
 func (k outboxKey) bytes() []byte {
 	return append(binary.BigEndian.AppendUint64(nil, k.seq), k.id...)
 }
 
-// maxAcked is how many published entries may wait for a commit that forgets them. After a crash
-// at most that many rows are published again, which is harmless: their seq is not new.
+// maxAcked is how many published entries may wait for the commit that forgets them. After a crash at
+// most that many rows are published again, which is harmless, because their seq is not new.
 const maxAcked = 256
 
-// unpublished puts a record at the end of the outbox, with one entry, its latest: the publisher
-// reads the record as it is then. more is what the publisher needs to retract a record that is
-// gone.
+// unpublished puts a record at the end of the outbox. A record has only one entry, because the
+// publisher reads its latest content. more is what the publisher needs to retract a deleted record.
 func (t *Tx) unpublished(of kind, id string, seq uint64, deleted bool, more string) error {
 	entries, latest := of.outbox(t.tx)
 	if old := latest.Get([]byte(id)); old != nil {
@@ -80,7 +80,7 @@ func (t *Tx) unpublished(of kind, id string, seq uint64, deleted bool, more stri
 	return latest.Put([]byte(id), k[:8])
 }
 
-// forget removes entries that were published and not replaced since.
+// forget removes published entries, unless a later change has replaced them.
 func forget(tx *bolt.Tx, keys []outboxKey) error {
 	for _, k := range keys {
 		entries, latest := k.kind.outbox(tx)
@@ -103,7 +103,7 @@ func lagging(tx *bolt.Tx) bool {
 	for _, of := range kinds() {
 		entries, _ := of.outbox(tx)
 		if entries == nil {
-			continue // the journal was made before there were any of the kind
+			continue // the journal is older than this kind
 		}
 		if k, _ := entries.Cursor().First(); k != nil {
 			return true
@@ -112,8 +112,8 @@ func lagging(tx *bolt.Tx) bool {
 	return false
 }
 
-// Unpublished returns at most limit Machines that changed since they were last
-// published, the one that has waited longest first; limit 0: all.
+// Unpublished returns at most limit Machines that have changed since they were last published, those
+// that have waited longest first; limit 0: all.
 func (j *Journal) Unpublished(limit int) ([]Pending, error) {
 	var items []Pending
 	err := j.waiting(ofMachine, limit, func(k outboxKey, deleted bool, app string) {
@@ -135,9 +135,9 @@ func (j *Journal) UnpublishedVolumes(limit int) ([]PendingVolume, error) {
 // waiting yields the oldest entries of a kind.
 func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bool, more string)) error {
 	return j.view(func(tx *bolt.Tx) error {
-		// The acked set is read after the transaction began: an entry leaves the set only once
-		// its removal is committed. So one that this transaction still shows and that is gone
-		// from the set was removed later, and naming it again does no harm.
+		// The acked set is read after the transaction began. An entry leaves the set only after its
+		// removal was committed. So this transaction may still show an entry that has just left the
+		// set; returning it again does no harm.
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		entries, _ := of.outbox(tx)
@@ -157,9 +157,9 @@ func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bo
 	})
 }
 
-// Published takes items off the outbox, except those that changed again since. It costs no flush
-// of its own: the removal becomes durable with a later commit or with Close, and until then a
-// crash brings items back.
+// Published removes items from the outbox, except those that have changed again since. It costs no
+// flush of its own: the removal becomes durable with a later commit or with Close, and a crash before
+// that restores the items.
 func (j *Journal) Published(items []Pending) error {
 	keys := make([]outboxKey, 0, len(items))
 	for _, p := range items {
@@ -192,7 +192,7 @@ func (j *Journal) ack(keys []outboxKey) error {
 	return nil
 }
 
-// dropAcked forgets entries whose removal a commit has made durable.
+// dropAcked drops entries from acked after a commit has made their removal durable.
 func (j *Journal) dropAcked(keys []outboxKey) {
 	if len(keys) == 0 {
 		return

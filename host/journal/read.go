@@ -15,11 +15,12 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
-// view reads in one consistent transaction. The file is mapped into memory, so a
-// damaged page or a failing disk shows as a panic or a fault; both become an error
-// here, because one bad sector must not take down every Machine's keeper.
+// view reads in one consistent transaction. The file is mapped into memory, so a damaged page or a
+// failing disk causes a panic or a fault. view turns both into an error, because one bad sector must
+// not stop the daemon.
 func (j *Journal) view(fn func(tx *bolt.Tx) error) (err error) {
 	tx, err := j.db.Begin(false)
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
@@ -41,10 +42,9 @@ func (j *Journal) view(fn func(tx *bolt.Tx) error) (err error) {
 // machinesPerRead bounds how long Machines keeps a read transaction open.
 const machinesPerRead = 256
 
-// Machines yields every record, sorted by id, until yield fails, and returns its
-// error. A record that does not parse is logged, counted and skipped; IDs still
-// names it. yield may use the Journal; records that are written meanwhile may or
-// may not be seen.
+// Machines yields every record, sorted by id, until yield fails, and returns its error. A record that
+// does not parse is logged, counted and skipped; IDs still returns its id. yield may use the Journal.
+// Records that are written meanwhile may or may not be seen.
 func (j *Journal) Machines(yield func(*Record) error) error {
 	var after []byte
 	for {
@@ -64,7 +64,7 @@ func (j *Journal) Machines(yield func(*Record) error) error {
 	}
 }
 
-// machinesAfter reads some records. next is nil after the last.
+// machinesAfter reads the records that follow after. next is nil after the last one.
 func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err error) {
 	var read []written
 	err = j.view(func(tx *bolt.Tx) error {
@@ -88,14 +88,13 @@ func (j *Journal) machinesAfter(after []byte) (batch []*Record, next []byte, err
 	return j.parse(read), next, nil
 }
 
-// written is a record as it is in the file.
+// written is a record as stored in the file.
 type written struct {
 	id             hangar.MachineID
 	record, health []byte
 }
 
-// parse parses records on every processor, because a start of the daemon waits for
-// all of them.
+// parse parses records on every processor, because the start of the daemon waits for all of them.
 func (j *Journal) parse(read []written) []*Record {
 	records := make([]*Record, len(read))
 	workers := runtime.GOMAXPROCS(0)
@@ -122,8 +121,8 @@ func (j *Journal) skipped(what string, id hangar.MachineID, err error) {
 	j.log.Error("journal entry is unreadable, skipped", "what", what, "machine", string(id), "error", err)
 }
 
-// IDs returns the id of every Machine with a record, sorted, also of those whose
-// record does not parse: what they hold on the host is claimed.
+// IDs returns the ids of all Machines with a record, sorted. They include those whose record does not
+// parse, because such a Machine still owns resources on the host.
 func (j *Journal) IDs() ([]hangar.MachineID, error) {
 	var ids []hangar.MachineID
 	err := j.view(func(tx *bolt.Tx) error {
@@ -147,7 +146,7 @@ func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	return r, err
 }
 
-// addHealth adds to a record what is known of its health checks, nil: nothing.
+// addHealth adds the stored result of health checks to a record; nil: no result.
 func (j *Journal) addHealth(r *Record, v []byte) {
 	if v == nil {
 		return
@@ -160,7 +159,7 @@ func (j *Journal) addHealth(r *Record, v []byte) {
 	r.Health, r.Seq = h, max(r.Seq, h.Seq)
 }
 
-func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *hangar.MachinePool) (*Record, error) {
+func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *machinejson.Pool) (*Record, error) {
 	v := b.Get([]byte(id))
 	if v == nil {
 		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
@@ -212,8 +211,8 @@ func (j *Journal) Busy(id hangar.MachineID) (time.Time, error) {
 	return until, err
 }
 
-// Events returns at most limit events of a Machine, newest first; limit 0: all that are kept. An
-// unknown Machine has none.
+// Events returns at most limit events of a Machine, newest first; limit 0: all kept events. An
+// unknown Machine has no events.
 func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error) {
 	var events []hangar.Event
 	err := j.view(func(tx *bolt.Tx) error {
@@ -231,9 +230,8 @@ func (j *Journal) Events(id hangar.MachineID, limit int) ([]hangar.Event, error)
 	return events, err
 }
 
-// EventsAfter returns the events that were appended after the one named, oldest first. For an
-// event that is not kept any more, or never was, it returns those whose id is greater; after
-// empty: all that are kept.
+// EventsAfter returns the events that were appended after the named one, oldest first. If that event
+// is not kept, it returns those with a greater id; if after is empty, all kept events.
 func (j *Journal) EventsAfter(id hangar.MachineID, after hangar.EventID) ([]hangar.Event, error) {
 	events, err := j.Events(id, 0)
 	if err != nil {
@@ -269,7 +267,7 @@ func (j *Journal) Versions(id hangar.MachineID) ([]hangar.MachineVersion, error)
 	return versions, err
 }
 
-// Setting returns what SetSetting kept under key, or ErrNotFound.
+// Setting returns the value that SetSetting stored under key, or ErrNotFound.
 func (j *Journal) Setting(key string) ([]byte, error) {
 	var value []byte
 	err := j.view(func(tx *bolt.Tx) (err error) {

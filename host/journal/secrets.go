@@ -10,22 +10,22 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// SealedSecrets are the secrets of one version of a Machine, encrypted: the journal neither opens
-// nor understands them. They are apart from the record, which every step of a Machine rewrites.
+// SealedSecrets are the secrets of one version of a Machine, encrypted; the journal cannot decrypt
+// them. They are separate from the record, which every step of a Machine rewrites.
 type SealedSecrets struct {
 	Machine hangar.MachineID
 	Version hangar.InstanceID
 	Sealed  []byte
 }
 
-// secretsPrefix begins the keys of a Machine.
+// secretsPrefix begins all keys of a Machine.
 func secretsPrefix(id hangar.MachineID) []byte { return append([]byte(id), 0) }
 
 func secretsKey(id hangar.MachineID, version hangar.InstanceID) []byte {
 	return append(secretsPrefix(id), version...)
 }
 
-// PutSecrets keeps the secrets of a version of a Machine, replacing earlier ones.
+// PutSecrets stores the secrets of a version of a Machine, replacing earlier ones.
 func (t *Tx) PutSecrets(s SealedSecrets) error {
 	if _, err := machineKey(s.Machine); err != nil {
 		return err
@@ -39,8 +39,7 @@ func (t *Tx) PutSecrets(s SealedSecrets) error {
 	return nil
 }
 
-// ReplaceSecrets is PutSecrets if before is the kept value of the version, and does nothing
-// otherwise.
+// ReplaceSecrets is PutSecrets, but only if before is the stored value of the version.
 func (t *Tx) ReplaceSecrets(before []byte, s SealedSecrets) error {
 	if t.tx == nil {
 		return errTxEnded
@@ -89,11 +88,11 @@ func (j *Journal) Secrets(id hangar.MachineID, version hangar.InstanceID) ([]byt
 	return sealed, err
 }
 
-// secretsPerRead bounds how much AllSecrets holds in memory.
+// secretsPerRead bounds how many secrets AllSecrets holds in memory.
 const secretsPerRead = 64
 
-// AllSecrets yields the secrets of every Machine, some at a time, until yield fails, and returns
-// its error. yield may use the Journal.
+// AllSecrets yields the secrets of all Machines in batches, until yield fails, and returns its error.
+// yield may use the Journal.
 func (j *Journal) AllSecrets(yield func([]SealedSecrets) error) error {
 	var after []byte
 	for {
@@ -121,7 +120,7 @@ func (j *Journal) AllSecrets(yield func([]SealedSecrets) error) error {
 	}
 }
 
-// HasSecrets reports whether there are secrets of any Machine, or the key of a volume.
+// HasSecrets reports whether the journal has the secrets of any Machine, or the key of any volume.
 func (j *Journal) HasSecrets() (found bool, err error) {
 	err = j.view(func(tx *bolt.Tx) error {
 		k, _ := tx.Bucket(bucketSecrets).Cursor().First()
@@ -131,7 +130,7 @@ func (j *Journal) HasSecrets() (found bool, err error) {
 		volumes := tx.Bucket(bucketVolumes).Cursor()
 		for k, v := volumes.First(); k != nil && !found; k, v = volumes.Next() {
 			r, err := decodeVolume(v)
-			found = err != nil || len(r.Key) > 0 // an unreadable one may have a key
+			found = err != nil || len(r.Key) > 0 // an unreadable record may have a key
 		}
 		return nil
 	})

@@ -19,7 +19,7 @@ func putSecrets(t *testing.T, j *journal.Journal, id hangar.MachineID, version h
 	})
 }
 
-// wantSecrets checks what is kept of a version; an empty text is nothing.
+// wantSecrets checks the secrets of a version; an empty text: it has none.
 func wantSecrets(t *testing.T, j *journal.Journal, id hangar.MachineID, version hangar.InstanceID, want string) {
 	t.Helper()
 	got, err := j.Secrets(id, version)
@@ -91,7 +91,7 @@ func TestAllSecrets(t *testing.T) {
 	}
 }
 
-// TestOlderJournal opens a journal of before there were secrets.
+// TestOlderJournal opens a journal from before secrets existed.
 func TestOlderJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := reopen(t, path, journal.Options{NoSync: true})

@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// series is a bounded list of one Machine within a bucket that all share. A key is the id, a zero
-// byte, and a number that grows by one with each element, so that the elements of a Machine are
-// together in the order in which they were added, even if the clock jumps.
+// series is a bounded list of one Machine, in a bucket that all Machines share. A key is the id, a
+// zero byte, and a number that grows by one with each element. So the elements of a Machine are
+// adjacent and in the order in which they were added, even if the clock jumps.
 type series struct {
 	bucket *bolt.Bucket
 	id     hangar.MachineID
@@ -28,7 +28,7 @@ func (s series) owns(key []byte) bool {
 	return len(key) == len(s.id)+9 && bytes.HasPrefix(key, s.prefix())
 }
 
-// last returns the newest element, nil if there is none.
+// last returns the newest element, or nil.
 func (s series) last() (key, value []byte) {
 	_, key, value = s.seekLast()
 	return key, value
@@ -51,8 +51,8 @@ func (s series) add(value []byte, limit uint64) error {
 
 func (s series) clear() error { return s.deleteUpTo(^uint64(0)) }
 
-// deleteUpTo removes the elements up to number n. Keys are collected first: a
-// cursor loses its place when the bucket changes under it.
+// deleteUpTo removes the elements up to number n. It collects the keys first, because a cursor loses
+// its place when the bucket changes.
 func (s series) deleteUpTo(n uint64) error {
 	var keys [][]byte
 	c := s.bucket.Cursor()
@@ -67,7 +67,7 @@ func (s series) deleteUpTo(n uint64) error {
 	return nil
 }
 
-// newestFirst yields until yield returns false.
+// newestFirst yields the elements, newest first, until yield returns false.
 func (s series) newestFirst(yield func(value []byte) bool) {
 	for c, k, v := s.seekLast(); s.owns(k); k, v = c.Prev() {
 		if !yield(v) {
@@ -76,7 +76,7 @@ func (s series) newestFirst(yield func(value []byte) bool) {
 	}
 }
 
-// seekLast places a cursor on the newest element; key is nil if there is none.
+// seekLast places a cursor on the newest element; key is nil without elements.
 func (s series) seekLast() (c *bolt.Cursor, key, value []byte) {
 	c = s.bucket.Cursor()
 	if beyond, _ := c.Seek(append([]byte(s.id), 1)); beyond == nil {

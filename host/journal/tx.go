@@ -10,9 +10,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
-// Tx writes. It is valid only while the function that it was given to runs.
+// Tx writes to the journal. It is valid only while the function that received it runs.
 type Tx struct {
 	tx     *bolt.Tx // nil once the function has returned
 	call   *call
@@ -37,9 +38,9 @@ func (t *Tx) begin() (uint64, error) {
 	return t.number, nil
 }
 
-// PutMachine writes r, sets r.Seq to the number of this commit and marks the
-// Machine unpublished. Events of r.Machine are not stored; see AppendEvent. It
-// refuses a record that could not be read back.
+// PutMachine writes r, sets r.Seq to the number of this commit and marks the Machine as unpublished.
+// It does not store the events of r.Machine; see AppendEvent. It refuses a record that could not be
+// read back.
 func (t *Tx) PutMachine(r *Record) error {
 	seq, err := t.putRecord(bucketMachines, r)
 	if err != nil {
@@ -60,12 +61,12 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	stored := *r
 	stored.Seq = seq
 	stored.Machine.Events, stored.Machine.Checks = nil, nil
-	value, err := hangar.EncodeStored(&stored)
+	value, err := machinejson.Marshal(&stored)
 	if err != nil {
 		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
-	// A record that cannot be read back would be lost at the next start, with everything that it
-	// claims. Better to refuse it while there is a caller.
+	// A record that cannot be read back would be lost at the next start, with everything that it owns.
+	// So it is refused while a caller can still report the error.
 	if _, err := decodeRecord(value, t.call.pool); err != nil {
 		return 0, fmt.Errorf("record of machine %s does not survive encoding: %w", r.Machine.ID, err)
 	}
@@ -76,7 +77,7 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	return seq, nil
 }
 
-// PutLease writes the lease of a Machine; nil: it has none. It is not published.
+// PutLease writes the lease of a Machine; nil: no lease. It is not published.
 func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -99,8 +100,8 @@ func (t *Tx) PutLease(id hangar.MachineID, l *hangar.Lease) error {
 	return nil
 }
 
-// PutBusy writes until when a Machine has said that it is busy; the zero time: it is not. It is
-// not published.
+// PutBusy writes the time until which a Machine has declared itself busy; the zero time: it is not
+// busy. It is not published.
 func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -119,8 +120,8 @@ func (t *Tx) PutBusy(id hangar.MachineID, until time.Time) error {
 	return nil
 }
 
-// PutHealth writes what is known of a Machine's health checks, sets h.Seq to the number of this
-// commit and marks the Machine unpublished. It does nothing for a Machine without a record.
+// PutHealth writes the result of a Machine's health checks, sets h.Seq to the number of this commit
+// and marks the Machine as unpublished. It does nothing for a Machine without a record.
 func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	key, err := machineKey(id)
 	if err != nil {
@@ -146,7 +147,7 @@ func (t *Tx) PutHealth(id hangar.MachineID, h *Health) error {
 	return t.unpublished(ofMachine, string(id), seq, false, "")
 }
 
-// AppendEvent adds the newest event of a Machine. The oldest beyond MaxEvents go.
+// AppendEvent adds the newest event of a Machine. It drops the oldest ones beyond MaxEvents.
 func (t *Tx) AppendEvent(id hangar.MachineID, e hangar.Event) error {
 	if _, err := machineKey(id); err != nil {
 		return err
@@ -164,8 +165,8 @@ func (t *Tx) AppendEvent(id hangar.MachineID, e hangar.Event) error {
 	return nil
 }
 
-// PutVersion adds the newest version of a Machine, or replaces the config of the
-// newest if it is that version. The oldest beyond MaxVersions go.
+// PutVersion adds the newest version of a Machine, or replaces the config of the newest if it is that
+// version. It drops the oldest ones beyond MaxVersions.
 func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	if _, err := machineKey(id); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	if _, err := t.begin(); err != nil {
 		return err
 	}
-	value, err := hangar.EncodeStored(&v)
+	value, err := machinejson.Marshal(&v)
 	if err != nil {
 		return fmt.Errorf("encode version of machine %s: %w", id, err)
 	}
@@ -191,7 +192,7 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 }
 
 // NextNumber returns a number, from 1 on, that no earlier commit has returned. Numbers of failed
-// commits are used again.
+// commits are reused.
 func (t *Tx) NextNumber() (uint64, error) {
 	if _, err := t.begin(); err != nil {
 		return 0, err
@@ -199,7 +200,7 @@ func (t *Tx) NextNumber() (uint64, error) {
 	return t.tx.Bucket(bucketNumbers).NextSequence()
 }
 
-// SetSetting keeps value under key; an empty value removes it.
+// SetSetting stores value under key; an empty value removes it.
 func (t *Tx) SetSetting(key string, value []byte) error {
 	if _, err := t.begin(); err != nil {
 		return err
@@ -219,7 +220,7 @@ func (t *Tx) Machine(id hangar.MachineID) (*Record, error) {
 	return readRecord(t.tx.Bucket(bucketMachines), id, t.call.pool)
 }
 
-// Setting returns what is kept under key as this commit sees it, or ErrNotFound.
+// Setting returns the value under key as this commit sees it, or ErrNotFound.
 func (t *Tx) Setting(key string) ([]byte, error) {
 	if t.tx == nil {
 		return nil, errTxEnded
@@ -229,14 +230,13 @@ func (t *Tx) Setting(key string) ([]byte, error) {
 
 func machineKey(id hangar.MachineID) ([]byte, error) { return keyOf("machine", string(id)) }
 
-// keyOf checks that an id can be a key: the keys of events and versions end an id with
-// a zero byte.
+// keyOf checks that an id can be part of a key: some keys end an id with a zero byte.
 func keyOf(what, id string) ([]byte, error) {
 	if id == "" || len(id) > 64 {
 		return nil, fmt.Errorf("journal: %s id %q is empty or too long", what, id)
 	}
 	if strings.Contains(id, "\x00") {
-		return nil, fmt.Errorf("journal: %s id %q holds a zero byte", what, id)
+		return nil, fmt.Errorf("journal: %s id %q contains a zero byte", what, id)
 	}
 	return []byte(id), nil
 }

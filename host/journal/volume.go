@@ -10,40 +10,35 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// VolumeRecord is everything that a host knows of one volume: what others see of it,
-// and what the host needs to take it up again after a kill at any moment. A record is
-// written before the effect that it describes is caused.
+// VolumeRecord is everything that a host knows of one volume: what others see of it, and what the
+// host needs to continue after a kill at any moment. A record is written before its effect is caused.
 type VolumeRecord struct {
 	Volume hangar.Volume  `json:"volume"`
 	Org    hangar.OrgSlug `json:"org"`
 	OrgID  hangar.OrgID   `json:"org_id"`
-	// Key encrypts the content of the volume. It is encrypted itself: the journal neither opens nor
-	// understands it. Empty: the volume is not encrypted, or its key was destroyed.
+	// Key encrypts the content of the volume. It is itself encrypted; the journal cannot decrypt it.
+	// Empty: the volume is not encrypted, or its key was destroyed.
 	Key []byte `json:"key,omitempty"`
-	// Unfilled: the volume was in hangar.VolumeFailed, or being filled, when its user
-	// destroyed it.
+	// Unfilled: the volume was in hangar.VolumeFailed, or not filled yet, when its user destroyed it.
 	Unfilled bool `json:"unfilled,omitempty"`
-	// Growing is the size, in GiB, that the volume gets in hangar.VolumeExtending; 0:
-	// none.
+	// Growing is the new size, in GiB, of a volume in hangar.VolumeExtending; 0: none.
 	Growing int `json:"growing,omitempty"`
 	// Formatted: the file system is complete.
 	Formatted bool `json:"formatted,omitempty"`
-	// Damaged says why the volume cannot be opened or repaired; empty: as far as is
-	// known, it can.
+	// Damaged is the reason why the volume cannot be opened or repaired; empty: none is known.
 	Damaged string `json:"damaged,omitempty"`
 	// Snapshots are newest first.
 	Snapshots []hangar.Snapshot `json:"snapshots,omitempty"`
-	// Discarded are snapshots that are not listed any more, while the archive may still have
-	// something of them.
+	// Discarded are snapshots that are not listed any more, but may still have content in the archive.
 	Discarded []hangar.SnapshotID `json:"discarded,omitempty"`
 	// Events are newest first, at most hangar.MaxVolumeEvents.
 	Events []hangar.VolumeEvent `json:"events,omitempty"`
-	// Seq is the number of the commit that wrote the record. Set by PutVolume.
+	// Seq is the number of the commit that wrote the record. PutVolume sets it.
 	Seq uint64 `json:"seq"`
 }
 
-// PutVolume writes r, sets r.Seq to the number of this commit and marks the volume
-// unpublished. It refuses a record that could not be read back.
+// PutVolume writes r, sets r.Seq to the number of this commit and marks the volume as unpublished. It
+// refuses a record that could not be read back.
 func (t *Tx) PutVolume(r *VolumeRecord) error {
 	ref := r.Volume.Ref()
 	key, err := keyOf("volume", string(ref.ID))
@@ -70,8 +65,8 @@ func (t *Tx) PutVolume(r *VolumeRecord) error {
 	return t.unpublished(ofVolume, string(ref.ID), seq, false, string(ref.AppID))
 }
 
-// DeleteVolume removes the record of a volume and marks a retraction unpublished, also
-// when there was no record.
+// DeleteVolume removes the record of a volume and marks a retraction as unpublished, even if there
+// was no record.
 func (t *Tx) DeleteVolume(ref hangar.VolumeRef) error {
 	key, err := keyOf("volume", string(ref.ID))
 	if err != nil {
@@ -108,9 +103,9 @@ func (j *Journal) Volume(id hangar.VolumeID) (*VolumeRecord, error) {
 // volumesPerRead bounds how long Volumes keeps a read transaction open.
 const volumesPerRead = 256
 
-// Volumes yields every record, sorted by id, until yield fails, and returns its error.
-// A record that does not parse is logged, counted and skipped; VolumeIDs still names
-// it. yield may use the Journal.
+// Volumes yields every record, sorted by id, until yield fails, and returns its error. A record that
+// does not parse is logged, counted and skipped; VolumeIDs still returns its id. yield may use the
+// Journal.
 func (j *Journal) Volumes(yield func(*VolumeRecord) error) error {
 	var after []byte
 	for more := true; more; {
@@ -148,8 +143,8 @@ func (j *Journal) Volumes(yield func(*VolumeRecord) error) error {
 	return nil
 }
 
-// VolumeIDs returns the id of every volume with a record, sorted, also of those whose
-// record does not parse: what they hold on the host is claimed.
+// VolumeIDs returns the ids of all volumes with a record, sorted. They include those whose record
+// does not parse, because such a volume still owns resources on the host.
 func (j *Journal) VolumeIDs() ([]hangar.VolumeID, error) {
 	var ids []hangar.VolumeID
 	err := j.view(func(tx *bolt.Tx) error {

@@ -211,7 +211,7 @@ func edit(tb testing.TB, path string, change func(tx *bolt.Tx) error) {
 	}
 }
 
-// The key of a volume is worth as much as a secret: no other keyset is created beside it.
+// The key of a volume needs the same protection as a secret: no second keyset is created.
 func TestVolumeKeyIsASecret(t *testing.T) {
 	j := open(t, journal.Options{NoSync: true})
 	plain, encrypted := volumeRecord("vol_0000000000000001"), fullVolume()
@@ -226,7 +226,7 @@ func TestVolumeKeyIsASecret(t *testing.T) {
 	}
 }
 
-// stored is what the outbox knows a volume by.
+// stored returns the volume's name in the outbox.
 func stored(r *journal.VolumeRecord) hangar.VolumeRef {
 	return hangar.VolumeRef{AppID: r.Volume.AppID, ID: r.Volume.ID}
 }

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// chunkSize is the most that is copied at once.
+	// chunkSize is the most bytes that are copied at once.
 	chunkSize = 64 << 10
-	// fifoSize is how much a Machine can write without a reader.
+	// fifoSize is how many bytes a Machine can write without a reader.
 	fifoSize = 256 << 10
 )
 
@@ -36,9 +36,9 @@ type capture struct {
 	stopping chan struct{} // closed by stop
 }
 
-// Capture makes the FIFO, unless it exists, and copies what comes out of it until Release. It may
-// be repeated, also after a restart of the daemon. With a keeper no output is lost that is
-// written once Capture has returned, whether the Machine or the daemon ends first.
+// Capture makes the FIFO, unless it exists, and copies its content until Release. It may be repeated,
+// even after a restart of the daemon. With a keeper, no output that is written after Capture has
+// returned is lost, whether the Machine or the daemon ends first.
 func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	return nil
 }
 
-// Release copies the rest of the FIFO and stops. An incomplete line becomes a line, since the
+// Release copies the rest of the FIFO and stops. An incomplete line becomes a line, because the
 // Machine has stopped. It may be repeated.
 func (s *Store) Release(id hangar.MachineID) error {
 	s.mu.Lock()
@@ -98,8 +98,8 @@ func openCapture(path string) (*capture, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make %s: %w", path, err)
 	}
-	// Open for writing, too: there is no end of file when the sandbox ends, and the
-	// other side, which also does both, never waits for us to open it.
+	// Opened for writing, too, so that the file does not end when the sandbox ends. The sandbox does
+	// the same, so it never waits for this process to open the FIFO.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func openCapture(path string) (*capture, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	// More room is better, less is enough.
+	// A larger FIFO is better, but the default is enough.
 	_ = c.raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, fifoSize) })
 	return c, nil
 }
@@ -147,7 +147,7 @@ func (c *capture) copy(m *machineLog) error {
 	return err
 }
 
-// pace waits until the App may have written n bytes more, or until endCapture.
+// pace waits until the App may write n bytes more, or until endCapture.
 func (c *capture) pace(a *appLog, n int) {
 	wait := a.rate.ReserveN(time.Now(), n).Delay()
 	if wait == 0 {
@@ -161,7 +161,7 @@ func (c *capture) pace(a *appLog, n int) {
 	}
 }
 
-// read copies one chunk. It holds a buffer only while there is something to read.
+// read copies one chunk. It holds a buffer only while there is output to read.
 func (c *capture) read(m *machineLog, wait bool) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
 		chunk := chunks.Get().(*[chunkSize]byte)
@@ -181,7 +181,7 @@ func (c *capture) read(m *machineLog, wait bool) (n int, err error) {
 	return n, errors.Join(waitErr, err)
 }
 
-// resume removes from the FIFO what a killed daemon had written already.
+// resume removes from the FIFO what a killed daemon had already written to the log.
 func (c *capture) resume(t *tap, n note) error {
 	if n.size == 0 || n.size > chunkSize {
 		return nil
@@ -200,8 +200,8 @@ func (c *capture) resume(t *tap, n note) error {
 	}), err)
 }
 
-// endCapture stops the capture, if there is one, and waits for its goroutine, which waits for
-// nothing. With drop the keeper closes the FIFO, too.
+// endCapture stops the capture, if there is one, and waits for its goroutine, which ends without
+// waiting for output. With drop, the keeper closes the FIFO, too.
 func (m *machineLog) endCapture(drop bool) error {
 	m.app.mu.Lock()
 	c := m.capture

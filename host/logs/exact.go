@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To lose nothing and to duplicate nothing when the daemon is killed, a chunk of output takes four
-// steps, each of them one system call:
+// Four steps copy a chunk of output, so that a kill of the daemon neither loses nor duplicates
+// output. Each step is one system call:
 //
-//  1. it is copied out of the FIFO, and stays in it;
-//  2. the note says what will be written, where, and of which chunk;
-//  3. the records are written;
-//  4. the chunk is taken out of the FIFO, and the note is cleared.
+//  1. copy the chunk out of the FIFO, and leave it there;
+//  2. write the note: what will be written, where, and from which chunk;
+//  3. write the records;
+//  4. remove the chunk from the FIFO, and clear the note.
 //
-// After a kill the note says what to do. If the records are incomplete, the chunk is still in the
-// FIFO: they are cut off, and the chunk is read again. If they are complete and the FIFO begins
-// with the same chunk, it is taken out now. Only a kill between the two halves of step 4 is
-// misjudged, and only if the Machine repeats the chunk exactly.
+// The next daemon reads the note. If the records are incomplete, the chunk is still in the FIFO: the
+// daemon cuts the records off and reads the chunk again. If they are complete and the FIFO begins
+// with the same chunk, it removes the chunk now. This is wrong only after a kill between the two
+// halves of step 4, if the Machine has then repeated the chunk exactly.
 type note struct {
-	first  int64  // names the file
+	first  int64  // time in the name of the file
 	offset int64  // of the records in it
 	length int64  // of the records
 	size   uint32 // of the chunk; 0: the note is clear
@@ -40,7 +40,7 @@ const (
 
 func sum(chunk []byte) uint32 { return crc32.Checksum(chunk, crc32.MakeTable(crc32.Castagnoli)) }
 
-// describes reports whether chunk is what the note was written for.
+// describes reports whether the note was written for chunk.
 func (n note) describes(chunk []byte) bool {
 	return int(n.size) == len(chunk) && n.sum == sum(chunk)
 }
@@ -56,7 +56,7 @@ func (n note) write(f *os.File) error {
 	return err
 }
 
-// readNote returns the note that a killed daemon left, if any.
+// readNote returns the note of a killed daemon, if any.
 func readNote(dir string) (note, error) {
 	b, err := os.ReadFile(filepath.Join(dir, noteName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,8 +74,8 @@ func readNote(dir string) (note, error) {
 	}, nil
 }
 
-// undo cuts off records that are not whole. It returns the note that still matters:
-// whether its chunk was taken out of the FIFO is not known yet.
+// undo cuts off incomplete records. It returns the note if its records are complete, because its
+// chunk may still be in the FIFO.
 func (n note) undo(path string) (note, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,7 +98,7 @@ func openNote(dir string) (*os.File, error) {
 // tap copies the content of a FIFO and leaves it there.
 type tap struct {
 	mu   sync.Mutex
-	r, w int // of a pipe that is empty whenever mu is free
+	r, w int // ends of a pipe that is empty while mu is unlocked
 }
 
 func openTap() (*tap, error) {
@@ -111,7 +111,7 @@ func openTap() (*tap, error) {
 
 func (t *tap) close() error { return errors.Join(unix.Close(t.r), unix.Close(t.w)) }
 
-// peek copies the beginning of the FIFO's content. It answers EAGAIN when that is empty.
+// peek copies the beginning of the FIFO's content. It returns EAGAIN when the FIFO is empty.
 func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (t *tap) peek(fifo int, b []byte) (n int, err error) {
 	return size, readFull(t.r, b[:size])
 }
 
-// take removes len(b) bytes, which must be there, from the FIFO. It is one system call.
+// take removes len(b) bytes, which must be there, from the FIFO in one system call.
 func take(fifo int, b []byte) error { return readFull(fifo, b) }
 
 func readFull(fd int, b []byte) error {
@@ -139,7 +139,7 @@ func readFull(fd int, b []byte) error {
 	return nil
 }
 
-// retry repeats a system call that a signal of the Go runtime interrupted.
+// retry repeats a system call that a signal of the Go runtime has interrupted.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); !errors.Is(err, unix.EINTR) {

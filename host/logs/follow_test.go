@@ -102,7 +102,7 @@ func TestFollowEndsWithTheStore(t *testing.T) {
 	}
 }
 
-// Every line that is written is followed once and in order, by everyone.
+// Every follower gets every written line once and in order.
 func TestFollowMissesNothing(t *testing.T) {
 	s := open(t, Options{MaxBytes: 1 << 20, MaxFiles: 1000})
 	const machines, count = 4, 500

@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// keptName is what the keeper knows a Machine's FIFO by. Neither part has a slash.
+// keptName is the name under which the keeper holds a Machine's FIFO. Neither part contains a slash.
 func keptName(ref hangar.MachineRef) string { return string(ref.AppID) + "/" + string(ref.ID) }
 
 // hold makes the keeper hold the FIFO of a capture.
@@ -26,8 +26,8 @@ func (s *Store) drop(ref hangar.MachineRef) {
 	}
 }
 
-// inherit captures every FIFO that an earlier daemon left with the keeper. Whether its Machine
-// still runs does not matter: if not, its FIFO is released, and Release copies what is left.
+// inherit captures every FIFO that an earlier daemon left with the keeper, even if its Machine has
+// stopped: the FIFO is then released, and Release copies the rest.
 func (s *Store) inherit(ctx context.Context) {
 	if s.keeper == nil {
 		return

@@ -21,9 +21,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/racetest"
 )
 
-// writer writes numbered lines as fast as it can, as a Machine does: its standard
-// output is the FIFO, opened for reading and writing. Lines are of many lengths and
-// are written in pieces that do not end where lines do.
+// writer writes numbered lines as fast as it can, as a Machine does: its standard output is the
+// FIFO, opened for reading and writing. Lines have many lengths, and are written in pieces that do
+// not end where lines do.
 func writer(fifo, lines string) {
 	f, err := os.OpenFile(fifo, os.O_RDWR, 0)
 	must(err)
@@ -42,7 +42,7 @@ func writer(fifo, lines string) {
 
 func testLine(i int) string { return fmt.Sprintf("line %08d %s", i, strings.Repeat("x", i*i%331)) }
 
-// daemon captures a FIFO until it is killed. An empty socket stands for no keeper.
+// daemon captures a FIFO until it is killed. With an empty socket it uses no keeper.
 func daemon(dir, fifo, socket string) {
 	o := Options{Dir: dir, MaxFiles: 1000, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if socket != "" {
@@ -72,7 +72,7 @@ func keeperSocket(tb testing.TB) string {
 	return socket
 }
 
-// openKeeper plays a daemon's client of the keeper.
+// openKeeper opens a client of the keeper, as a daemon does.
 func openKeeper(tb testing.TB, socket string) *keeper.Client {
 	tb.Helper()
 	c := keeper.New(keeper.Options{Socket: socket, Start: startKeeper, Log: slog.New(slog.NewTextHandler(tb.Output(), nil))})
@@ -147,8 +147,8 @@ func TestNothingIsLostWhileTheDaemonRestarts(t *testing.T) {
 	}
 }
 
-// kill -9 while output comes in: every line is there, once and in order. Without a
-// keeper the Machine must outlive the last of the daemons that are killed.
+// Daemons are killed with SIGKILL while output arrives: every line is recorded once and in order.
+// Without a keeper, the Machine must outlive the last daemon.
 func TestKill(t *testing.T) {
 	racetest.Skip(t)
 	testKill(t, "")
@@ -186,7 +186,7 @@ func testKill(t *testing.T, socket string) {
 	for ; ; kills++ {
 		select {
 		case <-written:
-		// Ever later, so that it comes to an end where daemons do little in their time.
+		// Later daemons run longer, so that the test ends even if daemons progress slowly.
 		case <-time.After(time.Duration(kills%7)*500*time.Microsecond + time.Duration(kills)*200*time.Microsecond):
 		}
 		must(cmd.Process.Kill())
@@ -227,8 +227,8 @@ func testKill(t *testing.T, socket string) {
 	}
 }
 
-// A Machine that is about to be destroyed, or whose handle is gone, is not captured again by the
-// agent, but released: its last output is there nevertheless.
+// The agent does not capture a Machine again that is about to be destroyed or has lost its handle,
+// but releases it. Its last output is recorded nevertheless.
 func TestReleaseFindsWhatIsKept(t *testing.T) {
 	socket, dir, fifo := keeperSocket(t), filepath.Join(t.TempDir(), "logs"), fifoOf(t)
 	restart := func() (*Store, *keeper.Client) {
@@ -270,7 +270,7 @@ func TestReleaseFindsWhatIsKept(t *testing.T) {
 	}
 }
 
-// The same at each of the points between the steps of a chunk.
+// The same at each point between the steps of a chunk.
 func TestKillBetweenSteps(t *testing.T) {
 	const before, chunk = "zero\n", "one\ntwo\nthr"
 	for name, c := range map[string]struct {
@@ -296,7 +296,7 @@ func TestKillBetweenSteps(t *testing.T) {
 			must(s.Capture(ref, fifo))
 			write(t, f, before)
 			must(s.machines[ref.ID].endCapture(false))
-			// A daemon takes the steps up to a point.
+			// A daemon executes the steps up to a certain one.
 			m := s.machines[ref.ID]
 			offset := m.size
 			var err error

@@ -1,31 +1,30 @@
 // Package logs keeps the output of the Machines of a host, and the platform's lines about them.
 //
-// A Machine writes to a FIFO that its sandbox has opened for reading and writing, as the Store
-// has, so the Machine neither gets SIGPIPE nor loses a byte while the daemon is down: it blocks
-// when the FIFO is full, and continues when the daemon is back. The Store copies line by line
-// into files of its own, which it rotates by size.
+// A Machine writes to a FIFO that both its sandbox and the Store have opened for reading and writing.
+// So the Machine never gets SIGPIPE and loses nothing while the daemon is down: it blocks when the
+// FIFO is full, and continues when the daemon is back. The Store copies line by line into files of
+// its own, which it rotates by size.
 //
 // A line is readable once it is complete; a line longer than MaxLine becomes several. An incomplete
 // line is on disk too, marked as such, and is completed after a restart. A kill of the daemon at
-// any moment loses nothing and duplicates nothing, for which every chunk of output takes the four
-// steps of the type note. A Store with a keeper also has the output of a Machine that ended while
-// there was no daemon: the keeper holds the FIFO open meanwhile, and Open continues with every FIFO
-// that it holds. Nothing is synced: a loss of power loses the last seconds, and a torn line is cut
-// off. On a full disk output is discarded, and a line says how much. Machines of an App that exceed
-// its rate for long are slowed down, and lose nothing.
+// any moment neither loses nor duplicates output, because every chunk takes the four steps of the
+// type note. A Store with a keeper even has the output of a Machine that ended while there was no
+// daemon: the keeper holds the FIFO open, and Open continues with every FIFO that it holds. Nothing
+// is synced: a loss of power loses the last seconds, and a torn line is cut off. On a full disk,
+// output is discarded, and a line reports how much. If an App exceeds its rate for long, its
+// Machines are slowed down, but lose nothing.
 //
-// Every line of an App has a time of its own, in nanoseconds, that grows with every line, even if
-// the clock does not. Tokens hold that time, so they stay valid across restarts and rotation.
+// Every line of an App has a time of its own, in nanoseconds, which grows even if the clock does not.
+// Tokens contain that time, so they stay valid across restarts and rotation.
 //
-// There is one goroutine for every Machine that runs, and no buffer while it is
-// silent. Lines of one App are written one chunk at a time, under the App's lock;
-// readers take what is in the files and hold no lock meanwhile. All methods may be
-// called from many goroutines.
+// Every running Machine has a goroutine, but no buffer while it is silent. Lines of one App are
+// written one chunk at a time, under the App's lock; readers read the files without a lock. All
+// methods may be called from many goroutines.
 //
-// The log of a Machine that is destroyed is retired: it can be read until it is forgotten, and
-// is on the disk only.
+// The log of a destroyed Machine is retired: it is only on disk, and can be read until Forget removes
+// it.
 //
-// A Store does not know which Machines an App has, and forwards nothing to other hosts.
+// A Store does not know which Machines an App has, and does not forward logs to other hosts.
 package logs
 
 import (
@@ -54,10 +53,10 @@ const (
 	DefaultMaxRate  = 8 << 20 // bytes of an App in a second
 )
 
-// burstSeconds is how many seconds' worth of output an App may write at once after it was silent.
+// burstSeconds is how many seconds' worth of output an App may write at once after a silence.
 const burstSeconds = 8
 
-// MaxLine is the length of the longest line, in bytes. Longer ones are split.
+// MaxLine is the length of the longest line, in bytes. Longer lines are split.
 const MaxLine = 64 << 10
 
 // errClosed is the error of a Store that is not open.
@@ -72,11 +71,11 @@ type Options struct {
 	MaxBytes int64
 	// MaxFiles is how many files a Machine keeps; 0: DefaultMaxFiles.
 	MaxFiles int
-	// MaxRate is how many bytes of output are read of the Machines of one App in a second, on
-	// average; 0: DefaultMaxRate. A Machine that writes more waits, as for a full pipe.
+	// MaxRate is how many bytes of output of one App's Machines are read in a second, on average; 0:
+	// DefaultMaxRate. A Machine that writes more waits, as it does for a full pipe.
 	MaxRate int
-	// Keeper holds the FIFOs while this process is down. It is open while the Store is; nil:
-	// unread output is lost when a Machine ends meanwhile.
+	// Keeper holds the FIFOs while this process is down. It must be open while the Store is. Nil:
+	// unread output is lost when a Machine ends while there is no daemon.
 	Keeper *keeper.Client
 	Log    *slog.Logger
 	Now    func() time.Time // nil: time.Now
@@ -121,8 +120,8 @@ func New(o Options) *Store {
 	}
 }
 
-// Open finds the existing logs, repairs what a crash left unfinished and captures the FIFOs that
-// the keeper holds. A log that cannot be read is reported and not changed.
+// Open finds the existing logs, repairs interrupted writes and captures the FIFOs that the keeper
+// holds. It logs an unreadable log and does not change it.
 func (s *Store) Open(ctx context.Context) error {
 	if err := s.load(ctx); err != nil {
 		return err
@@ -177,8 +176,8 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
-// Close ends captures and followers, after the bytes in the FIFOs were copied. It does not wait
-// for Machines; their later output stays in their FIFOs.
+// Close ends captures and followers, after it has copied the bytes in the FIFOs. It does not wait for
+// Machines; their later output stays in their FIFOs.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed == nil || isClosed(s.closed) {
@@ -195,8 +194,8 @@ func (s *Store) Close() error {
 	return errors.Join(append(errs, s.tap.close())...)
 }
 
-// Append adds a line of the platform's own; a message of many lines becomes as many.
-// The level is "info", "warn" or "error". An error is logged.
+// Append adds a line of the platform; a message of several lines becomes as many. The level is
+// "info", "warn" or "error". An error is logged.
 func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level, message string) {
 	s.mu.Lock()
 	m, err := s.machine(ref)
@@ -228,7 +227,7 @@ func (s *Store) Remove(id hangar.MachineID) error {
 		return err
 	}
 	delete(s.machines, id)
-	_ = os.Remove(filepath.Dir(m.dir)) // fails while the App has other Machines, rightly
+	_ = os.Remove(filepath.Dir(m.dir)) // fails as intended while the App has other Machines
 	m.app.mu.Lock()
 	delete(m.app.machines, id)
 	m.app.mu.Unlock()
@@ -236,7 +235,7 @@ func (s *Store) Remove(id hangar.MachineID) error {
 	return nil
 }
 
-// machine returns the log of ref, making it if need be. The caller holds s.mu.
+// machine returns the log of ref, and makes it if necessary. The caller holds s.mu.
 func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 	if s.closed == nil || isClosed(s.closed) {
 		return nil, errClosed
@@ -266,7 +265,7 @@ func (s *Store) machine(ref hangar.MachineRef) (*machineLog, error) {
 	return m, nil
 }
 
-// app returns the log of an App, or nil. The caller holds s.mu.
+// app returns the log of an App, and makes it if necessary. The caller holds s.mu.
 func (s *Store) app(id hangar.AppID) *appLog {
 	a, ok := s.apps[id]
 	if !ok {

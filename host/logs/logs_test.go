@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +24,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
 
-// The test binary plays the other processes, too: see the functions of these names.
+// The test binary also runs as the other processes: see the functions of these names.
 const (
 	roleEnv    = "HANGAR_LOGS_TEST_ROLE"
 	roleWriter = "writer"
@@ -188,7 +189,7 @@ func TestOutputBecomesLines(t *testing.T) {
 	}
 }
 
-// However output is cut into chunks, restarts and rotation, the lines are the same.
+// Lines are the same however output is divided into chunks and by restarts and rotation.
 func TestOutputIsIndependentOfChunks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "") //nolint:usetesting // one for each round of rapid
@@ -249,7 +250,7 @@ func TestPlatformLines(t *testing.T) {
 	}
 }
 
-// Lines of the platform between two pieces of a line must not tear it.
+// The platform's lines between two pieces of a line must not divide it.
 func TestPlatformLineBetweenPieces(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	s := open(t, Options{Dir: dir})
@@ -368,6 +369,43 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 }
 
+// TestPageOfManyMachines: a page takes memory for its own lines, not for those that each Machine could have on it.
+func TestPageOfManyMachines(t *testing.T) {
+	s := open(t, Options{MaxBytes: 100 << 20})
+	const machines = 16
+	line := strings.Repeat("x", MaxLine)
+	for i := range machines {
+		m := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i))}
+		for range maxPageBytes/MaxLine + 1 {
+			s.Append(m, hangar.LogRunner, "info", line)
+		}
+	}
+	for token, first := range map[string]string{"": "the newest", "1": "the oldest"} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		page := read(t, s, hangar.LogQuery{Limit: 1000, Token: token})
+		runtime.ReadMemStats(&after)
+		if made := after.TotalAlloc - before.TotalAlloc; made > machines/2*maxPageBytes {
+			t.Errorf("%s %d lines took %d MB", first, len(page.Entries), made>>20)
+		}
+	}
+}
+
+// TestPagesOfManyMachines: pages have the lines of all Machines in their order, however those are mixed.
+func TestPagesOfManyMachines(t *testing.T) {
+	s := open(t, Options{})
+	var want []string
+	for i := range 300 {
+		m := hangar.MachineRef{App: ref.App, AppID: ref.AppID, ID: hangar.MachineID(fmt.Sprintf("%014x", i*i%23))}
+		want = append(want, strconv.Itoa(i))
+		s.Append(m, hangar.LogRunner, "info", want[i])
+	}
+	for _, limit := range []int{1, 2, 7, 100} {
+		wantMessages(t, readAll(t, s, limit), want...)
+		wantMessages(t, read(t, s, hangar.LogQuery{Limit: limit}).Entries, want[len(want)-limit:]...)
+	}
+}
+
 func TestRotation(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	o := Options{Dir: dir, MaxBytes: 2000, MaxFiles: 3}
@@ -406,8 +444,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A page in the middle of a large file must not need to read all of it; here it must
-// at least be the right one.
+// A page from the middle of a large file should not need all of the file. This test only checks
+// that it is the right page.
 func TestSeekInLargeFile(t *testing.T) {
 	s := open(t, Options{MaxBytes: 100 << 20})
 	s.mu.Lock()

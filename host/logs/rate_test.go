@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestOutputOfOneApp: an App that writes without end waits, delays no other App, and can be
-// released meanwhile.
+// TestOutputOfOneApp: an App that writes endlessly waits, does not delay other Apps, and can be
+// released while it waits.
 func TestOutputOfOneApp(t *testing.T) {
 	s := open(t, Options{MaxRate: 1})
 	noisy, quiet := fifoOf(t), fifoOf(t)

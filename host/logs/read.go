@@ -20,14 +20,14 @@ import (
 // maxPageBytes bounds the messages of one page, of which there is at least one.
 const maxPageBytes = 4 << 20
 
-// maxViews bounds how often a page is read again because a Machine was destroyed meanwhile.
+// maxViews limits how often a page is read again because a Machine was destroyed meanwhile.
 const maxViews = 8
 
-// errMoved says that a log has moved: its Machine was destroyed.
+// errMoved means that a log has moved, because its Machine was destroyed.
 var errMoved = errors.New("the log has moved")
 
-// Read returns lines of the Machines of an App: the oldest after the token or, without a token,
-// the newest. It answers CodeInvalid for an invalid token.
+// Read returns lines of an App's Machines: the oldest after the token or, without a token, the
+// newest. It returns CodeInvalid for an invalid token.
 func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error) {
 	after, err := parseToken(q.Token)
 	if err != nil {
@@ -67,10 +67,9 @@ func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error
 	return page, nil
 }
 
-// Follow yields what Read would, for all Machines of an App, and then every new line, also of
-// Machines that appear later, until ctx ends or the caller breaks off. A caller that is slower
-// than rotation misses lines. When the Store is closed it yields an error, CodeUnavailable, as
-// the last thing.
+// Follow yields the lines that Read returns, of all Machines of an App, and then every new line, even
+// of Machines that appear later, until ctx ends or the caller stops. A caller that is slower than
+// rotation misses lines. When the Store is closed, the last element is an error with CodeUnavailable.
 func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Region != "" && q.Region != s.region {
@@ -84,7 +83,7 @@ func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery)
 		}
 		defer unfollow()
 		for ctx.Err() == nil {
-			changed := a.change() // before reading: what comes after it wakes us
+			changed := a.change() // before reading, so that no later line is missed
 			page, err := s.Read(app, q)
 			if err != nil {
 				yield(hangar.LogEntry{}, err)
@@ -96,7 +95,7 @@ func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery)
 				}
 			}
 			q.Token = page.Next
-			if q.Token == "" { // nothing was ever written
+			if q.Token == "" { // nothing has been written yet
 				q.Token = formatToken(0)
 			}
 			if len(page.Entries) > 0 {
@@ -117,7 +116,7 @@ func closing() error {
 	return hangar.Errorf(hangar.CodeUnavailable, "", "the server is shutting down")
 }
 
-// follow keeps the App known until unfollow, though it may have no Machine yet.
+// follow keeps the App known until unfollow, even if it has no Machine yet.
 func (s *Store) follow(app hangar.AppID) (a *appLog, closed chan struct{}, unfollow func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,9 +157,17 @@ type machineView struct {
 	last        int64
 }
 
+// first returns a time that is not after that of the first record.
+func (m *machineView) first() int64 {
+	if len(m.files) == 0 {
+		return 0
+	}
+	return m.files[0]
+}
+
 // view returns the logs of the Machines that may have lines of a page. It reads the destroyed
-// Machines last, so that one that is destroyed meanwhile is found in at least one of the two lists;
-// if it is in both, the first is marked moved.
+// Machines last, so that a Machine that is destroyed meanwhile is in at least one of the two lists.
+// If it is in both, the first entry is marked as moved.
 func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*view, error) {
 	a.mu.Lock()
 	v := &view{horizon: a.last}
@@ -177,21 +184,29 @@ func (a *appLog) view(s *Store, q hangar.LogQuery, after int64, limit int) (*vie
 
 // after returns the oldest lines after a time.
 func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
-	var all []hangar.LogEntry
-	end := v.horizon // later lines may be missing in all
+	page := gathered{limit: limit}
+	end := v.horizon // later lines may be missing on the page
+	shorten := func() {
+		page.drop(func(e hangar.LogEntry) bool { return e.Time.UnixNano() > end })
+		if last, cut := page.cut(byTime); cut {
+			end = last.Time.UnixNano()
+		}
+	}
+	// In the order of their beginnings: those that begin after the page is full are not read.
+	slices.SortFunc(v.machines, func(a, b machineView) int { return cmp.Compare(a.first(), b.first()) })
 	for _, m := range v.machines {
-		if m.last <= t {
+		if m.last <= t || m.first() > end {
 			continue
 		}
 		size, count := 0, 0
 		err := m.forward(m.files, t, func(r record) bool {
-			if r.time > v.horizon {
+			if r.time > end {
 				return false
 			}
 			if r.provider == partial {
 				return true
 			}
-			all = append(all, r.entry(m.id, m.store.region))
+			page.add(r.entry(m.id, m.store.region))
 			count++
 			size += len(r.message)
 			if count < limit && size < maxPageBytes {
@@ -203,12 +218,15 @@ func (v *view) after(t int64, limit int) ([]hangar.LogEntry, error) {
 		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
+		if page.long() {
+			shorten()
+		}
 	}
-	sortByTime(all)
-	return fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() <= end }), nil
+	shorten()
+	return page.entries, nil
 }
 
-// unlessMoved records that a log has moved, which is no error of the page.
+// unlessMoved records that a log has moved, which is not an error of the page.
 func (v *view) unlessMoved(err error) error {
 	if errors.Is(err, errMoved) {
 		v.moved = true
@@ -219,15 +237,28 @@ func (v *view) unlessMoved(err error) error {
 
 // newest returns the newest lines.
 func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
-	var all []hangar.LogEntry
-	start := int64(0) // earlier lines may be missing in all
+	page := gathered{limit: limit}
+	start := int64(0) // earlier lines may be missing on the page
+	shorten := func() {
+		page.drop(func(e hangar.LogEntry) bool { return e.Time.UnixNano() < start })
+		if first, cut := page.cut(func(a, b hangar.LogEntry) int { return byTime(b, a) }); cut {
+			start = first.Time.UnixNano()
+		}
+	}
+	slices.SortFunc(v.machines, func(a, b machineView) int { return cmp.Compare(b.last, a.last) })
 	for _, m := range v.machines {
+		if m.last < start {
+			continue
+		}
 		size, count := 0, 0
 		err := m.reverse(m.files, func(r record) bool {
+			if r.time < start {
+				return false
+			}
 			if r.time > v.horizon || r.provider == partial {
 				return true
 			}
-			all = append(all, r.entry(m.id, m.store.region))
+			page.add(r.entry(m.id, m.store.region))
 			count++
 			size += len(r.message)
 			if count < limit && size < maxPageBytes {
@@ -239,34 +270,59 @@ func (v *view) newest(limit int) ([]hangar.LogEntry, error) {
 		if err := v.unlessMoved(err); err != nil {
 			return nil, err
 		}
-	}
-	sortByTime(all)
-	slices.Reverse(all)
-	all = fit(all, limit, func(e hangar.LogEntry) bool { return e.Time.UnixNano() >= start })
-	slices.Reverse(all)
-	return all, nil
-}
-
-func sortByTime(all []hangar.LogEntry) {
-	slices.SortFunc(all, func(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
-}
-
-// fit returns as many of all entries as fit on the page.
-func fit(all []hangar.LogEntry, limit int, sure func(hangar.LogEntry) bool) []hangar.LogEntry {
-	size := 0
-	for i, e := range all {
-		size += len(e.Message)
-		if i == limit || !sure(e) || i > 0 && size > maxPageBytes {
-			return all[:i]
+		if page.long() {
+			shorten()
 		}
 	}
-	return all
+	shorten()
+	slices.Reverse(page.entries)
+	return page.entries, nil
+}
+
+func byTime(a, b hangar.LogEntry) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) }
+
+// gathered are lines of several Machines for one page. An App may have so many Machines, destroyed ones included,
+// that the lines which each could have on the page do not fit into memory together.
+type gathered struct {
+	limit   int
+	entries []hangar.LogEntry
+	size    int // bytes of the messages
+}
+
+func (g *gathered) add(e hangar.LogEntry) {
+	g.entries = append(g.entries, e)
+	g.size += len(e.Message)
+}
+
+// long reports whether there are more lines than a page has.
+func (g *gathered) long() bool { return len(g.entries) > 2*g.limit || g.size > maxPageBytes }
+
+// drop removes lines.
+func (g *gathered) drop(which func(hangar.LogEntry) bool) {
+	g.entries = slices.DeleteFunc(g.entries, which)
+}
+
+// cut sorts the lines and keeps the first that fit on the page. It reports whether it has removed others, and
+// returns the last line that it has kept.
+func (g *gathered) cut(order func(a, b hangar.LogEntry) int) (last hangar.LogEntry, cut bool) {
+	slices.SortFunc(g.entries, order)
+	g.size = 0
+	for i, e := range g.entries {
+		if i == g.limit || i > 0 && g.size+len(e.Message) > maxPageBytes {
+			clear(g.entries[i:])
+			g.entries = g.entries[:i]
+			return g.entries[i-1], true
+		}
+		g.size += len(e.Message)
+	}
+	return last, false
 }
 
 //nolint:gochecknoglobals // followers read often and little
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxRecord) }}
 
-// open opens a file of the log; nil: it was rotated away. It answers errMoved.
+// open opens a file of the log; nil: the file was rotated away. It returns errMoved if the log has
+// moved.
 func (m *machineLog) open(start int64) (*os.File, error) {
 	file, err := os.Open(m.path(start))
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -275,15 +331,15 @@ func (m *machineLog) open(start int64) (*os.File, error) {
 	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, errMoved
 	}
-	return nil, nil //nolint:nilnil // said above
+	return nil, nil //nolint:nilnil // the doc comment explains nil, nil
 }
 
-// forward calls f with every record after a time, until f returns false. files may
-// be gone meanwhile. It answers errMoved.
+// forward calls f with every record after a time, until f returns false. Some files may have been
+// rotated away. It returns errMoved if the log has moved.
 func (m *machineLog) forward(files []int64, after int64, f func(record) bool) error {
 	first, found := slices.BinarySearch(files, after)
 	if !found && first > 0 {
-		first-- // it began before, and may go on after
+		first-- // the previous file may have later records
 	}
 	for _, start := range files[first:] {
 		more, err := m.forwardFile(start, after, f)
@@ -324,18 +380,18 @@ func (m *machineLog) forwardFile(start, after int64, f func(record) bool) (more 
 	}
 }
 
-// seek returns an offset that is not behind the first record after a time, and near
-// it, by halving: records are in the order of time.
+// seek returns an offset close to, and not after, the first record after a time. It bisects the file,
+// because records are sorted by time.
 func seek(file *os.File, r *bufio.Reader, after int64) (int64, error) {
 	info, err := file.Stat()
 	if err != nil {
 		return 0, err
 	}
-	low, high := int64(0), info.Size() // low begins a record that is not after it, or is 0
+	low, high := int64(0), info.Size() // low is 0, or the start of a record that is not after the time
 	for high-low > maxRecord {
 		middle := low + (high-low)/2
 		r.Reset(io.NewSectionReader(file, middle, 1<<62))
-		skipped, err := skipLine(r) // most likely in the middle of one
+		skipped, err := skipLine(r) // middle is most likely inside a line
 		if err == nil {
 			var rec record
 			var length int
@@ -353,8 +409,8 @@ func seek(file *os.File, r *bufio.Reader, after int64) (int64, error) {
 	return min(low, info.Size()), nil
 }
 
-// nextRecord returns the next record and how many bytes were read up to its end. Other lines are
-// skipped. The record is valid until the next call.
+// nextRecord returns the next record, and how many bytes it has read, up to the record's end. It
+// skips other lines. The record is valid until the next call.
 func nextRecord(r *bufio.Reader) (rec record, length int, err error) {
 	for {
 		line, err := r.ReadSlice('\n')
@@ -366,7 +422,7 @@ func nextRecord(r *bufio.Reader) (rec record, length int, err error) {
 			}
 			continue
 		}
-		if err != nil { // a line without an end is still being written
+		if err != nil { // an incomplete line is still being written
 			return record{}, length, err
 		}
 		if rec, ok := parseRecord(line[:len(line)-1]); ok {
@@ -385,8 +441,8 @@ func skipLine(r *bufio.Reader) (length int, err error) {
 	}
 }
 
-// reverse calls f with every record, the newest first, until f returns false. files
-// may be gone meanwhile. It answers errMoved.
+// reverse calls f with every record, newest first, until f returns false. Some files may have been
+// rotated away. It returns errMoved if the log has moved.
 func (m *machineLog) reverse(files []int64, f func(record) bool) error {
 	for _, start := range slices.Backward(files) {
 		more, err := m.reverseFile(start, f)
@@ -407,14 +463,14 @@ func (m *machineLog) reverseFile(start int64, f func(record) bool) (more bool, e
 	if err != nil {
 		return false, err
 	}
-	// rest is what was read and not yet consumed: [offset, offset+len(rest)).
+	// rest is what was read and not consumed yet: [offset, offset+len(rest)).
 	var rest []byte
 	block := int64(4 << 10)
 	for offset := info.Size(); ; {
 		for end := len(rest); end > 0; end = len(rest) {
 			begin := bytes.LastIndexByte(rest[:end-1], '\n') + 1
 			if begin == 0 && offset > 0 {
-				break // the line may begin before
+				break // the line may begin before offset
 			}
 			line := rest[begin:]
 			rest = rest[:begin]

@@ -13,10 +13,10 @@ import (
 //
 //	1763692800000000000 app info the message
 //
-// The time is of 19 digits, in nanoseconds, greater than that of the record before.
-// The provider partial marks a piece of output that no line end has followed yet. The
-// pieces since the last record of the provider app belong together; the complete line
-// is written again, as a whole, when its end has come. Readers pass over them.
+// The time has 19 digits, in nanoseconds, and is greater than that of the previous record. The
+// provider partial marks a piece of output that no line end has followed yet. The pieces since the
+// last record of the provider app belong together. When the end of the line arrives, the whole line
+// is written again. Readers skip pieces.
 type record struct {
 	time     int64
 	provider hangar.LogProvider
@@ -29,7 +29,7 @@ const partial hangar.LogProvider = "partial"
 // maxRecord is the length of the longest record, in bytes.
 const maxRecord = MaxLine + 64
 
-// levels are those that a record may have.
+// levels are the possible levels of a record.
 const (
 	levelInfo  = "info"
 	levelWarn  = "warn"
@@ -71,7 +71,7 @@ func parseRecord(line []byte) (r record, ok bool) {
 	return r, true
 }
 
-// word returns the words that nearly all records have without allocating them.
+// word returns the words of nearly all records without an allocation.
 func word(b []byte) string {
 	switch string(b) {
 	case string(hangar.LogApp):
@@ -85,7 +85,7 @@ func word(b []byte) string {
 	}
 }
 
-// entry turns a record into what readers see.
+// entry converts a record to what readers see.
 func (r record) entry(id hangar.MachineID, region hangar.Region) hangar.LogEntry {
 	return hangar.LogEntry{
 		Time:     time.Unix(0, r.time).UTC(),

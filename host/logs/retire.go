@@ -20,19 +20,20 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The logs of an App's destroyed Machines are in a directory of their own, grouped by when they
-// were retired. The name of each has the time of its newest record. Nothing about them is in
-// memory, and a start reads the newest groups only: a busy App leaves 100,000 in a day.
+// The logs of an App's destroyed Machines are in a directory of their own, grouped by the time at
+// which they were retired. The name of each contains the time of its newest record. Nothing about
+// them is in memory, and a start reads the newest groups only, because a busy App leaves 100,000 logs
+// a day.
 const (
 	retiredDir  = ".retired"
-	retireSpan  = int64(10 * time.Minute) // of one group
-	retiredMark = "."                     // between the id of a Machine and the time; no id has one
+	retireSpan  = int64(10 * time.Minute) // the time of one group
+	retiredMark = "."                     // between the id of a Machine and the time; never part of an id
 )
 
 // retiredGroup is the directory of logs that were retired within one retireSpan.
 type retiredGroup struct {
 	dir string
-	end int64 // every record in it is older, unless the clock was set back
+	end int64 // later than every record in it, unless the clock was set back
 }
 
 // retiredLog is the log of a destroyed Machine.
@@ -67,7 +68,7 @@ func readDir(dir string) ([]os.DirEntry, error) {
 }
 
 // retiredLogs returns the logs below a root that have a record after a time, newest first, of all
-// Machines or of one; if there are more than limit, the newest of them.
+// Machines or of one. If there are more than limit, it returns the newest of them.
 func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]retiredLog, error) {
 	groups, err := retiredGroups(root)
 	if err != nil {
@@ -76,7 +77,7 @@ func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]
 	var found []retiredLog
 	for _, g := range groups {
 		if g.end <= after || len(found) >= limit && found[limit-1].last >= g.end {
-			break // nothing in it, or in older ones, belongs to the result
+			break // this group and older ones are not needed
 		}
 		entries, err := readDir(g.dir)
 		if err != nil {
@@ -94,8 +95,8 @@ func retiredLogs(root string, after int64, only hangar.MachineID, limit int) ([]
 	return found[:min(limit, len(found))], nil
 }
 
-// regroup retires a log that an earlier version left beside the others as ID.TIME. The caller
-// holds s.mu.
+// regroup moves a log that an earlier version retired as ID.TIME, beside the others, to a group. The
+// caller holds s.mu.
 func (s *Store) regroup(a *appLog, name string) error {
 	id, newest, _ := strings.Cut(name, retiredMark)
 	last, err := strconv.ParseInt(newest, 10, 64)
@@ -108,7 +109,7 @@ func (s *Store) regroup(a *appLog, name string) error {
 	return s.moveToGroup(a, filepath.Join(s.dir, string(a.id), name), hangar.MachineID(id), last)
 }
 
-// loadRetired finds out whether an App has logs of destroyed Machines. The caller holds s.mu.
+// loadRetired determines whether an App has logs of destroyed Machines. The caller holds s.mu.
 func (s *Store) loadRetired(a *appLog) error {
 	newest, err := retiredLogs(s.retiredRoot(a), 0, "", 1)
 	a.mu.Lock()
@@ -122,8 +123,8 @@ func (s *Store) loadRetired(a *appLog) error {
 }
 
 // Retire releases a Machine's log and moves it to the retired ones: it can still be read, and costs
-// next to nothing until Forget removes it. It may be repeated, and does nothing for a Machine
-// without a log.
+// almost nothing until Forget removes it. It may be repeated, and does nothing for a Machine without
+// a log.
 func (s *Store) Retire(id hangar.MachineID) error {
 	if err := s.Release(id); err != nil {
 		return err
@@ -146,8 +147,8 @@ func (s *Store) Retire(id hangar.MachineID) error {
 	return nil
 }
 
-// putAway moves the directory of a log, if it exists, to the current group. If the disk has no room
-// for that, the log is removed, because destroying a Machine must free room. The caller holds s.mu
+// putAway moves the directory of a log, if it exists, to the current group. If the disk is too full
+// for that, it removes the log, because destroying a Machine must free space. The caller holds s.mu
 // and the App's mu.
 func (s *Store) putAway(m *machineLog) error {
 	if _, err := os.Lstat(m.dir); errors.Is(err, fs.ErrNotExist) {
@@ -172,8 +173,8 @@ func (s *Store) moveToGroup(a *appLog, dir string, id hangar.MachineID, last int
 	return os.Rename(dir, filepath.Join(group, string(id)+retiredMark+strconv.FormatInt(last, 10)))
 }
 
-// Forget removes the logs that were retired before a time, by whole groups, so some up to ten
-// minutes later. It may be repeated.
+// Forget removes the logs that were retired before a time. It removes whole groups, so some logs stay
+// up to ten minutes longer. It may be repeated.
 func (s *Store) Forget(before time.Time) error {
 	s.mu.Lock()
 	apps := slices.Collect(maps.Values(s.apps))
@@ -190,7 +191,7 @@ func (s *Store) Forget(before time.Time) error {
 	return errors.Join(errs...)
 }
 
-// forgetOf is Forget for one App. Its lines are written and read meanwhile.
+// forgetOf is Forget for one App. Its logs are written and read meanwhile.
 func (s *Store) forgetOf(a *appLog, before int64) error {
 	groups, err := retiredGroups(s.retiredRoot(a))
 	errs := []error{err}
@@ -203,7 +204,7 @@ func (s *Store) forgetOf(a *appLog, before int64) error {
 	defer s.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := os.Remove(s.retiredRoot(a)); err == nil || errors.Is(err, fs.ErrNotExist) { // it fails while there is a group
+	if err := os.Remove(s.retiredRoot(a)); err == nil || errors.Is(err, fs.ErrNotExist) { // fails while there is a group
 		a.retired = false
 		_ = os.Remove(filepath.Join(s.dir, string(a.id))) // fails as intended while there are other logs
 		s.dropAppLocked(a)
@@ -211,8 +212,9 @@ func (s *Store) forgetOf(a *appLog, before int64) error {
 	return errors.Join(errs...)
 }
 
-// retiredViews are the logs of destroyed Machines that may have lines of a page: those with a
-// record after a time, or as many as the page has lines, the newest.
+// retiredViews returns the logs of destroyed Machines that may have lines of a page: with a token,
+// all with a record after the time; without one, at least as many of the newest as the page has
+// lines.
 func (a *appLog) retiredViews(s *Store, q hangar.LogQuery, after int64, limit int) ([]machineView, error) {
 	a.mu.Lock()
 	none := !a.retired || a.lastRetired <= after
@@ -221,7 +223,7 @@ func (a *appLog) retiredViews(s *Store, q hangar.LogQuery, after int64, limit in
 		return nil, nil
 	}
 	if q.Token != "" {
-		limit = math.MaxInt // the oldest lines of the page may be in any of them
+		limit = math.MaxInt // any of them may have the oldest lines of the page
 	}
 	logs, err := retiredLogs(s.retiredRoot(a), after, q.Instance, limit)
 	if err != nil {

@@ -32,8 +32,8 @@ func TestRemove(t *testing.T) {
 	wantMessages(t, readAll(t, s, 10), "two")
 }
 
-// TestRetire: the log of a Machine that is destroyed reads as before, alone and among others,
-// also after a restart that does not look into it.
+// TestRetire: the log of a destroyed Machine reads as before, by itself and among others, even
+// after a restart that does not scan it.
 func TestRetire(t *testing.T) {
 	s := open(t, Options{})
 	id := func(i int) hangar.MachineRef {
@@ -101,8 +101,8 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// TestRetiredOverTime: a page has the newest lines, in whichever order Machines were destroyed,
-// and what is forgotten is older than what stays.
+// TestRetiredOverTime: a page has the newest lines, in whatever order Machines were destroyed, and
+// forgotten lines are older than all others.
 func TestRetiredOverTime(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 	s := open(t, Options{Now: func() time.Time { return now }})
@@ -160,7 +160,7 @@ func TestRetiredWhileRead(t *testing.T) {
 	wantMessages(t, page.Entries, "last words")
 }
 
-// TestRegroup: logs that an earlier version retired are read, and forgotten after their time.
+// TestRegroup: logs that an earlier version retired are readable, and forgotten after their time.
 func TestRegroup(t *testing.T) {
 	s := open(t, Options{})
 	s.Append(ref, hangar.LogRunner, "info", "long ago")

@@ -17,17 +17,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// appLog is what the Machines of one App share: an order of their lines.
+// appLog is what the Machines of one App share: the order of their lines.
 type appLog struct {
 	id   hangar.AppID
 	rate *rate.Limiter // of the bytes that its Machines write
 
 	mu          sync.Mutex
-	last        int64 // time of the newest record; all up to it are in the files
+	last        int64 // time of the newest record; all records up to it are in the files
 	machines    map[hangar.MachineID]*machineLog
-	retired     bool          // there are logs of destroyed Machines
+	retired     bool          // the App has logs of destroyed Machines
 	lastRetired int64         // time of the newest record in them, or later
-	changed     chan struct{} // closed, and replaced, when records were written
+	changed     chan struct{} // closed and replaced when records were written
 	followers   int           // guarded by the Store's mu
 }
 
@@ -52,7 +52,7 @@ type machineLog struct {
 	lost    int64    // bytes of output that could not be written
 	capture *capture // nil when there is none
 	note    *os.File // open while there is a capture
-	left    note     // what a killed daemon left to be settled by the next capture
+	left    note     // a killed daemon's note, which the next capture settles
 }
 
 //nolint:gochecknoglobals // buffers are worth sharing between all Machines, most of which are silent
@@ -61,7 +61,7 @@ var recordBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); ret
 // maxPooled bounds the buffers that are kept for reuse.
 const maxPooled = 256 << 10
 
-// load finds the files, cuts off a torn record and takes up unfinished output.
+// load finds the files, cuts off a torn record and restores unfinished output.
 func (m *machineLog) load() error {
 	entries, err := os.ReadDir(m.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,12 +86,12 @@ func (m *machineLog) load() error {
 	if len(m.files) == 0 {
 		return nil
 	}
-	for { // a new file without content says nothing
+	for { // skip new files without content
 		newest := m.files[len(m.files)-1]
 		if m.size, err = cutTorn(m.path(newest)); err != nil {
 			return err
 		}
-		m.last = newest // if no record can be read
+		m.last = newest // in case no record can be read
 		if m.size > 0 {
 			break
 		}
@@ -115,7 +115,7 @@ func (m *machineLog) load() error {
 	return err
 }
 
-// cutTorn removes what follows the last line end and returns the size that remains.
+// cutTorn removes what follows the last line end, and returns the remaining size.
 func cutTorn(path string) (int64, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -201,7 +201,7 @@ func (m *machineLog) output(chunk []byte) {
 	m.report(w.write(), len(w.chunk))
 }
 
-// settle records that the chunk was taken out of the FIFO.
+// settle records that the chunk was removed from the FIFO.
 func (m *machineLog) settle() {
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
@@ -210,7 +210,7 @@ func (m *machineLog) settle() {
 	}
 }
 
-// finish turns output without a line end into a line, as none will come.
+// finish turns output without a line end into a line, because no end will follow.
 func (m *machineLog) finish() {
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
@@ -237,15 +237,15 @@ func (m *machineLog) report(err error, size int) {
 	}
 }
 
-// batch is records that are written at once.
+// batch is a group of records that are written at once.
 type batch struct {
 	m   *machineLog
 	now int64
 	buf *[]byte
 	err error
-	// chunk is the output that the records are made of, if they are.
+	// chunk is the output of which the records are made; nil for lines of the platform.
 	chunk []byte
-	// before is the App's newest time without the batch.
+	// before is the App's newest time before the batch.
 	before int64
 }
 
@@ -257,12 +257,12 @@ func (m *machineLog) begin() *batch {
 		w.add(hangar.LogRunner, levelWarn, fmt.Appendf(nil, "%d bytes of output were lost: the host could not write them", m.lost))
 	}
 	if w.err == nil && m.size == 0 && len(m.partial) > 0 {
-		w.add(partial, levelInfo, m.partial) // pieces are looked for in the newest file only
+		w.add(partial, levelInfo, m.partial) // load reads pieces from the newest file only
 	}
 	return w
 }
 
-// addLine adds a complete line of output, without a carriage return before its end.
+// addLine adds a complete line of output, without the carriage return before its end.
 func (w *batch) addLine(begin, end []byte) {
 	if len(end) > 0 {
 		end = bytes.TrimSuffix(end, []byte{'\r'})
@@ -283,8 +283,8 @@ func (w *batch) add2(provider hangar.LogProvider, level string, begin, end []byt
 	*w.buf = append(b, '\n')
 }
 
-// write hands the batch to the kernel in one call, and wakes followers. When it fails
-// no part of it is in the file.
+// write passes the batch to the kernel in one call, and wakes followers. On an error no part of it is
+// in the file.
 func (w *batch) write() error {
 	m := w.m
 	defer func() {
@@ -306,7 +306,7 @@ func (w *batch) write() error {
 		}
 	}
 	if w.err != nil {
-		m.app.last = w.before // nothing has these times
+		m.app.last = w.before // no record has these times
 		return w.err
 	}
 	m.lost = 0
@@ -317,8 +317,8 @@ func (w *batch) write() error {
 	return nil
 }
 
-// ready makes sure that there is a file to append to and that it is not too large.
-// first is the time of a record that comes no later than those to be written.
+// ready makes sure that there is a file to append to, and that it is not too large. first is the time
+// of a record that is not later than those to be written.
 func (m *machineLog) ready(first int64) error {
 	if len(m.files) > 0 && m.size >= m.store.maxBytes {
 		if err := m.closeFileLocked(); err != nil {
@@ -383,8 +383,8 @@ func (m *machineLog) closeNote() error {
 
 func (m *machineLog) path(first int64) string { return filepath.Join(m.dir, fileName(first)) }
 
-// split writes the beginning of a line that is too long and returns how much of piece, its newest
-// part, was written. The rest begins the next line.
+// split writes the beginning of a line that is too long. It returns how much of piece, the newest
+// part of the line, it has written. The rest begins the next line.
 func (w *batch) split(piece []byte) int {
 	m := w.m
 	before := len(m.partial)
@@ -395,14 +395,14 @@ func (w *batch) split(piece []byte) int {
 		m.partial = m.partial[:0]
 		return cut - before
 	}
-	// A character that began in the chunk before.
+	// The character began in the previous chunk.
 	m.partial = append(m.partial[:0], line[cut:before]...)
 	w.add(partial, levelInfo, m.partial)
 	return 0
 }
 
-// cutRune returns where to cut b, which is longer than n, so that the first part is
-// not longer and no character is torn.
+// cutRune returns where to cut b, which is longer than n, so that the first part has at most n bytes
+// and no character is torn.
 func cutRune(b []byte, n int) int {
 	for cut := n; cut > n-utf8.UTFMax; cut-- {
 		if utf8.RuneStart(b[cut]) {

@@ -14,11 +14,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Private holds all private networks of Machines, of this platform's hosts and others.
+// Private is the prefix of every private network, on this platform's hosts and on all others.
 var Private = netip.MustParsePrefix("fdaa::/16") //nolint:gochecknoglobals // a constant
 
-// MaxNumber is above the numbers that a host can give to Machines: what six digits
-// of base 36 hold in the name of a device. A host that creates ten Machines a second
+// MaxNumber is the exclusive limit of the numbers that a host gives to its Machines: a number has at
+// most six digits of base 36 in the name of a device. A host that creates ten Machines a second
 // reaches it after seven years.
 const MaxNumber = 36 * 36 * 36 * 36 * 36 * 36
 
@@ -28,10 +28,10 @@ const hostPrefixBits = 80
 // machineBits is how many leading bits all addresses of a Machine share.
 const machineBits = 112
 
-// Address returns the private address of a Machine: fdaa, the network, the host, the
-// Machine's number and 2; all addresses that share the first machineBits are
-// the Machine's. Addresses of different networks, hosts or numbers below MaxNumber
-// differ. It returns the zero Addr when host is not 8 hexadecimal characters.
+// Address returns the private address of a Machine: fdaa, the network, the host, the Machine's number
+// and 2. The Machine owns every address with the same first machineBits. Different networks, hosts or
+// numbers below MaxNumber give different addresses. Address returns the zero Addr when host is not 8
+// hexadecimal characters.
 func Address(network hangar.NetworkID, host hangar.HostID, number uint64) netip.Addr {
 	h, ok := hostBits(host)
 	if !ok {
@@ -44,8 +44,8 @@ func Address(network hangar.NetworkID, host hangar.HostID, number uint64) netip.
 	return netip.AddrFrom16(a)
 }
 
-// Prefix holds all addresses that Machines and peers of a network have at a host. It is the zero
-// Prefix when host is not 8 hexadecimal characters.
+// Prefix holds all addresses of one network's Machines and peers at a host. It is the zero Prefix
+// when host is not 8 hexadecimal characters.
 func Prefix(network hangar.NetworkID, host hangar.HostID) netip.Prefix {
 	a := Address(network, host, 0)
 	if !a.IsValid() {
@@ -54,8 +54,8 @@ func Prefix(network hangar.NetworkID, host hangar.HostID) netip.Prefix {
 	return netip.PrefixFrom(a, hostPrefixBits).Masked()
 }
 
-// HostAddress is the private address of the host itself, in the network 0 that no
-// Machine has. It is the zero Addr when host is not 8 hexadecimal characters.
+// HostAddress is the private address of the host itself, in network 0, which has no Machines. It is
+// the zero Addr when host is not 8 hexadecimal characters.
 func HostAddress(host hangar.HostID) netip.Addr {
 	a := Address(0, host, 0)
 	if !a.IsValid() {
@@ -69,23 +69,23 @@ func hostBits(host hangar.HostID) (uint32, bool) {
 	return uint32(h), err == nil && len(host) == 8
 }
 
-// gatewayLinkLocal is the host as every Machine sees it: the same on every device, so that
-// routes in a restored sandbox stay right.
+// gatewayLinkLocal is the address of the host on every device. It is the same everywhere, so that the
+// routes of a restored sandbox stay valid.
 var gatewayLinkLocal = netip.MustParseAddr("fe80::1") //nolint:gochecknoglobals // a constant
 
-// gatewayMAC is the hardware address of the host's end of every device. A restored
-// sandbox may have it in its neighbour table, so it never changes.
+// gatewayMAC is the hardware address of the host's end of every device. It never changes, because a
+// restored sandbox may have it in its neighbour table.
 func gatewayMAC() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0, 0, 0, 0} }
 
-// machineMAC is the hardware address of a Machine's eth0. It is alone with the host
-// on its link.
+// machineMAC is the hardware address of a Machine's eth0. Only the Machine and the host are on the
+// link.
 func machineMAC(number uint64) net.HardwareAddr {
 	mac := net.HardwareAddr{0x02, 0x6d, 0, 0, 0, 0}
 	binary.BigEndian.PutUint32(mac[2:], uint32(number))
 	return mac
 }
 
-// linkLocal is the address that mac's owner would give itself (RFC 4291, appendix A).
+// linkLocal is the address that a device with that MAC would assign to itself (RFC 4291, appendix A).
 func linkLocal(mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16([16]byte{
 		0xfe, 0x80, 0, 0, 0, 0, 0, 0,
@@ -93,18 +93,18 @@ func linkLocal(mac net.HardwareAddr) netip.Addr {
 	})
 }
 
-// linkPrefix begins the names of all devices of an instance. It is of fixed length,
-// so that no instance's devices look like another's.
+// linkPrefix begins the names of all devices of an instance. It has a fixed length, so that one
+// instance's prefix never begins another's device name.
 func linkPrefix(instance string) string {
 	return "h" + instance + strings.Repeat("-", max(0, 8-len(instance)))
 }
 
-// PeerDevice is the host's device of an instance on which its WireGuard peers are.
-// Rules take it for one of the instance's own; what is routed to it may come from it.
+// PeerDevice is the host's device for the WireGuard peers of an instance. The rules treat it as one
+// of the instance's own devices: a packet from it must have a source address that is routed to it.
 func PeerDevice(instance string) string { return "hw" + instance }
 
-// MeshDevice is the host's device of an instance on which the other hosts of its cluster are. Rules
-// take it for one of the instance's own, too; it leads to Machines and nothing else.
+// MeshDevice is the host's device that leads to the other hosts of an instance's cluster. The rules
+// treat it as one of the instance's own, too, but let its packets reach Machines only.
 func MeshDevice(instance string) string { return "hm" + instance }
 
 // linkName returns the host's device of a Machine: 15 characters, the maximum.
@@ -129,8 +129,8 @@ func parseAlias(text string) (id hangar.MachineID, e endpoint, ok bool) {
 	return id, e, err4 == nil && err6 == nil
 }
 
-// preferred4 is the IPv4 address of a Machine unless another one has it: all but the network, the
-// gateway and the broadcast address are assigned in turn.
+// preferred4 is the IPv4 address of a Machine unless another one has it. Numbers map to all addresses
+// in order, except for the network, the gateway and the broadcast address.
 func preferred4(pool netip.Prefix, number uint64) netip.Addr {
 	usable := uint64(1)<<(32-pool.Bits()) - 3
 	first := pool.Addr().As4()
@@ -139,8 +139,8 @@ func preferred4(pool netip.Prefix, number uint64) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// poolCandidates are the networks that an instance may choose from, in its own order:
-// first those that the public platform uses, then the rest of the private space.
+// poolCandidates are the ranges from which an instance chooses its pool, in an order of its own:
+// first the ranges that the public platform uses, then the rest of the private space.
 func poolCandidates(instance string) []netip.Prefix {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(instance))

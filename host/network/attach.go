@@ -18,9 +18,9 @@ import (
 // eth0 is the device inside a Machine's namespace.
 const eth0 = "eth0"
 
-// Attach makes the Endpoint's namespace, or puts the addresses and routes back into
-// the one it has. It must be called before every start and resume of the Machine, and
-// not while it runs. It may be repeated; on an error nothing new is left behind.
+// Attach makes the Endpoint's namespace, or restores the addresses and routes of an existing one.
+// Call it before every start and resume of the Machine, never while the Machine runs. It may be
+// repeated; on an error it leaves nothing new behind.
 func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 	if err := ctx.Err(); err != nil {
 		return Attachment{}, err
@@ -48,9 +48,8 @@ func (n *Network) Attach(ctx context.Context, e Endpoint) (Attachment, error) {
 	return n.attachment(e.ID, at), nil
 }
 
-// Detach removes the Machine's namespace and device, complete or partial. The device may be on
-// the host for some milliseconds more; List shows the Machine until it is gone. Detach may be
-// repeated.
+// Detach removes the Machine's namespace and device, complete or partial. The device may stay on the
+// host for some milliseconds, and List shows the Machine until it is gone. Detach may be repeated.
 func (n *Network) Detach(id hangar.MachineID) error {
 	if !id.Valid() {
 		return fmt.Errorf("detach machine %q: invalid id", id)
@@ -70,8 +69,8 @@ func (n *Network) attachment(id hangar.MachineID, at endpoint) Attachment {
 	}
 }
 
-// build makes everything of e. The namespace's file comes first and the device's alias last: an
-// attachment with only one of them is partial.
+// build makes the whole attachment of e. It writes the namespace's file first and the device's alias
+// last: an attachment without either is partial.
 func (n *Network) build(e Endpoint) (at endpoint, err error) {
 	at, err = n.attachments.reserve(e)
 	if err != nil {
@@ -129,14 +128,14 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	device.PeerMTU = MTU
 	device.PeerHardwareAddr = machineMAC(at.number)
 	device.PeerNamespace = netlink.NsFd(ns.Fd())
-	// The kernel has not yet removed the device of an earlier attachment.
+	// An earlier attachment's device may not be gone yet.
 	if err := n.deleteLink(at.link); err != nil {
 		return nil, err
 	}
 	if err := n.nl.LinkAdd(device); err != nil {
 		return nil, fmt.Errorf("make device %s: %w", at.link, err)
 	}
-	// Its link-local address is made when the other end is up, hence not yet.
+	// No link-local address is generated: the kernel would do so later, when the other end is up.
 	if err := n.nl.LinkSetIP6AddrGenMode(device, nl6AddrGenNone); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", at.link, err)
 	}
@@ -150,7 +149,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 	if err := setNeighbours(n.nl, index, mac, at.ipv4, linkLocal(mac)); err != nil {
 		return nil, err
 	}
-	// Every address of the Machine's own network is behind its link-local one.
+	// The other addresses of the Machine's /112 are reached through its link-local address.
 	for _, r := range []netlink.Route{
 		{LinkIndex: index, Dst: ipNet(netip.PrefixFrom(at.ipv4, 32)), Src: n.gateway4.AsSlice(), Scope: netlink.SCOPE_LINK},
 		{LinkIndex: index, Dst: ipNet(machinePrefix(at.ipv6).Masked()), Src: n.gateway6.AsSlice(), Gw: linkLocal(mac).AsSlice()},
@@ -165,7 +164,7 @@ func (n *Network) buildHostSide(at endpoint, ns *os.File) (netlink.Link, error) 
 // nl6AddrGenNone is IN6_ADDR_GEN_MODE_NONE of the kernel.
 const nl6AddrGenNone = 1
 
-// refill restores what the last sandbox took out of the namespace.
+// refill restores the addresses and routes that the last sandbox took out of the namespace.
 func (n *Network) refill(id hangar.MachineID, at endpoint) error {
 	ns, err := openNetNS(n.netnsPath(id))
 	if err != nil {
@@ -216,10 +215,10 @@ func (n *Network) fill(ns *os.File, at endpoint) error {
 	return setNeighbours(nl, index, gatewayMAC(), n.gateway4, gatewayLinkLocal)
 }
 
-// detach removes a Machine's attachment. To delete a device takes the kernel some 40 ms, which no
-// caller needs to wait for: it goes with its namespace. Should that be still in use, List
-// continues to show the Machine, and the next detach deletes the device itself, as this one does
-// when there is no namespace to unbind.
+// detach removes a Machine's attachment. The kernel takes some 40 ms to delete a device, so detach
+// lets the device disappear with its namespace instead of waiting. If the namespace is still in use,
+// List continues to show the Machine, and the next detach deletes the device itself. Without a
+// namespace to unbind, detach deletes the device at once.
 func (n *Network) detach(id hangar.MachineID) error {
 	at, known := n.attachments.find(id)
 	link, leaving := n.attachments.left(id)
@@ -246,8 +245,8 @@ func (n *Network) detach(id hangar.MachineID) error {
 	return nil
 }
 
-// setNeighbours makes the neighbours of a device permanent: the kernel need not ask, and a
-// sandbox that boots or is suspended cannot fail to answer.
+// setNeighbours makes the neighbours of a device permanent. The kernel need not ask for them, which a
+// sandbox that boots or is suspended could not answer.
 func setNeighbours(nl *netlink.Handle, index int, mac net.HardwareAddr, addrs ...netip.Addr) error {
 	for _, a := range addrs {
 		if err := nl.NeighSet(&netlink.Neigh{

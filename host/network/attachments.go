@@ -17,11 +17,11 @@ type attachments struct {
 
 	mu       sync.Mutex
 	attached map[hangar.MachineID]endpoint   // complete attachments
-	numbers  map[uint64]hangar.MachineID     // of attached
+	numbers  map[uint64]hangar.MachineID     // of attached Machines
 	taken    map[netip.Addr]hangar.MachineID // IPv4 addresses, and the first of the IPv6 ones
-	// sixes are the ports at which a service of a Machine has answered by IPv6 alone.
+	// sixes are the ports at which a service of a Machine has answered by IPv6 only.
 	sixes   map[hangar.MachineID]map[int]bool
-	leaving map[hangar.MachineID]string // detached, device to be deleted by the kernel
+	leaving map[hangar.MachineID]string // of detached Machines: the device that the kernel has yet to delete
 }
 
 // endpoint is a complete attachment, from the alias of its device.
@@ -70,7 +70,7 @@ func (a *attachments) find(id hangar.MachineID) (endpoint, bool) {
 	return at, ok
 }
 
-// known returns the complete attachment of e, unless it is of another address.
+// known returns the complete attachment of e, if it has e's number and address.
 func (a *attachments) known(e Endpoint) (endpoint, bool) {
 	at, ok := a.find(e.ID)
 	return at, ok && at.number == e.Number && at.ipv6 == e.IPv6 && a.gateway.pool.Contains(at.ipv4)
@@ -122,7 +122,7 @@ func (a *attachments) forget(id hangar.MachineID, at endpoint) {
 	}
 }
 
-// left returns the device that the kernel is to delete after the Machine was detached.
+// left returns the device of a detached Machine that the kernel has yet to delete.
 func (a *attachments) left(id hangar.MachineID) (link string, leaving bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,7 +130,7 @@ func (a *attachments) left(id hangar.MachineID) (link string, leaving bool) {
 	return link, leaving
 }
 
-// leaves records which device the kernel is to delete; empty: none.
+// leaves records the device that the kernel has yet to delete; empty: none.
 func (a *attachments) leaves(id hangar.MachineID, link string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,14 +160,14 @@ func (a *attachments) gone(id hangar.MachineID, link string) {
 	}
 }
 
-// present returns the Machines that are attached, and the devices that are to be deleted.
+// present returns the attached Machines, and the devices that the kernel has yet to delete.
 func (a *attachments) present() (attached []hangar.MachineID, leaving map[hangar.MachineID]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.attached)), maps.Clone(a.leaving)
 }
 
-// memberships are how many Machines of each network are attached.
+// memberships returns the number of attached Machines of each network.
 func (a *attachments) memberships() map[hangar.NetworkID]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,7 +178,7 @@ func (a *attachments) memberships() map[hangar.NetworkID]int {
 	return members
 }
 
-// answered records by which family a service has answered at a port.
+// answered records the address family by which a service has answered at a port.
 func (a *attachments) answered(id hangar.MachineID, at endpoint, port int, six bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -194,8 +194,8 @@ func (a *attachments) answered(id hangar.MachineID, at endpoint, port int, six b
 	}
 }
 
-// Owner returns the Machine that has the address, and its network. A packet from that
-// address comes from no other. Any address of a Machine's /112 is the Machine's.
+// Owner returns the Machine that has the address, and its network. The rules drop packets that carry
+// a Machine's address and come from elsewhere. A Machine owns every address of its /112.
 func (a *attachments) Owner(addr netip.Addr) (hangar.MachineID, hangar.NetworkID, bool) {
 	addr = addr.Unmap().WithZone("")
 	a.mu.Lock()
@@ -211,11 +211,11 @@ func (a *attachments) Owner(addr netip.Addr) (hangar.MachineID, hangar.NetworkID
 	return id, networkOf(at.ipv6), ok
 }
 
-// networkOf is the network that a private address is of.
+// networkOf returns the network of a private address.
 func networkOf(ipv6 netip.Addr) hangar.NetworkID {
 	a := ipv6.As16()
 	return hangar.NetworkID(binary.BigEndian.Uint32(a[networkOffset:]))
 }
 
-// machinePrefix is a Machine's address with its whole /112.
+// machinePrefix is the /112 of a Machine's address.
 func machinePrefix(ipv6 netip.Addr) netip.Prefix { return netip.PrefixFrom(ipv6, machineBits) }

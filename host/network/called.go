@@ -10,9 +10,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Called returns the Machine whose port a connection was for that has been accepted at the host's
-// hangar.ServicesSSHPort. It reports false for one that came in another way, and for one from another
-// network, which the rules do not let through.
+// Called returns the Machine whose SSH port a connection at the host's hangar.ServicesSSHPort was
+// meant for. It reports false for a connection that the rules have not redirected, and for one from
+// another network.
 func (n *Network) Called(conn net.Conn) (hangar.MachineID, bool) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

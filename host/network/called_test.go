@@ -10,8 +10,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// The SSH port of a Machine leads its own network to the host, which knows whom it is for, and no other network.
-// Nothing else of the Machine is taken away from it.
+// Connections from a Machine's own network to its SSH port reach the host, which knows the Machine.
+// Other networks cannot use it, and all other ports remain the Machine's.
 func TestCalled(t *testing.T) {
 	n := open(t, "called")
 	one, two, stranger := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2)), attach(t, n, endpointOf(6, 3))
@@ -82,11 +82,11 @@ func TestCalled(t *testing.T) {
 	})
 	must(n.Detach(endpointOf(5, 2).ID))
 	within(t, one, func() error {
-		// The host is called as long as the kernel has the device, and closes: see below.
+		// The host is called while the kernel has the device, and closes the connection: see below.
 		_, _ = callAt(netip.AddrPortFrom(two.IPv6, hangar.MachineSSHPort))
 		return nil
 	})
-	// The host itself reaches what the Machine has there.
+	// Connections of the host itself to the port reach the Machine.
 	within(t, one, func() error {
 		own, err := net.Listen("tcp", netip.AddrPortFrom(one.IPv6, hangar.MachineSSHPort).String())
 		if err == nil {

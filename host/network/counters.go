@@ -11,17 +11,16 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Counters are what the eth0 of a Machine has received and sent since it was attached, as counted
-// by the host's end of the pair. Counts of the Machine's own end are missing.
+// Counters are what the eth0 of a Machine has received and sent since it was attached, as counted by
+// the host's end of the pair.
 type Counters struct{ Received, Sent Direction }
 
-// Direction is one direction of a device. Errors, Dropped and FIFO are packets, too.
+// Direction is one direction of a device. Errors, Dropped and FIFO count packets.
 type Direction struct{ Bytes, Packets, Errors, Dropped, FIFO, Compressed uint64 }
 
-// Counters returns those of all Machines that are attached. It is one read of the kernel,
-// however many they are.
+// Counters returns the counters of all attached Machines with a single read of a kernel file.
 func (n *Network) Counters() (map[hangar.MachineID]Counters, error) {
-	// That of the process is its first thread's, which may be in the namespace of a Machine.
+	// /proc/self is the first thread's, which may be in the namespace of a Machine.
 	raw, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return nil, fmt.Errorf("read counters of network devices: %w", err)
@@ -44,8 +43,8 @@ func (n *Network) Counters() (map[hangar.MachineID]Counters, error) {
 	return all, nil
 }
 
-// parseCounters reads a line of /proc/net/dev of the other end of a pair: what that has sent was
-// received here.
+// parseCounters reads a line of /proc/net/dev about the host's end of a pair: what this end has sent,
+// the Machine has received.
 func parseCounters(text string) (Counters, error) {
 	const columns = 16 // of receive and transmit, half each; see proc_pid_net(5)
 	var c [columns]uint64

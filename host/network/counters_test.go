@@ -22,7 +22,7 @@ func TestParseCounters(t *testing.T) {
 	}
 }
 
-// Each Machine's counters have exactly what it has sent.
+// Each Machine's counters show exactly what it has sent.
 func TestCounters(t *testing.T) {
 	n := open(t, "count")
 	e, quiet := endpointOf(5, 1), endpointOf(5, 2)

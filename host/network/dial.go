@@ -27,15 +27,15 @@ func (n *Network) DialFamily(ctx context.Context, id hangar.MachineID, family st
 	return d.DialContext(ctx, family, net.JoinHostPort(ip.String(), strconv.Itoa(port)))
 }
 
-// Dial connects to a TCP port of a Machine, as the host, which is what programs in
-// the Machine see. A program may listen on the private address, on the IPv4 one or
-// on both: the private one is asked first, and if nothing answers there, the other.
+// Dial connects to a TCP port of a Machine. Programs in the Machine see the host as the caller. A
+// program may listen on the private address, on the IPv4 one or on both, so Dial tries the private
+// one first and then the other.
 func (n *Network) Dial(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
 	at, ok := n.attachments.find(id)
 	if !ok {
 		return nil, fmt.Errorf("machine %s is not on the network", id)
 	}
-	// Half of the time for each, should packets vanish without an answer.
+	// Each attempt has half of the time, in case packets vanish without an answer.
 	first := ctx
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

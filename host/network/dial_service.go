@@ -10,9 +10,10 @@ import (
 )
 
 // DialService connects to a TCP port at which a Machine offers a service. It does not use
-// keep-alives: a suspended Machine does not answer, which is no reason to end the connection.
-// Programs that serve the edge listen on IPv4, or on both. Which one has answered at a port is
-// remembered, so that a program that listens on IPv6 only is not first tried on IPv4 each time.
+// keep-alives: a suspended Machine does not answer them, which is no reason to end the connection.
+// Programs that serve the edge listen on IPv4, or on both families. DialService remembers the family
+// that has answered at a port, so that it does not try IPv4 first each time for a program that
+// listens on IPv6 only.
 func (n *Network) DialService(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
 	at, six, err := n.attachments.service(id, port)
 	if err != nil {
@@ -30,8 +31,8 @@ func (n *Network) DialService(ctx context.Context, id hangar.MachineID, port int
 	return other, nil
 }
 
-// DialDatagrams returns a connected UDP socket to a port at which a Machine offers a
-// service: by IPv4, as services over UDP bind to the address of that.
+// DialDatagrams returns a connected UDP socket to a port at which a Machine offers a service. It uses
+// IPv4, because services over UDP bind to the IPv4 address.
 func (n *Network) DialDatagrams(ctx context.Context, id hangar.MachineID, port int) (net.Conn, error) {
 	at, _, err := n.attachments.service(id, port)
 	if err != nil {
@@ -45,8 +46,8 @@ func (n *Network) DialDatagrams(ctx context.Context, id hangar.MachineID, port i
 	return d.DialContext(ctx, protocol, net.JoinHostPort(ip.String(), strconv.Itoa(port)))
 }
 
-// dialFamily dials one of the two addresses. The first of two attempts has half of the
-// time, should packets vanish without an answer.
+// dialFamily dials one of the two addresses. The first of two attempts has half of the time, in case
+// packets vanish without an answer.
 func dialFamily(ctx context.Context, at endpoint, six bool, port int, first bool) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok && first {
 		var cancel context.CancelFunc

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// TestDialService reaches services on either address, and remembers on which.
+// TestDialService reaches services at either address, and remembers which address works.
 func TestDialService(t *testing.T) {
 	n := open(t, "dialsvc")
 	e := endpointOf(5, 1)

@@ -18,19 +18,19 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// firewall is the way to the kernel's nftables. All changes go over one socket, so that events
+// firewall is the connection to the kernel's nftables. All changes go over one socket, so that events
 // show whether another program made a change.
 type firewall struct {
 	mu   sync.Mutex // held during a transaction
 	conn *nftables.Conn
-	port atomic.Uint32 // of conn's socket: every event that it causes says so
+	port atomic.Uint32 // of conn's socket; events that this socket causes carry it
 
 	events *nl.NetlinkSocket
 	closed chan struct{} // closed to end the watcher
-	done   chan struct{} // closed when the watcher has ended; nil when there is none
+	done   chan struct{} // closed when the watcher has ended; nil without a watcher
 }
 
-// openFirewall subscribes to changes, too, so that none is missed from then on.
+// openFirewall connects and subscribes to changes, so that no later change is missed.
 func openFirewall() (*firewall, error) {
 	f := &firewall{closed: make(chan struct{})}
 	if err := f.connect(); err != nil {
@@ -41,8 +41,8 @@ func openFirewall() (*firewall, error) {
 		return nil, errors.Join(fmt.Errorf("watch nftables: %w", err), f.conn.CloseLasting())
 	}
 	f.events = events
-	// The kernel reports a transaction at once and drops what does not fit. A report that was dropped has the
-	// table put back, which is as large a transaction.
+	// The kernel reports a transaction at once and drops what does not fit into the buffer. A dropped
+	// report causes the table to be installed again, which is as large a transaction.
 	if err := events.SetReceiveBufferSize(largestTransaction, true); err != nil {
 		events.Close()
 		return nil, errors.Join(fmt.Errorf("make room for changes of nftables: %w", err), f.conn.CloseLasting())
@@ -50,8 +50,9 @@ func openFirewall() (*firewall, error) {
 	return f, nil
 }
 
-// largestTransaction is in bytes. An address or a port takes 50, some thousand of which
-// would not fit into a socket's buffer as it is; the kernel takes no more than it needs.
+// largestTransaction is the size of the socket buffers in bytes. An address or a port takes 50 bytes,
+// so the default buffer would not hold some thousand of them. The kernel allocates only what is in
+// use.
 const largestTransaction = 32 << 20
 
 func (f *firewall) connect() error {
@@ -84,11 +85,11 @@ func (f *firewall) close() error {
 	return f.conn.CloseLasting()
 }
 
-// building is held while a transaction is put together: the library numbers the sets of
-// all connections with one counter, which it does not guard.
+// building is held while a transaction is put together: the library numbers the sets of all
+// connections with one unguarded counter.
 var building sync.Mutex
 
-// change makes one transaction of the additions of do.
+// change commits what do adds as one transaction.
 func (f *firewall) change(do func(*nftables.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +100,7 @@ func (f *firewall) change(do func(*nftables.Conn) error) error {
 		err = f.conn.Flush()
 	}
 	if err != nil {
-		// Pending changes and unread answers must not reach the next one.
+		// A new connection discards pending changes and unread answers.
 		return errors.Join(err, f.conn.CloseLasting(), f.connect())
 	}
 	return nil
@@ -109,7 +110,7 @@ func (f *firewall) change(do func(*nftables.Conn) error) error {
 func (f *firewall) remove(tables ...*nftables.Table) error {
 	err := f.change(func(c *nftables.Conn) error {
 		for _, t := range tables {
-			c.AddTable(t) // so that there is one to delete
+			c.AddTable(t) // deleting a missing table would fail
 			c.DelTable(t)
 		}
 		return nil
@@ -120,7 +121,7 @@ func (f *firewall) remove(tables ...*nftables.Table) error {
 	return nil
 }
 
-// has reports whether there is a table of that name.
+// has reports whether a table of that name exists.
 func (f *firewall) has(t *nftables.Table) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,12 +150,11 @@ func portOf(c *mdlayher.Conn) (uint32, error) {
 	return own.Pid, nil
 }
 
-// retryRules is how long to wait before the next attempt to put the table back, or to receive
-// changes.
+// retryRules is the delay before the next attempt to restore the table or to receive changes.
 const retryRules = time.Second
 
-// watchRules starts to put the instance's table back whenever another program has changed or
-// removed it, as `nft flush ruleset` does.
+// watchRules starts to restore the instance's table whenever another program changes or removes it,
+// as `nft flush ruleset` does.
 func (t *filter) watchRules(ctx context.Context) {
 	f := t.firewall
 	f.done = make(chan struct{})
@@ -167,14 +167,14 @@ func (t *filter) watchRules(ctx context.Context) {
 }
 
 func (t *filter) watch(ctx context.Context, f *firewall) {
-	foreign := false // whether the current transaction is another program's, about the table
+	foreign := false // whether another program's current transaction concerns the table
 	for {
 		messages, _, err := f.events.Receive()
 		if err != nil {
 			if !errors.Is(err, unix.ENOBUFS) && !f.pause(retryRules) {
 				return
 			}
-			t.putBack(ctx, f) // any event that was lost may have been about the table
+			t.putBack(ctx, f) // a lost event may have been about the table
 			continue
 		}
 		for _, m := range messages {
@@ -192,8 +192,8 @@ const (
 	sizeofGenMsg     = 4 // struct nfgenmsg: family, version, resource
 )
 
-// concerns reports whether an event is about the instance's table: its family is in the
-// header, and the first attribute of all kinds of events names the table.
+// concerns reports whether an event is about the instance's table. The event's header has the table's
+// family, and the first attribute of every kind of event is its name.
 func (t *filter) concerns(event []byte) bool {
 	table := t.table()
 	if len(event) < sizeofGenMsg || event[0] != byte(table.Family) {
@@ -211,16 +211,16 @@ func (t *filter) concerns(event []byte) bool {
 	return false
 }
 
-// putBack installs the table until that has succeeded or f is closed.
+// putBack installs the table, again and again until it succeeds or f is closed.
 func (t *filter) putBack(ctx context.Context, f *firewall) {
 	for {
 		err := t.installRules()
 		if err == nil {
-			t.log.WarnContext(ctx, "another program changed the firewall of the private network, it is put back",
+			t.log.WarnContext(ctx, "another program changed the firewall of the private network; restored it",
 				slog.String("table", t.table().Name))
 			return
 		}
-		t.log.ErrorContext(ctx, "the firewall of the private network cannot be put back: Machines may reach each other",
+		t.log.ErrorContext(ctx, "the firewall of the private network cannot be restored: Machines may reach each other",
 			slog.String("table", t.table().Name), slog.Any("error", err))
 		if !f.pause(retryRules) {
 			return
@@ -228,7 +228,7 @@ func (t *filter) putBack(ctx context.Context, f *firewall) {
 	}
 }
 
-// pause reports false, at once, when f is closed.
+// pause waits for d. It reports false, at once, when f is closed.
 func (f *firewall) pause(d time.Duration) bool {
 	select {
 	case <-f.closed:

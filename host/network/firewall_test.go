@@ -26,8 +26,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// installed is what the instance's table consists of: the rules of each chain, the
-// elements of each set.
+// installed is the content of the instance's table: the rules of each chain and the elements of
+// each set.
 func installed(tb testing.TB, n *Network) (text string, rules int) {
 	tb.Helper()
 	c, err := nftables.New()
@@ -81,7 +81,7 @@ func networksIn(tb testing.TB, n *Network) []hangar.NetworkID {
 	return all
 }
 
-// warnings counts what is logged as a warning.
+// warnings counts the logged warnings.
 type warnings struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -99,7 +99,7 @@ func (w *warnings) count() int {
 	return strings.Count(w.b.String(), "another program changed the firewall")
 }
 
-// Every foreign change of the table is undone, and logged.
+// Every foreign change of the table is undone and logged.
 func TestTableIsPutBack(t *testing.T) {
 	n := newNetwork(t, "back")
 	log := &warnings{}
@@ -143,7 +143,7 @@ func TestTableIsPutBack(t *testing.T) {
 			return nil
 		})
 	}
-	// Tables of other programs do not matter to us, nor ours to them.
+	// Other programs' tables do not affect ours, and ours do not affect theirs.
 	c, err := nftables.New()
 	must(err)
 	c.AddTable(&nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet})
@@ -159,8 +159,8 @@ func TestTableIsPutBack(t *testing.T) {
 	must(n.Open(t.Context()))
 }
 
-// While the table is replaced, again and again, connections go on, nothing forbidden slips
-// through and nothing allowed is refused.
+// While the table is replaced repeatedly, connections continue, forbidden packets are blocked and
+// allowed ones pass.
 func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 	w := newWorld(t)
 	box := openMailbox(t, w.stranger, netip.AddrPortFrom(netip.IPv6Unspecified(), 9999))
@@ -204,7 +204,7 @@ func TestReplacingTheTableLeavesNoGap(t *testing.T) {
 			return nil
 		})
 	})
-	// The host may always, and hears of it if a packet is refused.
+	// The host may send everything, and gets an error if a packet is refused.
 	tries.Go(func() {
 		within(t, theHost(), func() error {
 			u, err := net.Dial("udp", netip.AddrPortFrom(w.two.IPv6, probePort).String())
@@ -272,7 +272,8 @@ func TestManyAddresses(t *testing.T) {
 			t.Errorf("the set %s has %d elements, want %d", set.Name, len(elements), many)
 		}
 	}
-	// The watcher has to learn of all that happens, or it takes what was lost for a change by another program.
+	// The watcher must receive all events, or it would take its own lost ones for changes by
+	// another program.
 	table, err := os.ReadFile("/proc/self/net/netlink")
 	must(err)
 	for line := range strings.Lines(string(table)) {
@@ -284,8 +285,8 @@ func TestManyAddresses(t *testing.T) {
 	}
 }
 
-// The rules are as many for a thousand networks as for none. To add a Machine changes
-// nothing in the table but what joining its network does.
+// A thousand networks need no more rules than none. Adding a Machine only changes the table when it
+// joins its network.
 func TestRulesDoNotGrow(t *testing.T) {
 	n := open(t, "constant")
 	_, before := installed(t, n)
@@ -309,7 +310,7 @@ func TestRulesDoNotGrow(t *testing.T) {
 	}
 }
 
-// history is one instance to which things happen, and what must be true of it.
+// history changes one instance step by step, and checks its invariants.
 type history struct {
 	n    *Network
 	here map[hangar.MachineID]Endpoint // what is attached
@@ -405,7 +406,7 @@ func TestHistories(t *testing.T) {
 				must(n.Close())
 				must(n.Open(ctx))
 				clear(h.peer)
-				// The kernel may still have devices of removed ones: the agent sweeps them.
+				// The kernel may still have devices of removed Machines: the agent sweeps them.
 				ids, err := n.List(ctx)
 				must(err)
 				for _, id := range ids {
@@ -441,8 +442,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// BenchmarkJoin is what the rules cost when a Machine is the first of its network on
-// the host and goes again.
+// BenchmarkJoin measures the cost of the rules when the first Machine of a network comes to the
+// host and leaves it.
 func BenchmarkJoin(b *testing.B) {
 	n := open(b, "bench")
 	for b.Loop() {

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// packet is an IP packet with a UDP datagram or, with port 0, the message of ICMP or
-// ICMPv6 that data is.
+// packet returns an IP packet with a UDP datagram that contains data. With port 0, data is an ICMP
+// or ICMPv6 message instead.
 func packet(from, to netip.AddrPort, data []byte) []byte {
 	protocol, hops := byte(unix.IPPROTO_UDP), byte(64)
 	body := data
@@ -54,8 +54,7 @@ func packet(from, to netip.AddrPort, data []byte) []byte {
 	return append(header, body...)
 }
 
-// transmit puts a frame on the wire between an attachment and the host, whose end has the
-// hardware address mac.
+// transmit sends a frame from an attachment to the host, whose end has the hardware address mac.
 func transmit(tb testing.TB, a Attachment, mac net.HardwareAddr, etherType uint16, payload []byte) {
 	tb.Helper()
 	within(tb, a, func() error {
@@ -116,7 +115,7 @@ func (m mailbox) until(tb testing.TB, last string) (got []string) {
 	}
 }
 
-// A Machine may send any packets. Those under an address that is not its own arrive nowhere; the
+// A Machine may send any packets. Those from an address that is not its own arrive nowhere; the
 // addresses of its /112 are its own.
 func TestForgedSources(t *testing.T) {
 	w := newWorld(t)
@@ -153,7 +152,7 @@ func TestForgedSources(t *testing.T) {
 				send(t, w.one, packet(netip.AddrPortFrom(spare, 4000), c.at, []byte("spare")))
 				want = append(want, "spare from "+spare.String())
 			}
-			// Same path, same order: it comes after what was sent before.
+			// It takes the same path in order, so it arrives after the earlier frames.
 			send(t, w.one, packet(netip.AddrPortFrom(c.genuine, 4001), c.at, []byte("last")))
 			if got := box.until(t, "last"); !slices.Equal(got, want) {
 				t.Errorf("arrived: %q, want %q", got, want)
@@ -162,7 +161,7 @@ func TestForgedSources(t *testing.T) {
 	}
 }
 
-// From outside, no sender is taken for a Machine or for the host itself.
+// A sender outside is never taken for a Machine or for the host itself.
 func TestForgedFromOutside(t *testing.T) {
 	w := newWorld(t)
 	uplink, err := netlink.LinkByName("uplink")
@@ -188,7 +187,7 @@ func TestForgedFromOutside(t *testing.T) {
 	}
 }
 
-// neighbours are all tables of the host that messages from a device may change.
+// neighbours returns all tables of the host that messages from a device may change.
 func neighbours(tb testing.TB) string {
 	tb.Helper()
 	var lines []string
@@ -211,12 +210,12 @@ func neighbours(tb testing.TB) string {
 	return strings.Join(lines, "\n")
 }
 
-// arp is a message that announces an address, or asks for one.
+// arp returns a message that announces an address, or asks for one.
 func arp(operation byte, hardware net.HardwareAddr, sender, target netip.Addr) []byte {
 	return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, operation}, hardware, sender.AsSlice(), make([]byte, 6), target.AsSlice())
 }
 
-// A Machine's announcements of neighbours, and of better ways, change nothing.
+// A Machine's neighbour announcements and redirects change nothing.
 func TestNeighbourTricks(t *testing.T) {
 	n := open(t, "tricks")
 	one, two := attach(t, n, endpointOf(5, 1)), attach(t, n, endpointOf(5, 2))
@@ -241,7 +240,7 @@ func TestNeighbourTricks(t *testing.T) {
 			icmp6(victim, to, []byte{136, 0, 0, 0, 0x20, 0, 0, 0}, victim.AsSlice(), option(2))
 			icmp6(own, to, []byte{136, 0, 0, 0, 0x20, 0, 0, 0}, victim.AsSlice(), option(2))
 			icmp6(victim, to, []byte{135, 0, 0, 0, 0, 0, 0, 0}, gatewayLinkLocal.AsSlice(), option(1))
-			// Redirect of what goes to the victim.
+			// Redirects the victim's packets.
 			icmp6(own, to, []byte{137, 0, 0, 0, 0, 0, 0, 0}, own.AsSlice(), victim.AsSlice(), option(2))
 		}
 	}
@@ -261,7 +260,7 @@ func TestNeighbourTricks(t *testing.T) {
 		send(t, one, packet(netip.AddrPortFrom(one.IPv4, 0), netip.AddrPortFrom(n.gateway4, 0),
 			slices.Concat([]byte{icmpRedirect, 1, 0, 0}, one.IPv4.AsSlice(), quoted)))
 	}
-	// The host has heard all of that when it answers what comes after.
+	// When the host answers a later echo, it has received all of these.
 	within(t, one, func() error {
 		for _, to := range []netip.Addr{n.gateway4, n.gateway6} {
 			err := ping(to)

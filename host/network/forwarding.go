@@ -5,9 +5,8 @@ import (
 	"os"
 )
 
-// enableForwarding lets the host route. For IPv4 it would be enough to enable it on
-// the devices between which packets pass, but those of the host come and go, and for
-// IPv6 there is one switch for all.
+// enableForwarding lets the host route. IPv4 forwarding could be enabled per device, but the host's
+// own devices come and go. IPv6 has one switch for all devices.
 func enableForwarding() error {
 	if err := writeSysctl("net/ipv4/ip_forward", "1"); err != nil {
 		return err
@@ -15,8 +14,8 @@ func enableForwarding() error {
 	if readSysctl("net/ipv6/conf/all/forwarding") == "1" {
 		return nil
 	}
-	// A host that forwards ignores router advertisements, from which it may have its
-	// default route, unless told otherwise.
+	// A host that forwards ignores router advertisements, which may have given it its default route,
+	// unless accept_ra is 2.
 	entries, err := os.ReadDir("/proc/sys/net/ipv6/conf")
 	if err != nil {
 		return fmt.Errorf("IPv6 is needed and not enabled in the kernel: %w", err)
@@ -33,10 +32,9 @@ func enableForwarding() error {
 	return writeSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
-// setDeviceVariables makes sure that a device of ours has IPv6 on a host that has it disabled by
-// default, and that a Machine can teach the host nothing: no routes, and no neighbours, which are
-// permanent. ARP is not answered, and so creates none; its counterpart for IPv6, and redirects,
-// are dropped by the rules.
+// setDeviceVariables enables IPv6 on a device of ours even when the host disables it by default. It
+// also keeps a Machine from changing the host's routes and neighbours: the host answers no ARP, and
+// the rules drop IPv6 neighbour discovery and redirects.
 func setDeviceVariables(link string) error {
 	for _, v := range []struct{ name, value string }{
 		{"ipv6/conf/" + link + "/disable_ipv6", "0"},

@@ -12,11 +12,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// gateway is the host as Machines see it: its own addresses, and the pool that their IPv4
-// addresses are of.
+// gateway is the host as Machines see it: its own addresses, and the pool of the Machines' IPv4
+// addresses.
 type gateway struct {
 	instance string
-	prefix   string // of every device's name
+	prefix   string // with which the names of Machines' devices begin
 	host     hangar.HostID
 	wanted   netip.Prefix // Options.IPv4Pool
 	pool     netip.Prefix // set by Open
@@ -24,21 +24,19 @@ type gateway struct {
 	gateway6 netip.Addr   // the host's own private address
 }
 
-// HostAddr6 is the address of the host itself in the private networks, where the
-// platform's services for Machines listen. It is valid after Open.
+// HostAddr6 is the host's own address in the private networks, at which the platform's services for
+// Machines listen. It is valid after Open.
 func (g *gateway) HostAddr6() netip.Addr { return g.gateway6 }
 
-// HostAddr4 is the address of the host as Machines see it by IPv4. It is valid after
-// Open.
+// HostAddr4 is the host's IPv4 address as Machines see it. It is valid after Open.
 func (g *gateway) HostAddr4() netip.Addr { return g.gateway4 }
 
-// Ranges are all addresses that Machines may call the host from. They are valid after
-// Open.
+// Ranges are all addresses from which Machines may call the host. They are valid after Open.
 func (g *gateway) Ranges() []netip.Prefix { return []netip.Prefix{Private, g.pool} }
 
-// open gives the host its own addresses. They are on the loopback device, which every host has;
-// the label of the IPv4 address names its instance, and its prefix length shows other daemons
-// which pool is in use.
+// open gives the host its own addresses. They are on the loopback device, which every host has. The
+// label of the IPv4 address names its instance, and its prefix length shows other daemons the pool
+// that is in use.
 func (g *gateway) open(nl *netlink.Handle) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, unix.AF_INET) })
 	if err != nil {
@@ -67,7 +65,7 @@ func (g *gateway) open(nl *netlink.Handle) error {
 	return nil
 }
 
-// close removes the host's own addresses again.
+// close removes the host's own addresses.
 func (g *gateway) close(nl *netlink.Handle) error {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, unix.AF_INET) })
 	if err != nil {
@@ -82,7 +80,7 @@ func (g *gateway) close(nl *netlink.Handle) error {
 	return nil
 }
 
-// drop4 removes what addrs holds of this instance's, except keep.
+// drop4 removes this instance's addresses among addrs, except keep.
 func (g *gateway) drop4(nl *netlink.Handle, addrs []netlink.Addr, keep netip.Addr) error {
 	for _, a := range addrs {
 		if p, ok := prefixOf(a.IPNet); !ok || a.Label != g.label() || p.Addr() == keep {
@@ -101,12 +99,12 @@ func (g *gateway) addr6() *netlink.Addr {
 	return addr(netip.PrefixFrom(g.gateway6, 128), unix.IFA_F_NODAD)
 }
 
-// loopback is the first device of every namespace.
+// loopback is the loopback device, which has index 1 in every namespace.
 func loopback() netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
 }
 
-// choosePool returns the pool of the host's address, else a free one.
+// choosePool returns the pool of the address that the host has already, or else a free one.
 func (g *gateway) choosePool(nl *netlink.Handle, addrs []netlink.Addr) (netip.Prefix, error) {
 	var used []netip.Prefix
 	for _, a := range addrs {

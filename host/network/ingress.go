@@ -17,19 +17,19 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// OpenPort is a port of the host that Machines and peers may call. An unspecified address
-// stands for all of the host's addresses, in both families.
+// OpenPort is a port of the host that Machines and peers may call. An unspecified address means all
+// addresses of the host, in both families.
 type OpenPort struct {
 	UDP bool
 	At  netip.AddrPort
 }
 
-// Ingress sets the private addresses at which Apps are served by a program of the host. It makes
-// them the host's own, and lets only the members of each one's network reach its listeners, by
-// TCP and UDP. A listener at all addresses of the host is reachable only where OpenPorts says so
-// for all. Addresses that were set before and are missing now are closed; the others are not
-// interrupted. Addresses that hangar.FlycastAddress cannot have made are left out. The program
-// listens with IPV6_FREEBIND, as no device has the addresses. They outlive the daemon.
+// Ingress sets the private addresses at which a program of the host serves Apps. It makes them the
+// host's own and opens each one, by TCP and UDP, to the members of its network. A listener at all
+// addresses of the host is reachable only at the ports that OpenPorts opens at all addresses.
+// Addresses that are no longer given are closed; connections to the others continue. Ingress ignores
+// addresses that hangar.FlycastAddress cannot have made. The program listens with IPV6_FREEBIND,
+// because no device has the addresses. They outlive the daemon.
 func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -62,8 +62,8 @@ func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 	return nil
 }
 
-// OpenPorts sets which ports of the host Machines and peers may call beside the services of
-// the platform, such as those at which the host serves the public. All others stay closed.
+// OpenPorts sets the ports of the host that Machines and peers may call beside the services of the
+// platform, such as those at which the host serves the public. All other ports stay closed.
 func (t *filter) OpenPorts(ctx context.Context, ports []OpenPort) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (t *filter) OpenPorts(ctx context.Context, ports []OpenPort) error {
 	return nil
 }
 
-// missing are those of a that b does not have.
+// missing returns the keys of a that b lacks.
 func missing[K comparable](a, b map[K]struct{}) (keys []K) {
 	for key := range a {
 		if _, ok := b[key]; !ok {
@@ -99,12 +99,12 @@ func missing[K comparable](a, b map[K]struct{}) (keys []K) {
 	return keys
 }
 
-// elementsAtOnce is how many elements a message of netlink surely holds.
+// elementsAtOnce is a number of elements that always fits into one netlink message.
 const elementsAtOnce = 500
 
-// changeSet adds elements to a set of the installed table and removes some. t.membership is held.
-// The wanted content of the set is recorded before: a table that another program changed a moment
-// ago is replaced.
+// changeSet adds elements to a set of the installed table and removes some. t.membership is held. The
+// caller records the wanted content first: if another program has just changed the table, a new one
+// is installed with that content.
 func (t *filter) changeSet(set *nftables.Set, add, remove []nftables.SetElement) error {
 	if len(add)+len(remove) == 0 {
 		return nil
@@ -140,10 +140,11 @@ func addressElements(addresses []netip.Addr) []nftables.SetElement {
 	return elements
 }
 
-// portSet is one of the sets of open ports: those of all addresses, of IPv4 or of IPv6 ones.
+// portSet is one of the sets of open ports: those open at all addresses, at IPv4 or at IPv6
+// addresses.
 type portSet struct {
 	set  *nftables.Set
-	bits int // of the addresses that stand before the port; 0: none
+	bits int // size of the address before the port in a key; 0: no address
 }
 
 func portSets(table *nftables.Table) []portSet {
@@ -157,7 +158,7 @@ func portSets(table *nftables.Table) []portSet {
 	return sets
 }
 
-// elements are those of the ports that belong into the set.
+// elements are those of the ports that belong to the set.
 func (s portSet) elements(ports []OpenPort) []nftables.SetElement {
 	var elements []nftables.SetElement
 	for _, p := range ports {
@@ -178,7 +179,7 @@ func (s portSet) elements(ports []OpenPort) []nftables.SetElement {
 	return elements
 }
 
-// toOpenPort matches packets to the ports of a set.
+// toOpenPort matches packets to the ports of the set.
 func (s portSet) toOpenPort() []expr.Any {
 	var exprs []expr.Any
 	next := uint32(unix.NFT_REG32_00)
@@ -199,11 +200,11 @@ func (s portSet) toOpenPort() []expr.Any {
 	), in(s.set, false)...)
 }
 
-// localProtocol marks the routes that this package makes; see rtnetlink(7) for others.
+// localProtocol marks the routes that this package makes; rtnetlink(7) lists other protocols.
 const localProtocol netlink.RouteProtocol = 'h'
 
-// localRoute makes a prefix the host's own, so that programs can be called at each of its
-// addresses. Its metric tells whose it is.
+// localRoute is the route that makes a prefix the host's own, so that programs can listen at each of
+// its addresses. The metric identifies the instance.
 func (n *Network) localRoute(p netip.Prefix) *netlink.Route {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(n.instance))
@@ -245,8 +246,9 @@ func (n *Network) locals() ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// openLocals makes the addresses of the options the host's own, and removes all others except for
-// the private addresses of Apps: those are found again, and stay until Ingress changes them.
+// openLocals makes the addresses of Options.Own the host's own and removes all other local routes of
+// the instance, except for those of Apps: it reads them back, and they stay until Ingress changes
+// them.
 func (n *Network) openLocals() error {
 	prefixes, err := n.locals()
 	if err != nil {
@@ -273,7 +275,7 @@ func (n *Network) openLocals() error {
 	return nil
 }
 
-// closeLocals removes everything from the host that the instance has made its own.
+// closeLocals removes all local routes of the instance.
 func (n *Network) closeLocals() error {
 	prefixes, err := n.locals()
 	for _, p := range prefixes {

@@ -18,8 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// serveAt serves by TCP and UDP at an address that no device needs to have, as the edge
-// does.
+// serveAt serves by TCP and UDP at an address that need not belong to a device, as the edge does.
 func serveAt(t *testing.T, at netip.AddrPort) {
 	t.Helper()
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -57,8 +56,8 @@ func serveAt(t *testing.T, at netip.AddrPort) {
 	})
 }
 
-// TestIngress: an App's private address is reached by the members of its network alone, and
-// goes when it is taken away.
+// TestIngress: only members of an App's network reach its private address, and nobody does after
+// its removal.
 func TestIngress(t *testing.T) {
 	w := newWorldWithoutHost(t)
 	inFive, inSix, unset := hangar.FlycastAddress(5, 7<<16|1), hangar.FlycastAddress(6, 1), hangar.FlycastAddress(5, 2)
@@ -66,7 +65,7 @@ func TestIngress(t *testing.T) {
 		serveAt(t, netip.AddrPortFrom(a, probePort))
 	}
 	must(w.n.Ingress(t.Context(), []netip.Addr{inFive, inSix, w.stranger.IPv6, netip.MustParseAddr("2001:db8::5")}))
-	// Ports that are open at all addresses do not open private ones.
+	// Ports that are open at all addresses are not open at private ones.
 	must(w.n.OpenPorts(t.Context(), []OpenPort{
 		{At: netip.AddrPortFrom(netip.IPv4Unspecified(), probePort)}, {At: netip.AddrPortFrom(netip.IPv6Unspecified(), probePort), UDP: true},
 	}))
@@ -105,7 +104,7 @@ func TestIngress(t *testing.T) {
 		return nil
 	})
 
-	// It outlives the daemon and changes of the table.
+	// It survives the daemon and changes of the table.
 	must(w.n.Close())
 	must(w.n.Open(t.Context()))
 	expect("after a restart", open)
@@ -124,8 +123,8 @@ func TestIngress(t *testing.T) {
 	}
 }
 
-// TestIngressHidesTheHost: the private address of an App does not reach listeners of the host at
-// all of its addresses, unless they are open to Machines.
+// TestIngressHidesTheHost: listeners of the host at all of its addresses cannot be reached at an
+// App's private address, unless they are open to Machines.
 func TestIngressHidesTheHost(t *testing.T) {
 	w := newWorldWithoutHost(t)
 	at := hangar.FlycastAddress(5, 1)
@@ -148,7 +147,7 @@ func TestIngressHidesTheHost(t *testing.T) {
 	expect(others, true)
 }
 
-// TestOpenPorts: Machines reach those ports of the host that are open, at those addresses.
+// TestOpenPorts: Machines reach the open ports of the host at their addresses.
 func TestOpenPorts(t *testing.T) {
 	w := newWorld(t)
 	at := map[string]netip.Addr{"4": w.net.Gateway4, "6": w.net.Gateway6, "lan4": w.lan.Gateway4, "lan6": w.lan.Gateway6}
@@ -179,8 +178,8 @@ func TestOpenPorts(t *testing.T) {
 	}
 }
 
-// TestOwnPrefixes: a network that is made the host's own stays so until the instance leaves
-// the host, and no other instance takes it away.
+// TestOwnPrefixes: a network prefix that is made local to the host stays so until the instance
+// leaves the host, and no other instance removes it.
 func TestOwnPrefixes(t *testing.T) {
 	mine, other := netip.MustParsePrefix("fd77:1::/64"), netip.MustParsePrefix("fd77:2::/64")
 	n := New(Options{Instance: "own", Host: testHost, Log: newNetwork(t, "own").log, RunDir: runDir(t), Own: []netip.Prefix{mine, other}})

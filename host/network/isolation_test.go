@@ -35,8 +35,8 @@ func echoUDP(tb testing.TB, at netip.AddrPort) {
 	})
 }
 
-// The platform's services are reached at their own address and at the host's, from every network,
-// and see the caller's address. Nothing else of the host is reached.
+// The platform's services can be reached at their own address and at the host's, from every
+// network, and see the caller's address. Nothing else of the host can be reached.
 func TestServices(t *testing.T) {
 	n := open(t, "services")
 	one := attach(t, n, endpointOf(5, 1))

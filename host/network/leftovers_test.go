@@ -12,8 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// A namespace that something still holds keeps its device. That must not go
-// unnoticed.
+// A namespace that something still holds open keeps its device, which must be reported.
 func TestHeldNamespaceStaysListed(t *testing.T) {
 	n := open(t, "held")
 	e := endpointOf(5, 1)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The registers that expressions share. A set whose key has two parts is asked with
-// the first part in one and the second in the next word.
+// The registers that expressions share. For a set whose key has two parts, the first part goes into
+// the one and the second into the next word.
 const (
 	register     = unix.NFT_REG_1
 	registerNext = unix.NFT_REG32_01
@@ -37,8 +37,8 @@ var (
 // networkOffset is where in a private address its network begins.
 const networkOffset = 2
 
-// device matches packets that came from (IIFNAME) or leave by (OIFNAME) a device of
-// the set, or with none any other.
+// device matches packets that came from (IIFNAME) or leave by (OIFNAME) a device of the set. With
+// none, it matches those of any other device.
 func device(key expr.MetaKey, devices *nftables.Set, none bool) []expr.Any {
 	return append([]expr.Any{&expr.Meta{Key: key, Register: register}}, in(devices, none)...)
 }
@@ -71,11 +71,10 @@ func noReversePath() []expr.Any {
 	}
 }
 
-// established matches answers, and errors about packets, of connections that were let
-// through.
+// established matches the packets of accepted connections, and ICMP errors about them.
 func established() []expr.Any { return inState(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED) }
 
-// isNew matches the first packets of a connection, until one comes back.
+// isNew matches the packets of a connection before the first answer.
 func isNew() []expr.Any { return inState(expr.CtStateBitNEW) }
 
 // inState matches packets of connections in one of the states.
@@ -88,8 +87,8 @@ func inState(states uint32) []expr.Any {
 	}
 }
 
-// moreThan counts the packet's connection as one of those of the key in the register, and
-// matches if that makes more than most. Those that are closed are not counted.
+// moreThan counts the packet's connection for the key in the register. It matches if that key has
+// more than most connections. Closed connections do not count.
 func moreThan(most uint32, tracked *nftables.Set) []expr.Any {
 	return []expr.Any{&expr.Dynset{
 		SrcRegKey: register, SetName: tracked.Name, SetID: tracked.ID, Operation: uint32(unix.NFT_DYNSET_OP_ADD),
@@ -97,8 +96,8 @@ func moreThan(most uint32, tracked *nftables.Set) []expr.Any {
 	}}
 }
 
-// machine6 loads what all IPv6 addresses of one Machine, or of the peers of one network,
-// begin with.
+// machine6 loads the prefix that all IPv6 addresses of one Machine, or of the peers of one network,
+// share.
 func machine6() []expr.Any {
 	mask := net.CIDRMask(machineBits, 8*net.IPv6len)
 	return append(address(source, unix.NFPROTO_IPV6), &expr.Bitwise{
@@ -106,7 +105,7 @@ func machine6() []expr.Any {
 	})
 }
 
-// address loads one of the addresses of packets of the family of f's address.
+// address loads the source or destination address of a packet of the given family.
 func address(f field, family byte) []expr.Any {
 	offset, size := f.offset4, uint32(4)
 	if family == unix.NFPROTO_IPV6 {
@@ -116,7 +115,7 @@ func address(f field, family byte) []expr.Any {
 		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size})
 }
 
-// is matches an address that is a.
+// is matches packets whose address in field f is a.
 func is(f field, a netip.Addr) []expr.Any {
 	family := byte(unix.NFPROTO_IPV6)
 	if a.Is4() {
@@ -132,7 +131,7 @@ func in4(f field, p netip.Prefix, op expr.CmpOp) []expr.Any {
 	)
 }
 
-// masked6 compares those bits of an IPv6 address that mask has.
+// masked6 compares the bits of an IPv6 address that mask selects.
 func masked6(f field, mask [16]byte, op expr.CmpOp, want [16]byte) []expr.Any {
 	return append(address(f, unix.NFPROTO_IPV6),
 		&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: 16, Mask: mask[:], Xor: make([]byte, 16)},
@@ -175,7 +174,7 @@ func routedTo(devices *nftables.Set) []expr.Any {
 	return append([]expr.Any{&expr.Fib{Register: register, ResultOIFNAME: true, FlagDADDR: true}}, in(devices, false)...)
 }
 
-// notRoutedTo matches packets whose destination is routed to another device.
+// notRoutedTo matches packets whose destination is routed to any device but this one.
 func notRoutedTo(name string) []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: register, ResultOIFNAME: true, FlagDADDR: true},
@@ -183,7 +182,7 @@ func notRoutedTo(name string) []expr.Any {
 	}
 }
 
-// redirected matches packets of connections that redirect or redirectPort has sent elsewhere.
+// redirected matches packets of connections whose destination redirect or redirectPort has changed.
 func redirected() []expr.Any {
 	const destinationNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
 	bits := binaryutil.NativeEndian.PutUint32(destinationNAT)
@@ -194,7 +193,7 @@ func redirected() []expr.Any {
 	}
 }
 
-// toSocketOfAllAddresses matches packets for a socket that is bound to no address.
+// toSocketOfAllAddresses matches packets for a socket that is bound to the unspecified address.
 func toSocketOfAllAddresses() []expr.Any {
 	return []expr.Any{
 		&expr.Socket{Key: expr.SocketKeyWildcard, Register: register},
@@ -210,7 +209,7 @@ func ofProtocol(transport byte) []expr.Any {
 	}
 }
 
-// icmp matches one type of messages of ICMP or ICMPv6.
+// icmp matches one type of ICMP or ICMPv6 messages.
 func icmp(protocol, kind byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
@@ -252,7 +251,7 @@ func redirectPort(to netip.Addr, port uint16) []expr.Any {
 	}
 }
 
-// padded returns the name of a device as the kernel keeps it.
+// padded returns the name of a device as the kernel stores it.
 func padded(name string) []byte {
 	return append([]byte(name), bytes.Repeat([]byte{0}, unix.IFNAMSIZ-len(name))...)
 }

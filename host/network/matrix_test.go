@@ -18,10 +18,10 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// probePort is where every member of a matrix serves, by TCP and UDP.
+// probePort is the port at which every member of a matrix serves, by TCP and UDP.
 const probePort = 9000
 
-// openToAll takes away what keeps a Machine's kernel deaf, and serves.
+// openToAll removes the restrictions of a Machine's kernel on incoming packets, and starts servers.
 func openToAll(tb testing.TB, a Attachment) {
 	tb.Helper()
 	at := netip.AddrPortFrom(netip.IPv6Unspecified(), probePort)
@@ -81,7 +81,7 @@ func ping(to netip.Addr) error {
 	}
 }
 
-// checksum is the one of the internet protocols.
+// checksum is the checksum of the internet protocols.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {
@@ -127,9 +127,8 @@ func answers(to netip.Addr, expected string) string {
 	return strings.Join(got, " ")
 }
 
-// world is two Machines in one network, one in another, one of another instance in a
-// network of the same number, a server in the internet, and one in a private network
-// beside the host.
+// world has two Machines in one network, one in another, one of another instance in a network of
+// the same number, a server on the internet, and one in a private network beside the host.
 type world struct {
 	n, other                          *Network
 	one, two, stranger, of2, net, lan Attachment
@@ -144,7 +143,7 @@ func newWorld(t *testing.T, allow ...netip.Prefix) *world {
 	return w
 }
 
-// newWorldWithoutHost is a world whose host serves nothing by itself.
+// newWorldWithoutHost returns a world without servers on the host.
 func newWorldWithoutHost(t *testing.T, allow ...netip.Prefix) *world {
 	t.Helper()
 	w := &world{n: newNetwork(t, "matrix"), other: newNetwork(t, "second")}
@@ -162,19 +161,19 @@ func newWorldWithoutHost(t *testing.T, allow ...netip.Prefix) *world {
 	return w
 }
 
-// theHost is where the tests run. /proc/self is the first thread's, which may be inside another
-// one's namespace.
+// theHost is the namespace of the tests. /proc/self is that of the first thread, which may be
+// inside another namespace.
 func theHost() Attachment { return Attachment{NetNS: fmt.Sprintf("/proc/self/fd/%d", home.Fd())} }
 
 const all = "tcp udp icmp"
 
-// reaches says which members of the world may get an answer from which others, and by what. All
-// others may not.
+// reaches returns which members of the world may get an answer from which others, and by which
+// protocols. All other pairs may not.
 func (w *world) reaches() map[string]string {
 	may := map[string]string{
 		"one → two by IPv6": all, "two → one by IPv6": all,
 		"host → internet by IPv4": all, "host → internet by IPv6": all, "host → lan by IPv4": all, "host → lan by IPv6": all,
-		// The host forwards what is nothing of ours.
+		// The host forwards packets that are unrelated to hangar.
 		"internet → lan by IPv4": all, "internet → lan by IPv6": all, "lan → internet by IPv4": all, "lan → internet by IPv6": all,
 	}
 	for _, m := range []string{"one", "two", "stranger", "of2"} {
@@ -234,7 +233,7 @@ func TestMatrix(t *testing.T) {
 	w.probe(t, w.reaches())
 }
 
-// The egress that the operator allows is open, in both families, and nothing else with it.
+// The egress that the operator allows is open, for both families, and nothing else is.
 func TestAllowedEgress(t *testing.T) {
 	t.Run("a network", func(t *testing.T) {
 		w := newWorld(t, netip.MustParsePrefix("192.168.7.0/24"))
@@ -254,7 +253,7 @@ func TestAllowedEgress(t *testing.T) {
 	})
 }
 
-// Without the rules the probes do arrive: it is they that the matrix proves.
+// Without the rules the probes do arrive, so the matrix proves the rules.
 func TestMatrixWithoutRules(t *testing.T) {
 	w := newWorld(t)
 	for _, n := range []*Network{w.n, w.other} {
@@ -275,7 +274,7 @@ func TestMatrixWithoutRules(t *testing.T) {
 		"from a private network by IPv6": {w.lan, w.one.IPv6},
 	} {
 		within(t, p.from, func() error {
-			// UDP is answered from another of the host's addresses.
+			// UDP is answered from another address of the host.
 			if got := answers(p.to, all); !strings.HasPrefix(got, "tcp") || !strings.HasSuffix(got, "icmp") {
 				t.Errorf("%s: answered %q", name, got)
 			}

@@ -11,9 +11,9 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// AddNetwork lets the addresses of the network on this host reach each other: Machines, for which
-// Attach does it, and peers. It is to be called for every member that Attach does not know, after
-// every Open, and undone by RemoveNetwork.
+// AddNetwork lets the addresses of the network on this host reach each other. Attach does so for
+// Machines; call AddNetwork for every other member, such as a peer, after every Open, and undo it
+// with RemoveNetwork.
 func (t *filter) AddNetwork(ctx context.Context, id hangar.NetworkID) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (t *filter) leave(id hangar.NetworkID) error {
 		err := t.firewall.change(func(c *nftables.Conn) error {
 			return c.SetDeleteElements(t.networks(), networkElements([]hangar.NetworkID{id}))
 		})
-		if err != nil && !errors.Is(err, unix.ENOENT) { // a removal of the table did it
+		if err != nil && !errors.Is(err, unix.ENOENT) { // the table is gone, so the network is closed
 			return fmt.Errorf("close network %d: %w", id, err)
 		}
 		delete(t.members, id)
@@ -72,7 +72,7 @@ func (t *filter) leave(id hangar.NetworkID) error {
 	return nil
 }
 
-// recount makes the Machines that are attached the only members.
+// recount makes the attached Machines the only members.
 func (t *filter) recount(attached map[hangar.NetworkID]int) {
 	t.membership.Lock()
 	defer t.membership.Unlock()

@@ -16,8 +16,8 @@ import (
 // threadNetNS is the namespace of the calling thread.
 const threadNetNS = "/proc/thread-self/ns/net"
 
-// onThread runs f on a thread of its own, which f may take to another network
-// namespace. The thread is used again only if it is known to be back.
+// onThread runs f on a thread of its own, which f may move to another network namespace. The thread
+// is reused only if it has returned to its own namespace.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -49,8 +49,9 @@ func makeNetNS(path string) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}
-		// Before there is any device, so that eth0 never makes up an address of its own: a
-		// sandbox would take it over, and lose its connections when the next one is another.
+		// These must be set before there is any device, so that eth0 never generates an address of its
+		// own. A sandbox would adopt that address, and lose its connections when the next one is
+		// different.
 		for name, value := range map[string]string{
 			"disable_ipv6": "0", "addr_gen_mode": "1", "accept_ra": "0", "accept_dad": "0",
 		} {
@@ -65,8 +66,8 @@ func makeNetNS(path string) error {
 	})
 }
 
-// openNetNS opens the namespace bound to path. It answers fs.ErrNotExist when there
-// is none, or only the file that one was to be bound to.
+// openNetNS opens the namespace bound to path. It returns fs.ErrNotExist when path is missing, or is
+// a plain file to which no namespace was bound.
 func openNetNS(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -82,8 +83,8 @@ func openNetNS(path string) (*os.File, error) {
 	return f, nil
 }
 
-// removeNetNS unbinds and removes path; it may be partial or missing. bound reports whether there
-// was a namespace. The kernel takes it down, with the devices in it, when it is no longer in use.
+// removeNetNS unbinds and removes path, which may be partial or missing. bound reports whether a
+// namespace was bound. The kernel destroys the namespace and its devices when it is no longer in use.
 func removeNetNS(path string) (bound bool, err error) {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -101,8 +102,8 @@ func removeNetNS(path string) (bound bool, err error) {
 	return bound, nil
 }
 
-// netlinkIn opens a netlink socket that acts in the namespace ns. The socket holds
-// the namespace alive and must be closed.
+// netlinkIn opens a netlink socket that acts in the namespace ns. The socket keeps the namespace
+// alive and must be closed.
 func netlinkIn(ns *os.File) (*netlink.Handle, error) {
 	var nl *netlink.Handle
 	err := onThread(func() error {
@@ -116,8 +117,8 @@ func netlinkIn(ns *os.File) (*netlink.Handle, error) {
 	return nl, err
 }
 
-// writeSysctl sets a variable of the calling thread's network namespace, unless it
-// has the value already: /proc may be read-only.
+// writeSysctl sets a variable of the calling thread's network namespace. It does not write a value
+// that is set already, because /proc may be read-only.
 func writeSysctl(name, value string) error {
 	if readSysctl(name) == value {
 		return nil
@@ -129,7 +130,7 @@ func writeSysctl(name, value string) error {
 	return nil
 }
 
-// readSysctl returns the value, or "" when there is none.
+// readSysctl returns the value, or "" when it cannot be read.
 func readSysctl(name string) string {
 	b, err := os.ReadFile(filepath.Join("/proc/sys", name))
 	if err != nil {

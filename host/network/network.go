@@ -5,37 +5,38 @@
 // virtual Ethernet devices: eth0 inside, a device that carries the instance's name
 // outside. There is no bridge, so there is no limit of ports, no flooding and no
 // neighbour discovery between Machines: the host routes a /112 and one IPv4 address
-// to each device, and static neighbours on both sides make the first packet leave at
+// to each device, and with static neighbours on both sides the first packet leaves at
 // once. Traffic to the internet is masqueraded.
 //
 // Everything else is closed. A Machine reaches the Machines of its own network by IPv6, the
 // platform's services, the Apps that the host serves in that network (Ingress) and the internet. It
-// does not reach other networks, other services of the host unless OpenPorts says so, or private
-// ranges behind it unless Options.AllowEgress does; and only the host opens connections to it. A
-// packet whose source address is not the sender's is dropped, so that Owner can identify the
-// sender. The rules are one nftables table of the instance, without a rule of a single Machine:
-// only the set of networks on the host changes.
+// does not reach other networks. It reaches other services of the host only where OpenPorts says so,
+// and private ranges behind the host only where Options.AllowEgress does. Only the host opens
+// connections to a Machine from outside its network. A packet with a forged source address is
+// dropped, so that Owner can identify the sender. The rules are one nftables table of the instance.
+// No rule is about a single Machine: what changes is the content of the sets of networks, of Apps'
+// addresses, of open ports and of tracked connections.
 //
-// The kernel is the record. A complete attachment is written, last of all, into the alias of its
-// device, and Open reads the aliases back; one without an alias was partial and is removed. So
-// after a kill at any moment, List shows or Open repairs everything, and what a running Machine
-// uses outlives the daemon untouched. Addresses and the MAC derive from the Endpoint, so they are
-// the same after every Attach; only the IPv4 address may be another one after the host was
-// rebooted, when every IPv4 connection is gone anyway.
+// The kernel is the record. The last step of Attach writes the attachment into the alias of its
+// device, and Open reads the aliases back; a device without an alias is partial and is removed. So
+// after a kill at any moment, List shows or Open repairs everything, and the network of a running
+// Machine outlives the daemon untouched. Addresses and the MAC derive from the Endpoint, so they are
+// the same after every Attach. Only the IPv4 address may differ after the host was rebooted, when
+// every IPv4 connection is gone anyway.
 //
 // The sandbox takes the addresses and routes out of the namespace when it starts: from then on its
 // own network stack has them, and the kernel must not answer in its place. So Attach is called
-// before every start and resume, and an ingress hook drops packets that would reach the kernel's
-// stack in between, which would reset connections that are about to be restored.
+// before every start and resume. In between, an ingress hook drops the packets that would reach the
+// kernel's stack, which would reset connections that are about to be restored.
 //
-// All methods may be called from many goroutines; calls for one Machine wait for each other. No
-// goroutine is left in a foreign namespace: a thread that cannot return to the host's is
-// discarded. One goroutine runs between Open and Close: it puts the nftables table back when
-// another program changes or removes it.
+// All methods may be called from many goroutines; calls for one Machine wait for each other. A
+// thread that cannot return from a Machine's namespace to the host's is discarded. One goroutine
+// runs between Open and Close: it restores the nftables table when another program changes or
+// removes it.
 //
 // The package enables forwarding for the whole host, as routing needs it, and leaves
-// it enabled. It is no name server. Package mesh leads to other hosts: their Machines and peers are
-// behind MeshDevice, under the same rules as those of this host.
+// it enabled. It does not resolve names. Package mesh connects the other hosts: their Machines and
+// peers are behind MeshDevice, under the same rules as those of this host.
 package network
 
 import (
@@ -67,25 +68,25 @@ const MTU = 1420
 
 // Options of a Network.
 type Options struct {
-	// Instance is the short id of the data directory: 1 to 8 characters of a-z and
-	// 0-9. It is part of the name of everything that a Network makes.
+	// Instance is the short id of the data directory: 1 to 8 characters of a-z and 0-9. It is part of
+	// the name of everything that a Network makes.
 	Instance string
 	Host     hangar.HostID
 	Log      *slog.Logger
 	// RunDir is where namespaces are bound; empty: DefaultRunDir.
 	RunDir string
-	// IPv4Pool is the range of the Machines' IPv4 addresses, a /24 or larger. When it is not valid,
-	// Open chooses a /16 that no route of the host overlaps, and keeps it until Remove or a reboot.
+	// IPv4Pool is the range of the Machines' IPv4 addresses, a /24 or larger. If it is the zero
+	// Prefix, Open chooses a /16 that no route of the host overlaps, and keeps it until Remove or a
+	// reboot.
 	IPv4Pool netip.Prefix
-	// AllowEgress are networks that Machines may reach although they are not of the
-	// public internet, such as a database server's beside this host. No option opens
-	// another private network or the host's own services.
+	// AllowEgress are networks outside the public internet that Machines may reach, such as a database
+	// server's beside this host. No option opens another private network or the host's own services.
 	AllowEgress []netip.Prefix
-	// Own are IPv6 networks that are made the host's own: programs can listen, with
-	// IPV6_FREEBIND, at every address of them, which lead here from this host alone.
+	// Own are IPv6 networks that become the host's own: programs can listen, with IPV6_FREEBIND, at
+	// every address in them. Only this host routes them.
 	Own []netip.Prefix
-	// MaxConnections is how many connections of one Machine, by IPv4 and by IPv6 each, the
-	// kernel tracks at once; a new one beyond that is dropped. All Machines share the kernel's
+	// MaxConnections is how many connections of one Machine, by IPv4 and by IPv6 each, the kernel
+	// tracks at once. A new connection beyond that is dropped, because all Machines share the kernel's
 	// table with the server itself. 0: a 32nd of that table, and at least 1024.
 	MaxConnections uint32
 }
@@ -95,12 +96,12 @@ type Endpoint struct {
 	ID hangar.MachineID
 	// IPv6 is what Address returned for the Machine.
 	IPv6 netip.Addr
-	// Number of the Machine on this host, below MaxNumber and never reused. The MAC
-	// and the IPv4 address derive from it.
+	// Number is the Machine's number on this host, below MaxNumber and never reused. The MAC and the
+	// IPv4 address derive from it.
 	Number uint64
 }
 
-// Attachment is what other packages need to know of an attached Endpoint.
+// Attachment is what other packages need to know about an attached Endpoint.
 type Attachment struct {
 	NetNS              string // path of the namespace
 	IPv4, IPv6         netip.Addr
@@ -203,8 +204,8 @@ func (n *Network) Close() error {
 	return n.firewall.close()
 }
 
-// Remove removes everything of this instance from the host, whether or not the Network is open. The
-// Machines must have been destroyed before. It may be repeated.
+// Remove removes everything of this instance from the host, whether or not the Network is open.
+// Destroy the Machines first. It may be repeated.
 func (n *Network) Remove(ctx context.Context) error {
 	if err := n.check(); err != nil {
 		return err
@@ -215,7 +216,7 @@ func (n *Network) Remove(ctx context.Context) error {
 		}
 		defer func() { _ = n.Close() }()
 	}
-	n.firewall.stopWatching() // which would put back what is removed
+	n.firewall.stopWatching() // which would restore the table
 	links, err := n.links()
 	if err != nil {
 		return err
@@ -246,7 +247,7 @@ func (n *Network) Remove(ctx context.Context) error {
 	return n.removeRules()
 }
 
-// List returns the Machines of which this instance has anything on the host, complete or partial,
+// List returns the Machines that have a complete or partial attachment of this instance on the host,
 // sorted.
 func (n *Network) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := ctx.Err(); err != nil {
@@ -285,10 +286,10 @@ func (n *Network) check() error {
 	for _, c := range n.instance {
 		valid = valid && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9')
 	}
-	// Of eight letters the first must not make the devices look like another
-	// instance's PeerDevice or MeshDevice.
+	// With eight characters, a first w or m would make the devices look like another instance's
+	// PeerDevice or MeshDevice.
 	if !valid || len(n.instance) == 8 && (n.instance[0] == 'w' || n.instance[0] == 'm') {
-		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9, and 8 not with m or w first", n.instance)
+		return fmt.Errorf("instance %q: must be 1 to 8 characters of a-z and 0-9, and 8 must not begin with m or w", n.instance)
 	}
 	for _, p := range n.allowed {
 		if !p.IsValid() {
@@ -334,7 +335,7 @@ func (n *Network) links() ([]netlink.Link, error) {
 	}), nil
 }
 
-// adopt takes up the attachments of links and deletes partial ones.
+// adopt records the attachments that the aliases of links describe, and deletes partial ones.
 func (n *Network) adopt(links []netlink.Link) error {
 	n.attachments.clear()
 	for _, l := range links {
@@ -352,7 +353,7 @@ func (n *Network) adopt(links []netlink.Link) error {
 	return nil
 }
 
-// deleteLink deletes a device of the host; a missing one is deleted already.
+// deleteLink deletes a device of the host. A missing device is not an error.
 func (n *Network) deleteLink(name string) error {
 	l, err := n.nl.LinkByName(name)
 	if err == nil {

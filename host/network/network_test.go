@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// home is the namespace of what the tests take for the host.
+// home is the namespace that serves as the host in tests.
 var home *os.File
 
 func TestMain(m *testing.M) {
@@ -99,7 +99,7 @@ func attach(tb testing.TB, n *Network, e Endpoint) Attachment {
 	return a
 }
 
-// within runs f in the namespace of a. The sockets that f makes stay in it.
+// within runs f in the namespace of a. Sockets that f opens stay in that namespace.
 func within(tb testing.TB, a Attachment, f func() error) {
 	tb.Helper()
 	ns, err := openNetNS(a.NetNS)
@@ -139,7 +139,7 @@ func listenKernel(tb testing.TB, a Attachment) (port uint16) {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// call returns what the server at a:port says of the caller.
+// call returns the address of the caller that the server at a:port reports.
 func call(a netip.Addr, port uint16) (netip.Addr, error) {
 	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, port).String(), patience)
 	if err != nil {
@@ -154,8 +154,8 @@ func call(a netip.Addr, port uint16) (netip.Addr, error) {
 	return p.Addr().Unmap(), err
 }
 
-// patience is how long one attempt waits for an answer. What must not arrive is
-// waited for as long, so it is short; what must is tried again.
+// patience is how long one attempt waits for an answer. It is short because a test waits that long
+// for answers that must not arrive; answers that must arrive are tried again.
 const patience = 200 * time.Millisecond
 
 // ask is call by UDP.
@@ -180,7 +180,7 @@ func ask(a netip.Addr, port uint16) (netip.Addr, error) {
 	return p.Addr().Unmap(), err
 }
 
-// reach is call where an answer is expected, be the machine as busy as it may.
+// reach is call for an expected answer, however busy the machine is.
 func reach(a netip.Addr, port uint16) (netip.Addr, error) { return insist(call, a, port) }
 
 // insist repeats call or ask until it does not time out.
@@ -248,7 +248,7 @@ func TestReach(t *testing.T) {
 
 func TestAbsentMachineIsRefusedAtOnce(t *testing.T) {
 	n := open(t, "absent")
-	// A host with a default route is the one that would wait.
+	// With a default route, the host might send the packets there and wait for an answer.
 	internet(t, n)
 	one := attach(t, n, endpointOf(5, 1))
 	listenKernel(t, one)
@@ -283,9 +283,8 @@ func internet(tb testing.TB, n *Network) (server4, server6 netip.Addr, port uint
 	return there.IPv4, there.IPv6, uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// beside makes a namespace at the other end of a device of the host that is not the
-// instance's. It has the next addresses after those of the host, and routes to it all
-// there is.
+// beside makes a namespace at the other end of a device of the host that is not the instance's. It
+// gets the addresses after the host's, and routes everything to the host.
 func beside(tb testing.TB, device string, host4, host6 netip.Prefix) (there Attachment) {
 	tb.Helper()
 	there = Attachment{
@@ -338,7 +337,7 @@ func TestEgressIsMasqueraded(t *testing.T) {
 	})
 }
 
-// A Machine may send raw packets and give itself addresses. Packets under another's address go
+// A Machine may send raw packets and give itself addresses. Packets from another's address arrive
 // nowhere.
 func TestForgedSourceIsDropped(t *testing.T) {
 	n := open(t, "forged")
@@ -388,7 +387,7 @@ func TestForgedSourceIsDropped(t *testing.T) {
 	}
 }
 
-// The kernel must neither accept nor reset what is meant for the sandbox.
+// The kernel must neither accept nor reset packets for the sandbox.
 func TestKernelInNamespaceIsDeaf(t *testing.T) {
 	n := open(t, "deaf")
 	one := attach(t, n, endpointOf(5, 1))
@@ -467,7 +466,7 @@ func TestInside(t *testing.T) {
 	}
 }
 
-// scrape does what a sandbox does when it starts.
+// scrape configures the device as a sandbox does at its start.
 func scrape(tb testing.TB, a Attachment) {
 	tb.Helper()
 	within(tb, a, func() error {
@@ -613,7 +612,7 @@ func hostState(tb testing.TB) string {
 	return b.String()
 }
 
-// openFiles is how many files the process has open. What ran before may still be
+// openFiles returns the number of files that the process has open. Earlier tests may still be
 // closing some.
 func openFiles() int {
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -621,7 +620,7 @@ func openFiles() int {
 	return len(fds)
 }
 
-// settle waits until the kernel has deleted what was detached.
+// settle waits until the kernel has deleted detached devices.
 func settle(tb testing.TB, n *Network) {
 	tb.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -639,8 +638,7 @@ func settle(tb testing.TB, n *Network) {
 }
 
 func TestTwoInstancesSideBySide(t *testing.T) {
-	// Instances that would choose the same pool, and one whose name begins like the
-	// other's.
+	// Instances that would choose the same pool, and one whose name is a prefix of another's.
 	first := poolCandidates("a")[0]
 	second := "ab"
 	for i := 0; poolCandidates(second)[0] != first; i++ {
@@ -670,7 +668,7 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	}
 }
 
-// Two instances in one process make their tables at once, as when both put them back.
+// Two instances in one process make their tables at the same time, as when both restore them.
 func TestTwoInstancesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for _, n := range []*Network{open(t, "a"), open(t, "b")} {
@@ -708,7 +706,7 @@ func TestManyAtOnce(t *testing.T) {
 	settle(t, n)
 }
 
-// Threads that were in a namespace must be back, or gone.
+// Threads that were in a namespace must have returned or ended.
 func TestThreadsStayInTheHostsNamespace(t *testing.T) {
 	n := open(t, "thread")
 	for i := range uint64(10) {

@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// closed is where a Machine's packets do not go unless the operator allows it: every range that is
-// not of the public internet and may be behind a host.
+// closed are the ranges that a Machine cannot reach unless the operator allows it: every range that
+// is not of the public internet and may be behind a host.
 //
 //nolint:gochecknoglobals // a constant
 var closed = []netip.Prefix{
@@ -38,7 +38,7 @@ var closed = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),       // multicast
 }
 
-// translated is what gateways between IPv6 and IPv4 put before an IPv4 address.
+// translated is the prefix that gateways between IPv6 and IPv4 put before an IPv4 address.
 //
 //nolint:gochecknoglobals // a constant
 var translated = netip.MustParsePrefix("64:ff9b::/96")
@@ -63,20 +63,20 @@ func translate(p netip.Prefix) netip.Prefix {
 // sets are the named sets of the instance's table.
 type sets struct {
 	devices          *nftables.Set // the instance's own devices
-	networks         *nftables.Set // pairs of the same network, for each that is here
+	networks         *nftables.Set // a pair of equal numbers for each network on this host
 	services         *nftables.Set // protocol and port of the platform's services for Machines
 	closed4, closed6 *nftables.Set
-	open4, open6     *nftables.Set // what the operator allows
-	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and
-	// removes elements.
+	open4, open6     *nftables.Set // ranges that the operator allows
+	// tracked4 and tracked6 count the connections of each Machine. The kernel adds and removes their
+	// elements.
 	tracked4, tracked6 *nftables.Set
 
 	ingress *nftables.Set // private addresses at which the host serves Apps
 	ports   []portSet     // of the host that are open to Machines
 }
 
-// maxTracked bounds the Machines and peers that have connections. Those beyond it are not
-// counted.
+// maxTracked bounds the Machines and peers whose connections are counted. Connections of any further
+// ones are not limited.
 const maxTracked = 1 << 16
 
 // addSets adds the table's sets with their elements. t.membership is held.
@@ -141,8 +141,8 @@ func addSet(c *nftables.Conn, set *nftables.Set, elements []nftables.SetElement)
 	return nil
 }
 
-// networksSet holds a pair of equal numbers for every network of which something is
-// on this host. nft(8) shows them as IPv4 addresses, which are as wide.
+// networksSet holds a pair of equal numbers for every network that has members on this host. nft(8)
+// shows the numbers as IPv4 addresses, which have the same size.
 const networksSet = "networks"
 
 //nolint:gochecknoglobals // a constant
@@ -178,8 +178,8 @@ func serviceElements() []nftables.SetElement {
 	return elements
 }
 
-// deviceRanges are the names of Machines' devices, which begin alike, and those of the
-// devices of peers and of other hosts.
+// deviceRanges are the names of Machines' devices, which share a prefix, and the names of the devices
+// of peers and of other hosts.
 func (t *filter) deviceRanges() []nftables.SetElement {
 	machines := padded(t.gateway.prefix)
 	above := slices.Clone(machines)
@@ -193,8 +193,8 @@ func (t *filter) deviceRanges() []nftables.SetElement {
 	return ranges
 }
 
-// addressRanges makes the elements of an interval set of those prefixes whose
-// addresses have so many bits. The ranges of a set must not overlap.
+// addressRanges makes the elements of an interval set from the prefixes of one address family, given
+// by the size of its addresses in bits. The ranges of a set must not overlap.
 func addressRanges(prefixes []netip.Prefix, bits int) []nftables.SetElement {
 	var ps []netip.Prefix
 	for _, p := range prefixes {
@@ -221,7 +221,7 @@ func addressRanges(prefixes []netip.Prefix, bits int) []nftables.SetElement {
 	return elements
 }
 
-// addressAfter is the first address above p, the zero Addr when p is the last.
+// addressAfter is the first address above p, or the zero Addr if no address is above it.
 func addressAfter(p netip.Prefix) netip.Addr {
 	last := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(last)*8; bit++ {

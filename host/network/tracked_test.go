@@ -11,9 +11,9 @@ import (
 	"github.com/hangar-platform/hangar/internal/ownhost"
 )
 
-// The kernel tracks all connections of a server in one table. A Machine that opens ever more of
-// them gets no more than its share, by IPv4, by IPv6 with all of its addresses, and to the host's
-// services; others connect as before. Closed connections free their share.
+// The kernel tracks all connections of a server in one table. A Machine that opens more and more
+// connections gets no more than its share, whether by IPv4, by IPv6 with all of its addresses, or
+// to the host's services, and others can still connect. Closed connections free their share.
 func TestConnectionsAreBounded(t *testing.T) {
 	const most = 20
 	n := openIt(t, New(Options{
@@ -30,8 +30,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	openToAll(t, greedy)
 	openToAll(t, modest)
 
-	// hold opens as many connections as may be open, and some more if it can, and returns those
-	// that are open. The kernel may take a moment until it counts no more what was closed before.
+	// hold opens all permitted connections, and more if it can, and returns the open ones. The
+	// kernel may count closed connections for another moment.
 	hold := func(to netip.AddrPort) (held []net.Conn) {
 		t.Helper()
 		within(t, greedy, func() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // method is how a host answers calls of one method that returns once.
@@ -169,5 +170,5 @@ func encodeCall(ctx context.Context, args []any) ([]byte, error) {
 	if err != nil {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "encode a call to another host: %w", err)
 	}
-	return hangar.EncodeStored(c)
+	return machinejson.Marshal(c)
 }

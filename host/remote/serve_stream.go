@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 	"github.com/hangar-platform/hangar/internal/splice"
 )
 
@@ -56,7 +57,7 @@ func serveValues[T any](h *Handler, x *served, open func(context.Context) (iter.
 			h.answer(x, nil, err)
 			return
 		}
-		payload, err := hangar.EncodeStored(v)
+		payload, err := machinejson.Marshal(v)
 		if err != nil {
 			h.answer(x, nil, err)
 			return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // call is the first frame of a request.
@@ -175,7 +176,7 @@ func encode(v any) (json.RawMessage, error) {
 		}
 		v = list
 	}
-	return hangar.EncodeStored(v)
+	return machinejson.Marshal(v)
 }
 
 // decode reads into p what encode wrote.
@@ -269,7 +270,7 @@ func decodeMachine(raw json.RawMessage) (*hangar.Machine, error) {
 		return nil, nil //nolint:nilnil // as it was sent
 	}
 	m := new(hangar.Machine)
-	stored := (*hangar.MachinePool)(nil).Stored(m)
+	stored := (*machinejson.Pool)(nil).Stored(m)
 	if err := json.Unmarshal(raw, &stored); err != nil {
 		return nil, err
 	}

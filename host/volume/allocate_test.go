@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/host/volume"
 )
 
-// TestAllocated: the whole room of a volume is allocated, and stays allocated when files are
-// removed, but a view has only what was written.
+// TestAllocated: the complete size of a volume is allocated, and stays allocated after files are
+// removed, but a view only has written data.
 func TestAllocated(t *testing.T) {
 	kinds(t, 256*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		spec.Allocate = true

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Backend is a way of making a block device of an image. All read the same images.
+// Backend is a way of making a block device from an image. All backends read the same images.
 type Backend string
 
 // The backends. The zero value chooses BackendKernel where it works, else BackendDaemon.
@@ -19,7 +19,7 @@ const (
 	BackendDaemon Backend = "daemon" // a qemu-storage-daemon per volume, exported by FUSE to a loop device
 )
 
-// image is the file with the content of a volume.
+// image is the file that contains a volume.
 type image struct {
 	id      hangar.VolumeID
 	path    string
@@ -50,21 +50,21 @@ type backend interface {
 	list(ctx context.Context) ([]hangar.VolumeID, error)
 }
 
-// handle is the block device of one volume. Its methods are not called concurrently, except for
-// path, lost and err, and for the methods of a view.
+// handle is the block device of one volume. Only path, lost, err and the methods of a view may be
+// called concurrently with other methods.
 type handle interface {
 	path() string
 	// grow enlarges image and block device to size bytes; it may be repeated.
 	grow(ctx finish.Context, size int64) error
-	// cut makes a view of the device as it is while still runs the given function. Nothing is
-	// written to the device meanwhile, and it has everything written before. The function does only
-	// what must happen in that time. Unless mark is empty, changes are counted for it from then on.
-	// There is at most one view at a time.
+	// cut makes a view of the device as it is while still runs the given function. still makes sure
+	// that nothing is written to the device meanwhile, and that everything written before is on it.
+	// The function does only what must happen in that time. Unless mark is empty, the device counts
+	// changes for it from then on. There is at most one view at a time.
 	cut(ctx context.Context, mark string, still func(func() error) error) (view, error)
 	// direct reports whether writing to the image directly is allowed and faster, while the device is
-	// not in use. It is allowed if no changes are counted and there is no view.
+	// not in use. It is allowed if the device counts no changes and has no view.
 	direct(ctx context.Context) (bool, error)
-	// lost is closed when the device fails by itself; err has the reason.
+	// lost is closed when the device fails by itself; err returns the reason.
 	lost() <-chan struct{}
 	err() error
 	// leave stops watching the device, which stays open.
@@ -80,7 +80,7 @@ type view interface {
 	// data returns the extents that were ever written; the rest is undefined.
 	data(ctx context.Context) (extent.List, error)
 	// changed returns the extents that may differ from the cut with that mark, or false if they are
-	// not known.
+	// unknown.
 	changed(ctx context.Context, mark string) (extent.List, bool, error)
 	close(ctx finish.Context) error
 }

@@ -20,7 +20,7 @@ import (
 // both are all backends.
 var both = []volume.Backend{volume.BackendKernel, volume.BackendDaemon}
 
-// needBoth skips a test on a host on which not every backend works.
+// needBoth skips a test unless the host supports every backend.
 func needBoth(t *testing.T) {
 	t.Helper()
 	for _, b := range both {
@@ -30,7 +30,7 @@ func needBoth(t *testing.T) {
 	}
 }
 
-// by returns the volumes of a world as seen by another process, which prefers a backend.
+// by returns the volumes of a world as opened by another process that prefers a backend.
 func (w *world) by(b volume.Backend) *world {
 	w.Helper()
 	other := &world{T: w.T, options: w.options}
@@ -42,8 +42,8 @@ func (w *world) by(b volume.Backend) *world {
 	return other
 }
 
-// TestBackendsTakeTurns: backends and cryptsetup open each other's images, and find everything that
-// was written.
+// TestBackendsTakeTurns: backends and cryptsetup open each other's images, and find all written
+// data.
 func TestBackendsTakeTurns(t *testing.T) {
 	needBoth(t)
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -75,7 +75,7 @@ func TestBackendsTakeTurns(t *testing.T) {
 	})
 }
 
-// withCryptsetup finds a file in an image without this package.
+// withCryptsetup finds a file in an image without using this package.
 func withCryptsetup(t *testing.T, w *world, spec volume.Spec, file string) {
 	t.Helper()
 	if spec.Key == nil {
@@ -201,7 +201,7 @@ func TestChangesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestExtendMounted: a mounted volume grows at once where this process may do that.
+// TestExtendMounted: a mounted volume grows immediately if this process may do that.
 func TestExtendMounted(t *testing.T) {
 	var caps [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {

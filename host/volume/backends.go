@@ -9,8 +9,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// backends are those that work on this host, at least one. The first opens volumes. A volume that
-// an earlier process opened with another backend stays with that one until it is closed.
+// backends are the backends that work on this host, at least one. The first opens volumes. A volume
+// that an earlier process opened with another backend stays with that one until it is closed.
 type backends []backend
 
 func (b backends) open(ctx context.Context, im image, key []byte) (handle, error) {

@@ -55,7 +55,7 @@ func (c *cutContext) ended() bool {
 	return c.left < 0
 }
 
-// everyCut repeats do with contexts that end ever later, until one does not.
+// everyCut repeats do, cancelling its context one step later each time, until do completes.
 func everyCut(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	for n := range 10_000 {
@@ -77,8 +77,8 @@ func finished(do func(finish.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error { return finish.Do(ctx, time.Minute, do) }
 }
 
-// TestCutShort ends the context of each operation at every one of its steps: the volume's users
-// continue, with their unsynced data, and the operation can be repeated.
+// TestCutShort cancels the context of each operation at every step. The volume's users continue
+// with their unsynced data, and the operation can be repeated.
 func TestCutShort(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)

@@ -21,7 +21,7 @@ type change struct {
 	Changed extent.List
 }
 
-// sinceStart is the mark for the opening of the device.
+// sinceStart is the mark of the moment at which the device was opened.
 const sinceStart = ""
 
 // Limits of the changes that are kept while a volume is closed.
@@ -30,7 +30,7 @@ const (
 	maxExtents = 1 << 16 // of each mark; more are merged into fewer, wider ones
 )
 
-// since returns the changes since a mark, or false if they are not known.
+// since returns the changes since a mark, or false if they are unknown.
 func (c changes) since(mark string) (extent.List, bool) {
 	for _, one := range slices.Backward(c) {
 		if one.Mark == mark {
@@ -40,8 +40,8 @@ func (c changes) since(mark string) (extent.List, bool) {
 	return nil, false
 }
 
-// followedBy adds the changes since the device was opened to the earlier ones, if they are known,
-// and appends the new marks.
+// followedBy adds the changes since the device was opened to the earlier ones, if they are known, and
+// appends the new marks.
 func (c changes) followedBy(known changes) changes {
 	var all changes
 	if since, ok := known.since(sinceStart); ok {
@@ -91,8 +91,8 @@ func readChanges(path string) (changes, error) {
 	return c, nil
 }
 
-// takeUp moves the recorded changes of a closed volume from its directory to one that, like open
-// devices, does not survive a reboot: from now on the volume may change without a record.
+// takeUp moves the recorded changes of a closed volume from its directory to run, which does not
+// survive a reboot, like the open device: from now on the volume may change without a record.
 func takeUp(dir, run string) (changes, error) {
 	path := filepath.Join(dir, changesFile)
 	c, err := readChanges(path)

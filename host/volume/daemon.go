@@ -23,8 +23,8 @@ import (
 // device through a loop device. The directory of the daemon is runDir.
 type daemonBackend struct{ v *Volumes }
 
-// blockSize is the block size of loop devices, in bytes. It is that of ext4, so that no write is
-// smaller than a page, which the layers below would have to read first.
+// blockSize is the block size of loop devices, in bytes: that of ext4. A write smaller than a page
+// would make the layers below read the page first.
 const blockSize = 4096
 
 func newDaemonBackend(v *Volumes) *daemonBackend { return &daemonBackend{v} }
@@ -40,7 +40,7 @@ func (b *daemonBackend) check(context.Context) error {
 	}
 	label, dir := b.label("vol_0123456789abcdef"), b.v.runDir("vol_0123456789abcdef")
 	if len(label) > loopdev.MaxLabel || len(dir) > storaged.MaxSocketDir {
-		return fmt.Errorf("instance %q or directory %s is too long a name", b.v.o.Instance, b.v.o.Run)
+		return fmt.Errorf("the name of instance %q or of directory %s is too long", b.v.o.Instance, b.v.o.Run)
 	}
 	return nil
 }
@@ -64,12 +64,12 @@ func (b *daemonBackend) loops(id hangar.VolumeID) ([]loopdev.Device, error) {
 	return slices.DeleteFunc(all, func(d loopdev.Device) bool { return b.ownerOf(d) != id }), err
 }
 
-// isNameless reports whether a loop device's file name is what remains after its file system was
+// isNameless reports whether a loop device's file has lost its name, because its file system was
 // unmounted.
 func isNameless(file string) bool { return file == "/" }
 
-// ownerOf returns the volume of a loop device, or "" for another program's. It is in the label, or
-// in the file's name on kernels that do not return the label.
+// ownerOf returns the volume of a loop device, or "" for another program's. The label names the
+// volume, or the file's name does on kernels that do not return the label.
 func (b *daemonBackend) ownerOf(d loopdev.Device) hangar.VolumeID {
 	if id, ok := strings.CutPrefix(d.Label, b.labels()); ok {
 		return hangar.VolumeID(id)
@@ -175,7 +175,7 @@ func (b *daemonBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 	errs = append(errs, storaged.Kill(b.v.runDir(id)))
 	for _, l := range found {
 		ctx, cancel := context.WithTimeout(ctx, unmountPatience)
-		if err := loopdev.Await(ctx, l); err != nil { // it ends with its last user, and reaches no disk until then
+		if err := loopdev.Await(ctx, l); err != nil { // it ends with its last user, and writes to no disk until then
 			b.v.o.Log.WarnContext(ctx, "loop device lingers", "volume", id, "error", err)
 		}
 		cancel()
@@ -220,7 +220,7 @@ func (h *daemonHandle) lost() <-chan struct{} { return h.daemon.Gone() }
 
 func (h *daemonHandle) leave() error {
 	if h.view != nil {
-		_ = h.view.image.Close() // the next process that opens the device ends it
+		_ = h.view.image.Close() // the next process that adopts the device ends the view
 	}
 	return h.daemon.Leave()
 }
@@ -234,7 +234,7 @@ func (h *daemonHandle) err() error {
 	}
 }
 
-// direct is true while no changes are counted for an earlier snapshot. Storage daemon and direct
+// direct is true while no changes are counted for an earlier snapshot. The storage daemon and direct
 // writers share the page cache, and the daemon has no cache of its own.
 func (h *daemonHandle) direct(ctx context.Context) (bool, error) {
 	counted, err := h.daemon.Counts(ctx)
@@ -279,7 +279,7 @@ func (h *daemonHandle) close(ctx finish.Context) error {
 	}
 	known, err := h.changesSoFar(ctx)
 	if err != nil { // the next snapshot then reads everything
-		h.b.v.o.Log.WarnContext(ctx, "changes of a volume are not known any more", "volume", h.image.id, "error", err)
+		h.b.v.o.Log.WarnContext(ctx, "the changes of a volume since earlier snapshots are lost", "volume", h.image.id, "error", err)
 		known = nil
 	}
 	if err := loopdev.Detach(h.loop.Path); err != nil {

@@ -124,9 +124,9 @@ func (v *daemonView) close(ctx finish.Context) error {
 	return errors.Join(v.image.Close(), v.h.daemon.Drop(ctx, v.h.cow()))
 }
 
-// readImage returns the extents that were ever written, and the changes since each mark, at the
-// time of the exported view. It reads the list once, because an overwrite smaller than the daemon's
-// copy unit makes more of it appear as written.
+// readImage returns the extents that were ever written, and the changes since each mark, at the time
+// of the exported view. It reads the list once, because a later overwrite smaller than the daemon's
+// copy unit makes more of the unit appear as written.
 func (h *daemonHandle) readImage(ctx context.Context) (written extent.List, known changes, err error) {
 	marks, bitmaps, err := h.daemon.Marks(ctx)
 	if err != nil {

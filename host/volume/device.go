@@ -28,15 +28,15 @@ type Device struct {
 	// The fields below are changed with the volume's lock held.
 	image  image
 	frozen *Frozen // the open view, or nil
-	// close has synced all writes; unsynced is the error if it could not.
+	// synced and unsynced are the result of the sync in close: unsynced is its error.
 	synced   bool
 	unsynced error
 
-	filling atomic.Pointer[imageTarget] // writes into the image; or nil
-	forced  atomic.Bool                 // release has begun, and may have failed
+	filling atomic.Pointer[imageTarget] // the open target that writes into the image; or nil
+	forced  atomic.Bool                 // a release has begun, even if it failed
 }
 
-// lock waits for the lock of the volume, and answers ErrLost if the device is gone.
+// lock waits for the lock of the volume. It returns ErrLost if the device is gone.
 func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = d.v.lock(ctx, d.image.id)
 	if err != nil {
@@ -56,8 +56,8 @@ func (d *Device) lock(ctx context.Context) (unlock func(), err error) {
 // Path is the block device.
 func (d *Device) Path() string { return d.handle.path() }
 
-// Lost is closed when the block device went away by itself, for the reason that Err has. Synced
-// data is in the image; nothing but Close and Release works any more.
+// Lost is closed when the block device fails by itself; Err returns the reason. Synced data is in the
+// image. Afterwards only Close and Release work.
 func (d *Device) Lost() <-chan struct{} { return d.handle.lost() }
 
 // Err is nil until the device is lost, or released.
@@ -71,7 +71,7 @@ func (d *Device) Err() error {
 	return nil
 }
 
-// ending is how long a process that is ending may take from the failure of what it serves to its end.
+// ending is how long a process may take to end after the device that it serves has failed.
 const ending = 200 * time.Millisecond
 
 // withLoss adds ErrLost to the error of an operation on a handle whose device is lost.
@@ -106,8 +106,8 @@ func (d *Device) unmounted(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Format makes an ext4 file system, unless anything was ever written: then it answers ErrNotBlank,
-// also after an earlier Format. An interrupted one does not count.
+// Format makes an ext4 file system. If anything was ever written, even by an earlier Format, it
+// returns ErrNotBlank. An interrupted Format does not count.
 func (d *Device) Format(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -139,15 +139,15 @@ func (d *Device) Format(ctx context.Context) error {
 // Mounted is the result of Mount.
 type Mounted struct {
 	Dir      string
-	Replayed bool   // it was not unmounted: the journal put it right
-	Repaired bool   // so did e2fsck, beyond the journal
+	Replayed bool   // the file system was not unmounted; its journal was replayed
+	Repaired bool   // e2fsck repaired it beyond the journal
 	Grown    bool   // the file system is larger than it was
-	Report   string // what e2fsck said, for people
+	Report   string // the output of e2fsck, for people
 }
 
-// Mount mounts the file system, which is repaired before if it was not unmounted, and grows if the
-// device has. It answers ErrUnrepairable, with the reason, for one that must not be mounted. If it
-// is mounted already, Mount returns where.
+// Mount mounts the file system. It first repairs one that was not unmounted, and grows one that is
+// smaller than the device. It returns ErrUnrepairable, with the reason, for one that must not be
+// mounted. For a mounted file system it only returns the directory.
 func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *Device) mount(ctx context.Context, m *Mounted) error {
 		}
 		return err
 	}
-	// Here the kernel refuses to grow a mounted file system; resize2fs can grow an unmounted one.
+	// The kernel may refuse to grow a mounted file system; resize2fs can grow an unmounted one.
 	if err := d.unmount(ctx); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (d *Device) growUnmounted(ctx context.Context) error {
 }
 
 // endGrowth repairs an unmounted file system after an interrupted growUnmounted. Growth does not
-// touch files, so that every repair that e2fsck proposes is safe.
+// change files, so every repair that e2fsck proposes is safe.
 func (d *Device) endGrowth(ctx context.Context) error {
 	mark := filepath.Join(d.v.dir(d.image.id), growFile)
 	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
@@ -233,7 +233,7 @@ func (d *Device) endGrowth(ctx context.Context) error {
 	if err != nil {
 		return repairError(err)
 	}
-	d.v.o.Log.WarnContext(ctx, "volume repaired after it was interrupted while its file system grew", "volume", d.image.id, "report", report)
+	d.v.o.Log.WarnContext(ctx, "volume repaired after an interrupted growth of its file system", "volume", d.image.id, "report", report)
 	return unmark(mark)
 }
 
@@ -278,7 +278,7 @@ func repairError(err error) error {
 	return fmt.Errorf("%w: %s", ErrUnrepairable, strings.TrimPrefix(err.Error(), ext4.ErrUnrepairable.Error()+": "))
 }
 
-// Usage is the usage of the file system, zero while it is not mounted.
+// Usage returns the usage of the file system, or zero while it is not mounted.
 func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -292,9 +292,9 @@ func (d *Device) Usage(ctx context.Context) (hangar.VolumeUsage, error) {
 	return ext4.Usage(d.dir())
 }
 
-// Extend makes image and device size bytes large, durably, and the file system too if it
-// is mounted and the kernel lets us: else online is false and the file system grows with
-// the next Mount. It may be repeated.
+// Extend makes the image and the device size bytes large, durably. It also grows a mounted file
+// system, if the kernel allows it; otherwise online is false and the next Mount grows it. It may be
+// repeated.
 func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -327,8 +327,8 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 	return true, nil
 }
 
-// Check checks the whole file system of a device that is not mounted, and changes nothing. It
-// answers ErrUnrepairable with the fault.
+// Check checks the whole file system of a device that is not mounted, and changes nothing. It returns
+// ErrUnrepairable with the fault.
 func (d *Device) Check(ctx context.Context) error {
 	unlock, err := d.unmounted(ctx)
 	if err != nil {
@@ -341,9 +341,9 @@ func (d *Device) Check(ctx context.Context) error {
 	return nil
 }
 
-// Close unmounts the volume and ends the device, with an open view. When it returns nil, everything
-// is durable and nothing is left on the host. With ErrLost and ErrUnsynced the device has ended as
-// well, but not all writes may be on the disk. A device that is still in use stays open. It may be
+// Close unmounts the volume and ends the device and an open view. When it returns nil, everything is
+// durable and nothing is left on the host. On ErrLost and ErrUnsynced the device has ended as well,
+// but some writes may not be on disk. A device that is still in use stays open. Close may be
 // repeated.
 func (d *Device) Close(ctx finish.Context) error {
 	unlock, err := d.v.lock(ctx, d.image.id)
@@ -379,7 +379,7 @@ func (d *Device) close(ctx context.Context) error {
 		d.unsynced = fmt.Errorf("volume %s: %w: %w", d.image.id, ErrUnsynced, err)
 	}
 	d.synced = true
-	// The steps before may have used up the time of ctx.
+	// The earlier steps may have used up the time of ctx.
 	return finish.Do(ctx, finishPatience, d.end)
 }
 
@@ -398,9 +398,9 @@ func (d *Device) end(ctx finish.Context) error {
 		err = d.handle.close(ctx)
 	}
 	if err != nil {
-		// All data is on disk and nothing here uses it. A mount namespace that was created
-		// meanwhile may keep a copy of the mount for as long as it exists. That is no reason to
-		// keep the volume open.
+		// All data is on disk and nothing here uses the device. A mount namespace that was created
+		// meanwhile may keep a copy of the mount as long as it exists, which is no reason to keep the
+		// volume open.
 		d.v.o.Log.WarnContext(ctx, "volume ends by force", "volume", d.image.id, "error", err)
 		return d.v.release(ctx, d.image.id)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestExtend: a volume that grows keeps its content; its file system grows at once or with the next
+// TestExtend: a growing volume keeps its content; its file system grows immediately or at the next
 // mount.
 func TestExtend(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
@@ -76,7 +76,7 @@ func TestExtend(t *testing.T) {
 	})
 }
 
-// TestClearedBlocks: cleared blocks read as zeros, or the program that clears them gets an error.
+// TestClearedBlocks: cleared blocks read as zeros, or the clearing program gets an error.
 func TestClearedBlocks(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)
@@ -149,7 +149,7 @@ func TestUnrepairable(t *testing.T) {
 	})
 }
 
-// TestRepaired: slight damage is repaired, and reported.
+// TestRepaired: slight damage is repaired and reported.
 func TestRepaired(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)
@@ -159,7 +159,7 @@ func TestRepaired(t *testing.T) {
 	}
 	w.close(d)
 	d = w.attach(spec)
-	// A file whose inode is gone, and a file system that is marked as faulty.
+	// A file whose inode is lost, and a file system that is marked as faulty.
 	for _, request := range []string{"clri file", "set_super_value state 2"} {
 		if out, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", request, d.Path()).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Target takes the raw content of a volume that is being filled. Methods may be called from many
-// goroutines, except for Close.
+// Target receives the raw content of a volume that is being filled. Methods other than Close may be
+// called from many goroutines.
 type Target interface {
 	io.WriterAt
 	io.ReaderAt
-	Flush() error // what was written is durable
+	Flush() error // makes all writes durable
 	Close() error
 }
 
@@ -58,7 +58,8 @@ func (d *Device) endFilling() error {
 	return nil
 }
 
-// A target bypasses the page cache with whole pages from aligned buffers, which halves the time.
+// A target bypasses the page cache, which halves the time, by writing whole pages from aligned
+// buffers.
 const (
 	pageSize     = 4096
 	bufferSize   = 1 << 20

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host/volume/luks"
 )
 
-// imageTarget writes into the image directly, bypassing the block device and its encryption, which
+// imageTarget writes into the image directly. It bypasses the block device and its encryption, which
 // is several times as fast. The device is not used meanwhile, and changes are not counted.
 type imageTarget struct {
 	image   image
@@ -42,7 +42,7 @@ func newImageTarget(im image, device string, release func()) (*imageTarget, erro
 	}, nil
 }
 
-// ReadAt reads written parts. The rest is undefined.
+// ReadAt reads written parts. Unwritten parts are undefined.
 func (t *imageTarget) ReadAt(b []byte, offset int64) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -75,7 +75,7 @@ func (t *imageTarget) readSectors(b []byte, offset int64) error {
 	return nil
 }
 
-// WriteAt writes as far as there is room.
+// WriteAt writes as much as fits.
 func (t *imageTarget) WriteAt(b []byte, offset int64) (written int, err error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -131,7 +131,7 @@ func (t *imageTarget) writePart(b []byte, offset int64, at int) error {
 	return t.writeSectors(sector[:], offset-int64(at))
 }
 
-// Flush makes what was written durable.
+// Flush makes all writes durable.
 func (t *imageTarget) Flush() error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -38,10 +38,10 @@ type Frozen struct {
 	ended bool
 }
 
-// Freeze makes a view of the volume as it is now, mounted or not. Writers wait for it, no longer
-// than a tenth of a second; if the file system cannot be brought to rest by then, or has errors,
-// the view is as after a loss of power instead, which ext4 survives. From now on changes are
-// counted for mark, unless it is empty. There is one view at a time: ErrFrozen.
+// Freeze makes a view of the volume as it is now, mounted or not. Writers wait for it, for at most a
+// tenth of a second. If the file system cannot be frozen by then, or has errors, the view is like a
+// volume after a loss of power, which ext4 survives. From now on changes are counted for mark, unless
+// it is empty. If a view exists already, Freeze returns ErrFrozen.
 func (d *Device) Freeze(ctx context.Context, mark string) (*Frozen, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 				return err
 			})
 			if errors.Is(err, errRestless) {
-				d.v.o.Log.WarnContext(ctx, "view of a file system that has errors", "volume", d.image.id, "error", err)
+				d.v.o.Log.WarnContext(ctx, "taking a view of a volume without freezing its file system", "volume", d.image.id, "error", err)
 				break
 			}
 			if !errors.Is(err, errTooSlow) {
@@ -91,8 +91,8 @@ func (d *Device) freeze(ctx context.Context, mark string) (*Frozen, error) {
 	return f, err
 }
 
-// hold runs cut while a mounted file system is frozen, and returns how long it was frozen. It
-// answers errTooSlow if the file system was thawed before cut had ended.
+// hold runs cut while a mounted file system is frozen, and returns how long it was frozen. It returns
+// errTooSlow if the file system was thawed before cut had ended.
 func (v *Volumes) hold(d *Device, cut func() error) (took time.Duration, err error) {
 	dir, err := os.Open(d.dir())
 	if err != nil {
@@ -154,11 +154,11 @@ func (h *freezing) end(late bool) {
 	h.ended = true
 	frozen, err := ext4.Thaw(h.dir)
 	h.err = err
-	h.late = late || !frozen // the guard thawed it before
+	h.late = late || !frozen // the guard had thawed it already
 	h.took = time.Since(h.begun)
 }
 
-// Size is how large the device was, in bytes.
+// Size is the size of the device at that moment, in bytes.
 func (f *Frozen) Size() int64 { return f.size }
 
 // Took is how long writers waited; 0 if there were none.
@@ -184,8 +184,8 @@ func (f *Frozen) Data(ctx context.Context) (extent.List, error) {
 	return f.view.data(ctx)
 }
 
-// Changed returns the parts that may have changed since the Freeze with that mark; false if they
-// are not known.
+// Changed returns the parts that may have changed since the Freeze with that mark, or false if they
+// are unknown.
 func (f *Frozen) Changed(ctx context.Context, mark string) (extent.List, bool, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -203,7 +203,7 @@ func (f *Frozen) Close(ctx finish.Context) error {
 	}
 	defer unlock()
 	if f.d.v.device(f.d.image.id) != f.d || f.d.Err() != nil {
-		return nil // it ended with the device
+		return nil // the view ended with the device
 	}
 	return f.end(ctx)
 }

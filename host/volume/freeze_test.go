@@ -141,7 +141,7 @@ func TestViewStaysWhileOthersWrite(t *testing.T) {
 	})
 }
 
-// restore makes a volume of a view, and compares.
+// restore makes a volume from a view and compares them.
 func restore(t *testing.T, w *world, f *volume.Frozen, spec volume.Spec) {
 	t.Helper()
 	ctx := t.Context()
@@ -232,7 +232,7 @@ func TestChangesModel(t *testing.T) {
 	})
 }
 
-// few reduces the number of rapid's checks, unless it is set: a step takes a tenth of a second.
+// few reduces the number of rapid's checks unless a flag sets it: a step takes a tenth of a second.
 func few(t *testing.T) {
 	t.Helper()
 	checks := "5"
@@ -341,7 +341,7 @@ func (m *model) reopen(*rapid.T) {
 	m.attach(m.w.Volumes)
 }
 
-// restart drops everything, as a killed daemon does.
+// restart drops all state, as a killed daemon does.
 func (m *model) restart(*rapid.T) {
 	m.w.reopen()
 	m.attach(m.w.Volumes)

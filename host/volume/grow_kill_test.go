@@ -56,7 +56,7 @@ func TestGrowthKilled(t *testing.T) {
 				ended <- err
 			}()
 			err := killDuring(ended, "resize2fs", time.Duration(rand.Int64N(int64(15*time.Millisecond))), kill)
-			// The kill may also have come after the mount.
+			// The kill may also have happened after the mount.
 			if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrLost) && !errors.Is(err, volume.ErrUnsynced) {
 				t.Fatal(err)
 			}

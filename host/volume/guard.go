@@ -25,8 +25,8 @@ const (
 	guardDismiss = "over\n"
 )
 
-// Guard is the job of the program in Options.Guard: it thaws the file system that is mounted on
-// dir when in ends, or after a second, unless it is told before that the freeze is over.
+// Guard is the job of the program in Options.Guard: it thaws the file system that is mounted on dir
+// when in ends, or after a second. A message on in ends it earlier, when the freeze is over.
 func Guard(dir string, in *os.File, out io.Writer) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -55,7 +55,7 @@ type guardProcess struct {
 // guard starts a process that thaws a directory if this process dies.
 func (v *Volumes) guard(dir string) (*guardProcess, error) {
 	if len(v.o.Guard) == 0 {
-		return nil, errors.New("no guard would thaw it again")
+		return nil, errors.New("no guard is configured that would thaw the file system")
 	}
 	argv := append(v.o.Guard[1:len(v.o.Guard):len(v.o.Guard)], dir)
 	cmd := exec.Command(v.o.Guard[0], argv...) //nolint:noctx // it must thaw even if the caller stops waiting
@@ -88,17 +88,17 @@ func (g *guardProcess) dismiss() error {
 	return errors.Join(err, g.in.Close(), g.cmd.Wait())
 }
 
-// throttledBytes bounds the unwritten data of a volume just before a freeze. The freeze has to
-// write it while writers wait.
+// throttledBytes bounds the unwritten data of a volume just before a freeze, which has to write it
+// while writers wait.
 const throttledBytes = 8 << 20
 
-// throttle bounds the unwritten data of writers until unthrottle, where the kernel supports it.
+// throttle limits the unwritten data of writers until unthrottle, if the kernel supports it.
 func throttle(device string) (err error) {
 	return setDirtyLimits(device, [][2]string{{"max_bytes", strconv.Itoa(throttledBytes)}, {"strict_limit", "1"}})
 }
 
-// unthrottle undoes throttle, even an earlier process's: the limits belong to the device and
-// outlive the process and, for loop devices, the volume.
+// unthrottle undoes throttle, even an earlier process's: the limits belong to the device and outlive
+// the process. Those of a loop device even outlive the volume.
 func unthrottle(device string) error {
 	return setDirtyLimits(device, [][2]string{{"strict_limit", "0"}, {"max_ratio", "100"}})
 }

@@ -22,7 +22,7 @@ const (
 	imageFile   = "image"
 	unfinished  = "image.tmp"   // an image under construction
 	cowFile     = "overwritten" // blocks that were overwritten during a view
-	changesFile = "changes"     // since earlier cuts; exists while the volume is closed
+	changesFile = "changes"     // changes since earlier cuts; exists while the volume is closed
 	formatFile  = "formatting"  // exists while mkfs runs
 	growFile    = "growing"     // exists while resize2fs runs
 )
@@ -54,8 +54,8 @@ func (s Spec) payload() int64 {
 	return luks.Payload
 }
 
-// Create makes an image, durable and without content, or answers fs.ErrExist. A crash leaves the
-// whole of it or none.
+// Create makes an image, durable and without content, or returns fs.ErrExist. A crash leaves a
+// complete image or none.
 func (v *Volumes) Create(ctx context.Context, spec Spec) error {
 	if err := spec.check(); err != nil {
 		return err
@@ -102,9 +102,9 @@ func makeImage(ctx context.Context, dir string, spec Spec) error {
 	return unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, filepath.Join(dir, imageFile), unix.RENAME_NOREPLACE)
 }
 
-// Verify answers ErrWrongKey, ErrForeign, ErrTruncated, ErrDamaged or fs.ErrNotExist if the
-// image cannot be opened, and changes nothing. An image that is larger than it should be
-// was being extended.
+// Verify returns ErrWrongKey, ErrForeign, ErrTruncated, ErrDamaged or fs.ErrNotExist if the image
+// cannot be opened, and changes nothing. An image that is larger than it should be is valid: an
+// Extend was interrupted.
 func (v *Volumes) Verify(ctx context.Context, spec Spec) error {
 	if err := errors.Join(spec.check(), ctx.Err()); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (v *Volumes) inspect(spec Spec) (image, error) {
 	return im, nil
 }
 
-// unlockError translates an error of luks.Unlock to this package's.
+// unlockError translates an error of luks.Unlock to an error of this package.
 func unlockError(err error) error {
 	switch {
 	case errors.Is(err, luks.ErrWrongKey):
@@ -168,8 +168,8 @@ func unlockError(err error) error {
 	}
 }
 
-// Remove destroys the header with the key slots, so that the remains on the disk cannot be read,
-// and then removes the image with all that belongs to it. The volume is not open. It may be
+// Remove destroys the header with the key slots, so that the remains on disk cannot be read, and then
+// removes the image and all other files of the volume. The volume must not be open. It may be
 // repeated.
 func (v *Volumes) Remove(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
@@ -194,7 +194,7 @@ func (v *Volumes) Remove(ctx finish.Context, id hangar.VolumeID) error {
 	return durable.SyncDir(v.o.Dir)
 }
 
-// destroyKey changes nothing in a file that is not one of our images.
+// destroyKey does not change a file that is not one of our images.
 func destroyKey(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +211,7 @@ func destroyKey(path string) error {
 	return luks.Destroy(f)
 }
 
-// Room is what the disk of the images has.
+// Room is the space on the disk of the images.
 type Room struct {
 	Free, Total int64                     // bytes
 	Images      map[hangar.VolumeID]int64 // bytes that the files of each volume take
@@ -275,8 +275,8 @@ func (i image) isBlank() (bool, error) {
 	return false, err
 }
 
-// take allocates the first bytes of the file, for an image that is to be allocated in full.
-// Repeating it is cheap.
+// take allocates the first bytes of the file, if the image is to be allocated completely. It is cheap
+// to repeat.
 func (i image) take(bytes int64) error {
 	if !i.whole {
 		return nil

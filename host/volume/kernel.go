@@ -26,21 +26,21 @@ import (
 
 // kernelBackend makes a volume of these devices, each on top of the next:
 //
-//	NAME          what is inside: dm-crypt with the master key, or what is there as it is
+//	NAME          the content: dm-crypt with the master key, or linear without encryption
 //	/dev/loopN    the image
 //
-// and with a view of it, of these:
+// With a view, the volume consists of these:
 //
 //	NAME          over NAME.origin
-//	NAME.origin   copies for NAME.past what is about to be overwritten
-//	NAME.view     read only, and otherwise what NAME was, over NAME.past
+//	NAME.origin   copies blocks to NAME.past before they are overwritten
+//	NAME.view     read-only, with the former table of NAME, over NAME.past
 //	NAME.past     the image at that moment
-//	/dev/loopN    the image, under origin and past; and of a file for the copies
+//	/dev/loopN    the image, under NAME.origin and NAME.past; another one has the file for copies
 //
-// Copies are made under dm-crypt, so that nothing plain is written anywhere. NAME.origin is
-// absent when there is no view: it would take no discards.
+// The copies are made below dm-crypt, so that no plaintext is written. NAME.origin only exists with a
+// view, because it does not support discards.
 //
-// A loop device ends with the last device over it.
+// A loop device ends with the last device on top of it.
 type kernelBackend struct {
 	v      *Volumes
 	mapper dm.Mapper
@@ -52,14 +52,14 @@ const (
 	pastSuffix   = ".past"
 	viewSuffix   = ".view"
 	copiesSuffix = ".copies" // of a loop device
-	goneSuffix   = "-gone-"  // of an abandoned device; it ends with its last user, and reaches no disk until then
+	goneSuffix   = "-gone-"  // of an abandoned device, which ends with its last user and writes to no disk until then
 )
 
 func newKernelBackend(v *Volumes) *kernelBackend {
 	return &kernelBackend{v: v, mapper: dm.Mapper{Lock: v.o.Run}}
 }
 
-// names is the prefix of all names of the instance.
+// names is the prefix of all device names of the instance.
 func (k *kernelBackend) names() string { return "hangar-" + k.v.o.Instance + "-" }
 
 // name is the name of a volume's block device.
@@ -222,8 +222,8 @@ func (k *kernelBackend) adopt(ctx finish.Context, im image, _ []byte) (handle, e
 			return nil, err
 		}
 	}
-	// The device must be on top of the loop device alone, at the size of the image. A killed
-	// process may have grown the image but not the loop device.
+	// The device must be on top of the loop device only, with the size of the image. A killed process
+	// may have grown the image but not the loop device.
 	if err := loopdev.Refresh(h.loop); err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ type kernelHandle struct {
 	kernel *kernelBackend
 	name   string
 	loop   string        // block device of the image
-	gone   chan struct{} // never closed: only this process ends a device
+	gone   chan struct{} // never closed: a device does not fail by itself
 
 	mu    sync.Mutex // serializes changes of the devices
 	image image
@@ -313,8 +313,8 @@ type kernelHandle struct {
 
 func (h *kernelHandle) path() string { return dm.Path(h.name) }
 
-// replace puts the volume's device on top of another one, with a given size, unless it is so
-// already. Writes wait for a moment meanwhile.
+// replace puts the volume's device on top of another one, with a given size, unless it is so already.
+// Writers wait for a moment.
 func (h *kernelHandle) replace(ctx finish.Context, under string, size int64) error {
 	table, err := h.kernel.mapper.Tabled(ctx, h.name)
 	if err != nil {
@@ -385,7 +385,7 @@ func extendFile(name string, size int64) error {
 	return f.Sync()
 }
 
-// direct is false: the kernel encrypts as fast as we could.
+// direct is false, because the kernel encrypts as fast as this process could.
 func (h *kernelHandle) direct(context.Context) (bool, error) { return false, nil }
 
 func (h *kernelHandle) lost() <-chan struct{} { return h.gone }
@@ -414,7 +414,7 @@ func (h *kernelHandle) close(ctx finish.Context) error {
 	return h.kernel.release(ctx, h.image.id)
 }
 
-// deviceNumber returns the number of a block device as in tables.
+// deviceNumber returns the number of a block device, as tables contain it.
 func deviceNumber(device string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {

@@ -22,7 +22,7 @@ import (
 // victim is the environment variable with the configuration of the process to be killed.
 const victim = "HANGAR_TEST_KERNEL_VICTIM"
 
-// TestKernelVictim is not a test: it is what TestKernelKill kills.
+// TestKernelVictim is not a test of its own: TestKernelKill runs it as a process and kills it.
 func TestKernelVictim(t *testing.T) {
 	spec := os.Getenv(victim)
 	if spec == "" {

@@ -26,7 +26,7 @@ import (
 
 const mib = 1 << 20
 
-// needKernel skips a test where there is no device mapper.
+// needKernel skips a test without the device mapper.
 func needKernel(t *testing.T, k *kernelBackend) {
 	t.Helper()
 	if err := k.check(t.Context()); err != nil {
@@ -135,8 +135,8 @@ func mount(t *testing.T, device string) string {
 	return dir
 }
 
-// freeze returns a function that runs another while a mounted file system is frozen, and stores how
-// long that took.
+// freeze returns a function that runs another one while a mounted file system is frozen, and stores
+// the duration.
 func freeze(t *testing.T, dir string, waited *time.Duration) func(func() error) error {
 	t.Helper()
 	return func(do func() error) error {
@@ -193,8 +193,8 @@ func eachKind(t *testing.T, test func(t *testing.T, encrypted bool)) {
 	}
 }
 
-// TestKernelView: a view has everything written before it and nothing written afterwards, and the
-// file for copies has no plaintext.
+// TestKernelView: a view has everything written before it and nothing written later, and the file
+// for copies contains no plaintext.
 func TestKernelView(t *testing.T) {
 	eachKind(t, func(t *testing.T, encrypted bool) {
 		r := newKernelRig(t)

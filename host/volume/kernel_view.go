@@ -33,7 +33,7 @@ func (h *kernelHandle) makeView(ctx context.Context, still func(func() error) er
 	if err != nil {
 		return nil, fmt.Errorf("file for copies: %w", err)
 	}
-	// The loop device ends with its last user, if it has had any.
+	// The loop device ends with its last user. If it has none, Detach ends it now.
 	defer func() { err = errors.Join(err, loopdev.Detach(copies)) }()
 	table, err := h.kernel.mapper.Tabled(ctx, h.name)
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *kernelHandle) makeView(ctx context.Context, still func(func() error) er
 	return &kernelView{handle: h, content: f, before: before, after: after, size: h.image.size}, nil
 }
 
-// syncDevice flushes what was written to a block device without a file system.
+// syncDevice flushes the writes to a block device without a file system.
 func syncDevice(device string) error {
 	f, err := os.Open(device)
 	if err != nil {
@@ -82,8 +82,8 @@ func syncDevice(device string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// attachCopies makes the file for copies and its loop device. The file is sparse, and has room for
-// the whole image.
+// attachCopies makes the file for copies and its loop device. The sparse file has room for the whole
+// image.
 func (h *kernelHandle) attachCopies(size int64) (string, error) {
 	name := h.kernel.copies(h.image.id)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -137,9 +137,9 @@ type kernelView struct {
 func (v *kernelView) ReadAt(p []byte, off int64) (int, error) { return v.content.ReadAt(p, off) }
 
 func (v *kernelView) data(ctx context.Context) (extent.List, error) {
-	// Nothing is discarded below a view, so what was allocated at the cut is allocated after it.
-	// For blocks that were allocated around the cut, the old image decides: a hole in it reads as
-	// zeros. Encrypted data is never zero, and plain zeros may count as a hole.
+	// Nothing is discarded below a view, so the extents that were allocated at the cut are still
+	// allocated. For blocks that were allocated around the cut, the old image decides: a hole in it
+	// reads as zeros. Encrypted data is never zero, and plain zeros may count as a hole.
 	list := v.after.Intersect(v.before)
 	past, err := os.Open(dm.Path(v.handle.name + pastSuffix))
 	if err != nil {
@@ -200,7 +200,7 @@ func (v *kernelView) changed(context.Context, string) (extent.List, bool, error)
 func (v *kernelView) close(ctx finish.Context) error {
 	v.handle.mu.Lock()
 	defer v.handle.mu.Unlock()
-	if v.handle.view != v { // it ended with the device
+	if v.handle.view != v { // the view ended with the device
 		return nil
 	}
 	_ = v.content.Close() // read only

@@ -28,7 +28,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// fataler is a test, or one of rapid's.
+// fataler is a testing.TB or a rapid.T.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
@@ -114,8 +114,8 @@ func checkRecords(t *testing.T, name string, synced uint32) {
 	}
 }
 
-// TestStorageDaemonKilled: synced data survives a kill of the storage daemon, of which nothing
-// remains.
+// TestStorageDaemonKilled: synced data survives a kill of the storage daemon, which leaves nothing
+// behind.
 func TestStorageDaemonKilled(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		d, dir := w.mounted(spec)
@@ -167,7 +167,7 @@ func TestStorageDaemonKilled(t *testing.T) {
 	})
 }
 
-// child is a daemon to be killed: it opens a volume, and takes views of it.
+// child is a daemon that opens a volume, takes views of it, and is killed.
 func child(args []string) error {
 	key, err := hex.DecodeString(args[3])
 	if err != nil {

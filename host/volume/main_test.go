@@ -66,7 +66,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// instance is that of this test process, and of its children.
+// instance is the instance of this test process and its children.
 func instance() string {
 	if id, ok := os.LookupEnv("HANGAR_TEST_INSTANCE"); ok {
 		return id
@@ -74,12 +74,12 @@ func instance() string {
 	return "t" + strconv.Itoa(os.Getpid())
 }
 
-// backendWanted is the backend that is to be tested; empty: what the host offers.
+// backendWanted is the backend under test; empty: the one that the host offers.
 func backendWanted() volume.Backend { return volume.Backend(os.Getenv("HANGAR_TEST_BACKEND")) }
 
 func runDir() string { return "/run/hangar-" + instance() }
 
-// leftovers says what of this instance is still on the host.
+// leftovers describes what the host still has of this instance.
 func leftovers() error {
 	loops, err := loopdev.List(func(string) bool { return true })
 	if err != nil {
@@ -111,7 +111,7 @@ func leftovers() error {
 	return os.RemoveAll(runDir())
 }
 
-// world is the volumes of one test.
+// world has the volumes of one test.
 type world struct {
 	*volume.Volumes
 	*testing.T
@@ -149,7 +149,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// reopen closes the volumes and has their successor take over what is open.
+// reopen closes the volumes, and their successor takes over the open ones.
 func (w *world) reopen() {
 	w.Helper()
 	if err := w.Close(); err != nil {
@@ -181,10 +181,10 @@ func kinds(t *testing.T, size int64, test func(t *testing.T, w *world, spec volu
 	}
 }
 
-// byKernel reports whether a device is the kernel's alone, without a storage daemon.
+// byKernel reports whether the kernel alone runs a device, without a storage daemon.
 func byKernel(d *volume.Device) bool { return strings.HasPrefix(d.Path(), "/dev/mapper/") }
 
-// counts reports whether it is counted what changes on a device.
+// counts reports whether changes on a device are counted.
 func counts(d *volume.Device) bool { return !byKernel(d) }
 
 func (w *world) create(spec volume.Spec) {

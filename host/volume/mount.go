@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// unmountPatience bounds how long users of a volume may take to release it.
+// unmountPatience limits the wait for the users of a volume to release it.
 const unmountPatience = 5 * time.Second
 
-// unmountPause is the interval of the checks for that.
+// unmountPause is the interval between two attempts.
 const unmountPause = 10 * time.Millisecond
 
-// thaw ends a freeze of an earlier process.
+// thaw ends the freeze of an earlier process.
 func (v *Volumes) thaw(id hangar.VolumeID) error {
 	return ifMounted(v.mountPoint(id), func(dir *os.File) error {
 		_, err := ext4.Thaw(dir)
@@ -80,8 +80,8 @@ func unmount(ctx finish.Context, dir string) error {
 	})
 }
 
-// awaitUnused waits until no mount namespace has the device mounted: a sandbox that started
-// meanwhile may have copied our mount.
+// awaitUnused waits until no mount namespace has the device mounted: a sandbox that started meanwhile
+// may have copied our mount.
 func awaitUnused(ctx context.Context, device string) error {
 	return eventually(ctx, func() (bool, error) {
 		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -95,7 +95,7 @@ func awaitUnused(ctx context.Context, device string) error {
 	})
 }
 
-// eventually repeats do until it is done, or unmountPatience is over.
+// eventually repeats do until it is done, or until unmountPatience has passed.
 func eventually(ctx context.Context, do func() (done bool, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, unmountPatience)
 	defer cancel()

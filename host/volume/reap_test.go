@@ -48,8 +48,8 @@ func TestStorageDaemonsAreReaped(t *testing.T) {
 	}
 }
 
-// TestFailedStartsAreReaped: nothing is left of a daemon that failed to start, or whose start was
-// cancelled.
+// TestFailedStartsAreReaped: a daemon that failed to start, or whose start was cancelled, leaves
+// nothing behind.
 func TestFailedStartsAreReaped(t *testing.T) {
 	if _, err := exec.LookPath(storaged.Program); err != nil {
 		t.Skip(err)
@@ -82,7 +82,7 @@ func TestFailedStartsAreReaped(t *testing.T) {
 	}
 }
 
-// TestKilledWhileItStarts: a daemon that says nothing when its start fails was killed.
+// TestKilledWhileItStarts: a daemon whose start fails without a message was killed.
 func TestKilledWhileItStarts(t *testing.T) {
 	programs := t.TempDir()
 	if err := os.WriteFile(filepath.Join(programs, storaged.Program), []byte("#!/bin/sh\nkill -9 $$\n"), 0o700); err != nil {

@@ -15,8 +15,8 @@ import (
 
 var errRelease = errors.New("not yet")
 
-// stubborn is a backend with one volume, whose device never closes, and whose release succeeds
-// after a number of failures.
+// stubborn is a backend with one volume. Its device never closes, and its release succeeds after a
+// number of failures.
 type stubborn struct {
 	backend
 	handle
@@ -48,8 +48,8 @@ func (s *stubborn) release(ctx finish.Context, _ hangar.VolumeID) error {
 	return nil
 }
 
-// TestForcedRelease: a forced release has time left after closing has used up all of it, and the
-// volume counts as open until it succeeds.
+// TestForcedRelease: a forced release still has time after closing has used up its own, and the
+// volume counts as open until the release succeeds.
 func TestForcedRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, failures := range []int{0, 1} {

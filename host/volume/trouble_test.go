@@ -56,7 +56,8 @@ func TestStorageDaemonHangs(t *testing.T) {
 	w.close(d)
 }
 
-// TestKilledWhileItIsExtended: the volume is lost, rather than that a connection was closed.
+// TestKilledWhileItIsExtended: the error is that the volume is lost, not that a connection was
+// closed.
 func TestKilledWhileItIsExtended(t *testing.T) {
 	w := newWorld(t)
 	spec := encrypted(64 * mib)
@@ -101,7 +102,7 @@ func TestFreezeWithErrors(t *testing.T) {
 		}
 		view := freeze(t, d, "")
 		endView(t, view)
-		// Everything was synced before: whether one more sync fails depends on the kernel.
+		// Everything was synced before: whether another sync fails depends on the kernel.
 		if err := d.Close(finishtest.Context(t)); err != nil && !errors.Is(err, volume.ErrUnsynced) {
 			t.Errorf("closed: %v", err)
 		}

@@ -1,22 +1,22 @@
 // Package volume makes file systems of image files: allocated or sparse, encrypted with LUKS, with ext4
 // inside, mounted on this host, and copied while they are written to.
 //
-// An image has the format LUKS1, so that the kernel, QEMU and cryptsetup open it alike; one
-// without a key is the bare content. Volumes makes and removes images; a Device is an image that
-// is open as a block device, through one of several backends. Devices outlive this process:
-// Attach takes back what an earlier one left, List lists unwanted ones and Release ends them.
-// Everything is found by Options.Dir and Options.Run, which belong to one instance.
+// An image has the format LUKS1, which the kernel, QEMU and cryptsetup all open; an image without a
+// key is the bare content. Volumes makes and removes images; a Device is an image that is open as a
+// block device, through one of several backends. Devices outlive this process: Attach takes over
+// those of an earlier process, List lists unwanted ones and Release ends them. Options.Dir and
+// Options.Run, which belong to one instance, identify everything.
 //
-// Data that was synced in the file system is on the disk under it. An image appears and grows all
-// at once or not at all, and none is touched before its header, its size and the key have been
-// checked. A frozen file system is thawed when Freeze returns, after a short deadline, or when
-// this process dies, whichever comes first.
+// Data that was synced in the file system is on the disk below it. An image appears or grows
+// completely or not at all, and is not changed before its header, its size and the key have been
+// checked. A frozen file system is thawed when Freeze returns, after a short deadline, or when this
+// process dies, whichever comes first.
 //
-// All methods may be called from many goroutines; those of one volume wait for one another,
-// except that a Frozen may be read for as long as it takes.
+// All methods may be called from many goroutines. Those of one volume wait for one another, except
+// for reads of a Frozen.
 //
-// The package knows no Machines and keeps no record of volumes: the caller decides on access, and
-// knows which volumes should exist.
+// The package does not know Machines and keeps no record of volumes: the caller decides on access,
+// and knows which volumes should exist.
 package volume
 
 import (
@@ -43,7 +43,7 @@ import (
 var (
 	ErrWrongKey     = errors.New("the key does not open the image")
 	ErrForeign      = errors.New("the file is not an image of this volume")
-	ErrTruncated    = errors.New("the image is cut short")
+	ErrTruncated    = errors.New("the image is truncated")
 	ErrDamaged      = errors.New("the header of the image is damaged")
 	ErrUnrepairable = errors.New("the file system cannot be repaired")
 	ErrNotBlank     = errors.New("the device is not blank")
@@ -52,19 +52,19 @@ var (
 	ErrFrozen       = errors.New("a frozen view of the volume is open already")
 	ErrFilling      = errors.New("the volume is being filled")
 	ErrLost         = errors.New("the block device went away")
-	ErrUnsynced     = errors.New("not all that was written is on the disk")
+	ErrUnsynced     = errors.New("not all written data is on the disk")
 
 	errNotOpen = errors.New("not open")
 )
 
 // Options of Volumes.
 type Options struct {
-	Dir      string  // DIR/ID/image are the images
+	Dir      string  // DIR/ID/image is the image of a volume
 	Run      string  // sockets and mount points; gone after a restart of the host; at most 60 bytes long
-	Instance string  // of the daemon, in names that all daemons of a host share
+	Instance string  // of the daemon, for names that are unique on the host
 	Backend  Backend // "": the best that the host offers
-	// Guard is the program, with arguments, that calls Guard; the mount point is added. It
-	// thaws a file system when this process dies while one is frozen.
+	// Guard is the command of a program that calls Guard, without its last argument, the mount point.
+	// It thaws a frozen file system if this process dies.
 	Guard []string
 	Log   *slog.Logger
 }
@@ -72,10 +72,10 @@ type Options struct {
 // Spec describes a volume.
 type Spec struct {
 	ID   hangar.VolumeID
-	Size int64  // bytes inside, a multiple of 1 MiB
+	Size int64  // bytes of content, a multiple of 1 MiB
 	Key  []byte // 32 bytes; nil: not encrypted
-	// Allocate takes all the room of the image from the disk at once, so that no write meets a
-	// full one; where the file system cannot, the image stays sparse.
+	// Allocate takes all the space of the image from the disk at once, so that no write fails for lack
+	// of space. Where the file system cannot do so, the image stays sparse.
 	Allocate bool
 }
 
@@ -126,7 +126,7 @@ func (v *Volumes) Open(ctx context.Context) error {
 	return nil
 }
 
-// choose returns the backends that work here. The first is the one that the options name, or the
+// choose returns the backends that work on this host. The first is the one in the options, or the
 // best; the others may still have volumes open.
 func (v *Volumes) choose(ctx context.Context) (backends, error) {
 	var working, others backends
@@ -168,8 +168,8 @@ func require(programs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// Close disconnects from all devices, which stay as they are. Where none is open it leaves
-// nothing in Options.Run, nor the directory itself.
+// Close disconnects from all devices, which stay as they are. It removes Options.Run if no volume is
+// open.
 func (v *Volumes) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -201,7 +201,7 @@ func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), 
 	}
 }
 
-// finishPatience bounds what must finish even if the caller's context ends: adopting, closing and
+// finishPatience limits what must finish even if the caller's context ends: adopting, closing and
 // releasing a device, and undoing.
 const finishPatience = 2 * time.Minute
 
@@ -212,9 +212,9 @@ func (v *Volumes) device(id hangar.VolumeID) *Device {
 	return v.devices[id]
 }
 
-// Attach opens a volume as a block device, or takes back what an earlier process opened, thawed and
-// without a view. It answers the errors of Verify. No error of it, and no end of ctx, closes an
-// open and mounted device.
+// Attach opens a volume as a block device, or takes over the device of an earlier process, thawed and
+// without a view. It returns the errors of Verify. Neither an error nor the end of ctx closes an open
+// and mounted device.
 func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
@@ -231,8 +231,8 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := im.take(im.payload + im.size); err != nil { // the image may have been made sparse
-		v.o.Log.WarnContext(ctx, "the disk has no room to take for a volume", "volume", spec.ID, "error", err)
+	if err := im.take(im.payload + im.size); err != nil { // the image may be sparse
+		v.o.Log.WarnContext(ctx, "the disk has no room to allocate a volume completely", "volume", spec.ID, "error", err)
 	}
 	h, err := v.adopt(ctx, im, spec.Key)
 	if errors.Is(err, errNotOpen) {
@@ -248,13 +248,13 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	return d, nil
 }
 
-// adopt takes over what an earlier process opened, or answers errNotOpen if that is unusable or not
-// mounted. The end of ctx does not interrupt it, and other errors change nothing: a mount may serve
-// a Machine, and hold its unsynced data.
+// adopt takes over the device of an earlier process. It returns errNotOpen if that is unusable and
+// not mounted. The end of ctx does not interrupt it, and other errors change nothing, because a mount
+// may serve a Machine and have its unsynced data.
 func (v *Volumes) adopt(ctx context.Context, im image, key []byte) (handle, error) {
 	adopting, cancel := finish.Within(ctx, finishPatience)
 	defer cancel()
-	thawErr := v.thaw(im.id) // first: other steps may wait for a frozen file system
+	thawErr := v.thaw(im.id) // first, because other steps may wait for a frozen file system
 	h, err := v.backend.adopt(adopting, im, key)
 	if err == nil {
 		err = errors.Join(thawErr, unthrottle(h.path())) // a killed process may have left it throttled
@@ -291,7 +291,7 @@ func (v *Volumes) openFresh(ctx context.Context, im image, key []byte) (handle, 
 	return h, nil
 }
 
-// Release ends the remains of a volume on the host: mounts, block devices, processes. Unsynced
+// Release ends all that is open of a volume on the host: mounts, block devices, processes. Unsynced
 // writes may be lost. It may be repeated.
 func (v *Volumes) Release(ctx finish.Context, id hangar.VolumeID) error {
 	if !id.Valid() {
@@ -330,8 +330,8 @@ func (v *Volumes) forget(id hangar.VolumeID) {
 	delete(v.devices, id)
 }
 
-// sweep removes the run directory of a closed volume, with temporary files of interrupted writes.
-// It does not descend: a directory that is not empty may be a mount.
+// sweep removes the run directory of a closed volume, with temporary files of interrupted writes. It
+// does not descend, because a subdirectory with content may be a mount.
 func (v *Volumes) sweep(id hangar.VolumeID) error {
 	dir := v.runDir(id)
 	errs := []error{remove(v.mountPoint(id))}
@@ -348,7 +348,7 @@ func (v *Volumes) sweep(id hangar.VolumeID) error {
 	return errors.Join(append(errs, remove(dir))...)
 }
 
-// List returns the volumes of which anything is open on the host.
+// List returns the volumes that have anything open on the host.
 func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
 	ids, err := v.backend.list(ctx)
 	if err != nil {

@@ -112,7 +112,7 @@ func openWithOthers(t *testing.T, w *world, spec volume.Spec) {
 	}
 }
 
-// TestCloseLeavesWhatIsOpen: open volumes outlive their process, and without any, nothing is left.
+// TestCloseLeavesWhatIsOpen: open volumes outlive their process; if none is open, nothing is left.
 func TestCloseLeavesWhatIsOpen(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)
@@ -143,8 +143,8 @@ func TestCloseLeavesWhatIsOpen(t *testing.T) {
 	})
 }
 
-// TestUnfinishedFiles: a file that a kill during a write has left beside those of an open volume
-// prevents neither closing nor reopening it.
+// TestUnfinishedFiles: a partial file, left by a kill during a write beside the files of an open
+// volume, prevents neither closing nor reopening it.
 func TestUnfinishedFiles(t *testing.T) {
 	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
 		w.create(spec)

@@ -44,7 +44,9 @@ func (d *drills) run(ctx context.Context, of hangar.AppID) {
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.progress, of)
+		if d.progress[of] == progress { // not that of a drill begun since this one was recorded as finished
+			delete(d.progress, of)
+		}
 	}()
 	if !rec.Latest.FinishedAt.IsZero() { // only its scratch volume is left
 		if d.cleared(ctx, rec) {

@@ -36,27 +36,28 @@ const patience = time.Minute
 
 // Options of a Server.
 type Options struct {
-	HTTPPort int           // where it validates over HTTP
-	TLSPort  int           // and over TLS
+	HTTPPort int           // port of domains at which it validates over HTTP
+	TLSPort  int           // port of domains at which it validates over TLS
 	Life     time.Duration // of its certificates
-	// Resolve returns the address of a name, which has no dot at its end. A name without a valid
-	// address does not exist.
+	// Resolve returns the address of a name, which has no trailing dot. A name without a valid address
+	// does not exist.
 	Resolve func(name string) netip.Addr
 }
 
 // Server is an ACME server on loopback, which runs until its test ends.
 type Server struct {
 	Address  string         // where it listens
-	CertFile string         // with the certificate of the server itself
+	CertFile string         // has the certificate of the server itself
 	Own      *x509.CertPool // has that certificate
-	Roots    []byte         // that sign what it issues, in PEM
+	Roots    []byte         // roots of the issued certificates, in PEM
 }
 
 // Directory returns the URL that an ACME client needs.
 func (s *Server) Directory() string { return "https://" + s.Address + "/dir" }
 
-// Start starts an ACME server and waits until it answers. It skips the test where there is none:
-// `make test` builds it. The package of the test is two folders below the root of the module.
+// Start starts an ACME server and waits until it responds. It skips the test if the program is
+// missing; `make test` builds it. The package of the test must be two folders below the root of the
+// module.
 func Start(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	program, err := filepath.Abs("../../.tools/pebble-v2.10.1")
@@ -106,7 +107,7 @@ func Start(tb testing.TB, o Options) *Server {
 	return s
 }
 
-// get asks again until the server listens, which it does not announce.
+// get repeats a request until the server listens, which it does not announce.
 func (s *Server) get(tb testing.TB, url string) []byte {
 	tb.Helper()
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Own}, DisableKeepAlives: true}}
@@ -126,7 +127,7 @@ func (s *Server) get(tb testing.TB, url string) []byte {
 	}
 }
 
-// startDNS serves A records, over TCP as the ACME server asks.
+// startDNS serves A records over TCP, which the ACME server uses.
 func startDNS(tb testing.TB, resolve func(name string) netip.Addr) string {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Group is the goroutines of one component. They may begin more of them.
+// Group is the goroutines of one component. They may start more goroutines.
 type Group struct {
 	// Context ends when the group is stopped.
 	Context context.Context //nolint:containedctx // of goroutines that outlive every request

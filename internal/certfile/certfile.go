@@ -28,7 +28,7 @@ type fileVersion struct {
 	bytes    int64
 }
 
-// Open reads the files of a certificate, with those that sign it, and of its key, both in PEM.
+// Open reads the PEM files of a certificate, with its chain, and of its key.
 func Open(cert, key string, log *slog.Logger) (*Pair, error) {
 	p := &Pair{cert: cert, key: key, log: log}
 	p.mu.Lock()
@@ -44,7 +44,7 @@ func (p *Pair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refresh(); err != nil {
-		p.log.Warn("a certificate stays as it was", "path", p.cert, "error", err)
+		p.log.Warn("cannot read a changed certificate; the previous one stays in use", "path", p.cert, "error", err)
 	}
 	return p.pair, nil
 }

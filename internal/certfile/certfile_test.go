@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// certificateFor makes a certificate that signs itself, in PEM.
+// certificateFor makes a self-signed certificate, in PEM.
 func certificateFor(t *testing.T, name string) (chain, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -35,8 +35,8 @@ func certificateFor(t *testing.T, name string) (chain, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-// TestFilesAreReadAgain: a certificate that is renewed takes effect at once, and one that is
-// half written, or missing, leaves the one before.
+// TestFilesAreReadAgain: a renewed certificate takes effect immediately. While the file is half
+// written or missing, the previous one stays in use.
 func TestFilesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

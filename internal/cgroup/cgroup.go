@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is where control groups are mounted: version 2 as a whole, or the hierarchies of version 1
-// below it.
+// Root is the mount point of control groups: of version 2, or of the hierarchies of version 1 below
+// it.
 const Root = "/sys/fs/cgroup"
 
 // Unified reports whether Root is version 2.
 func Unified() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(Root, &st); err != nil {
-		return false, fmt.Errorf("look at %s: %w", Root, err)
+		return false, fmt.Errorf("examine %s: %w", Root, err)
 	}
 	return st.Type == unix.CGROUP2_SUPER_MAGIC, nil
 }
 
 // Memory returns the directory of a group of the memory controller below the root, and the name of
-// its file with the limit. It refuses anything but one name.
+// its limit file. name must be a single path element.
 func Memory(name string) (dir, limit string, err error) {
 	if name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
 		return "", "", fmt.Errorf("cgroup %q: must be one name", name)
@@ -44,8 +44,8 @@ func Memory(name string) (dir, limit string, err error) {
 	return filepath.Join(Root, "memory", name), "memory.limit_in_bytes", nil
 }
 
-// LimitMemory bounds the memory of a group, in bytes, which it creates if necessary, and returns
-// its directory.
+// LimitMemory limits the memory of a group, in bytes, and returns its directory. It makes the group
+// if necessary.
 func LimitMemory(name string, bytes int64) (dir string, err error) {
 	dir, limit, err := Memory(name)
 	if err != nil {

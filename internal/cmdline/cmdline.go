@@ -1,9 +1,9 @@
 // Package cmdline splits command lines into words as a shell would, without expanding
 // anything.
 //
-// Words are separated by blanks. Single quotes keep everything as it is, double quotes
-// everything but a backslash before a quote or another backslash, and a backslash
-// outside of quotes the character after it.
+// Words are separated by blanks. Single quotes preserve everything. Double quotes preserve everything
+// but a backslash before a quote or another backslash. A backslash outside of quotes preserves the
+// next character.
 //
 // It is not a shell: variables, patterns, pipes and comments are words like others.
 package cmdline
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// ErrUnfinished says that a quote or an escape is not ended.
+// ErrUnfinished: a quote or an escape has no end.
 var ErrUnfinished = errors.New("a quote or an escape is not ended")
 
 // Split returns the words of a command line, or ErrUnfinished.

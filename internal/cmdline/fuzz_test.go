@@ -8,7 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/cmdline"
 )
 
-// FuzzSplit: words that are quoted are the words that come out.
+// FuzzSplit: splitting quoted words returns the same words.
 func FuzzSplit(f *testing.F) {
 	for _, seed := range []string{"", "true", "a b", `sh -c "echo $A"`, "'", `\`, `"\"`, "a\tb\nc", `'a'"b"\ c`} {
 		f.Add(seed)

@@ -1,9 +1,9 @@
 // Package connlimit bounds how many connections a client may hold open, and how many all clients
 // together; its Count does so for other shared resources.
 //
-// Promises. A client may take one more connection only if at least as many stay free as it would
-// then hold. So a single client gets half of the total, n greedy clients get an (n+1)th each and as
-// much stays free: no client can take the last connection.
+// Promises. A client may take one more connection only if at least as many are free as it would then
+// hold. So a single client gets half of the total, n greedy clients get an (n+1)th each and as much
+// stays free: no client can take the last connection.
 //
 // A connection counts from when it is accepted until it is closed, even by a handler that hijacked
 // it. One beyond the limit is closed before the server sees it. A counted connection keeps the
@@ -20,16 +20,16 @@ import (
 	"sync"
 )
 
-// Bits that the IPv6 addresses of one client have in common: a Machine has a /112 of a
-// private network, and an internet provider gives a /64 to one customer.
+// Number of leading bits that all IPv6 addresses of one client share: a Machine has a /112 of a
+// private network, and an internet provider gives a /64 to each customer.
 const (
 	privateBits = 112
 	publicBits  = 64
 )
 
-// ClientOf returns the client of an address: an IPv4 address itself, the /64 of an IPv6 address,
-// and the /112 of one of a private network, where a /64 has the Machines of many. For the zero Addr
-// it is the zero Addr.
+// ClientOf returns the client of an address: an IPv4 address itself, the /64 of an IPv6 address, and
+// the /112 of an address in a private network, where a /64 contains many Machines. It returns the
+// zero Addr for the zero Addr.
 func ClientOf(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is4() {
@@ -39,7 +39,7 @@ func ClientOf(a netip.Addr) netip.Addr {
 	if a.IsPrivate() {
 		bits = privateBits
 	}
-	p, _ := a.Prefix(bits) // fails for the zero Addr alone: an IPv6 address has more bits
+	p, _ := a.Prefix(bits) // only fails for the zero Addr, because an IPv6 address has more bits
 	return p.Addr()
 }
 
@@ -60,13 +60,12 @@ func NewCount[K comparable](each, all int) *Count[K] {
 // Take counts one more for a key; false: that would exceed a limit.
 func (c *Count[K]) Take(key K) bool { return c.TakeN(key, 1) }
 
-// TakeN counts n more for a key; false: the key would hold more than each, or more than would stay
-// free.
+// TakeN counts n more for a key, as n calls of Take would; false: one of these would exceed a limit.
 func (c *Count[K]) TakeN(key K, n int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	held := c.held[key] + n
-	if held > c.each || held > c.all-c.open {
+	if held > c.each || held > c.all-c.open-(n-1) {
 		return false
 	}
 	c.open += n
@@ -87,7 +86,7 @@ func (c *Count[K]) LeaveN(key K, n int) {
 	}
 }
 
-// Open is the total.
+// Open returns the total.
 func (c *Count[K]) Open() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +99,8 @@ type Limit struct {
 	count  *Count[netip.Addr]
 }
 
-// New returns a Limit of each connections per client, and of all in total, for the connections
-// of which counts is true.
+// New returns a Limit of each connections per client, and of all in total. It only counts connections
+// for which counts returns true.
 func New(counts func(net.Conn) bool, each, all int) *Limit {
 	return &Limit{counts: counts, count: NewCount[netip.Addr](each, all)}
 }
@@ -114,7 +113,7 @@ func From(ranges ...netip.Prefix) func(net.Conn) bool {
 	}
 }
 
-// remote is the other end's address; the zero Addr if it has none.
+// remote is the address of the other end; the zero Addr if it has none.
 func remote(c net.Conn) netip.Addr {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -123,7 +122,7 @@ func remote(c net.Conn) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// Listener returns l with the limit: connections above it are closed.
+// Listener returns inner with the limit: it closes connections above it.
 func (l *Limit) Listener(inner net.Listener) net.Listener { return &listener{inner, l} }
 
 type listener struct {

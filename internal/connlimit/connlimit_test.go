@@ -97,8 +97,8 @@ func TestLimit(t *testing.T) {
 	expect("127.0.0.2", true)
 }
 
-// TestConnectionsStayTCP: a connection that counts is watched, sent files over and ended by
-// half as one that does not.
+// TestConnectionsStayTCP: a counted connection supports watching, sending files and closing one
+// direction, like any TCP connection.
 func TestConnectionsStayTCP(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -145,8 +145,8 @@ func TestClientOf(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesTheLast has many take all that they get. However many they are, one more gets
-// as much as each of them.
+// TestNobodyTakesTheLast: greedy keys take as much as they get. However many they are, another key
+// gets as much as each of them.
 func TestNobodyTakesTheLast(t *testing.T) {
 	const all = 10_000
 	for _, greedy := range []int{1, 2, 10, 50} {
@@ -175,6 +175,35 @@ func TestNobodyTakesTheLast(t *testing.T) {
 		}
 		if c.Open() != 0 || len(c.held) != 0 {
 			t.Errorf("%d are held by %d after all have left", c.Open(), len(c.held))
+		}
+	}
+}
+
+// TestTakeN compares taking n at once with taking them one by one.
+func TestTakeN(t *testing.T) {
+	const all = 20
+	for _, each := range []int{all, 7} {
+		for others := range all/2 + 1 {
+			for own := range all/2 + 1 {
+				for n := 1; n <= all; n++ {
+					atOnce, single := NewCount[int](each, all), NewCount[int](each, all)
+					for _, c := range []*Count[int]{atOnce, single} {
+						for range others {
+							c.Take(1)
+						}
+						for range own {
+							c.Take(2)
+						}
+					}
+					want := true
+					for range n {
+						want = want && single.Take(2)
+					}
+					if got := atOnce.TakeN(2, n); got != want {
+						t.Fatalf("limits %d and %d, %d and %d taken: TakeN(%d) = %t, want %t", each, all, others, own, n, got, want)
+					}
+				}
+			}
 		}
 	}
 }

@@ -1,17 +1,17 @@
 // Package diskspace decides whether a write may still go to the disk of the platform, so
 // that a full disk stops what tenants ask for and never the platform.
 //
-// A Space watches one data directory. It keeps a reserve of the file system, in bytes and inodes:
-// Admit refuses a tenant's request that would reach into it, with hangar.ReasonDiskFull and a text
-// that says what is full. AdmitOwn admits the writes of the platform itself, down to a small rest.
-// A quarter of the reserve is a file, the ballast: running programs write without being asked and
-// may fill the disk to the last block; then the ballast is removed, which leaves the platform room
-// to work with. It is made again once the reserve is free.
+// A Space watches one data directory. It keeps a reserve of the file system, in bytes and inodes.
+// Admit refuses a tenant's request that would use the reserve, with hangar.ReasonDiskFull and a text
+// that says what is full. AdmitOwn admits the platform's own writes until little is left. A quarter
+// of the reserve is a file, the ballast. Running programs write without asking and may fill the disk
+// to the last block; then the ballast is removed, which leaves the platform some room. It is made
+// again once the reserve is free.
 //
 // Each decision measures the disk (statfs, about a microsecond). Methods may be called from many
 // goroutines. A nil Space admits everything.
 //
-// The package does not count what each tenant has, and frees nothing but the ballast.
+// The package does not count what each tenant uses, and frees nothing but the ballast.
 package diskspace
 
 import (
@@ -40,25 +40,25 @@ const (
 
 // Shares of the reserve.
 const (
-	ballastShare = 4  // of the reserve is the ballast
-	restShare    = 16 // of the reserve is kept free even of the platform's own writes
+	ballastShare = 4  // 1/4 of the reserve is the ballast
+	restShare    = 16 // 1/16 of the reserve is kept free even from the platform's own writes
 )
 
-// Inodes that are reserved: 1/64 of all, within bounds.
+// Reserved inodes: 1/64 of all, within bounds.
 const (
 	minInodes = 512
 	maxInodes = 50_000
-	ownInodes = 64 // kept free even of the platform's own writes
+	ownInodes = 64 // kept free even from the platform's own writes
 )
 
 // Files in the data directory.
 const (
 	ballastFile = "ballast"
 	startFile   = "ballast-start" // removed only while a daemon starts, so that the next start has room, too
-	fullFile    = "disk-full"     // empty; there while the disk is full
+	fullFile    = "disk-full"     // empty; exists while the disk is full
 )
 
-// pause between two measurements of an idle disk.
+// pause is the time between two measurements of an idle disk.
 const pause = time.Second
 
 // Options of a Space.
@@ -77,30 +77,30 @@ type Space struct {
 
 	mu      sync.Mutex // guards what follows
 	ballast int64      // bytes that the file takes
-	none    bool       // the file system cannot allocate, so that there is no ballast
-	spare   bool       // there is a startFile
+	none    bool       // the file system cannot allocate, so there is no ballast
+	spare   bool       // startFile exists
 	held    int64      // bytes that Hold has admitted
 	started bool       // Run was called
 	level   Level
-	since   time.Time // when the level last changed between LevelOK and another
+	since   time.Time // when the level last changed from or to LevelOK
 
 	refused *prometheus.CounterVec
 }
 
-// Level says how full a disk is.
+// Level is how full a disk is.
 type Level string
 
 // The levels.
 const (
 	LevelOK   Level = "ok"
-	LevelLow  Level = "low"  // the reserve is touched: what tenants ask for is refused
-	LevelFull Level = "full" // the ballast is gone, too, or the inodes are
+	LevelLow  Level = "low"  // the reserve is in use: requests of tenants are refused
+	LevelFull Level = "full" // the ballast or the reserved inodes are used up, too
 )
 
 // Status is the state of the disk.
 type Status struct {
 	Level      Level
-	Since      time.Time // when the disk became full, or had room again
+	Since      time.Time // when the disk became full or had room again
 	Free       int64     // bytes, without the ballast
 	Total      int64     // bytes
 	Ballast    int64     // bytes
@@ -109,7 +109,7 @@ type Status struct {
 	Inodes     int64 // 0: the file system does not count them
 }
 
-// Full names what is short, in a few words; empty: nothing.
+// Full describes what is short, in a few words; empty: nothing.
 func (s Status) Full() string {
 	switch {
 	case s.Level == LevelOK || s.Level == "":
@@ -132,8 +132,8 @@ func New(o Options) *Space {
 	return &Space{o: o, refused: refused}
 }
 
-// Open measures the disk, and makes the ballast if there is room or removes it if there is
-// none. It never fails because the disk is full.
+// Open measures the disk. It makes the ballast if there is room, and removes it if there is none. A
+// full disk is not an error.
 func (s *Space) Open() error {
 	st, err := s.statfs()
 	if err != nil {
@@ -170,8 +170,8 @@ func reservedInodes(all int64) int64 {
 	return min(max(all/64, min(minInodes, all/4)), maxInodes)
 }
 
-// Run checks the disk every second, so that the ballast is removed and restored and changes of
-// the level are logged even when there are no requests for room.
+// Run checks the disk every second. So even without requests, it removes and restores the ballast and
+// logs changes of the level.
 func (s *Space) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.started = true
@@ -194,9 +194,8 @@ func (s *Space) Run(ctx context.Context) error {
 	}
 }
 
-// Admit refuses a request for a number of bytes of the disk, or for an unknown number that is
-// bounded elsewhere (0), if the reserve would be touched or already is. what names the request in
-// the text and in the metric.
+// Admit refuses a request for a number of bytes, or for an unknown number that is bounded elsewhere
+// (0), if the reserve is or would be in use. what names the request in the text and in the metric.
 func (s *Space) Admit(what Purpose, bytes int64) error {
 	if s == nil {
 		return nil
@@ -215,7 +214,7 @@ func (s *Space) admit(what Purpose, bytes int64) error {
 	room := st.Free + st.Ballast - s.reserve - s.held
 	switch {
 	case room < bytes || room <= 0:
-		return s.refuse(what, fmt.Sprintf("%d of %d MiB are free, %d MiB are reserved for the platform, and %d MiB are asked",
+		return s.refuse(what, fmt.Sprintf("%d of %d MiB are free, %d MiB are reserved for the platform, and %d MiB are requested",
 			(st.Free+st.Ballast-s.held)>>20, st.Total>>20, s.reserve>>20, bytes>>20))
 	case s.inodes > 0 && st.FreeInodes < s.inodes:
 		return s.refuse(what, fmt.Sprintf("%d of %d inodes are free, and %d are reserved for the platform", st.FreeInodes, st.Inodes, s.inodes))
@@ -223,8 +222,8 @@ func (s *Space) admit(what Purpose, bytes int64) error {
 	return nil
 }
 
-// Hold is Admit for work that takes its room little by little: until release is called, these
-// bytes are not given to others. Bytes written meanwhile count twice.
+// Hold is Admit for work that uses its room gradually: until release is called, no other request gets
+// these bytes. Bytes that were already written count twice until then.
 func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	if s == nil {
 		return func() {}, nil
@@ -242,7 +241,7 @@ func (s *Space) Hold(what Purpose, bytes int64) (release func(), err error) {
 	}), nil
 }
 
-// Reserved is how many of the free bytes are reserved for the platform.
+// Reserved returns how many of the free bytes are reserved for the platform.
 func (s *Space) Reserved() int64 {
 	if s == nil {
 		return 0
@@ -252,7 +251,7 @@ func (s *Space) Reserved() int64 {
 	return s.reserve - s.ballast
 }
 
-// AdmitOwn refuses a write of the platform itself if the disk has no room even for that.
+// AdmitOwn refuses a write of the platform itself if the disk has too little room even for that.
 func (s *Space) AdmitOwn(what Purpose) error {
 	if s == nil {
 		return nil
@@ -267,8 +266,8 @@ func (s *Space) AdmitOwn(what Purpose) error {
 	return nil
 }
 
-// Writer returns a writer to w that stops when the disk has no room, for data of unknown length:
-// each write is admitted.
+// Writer returns a writer to w for data of unknown length. It admits each write, and fails when the
+// disk has no room.
 func (s *Space) Writer(what Purpose, w io.Writer) io.Writer {
 	if s == nil {
 		return w
@@ -295,8 +294,8 @@ func (s *Space) refuse(what Purpose, why string) error {
 		"cannot %s: the disk of the server is full (%s); remove images, volumes or Machines that are not needed, or have the operator make room", what, why)
 }
 
-// Explain turns the kernel's error for a full disk into the one that Admit would have returned;
-// it returns others, and those that have a reason already, as they are.
+// Explain turns the kernel's error for a full disk into the error that Admit would have returned. It
+// returns other errors, and those that have a reason already, unchanged.
 func Explain(err error) error {
 	if hangar.ReasonOf(err) != "" || !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
@@ -311,7 +310,7 @@ func (s *Space) Status() (Status, error) {
 	return s.look()
 }
 
-// measure is Status with the level of before. s.mu is held.
+// measure is Status with the level of the previous measurement. s.mu is held.
 func (s *Space) measure() (Status, error) {
 	st, err := s.statfs()
 	if err != nil {
@@ -377,22 +376,23 @@ func (s *Space) tend(free int64) (changed bool) {
 	return changed
 }
 
-// rest is how many bytes the platform's own writes keep free while there is a ballast.
+// rest is how many bytes the platform's own writes leave free while there is a ballast.
 func (s *Space) rest() int64 { return s.reserve / restShare }
 
-// mark writes a file that records since when the disk is full, also across a restart.
+// mark writes a file that records since when the disk is full, even across restarts.
 func (s *Space) mark(level Level) {
 	path := filepath.Join(s.o.Dir, fullFile)
 	if level == LevelOK {
-		_ = os.Remove(path) // otherwise the next full disk would seem to be full since then
+		_ = os.Remove(path) // if it stayed, the next full disk would seem to be full since then
 		return
 	}
-	if f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err == nil { // without an inode there is none
+	if f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err == nil { // without a free inode there is no file
 		_ = f.Close()
 	}
 }
 
-// FullSince returns since when the disk of a data directory has been too full, if it is.
+// FullSince returns since when the disk of a data directory has been too full. full is false if it is
+// not.
 func FullSince(dir string) (since time.Time, full bool) {
 	fi, err := os.Stat(filepath.Join(dir, fullFile))
 	if err != nil {
@@ -403,7 +403,7 @@ func FullSince(dir string) (since time.Time, full bool) {
 
 func (s *Space) ballastPath() string { return filepath.Join(s.o.Dir, ballastFile) }
 
-// remove removes a file that only takes room. It is truncated first, because some file systems
+// remove removes a file that only takes room. It truncates the file first, because some file systems
 // free the blocks of removed files later.
 func (s *Space) remove(name string) {
 	path := filepath.Join(s.o.Dir, name)
@@ -415,15 +415,15 @@ func (s *Space) remove(name string) {
 	if st, err := s.statfs(); err != nil || st.Type != unix.BTRFS_SUPER_MAGIC {
 		return
 	}
-	// btrfs has the room back with its next transaction.
+	// btrfs frees the room with its next transaction.
 	if dir, err := os.Open(s.o.Dir); err == nil {
 		_ = unix.Syncfs(int(dir.Fd()))
 		_ = dir.Close()
 	}
 }
 
-// allocate makes a file of size bytes, wholly or not at all, and reports whether there was room. It
-// does not try again on a file system without support.
+// allocate makes a file of size bytes, completely or not at all, and reports whether there was room.
+// It does not try again on a file system without support.
 func (s *Space) allocate(name string, size int64) bool {
 	f, err := os.OpenFile(filepath.Join(s.o.Dir, name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -445,15 +445,15 @@ func (s *Space) statfs() (unix.Statfs_t, error) {
 	return st, nil
 }
 
-// Extend allocates the blocks of the first size bytes of a file, so that writing there needs no
-// room. The size of the file stays. It answers errors.ErrUnsupported where the file system
-// cannot.
+// Extend allocates the blocks of the first size bytes of a file, so that writing there needs no room.
+// It does not change the size of the file. It returns errors.ErrUnsupported if the file system cannot
+// do so.
 func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, size) }
 
 // noCow is FS_NOCOW_FL of linux/fs.h.
 const noCow = 0x00800000
 
-// InPlace makes btrfs overwrite an empty file, or future files of a directory, in place: otherwise
+// InPlace makes btrfs overwrite an empty file, or future files of a directory, in place. Otherwise
 // every write would need room, even in allocated blocks. Other file systems overwrite in place
 // anyway.
 func InPlace(f *os.File) error {

@@ -72,8 +72,8 @@ func level(t *testing.T, s *diskspace.Space, want diskspace.Level) diskspace.Sta
 	return st
 }
 
-// TestFullDisk fills a disk in front of a Space, to the reserve and to the last byte, and
-// empties it again.
+// TestFullDisk fills a disk below a Space, to the reserve and then to the last byte, and empties it
+// again.
 func TestFullDisk(t *testing.T) {
 	for _, kind := range disktest.Kinds() {
 		reserve, size := int64(reserve), int64(320*mib)
@@ -140,7 +140,7 @@ func fillDisk(t *testing.T, dir string, reserve int64) {
 	}
 }
 
-// TestNoInodes uses up the inodes of a disk with much room.
+// TestNoInodes uses up the inodes of a disk with plenty of room.
 func TestNoInodes(t *testing.T) {
 	dir := disktest.Mount(t, disktest.Ext4, 128*mib)
 	var log bytes.Buffer
@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestExtend reserves room for a file that a full disk cannot take away.
+// TestExtend reserves room for a file, which it has even on a full disk.
 func TestExtend(t *testing.T) {
 	for _, kind := range []string{disktest.Ext4, disktest.XFS} {
 		t.Run(kind, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// TestParts tells which directory takes the disk.
+// TestParts shows which directory fills the disk.
 func TestParts(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"images": 3 * mib, "volumes": 5 * mib, "logs": 1} {
@@ -256,7 +256,7 @@ func TestHold(t *testing.T) {
 	}
 	_, err = s.Hold("suspend a Machine", 16*mib)
 	refused(t, err, "cannot suspend a Machine")
-	refused(t, s.Admit("pull an image", 16*mib), "16 MiB are asked")
+	refused(t, s.Admit("pull an image", 16*mib), "16 MiB are requested")
 	if err := s.Admit("pull an image", 4*mib); err != nil {
 		t.Error(err)
 	}
@@ -270,7 +270,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestExplain gives a full disk one reason, whichever program met it.
+// TestExplain gives the same reason for a full disk to every program that met it.
 func TestExplain(t *testing.T) {
 	for _, cause := range []error{unix.ENOSPC, unix.EDQUOT} {
 		refused(t, diskspace.Explain(&os.PathError{Op: "write", Path: "/x", Err: cause}), "the disk of the server is full")

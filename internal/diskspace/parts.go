@@ -18,8 +18,8 @@ type Part struct {
 	Inodes int64
 }
 
-// Parts returns how much of its disk the directories in a data directory use, the largest first.
-// Files that vanish meanwhile, or are on another disk, do not count.
+// Parts returns the disk usage of the directories in a data directory, the largest first. Files that
+// disappear meanwhile, or are on another disk, do not count.
 func Parts(dir string) ([]Part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package durable writes files and directories so that a reader, also one after a crash of the
 // server, finds under a name either the whole new content or the old one.
 //
-// Published content survives a power cut, name and bytes, once the function returns. Functions
-// may be called from many goroutines: of two that publish the same name, one wins. The package
-// does not lock, and does not remove the temporary files that a crash leaves.
+// Once a function returns, the published name and content survive a power cut. Functions may be
+// called from many goroutines: of two that publish the same name, one wins. The package does not
+// lock, and does not remove the temporary files that a crash leaves.
 package durable
 
 import (
@@ -21,8 +21,7 @@ import (
 // WriteFileVia.
 const Unfinished = ".tmp-"
 
-// WriteFile makes data the content of the file called name, with this mode, unaffected by the
-// umask.
+// WriteFile writes data to the file name, with this mode regardless of the umask.
 func WriteFile(name string, data []byte, mode os.FileMode) error {
 	return WriteTo(name, all(data), mode)
 }
@@ -32,7 +31,8 @@ func WriteTo(name string, content func(io.Writer) error, mode os.FileMode) error
 	return write(filepath.Dir(name), filepath.Base(name)+Unfinished+"*", name, content, mode)
 }
 
-// WriteFileVia is WriteFile by way of a temporary file in a directory tmp on the same file system.
+// WriteFileVia is WriteFile with its temporary file in the directory tmp, which must be on the same
+// file system.
 func WriteFileVia(tmp, name string, data []byte, mode os.FileMode) error {
 	return write(tmp, "write-*", name, all(data), mode)
 }
@@ -70,7 +70,7 @@ func write(tmp, pattern, name string, content func(io.Writer) error, mode os.Fil
 }
 
 // WriteChanged is WriteFile for content that rarely changes: an unchanged file needs no room on the
-// disk. A failure to read the old content is no error.
+// disk. A failure to read the old content is not an error.
 func WriteChanged(name string, data []byte, mode os.FileMode) error {
 	if !same(name, data, mode) {
 		return WriteFile(name, data, mode)
@@ -96,7 +96,7 @@ func Rename(from, to string) error {
 	return SyncDir(filepath.Dir(to))
 }
 
-// MkdirAll makes a directory and those above it, and puts their names on disk.
+// MkdirAll makes a directory and its parents, and syncs their names to disk.
 func MkdirAll(name string, mode os.FileMode) error {
 	if fi, err := os.Stat(name); err == nil && fi.IsDir() {
 		return nil
@@ -113,8 +113,7 @@ func MkdirAll(name string, mode os.FileMode) error {
 	return SyncDir(parent)
 }
 
-// SyncDir puts the names in a directory on disk, after files were created, renamed or removed in
-// it.
+// SyncDir syncs the names in a directory to disk, after files were created, renamed or removed in it.
 func SyncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
@@ -123,7 +122,7 @@ func SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// SyncTree puts everything beneath a directory on disk, with the rest of its file system: far
+// SyncTree syncs everything below a directory to disk, with the rest of its file system. This is far
 // cheaper than one call per file.
 func SyncTree(name string) error {
 	d, err := os.Open(name)

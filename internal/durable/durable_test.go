@@ -29,7 +29,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestWriteChanged: the file is replaced if its content or its mode differs, and only then.
+// TestWriteChanged: the file is only replaced if its content or its mode differs.
 func TestWriteChanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	var before os.FileInfo
@@ -69,7 +69,7 @@ func TestWriteLeavesNothingOnError(t *testing.T) {
 	}
 }
 
-// TestWriteFileVia: directories are made, and nothing is left in the one for temporary files.
+// TestWriteFileVia makes directories, and leaves nothing in the one for temporary files.
 func TestWriteFileVia(t *testing.T) {
 	dir := t.TempDir()
 	tmp, name := filepath.Join(dir, "tmp"), filepath.Join(dir, "a", "b", "name")
@@ -101,7 +101,7 @@ func TestWriteFileVia(t *testing.T) {
 	}
 }
 
-// TestReadersSeeWholeFiles has writers of two contents and readers of one path.
+// TestReadersSeeWholeFiles writes two contents to one path while others read it.
 func TestReadersSeeWholeFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	contents := []string{strings.Repeat("a", 10_000), strings.Repeat("b", 20_000)}

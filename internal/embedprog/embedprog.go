@@ -1,8 +1,8 @@
 // Package embedprog finds programs that are embedded, compressed, in a hangar binary that `make
 // build` made, or that lie beside it.
 //
-// An embedded program is unpacked once per content, atomically, under a name that holds its digest,
-// so that daemons of several versions can share a directory, and the file of a running program
+// An embedded program is unpacked once per content, atomically, under a name that contains its
+// digest. So daemons of several versions can share a directory, and the file of a running program
 // never changes.
 //
 // Locate may be called from many goroutines and processes at once. The package runs nothing.
@@ -22,11 +22,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrNotFound is Locate's error for a program that is in neither place.
+// ErrNotFound is Locate's error for a program that is neither embedded nor beside the executable.
 var ErrNotFound = errors.New("program not found")
 
-// Locate returns the path of the program of a name: the one in embedded/NAME.zst of files,
-// unpacked below dir/bin on first use, else the file NAME beside the running executable.
+// Locate returns the path of a program: embedded/NAME.zst of files, unpacked below dir/bin on first
+// use, or else the file NAME beside the running executable.
 func Locate(files fs.FS, name, dir string) (string, error) {
 	packed, err := fs.ReadFile(files, "embedded/"+name+".zst") // only `make build` puts it there
 	if err == nil {
@@ -46,7 +46,7 @@ func Locate(files fs.FS, name, dir string) (string, error) {
 	return beside, nil
 }
 
-// unpack writes a program to dir under a name that holds the digest of packed.
+// unpack writes a program to dir under a name that contains the digest of packed.
 func unpack(packed []byte, name, dir string) (string, error) {
 	digest := sha256.Sum256(packed)
 	path := filepath.Join(dir, name+"-"+hex.EncodeToString(digest[:8]))
@@ -65,7 +65,7 @@ func unpack(packed []byte, name, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // fails once it has its final name
+	defer func() { _ = os.Remove(tmp.Name()) }() // fails after it was renamed
 	_, err = io.Copy(tmp, z)
 	err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close())
 	if err != nil {

@@ -53,7 +53,7 @@ func TestLocateUnpacksOnce(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%d files in %s, %v", len(entries), dir, err)
 	}
-	// Another content has another name, beside the first.
+	// Another content gets a name of its own beside the first.
 	files["embedded/prog.zst"] = &fstest.MapFile{Data: pack(t, []byte("newer"))}
 	if path, err := Locate(files, "prog", dir); err != nil || path == paths[0] {
 		t.Errorf("newer content is at %s, %v", path, err)

@@ -11,15 +11,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
-// Start starts an etcd of one member that serves clients on a port of loopback, until the test ends. It returns its
-// endpoint, "http://127.0.0.1:PORT". Leases may be as short as a second.
+// Start starts an etcd of one member that serves clients on a loopback port, until the test ends. It
+// returns its endpoint, "http://127.0.0.1:PORT". Leases may be as short as a second.
 func Start(tb testing.TB) string {
 	tb.Helper()
 	return "http://" + start(tb, config(tb, "http")).Clients[0].Addr().String()
 }
 
-// config is that of a member which serves with a scheme. Its gateway for JSON connects to the address as it is
-// configured, so that one has to be chosen.
+// config is the configuration of a member that serves with a scheme. Its JSON gateway connects to the
+// configured address, so the port cannot be 0.
 func config(tb testing.TB, scheme string) *embed.Config {
 	tb.Helper()
 	address, err := freeport.Address(tb.Context())

@@ -20,16 +20,18 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 )
 
-// Guarded is an etcd that asks for a certificate and the password of a user.
+// Guarded is an etcd that requires a certificate and a user's password.
 type Guarded struct {
 	Endpoint string // "https://127.0.0.1:PORT"
-	// CA signs what the etcd shows and accepts. Cert and Key are a client's. All are PEM.
+	// CA signs the certificates that the etcd presents and accepts. Cert and Key are a client's. All
+	// are PEM.
 	CA, Cert, Key []byte
 	// Forget invalidates the tokens that users have received.
 	Forget func()
 }
 
-// StartGuarded is Start of an etcd with TLS in both directions. Its user may read and write below /test/.
+// StartGuarded is Start for an etcd with TLS in both directions. Its user may read and write below
+// /test/.
 func StartGuarded(tb testing.TB, user, password string) Guarded {
 	tb.Helper()
 	must := func(err error) {
@@ -84,7 +86,7 @@ func start(tb testing.TB, c *embed.Config) *embed.Etcd {
 	return e
 }
 
-// authority makes a certificate authority, and a certificate of it for 127.0.0.1 and for clients.
+// authority makes a certificate authority, and a certificate from it for 127.0.0.1 and for clients.
 func authority(tb testing.TB) (ca, cert, key []byte) {
 	tb.Helper()
 	sign := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey, public *ecdsa.PublicKey) (*x509.Certificate, []byte) {

@@ -1,15 +1,14 @@
 // Package ext4 makes, checks, repairs and grows ext4 file systems on block devices with the
 // programs of e2fsprogs.
 //
-// Make writes as little as possible. ext4 never reads blocks that it knows to be unused, so the
-// noise in unwritten parts of an encrypted device does no harm, and a sparse image stays sparse.
-// Repair restores a file system that was not unmounted to a state in which it may be mounted, or
-// returns e2fsck's reason why not. Except for Make, every function may be killed at any moment and
-// repeated. After a killed Grow only RepairAll repairs the file system, and after a killed
-// GrowCompact only Undo does.
+// Make writes as little as possible. ext4 never reads blocks that it knows to be unused, so the noise
+// in unwritten parts of an encrypted device does no harm, and a sparse image stays sparse. Repair
+// makes a file system that was not unmounted mountable again, or returns e2fsck's reason why it
+// cannot. Except for Make, every function may be killed at any moment and repeated. After a killed
+// Grow only RepairAll repairs the file system, and after a killed GrowCompact only Undo does.
 //
-// No function may be used on a device that is mounted, except Superblock, GrowMounted and
-// Usage.
+// No function may be used on a mounted device, except ReadSuperblock, GrowMounted, Usage, Freeze and
+// Thaw.
 package ext4
 
 import (
@@ -31,7 +30,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/oomscore"
 )
 
-// The programs that are run, all of the Debian package e2fsprogs.
+// The programs in use, all of the Debian package e2fsprogs.
 const (
 	makeProgram  = "mke2fs"
 	checkProgram = "e2fsck"
@@ -39,18 +38,17 @@ const (
 	undoProgram  = "e2undo"
 )
 
-// Programs returns the programs that have to be installed.
+// Programs returns the programs that must be installed.
 func Programs() []string { return []string{makeProgram, checkProgram, growProgram, undoProgram} }
 
-// ErrUnrepairable says that a file system must not be mounted. The error has e2fsck's reason.
+// ErrUnrepairable: the file system must not be mounted. The error has e2fsck's reason.
 var ErrUnrepairable = errors.New("the file system cannot be repaired")
 
-// ErrNone says that there is no ext4 on a device.
+// ErrNone: the device has no ext4.
 var ErrNone = errors.New("no ext4 file system")
 
-// mountOptions are for the file system of a tenant: an error makes it read-only, also an error of
-// writing content, which would otherwise be reported only once, and unused inode tables are not
-// written.
+// mountOptions are for the file system of a tenant. An error makes it read-only, even an error of
+// writing content, which would otherwise be reported only once. Unused inode tables are not written.
 const (
 	mountFlags   = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_RELATIME
 	mountOptions = "errors=remount-ro,data_err=abort,noinit_itable"
@@ -58,7 +56,7 @@ const (
 
 // Make makes a file system on a device.
 func Make(ctx context.Context, device string) error {
-	// All space is the user's, also root's usual share of 5 %. The inode tables of a terabyte would
+	// All space is the user's, without root's usual share of 5 %. The inode tables of a terabyte would
 	// take 16 GB, so they and the journal are initialized on first use.
 	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
 	return err
@@ -67,17 +65,17 @@ func Make(ctx context.Context, device string) error {
 // MakeCompact makes a file system on a device or in a sparse file. It writes only some 120 KB. The
 // file system cannot grow while it is mounted, and its journal is small: 16 MB.
 func MakeCompact(ctx context.Context, path string) error {
-	// Without backups of the superblock, which only help after a disk was overwritten, all written
-	// blocks are in one place. There is no UUID, because the result is copied.
+	// Without backups of the superblock, all written blocks are in one place; backups would only help
+	// after the disk was overwritten. There is no UUID, because the result is copied.
 	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-b", "4096", "-J", "size=16", "-U", "clear",
 		"-O", "^resize_inode,sparse_super2",
 		"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1,num_backup_sb=0,packed_meta_blocks=1", path)
 	return err
 }
 
-// IsMounted reports whether a file system of any kind is mounted on a directory, which need not
-// exist. It looks at that directory alone, because a host may have thousands of mounts, and does
-// not wait for a disk.
+// IsMounted reports whether a file system of any kind is mounted on a directory, which may be
+// missing. It only examines that directory, because a host may have thousands of mounts, and does not
+// wait for a disk.
 func IsMounted(dir string) (bool, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
@@ -87,14 +85,14 @@ func IsMounted(dir string) (bool, error) {
 	case err != nil:
 		return false, &fs.PathError{Op: "statx", Path: dir, Err: err}
 	case st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0:
-		return false, fmt.Errorf("%s: a kernel before Linux 5.8 does not say whether it is mounted", dir)
+		return false, fmt.Errorf("%s: a kernel before Linux 5.8 cannot tell whether it is mounted", dir)
 	}
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// MountDetached mounts a device without a mount point: the mount lasts as long as the returned
-// file, through which it can be reached, unless move_mount(2) gives it a place. Nothing on it can
-// be executed, and freed space is discarded.
+// MountDetached mounts a device without a mount point. The mount lasts as long as the returned file,
+// through which it is reachable, unless move_mount(2) attaches it. Nothing on it can be executed, and
+// freed space is discarded.
 func MountDetached(device string) (*os.File, error) {
 	f, err := mountDetached(device)
 	if err != nil {
@@ -145,11 +143,11 @@ func Mount(device, dir string) error {
 type Superblock struct {
 	Blocks    int64
 	BlockSize int64 // bytes
-	Clean     bool  // it was unmounted, without a known error
-	Journal   bool  // its journal has to be replayed
+	Clean     bool  // unmounted without a known error
+	Journal   bool  // the journal must be replayed
 }
 
-// Size is how many bytes the file system takes.
+// Size is the size of the file system in bytes.
 func (s Superblock) Size() int64 { return s.Blocks * s.BlockSize }
 
 // Offsets in the superblock, which is at superblockAt.
@@ -170,7 +168,7 @@ const (
 	maxLogBlockSize = 6
 )
 
-// ReadSuperblock reads the superblock of a device, or answers ErrNone.
+// ReadSuperblock reads the superblock of a device, or returns ErrNone.
 func ReadSuperblock(device string) (Superblock, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -200,13 +198,13 @@ func ReadSuperblock(device string) (Superblock, error) {
 // The exit codes of e2fsck are bits.
 const (
 	fsckFixed = 1
-	fsckAgain = 2 // it was mounted: boot again
-	fsckUnrun = 8 // it has not checked everything
+	fsckAgain = 2 // repaired a mounted file system: reboot
+	fsckUnrun = 8 // could not check everything
 )
 
-// Repair replays the journal and makes safe repairs; full checks a file system that is marked
-// clean, too. It returns whether anything but the journal was wrong, and e2fsck's output. A device that
-// something else uses exclusively is an error, and not ErrUnrepairable.
+// Repair replays the journal and makes safe repairs; with full, it also checks a file system that is
+// marked clean. It returns whether it repaired anything beyond the journal, and e2fsck's output. For
+// a device that is in exclusive use, the error is not ErrUnrepairable.
 func Repair(ctx context.Context, device string, full bool) (repaired bool, report string, err error) {
 	args := []string{"-p"}
 	if full {
@@ -215,7 +213,7 @@ func Repair(ctx context.Context, device string, full bool) (repaired bool, repor
 	return check(ctx, append(args, device)...)
 }
 
-// RepairAll checks all of a file system and repairs everything, even where that may lose data. It
+// RepairAll checks the whole file system and repairs everything, even where that may lose data. It
 // returns e2fsck's output.
 func RepairAll(ctx context.Context, device string) (report string, err error) {
 	_, report, err = check(ctx, "-f", "-y", device)
@@ -235,13 +233,13 @@ func check(ctx context.Context, args ...string) (repaired bool, report string, e
 	case code&^(fsckFixed|fsckAgain) == 0:
 		return true, report, nil
 	case code == fsckUnrun && strings.Contains(report, args[len(args)-1]+" is in use."):
-		return false, report, err // the device is in use: a mount may end later, so the file system may be sound
+		return false, report, err // the device is in use, so this says nothing about the file system
 	default:
 		return false, report, fmt.Errorf("%w: %s", ErrUnrepairable, report)
 	}
 }
 
-// Check checks all of a file system and changes nothing. An unreplayed journal is no fault by
+// Check checks the whole file system and changes nothing. An unreplayed journal is not a fault by
 // itself, but the damage that it would repair is.
 func Check(ctx context.Context, device string) error {
 	report, err := run(ctx, checkProgram, "-f", "-n", device)
@@ -251,7 +249,7 @@ func Check(ctx context.Context, device string) error {
 	return err
 }
 
-// Grow makes a file system of Make as large as its device. It must be checked before.
+// Grow grows a file system of Make to the size of its device. Check it before.
 func Grow(ctx finish.Context, device string) error {
 	_, err := run(ctx, growProgram, device)
 	return err
@@ -260,8 +258,8 @@ func Grow(ctx finish.Context, device string) error {
 // ioctlResize is EXT4_IOC_RESIZE_FS, _IOW('f', 16, __u64).
 const ioctlResize = 0x40086610
 
-// GrowMounted grows a mounted file system to size bytes. The kernel answers EPERM without
-// CAP_SYS_RESOURCE.
+// GrowMounted grows a mounted file system to size bytes. Without CAP_SYS_RESOURCE, the error is
+// EPERM.
 func GrowMounted(dir string, size int64) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -279,26 +277,27 @@ func GrowMounted(dir string, size int64) error {
 	return nil
 }
 
-// Usage is the usage of a mounted file system.
+// Usage returns the usage of a mounted file system.
 func Usage(dir string) (hangar.VolumeUsage, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return hangar.VolumeUsage{}, fmt.Errorf("look at the file system on %s: %w", dir, err)
+		return hangar.VolumeUsage{}, fmt.Errorf("examine the file system on %s: %w", dir, err)
 	}
 	return hangar.VolumeUsage{
 		FSType: hangar.FSExt4, Blocks: int64(st.Blocks), BlockSize: st.Bsize, BlocksFree: int64(st.Bfree), BlocksAvail: int64(st.Bavail),
 	}, nil
 }
 
-// run runs a program and returns all its output. The program's memory depends on the content of the
-// volume, so the kernel kills it before processes that all Machines depend on.
+// run runs a program and returns all its output. Its memory depends on the content of the volume, so
+// the kernel kills it before processes that all Machines depend on.
 func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// The program ends with the daemon, so that it does not change a device that the next daemon
-	// uses. The signal is sent when the thread that started it ends, so the thread must stay.
+	// The program ends with the daemon, so that it does not change a device that the next daemon uses.
+	// The kernel sends the signal when the thread that started the program ends, so the thread must
+	// stay.
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -314,7 +313,7 @@ func run(ctx context.Context, program string, args ...string) (string, error) {
 	return said, nil
 }
 
-// exitCode returns how a program ended, false if it did not by itself.
+// exitCode returns the exit code of a program; false if it did not exit by itself.
 func exitCode(err error) (int, bool) {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
 		return exit.ExitCode(), true

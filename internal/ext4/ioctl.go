@@ -31,8 +31,8 @@ func Freeze(dir *os.File) error {
 	return nil
 }
 
-// Thaw ends a Freeze, even another process's. It may be repeated, and returns whether the file
-// system was frozen.
+// Thaw ends a Freeze, even another process's, and reports whether the file system was frozen. It may
+// be repeated.
 func Thaw(dir *os.File) (bool, error) {
 	err := unix.IoctlSetInt(int(dir.Fd()), ioctlThaw, 0)
 	if errors.Is(err, unix.EINVAL) {

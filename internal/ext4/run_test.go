@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
-// TestProgramsAreExposed: what checks, makes or grows a tenant's file system does not inherit the
-// protection of the daemon from the kernel's shortage of memory.
+// TestProgramsAreExposed: programs that check, make or grow a tenant's file system do not inherit
+// the daemon's protection from the kernel's out-of-memory killer.
 func TestProgramsAreExposed(t *testing.T) {
 	const untilExposed = `until grep -qx 500 /proc/$$/oom_score_adj; do :; done; echo exposed`
 	if said, err := run(t.Context(), "sh", "-c", untilExposed); err != nil || said != "exposed" {
@@ -25,8 +25,8 @@ func TestProgramsAreExposed(t *testing.T) {
 	}
 }
 
-// TestDeviceInUse: a device that something else uses, as the kernel while it takes down an earlier mount,
-// says nothing of the file system on it.
+// TestDeviceInUse: while something else uses a device, such as the kernel during an unmount, a
+// check concludes nothing about its file system.
 func TestDeviceInUse(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("a loop device takes root")

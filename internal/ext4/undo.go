@@ -15,13 +15,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// undoMagic begins a file that e2undo can use.
+// undoMagic begins a complete undo file of e2undo.
 const undoMagic = "E2UNDO02"
 
-// GrowCompact makes a file system of MakeCompact as large as its device. It has been checked before.
+// GrowCompact grows a file system of MakeCompact to the size of its device. Check it before.
 //
 // The file system has no room for further group descriptors, so inode tables and the root directory
-// have to move, and an interrupted growth loses them. Until the growth is complete, the file undo
+// must move, and an interrupted growth would lose them. Until the growth is complete, the file undo
 // has the overwritten blocks, for Undo.
 func GrowCompact(ctx finish.Context, device, undo string) error {
 	if err := makeUndo(undo); err != nil {
@@ -33,8 +33,8 @@ func GrowCompact(ctx finish.Context, device, undo string) error {
 	return removeUndo(undo)
 }
 
-// makeUndo makes an empty file whose writes are synchronous, where the file system supports that:
-// after a loss of power it has everything that was overwritten.
+// makeUndo makes an empty file with synchronous writes, where the file system supports them. So after
+// a loss of power the file has everything that was overwritten.
 func makeUndo(undo string) error {
 	f, err := os.OpenFile(undo, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -54,7 +54,7 @@ func removeUndo(undo string) error {
 }
 
 // Undo restores a file system to its state before an interrupted GrowCompact, and reports whether
-// there was one. The file system has to be repaired afterwards.
+// there was one. Repair the file system afterwards.
 func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	begun, err := hasUndo(undo)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func Undo(ctx context.Context, device, undo string) (undone bool, err error) {
 	return true, removeUndo(undo)
 }
 
-// hasUndo reports whether a file has anything to undo. If not, the device was not changed yet.
+// hasUndo reports whether a file has anything to undo. If not, the device has not changed yet.
 func hasUndo(undo string) (bool, error) {
 	f, err := os.Open(undo)
 	if err != nil {

@@ -15,7 +15,7 @@ type Extent struct {
 // End is the offset after the last byte.
 func (e Extent) End() int64 { return e.Offset + e.Length }
 
-// List is sorted, and no extent of it is empty or touches another one.
+// List is a sorted list of non-empty extents that do not touch each other.
 type List []Extent
 
 // Of returns extents in any order as a List.
@@ -33,7 +33,7 @@ func Of(extents ...Extent) List {
 	return List(list)
 }
 
-// Length is how many bytes there are.
+// Length is the total number of bytes.
 func (l List) Length() (n int64) {
 	for _, e := range l {
 		n += e.Length
@@ -41,10 +41,10 @@ func (l List) Length() (n int64) {
 	return n
 }
 
-// Union has the bytes of either.
+// Union returns the bytes in either list.
 func (l List) Union(other List) List { return Of(slices.Concat(l, other)...) }
 
-// Intersect has the bytes of both.
+// Intersect returns the bytes in both lists.
 func (l List) Intersect(other List) List {
 	var both List
 	for i, j := 0, 0; i < len(l) && j < len(other); {
@@ -61,7 +61,7 @@ func (l List) Intersect(other List) List {
 	return both
 }
 
-// Subtract has the bytes of l that are not in other.
+// Subtract returns the bytes of l that are not in other.
 func (l List) Subtract(other List) List {
 	var rest List
 	j := 0

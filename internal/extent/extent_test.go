@@ -11,7 +11,7 @@ import (
 
 const size = 64 // of the devices that the tests draw
 
-// draw returns a list and, byte by byte, its content.
+// draw returns a list, and its content byte by byte.
 func draw(t *rapid.T, label string) (extent.List, [size]bool) {
 	var in [size]bool
 	drawn := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) extent.Extent {
@@ -50,7 +50,7 @@ func equal(t *rapid.T, what string, got extent.List, want [size]bool) {
 	}
 }
 
-// Calculations agree with those on every single byte.
+// Calculations on lists agree with those on single bytes.
 func TestBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, inA := draw(t, "a")

@@ -1,13 +1,12 @@
 // Package fairsem is a semaphore that tenants share fairly: a tenant that keeps asking for
 // slots delays only itself.
 //
-// Every acquisition names a key, such as an organization. A key never holds all slots, unless
-// there is only one. A slot that becomes free goes to the waiting key that holds the fewest
-// and, among those, to the one that has waited longest for its turn. Within a key the order is
-// that of the calls.
+// Every acquisition names a key, such as an organization. A key never holds all slots, unless there
+// is only one. A free slot goes to the waiting key that holds the fewest slots and, among those, to
+// the one that has waited longest for its turn. Calls with the same key are served in order.
 //
-// A Semaphore is safe for concurrent use. Finding the next key takes time in proportion to the
-// number of keys that wait, so it is for work that takes longer than that.
+// A Semaphore is safe for concurrent use. Finding the next key takes time in proportion to the number
+// of waiting keys, so use it for work that takes longer than that.
 package fairsem
 
 import (
@@ -16,15 +15,15 @@ import (
 	"sync"
 )
 
-// Semaphore has a number of slots that are held for a time.
+// Semaphore has a number of slots.
 type Semaphore[K comparable] struct {
 	perKey int
 
 	mu      sync.Mutex // guards what follows
 	free    int
 	held    map[K]int
-	waiting map[K][]chan struct{} // each is closed when its slot is given
-	turns   map[K]uint64          // when a waiting key was last given a slot, or began to wait
+	waiting map[K][]chan struct{} // each is closed when it gets its slot
+	turns   map[K]uint64          // turn at which a waiting key last got a slot, or started to wait
 	turn    uint64
 }
 
@@ -36,8 +35,8 @@ func New[K comparable](n int) *Semaphore[K] {
 	}
 }
 
-// Acquire waits for a slot and returns the function that releases it, to be called once. It returns
-// the error of ctx if that ends first.
+// Acquire waits for a slot and returns the function that releases it, which must be called once. If
+// ctx ends first, it returns the error of ctx.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
 	s.mu.Lock()
 	release = func() { s.release(key) }
@@ -66,10 +65,10 @@ func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err 
 		s.leave(key, i)
 		return nil, context.Cause(ctx)
 	}
-	return release, nil // it was given at the same moment
+	return release, nil // it got the slot at the same moment
 }
 
-// Waiting is how many calls of Acquire wait.
+// Waiting is the number of waiting calls of Acquire.
 func (s *Semaphore[K]) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +79,7 @@ func (s *Semaphore[K]) Waiting() int {
 	return n
 }
 
-// release gives a slot back.
+// release returns a slot.
 func (s *Semaphore[K]) release(key K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

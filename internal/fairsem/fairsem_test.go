@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// call is one that has a slot, or waits for one.
+// call has a slot, or waits for one.
 type call struct {
 	key    string
 	cancel context.CancelFunc
@@ -20,7 +20,7 @@ type call struct {
 	err    error
 }
 
-// callers make calls, and note in which order they get their slots.
+// callers make calls, and record the order in which they get slots.
 type callers struct {
 	s *Semaphore[string]
 
@@ -28,7 +28,7 @@ type callers struct {
 	given []*call
 }
 
-// ask makes a call. The caller waits until it has settled.
+// ask makes a call, and returns when the caller waits or has a slot.
 func (c *callers) ask(ctx context.Context, key string) *call {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &call{key: key, cancel: cancel, done: make(chan struct{})}
@@ -49,7 +49,7 @@ func (c *callers) ask(ctx context.Context, key string) *call {
 	return a
 }
 
-// One key asks a hundred times. Those that come later are next, in turn.
+// One key asks a hundred times. Keys that ask later get the next slots, each in turn.
 func TestGreedyKeyDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &callers{s: New[string](3)}
@@ -74,7 +74,7 @@ func TestGreedyKeyDelaysNobody(t *testing.T) {
 		for _, a := range c.given[:8] {
 			order = append(order, a.key)
 		}
-		// The first of them frees a slot when "greedy" still has one, so that "c" goes first.
+		// The first release happens while "greedy" still has another slot, so "c" is next.
 		if want := []string{"greedy", "greedy", "b", "c", "greedy", "b", "c", "greedy"}; !slices.Equal(order, want) {
 			t.Errorf("slots were given to %q, want %q", order, want)
 		}

@@ -1,13 +1,12 @@
 // Package finish makes the contexts of work that does not end with its caller's.
 //
-// A context that is handed down, of a request or of a step, bounds the waiting: when it ends, all
-// interruptible work ends. There are two kinds of work for which that would be wrong, and
-// each has its context here:
+// A context that is passed down, of a request or of a step, bounds the waiting: when it ends, all
+// interruptible work ends. That would be wrong for two kinds of work, which have their contexts here:
 //
 //   - Work that must reach its end once it has begun, because half of it would be in the way
-//     of all that follows: killing, unmounting, closing, detaching, removing, growing, undoing.
-//     A function that does such work takes a Context, which Within and Do alone make. So the
-//     compiler refuses a caller's context, and every such work has a bound.
+//     of everything that follows: killing, unmounting, closing, detaching, removing, growing,
+//     undoing. A function that does such work takes a Context, which only Within and Do make. So
+//     the compiler refuses a caller's context, and all such work has a time limit.
 //   - Work for as long as a component lives, which is longer than the call that opened it: a
 //     watch, a worker, a connection. It runs with a context of Lifetime, until the component is
 //     closed.
@@ -21,19 +20,19 @@ import (
 	"time"
 )
 
-// Context has the values of the context it was made of, and an end of its own.
+// Context has the values of another context, and an end of its own.
 type Context interface {
 	context.Context
 
-	finishes() // no type outside this package has it
+	finishes() // only types of this package have it
 }
 
 type bounded struct{ context.Context }
 
 func (bounded) finishes() {}
 
-// Within returns a Context with the values of ctx. It ends after limit, or when cancel is called,
-// and not with ctx: not even if that has ended already.
+// Within returns a Context with the values of ctx. It ends after limit, or when cancel is called. It
+// does not end with ctx, even if ctx has ended already.
 func Within(ctx context.Context, limit time.Duration) (finishing Context, cancel context.CancelFunc) {
 	inner, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	return bounded{inner}, cancel
@@ -46,8 +45,8 @@ func Do(ctx context.Context, limit time.Duration, work func(Context) error) erro
 	return work(finishing)
 }
 
-// Lifetime returns a context with the values of ctx that ends when end is called, and not with
-// ctx. It is for work that outlives the call that has begun it.
+// Lifetime returns a context with the values of ctx that ends when end is called, and not with ctx.
+// It is for work that outlives the call that started it.
 func Lifetime(ctx context.Context) (lifetime context.Context, end context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }

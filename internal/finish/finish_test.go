@@ -12,7 +12,7 @@ import (
 
 type key struct{}
 
-// ended returns a context that has a value and has ended.
+// ended returns a cancelled context that has a value.
 func ended(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 	cancel()

@@ -1,14 +1,14 @@
 // Package flagfile sets the flags of a command from a YAML file, strictly.
 //
-// The file is one mapping from the names of flags, without the dashes before them, to values: true
-// or false, numbers, text, and lists for flags that may be repeated. A new flag can be set in the
-// file without further code. An unknown key, a value of the wrong type, a duplicate key and a
-// second document are errors with the line. A flag that the command line has set keeps its value.
+// The file is one mapping from the names of flags, without the leading dashes, to values: true or
+// false, numbers, text, and lists for flags that may be repeated. A new flag can be set in the file
+// without further code. An unknown key, a value of the wrong type, a duplicate key and a second
+// document are errors with the line. A flag that the command line has set keeps its value.
 //
-// A file that every user of the computer can write is refused, as is one that every user can read
-// and that holds a password: one in a URL.
+// A file that every user of the computer can write is refused. So is a file that every user can read
+// and that contains a URL with a password.
 //
-// The package does not interpret values: the command validates them, and adds the line of a refused
+// The package does not interpret values: the command validates them, and adds the line of an invalid
 // one with File.Place.
 package flagfile
 
@@ -31,10 +31,10 @@ import (
 // maxBytes bounds what is read of a file.
 const maxBytes = 1 << 20
 
-// flagOnly annotates flags that are about one invocation.
+// flagOnly marks flags that only make sense on a command line.
 const flagOnly = "hangar_flag_only"
 
-// Exclude keeps flags out of files. A name without a flag is a bug of the program.
+// Exclude keeps flags out of files. It panics for a name without a flag.
 func Exclude(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := flags.SetAnnotation(name, flagOnly, []string{"true"}); err != nil {
@@ -46,7 +46,7 @@ func Exclude(flags *pflag.FlagSet, names ...string) {
 // Excluded reports whether a flag cannot be in a file.
 func Excluded(f *pflag.Flag) bool { return f.Annotations[flagOnly] != nil || f.Name == "help" }
 
-// Error is something wrong in a file.
+// Error is an error in a file.
 type Error struct {
 	Path string
 	Line int    // 0: no line in particular
@@ -80,8 +80,8 @@ type entry struct {
 	value *yaml.Node
 }
 
-// Load reads a file. It answers an *Error for invalid content, and the error of the system when
-// it cannot be read. An empty file sets nothing.
+// Load reads a file. It returns an *Error for invalid content, and the error of the system if the
+// file cannot be read. An empty file sets nothing.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -155,8 +155,8 @@ func syntaxError(path string, err error) error {
 	return e
 }
 
-// checkMode refuses a file that another user may have written, or whose passwords another user
-// may have read. A file that is not regular has no such mode.
+// checkMode refuses a file that another user may have written, or that contains passwords that
+// another user may have read. It does not apply to files that are not regular.
 func (f *File) checkMode(mode os.FileMode) error {
 	if !mode.IsRegular() {
 		return nil
@@ -169,7 +169,7 @@ func (f *File) checkMode(mode os.FileMode) error {
 	}
 	for _, e := range f.entries {
 		if slices.ContainsFunc(append([]*yaml.Node{e.value}, e.value.Content...), func(n *yaml.Node) bool { return redact(n.Value) != n.Value }) {
-			return &Error{Path: f.Path, Line: e.line, Key: e.key, Text: "holds a password, and every user of this computer can read the file: chmod 600 " + f.Path}
+			return &Error{Path: f.Path, Line: e.line, Key: e.key, Text: "contains a password, and every user of this computer can read the file: chmod 600 " + f.Path}
 		}
 	}
 	return nil
@@ -225,7 +225,7 @@ func (f *File) Name() string {
 	return f.Path
 }
 
-// Text is the value of a key, or empty, without regard to flags.
+// Text is the text of a key in the file, or empty, regardless of flags.
 func (f *File) Text(key string) string {
 	for _, e := range f.entries {
 		if e.key == key && e.value.Kind == yaml.ScalarNode {
@@ -246,9 +246,9 @@ func (f *File) Line(name string) int {
 // namedFlag finds the flag that a refusal begins with.
 var namedFlag = regexp.MustCompile(`^--([a-z0-9-]+)`)
 
-// Place adds the line to the error of a refused value: an error whose text begins with the name of
-// a flag, as in "--region must be …", becomes an *Error with the line, if Apply took the flag's
-// value from this file. It returns other errors unchanged.
+// Place adds the line to the error of an invalid value. An error whose text begins with the name of a
+// flag, as in "--region must be …", becomes an *Error with the line, if Apply took the flag's value
+// from this file. Place returns other errors unchanged.
 func (f *File) Place(err error) error {
 	if err == nil {
 		return nil
@@ -309,7 +309,7 @@ func ruleOf(flag *pflag.Flag) string {
 	return "must be text"
 }
 
-// valuesOf are the texts to set a flag to, or the rule that the value breaks.
+// valuesOf returns the texts to set a flag to, or the rule that the value violates.
 func valuesOf(flag *pflag.Flag, n *yaml.Node) (values []string, rule string) {
 	if isNull(n) {
 		return nil, "has no value: give it one, or remove the line"
@@ -345,7 +345,7 @@ func valuesOf(flag *pflag.Flag, n *yaml.Node) (values []string, rule string) {
 	return []string{n.Value}, ""
 }
 
-// set gives a flag its value, without calling it changed by the command line.
+// set sets a flag without marking it as changed by the command line.
 func set(flag *pflag.Flag, values []string) error {
 	if list, ok := flag.Value.(pflag.SliceValue); ok {
 		return list.Replace(values)
@@ -353,7 +353,7 @@ func set(flag *pflag.Flag, values []string) error {
 	return flag.Value.Set(values[0])
 }
 
-// nearest names keys that look like one that does not exist.
+// nearest names existing keys that are similar to an unknown one.
 func nearest(flags *pflag.FlagSet, key string) string {
 	// cobra suggests similar names only for commands, so each flag becomes one.
 	alike := &cobra.Command{SuggestionsMinimumDistance: 2}

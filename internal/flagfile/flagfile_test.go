@@ -196,8 +196,8 @@ func TestFilesThatOthersReachAreRefused(t *testing.T) {
 	}{
 		{password, 0o600, ""},
 		{password, 0o640, ""},
-		{password, 0o644, ":2: peer: holds a password"},
-		{"region: https://root:hunter2@host\n", 0o604, ":1: region: holds a password"},
+		{password, 0o644, ":2: peer: contains a password"},
+		{"region: https://root:hunter2@host\n", 0o604, ":1: region: contains a password"},
 		{"region: https://root@host\n", 0o644, ""},
 		{"region: ams\n", 0o644, ""},
 		{"region: ams\n", 0o646, "every user of this computer can write it"},
@@ -237,7 +237,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestShownFilesCanBeRead: what Show and Example write says what the flags say.
+// TestShownFilesCanBeRead: the output of Show and Example has the values of the flags.
 func TestShownFilesCanBeRead(t *testing.T) {
 	s, flags := newFlags()
 	if err := flags.Parse([]string{"--region", "no", "--allow-egress", "a: b,# c", "--peer", "https://u:hunter2@h", "--wait", "2h", "--on", "--ratio", "0.1"}); err != nil {

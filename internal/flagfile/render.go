@@ -10,11 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// width is how many columns the comments of an example have.
+// width is the width of the comments in an example, in columns.
 const width = 90
 
-// Values are the flags that can be in a file with their values, as JSON shows them:
-// booleans, numbers, text, and lists. The passwords of URLs are hidden.
+// Values returns the values of all flags that can be in a file, as JSON types: booleans, numbers,
+// text, and lists. It hides the passwords of URLs.
 func Values(flags *pflag.FlagSet) map[string]any {
 	values := map[string]any{}
 	each(flags, func(f *pflag.Flag) { values[f.Name] = valueOf(f) })
@@ -54,8 +54,8 @@ func valueOf(f *pflag.Flag) any {
 	return redact(text)
 }
 
-// Show writes a file that sets every flag to the value it has. note is a comment that
-// goes behind the value of a flag; empty: none.
+// Show writes a file that sets every flag to its current value. note is a comment after the value of
+// a flag; empty: no comment.
 func Show(flags *pflag.FlagSet, note func(*pflag.Flag) string) ([]byte, error) {
 	var out bytes.Buffer
 	var failed error
@@ -73,9 +73,9 @@ func Show(flags *pflag.FlagSet, note func(*pflag.Flag) string) ([]byte, error) {
 	return out.Bytes(), failed
 }
 
-// Example writes a file that says of every flag what it is for, each set to its default
-// in a line that is commented out, in the order in which the flags were made. Those that
-// are hidden are left out. A line of on stands instead of the default's.
+// Example writes a file that explains every flag and sets each to its default in a line that is
+// commented out, in the order in which the flags were defined. It omits hidden flags. For flags in
+// on, it writes a line that is in effect instead.
 func Example(flags *pflag.FlagSet, on map[string]any) ([]byte, error) {
 	sorted := flags.SortFlags
 	flags.SortFlags = false
@@ -102,7 +102,7 @@ func Example(flags *pflag.FlagSet, on map[string]any) ([]byte, error) {
 	return out.Bytes(), failed
 }
 
-// lineOf is the line that sets a flag.
+// lineOf returns the line that sets a flag.
 func lineOf(f *pflag.Flag, value any) (string, error) {
 	var node yaml.Node
 	if err := node.Encode(value); err != nil {
@@ -115,7 +115,7 @@ func lineOf(f *pflag.Flag, value any) (string, error) {
 	return strings.TrimSuffix(string(raw), "\n"), err
 }
 
-// wrap makes a text comment lines.
+// wrap formats a text as comment lines.
 func wrap(text string) string {
 	var out strings.Builder
 	column := 0

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Do runs do for the first of concurrent callers with a key, and gives its result to all. If that
-// caller's context ends, the next one runs its own.
+// Do runs do for the first of concurrent callers with a key, and returns its result to all. If that
+// caller's context ends, another caller runs its own do.
 func Do[T any](ctx context.Context, group *singleflight.Group, key string, do func() (T, error)) (T, error) {
 	for {
 		mine := false

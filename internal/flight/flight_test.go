@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
-// TestDoOutlivesTheFirst: callers that wait for the work of another one do it themselves when
-// that one's context ends, and share its result in any other case.
+// TestDoOutlivesTheFirst: if the context of the working caller ends, the waiting callers do the
+// work themselves. Otherwise they share its result.
 func TestDoOutlivesTheFirst(t *testing.T) {
 	refused := errors.New("refused")
 	for name, c := range map[string]struct {

@@ -13,12 +13,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// retry is the time between two attempts: flock(2) itself cannot be ended by a context.
+// retry is the time between two attempts. A context cannot interrupt flock(2).
 const retry = 5 * time.Millisecond
 
-// Wait takes the exclusive lock of an open file once no other open file has it. It waits at most as
-// long as ctx, and then returns its cause. The lock ends when the file is closed, here and in every
-// process that has inherited it.
+// Wait takes the exclusive lock of an open file once no other open file has it. If ctx ends first,
+// Wait returns its cause. The lock ends when the file is closed, here and in every process that has
+// inherited it.
 func Wait(ctx context.Context, f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -1,9 +1,9 @@
 // Package freeport finds ports for servers that tests and benchmarks start, and that cannot
 // choose one themselves.
 //
-// A port that the kernel has chosen, and that was closed again for the server, may go to any
-// connection or socket of the host meanwhile. Those of this package are not in the range that the
-// kernel chooses from, and no other process that uses this package has them.
+// The kernel may give a port that it has chosen, and that was closed again for the server, to another
+// connection or socket meanwhile. The ports of this package are outside the range that the kernel
+// chooses from, and no other process that uses this package gets them.
 package freeport
 
 import (
@@ -34,8 +34,8 @@ var (
 	claims []net.PacketConn // guarded by mu: kept open until the process ends
 )
 
-// Port returns a port on which nothing listens, neither TCP nor UDP, at any address of the
-// network namespace. It stays the process's own until that ends.
+// Port returns a port on which nothing listens, over TCP or UDP, at any address of the network
+// namespace. The port belongs to this process until the process ends.
 func Port(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	for n := range attempts {

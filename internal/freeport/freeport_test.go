@@ -12,7 +12,7 @@ import (
 
 const many = 200
 
-// TestPortIsOnesOwn: many ports of two processes at once are all different, and can be listened on.
+// TestPortIsOnesOwn: the ports of two concurrent processes all differ, and can be listened on.
 func TestPortIsOnesOwn(t *testing.T) {
 	if os.Getenv("FREEPORT_CHILD") != "" {
 		for range many {

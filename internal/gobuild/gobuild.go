@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Build builds the program of a package, of an import path or ./directory, into the file out,
-// linked statically. The packages that the program imports are not known to the cache, but
-// for those that the test imports, too.
+// Build builds the program of a package, which is an import path or ./directory, into the file out,
+// linked statically. The test cache does not know the packages that the program imports, except for
+// those that the test imports, too.
 func Build(ctx context.Context, out, pkg string) error {
 	dir, err := run(ctx, "list", "-f", "{{.Dir}}", pkg)
 	if err != nil {
 		return err
 	}
-	// go test notes what a test opens, and not what its child processes do.
+	// go test records what a test opens, but not what its child processes open.
 	if _, err := os.ReadDir(strings.TrimSpace(dir)); err != nil {
 		return err
 	}

@@ -2,13 +2,13 @@
 // each connection.
 //
 // Promises. The function of a connection is called at most once, and never after its removal has
-// returned, except for a call in progress. All connections share one goroutine, which runs only
-// while any is watched; nothing polls.
+// returned, except for a call in progress. All connections share one goroutine, which runs only while
+// any connection is watched. Nothing polls.
 //
 // Concurrency. A Watch is safe for concurrent use; its zero value is ready. Its functions are
 // called one after the other and must not take long.
 //
-// It reads nothing: the bytes that the other side has sent stay in the connection.
+// The package reads nothing: the bytes that the other side has sent stay in the connection.
 package hangup
 
 import (
@@ -31,8 +31,8 @@ type Watch struct {
 	last  uint64 // key of a connection
 }
 
-// Add calls lost when the other side of conn closes it, or its writing half, or is found
-// to be gone. The caller calls remove before it closes conn.
+// Add calls lost when the other side of conn closes it or its writing half, or when the connection
+// breaks. The caller must call remove before it closes conn.
 func (w *Watch) Add(conn syscall.Conn, lost func()) (remove func(), err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -63,7 +63,7 @@ func (w *Watch) Add(conn syscall.Conn, lost func()) (remove func(), err error) {
 	}, nil
 }
 
-// open begins to watch. The caller holds mu.
+// open starts to watch. The caller holds mu.
 func (w *Watch) open() error {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestHangUp(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// What is sent is no hang-up.
+				// Sent data is no hang-up.
 				if _, err := other.Write([]byte("x")); err != nil {
 					t.Fatal(err)
 				}
@@ -80,7 +80,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestMany loses more connections at once than are handled at once; each is then opened again.
+// TestMany loses more connections at once than are handled in parallel; each is then opened again.
 func TestMany(t *testing.T) {
 	var w hangup.Watch
 	for range 2 {

@@ -1,6 +1,6 @@
 // Package hostcert names the host of a certificate by one URI, hangar://host/ID.
 //
-// It makes and verifies no certificate.
+// The package does not make or verify certificates.
 package hostcert
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const prefix = "hangar://host/"
 
-// URI is how the certificate of a host names it.
+// URI is the URI that names a host in its certificate.
 func URI(host hangar.HostID) *url.URL {
 	return &url.URL{Scheme: "hangar", Host: "host", Path: "/" + string(host)}
 }
@@ -30,8 +30,8 @@ func HostOf(cert *x509.Certificate) (hangar.HostID, error) {
 	return "", errors.New("the certificate names no host")
 }
 
-// Peer returns the host at the other end of a TLS connection, or false where no certificate of a host was
-// verified.
+// Peer returns the host at the other end of a TLS connection. It returns false if no certificate of a
+// host was verified.
 func Peer(conn *tls.ConnectionState) (hangar.HostID, bool) {
 	if conn == nil || len(conn.VerifiedChains) == 0 || len(conn.VerifiedChains[0]) == 0 {
 		return "", false

@@ -23,16 +23,15 @@ const (
 	IPv6 Family = 6
 )
 
-// Pool is prefixes of one family, none of which overlaps another. The nil Pool has no
-// address.
+// Pool is a list of prefixes of one family that do not overlap. The nil Pool has no addresses.
 type Pool []netip.Prefix
 
 // MaxPrefixes is how many prefixes a Pool may have.
 const MaxPrefixes = 256
 
-// Parse reads a list of prefixes with commas between them, such as
-// "192.0.2.0/28,198.51.100.7/32"; the empty text is no Pool. An address alone is a prefix
-// of one. The error says what is wrong with which prefix.
+// Parse reads a list of prefixes, separated by commas, such as "192.0.2.0/28,198.51.100.7/32"; the
+// empty text is the nil Pool. A single address is a prefix of one. The error names the invalid prefix
+// and the problem.
 func Parse(text string, family Family) (Pool, error) {
 	if text == "" {
 		return nil, nil
@@ -70,18 +69,18 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// fault says why no addresses can be given out from a prefix.
+// fault returns the reason why no addresses can be allocated from a prefix.
 func fault(p netip.Prefix, family Family) error {
 	a := p.Addr()
 	switch {
 	case a.Is4() != (family == IPv4) || a.Is4In6():
 		return fmt.Errorf("is not of IPv%d", family)
 	case p != p.Masked():
-		return fmt.Errorf("has bits set behind its first %d; it may be %s", p.Bits(), p.Masked())
+		return fmt.Errorf("has bits set after the first %d; use %s", p.Bits(), p.Masked())
 	case family == IPv4 && p.Bits() < 8, family == IPv6 && p.Bits() < 16:
 		return fmt.Errorf("is too large")
 	case a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast():
-		return fmt.Errorf("holds addresses that cannot be served")
+		return fmt.Errorf("contains addresses that cannot be served")
 	case p.Overlaps(private):
 		return fmt.Errorf("is of the private networks, %s", private)
 	default:
@@ -104,8 +103,8 @@ func (p Pool) Contains(a netip.Addr) bool {
 	return false
 }
 
-// Size is how many addresses can be given out: of a prefix all but the first and, of IPv4,
-// the last, unless it has only one or two. It stops at the largest number there is.
+// Size is the number of addresses that can be allocated: all of a prefix but the first and, for IPv4,
+// the last, unless it has only one or two. It stops at the largest uint64.
 func (p Pool) Size() uint64 {
 	var sum uint64
 	for _, prefix := range p {
@@ -130,8 +129,7 @@ func (p Pool) At(number uint64) netip.Addr {
 	return netip.Addr{}
 }
 
-// usable says how many addresses of a prefix are given out, and how many are left out
-// before them.
+// usable returns how many addresses of a prefix can be allocated, and how many before them cannot.
 func usable(p netip.Prefix) (first, n uint64) {
 	free := p.Addr().BitLen() - p.Bits()
 	switch {
@@ -160,22 +158,22 @@ func add(a netip.Addr, number uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// Loopback is the default IPv4 Pool of an instance: a /24 of 127.0.0.0/8, which every Linux
-// server has to itself. 127.0.0.0/16, which other programs like to use, is left out.
+// Loopback is the default IPv4 Pool of an instance: a /24 of 127.0.0.0/8, which every Linux server
+// has to itself. It is never in 127.0.0.0/16, which other programs often use.
 func Loopback(instance string) Pool {
 	h := digest(instance)
 	b := [4]byte{127, 1 + h[0]%254, h[1], 0}
 	return Pool{netip.PrefixFrom(netip.AddrFrom4(b), 24)}
 }
 
-// UniqueLocal is the default IPv6 Pool of an instance: a /64 generated as RFC 4193 says. It leads
-// to the server only where a route says so.
+// UniqueLocal is the default IPv6 Pool of an instance: a /64 generated according to RFC 4193. It
+// leads to the server only where a route says so.
 func UniqueLocal(instance string) Pool {
 	h := digest(instance)
 	b := [16]byte{0: 0xfd}
 	copy(b[1:8], h[2:9])
 	if b[1] == 0xaa {
-		b[1] = 0xab // which private does not hold
+		b[1] = 0xab // outside of private
 	}
 	return Pool{netip.PrefixFrom(netip.AddrFrom16(b), 64)}
 }

@@ -49,7 +49,7 @@ func TestParseRefuses(t *testing.T) {
 	for text, rule := range map[string]string{
 		"x": "not an address", "192.0.2.0/33": "not an address", ",": "not an address", "192.0.2.1,": "not an address", "fe80::1%lo": "not an address",
 		"2001:db8::/64": "not of IPv4", "::ffff:192.0.2.0/120": "not of IPv4",
-		"192.0.2.1/24": "it may be 192.0.2.0/24", "0.0.0.0/0": "too large", "224.0.0.0/8": "cannot be served", "0.0.0.0/8": "cannot be served", "169.254.0.0/16": "cannot be served",
+		"192.0.2.1/24": "use 192.0.2.0/24", "0.0.0.0/0": "too large", "224.0.0.0/8": "cannot be served", "0.0.0.0/8": "cannot be served", "169.254.0.0/16": "cannot be served",
 		"192.0.2.0/24,192.0.2.9": "overlaps 192.0.2.0/24", strings.Repeat("192.0.2.9,", 2) + "1": "overlaps",
 	} {
 		if pool, err := ippool.Parse(text, ippool.IPv4); err == nil || !strings.Contains(err.Error(), rule) {

@@ -23,17 +23,17 @@ import (
 
 var (
 	errClosed     = errors.New("client is closed")
-	errHeldClosed = errors.New("the descriptor to hand over is closed")
+	errHeldClosed = errors.New("the descriptor to pass to the keeper is closed")
 	errOlder      = errors.New("the keeper is of an older version")
 )
 
-// network is that of Unix sockets that keep messages apart.
+// network is the network of Unix sockets that preserve message boundaries.
 const network = "unixpacket"
 
-// answerPatience bounds the wait for an answer of a keeper.
+// answerPatience limits the wait for an answer of a keeper.
 const answerPatience = 10 * time.Second
 
-// The pauses between attempts to replace a keeper that ends again and again.
+// The pauses between attempts to replace a keeper that ends repeatedly.
 const (
 	minPause = 100 * time.Millisecond
 	maxPause = 30 * time.Second
@@ -41,37 +41,37 @@ const (
 
 // Options of a Client.
 type Options struct {
-	// Socket is where the keeper is reached. Its directory is made for this user alone; the
-	// directory's parent is made searchable by all.
+	// Socket is the path of the keeper's socket. Its directory is made for this user only, and that
+	// directory's parent is made searchable for all users.
 	Socket string
-	// Start starts a process that runs Serve on the listener, and nothing else. The
-	// process is to outlive the one that starts it, and has none of its descriptors.
+	// Start starts a process that runs Serve on the listener, and nothing else. The process must
+	// outlive this one, and must not inherit its descriptors.
 	Start func(listener *os.File) (*os.Process, error)
 	Log   *slog.Logger
 }
 
-// Entry is a FIFO that is held.
+// Entry is a FIFO that the keeper holds.
 type Entry struct {
 	Name string
 	Path string
 }
 
-// Client hands descriptors to a keeper. New makes one, Open makes it usable. There must be
-// one Client for a socket at a time.
+// Client passes descriptors to a keeper. New makes one, Open makes it usable. There must be only one
+// Client for a socket at a time.
 type Client struct {
 	o         Options
 	inherited []Entry
-	sockets   map[string]*os.File // guarded by mu; those not taken yet
+	sockets   map[string]*os.File // guarded by mu; not taken yet
 	closing   chan struct{}
 	done      chan struct{} // closed when the goroutine has ended
 
 	mu    sync.Mutex
-	conn  *net.UnixConn // nil while there is no keeper
+	conn  *net.UnixConn // nil without a keeper
 	held  map[string]holding
 	child *os.Process // the keeper, if this process has started it
 }
 
-// holding is a descriptor that was handed over, and is handed over again to a new keeper.
+// holding is a descriptor that was passed to the keeper, and is passed to every new keeper.
 type holding struct {
 	word string // wordHold or wordSocket
 	path string // of a FIFO
@@ -81,7 +81,7 @@ type holding struct {
 // New returns a Client that Open makes usable.
 func New(o Options) *Client { return &Client{o: o} }
 
-// Open connects to the keeper, if one lives, else starts one.
+// Open connects to the keeper, or starts one.
 func (c *Client) Open(ctx context.Context) error {
 	c.closing, c.done = make(chan struct{}), make(chan struct{})
 	c.held = map[string]holding{}
@@ -106,7 +106,7 @@ func (c *Client) Open(ctx context.Context) error {
 	return nil
 }
 
-// meet connects to a keeper and learns what it holds.
+// meet connects to a keeper and reads what it holds.
 func (c *Client) meet(ctx context.Context) (*net.UnixConn, error) {
 	conn, err := dial(ctx, c.o.Socket)
 	if err == nil {
@@ -136,8 +136,8 @@ func (c *Client) learn(conn *net.UnixConn) (err error) {
 	return err
 }
 
-// replace opens what a keeper of an older version holds, ends it, and starts one of this version,
-// which gets all of that.
+// replace opens what a keeper of an older version holds, ends that keeper, and starts one of this
+// version, which receives everything.
 func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 	c.o.Log.Info("replacing a keeper of an older version", slog.Int("fifos", len(c.inherited)))
 	opened := map[string]holding{}
@@ -168,13 +168,12 @@ func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// Inherited returns which FIFOs the keeper held when the Client was opened: those of an
-// earlier daemon.
+// Inherited returns the FIFOs of an earlier daemon, which the keeper held when the Client was opened.
 func (c *Client) Inherited() []Entry { return c.inherited }
 
-// TakeSockets returns the sockets that the keeper held when the Client was opened, by name. They
-// now belong to the caller, who closes them; the keeper holds them until Drop. A second call
-// returns none.
+// TakeSockets returns the sockets that the keeper held when the Client was opened, by name. The
+// caller then owns them and must close them; the keeper holds them until Drop. A second call returns
+// none.
 func (c *Client) TakeSockets() map[string]*os.File {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,16 +182,15 @@ func (c *Client) TakeSockets() map[string]*os.File {
 	return taken
 }
 
-// Hold hands over a FIFO, replacing one of the same name. From now on its content survives this
-// process. The Client keeps the file, too, which the caller must not close before Drop or Close.
-// Failures are logged.
+// Hold passes a FIFO to the keeper, replacing one of the same name. From then on, the FIFO's content
+// survives this process. The Client keeps using the file, which the caller must not close before Drop
+// or Close. Failures are logged.
 func (c *Client) Hold(name, path string, fifo *os.File) {
 	c.hold(name, holding{wordHold, path, fifo})
 }
 
-// HoldSocket hands over a socket, replacing one of the same name, as Hold does with a FIFO. If
-// the caller closes it before Drop, the keeper still has it, but the next keeper does not get it
-// if that one is killed.
+// HoldSocket passes a socket to the keeper, like Hold, replacing one of the same name. If the caller
+// closes the socket before Drop, the keeper still has it, but a new keeper does not get it.
 func (c *Client) HoldSocket(name string, socket syscall.Conn) {
 	c.hold(name, holding{wordSocket, "", socket})
 }
@@ -240,8 +238,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// request talks to the keeper, if there is one. If that fails the connection is given
-// up, and watch makes another, on which everything is handed over. c.mu is held.
+// request sends requests to the keeper, if there is one. After a failure it closes the connection;
+// watch makes another one, and passes everything to the keeper again. c.mu is held.
 func (c *Client) request(talk func() error) {
 	if c.conn == nil {
 		return
@@ -250,7 +248,7 @@ func (c *Client) request(talk func() error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, errTooLong), isClosed(err):
-		c.o.Log.Warn("a descriptor is not kept for the next daemon", slog.Any("error", err))
+		c.o.Log.Warn("cannot pass a descriptor to the keeper: the next daemon will not get it", slog.Any("error", err))
 	default:
 		_ = c.conn.Close()
 		c.conn = nil
@@ -272,7 +270,7 @@ func handOver(conn *net.UnixConn, name string, h holding) error {
 	return err
 }
 
-// isClosed reports whether the descriptor to hand over is closed.
+// isClosed reports whether the descriptor to pass is closed.
 func isClosed(err error) bool { return errors.Is(err, errHeldClosed) }
 
 // watch replaces the keeper whenever it ends, until Close.
@@ -284,7 +282,7 @@ func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
 		if !c.hungUp(conn) {
 			return
 		}
-		c.o.Log.Warn("keeper is gone, starting another", slog.Any("error", err))
+		c.o.Log.Warn("the keeper has ended, starting another", slog.Any("error", err))
 		if time.Since(met) > maxPause {
 			pause = 0
 		}
@@ -295,7 +293,7 @@ func (c *Client) watch(ctx context.Context, conn *net.UnixConn) {
 			pause = min(max(2*pause, minPause), maxPause)
 			conn, err = c.again(ctx)
 			if err != nil && !c.isClosing() {
-				c.o.Log.Error("nothing is kept for the next daemon", slog.Any("error", err))
+				c.o.Log.Error("cannot start the keeper: nothing is held for the next daemon", slog.Any("error", err))
 			}
 		}
 	}
@@ -313,7 +311,7 @@ func (c *Client) wait(pause time.Duration) bool {
 	}
 }
 
-// listen reads what the keeper says unasked, until it is gone.
+// listen reads the keeper's error messages until the keeper has ended.
 func (c *Client) listen(conn *net.UnixConn) error {
 	b := make([]byte, maxMessage)
 	for {
@@ -322,12 +320,12 @@ func (c *Client) listen(conn *net.UnixConn) error {
 			return err
 		}
 		if m := decode(b[:n]); m[0] == wordFailed {
-			c.o.Log.Warn("a descriptor is not kept for the next daemon", slog.String("name", m[1]), slog.String("error", m[2]))
+			c.o.Log.Warn("the keeper does not hold a descriptor: the next daemon will not get it", slog.String("name", m[1]), slog.String("error", m[2]))
 		}
 	}
 }
 
-// hungUp forgets a connection and reports whether there should be another.
+// hungUp drops a connection and reports whether to make another one.
 func (c *Client) hungUp(conn *net.UnixConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -345,7 +343,7 @@ func (c *Client) isClosing() bool {
 	}
 }
 
-// again connects to a keeper and hands over everything.
+// again connects to a keeper and passes everything to it.
 func (c *Client) again(ctx context.Context) (*net.UnixConn, error) {
 	conn, err := dial(ctx, c.o.Socket)
 	if isAbsent(err) {
@@ -368,8 +366,7 @@ func (c *Client) again(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// start starts a keeper. The connection is made before the keeper runs, so that no caller has to
-// wait for it.
+// start starts a keeper. It connects before the keeper runs, so that no caller has to wait for it.
 func (c *Client) start(ctx context.Context) (*net.UnixConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,8 +402,8 @@ func (c *Client) start(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// Quit ends the keeper of a socket, if one lives, and waits until its process has
-// ended. What it holds is lost unless another process has it open.
+// Quit ends the keeper of a socket, if there is one, and waits until its process has ended. What the
+// keeper holds is lost unless another process has it open.
 func Quit(ctx context.Context, socket string) error {
 	conn, err := dial(ctx, socket)
 	if isAbsent(err) {
@@ -425,12 +422,12 @@ func Quit(ctx context.Context, socket string) error {
 	}
 	pid, err := strconv.Atoi(m[1])
 	if m[0] != wordBye || err != nil {
-		return fmt.Errorf("end keeper: it answers %q", m)
+		return fmt.Errorf("end keeper: it answered %q", m)
 	}
 	return awaitEnd(ctx, pid)
 }
 
-// awaitEnd waits until a process that is about to end has ended.
+// awaitEnd waits for the end of a process that is about to end.
 func awaitEnd(ctx context.Context, pid int) error {
 	process, err := pidfd.Open(pid)
 	if errors.Is(err, pidfd.ErrGone) {
@@ -458,7 +455,7 @@ func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// isGone reports whether talking failed because the other side has ended.
+// isGone reports whether an exchange failed because the other side has ended.
 func isGone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }
@@ -480,7 +477,7 @@ func receive(conn *net.UnixConn) (message, error) {
 	return decode(b[:n]), err
 }
 
-// list asks what the keeper holds.
+// list returns the FIFOs that the keeper holds.
 func list(conn *net.UnixConn) ([]Entry, error) {
 	var entries []Entry
 	m, err := ask(conn, wordList)
@@ -493,8 +490,8 @@ func list(conn *net.UnixConn) ([]Entry, error) {
 	return entries, errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }
 
-// sockets asks for the sockets that the keeper holds. It returns errOlder if the keeper
-// does not know what that is.
+// sockets returns the sockets that the keeper holds. It returns errOlder if the keeper does not know
+// the request.
 func sockets(conn *net.UnixConn) (all map[string]*os.File, err error) {
 	all = map[string]*os.File{}
 	defer func() {

@@ -2,28 +2,26 @@
 // output FIFOs of Machines, so that their last output is still there when the daemon comes back,
 // and the sockets of the edge, so that new clients wait meanwhile and are not refused.
 //
-// The content of a FIFO is lost with its last opener. While the daemon is away that is the
-// sandbox, and when the sandbox ends, the stack trace that it died of would be gone. The same
-// holds for a socket and the connections that are not accepted yet. The keeper is one more
-// opener: it never reads, writes or opens anything, but keeps the descriptors that it was given
-// until they are dropped. The next daemon opens FIFOs by their paths, and gets sockets back from
-// the keeper.
+// The content of a FIFO is lost with its last opener. While there is no daemon, that is the sandbox,
+// so the end of the sandbox would lose its last output, such as a stack trace. In the same way, a
+// closed socket loses its connections that were not accepted yet. The keeper is one more opener. It
+// never reads, writes or opens anything: it only keeps the descriptors that it received until they
+// are dropped. The next daemon opens FIFOs by their paths, and gets sockets back from the keeper.
 //
-// A descriptor is safe from the moment that Client.Hold or HoldSocket returns: it is then on its
-// way in the socket of the keeper, which loses nothing if the daemon is killed next. When the
-// keeper itself is killed, the Client starts another and hands everything over again; output is
-// lost only if both are killed at once and the sandbox ends before the daemon is back. The keeper
-// ends by itself when it has no client and holds nothing; it drops FIFOs that were removed, and
-// sockets for which no daemon comes back.
+// A descriptor is safe once Client.Hold or HoldSocket has returned: it is then in the queue of the
+// keeper's socket, which survives a kill of the daemon. If the keeper itself is killed, the Client
+// starts another one and passes everything again. Output is lost only if both are killed at once and
+// the sandbox ends before the daemon is back. The keeper ends by itself when it has no client and
+// holds nothing. It drops FIFOs that were removed, and sockets if no daemon comes back.
 //
-// A Client has one goroutine, which waits for the keeper to end, and may be used from many. The
-// keeper serves one connection after the other, so that it has handled all requests of a dead
-// daemon before it listens to the next. Daemons and keepers of different versions work together, so
-// the protocol may be extended but not changed; the type message describes it. A keeper that lacks
-// a feature is replaced when the Client is opened.
+// A Client may be used from many goroutines, and has one of its own, which waits for the end of the
+// keeper. The keeper serves one connection after another, so that it has handled all requests of a
+// dead daemon before it serves the next one. Daemons and keepers of different versions work together,
+// so the protocol, which the type message describes, may be extended but not changed. Opening a
+// Client replaces a keeper that lacks a feature.
 //
-// The package does not know what Machines and Apps are, and does not start a process: the maker
-// of the Client says how.
+// The package does not know what Machines and Apps are, and does not start processes itself: the
+// Client's Options do.
 package keeper
 
 import (
@@ -62,7 +60,7 @@ const (
 	wordFailed  = "failed"
 )
 
-// maxMessage is the length of the longest message: a path, a name and some.
+// maxMessage is the size of the longest message: a path, a name and some words.
 const maxMessage = 8 << 10
 
 // sendPatience is how long the other side may leave a message unread before it counts as stuck. A
@@ -72,8 +70,8 @@ const sendPatience = 10 * time.Second
 const (
 	// patrolEvery is how often the keeper looks for FIFOs that were removed.
 	patrolEvery = time.Minute
-	// socketPatience is how long sockets are held for a daemon that does not come back.
-	// Then connections are refused, which is better than to leave clients waiting.
+	// socketPatience is how long sockets are held without a daemon. Then connections are refused,
+	// which is better than clients that wait.
 	socketPatience = 2 * time.Minute
 	// spareFiles is the number of descriptors that the keeper leaves free for connections.
 	spareFiles = 32
@@ -108,7 +106,7 @@ func decode(b []byte) message {
 	return m
 }
 
-// send writes a message within sendPatience; rights are descriptors to go with it.
+// send writes a message, with descriptors in rights, within sendPatience.
 func send(conn *net.UnixConn, m message, rights []byte) error {
 	b, err := encode(m)
 	if err != nil {
@@ -133,16 +131,16 @@ type keeper struct {
 	left     time.Time // when the last client left, if none is connected
 }
 
-// descriptor is one that is held.
+// descriptor is a descriptor that the keeper holds.
 type descriptor struct {
 	fd     int
 	path   string // of a FIFO
 	socket bool
 }
 
-// Serve holds what its clients hand over, one client after the other. It returns nil when a
-// client sent quit, or when it holds nothing and has no client, and then holds nothing. The
-// listener, which it closes, is of the network "unixpacket".
+// Serve holds what its clients pass to it; it serves one client after another. It returns nil after a
+// client has sent quit, or when it holds nothing and has no client, and then closes everything that
+// it holds. The listener, which it closes, must be of the network "unixpacket".
 func Serve(listener *net.UnixListener) error { return serve(listener, patrolEvery, socketPatience) }
 
 func serve(listener *net.UnixListener, every, patience time.Duration) error {
@@ -177,7 +175,7 @@ func (k *keeper) run() error {
 			if k.attend(false) {
 				return nil
 			}
-			err = k.listener.SetDeadline(time.Time{}) // but a client came at that moment
+			err = k.listener.SetDeadline(time.Time{}) // but a client connected at that moment
 			if err == nil {
 				continue
 			}
@@ -211,8 +209,8 @@ func (k *keeper) drop(name string) {
 	}
 }
 
-// patrol drops removed FIFOs, whose content cannot be read any more, and sockets when no daemon
-// comes for too long. So a keeper also ends when a data directory was simply deleted.
+// patrol drops removed FIFOs, whose content cannot be read any more, and sockets after too long
+// without a daemon. So a keeper also ends after its data directory was simply deleted.
 func (k *keeper) patrol(every time.Duration, stop <-chan struct{}) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -243,7 +241,7 @@ func removed(fd int) bool {
 	return err == nil && st.Nlink == 0
 }
 
-// converse serves a connection until its end. It reports whether the keeper is to end.
+// converse serves a connection until its end. It reports whether the keeper must end.
 func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 	b := make([]byte, maxMessage)
 	rights := make([]byte, unix.CmsgSpace(4)) // one descriptor
@@ -278,7 +276,7 @@ func (k *keeper) converse(conn *net.UnixConn) (quit bool) {
 	}
 }
 
-// hold takes over a descriptor.
+// hold adds a descriptor.
 func (k *keeper) hold(m message, rights []byte) error {
 	fd, err := received(rights)
 	if err != nil {
@@ -318,7 +316,7 @@ func received(rights []byte) (int, error) {
 	return 0, errors.New("no descriptor came with it")
 }
 
-// list tells which FIFOs are held.
+// list sends the names of the FIFOs that are held.
 func (k *keeper) list(conn *net.UnixConn) error {
 	k.mu.Lock()
 	all := make([]message, 0, len(k.held)+1)
@@ -336,7 +334,7 @@ func (k *keeper) list(conn *net.UnixConn) error {
 	return nil
 }
 
-// sockets hands out every socket that is held, and holds it on.
+// sockets sends every socket, and continues to hold it.
 func (k *keeper) sockets(conn *net.UnixConn) error {
 	k.mu.Lock()
 	all := make(map[string]int, len(k.held))

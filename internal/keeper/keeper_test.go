@@ -82,7 +82,7 @@ func (h *host) client(t *testing.T) *Client {
 	return c
 }
 
-// paths returns what an earlier client left, sorted.
+// paths returns the sorted paths that an earlier client left.
 func paths(c *Client) (all []string) {
 	for _, e := range c.Inherited() {
 		all = append(all, e.Path)
@@ -104,7 +104,7 @@ func machine(t *testing.T, text string) *os.File {
 	return f
 }
 
-// content returns what is in a FIFO now.
+// content returns the current content of a FIFO.
 func content(path string) string {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	must(err)
@@ -201,7 +201,7 @@ func awaitReplacement(t *testing.T, c *Client, h *host, n int) {
 	t.Fatal("the keeper is not replaced")
 }
 
-// A keeper may be about to end when the next client comes: that one gets another.
+// A keeper may be about to end when the next client connects, which then gets another one.
 func TestClientsComeAndGo(t *testing.T) {
 	h := newHost(t)
 	for i := range 15 {
@@ -246,7 +246,7 @@ func TestQuit(t *testing.T) {
 // patrolOften is how often the keeper of attended looks at what it holds.
 const patrolOften = 100 * time.Millisecond
 
-// attended is a connection to a keeper, which was there before the keeper first looked for one.
+// attended is a connection to a keeper that existed before the keeper first looked for clients.
 func attended(t *testing.T, patience time.Duration) (*net.UnixConn, <-chan error) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})

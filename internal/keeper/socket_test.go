@@ -40,7 +40,7 @@ func serveOld(listener *net.UnixListener) {
 	}
 }
 
-// A socket takes connections while no daemon runs, and the next client accepts them.
+// A socket accepts connections while no daemon runs, and the next client gets them.
 func TestSocketsSurvive(t *testing.T) {
 	h := newHost(t)
 	c := h.client(t)
@@ -132,8 +132,7 @@ func TestSocketsAreNotHeldForNobody(t *testing.T) {
 	}
 }
 
-// The keeper of an older version gives way to one that knows sockets, and nothing of what
-// it held is lost.
+// A keeper of an older version is replaced by one that supports sockets, without loss.
 func TestOlderKeeperIsReplaced(t *testing.T) {
 	h := newHost(t)
 	h.role = roleOld

@@ -1,19 +1,18 @@
 // Package keyset encrypts what a server keeps secret, with keys that are in one file of its data
 // directory.
 //
-// Promises. A sealed value is encrypted and authenticated with AES-256-GCM and bound to a label
-// that says what it is, so that it cannot be decrypted in another place. The file is replaced as a
-// whole and is durable before anything is sealed with a key in it. A file that is missing or
-// damaged is an error and never a reason to make another one: only Create makes keys, and it
-// overwrites nothing. Rotate replaces the key, and may be killed at any moment: the old key stays
-// in the file until everything was sealed again.
+// Promises. A sealed value is encrypted and authenticated with AES-256-GCM and bound to a label that
+// says what it is, so that it cannot be decrypted in another place. The file is replaced as a whole,
+// and is durable before anything is sealed with a key in it. A missing or damaged file is an error
+// and never replaced by a new one: only Create makes keys, and it overwrites nothing. Rotate replaces
+// the key, and may be killed at any moment: the old key stays in the file until everything was sealed
+// again.
 //
-// Concurrency. A Keyset is safe for concurrent use. Callers seal within Use, together with
-// storing the sealed value; no key is added or dropped meanwhile, so that a rotation finds
-// everything that was sealed before.
+// Concurrency. A Keyset is safe for concurrent use. Callers seal and store a value within one Use. No
+// key is added or dropped meanwhile, so that a rotation finds everything that was sealed before.
 //
-// It does not know what is sealed with it, nor where that is kept. The keys are in the file in
-// clear: anyone who can read the data directory as root can read everything.
+// The package does not know what is sealed, nor where it is stored. The keys are in the file in
+// plaintext: anyone who can read the data directory as root can read everything.
 package keyset
 
 import (
@@ -38,23 +37,23 @@ import (
 // File is the name of the file in a data directory.
 const File = "keyset.json"
 
-// The errors of opening. A missing file is fs.ErrNotExist.
+// Errors of Open, and of opening values. A missing file is fs.ErrNotExist.
 var (
 	ErrDamaged    = errors.New("the keyset is damaged")
 	ErrUnknownKey = errors.New("sealed with a key that is not in the keyset")
 	ErrUnreadable = errors.New("the sealed value is damaged, or belongs elsewhere")
 )
 
-// Keyset holds the keys of a data directory.
+// Keyset is the keys of a data directory.
 type Keyset struct {
 	path     string
-	rotation sync.Mutex // held by the one rotation that is under way
+	rotation sync.Mutex // held by the rotation in progress
 
 	mu   sync.RWMutex // guards keys; held for reading within Use
 	keys Keys
 }
 
-// Keys seal and open. They are valid within the Use that handed them out.
+// Keys seal and open values. They are valid within the Use that provides them.
 type Keys struct {
 	handle *keyset.Handle
 	aead   tink.AEAD
@@ -95,8 +94,7 @@ func newKeys(handle *keyset.Handle) (Keys, error) {
 	return Keys{handle: handle, aead: a}, err
 }
 
-// replace makes handle the keys, once they are durable. The caller holds mu, or is
-// alone.
+// replace makes handle the keys, once they are durable. The caller holds mu, or is the only user.
 func (k *Keyset) replace(handle *keyset.Handle) error {
 	keys, err := newKeys(handle)
 	if err != nil {
@@ -114,8 +112,7 @@ func (k *Keyset) replace(handle *keyset.Handle) error {
 	return nil
 }
 
-// Use runs f with the keys. f must store what it seals before it returns. Use must not be called
-// within f.
+// Use runs f with the keys. f must store what it seals before it returns, and must not call Use.
 func (k *Keyset) Use(f func(keys Keys) error) error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -144,7 +141,7 @@ func (k Keys) Open(sealed []byte, label ...string) ([]byte, error) {
 	return plain, nil
 }
 
-// Current reports whether sealed is of the newest key.
+// Current reports whether sealed was sealed with the newest key.
 func (k Keys) Current(sealed []byte) bool {
 	id, ok := keyOf(sealed)
 	return ok && id == k.Newest()
@@ -182,7 +179,7 @@ func keyOf(sealed []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(sealed[1:]), true
 }
 
-// encodeLabel joins the words of a label so that no two labels look the same.
+// encodeLabel joins the words of a label so that different labels have different encodings.
 func encodeLabel(label []string) []byte {
 	var b []byte
 	for _, word := range label {
@@ -194,22 +191,21 @@ func encodeLabel(label []string) []byte {
 
 // Rotation is the result of a Rotate.
 type Rotation struct {
-	Key      uint32 // its number, from now on the only one
+	Key      uint32 // number of the key, from now on the only one
 	Resealed int    // values that were sealed again
-	Dropped  int    // keys that are gone
+	Dropped  int    // removed keys
 }
 
-// Interrupted reports whether a rotation began and did not end.
+// Interrupted reports whether a rotation began and did not complete.
 func (k *Keyset) Interrupted() bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return len(k.keys.ids()) > 1
 }
 
-// Rotate makes a new key, has everything sealed with it, and drops the old keys. Each reseal
-// function seals the values in one place that are not Current, stores them, and returns how many
-// there were. When one fails, the old keys stay and the next Rotate continues with the key that
-// this one made.
+// Rotate makes a new key, seals everything with it, and drops the old keys. Each reseal function
+// seals the values in one place that are not Current, stores them, and returns how many there were.
+// If one fails, the old keys stay, and the next Rotate continues with the same new key.
 func (k *Keyset) Rotate(ctx context.Context, reseal ...func(context.Context) (int, error)) (Rotation, error) {
 	k.rotation.Lock()
 	defer k.rotation.Unlock()
@@ -253,7 +249,7 @@ func addPrimary(m *keyset.Manager, _ Keys) error {
 	return m.SetPrimary(id)
 }
 
-// change waits until the keys are not in use and replaces them.
+// change waits until the keys are not in use, and replaces them.
 func (k *Keyset) change(f func(*keyset.Manager, Keys) error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package loopdev makes block devices of files with the kernel's loop driver.
 //
-// A device has no owner process: it stays until Detach, even after its maker has ended, and is
-// known by the label that it was given. The package keeps no state. Functions may be called from
-// many goroutines and by many processes.
+// A device has no owner process: it stays until Detach, even after its maker has ended, and its label
+// identifies it. The package keeps no state. Functions may be called from many goroutines and by many
+// processes.
 package loopdev
 
 import (
@@ -23,18 +23,18 @@ import (
 const (
 	control  = "/dev/loop-control"
 	sysBlock = "/sys/block"
-	// attempts to get a device before another process takes it.
+	// attempts is how often to try when another process takes a free device first.
 	attempts = 64
-	// pause between two looks at a device that another process has open.
+	// pause is the time between two checks of a device that another process has open.
 	pause = 5 * time.Millisecond
 )
 
-// MaxLabel is how many bytes long a label may be.
+// MaxLabel is the longest label, in bytes.
 const MaxLabel = unix.LO_NAME_SIZE - 1
 
 // Config of a device.
 type Config struct {
-	Label     string // by which List finds it
+	Label     string // identifies the device in List
 	BlockSize uint32 // bytes; 0: 512
 	Direct    bool   // reads and writes bypass the page cache of the file
 	ReadOnly  bool
@@ -44,8 +44,8 @@ type Config struct {
 // Device is a block device of a file.
 type Device struct {
 	Path  string // e.g. /dev/loop7
-	Label string // empty if not asked for, or if the kernel does not say, as for a file whose FUSE server has died
-	File  string // as far as it still has a name
+	Label string // empty if not selected, or if the kernel does not return it, as for a file whose FUSE server has died
+	File  string // "/" if its file system was unmounted
 }
 
 // Attach makes a block device of a file and returns its path.
@@ -59,8 +59,8 @@ func Attach(file *os.File, c Config) (string, error) {
 
 // Open makes a block device of a file and returns it open for reading and writing.
 //
-// The kernel keeps the open file description of file until the device ends, and with it a
-// lock of flock(2) that is held on it.
+// The kernel keeps the open file description of file until the device ends, with any flock(2) lock on
+// it.
 func Open(file *os.File, c Config) (*os.File, error) {
 	if len(c.Label) > MaxLabel {
 		return nil, fmt.Errorf("attach loop device: label %q is too long", c.Label)
@@ -83,14 +83,14 @@ func Open(file *os.File, c Config) (*os.File, error) {
 		if err == nil {
 			return dev, nil
 		}
-		if !errors.Is(err, unix.EBUSY) { // otherwise another process was quicker
+		if !errors.Is(err, unix.EBUSY) { // EBUSY: another process was faster
 			return nil, fmt.Errorf("attach %s: %w", path, err)
 		}
 	}
-	return nil, errors.New("attach loop device: others take every one that is free")
+	return nil, errors.New("attach loop device: other processes take every free one")
 }
 
-// node makes the file of a device where no device manager does, as in a container.
+// node makes the device file if no device manager does, as in a container.
 func node(path string, minor int) error {
 	const major = 7
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +140,7 @@ func Refresh(path string) error {
 	return nil
 }
 
-// Detach ends a device; one that is in use ends with the last use. It may be repeated.
+// Detach ends a device. A device that is in use ends with its last user. It may be repeated.
 func Detach(path string) error {
 	dev, err := open(path)
 	if err != nil {
@@ -148,15 +148,15 @@ func Detach(path string) error {
 	}
 	defer dev.Close()
 	err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0)
-	if err != nil && !errors.Is(err, unix.ENXIO) { // it has no file
+	if err != nil && !errors.Is(err, unix.ENXIO) { // ENXIO: it has no file
 		return fmt.Errorf("detach %s: %w", path, err)
 	}
 	return nil
 }
 
-// List returns all devices that have a file. Reading a label makes the kernel ask the file system
-// of the file, which may hang, so only devices of files that labelled selects get one. A file that
-// was unmounted is called "/".
+// List returns all devices that have a file. Reading a label makes the kernel call the file system of
+// the file, which may hang, so List reads labels only for files that labelled selects. The file of an
+// unmounted file system has the name "/".
 func List(labelled func(file string) bool) ([]Device, error) {
 	found, err := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop", "backing_file"))
 	if err != nil {
@@ -182,7 +182,7 @@ func List(labelled func(file string) bool) ([]Device, error) {
 
 func isGone(err error) bool { return errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) }
 
-// Await waits until a device no longer has its file.
+// Await waits until the device no longer has this file.
 func Await(ctx context.Context, d Device) error {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ErrTooSlow is the error of a transfer that was ended, and the cause of the end of its context.
+// ErrTooSlow is the error of a transfer that was ended, and the cancellation cause of its context.
 var ErrTooSlow = errors.New("the transfer is too slow")
 
 // Reader ends a transfer whose average rate within a window is below the minimum. Time between
@@ -27,8 +27,8 @@ type Reader struct {
 	waited time.Duration
 }
 
-// New returns a Reader of at least rate bytes a second. cancel ends ctx, which ends a read of
-// inner in progress.
+// New returns a Reader that requires at least rate bytes a second. cancel must end ctx, which must
+// end a read of inner in progress.
 func New(ctx context.Context, cancel context.CancelCauseFunc, inner io.ReadCloser, rate int, window time.Duration) *Reader {
 	r := &Reader{inner: inner, ctx: ctx, cancel: cancel, window: window, need: int64(float64(rate) * window.Seconds())}
 	r.timer = time.AfterFunc(time.Hour, func() { cancel(ErrTooSlow) })

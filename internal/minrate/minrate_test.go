@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/minrate"
 )
 
-// drip brings a byte after each pause, until its context ends.
+// drip yields a byte after each pause, until its context ends.
 type drip struct {
 	ctx   context.Context
 	pause time.Duration

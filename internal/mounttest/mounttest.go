@@ -9,8 +9,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Mentioning returns the mounts whose description contains one of the words, in the place, the
-// source or the options, as proc_pid_mountinfo(5) has them.
+// Mentioning returns the mounts whose description contains one of the words: in the mount point, the
+// source or the options of proc_pid_mountinfo(5).
 func Mentioning(words ...string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		line := fmt.Sprint(*m)

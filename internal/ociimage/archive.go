@@ -21,8 +21,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// FromLayout makes an image of a directory in the OCI layout. If it holds several
-// images, the one for the platform of c is taken.
+// FromLayout makes an image from a directory in the OCI layout. If it has several images, FromLayout
+// takes the one for the platform of c.
 func FromLayout(name string, c Config) (*Image, error) {
 	img, err := fromLayout(name, c)
 	if err != nil {
@@ -47,7 +47,7 @@ func fromLayout(name string, c Config) (v1.Image, error) {
 	return c.apply(img)
 }
 
-// choose finds the one image of an index that is for a platform.
+// choose returns the one image of an index for a platform.
 func choose(index v1.ImageIndex, platform v1.Platform, depth int) (v1.Image, error) {
 	m, err := index.IndexManifest()
 	if err != nil {
@@ -63,14 +63,14 @@ func choose(index v1.ImageIndex, platform v1.Platform, depth int) (v1.Image, err
 	case len(matches) == 0:
 		return nil, fmt.Errorf("no image for %s in it", platform)
 	case len(matches) > 1:
-		return nil, fmt.Errorf("%d images in it: save the one that is wanted", len(matches))
+		return nil, fmt.Errorf("%d images in it: save only one of them", len(matches))
 	}
 	d := matches[0]
 	if d.MediaType != types.OCIImageIndex && d.MediaType != types.DockerManifestList {
 		return index.Image(d.Digest)
 	}
 	if depth == 0 {
-		return nil, errors.New("too many indexes lie in one another")
+		return nil, errors.New("indexes are nested too deeply")
 	}
 	inner, err := index.ImageIndex(d.Digest)
 	if err != nil {
@@ -79,8 +79,8 @@ func choose(index v1.ImageIndex, platform v1.Platform, depth int) (v1.Image, err
 	return choose(inner, platform, depth-1)
 }
 
-// FromArchive makes an image of a tar archive, plain or compressed by gzip or zstd,
-// that holds what docker save writes or an OCI layout.
+// FromArchive makes an image from a tar archive, plain or compressed by gzip or zstd, that contains
+// the output of docker save or an OCI layout.
 func FromArchive(name string, c Config) (_ *Image, err error) {
 	dir, err := os.MkdirTemp(c.TempDir, "hangar-image-")
 	if err != nil {
@@ -131,7 +131,7 @@ func decompress(name, into string) (string, error) {
 	}
 	defer func() { _ = f.Close() }()
 	b := bufio.NewReaderSize(f, 256<<10)
-	magic, _ := b.Peek(4) // a shorter file is no archive and is refused as such
+	magic, _ := b.Peek(4) // a shorter file is not an archive, and is refused later
 	var r io.Reader
 	switch {
 	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
@@ -168,8 +168,8 @@ const (
 	ociArchive
 )
 
-// kindOf finds the format of an archive. One that is both is taken as an OCI layout, whose layers
-// are stored as they are pushed.
+// kindOf returns the format of an archive. An archive in both formats counts as an OCI layout, whose
+// layers are already in the form in which they are pushed.
 func kindOf(name string) (archiveKind, error) {
 	kind := noArchive
 	err := entries(name, func(h *tar.Header, _ io.Reader) error {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileLayer is a compressed layer in a file. It was written in one pass, so that its digests
-// match its content even if the tree changed meanwhile.
+// fileLayer is a compressed layer in a file. It was written in one pass, so its digests match its
+// content even if the tree has changed meanwhile.
 type fileLayer struct {
 	name   string
 	digest v1.Hash
@@ -51,7 +51,7 @@ func openGzip(name string) (io.ReadCloser, error) {
 	}{z, f}, nil
 }
 
-// writeLayer makes the layer that fill writes.
+// writeLayer makes a layer with the entries that fill writes.
 func writeLayer(name string, fill func(*layerWriter) error) (_ *fileLayer, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -92,7 +92,7 @@ type inode struct{ dev, ino uint64 }
 // layerWriter writes the entries of a layer.
 type layerWriter struct {
 	tar   *tar.Writer
-	links map[inode]string // first names of files that have several
+	links map[inode]string // first names of files with several names
 	buf   []byte
 }
 
@@ -117,7 +117,7 @@ func (w *layerWriter) program(name, target string) error {
 	return w.content(h, f)
 }
 
-// tree writes all that is beneath a directory, in lexical order.
+// tree writes everything below a directory, in lexical order.
 func (w *layerWriter) tree(name string) error {
 	root, err := os.OpenRoot(name)
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *layerWriter) node(root *os.Root, full, rel string) error {
 	case unix.S_IFREG:
 		return w.regular(root, full, h, &st)
 	default:
-		return nil // devices and sockets mean something on this machine only
+		return nil // devices and sockets only have a meaning on this machine
 	}
 	if err := attributes(full, h); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (w *layerWriter) content(h *tar.Header, f *os.File) error {
 	return err
 }
 
-// owner maps the user who packs to root: a developer's files are the image's.
+// owner maps the user who packs to root, because a developer's files become the image's.
 func owner(id uint32, self int) int {
 	if int(id) == self {
 		return 0

@@ -1,13 +1,12 @@
 // Package ociimage makes OCI images of a developer's files, without a Docker daemon: a directory, a
 // static binary, an archive of docker save, an OCI layout; and pushes them to a registry.
 //
-// The same input gives the same digest, on every machine: entries are sorted, and nothing of the
-// clock, the user or the machine gets into an image. Trees and archives are streamed, so that
-// memory does not grow with their size; an Image keeps its temporary files in a directory until
-// Close.
+// The same input gives the same digest on every machine: entries are sorted, and an image contains
+// nothing of the clock, the user or the machine. Trees and archives are streamed, so that memory does
+// not grow with their size. An Image keeps its temporary files in a directory until Close.
 //
-// An Image may be used by many goroutines until it is closed. The package runs nothing: it is no
-// builder, and does not read a Dockerfile.
+// An Image may be used by many goroutines until it is closed. The package runs nothing: it does not
+// build programs or read Dockerfiles.
 package ociimage
 
 import (
@@ -30,11 +29,11 @@ import (
 // ErrUnsupported means that no image can be made of the input.
 var ErrUnsupported = errors.New("not a directory, a static Linux program, a docker save archive or an OCI layout")
 
-// Config is how an image says that it is run. Empty fields keep the values of the input.
+// Config overrides how an image is run. Empty fields keep the values of the input.
 type Config struct {
 	Entrypoint []string
 	Cmd        []string
-	Env        []string // "NAME=value"; replaces the same name, adds others
+	Env        []string // "NAME=value"; replaces a variable of the same name, or is added
 	WorkingDir string
 	User       string
 	Expose     []string // "80" or "80/tcp"
@@ -42,7 +41,7 @@ type Config struct {
 	// Platform is the platform of the image, or the one to choose if the input has several. Zero:
 	// Linux on the architecture of this program, or of the binary.
 	Platform v1.Platform
-	// TempDir is where an Image keeps what it needs on disk; empty: the system's.
+	// TempDir is the directory for an Image's temporary files; empty: the system's.
 	TempDir string
 }
 
@@ -52,11 +51,11 @@ type Image struct {
 	dir string // temporary, the Image's own
 }
 
-// Close removes what the Image kept on disk.
+// Close removes the Image's temporary files.
 func (i *Image) Close() error { return os.RemoveAll(i.dir) }
 
-// Open makes an image of the file or directory at name: a directory that is an OCI layout, any
-// other directory, an archive or a program. It answers ErrUnsupported for anything else.
+// Open makes an image from the file or directory at name: a directory that is an OCI layout, any
+// other directory, an archive or a program. It returns ErrUnsupported for anything else.
 func Open(name string, c Config) (*Image, error) {
 	fi, err := os.Stat(name)
 	if err != nil {
@@ -83,16 +82,15 @@ func Open(name string, c Config) (*Image, error) {
 	return FromArchive(name, c)
 }
 
-// FromDirectory makes an image whose root file system is the directory. Files keep
-// their modes, times, links and capabilities; those that belong to the user who
-// runs this belong to root in the image, others keep their numeric owner. Devices
-// and sockets are left out.
+// FromDirectory makes an image whose root file system is the directory. Files keep their modes,
+// times, links and capabilities. Files of the current user belong to root in the image; others keep
+// their numeric owner. Devices and sockets are omitted.
 func FromDirectory(name string, c Config) (*Image, error) {
 	return build(c, func(w *layerWriter) error { return w.tree(name) })
 }
 
-// FromBinary makes an image that holds a static Linux program, a /tmp and nothing
-// else, and runs the program unless c says otherwise.
+// FromBinary makes an image with a static Linux program, a /tmp and nothing else. The image runs the
+// program unless c says otherwise.
 func FromBinary(name string, c Config) (*Image, error) {
 	arch, err := inspect(name)
 	if err != nil {
@@ -109,7 +107,7 @@ func FromBinary(name string, c Config) (*Image, error) {
 	return build(c, func(w *layerWriter) error { return w.program(name, strings.TrimPrefix(target, "/")) })
 }
 
-// inspect answers the architecture of a program that needs nothing but a kernel.
+// inspect returns the architecture of a program that needs only a kernel.
 func inspect(name string) (string, error) {
 	f, err := elf.Open(name)
 	if err != nil {
@@ -136,7 +134,7 @@ func inspect(name string) (string, error) {
 	}
 }
 
-// build makes an image of one layer, which fill writes.
+// build makes an image with one layer, whose entries fill writes.
 func build(c Config, fill func(*layerWriter) error) (_ *Image, err error) {
 	dir, err := os.MkdirTemp(c.TempDir, "hangar-image-")
 	if err != nil {

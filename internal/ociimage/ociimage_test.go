@@ -333,8 +333,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestPushSpeaksOneScheme: a token goes over TLS to those whom the authority has signed, and
-// over plain HTTP only to a registry that is known to speak it.
+// TestPushSpeaksOneScheme: a token is sent over TLS to registries whose certificate the authority
+// has signed, and over plain HTTP only to a registry that is known to use it.
 func TestPushSpeaksOneScheme(t *testing.T) {
 	var plainRequests atomic.Int32
 	registry := foreign.New(foreign.Logger(log.New(io.Discard, "", 0)))

@@ -23,17 +23,17 @@ import (
 
 // Registry has the settings of a registry's client.
 type Registry struct {
-	// Plain selects HTTP, and nothing else; without it only HTTPS is used. So the token never
-	// crosses a network in the clear unasked.
+	// Plain selects HTTP only; otherwise only HTTPS is used. So the token never crosses a network
+	// unencrypted by accident.
 	Plain bool
 	Roots *x509.CertPool // authorities for its certificate; nil: the system's authorities
 	Token string         // the password; empty: none
 }
 
 // Push sends an image to a registry and returns its digest. ref is registry/repository[:tag].
-// progress, which may be nil, receives the bytes done and in all, and must not block. Layers that
-// the registry has are not sent again. A refusal by the registry has a code: CodeUnauthenticated, CodeNotFound,
-// CodeForbidden, CodeExhausted or CodeUnavailable.
+// progress, which may be nil, receives the number of bytes sent and the total, and must not block.
+// Push does not send layers again that the registry has. If the registry refuses, the error has a
+// code: CodeUnauthenticated, CodeNotFound, CodeForbidden, CodeExhausted or CodeUnavailable.
 func Push(ctx context.Context, img v1.Image, ref string, to Registry, progress func(done, total int64)) (v1.Hash, error) {
 	tag, err := name.NewTag(ref, to.scheme()...)
 	if err != nil {
@@ -105,8 +105,8 @@ func List(ctx context.Context, host string, from Registry) ([]Pushed, error) {
 	return list, nil
 }
 
-// Delete removes a tag, or with a digest a manifest and its tags, from a registry. ref is
-// registry/repository:tag or registry/repository@digest. Errors are those of Push, and CodeNotFound.
+// Delete removes a tag from a registry or, with a digest, a manifest and its tags. ref is
+// registry/repository:tag or registry/repository@digest. Errors are those of Push.
 func Delete(ctx context.Context, ref string, from Registry) error {
 	target, err := name.ParseReference(ref, from.scheme()...)
 	if err != nil {
@@ -132,7 +132,7 @@ func (r Registry) scheme() []name.Option {
 	return nil
 }
 
-// options are those of a client of the registry, which ends its connections at end.
+// options are the options of a client of the registry. end closes its connections.
 func (r Registry) options(ctx context.Context) (_ []remote.Option, end func()) {
 	conns := newTransport(r.Roots)
 	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(oneScheme{conns, r.Plain}), remote.WithUserAgent("hangar")}
@@ -142,7 +142,7 @@ func (r Registry) options(ctx context.Context) (_ []remote.Option, end func()) {
 	return options, conns.CloseIdleConnections
 }
 
-// refusal gives a refusal by the registry the code of its status.
+// refusal gives an error of the registry the code for its status.
 func refusal(what string, err error) error {
 	codes := map[int]hangar.Code{
 		http.StatusUnauthorized: hangar.CodeUnauthenticated, http.StatusForbidden: hangar.CodeForbidden,
@@ -155,7 +155,7 @@ func refusal(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// oneScheme refuses requests with another scheme: the library tries both for registries that it
+// oneScheme refuses requests with the other scheme: the library tries both for registries that it
 // considers private.
 type oneScheme struct {
 	*http.Transport
@@ -170,8 +170,8 @@ func (t oneScheme) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.Transport.RoundTrip(r)
 }
 
-// newTransport reaches names below localhost on this host (RFC 6761), whether or
-// not a resolver knows them.
+// newTransport connects to names below localhost on this host (RFC 6761), whether or not a resolver
+// knows them.
 func newTransport(roots *x509.CertPool) *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	return &http.Transport{

@@ -22,9 +22,9 @@ import (
 // inside marks the child process that Main starts.
 const inside = "HANGAR_TEST_OWN_HOST"
 
-// Main runs the tests of m in a child process with a network and mounts of its own, with
-// nothing but a loopback, once prepare has returned; it may be nil. It fails when a
-// goroutine is left. Without root it skips the tests.
+// Main runs the tests of m in a child process with its own mounts and its own network, which has only
+// a loopback device. It first calls prepare, which may be nil. It fails if a goroutine is left.
+// Without root it skips the tests.
 func Main(m *testing.M, prepare func() error) {
 	if os.Getenv(inside) == "" {
 		os.Exit(runInside())
@@ -59,8 +59,8 @@ func runInside() int {
 	return 0
 }
 
-// unmountOthers unmounts what other tests have mounted while this process began: their file systems
-// would be in use for as long as it lives.
+// unmountOthers unmounts what other tests had mounted when this process started. Otherwise their file
+// systems would stay in use as long as this process lives.
 func unmountOthers() error {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return !strings.HasPrefix(m.Mountpoint, "/run/hangar") && !strings.HasPrefix(m.Mountpoint, os.TempDir()+"/"), false
@@ -68,8 +68,8 @@ func unmountOthers() error {
 	if err != nil {
 		return err
 	}
-	for _, m := range slices.Backward(mounts) { // what is mounted beneath another first
-		// One whose directory has been removed meanwhile is gone.
+	for _, m := range slices.Backward(mounts) { // nested mounts first
+		// A mount whose directory was removed meanwhile is gone.
 		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
@@ -94,8 +94,8 @@ func setUp() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("set the loopback up: %w", err)
 	}
-	// Package net looks once whether there is IPv6, and must not do so where a
-	// namespace has no loopback yet.
+	// Package net checks once whether IPv6 works, and must not do so before the namespace has a
+	// loopback.
 	probe, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
 		return fmt.Errorf("look for IPv6: %w", err)

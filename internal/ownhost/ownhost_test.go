@@ -14,11 +14,11 @@ import (
 
 func TestMain(m *testing.M) { Main(m, nil) }
 
-// asNeighbour is set in a process that begins while TestOthersCanUnmount has something mounted,
-// to the directory.
+// asNeighbour is set to the directory in a process that starts while TestOthersCanUnmount has
+// something mounted.
 const asNeighbour = "HANGAR_TEST_NEIGHBOUR"
 
-// Mounts of one test are not in use by the tests that have begun since.
+// Later tests do not count the mounts of an earlier one as in use.
 func TestOthersCanUnmount(t *testing.T) {
 	dir := t.TempDir()
 	if other := os.Getenv(asNeighbour); other != "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Serve sends every caller of l its own address, until the test ends.
+// Serve sends every caller of l the caller's own address, until the test ends.
 func Serve(tb testing.TB, l net.Listener) {
 	tb.Helper()
 	done := make(chan struct{})

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// For returns nil after d, and the context's error as soon as it ends. It does not wait for a
-// d that is not positive.
+// For waits for d, and returns the error of ctx as soon as ctx ends. It returns at once if d is not
+// positive.
 func For(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -22,8 +22,8 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Between repeats work with a pause after each time, such as following a feed that breaks, until
-// ctx ends. It calls failed with the result of work, and returns the context's error.
+// Between repeats work, such as following a feed that breaks, with pauses in between, until ctx ends.
+// It calls failed with each result of work, and returns the error of ctx.
 func Between(ctx context.Context, d time.Duration, work func(context.Context) error, failed func(error)) error {
 	for {
 		err := work(ctx)

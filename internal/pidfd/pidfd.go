@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that there is no such process: it has ended and was reaped.
+// ErrGone: the process has ended and was reaped.
 var ErrGone = errors.New("process is gone")
 
-// Open returns the descriptor of the process that has a number now, or ErrGone. The caller then
-// checks that it is the right process, which cannot change afterwards.
+// Open returns a descriptor of the process that has the id pid now, or ErrGone. The caller must then
+// check that it is the right process, which cannot change afterwards.
 func Open(pid int) (*os.File, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL: not a number of a process
@@ -27,7 +27,7 @@ func Open(pid int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// Signal sends a signal. An ended process gets none.
+// Signal sends a signal. An ended process is not an error.
 func Signal(process *os.File, sig unix.Signal) error {
 	conn, err := process.SyscallConn() // not Fd, which would make it blocking
 	if err != nil {
@@ -40,8 +40,8 @@ func Signal(process *os.File, sig unix.Signal) error {
 	return errors.Join(controlErr, os.NewSyscallError("pidfd_send_signal", err))
 }
 
-// Await returns nil when the process has ended, and an error, which says nothing of the process,
-// when the descriptor was closed, its deadline for reading has passed, or poll(2) failed.
+// Await returns nil when the process has ended. It returns an error, which says nothing about the
+// process, when the descriptor was closed, its read deadline has passed, or poll(2) failed.
 func Await(process *os.File) error {
 	conn, err := process.SyscallConn()
 	if err != nil {
@@ -60,8 +60,8 @@ func Await(process *os.File) error {
 	return errors.Join(readErr, os.NewSyscallError("poll", pollErr))
 }
 
-// AwaitContext is Await until ctx ends, whose cause it returns then. One call at a time may wait
-// with one descriptor.
+// AwaitContext is Await until ctx ends; it then returns the cause of ctx. Only one call at a time may
+// wait on a descriptor.
 func AwaitContext(ctx context.Context, process *os.File) error {
 	if err := process.SetReadDeadline(time.Time{}); err != nil { // an earlier call's
 		return err

@@ -64,7 +64,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// A process may have no more descriptors: that says nothing of another.
+// This process may open no more descriptors, which says nothing about another one.
 func TestNoDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

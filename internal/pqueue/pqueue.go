@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Place is where an element is in its Queue. The zero Place is in none.
+// Place is the position of an element in its Queue. The zero Place is in none.
 type Place struct {
 	number int // from 1
 }
@@ -15,21 +15,22 @@ type Place struct {
 // Queued reports whether the element is in a Queue.
 func (p Place) Queued() bool { return p.number > 0 }
 
-// Queue holds elements, the least first. New makes one. It is for one goroutine at a time.
+// Queue returns its elements in order, the least first. New makes one. It is for one goroutine at a
+// time.
 type Queue[T any] struct {
 	h elements[T]
 }
 
-// New returns an empty Queue that is ordered by less. place returns where an element notes
-// its Place; it is nil for elements that are only put in and popped.
+// New returns an empty Queue that is ordered by less. place returns the Place of an element; it is
+// nil if elements are only put in and popped.
 func New[T any](less func(a, b T) bool, place func(T) *Place) *Queue[T] {
 	return &Queue[T]{h: elements[T]{less: less, place: place}}
 }
 
-// Len returns how many elements there are.
+// Len returns the number of elements.
 func (q *Queue[T]) Len() int { return len(q.h.list) }
 
-// All returns the elements, in no order.
+// All returns the elements in no particular order.
 func (q *Queue[T]) All() iter.Seq[T] { return slices.Values(q.h.list) }
 
 // First returns the least element, and false if there is none.
@@ -40,7 +41,7 @@ func (q *Queue[T]) First() (first T, ok bool) {
 	return q.h.list[0], true
 }
 
-// Put adds an element, or moves one that is in the Queue and whose order has changed.
+// Put adds an element, or moves an element of the Queue whose order has changed.
 func (q *Queue[T]) Put(x T) {
 	if q.h.place != nil {
 		if p := q.h.place(x); p.Queued() {
@@ -86,7 +87,7 @@ func (e *elements[T]) Pop() any {
 	last := len(e.list) - 1
 	x := e.list[last]
 	e.note(last, 0)
-	clear(e.list[last:]) // so that it can be collected
+	clear(e.list[last:]) // so that the element can be garbage-collected
 	e.list = e.list[:last]
 	return x
 }

@@ -14,7 +14,7 @@ type item struct {
 	place pqueue.Place
 }
 
-// A Queue does what a sorted list does.
+// A Queue behaves like a sorted list.
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := pqueue.New(func(a, b *item) bool { return a.at < b.at }, func(x *item) *pqueue.Place { return &x.place })

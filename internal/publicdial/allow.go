@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// Allowed is one exception that the operator of a server makes.
+// Allowed is an exception by the operator of a server.
 type Allowed struct {
-	host   string       // lowercase; empty: prefix counts
-	prefix netip.Prefix // of addresses that are dialled
+	host   string       // lowercase; empty: prefix applies
+	prefix netip.Prefix // of dialled addresses
 	port   string       // empty: every port, or 80 and 443 for a host
 }
 
 // ParseAllowed reads an exception. A network, 10.1.0.0/16, allows every port of its addresses. An
-// address with or without a port, 10.1.2.3:5000 or [fd00::1], allows that address under any name.
-// A name with or without a port, registry.example.com:5000, allows all addresses of the name; it
-// is for names whose DNS the operator trusts. Without a port, the ports 80 and 443 are meant.
+// address with or without a port, 10.1.2.3:5000 or [fd00::1], allows that address under any name. A
+// name with or without a port, registry.example.com:5000, allows all addresses of the name; it is for
+// names whose DNS the operator trusts. A name without a port allows the ports 80 and 443.
 func ParseAllowed(text string) (Allowed, error) {
 	if strings.Contains(text, "/") {
 		p, err := netip.ParsePrefix(text)
@@ -53,7 +53,7 @@ func ParseAllowed(text string) (Allowed, error) {
 	return Allowed{host: host, port: orWeb(port)}, nil
 }
 
-// webPorts stands for 80 and 443.
+// webPorts means 80 and 443.
 const webPorts = "web"
 
 func orWeb(port string) string {
@@ -63,7 +63,7 @@ func orWeb(port string) string {
 	return port
 }
 
-// covers reports whether the exception is for the dialled address of a host.
+// covers reports whether the exception applies to the dialled address of a host.
 func (a Allowed) covers(host string, dialled netip.AddrPort) bool {
 	port := strconv.Itoa(int(dialled.Port()))
 	if a.port != "" && a.port != port && (a.port != webPorts || port != "80" && port != "443") {

@@ -1,18 +1,18 @@
 // Package publicdial connects to the public internet on behalf of tenants, and to nothing else.
 //
-// A Dialer checks the address of each connection, after the DNS has answered, so that neither a
-// name that changes its addresses nor a redirect bypasses the check. It refuses loopback, private,
-// link-local, carrier, multicast and reserved addresses, those of metadata services, the forms of
-// all these within IPv6, and the addresses that the caller calls the platform's own. It uses no
-// proxy. The operator makes exceptions (Allowed), and requests of administrators are not refused
+// A Dialer checks the address of each connection after the DNS has answered, so that neither a name
+// that changes its addresses nor a redirect bypasses the check. It refuses loopback, private,
+// link-local, carrier, multicast and reserved addresses, those of metadata services, the forms of all
+// these within IPv6, and the platform's own addresses according to Options.Own. It uses no proxy. The
+// operator may make exceptions (Allowed), and requests of administrators are not refused
 // (WithAdministrator).
 //
-// An error names the host and the reason of the failure. It never contains an address from the DNS
-// or text of the other side, so it may be shown to the tenant. Describe does the same for the
-// errors of HTTP and TLS.
+// An error names the host and the reason of the failure. It never contains an address from the DNS or
+// text of the other side, so tenants may see it. Describe does the same for the errors of HTTP and
+// TLS.
 //
-// All methods may be called from many goroutines. A Transport keeps the connections of
-// administrators apart from those of tenants.
+// All methods may be called from many goroutines. A Transport separates the connections of
+// administrators from those of tenants.
 package publicdial
 
 import (
@@ -45,15 +45,15 @@ const (
 type Options struct {
 	// Allow are the exceptions of the operator.
 	Allow []Allowed
-	// Own reports whether an address is one of the platform's own, which are refused like those
-	// of a private network; optional. It is called for each connection. IPv4 addresses are passed
-	// as such, in whatever form they were given.
+	// Own reports whether an address is one of the platform's own, which are refused like those of a
+	// private network; optional. It is called for each connection. It always receives IPv4 addresses
+	// in IPv4 form.
 	Own func(netip.Addr) bool
-	// Resolver asks the DNS; nil: as the system does.
+	// Resolver resolves names; nil: the system's resolver.
 	Resolver *net.Resolver
 }
 
-// OnThisServer reports whether an address is one that this server has.
+// OnThisServer reports whether an address is one of this server's.
 func OnThisServer(a netip.Addr) bool {
 	interfaces, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(interfaces, func(i net.Addr) bool {
@@ -68,18 +68,18 @@ type Dialer struct{ opts Options }
 // New returns a Dialer.
 func New(o Options) *Dialer { return &Dialer{o} }
 
-// Error says why a host was not reached.
+// Error is the reason why a host was not reached.
 type Error struct {
-	Host string // as it was given to the Dialer, or before redirects to the Transport
+	Host string // as passed to the Dialer, or to the Transport before redirects
 	// Rule describes the refused address, such as "a loopback address"; empty if the host is
 	// allowed and connecting failed.
 	Rule string
-	Err  error // the cause, which holds addresses; nil with a Rule
+	Err  error // the cause, which contains addresses; nil with a Rule
 
 	redirected bool
 }
 
-// Error names the host and the rule, or how connecting failed, and no address.
+// Error names the host and the rule, or the failure to connect, but no address.
 func (e *Error) Error() string { return fmt.Sprintf("host %.*q %s", maxHost, e.Host, e.problem()) }
 
 // Unwrap returns the cause, whose text must not be shown to tenants.
@@ -125,8 +125,8 @@ func timedOut(err error) bool {
 
 type administratorKey struct{}
 
-// WithAdministrator returns a context in which connections are made for an administrator, to
-// whom no address is refused.
+// WithAdministrator returns a context for connections of an administrator, for whom no address is
+// refused.
 func WithAdministrator(ctx context.Context) context.Context {
 	return context.WithValue(ctx, administratorKey{}, true)
 }
@@ -145,7 +145,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	if err != nil {
 		return nil, &Error{Host: address, Err: err}
 	}
-	// Names below localhost are this host (RFC 6761) even where no resolver knows.
+	// Names below localhost are this host (RFC 6761), even if no resolver knows them.
 	if name := strings.ToLower(strings.TrimSuffix(host, ".")); name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		address = net.JoinHostPort("localhost", port)
 	}
@@ -168,7 +168,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return nil, &Error{Host: host, Err: err}
 }
 
-// check decides about the address that is about to be dialled for a host.
+// check returns an error if the address must not be dialled for a host.
 func (d *Dialer) check(host, dialled string) error {
 	at, err := netip.ParseAddrPort(dialled)
 	if err != nil {
@@ -188,11 +188,11 @@ func (d *Dialer) check(host, dialled string) error {
 	return nil
 }
 
-// Transport is an http.RoundTripper over a Dialer. It decompresses nothing, and bounds the header
-// of an answer and the wait for it. The caller bounds the body.
+// Transport is an http.RoundTripper over a Dialer. It does not decompress, and bounds the header of a
+// response and the wait for it. The caller must bound the body.
 type Transport struct{ tenants, administrators *http.Transport }
 
-// Transport returns connections that are kept for further requests.
+// Transport returns a Transport that keeps connections for further requests.
 func (d *Dialer) Transport() *Transport {
 	transport := func() *http.Transport {
 		return &http.Transport{
@@ -205,8 +205,7 @@ func (d *Dialer) Transport() *Transport {
 	return &Transport{tenants: transport(), administrators: transport()}
 }
 
-// RoundTrip implements http.RoundTripper. An *Error among its errors names the host before
-// redirects.
+// RoundTrip implements http.RoundTripper. An *Error names the host before redirects.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	pool := t.tenants
 	if forAdministrator(req.Context()) {
@@ -226,7 +225,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// CloseIdleConnections closes the connections that no request uses.
+// CloseIdleConnections closes unused connections.
 func (t *Transport) CloseIdleConnections() {
 	t.tenants.CloseIdleConnections()
 	t.administrators.CloseIdleConnections()
@@ -235,8 +234,8 @@ func (t *Transport) CloseIdleConnections() {
 // errRedirects ends a chain of redirects.
 var errRedirects = errors.New("too many redirects")
 
-// CheckRedirect is for http.Client: it bounds redirects and lets none lead from TLS to plain
-// HTTP.
+// CheckRedirect is for http.Client. It bounds the number of redirects, and refuses those from TLS to
+// plain HTTP.
 func CheckRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects || req.URL.Scheme != "https" && via[0].URL.Scheme == "https" {
 		return errRedirects
@@ -244,8 +243,8 @@ func CheckRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Describe explains the failure of a request, or of reading its answer, without text of the other
-// side. The text may follow the name of the host, and may be shown to tenants.
+// Describe explains the failure of a request, or of reading its response, without text of the other
+// side. The text is made to follow the name of the host, and tenants may see it.
 func Describe(err error) string {
 	var (
 		unreached   *Error

@@ -131,7 +131,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// zone is a name server on loopback whose answer can be changed.
+// zone is a name server on loopback with an answer that can be changed.
 type zone struct {
 	mu      sync.Mutex
 	answers map[string][]string
@@ -217,8 +217,8 @@ func get(ctx context.Context, c *http.Client, url string) error {
 	return resp.Body.Close()
 }
 
-// wantRefused checks that an error names the host and the rule, and that nothing shown of it
-// names an address.
+// wantRefused checks that an error names the host and the rule, and that its public text contains
+// no address.
 func wantRefused(t *testing.T, err error, host, rule string, secret ...string) {
 	t.Helper()
 	e, ok := errors.AsType[*publicdial.Error](err)
@@ -232,8 +232,8 @@ func wantRefused(t *testing.T, err error, host, rule string, secret ...string) {
 	}
 }
 
-// TestRebinding: a name whose address was allowed is refused once it leads elsewhere, and the
-// address is not called even if it is one of several.
+// TestRebinding: a name with an allowed address is refused once it resolves to a forbidden one, and
+// that address is not called even if it is one of several.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -271,7 +271,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// TestRedirects: each hop is decided about, and the error names the first host alone.
+// TestRedirects: each hop is checked, and the error only names the first host.
 func TestRedirects(t *testing.T) {
 	t.Parallel()
 	inner, seen := counted(t, "127.0.0.1:0", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -304,8 +304,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestAdministrator: an administrator reaches everything, and a tenant does not get the
-// connection that is left of that.
+// TestAdministrator: an administrator reaches everything, and a tenant cannot use an idle
+// connection of the administrator.
 func TestAdministrator(t *testing.T) {
 	t.Parallel()
 	s, seen := counted(t, "127.0.0.1:0", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -323,7 +323,7 @@ func TestAdministrator(t *testing.T) {
 	}
 }
 
-// TestNoProxy: the environment's proxy would dial in our place.
+// TestNoProxy: a proxy of the environment would dial on its own.
 func TestNoProxy(t *testing.T) {
 	proxy, seen := counted(t, "127.0.0.1:0", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Setenv("HTTP_PROXY", proxy.URL)
@@ -334,7 +334,7 @@ func TestNoProxy(t *testing.T) {
 	}
 }
 
-// TestDescribeHoldsNothingForeign: a server's words, at any layer, stay out of the text.
+// TestDescribeHoldsNothingForeign: the text has no words of a server, from any layer.
 func TestDescribeHoldsNothingForeign(t *testing.T) {
 	t.Parallel()
 	const secret = "SECRET-banner"

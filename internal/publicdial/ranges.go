@@ -2,9 +2,9 @@ package publicdial
 
 import "net/netip"
 
-// special are the ranges that tenants may not make the server connect to, with the description of
-// each. The first match counts. Sources: the IANA registries of special-purpose addresses for IPv4
-// and IPv6 (RFC 6890) and the documentation of the clouds for their metadata services.
+// special are the ranges that tenants must not make the server connect to, each with its description.
+// The first match applies. Sources: the IANA registries of special-purpose addresses for IPv4 and
+// IPv6 (RFC 6890) and the documentation of the clouds for their metadata services.
 var special = []struct { //nolint:gochecknoglobals // a table that nothing changes
 	rule     string
 	prefixes []netip.Prefix
@@ -29,12 +29,12 @@ var special = []struct { //nolint:gochecknoglobals // a table that nothing chang
 	)},
 }
 
-// global is where all public IPv6 addresses are (RFC 4291, section 2.4, and the registry of
+// global is the range of all public IPv6 addresses (RFC 4291, section 2.4, and the registry of the
 // IPv6 address space).
 var global = netip.MustParsePrefix("2000::/3") //nolint:gochecknoglobals // a constant
 
-// nat64 is the well-known prefix of addresses that hold an IPv4 address in their last four
-// bytes (RFC 6052). On a server that has IPv6 alone, it is the way to the internet of IPv4.
+// nat64 is the well-known prefix of addresses that contain an IPv4 address in their last four bytes
+// (RFC 6052). A server with IPv6 only reaches the IPv4 internet through it.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96") //nolint:gochecknoglobals // a constant
 
 const notGlobal = "a reserved address"
@@ -47,7 +47,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return parsed
 }
 
-// plain brings the forms of an IPv4 address within IPv6 to that address, and drops zones.
+// plain converts the forms of an IPv4 address within IPv6 to that address, and drops zones.
 func plain(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if nat64.Contains(a) {
@@ -57,7 +57,7 @@ func plain(a netip.Addr) netip.Addr {
 	return a
 }
 
-// rangeOf returns the description of the special range of an address; empty: it is on the public
+// rangeOf returns the description of an address's special range; empty: the address is on the public
 // internet.
 func rangeOf(a netip.Addr) string {
 	a = plain(a)

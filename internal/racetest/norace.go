@@ -2,5 +2,5 @@
 
 package racetest
 
-// Enabled says whether the race detector runs.
+// Enabled reports whether the race detector runs.
 const Enabled = false

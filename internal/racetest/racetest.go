@@ -3,8 +3,9 @@ package racetest
 
 import "testing"
 
-// Skip skips a test that takes minutes with the race detector, and whose code others run with
-// it. `make test` runs the test without: its package is in NORACE or KILLED of the Makefile.
+// Skip skips a test that takes minutes with the race detector, and whose code other tests run with
+// it. `make test` runs the skipped test without it: its package is in NORACE or KILLED of the
+// Makefile.
 func Skip(tb testing.TB) {
 	tb.Helper()
 	if Enabled {

@@ -16,11 +16,11 @@ func ID() string {
 	return string(b)
 }
 
-// Below returns a number from 0 to n-1. n is greater than 0.
+// Below returns a number from 0 to n-1. n must be positive.
 func Below(n int) int {
 	v, err := rand.Int(rand.Reader, big.NewInt(int64(n)))
 	if err != nil {
-		panic(err) // crypto/rand.Reader aborts the program before it would fail
+		panic(err) // never happens: crypto/rand.Reader aborts the program instead
 	}
 	return int(v.Int64())
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Pace is how often something may be done.
+// Pace is the allowed rate of an action.
 type Pace struct {
 	PerSecond float64
 	Burst     int // at least 1
@@ -19,12 +19,12 @@ func (p Pace) Refill() time.Duration {
 	return time.Duration(float64(p.Burst) / p.PerSecond * float64(time.Second))
 }
 
-// Limiter has a limit for each key that was used lately. It is safe for concurrent use.
+// Limiter has a limit for each key that was used recently. It is safe for concurrent use.
 //
-// The limits are in two generations. A limit that is used moves to the young one; when that is
-// full, or old enough that any idle key has its whole burst again, the old one is dropped and the
-// young one becomes old. So there is no sweep, memory is bounded, and a limit is forgotten early
-// only under a flood of keys.
+// The limits are in two generations. A limit that is used moves to the young generation. When that is
+// full, or old enough that every idle key has its whole burst again, the old generation is dropped
+// and the young one becomes old. So there is no sweep, memory is bounded, and a limit is forgotten
+// early only under a flood of keys.
 type Limiter[K comparable] struct {
 	most int
 	rest time.Duration
@@ -32,17 +32,17 @@ type Limiter[K comparable] struct {
 
 	mu         sync.Mutex // guards what follows
 	young, old map[K]*rate.Limiter
-	began      time.Time // when the young generation did
+	began      time.Time // start of the young generation
 }
 
-// New returns a Limiter that keeps most limits in each of its generations, for keys whose paces
-// all refill within rest.
+// New returns a Limiter with at most most limits in each generation. The paces of all keys must
+// refill within rest.
 func New[K comparable](most int, rest time.Duration, now func() time.Time) *Limiter[K] {
 	return &Limiter[K]{most: most, rest: rest, now: now, young: map[K]*rate.Limiter{}, began: now()}
 }
 
-// Take counts one action now. If there were too many, it is not counted, and Take returns how long
-// to wait. The pace of a key is that of its first use.
+// Take counts one action now. If there were too many, it does not count the action, and returns how
+// long to wait. The pace of a key is that of its first use.
 func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	now := l.now()
 	l.mu.Lock()
@@ -72,7 +72,7 @@ func (l *Limiter[K]) Has(key K) bool {
 	return l.young[key] != nil || l.old[key] != nil
 }
 
-// Len is the number of keys with a limit, where keys in both generations count twice.
+// Len is the number of keys with a limit. Keys in both generations count twice.
 func (l *Limiter[K]) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
-// TestBounded: a flood of keys costs a bounded amount of memory, keys in use keep their limit,
-// and idle ones are forgotten once they have their burst again.
+// TestBounded: a flood of keys uses limited memory, keys in use keep their limit, and idle ones are
+// forgotten once they have their full burst again.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const most = 1000

@@ -33,7 +33,7 @@ const (
 	naclNonceBytes = 24
 )
 
-// array is a key as NaCl takes it.
+// array is a key in the form of package nacl.
 type array = [symmetricBytes]byte
 
 var kinds = map[hangar.SecretKeyType]kind{
@@ -48,7 +48,7 @@ var kinds = map[hangar.SecretKeyType]kind{
 	hangar.SecretKeyNaClSign:      {ed25519.PrivateKeySize, ed25519.PrivateKeySize, newEd25519, loadEd25519},
 }
 
-// mac is HMAC as in RFC 7518, 3.2, which asks for keys as long as the hash.
+// mac is HMAC according to RFC 7518, 3.2, which requires keys at least as long as the hash.
 type mac struct {
 	hash func() hash.Hash
 	key  []byte
@@ -68,18 +68,18 @@ func (m mac) verify(plaintext, signature []byte) bool {
 	return hmac.Equal(m.sign(plaintext), signature)
 }
 
-// es256 is ECDSA as in RFC 7518, 3.4: with SHA-256, and r and s one after the other.
+// es256 is ECDSA according to RFC 7518, 3.4: with SHA-256, and a signature of r followed by s.
 type es256 struct{ key *ecdsa.PrivateKey }
 
 func newECDSA() []byte {
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // fails for other curves only
-	value, _ := key.Bytes()                                   // likewise
+	value, _ := key.Bytes()                                   // fails for other curves only
 	return value
 }
 
 func loadECDSA(value []byte) (any, error) {
 	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), value)
-	if err != nil { // whose text is not handed on: what it is about is a secret
+	if err != nil { // its text is not passed on, because it is about a secret
 		return nil, invalid("value", "a key of type %s is a number from 1 to below the order of P-256, the most significant byte first", hangar.SecretKeyES256)
 	}
 	return es256{key}, nil
@@ -108,7 +108,7 @@ func (e es256) verify(plaintext, signature []byte) bool {
 	return ecdsa.Verify(&e.key.PublicKey, digest[:], r, s)
 }
 
-// ed is crypto_sign of NaCl, with signatures apart from what they are of.
+// ed is crypto_sign of NaCl, with signatures separate from the plaintext.
 type ed struct{ key ed25519.PrivateKey }
 
 func newEd25519() []byte { return ed25519.NewKeyFromSeed(random(ed25519.SeedSize)) }
@@ -116,7 +116,7 @@ func newEd25519() []byte { return ed25519.NewKeyFromSeed(random(ed25519.SeedSize
 func loadEd25519(value []byte) (any, error) {
 	key := ed25519.NewKeyFromSeed(value[:ed25519.SeedSize])
 	if !bytes.Equal(key[ed25519.SeedSize:], value[ed25519.SeedSize:]) {
-		return nil, invalid("value", "a key of type %s is a seed of %d bytes and after it the public key that follows from it", hangar.SecretKeyNaClSign, ed25519.SeedSize)
+		return nil, invalid("value", "a key of type %s is a seed of %d bytes followed by its public key", hangar.SecretKeyNaClSign, ed25519.SeedSize)
 	}
 	return ed{key}, nil
 }
@@ -157,7 +157,7 @@ func (b naclSecretBox) open(ciphertext, _ []byte) ([]byte, bool) {
 	return secretbox.Open([]byte{}, ciphertext[naclNonceBytes:], &nonce, &b.key)
 }
 
-// naclBox is crypto_box_seal: boxes for the key, from senders without a name.
+// naclBox is crypto_box_seal: boxes for the key, from anonymous senders.
 type naclBox struct{ private, theirs array }
 
 func loadNaClBox(value []byte) (any, error) {

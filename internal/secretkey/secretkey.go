@@ -1,8 +1,8 @@
 // Package secretkey does the cryptography of secret keys: it makes and validates key material,
 // and encrypts, decrypts, signs and verifies with it.
 //
-// It keeps nothing and knows no Apps. Errors are *hangar.Error that name the property
-// which is wrong; none has a value, a plaintext or a ciphertext in it.
+// The package stores nothing and does not know Apps. Errors are *hangar.Error and name the invalid
+// property; none contains a value, a plaintext or a ciphertext.
 package secretkey
 
 import (
@@ -14,7 +14,7 @@ import (
 // Key is key material that is ready for use. It never changes.
 type Key struct {
 	kind     hangar.SecretKeyType
-	material any // implements what the type can do: signer, sealer, published
+	material any // implements the abilities of the type: signer, sealer, published
 }
 
 // signer is key material that signs and verifies.
@@ -35,11 +35,10 @@ type binder interface{ binds() }
 // published is key material with a public part.
 type published interface{ public() []byte }
 
-// maxOverhead is how much longer than a plaintext a ciphertext is at most, in bytes.
+// maxOverhead is the most bytes by which a ciphertext is longer than its plaintext.
 const maxOverhead = 64
 
-// Generate returns a value that is valid for a type, made of random bytes. It answers
-// CodeInvalid for a type that is none.
+// Generate returns a valid random value of a type. It returns CodeInvalid for an unknown type.
 func Generate(t hangar.SecretKeyType) ([]byte, error) {
 	k, ok := kinds[t]
 	if !ok {
@@ -57,8 +56,8 @@ func random(n int) []byte {
 	return b
 }
 
-// Parse returns the key of a value. It answers CodeInvalid for a type that is none, and
-// with the rule of the type that the value breaks.
+// Parse returns the key with a value. It returns CodeInvalid for an unknown type, and for a value
+// that violates a rule of its type.
 func Parse(t hangar.SecretKeyType, value []byte) (Key, error) {
 	k, ok := kinds[t]
 	switch {
@@ -73,8 +72,7 @@ func Parse(t hangar.SecretKeyType, value []byte) (Key, error) {
 	return Key{t, material}, err
 }
 
-// Public returns the public key, or nil for a type that is symmetric; see
-// hangar.SecretKey.
+// Public returns the public key, or nil for a symmetric type; see hangar.SecretKey.
 func (k Key) Public() []byte {
 	if p, ok := k.material.(published); ok {
 		return p.public()

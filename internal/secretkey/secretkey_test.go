@@ -106,8 +106,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-// TestCiphertexts are vectors of others: of NaCl and libsodium, and of the specification
-// of XAES-256-GCM.
+// TestCiphertexts uses vectors of others: NaCl, libsodium, and the specification of XAES-256-GCM.
 func TestCiphertexts(t *testing.T) {
 	ones, threes := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{3}, 64)
 	const nonce = "ABCDEFGHIJKLMNOPQRSTUVWX"
@@ -163,7 +162,7 @@ var abilities = map[hangar.SecretKeyType]struct{ signs, public, binds bool }{
 	hangar.SecretKeyNaClSign:      {signs: true, public: true},
 }
 
-// TestTypes takes every type through all it can do, and all it cannot.
+// TestTypes tries every operation with every type, supported or not.
 func TestTypes(t *testing.T) {
 	for _, kind := range hangar.SecretKeyTypes() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -285,7 +284,7 @@ func testSealer(t *testing.T, k, other Key, plaintext []byte, binds bool) {
 	wantReason(t, "decrypt too much", err, "")
 }
 
-// TestBadValues: an error names the value and the rule, and never what the value is.
+// TestBadValues: an error names the key and the rule, but never contains the value.
 func TestBadValues(t *testing.T) {
 	const order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551" // of P-256
 	secret := bytes.Repeat([]byte("s"), 32)
@@ -308,7 +307,7 @@ func TestBadValues(t *testing.T) {
 		{hangar.SecretKeyNaClBox, nil, "has 32 bytes, not 0"},
 		{hangar.SecretKeyNaClSecretBox, secret[:1], "has 32 bytes, not 1"},
 		{hangar.SecretKeyNaClSign, secret, "has 64 bytes, not 32"},
-		{hangar.SecretKeyNaClSign, append(secret, secret...), "the public key that follows from it"},
+		{hangar.SecretKeyNaClSign, append(secret, secret...), "followed by its public key"},
 	} {
 		_, err := Parse(test.kind, test.value)
 		wantReason(t, string(test.kind), err, "")
@@ -320,7 +319,7 @@ func TestBadValues(t *testing.T) {
 	wantReason(t, "generate", err, "")
 }
 
-// TestKeysAreTheirOwn: what becomes of the bytes that a key was made of does not matter.
+// TestKeysAreTheirOwn: a key does not change with the bytes that it was made from.
 func TestKeysAreTheirOwn(t *testing.T) {
 	for _, kind := range hangar.SecretKeyTypes() {
 		value := generate(t, kind)

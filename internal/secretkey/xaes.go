@@ -5,9 +5,9 @@ import (
 	"crypto/cipher"
 )
 
-// xaes is XAES-256-GCM as https://c2sp.org/XAES-256-GCM has it, with the nonce before the
-// ciphertext. The first half of a nonce picks a key of AES-256-GCM, the second is its
-// nonce, so that random ones do not meet.
+// xaes is XAES-256-GCM according to https://c2sp.org/XAES-256-GCM, with the nonce before the
+// ciphertext. The first half of a nonce selects a key of AES-256-GCM and the second is its nonce, so
+// that random nonces do not collide.
 type xaes struct {
 	block cipher.Block
 	mask  [aes.BlockSize]byte // K1 of CMAC
@@ -16,7 +16,7 @@ type xaes struct {
 const (
 	xaesNonceBytes = 24
 	halfNonceBytes = xaesNonceBytes / 2
-	// cmacReduction is what an overflow of the field of CMAC comes back as.
+	// cmacReduction is the polynomial that reduces an overflow in the field of CMAC.
 	cmacReduction = 0b10000111
 )
 
@@ -28,7 +28,7 @@ func loadXAES(value []byte) (any, error) {
 	return x, nil
 }
 
-// doubled is the block times x in the field of CMAC. Its time does not depend on the block.
+// doubled multiplies a block by x in the field of CMAC. Its time does not depend on the block.
 func doubled(b [aes.BlockSize]byte) [aes.BlockSize]byte {
 	var carry byte
 	for i := len(b) - 1; i >= 0; i-- {
@@ -38,8 +38,8 @@ func doubled(b [aes.BlockSize]byte) [aes.BlockSize]byte {
 	return b
 }
 
-// derived is the AES-256-GCM that a nonce picks: each half of its key is the CMAC of a
-// single block, which has the number of the half, a label and the first half of the nonce.
+// derived returns the AES-256-GCM that a nonce selects. Each half of its key is the CMAC of a single
+// block, which contains the number of the half, a label and the first half of the nonce.
 func (x xaes) derived(nonce []byte) cipher.AEAD {
 	key := make([]byte, 0, 2*aes.BlockSize)
 	for half := byte(1); half <= 2; half++ {
@@ -52,7 +52,7 @@ func (x xaes) derived(nonce []byte) cipher.AEAD {
 		key = append(key, block[:]...)
 	}
 	block, _ := aes.NewCipher(key) // fails for other sizes only
-	gcm, _ := cipher.NewGCM(block) // likewise, of blocks
+	gcm, _ := cipher.NewGCM(block) // fails for other block sizes only
 	return gcm
 }
 
@@ -62,7 +62,7 @@ func (x xaes) seal(plaintext, associated []byte) []byte {
 	return x.sealAt(random(xaesNonceBytes), plaintext, associated)
 }
 
-// sealAt encrypts with a nonce that was never used before.
+// sealAt encrypts with a nonce, which must never be used twice.
 func (x xaes) sealAt(nonce, plaintext, associated []byte) []byte {
 	return x.derived(nonce).Seal(nonce, nonce[halfNonceBytes:], plaintext, associated)
 }

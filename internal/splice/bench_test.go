@@ -14,8 +14,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/wsconn"
 )
 
-// tunnelled returns the ends of a connection that is joined to a WebSocket and on its
-// other side joined to TCP again, as when `hangar proxy` speaks to the API.
+// tunnelled returns the ends of a connection that goes through a WebSocket and then over TCP again,
+// as with `hangar proxy` and the API.
 func tunnelled(b *testing.B) (client, program *net.TCPConn) {
 	b.Helper()
 	client, near := pair(b)
@@ -80,7 +80,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip sends a byte and waits for it to come back.
+// BenchmarkRoundTrip sends a byte and waits until it returns.
 func BenchmarkRoundTrip(b *testing.B) {
 	for name, connect := range map[string]func(*testing.B) (_, _ *net.TCPConn){
 		"direct": func(b *testing.B) (_, _ *net.TCPConn) { b.Helper(); return pair(b) },

@@ -40,8 +40,8 @@ func (p *pipe) close() {
 	_ = unix.Close(p.write)
 }
 
-// errCannot is what passKernel returns if the kernel cannot splice the connections, or there is
-// no descriptor left for a pipe. Bytes that were read until then were passed on.
+// errCannot means that the kernel cannot splice the connections, or that there is no descriptor for a
+// pipe. Everything that was read until then was passed on.
 var errCannot = errors.New("these connections cannot be spliced")
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Bytes in flight when a connection failed are never seen by another.
+// Bytes in flight on a failed connection never reach another one.
 func TestPipesAreEmpty(t *testing.T) {
 	broken := errors.New("broken")
 	for range 20 {
@@ -58,7 +58,7 @@ func TestPipesAreEmpty(t *testing.T) {
 	}
 }
 
-// A join that has nothing to pass on has no pipe.
+// A join without data to pass on has no pipe.
 func TestIdleJoinsHaveNoPipes(t *testing.T) {
 	before := files(t)
 	const joins = 50

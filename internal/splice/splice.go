@@ -1,12 +1,13 @@
 // Package splice joins two connections, so that their far ends are connected to each other.
 //
-// Each direction ends by itself: the end of one connection is passed on by CloseWrite of the other.
-// A failure is passed on, too: TCP is reset, and a connection with an Abort method gets the cause.
+// Each direction ends separately: the end of one connection is passed on by CloseWrite of the other.
+// A failure is passed on, too: TCP is reset, and a connection with an Abort method receives the
+// cause.
 //
 // Between two TCP connections, or wrappers with a method TCP that returns one, the kernel moves the
-// bytes, and nothing is held while there are none. Otherwise a join holds at most two buffers of
-// BufferSize bytes. A slow reader slows the writer down. Join starts one goroutine for each
-// direction and waits for both.
+// bytes, and an idle join needs no buffer. Otherwise a join holds at most two buffers of BufferSize
+// bytes. A slow reader slows the writer down. Join starts one goroutine for each direction and waits
+// for both.
 package splice
 
 import (
@@ -17,24 +18,25 @@ import (
 	"syscall"
 )
 
-// BufferSize bounds how many bytes are read at once.
+// BufferSize is the most bytes that are read at once.
 const BufferSize = 32 << 10
 
-// firstBuffer is how many bytes are read at once until a connection has more.
+// firstBuffer is how many bytes are read at once before a connection has more.
 const firstBuffer = 2 << 10
 
-// halfCloser is a connection whose directions end one by one.
+// halfCloser is a connection whose directions end separately.
 type halfCloser interface{ CloseWrite() error }
 
-// aborter is a connection that can tell its peer why it fails.
+// aborter is a connection that can tell its peer the reason of a failure.
 type aborter interface{ Abort(cause error) }
 
-// ender is a connection that notes the end of what it reads, which the kernel may have read for it.
+// ender is a connection that needs to know when reading has ended, because the kernel may have read
+// for it.
 type ender interface{ Ended() }
 
-// Join copies between two connections until both directions have ended, and returns nil; or until
-// one of them fails or ctx ends, and returns why, the cause of ctx included. After an error both
-// are closed, by Abort where there is one. Otherwise the caller closes them.
+// Join copies between two connections until both directions have ended, and returns nil. If a
+// connection fails or ctx ends, it closes both, by Abort where possible, and returns the cause.
+// Otherwise the caller must close them.
 func Join(ctx context.Context, a, b net.Conn) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -53,7 +55,7 @@ func Join(ctx context.Context, a, b net.Conn) error {
 			continue
 		case <-ctx.Done():
 		}
-		// Both at once, because one may take its time.
+		// At the same time, because either may take long.
 		aborted := make(chan struct{})
 		go func() {
 			defer close(aborted)
@@ -66,7 +68,7 @@ func Join(ctx context.Context, a, b net.Conn) error {
 		}
 		return context.Cause(ctx)
 	}
-	if ctx.Err() != nil { // of the last to end
+	if ctx.Err() != nil { // a failure of the last direction
 		Abort(a, context.Cause(ctx))
 		Abort(b, context.Cause(ctx))
 		return context.Cause(ctx)
@@ -86,15 +88,15 @@ func pass(from, to net.Conn) error {
 	if !ok {
 		return errors.New("the connection cannot end one direction")
 	}
-	// A peer that has closed everything needs no end.
+	// A peer that has closed the connection needs no end.
 	if err := h.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ENOTCONN) {
 		return err
 	}
 	return nil
 }
 
-// tcpOf is the TCP connection that conn is, or that it wraps and says so by a method TCP; nil:
-// neither.
+// tcpOf returns conn if it is a TCP connection, or the TCP connection that it wraps according to its
+// method TCP, or nil.
 func tcpOf(conn net.Conn) *net.TCPConn {
 	if wrapper, ok := conn.(interface{ TCP() *net.TCPConn }); ok {
 		return wrapper.TCP()
@@ -130,7 +132,7 @@ func copyAll(from, to net.Conn) error {
 	}
 }
 
-// Abort closes a connection and has its peer see a failure, not an end.
+// Abort closes a connection so that its peer sees a failure instead of an end.
 func Abort(c net.Conn, cause error) {
 	switch c := c.(type) {
 	case aborter:

@@ -37,7 +37,7 @@ func pair(tb testing.TB) (one, other *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
-// joined are two ends that a Join connects, and what Join returns.
+// joined has the outer ends of two connections that a Join connects, and the result of Join.
 func joined(ctx context.Context, t *testing.T) (left, right *net.TCPConn, ended <-chan error) {
 	t.Helper()
 	left, a := pair(t)
@@ -106,7 +106,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: one direction that is held up does not hold up the other.
+// TestNobodyReads: a blocked direction does not block the other.
 func TestNobodyReads(t *testing.T) {
 	left, right, ended := joined(t.Context(), t)
 	full := make(chan error, 1)

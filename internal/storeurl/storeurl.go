@@ -1,7 +1,7 @@
 // Package storeurl parses the URLs of places for files: file:///directory, and
 // s3://bucket/prefix?endpoint=host:port&region=us-east-1&tls=off of a bucket.
 //
-// A URL has no credentials: those come from the environment.
+// A URL contains no credentials: they come from the environment.
 package storeurl
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// DefaultRegion is that of a bucket whose URL names none.
+// DefaultRegion is the region of a bucket whose URL names none.
 const DefaultRegion = "us-east-1"
 
 // Place is a parsed URL.
@@ -34,7 +34,7 @@ func (p Place) String() string {
 	return "s3://" + p.Bucket + "/" + p.Prefix
 }
 
-// Parse parses a URL. The errors do not repeat the URL, which may hold a password.
+// Parse parses a URL. The errors do not repeat the URL, which may contain a password.
 func Parse(raw string) (Place, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -72,7 +72,7 @@ func file(u *url.URL, values url.Values) (Place, error) {
 func bucket(u *url.URL, values url.Values) (Place, error) {
 	for name, list := range values {
 		if !slices.Contains([]string{"endpoint", "region", "tls"}, name) {
-			return Place{}, fmt.Errorf("parameter %q is not known: there are endpoint, region and tls", name)
+			return Place{}, fmt.Errorf("parameter %q is unknown: use endpoint, region or tls", name)
 		}
 		if len(list) > 1 {
 			return Place{}, fmt.Errorf("parameter %q is given twice", name)

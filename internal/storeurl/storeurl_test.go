@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		"s3:///x":                     "bucket is missing",
 		"s3://u:secret@b":             "come from the environment",
 		"s3://b#x":                    "nothing may follow",
-		"s3://b?x=1":                  "not known",
+		"s3://b?x=1":                  "is unknown",
 		"s3://b?tls=1":                "must be on or off",
 		"s3://b?region=a&region=b":    "given twice",
 		"s3://b?endpoint=http://host": "must be host",

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// deadline is the time by which the calls in one direction must have ended.
+// deadline is the time by which calls in one direction must end.
 type deadline struct {
 	cancel context.CancelFunc // of the connection
 
 	mu      sync.Mutex // guards what follows
 	timer   *time.Timer
 	expired bool
-	busy    bool // a call is under way
+	busy    bool // a call is in progress
 }
 
-// begin is called at the start of a call, end at its end.
+// begin must be called at the start of a call, end at its end.
 func (d *deadline) begin() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *deadline) passed() bool {
 	return d.expired
 }
 
-// set changes the time; zero is never.
+// set changes the time; zero: no deadline.
 func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,15 +62,14 @@ func (d *deadline) set(t time.Time) {
 	timer = time.AfterFunc(left, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.timer == timer { // it was not changed meanwhile
+		if d.timer == timer { // the deadline has not changed meanwhile
 			d.expire()
 		}
 	})
 	d.timer = timer
 }
 
-// expire ends the call that is under way, and with it the connection. The caller holds
-// mu.
+// expire ends the call in progress, and with it the connection. The caller holds mu.
 func (d *deadline) expire() {
 	d.expired = true
 	if d.busy {

@@ -1,21 +1,21 @@
 // Package wsconn makes a connection with half-closes, as TCP has, of a WebSocket.
 //
-// A binary message carries bytes of the stream; its boundaries mean nothing. An empty one ends
-// its direction, and the other continues. A text message is a sign of life. It is no ping because
-// a ping must be answered in time: a sign of life waits behind the data, for as long as the peer
-// reads nothing.
+// A binary message carries bytes of the stream; its boundaries have no meaning. An empty one ends its
+// direction, and the other direction continues. A text message is a sign of life. It is not a ping,
+// because a ping must be answered in time, while a sign of life waits behind the data as long as the
+// peer does not read.
 //
-// When both directions have ended, the side that opened the connection closes it, and the other
-// side waits for that: an earlier close could destroy data that the peer has not read yet. A close
-// before that is a failure, with a status and a reason; see Abort.
+// When both directions have ended, the side that opened the connection closes it, and the other side
+// waits for that: an earlier close could destroy data that the peer has not read yet. A close before
+// that is a failure, with a status and a reason; see Abort.
 //
 // There are no buffers beyond those of the kernel and a message of MaxPiece bytes, so a slow reader
 // slows the writer down.
 //
 // Read and Write may be called from one goroutine each, everything else from any. A deadline that
-// passes while a Read or Write is under way ends the connection, because a partial message cannot
-// be continued. The package starts a goroutine when the peer's direction has ended, which Close and
-// Abort wait for.
+// passes during a Read or Write ends the connection, because a partial message cannot be continued.
+// When the peer's direction has ended, the package starts a goroutine, which Close and Abort wait
+// for.
 package wsconn
 
 import (
@@ -34,17 +34,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// MaxPiece is how many bytes one message carries at most.
+// MaxPiece is the most bytes of one message.
 const MaxPiece = 32 << 10
 
 const (
-	// statusReset is the status of a connection that was reset behind the peer.
+	// statusReset is the status of a connection that was reset beyond the peer.
 	statusReset = websocket.StatusBadGateway
-	// statusDenied is the status of a connection that the peer may no longer have.
+	// statusDenied is the status of a connection that the peer is no longer allowed to have.
 	statusDenied = websocket.StatusPolicyViolation
-	// farewell bounds the end of the stream that Close sends.
+	// farewell limits how long Close tries to send the end of the stream.
 	farewell = time.Second
-	// maxReason is what fits into a close frame.
+	// maxReason is the longest reason in a close frame, in bytes.
 	maxReason = 123
 )
 
@@ -57,7 +57,7 @@ type Conn struct {
 	cancel     context.CancelFunc
 	read, sent deadline
 
-	reader io.Reader // of the message that is being read; nil: none
+	reader io.Reader // of the current message; nil: none
 	fresh  bool      // nothing of it has been read
 	eof    bool      // the peer's direction has ended
 
@@ -65,11 +65,11 @@ type Conn struct {
 	ended   bool       // our direction has ended
 
 	mu    sync.Mutex // guards what follows
-	cause error      // why the connection failed, as the peer said
+	cause error      // why the connection failed, according to the peer
 	gone  context.Context
 }
 
-// New takes over ws. remote is the name of the other end, for RemoteAddr.
+// New takes ownership of ws. remote is the name of the other end, for RemoteAddr.
 func New(ws *websocket.Conn, remote string) *Conn {
 	ws.SetReadLimit(-1) // messages are not held in memory
 	c := &Conn{ws: ws, remote: addr(remote)}
@@ -118,7 +118,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// peerEnded watches for the end of the connection, now that there is no reader.
+// peerEnded watches for the end of the connection, because there is no reader any more.
 func (c *Conn) peerEnded() {
 	c.eof = true
 	gone := c.ws.CloseRead(c.ctx)
@@ -164,8 +164,8 @@ func (c *Conn) endWrite(ctx context.Context) error {
 	return c.ws.Write(ctx, websocket.MessageBinary, nil)
 }
 
-// KeepAlive sends a sign of life every so often, until our direction has ended. It
-// returns an error when the connection is lost, and ctx's when that ends.
+// KeepAlive sends a sign of life at intervals, until our direction has ended. It returns an error
+// when the connection is lost, and the error of ctx when ctx ends.
 func (c *Conn) KeepAlive(ctx context.Context, every time.Duration) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -201,11 +201,11 @@ func (c *Conn) Gone() <-chan struct{} {
 	return c.gone.Done()
 }
 
-// Close ends both directions and closes the connection, waiting up to some seconds
-// for the peer to have read what was written. It may be repeated.
+// Close ends both directions and closes the connection. It waits up to some seconds until the peer
+// has read what was written. It may be repeated.
 func (c *Conn) Close() error {
 	defer c.cancel()
-	if !c.writing.TryLock() { // a writer in progress is given up, with its bytes
+	if !c.writing.TryLock() { // a Write in progress is aborted, and its bytes are lost
 		c.cancel()
 		return quiet(c.ws.CloseNow())
 	}
@@ -219,9 +219,9 @@ func (c *Conn) Close() error {
 	return quiet(c.ws.Close(websocket.StatusNormalClosure, ""))
 }
 
-// Abort closes the connection and has the peer's calls fail: as reset if that is what
-// cause says, else with the message of cause. It may take some seconds, in which the
-// peer reads what was written before.
+// Abort closes the connection and makes the peer's calls fail: as reset if that is the cause, or else
+// with the message of cause. It may take some seconds, in which the peer reads what was written
+// before.
 func (c *Conn) Abort(cause error) {
 	defer c.cancel()
 	status, reason := websocket.StatusGoingAway, "the connection was ended"
@@ -240,7 +240,7 @@ func (c *Conn) Abort(cause error) {
 	_ = c.ws.Close(status, reason) // there is no reader left
 }
 
-// failed turns an error of the WebSocket into one of a connection.
+// failed turns an error of the WebSocket into an error of the connection.
 func (c *Conn) failed(d *deadline, err error) error {
 	if d.passed() {
 		return os.ErrDeadlineExceeded
@@ -262,7 +262,7 @@ func (c *Conn) failed(d *deadline, err error) error {
 		return c.cause
 	case c.ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 		return net.ErrClosed
-	case errors.Is(err, io.EOF): // not the end that the peer has to say
+	case errors.Is(err, io.EOF): // the peer has not ended its direction
 		return io.ErrUnexpectedEOF
 	default:
 		return err

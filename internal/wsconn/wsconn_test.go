@@ -93,7 +93,7 @@ func TestHalfCloses(t *testing.T) {
 	}
 }
 
-// TestMuch sends both ways at once, in pieces of all sizes.
+// TestMuch sends in both directions at once, in pieces of all sizes.
 func TestMuch(t *testing.T) {
 	client, server := pair(t)
 	sent := make([]byte, 3<<20)
@@ -121,7 +121,7 @@ func TestMuch(t *testing.T) {
 	}
 }
 
-// TestAbort: the peer reads what was sent before, and then why there is no more.
+// TestAbort: the peer reads everything sent before, and then the reason for the end.
 func TestAbort(t *testing.T) {
 	long := strings.Repeat("ä", 100)
 	for _, test := range []struct {
@@ -219,8 +219,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: without a reader the writer is held up, for as long as that lasts, and signs
-// of life with it; nothing breaks.
+// TestNobodyReads: without a reader the writer and its pings block, and nothing breaks.
 func TestNobodyReads(t *testing.T) {
 	client, server := pair(t)
 	const most = 64 << 20

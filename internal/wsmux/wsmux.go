@@ -1,13 +1,11 @@
 // Package wsmux carries several byte streams over one WebSocket.
 //
-// Every message is binary: one byte names the stream, the rest is its payload. A
-// payload is at most MaxPayload bytes, longer writes are split. What a payload
-// means, and whether an empty one ends its stream, is for the two ends to agree
-// on.
+// Every message is binary: one byte names the stream, the rest is its payload. A payload has at most
+// MaxPayload bytes; longer writes are split. The two ends must agree on the meaning of payloads, and
+// on whether an empty one ends its stream.
 //
-// Send may be called from many goroutines, Receive from one at a time. The
-// package does no flow control of its own: a peer that does not read blocks Send
-// until the context of the call ends.
+// Send may be called from many goroutines, Receive from one at a time. The package has no flow
+// control of its own: a peer that does not read blocks Send until the context of the call ends.
 package wsmux
 
 import (
@@ -18,13 +16,13 @@ import (
 	"github.com/coder/websocket"
 )
 
-// MaxPayload is how many bytes of a stream one message carries at most.
+// MaxPayload is the most bytes of a stream in one message.
 const MaxPayload = 32 << 10
 
 // Conn is one end of a connection.
 type Conn struct{ ws *websocket.Conn }
 
-// New takes over ws. It bounds the messages of the peer to MaxPayload.
+// New takes ownership of ws. It limits the messages of the peer to MaxPayload.
 func New(ws *websocket.Conn) *Conn {
 	ws.SetReadLimit(MaxPayload + 1)
 	return &Conn{ws: ws}
@@ -58,7 +56,7 @@ func (c *Conn) Receive(ctx context.Context) (stream byte, payload []byte, err er
 	}
 }
 
-// Writer returns a writer that sends to a stream. Empty writes are not sent.
+// Writer returns a writer that sends to a stream. It does not send empty writes.
 func (c *Conn) Writer(ctx context.Context, stream byte) io.Writer {
 	return writerFunc(func(p []byte) (int, error) {
 		if len(p) == 0 {

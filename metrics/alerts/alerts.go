@@ -1,19 +1,19 @@
 // Package alerts evaluates the rules of organizations and keeps the states of their alerts.
 //
-// An Evaluator follows the configs of a hangar.AlertFeed. Each group of rules is evaluated at
-// its interval, at an offset that follows from its name, so that not all come at once. Queries
-// go through a fixed number of slots that organizations share fairly (internal/fairsem): one
-// whose rules are slow, or many, delays only itself. A Notifier receives alerts that fire or are
-// resolved, after they were stored.
+// An Evaluator follows the configs of a hangar.AlertFeed. It evaluates each group of rules at the
+// group's interval, at an offset that derives from its name, so that the groups do not all come at
+// once. Queries use a fixed number of slots that organizations share fairly (internal/fairsem): an
+// organization with slow or many rules delays only itself. A Notifier receives alerts that fire or
+// are resolved, after they were stored.
 //
-// States are pending, firing and resolved, as hangar.AlertState says. A query that fails, or
-// yields too much, leaves them as they are, and shows in the health of the rule. They survive
-// restarts and kill -9: a pending alert keeps its start, and a firing one stays firing. If the
-// config changes, rules of the same group, name and labels keep theirs, and what fires of rules
-// that are gone is resolved.
+// States are pending, firing and resolved, as in hangar.AlertState. A query that fails, or returns
+// too much, does not change them, and shows in the health of the rule. They survive restarts and kill
+// -9: a pending alert keeps its start, and a firing one continues to fire. If the config changes,
+// rules with the same group, name and labels keep their states, and firing alerts of removed rules
+// are resolved.
 //
-// Rules, templates (metrics/alerts/rulefile) and the labels of series come from tenants: all that
-// is kept of them is bounded per organization, and so is the work of templates.
+// Rules, templates (metrics/alerts/rulefile) and the labels of series come from tenants: everything
+// that is kept of them is bounded per organization, and so is the work of templates.
 package alerts
 
 import (
@@ -37,22 +37,22 @@ const (
 	DefaultQueryTimeout = 10 * time.Second
 )
 
-// Query evaluates an expression of a tenant at a time, and ends with ctx. The message of a
-// hangar.Error is shown to the tenant, the text of another error is not.
+// Query evaluates an expression of a tenant at a time, and ends with ctx. The tenant sees the message
+// of a hangar.Error, but not the text of any other error.
 type Query func(ctx context.Context, tenant metrics.Tenant, expr string, at time.Time) ([]metrics.Sample, error)
 
-// Notifier receives alerts; metrics/alerts/notify has the one for receivers. Its methods do
-// not wait for receivers.
+// Notifier receives alerts; metrics/alerts/notify has the implementation for receivers. Its methods
+// do not wait for receivers.
 type Notifier interface {
 	// Run notifies until ctx ends.
 	Run(ctx context.Context) error
 	// Configure sets the receivers of an organization.
 	Configure(org hangar.Org, config hangar.AlertConfig)
-	// Update tells alerts that have begun to fire, have changed, or are resolved.
+	// Update passes on alerts that have started to fire, have changed, or are resolved.
 	Update(org hangar.OrgID, alerts []hangar.Alert)
 	// Remove forgets an organization.
 	Remove(org hangar.OrgID)
-	// Status is about the receivers of an organization.
+	// Status returns the statuses of an organization's receivers.
 	Status(org hangar.OrgID) []hangar.AlertReceiverStatus
 }
 
@@ -62,10 +62,10 @@ type Options struct {
 	Query    Query
 	States   *states.Store // stays open until Run has returned
 	Notifier Notifier
-	// ExternalURL is what templates see as $externalURL.
+	// ExternalURL is the value of $externalURL in templates.
 	ExternalURL string
-	// Workers is how many queries run at once; 0: DefaultWorkers. One organization never has
-	// all of them.
+	// Workers is how many queries run at once; 0: DefaultWorkers. One organization never uses all of
+	// them.
 	Workers      int
 	QueryTimeout time.Duration // of one expression; 0: DefaultQueryTimeout
 	Log          *slog.Logger
@@ -81,12 +81,12 @@ type Evaluator struct {
 
 	mu      sync.Mutex // guards what follows
 	orgs    map[hangar.OrgID]*tenant
-	testing map[hangar.OrgID]bool // of which a test runs
+	testing map[hangar.OrgID]bool // with a running test
 }
 
 var _ hangar.AlertHost = (*Evaluator)(nil)
 
-// New returns an Evaluator, which begins with Run.
+// New returns an Evaluator that starts with Run.
 func New(o Options) *Evaluator {
 	if o.Workers == 0 {
 		o.Workers = DefaultWorkers
@@ -103,19 +103,19 @@ func New(o Options) *Evaluator {
 	}
 }
 
-// feedPause is the pause before the feed is read again after an error.
+// feedPause is the pause after an error before the feed is read again.
 const feedPause = time.Second
 
-// Run evaluates and notifies until ctx ends. It may be called again then, and continues with the stored
-// states.
+// Run evaluates and notifies until ctx ends. It may then be called again, and continues with the
+// stored states.
 func (e *Evaluator) Run(ctx context.Context) error {
 	notifying, quiet := finish.Lifetime(ctx)
 	var notifier, running sync.WaitGroup
-	notifier.Go(func() { _ = e.o.Notifier.Run(notifying) }) // it ends with its context only
+	notifier.Go(func() { _ = e.o.Notifier.Run(notifying) }) // ends only with its context
 	for first := true; ctx.Err() == nil; {
 		for set, err := range e.o.Configs.WatchAlerts(ctx) {
 			if err != nil {
-				e.o.Log.Warn("configs of alerts cannot be read", keyError, err)
+				e.o.Log.Warn("cannot read the configs of alerts", keyError, err)
 				break
 			}
 			e.apply(ctx, set, &running)
@@ -124,10 +124,10 @@ func (e *Evaluator) Run(ctx context.Context) error {
 				first = false
 			}
 		}
-		_ = pause.For(ctx, feedPause) // the loop looks at ctx
+		_ = pause.For(ctx, feedPause) // the loop checks ctx
 	}
 	running.Wait()
-	quiet() // its callers have ended
+	quiet() // everything that calls the notifier has ended
 	notifier.Wait()
 	return nil
 }
@@ -159,7 +159,7 @@ func (e *Evaluator) apply(ctx context.Context, set []hangar.OrgAlerts, running *
 	}
 }
 
-// ended takes out a tenant whose goroutine ends.
+// ended removes a tenant whose goroutine ends.
 func (e *Evaluator) ended(t *tenant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -181,12 +181,12 @@ func (e *Evaluator) sweep(set []hangar.OrgAlerts) {
 		}
 	}
 	if err != nil {
-		e.o.Log.Warn("states of alerts of removed organizations are kept", keyError, err)
+		e.o.Log.Warn("cannot remove the states of alerts of removed organizations", keyError, err)
 	}
 }
 
-// CheckAlertRules implements hangar.AlertHost. What is no expression, the store knows, which is
-// asked; while it is away, and beyond a time, expressions pass.
+// CheckAlertRules implements hangar.AlertHost. Only the store knows what a valid expression is, so it
+// asks the store. Expressions pass while the store cannot be reached, and after checkTimeout.
 func (e *Evaluator) CheckAlertRules(ctx context.Context, org hangar.Org, rules string) error {
 	file, err := rulefile.Parse(rules)
 	if err != nil {

@@ -70,7 +70,7 @@ func (f *feed) WatchAlerts(ctx context.Context) iter.Seq2[[]hangar.OrgAlerts, er
 	}
 }
 
-// told is a Notifier that remembers.
+// told is a Notifier that records its calls.
 type told struct {
 	mu   sync.Mutex
 	list []string // "org name i state", the latest last
@@ -133,7 +133,7 @@ func (b *bed) start() {
 	b.run()
 }
 
-// run has the Evaluator run until stop, which closes its states.
+// run starts the Evaluator; stop ends it and closes its states.
 func (b *bed) run() {
 	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan struct{})
@@ -155,14 +155,15 @@ func (b *bed) report(org hangar.OrgID) hangar.AlertReport {
 	return report
 }
 
-// again has the same Evaluator end and run again, as when another host has evaluated meanwhile.
+// again runs the same Evaluator again after it has ended, as when another host has evaluated in
+// between.
 func (b *bed) again() {
 	b.pause()
 	b.run()
 }
 
-// restart ends the Evaluator and begins another one with the states. With crash, these are as
-// kill -9 would leave them now, without what the end of the first one changes.
+// restart ends the Evaluator and starts another one with the states. With crash, it uses the states
+// from before the end of the first one, as after a SIGKILL.
 func (b *bed) restart(crash bool) {
 	b.t.Helper()
 	if !crash {
@@ -189,7 +190,7 @@ func (b *bed) restart(crash bool) {
 	b.start()
 }
 
-// sample is one of a series with the label i.
+// sample returns a sample of a series with the label i.
 func sample(i string, v float64) metrics.Sample {
 	return metrics.Sample{Labels: []metrics.Label{{Name: metrics.NameLabel, Value: "m"}, {Name: "i", Value: i}}, Value: v}
 }
@@ -233,7 +234,8 @@ func TestAlertContents(t *testing.T) {
 	})
 }
 
-// TestFailingQueries: states stay as they are, the health says why, and no cause is shown.
+// TestFailingQueries: states stay unchanged, the health gives the reason, and internal causes are
+// hidden.
 func TestFailingQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var current atomic.Pointer[func() ([]metrics.Sample, error)]
@@ -285,7 +287,7 @@ func TestFailingQueries(t *testing.T) {
 	})
 }
 
-// TestTooManyAlerts: what an organization has at once is bounded over all of its rules.
+// TestTooManyAlerts: the alerts of an organization are limited across all of its rules.
 func TestTooManyAlerts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, func(_ context.Context, _ metrics.Tenant, expr string, _ time.Time) ([]metrics.Sample, error) {
@@ -305,7 +307,7 @@ func TestTooManyAlerts(t *testing.T) {
 				t.Errorf("%d alerts, health %+v", len(report.Alerts), r)
 			}
 		}
-		// A rule that goes makes room.
+		// A removed rule makes room.
 		b.feed.put(acme, rules("g", "alert: A, expr: a", "alert: C, expr: c"))
 		time.Sleep(16 * time.Second)
 		synctest.Wait()
@@ -351,7 +353,7 @@ func TestConfigChanges(t *testing.T) {
 		if orgs, err := b.store.Orgs(); err != nil || len(orgs) > 0 {
 			t.Errorf("states of %v are kept, %v", orgs, err)
 		}
-		// What was removed while nothing ran goes, too; what cannot be read stays.
+		// States that were removed while nothing ran are removed, too; unreadable ones stay.
 		b.feed.put(acme, rules("g", "alert: A, expr: a"))
 		b.feed.put(other, rules("g", "alert: A, expr: a"))
 		time.Sleep(16 * time.Second)

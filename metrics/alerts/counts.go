@@ -12,7 +12,7 @@ const (
 	resultFailed = "failed"
 )
 
-// counts are what an Evaluator tells its operator.
+// counts are the metrics of an Evaluator.
 type counts struct {
 	evaluations *prometheus.HistogramVec
 	missed      prometheus.Counter
@@ -21,11 +21,11 @@ type counts struct {
 func newCounts() *counts {
 	c := &counts{
 		evaluations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hangar_alert_evaluation_duration_seconds", Help: "Evaluations of rules of alerts, and how long they took with waiting",
+			Name: "hangar_alert_evaluation_duration_seconds", Help: "Evaluations of alerting rules, and how long they took, including waiting",
 			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"result"}),
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hangar_alert_missed_evaluations_total", Help: "Evaluations of groups of rules that were left out because the one before took too long",
+			Name: "hangar_alert_missed_evaluations_total", Help: "Evaluations of groups of rules that were skipped because the previous one took too long",
 		}),
 	}
 	c.evaluations.WithLabelValues(resultOK)
@@ -41,7 +41,7 @@ func (c *counts) evaluated(err error, took time.Duration) {
 	c.evaluations.WithLabelValues(result).Observe(took.Seconds())
 }
 
-// waitingDesc is what Collect measures.
+// waitingDesc is the metric that Collect measures.
 var waitingDesc = prometheus.NewDesc("hangar_alert_waiting_evaluations", "Evaluations of rules that wait for others", nil, nil)
 
 // Describe implements prometheus.Collector.

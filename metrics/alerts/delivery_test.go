@@ -22,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/alerts/states"
 )
 
-// pipes is a network in memory, on which the time of synctest passes.
+// pipes is a network in memory, which works with the time of synctest.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -49,8 +49,8 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.closed); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// TestDelivery: from a rule to a webhook, over restarts: an alert that fires is notified once, and
-// once when it is resolved.
+// TestDelivery goes from a rule to a webhook, across restarts: an alert is notified once when it
+// fires, and once when it is resolved.
 func TestDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var holds atomic.Bool
@@ -141,7 +141,7 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
-// counted returns the metrics for operators; of histograms their counts.
+// counted returns the metrics for operators, and for histograms their counts.
 func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/alerts/states"
 )
 
-// group is a group of rules. Its goroutine, run, evaluates them one after another.
+// group is a group of rules. Its goroutine, run, evaluates the rules one after another.
 type group struct {
 	t      *tenant
 	org    hangar.Org
@@ -46,8 +46,8 @@ func newGroup(t *tenant, org hangar.Org, parsed rulefile.Group) *group {
 	return g
 }
 
-// first returns the first time from now on at which the group is due: the offset from multiples
-// of its interval is its own.
+// first returns the first time, not before now, at which the group is due. Each group has its own
+// offset from multiples of its interval.
 func (g *group) first(now time.Time) time.Time {
 	interval := int64(g.parsed.Interval)
 	offset := int64(xxhash.Sum64String(string(g.org.ID)+"\x00"+g.parsed.Name) % uint64(interval))
@@ -77,12 +77,12 @@ func (g *group) run(ctx context.Context) {
 	}
 }
 
-// evaluate evaluates all rules once, as of a time.
+// evaluate evaluates all rules once, at a time.
 func (g *group) evaluate(ctx context.Context, at time.Time) {
 	now := g.t.e.o.Now
 	begun := now()
 	for _, r := range g.rules {
-		// The rules of a group see the same time, unless those before have taken long.
+		// The rules of a group see the same time, unless the previous ones took long.
 		if now().Sub(at) > g.parsed.Interval {
 			at = now()
 		}
@@ -95,7 +95,7 @@ func (g *group) evaluate(ctx context.Context, at time.Time) {
 	g.mu.Unlock()
 }
 
-// evaluateRule evaluates a rule, and reports whether ctx has not ended.
+// evaluateRule evaluates a rule. It reports false if ctx has ended.
 func (g *group) evaluateRule(ctx context.Context, r *rule, at time.Time) bool {
 	began := time.Now()
 	found, err := g.t.e.find(ctx, g.org, r.Rule, g.parsed, at, g.t)
@@ -113,7 +113,7 @@ func (g *group) evaluateRule(ctx context.Context, r *rule, at time.Time) bool {
 	g.mu.Unlock()
 	saved := g.t.e.o.States.Save(states.Alerts, g.t.id, save)
 	if saved != nil {
-		g.t.e.o.Log.Error("states of alerts are not saved", keyOrg, g.t.id, keyGroup, g.parsed.Name, keyError, saved)
+		g.t.e.o.Log.Error("cannot save the states of alerts", keyOrg, g.t.id, keyGroup, g.parsed.Name, keyError, saved)
 	}
 	if len(tell) > 0 {
 		g.t.e.o.Notifier.Update(g.t.id, tell)
@@ -155,7 +155,7 @@ func (e *Evaluator) find(ctx context.Context, org hangar.Org, r *rulefile.Rule, 
 	return alertsOf(samples, r, g, e.o.ExternalURL, budget)
 }
 
-// ask evaluates an expression. It waits for a slot.
+// ask evaluates an expression once a slot is free.
 func (e *Evaluator) ask(ctx context.Context, org hangar.Org, expr string, at time.Time) ([]metrics.Sample, error) {
 	release, err := e.slots.Acquire(ctx, org.ID)
 	if err != nil {
@@ -173,7 +173,7 @@ func (e *Evaluator) ask(ctx context.Context, org hangar.Org, expr string, at tim
 
 var errSlow = &hangar.Error{Code: hangar.CodeTimeout, Message: "the query takes too long"}
 
-// messageOf is what a tenant may know of an error.
+// messageOf is the part of an error that a tenant may see.
 func messageOf(err error) string {
 	if e, ok := errors.AsType[*hangar.Error](err); ok {
 		return fmt.Sprintf("%.500s", e.Message)
@@ -184,7 +184,7 @@ func messageOf(err error) string {
 // maxAlertBytes bounds the labels and annotations of an alert.
 const maxAlertBytes = 8 << 10
 
-// alertsOf makes alerts of samples.
+// alertsOf converts samples to alerts.
 func alertsOf(samples []metrics.Sample, r *rulefile.Rule, g rulefile.Group, external string, budget rulefile.Budget) ([]hangar.Alert, error) {
 	most := hangar.MaxAlerts
 	if g.Limit > 0 {
@@ -233,7 +233,7 @@ func alertOf(s metrics.Sample, r *rulefile.Rule, group, external string, budget 
 			switch {
 			case errors.Is(err, rulefile.ErrBudget):
 				return invalidf("%s", err)
-			case err != nil: // the alert is worth more than its texts
+			case err != nil: // an alert with a faulty text is better than none
 				text = fmt.Sprintf("<%s>", err)
 			}
 			size += len(t.Name) + len(text)
@@ -260,11 +260,11 @@ func alertOf(s metrics.Sample, r *rulefile.Rule, group, external string, budget 
 	}, nil
 }
 
-// encode writes a record for the states; nil removes it.
+// encode encodes a record for the states; nil removes the record.
 func encode(r *record) []byte {
 	if r == nil {
 		return nil
 	}
-	raw, _ := json.Marshal(r) //nolint:errchkjson // it has nothing that cannot be encoded
+	raw, _ := json.Marshal(r) //nolint:errchkjson // cannot fail for this type
 	return raw
 }

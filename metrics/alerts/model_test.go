@@ -23,7 +23,7 @@ var (
 	seeds = flag.Int("seeds", 4, "how many seeds TestModel tries")
 )
 
-// reference is the state of one alert, moved on in the plainest way.
+// reference is the state of one alert, advanced by the simplest possible code.
 type reference struct {
 	wait, keep time.Duration
 
@@ -78,7 +78,7 @@ func shown(a hangar.Alert) string {
 	return r.String()
 }
 
-// world answers queries at random, and moves the references on as it does.
+// world answers queries at random, and advances the references accordingly.
 type world struct {
 	mu         sync.Mutex
 	random     *rand.Rand
@@ -126,7 +126,7 @@ func (w *world) want() map[string]string {
 	return all
 }
 
-// TestModel: states are those of a simple model, over restarts and crashes at any moment.
+// TestModel: states match a simple model, across restarts and crashes at any moment.
 func TestModel(t *testing.T) {
 	n := *seeds
 	first := *seed

@@ -17,14 +17,14 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// maxAnswer bounds what is read of the answer to a query, in bytes.
+// maxAnswer bounds how much of the answer to a query is read, in bytes.
 const maxAnswer = 4 << 20
 
-// queryPath is where expressions are evaluated, one of hangar.SeriesPaths.
+// queryPath is the path that evaluates expressions, one of hangar.SeriesPaths.
 const queryPath = "/api/v1/query"
 
-// QueryBy returns a Query that asks what answers the queries of tenants, with the rights of
-// a caller who may query all of an organization.
+// QueryBy returns a Query that uses the handler of tenants' queries, with the rights of a caller who
+// may query everything of an organization.
 func QueryBy(q hangar.SeriesQuerier) Query {
 	return func(ctx context.Context, tenant metrics.Tenant, expr string, at time.Time) ([]metrics.Sample, error) {
 		form := url.Values{"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1e3, 'f', 3, 64)}}
@@ -42,17 +42,17 @@ func QueryBy(q hangar.SeriesQuerier) Query {
 			return nil, err
 		}
 		if !whole {
-			return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the answer to the query was cut short"}
+			return nil, &hangar.Error{Code: hangar.CodeUnavailable, Message: "the answer to the query was truncated"}
 		}
 		return answer.samples(at)
 	}
 }
 
-// by has a request answered, and reports whether that was done as a whole: a handler says that it
-// was not by panicking, as net/http has it.
+// by lets q answer a request, and reports whether the answer is complete. As in net/http, a handler
+// that cannot complete an answer panics.
 func (a *answer) by(q hangar.SeriesQuerier, r *http.Request, scope hangar.MetricsScope) (whole bool) {
 	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // the very value
+		if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // must be this value
 			panic(v)
 		}
 	}()

@@ -22,11 +22,11 @@ type rule struct {
 	health  hangar.AlertRule
 }
 
-// record is the state of an alert, as it is kept.
+// record is the state of an alert, as it is stored.
 type record struct {
 	hangar.Alert
-	// KeptSince is since when the expression does not hold and the alert fires only because its
-	// rule says keep_firing_for; zero otherwise.
+	// KeptSince is the time since which the alert only fires because of its rule's keep_firing_for,
+	// while the expression does not hold; zero otherwise.
 	KeptSince time.Time `json:"kept_since,omitzero"`
 }
 
@@ -49,14 +49,14 @@ func (r *rule) active() int {
 	return n
 }
 
-// room is what limits the alerts of an organization.
+// room limits the alerts of an organization.
 type room interface {
 	reserve(n int) bool
 	release(n int)
 }
 
-// update moves the states on: found are the alerts for which the expression holds at a time. It
-// returns the alerts to notify. On an error nothing has changed.
+// update advances the states; found are the alerts for which the expression holds at a time. It
+// returns the alerts to notify about. On an error it changes nothing.
 func (r *rule) update(at time.Time, found []hangar.Alert, room room) ([]hangar.Alert, error) {
 	holds := make(map[string]bool, len(found))
 	begin := 0
@@ -102,8 +102,8 @@ func (r *rule) update(at time.Time, found []hangar.Alert, room room) ([]hangar.A
 	return tell, nil
 }
 
-// hold moves on an alert for which the expression holds. It returns its record if receivers
-// have to know.
+// hold advances an alert for which the expression holds. It returns the record if receivers must be
+// notified.
 func (r *rule) hold(a hangar.Alert, at time.Time) *record {
 	id := a.Fingerprint
 	rec := r.records[id]
@@ -132,7 +132,7 @@ func (r *rule) hold(a hangar.Alert, at time.Time) *record {
 	return nil
 }
 
-// keep reports whether an alert still fires though its expression does not hold.
+// keep reports whether an alert continues to fire although its expression does not hold.
 func (r *rule) keep(rec *record, at time.Time) bool {
 	if r.KeepFiringFor <= 0 {
 		return false
@@ -144,7 +144,7 @@ func (r *rule) keep(rec *record, at time.Time) bool {
 	return at.Sub(rec.KeptSince) < r.KeepFiringFor
 }
 
-// save returns what has to be saved, by keys.
+// save returns the values to save, by key.
 func (r *rule) save() map[string][]byte {
 	if len(r.unsaved) == 0 {
 		return nil

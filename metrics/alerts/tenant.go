@@ -30,17 +30,17 @@ const (
 type tenant struct {
 	e       *Evaluator
 	id      hangar.OrgID
-	before  *tenant       // of the same organization, which must have ended first
+	before  *tenant       // the organization's previous tenant, which must end first
 	stop    func()        // ends run
 	done    chan struct{} // closed when run has returned
-	changed chan struct{} // has room for one
+	changed chan struct{} // buffered 1
 	work    *rate.Limiter
 
 	mu     sync.Mutex // guards what follows
 	wanted hangar.OrgAlerts
 	gone   bool // the organization has no config any longer
 	groups []*group
-	fault  string // why there are no groups
+	fault  string // why it has no groups
 	active int    // pending and firing alerts of all groups
 }
 
@@ -62,7 +62,7 @@ func (t *tenant) set(config hangar.OrgAlerts) {
 	}
 }
 
-// remove ends the tenant, which forgets its states.
+// remove ends the tenant, which then forgets its states.
 func (t *tenant) remove() {
 	t.mu.Lock()
 	t.gone = true
@@ -79,7 +79,7 @@ func (t *tenant) removed() bool {
 // Spend implements rulefile.Budget.
 func (t *tenant) Spend(work int) bool { return t.work.AllowN(t.e.o.Now(), work) }
 
-// metricsTenant is whose series the rules query.
+// metricsTenant is the tenant whose series the rules query.
 func metricsTenant(org hangar.Org) metrics.Tenant {
 	return metrics.Tenant{Org: org.ID, Number: uint32(org.NumericID)}
 }
@@ -120,17 +120,17 @@ func (t *tenant) run(ctx context.Context) {
 	}
 }
 
-// load reads the states as they were before the restart.
+// load reads the stored states.
 func (t *tenant) load() map[string]*record {
 	kept := map[string]*record{}
 	raw, err := t.e.o.States.Load(states.Alerts, t.id)
 	if err != nil {
-		t.e.o.Log.Error("states of alerts cannot be read", keyOrg, t.id, keyError, err)
+		t.e.o.Log.Error("cannot read the states of alerts", keyOrg, t.id, keyError, err)
 	}
 	for key, value := range raw {
 		var r record
 		if err := json.Unmarshal(value, &r); err != nil {
-			t.e.o.Log.Error("state of an alert skipped", keyOrg, t.id, keyError, err)
+			t.e.o.Log.Error("skipping an unreadable state of an alert", keyOrg, t.id, keyError, err)
 			continue
 		}
 		kept[key] = &r
@@ -138,18 +138,18 @@ func (t *tenant) load() map[string]*record {
 	return kept
 }
 
-// forget removes all that is kept of the organization.
+// forget removes all states of the organization.
 func (t *tenant) forget() {
 	t.e.o.Notifier.Remove(t.id)
 	if err := t.e.o.States.Forget(t.id); err != nil {
-		t.e.o.Log.Warn("states of alerts are kept until the next start", keyOrg, t.id, keyError, err)
+		t.e.o.Log.Warn("cannot remove the states of alerts, which stay until the next start", keyOrg, t.id, keyError, err)
 	}
 }
 
-// records are the states of all groups, by their keys.
+// records returns the states of all groups, by their keys.
 func (t *tenant) records() map[string]*record {
 	all := map[string]*record{}
-	for _, g := range t.groups { // which only run changes
+	for _, g := range t.groups { // only run changes the groups
 		for _, r := range g.rules {
 			for fingerprint, rec := range r.records {
 				all[r.key+fingerprint] = rec
@@ -174,14 +174,14 @@ func (r *groupRun) end() {
 	}
 }
 
-// begin starts the groups of a config. Their rules take the records that are theirs out of kept;
-// what fires of others is resolved.
+// begin starts the groups of a config. Their rules take their records out of kept; firing alerts of
+// the others are resolved.
 func (t *tenant) begin(ctx context.Context, want hangar.OrgAlerts, kept map[string]*record) *groupRun {
 	own, stop := context.WithCancel(ctx)
 	run := &groupRun{org: want.Org, stop: stop}
 	file, err := rulefile.Parse(want.Config.Rules)
 	fault := ""
-	if err != nil { // control has checked it, maybe a version of the platform that allowed more
+	if err != nil { // control has checked it, but perhaps an earlier version with looser checks
 		file, fault = &rulefile.File{}, hangar.MessageOf(err)
 	}
 	var groups []*group
@@ -219,7 +219,7 @@ func (t *tenant) begin(ctx context.Context, want hangar.OrgAlerts, kept map[stri
 	return run
 }
 
-// retire removes the records of rules that are gone, and returns their alerts as resolved.
+// retire removes the records of removed rules, and returns their alerts as resolved.
 func (t *tenant) retire(records map[string]*record) []hangar.Alert {
 	var tell []hangar.Alert
 	gone := map[string][]byte{}
@@ -233,12 +233,12 @@ func (t *tenant) retire(records map[string]*record) []hangar.Alert {
 		}
 	}
 	if err := t.e.o.States.Save(states.Alerts, t.id, gone); err != nil {
-		t.e.o.Log.Warn("states of rules that are gone are kept", keyOrg, t.id, keyError, err)
+		t.e.o.Log.Warn("cannot remove the states of removed rules", keyOrg, t.id, keyError, err)
 	}
 	return tell
 }
 
-// reserve reports whether there is room for so many more alerts, and counts them.
+// reserve counts n more alerts, if there is room for them, and reports whether there is.
 func (t *tenant) reserve(n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -249,14 +249,14 @@ func (t *tenant) reserve(n int) bool {
 	return true
 }
 
-// release counts alerts that are not active any longer.
+// release counts alerts that are no longer active.
 func (t *tenant) release(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.active -= n
 }
 
-// report adds what is known to a report.
+// report adds the groups and their alerts to a report.
 func (t *tenant) report(to *hangar.AlertReport) {
 	t.mu.Lock()
 	groups, fault := t.groups, t.fault
@@ -287,8 +287,8 @@ func sortAlerts(list []hangar.Alert) {
 	})
 }
 
-// ruleKey begins the keys of a rule's records: it stays the same while group, name and labels
-// do. number tells rules apart that have all these in common.
+// ruleKey begins the keys of a rule's records. It stays the same as long as group, name and labels
+// do. number distinguishes rules for which all these are equal.
 func ruleKey(group string, r *rulefile.Rule, number int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %d %s", group, number, r.Identity()))
 	return hex.EncodeToString(sum[:16]) + "/"

@@ -10,10 +10,10 @@ import (
 	"github.com/hangar-platform/hangar/metrics/alerts/rulefile"
 )
 
-// testTimeout bounds a test of a rule file as a whole.
+// testTimeout bounds the whole test of a rule file.
 const testTimeout = 25 * time.Second
 
-// checkTimeout bounds the check of expressions before rules are kept.
+// checkTimeout bounds the check of expressions before rules are stored.
 const checkTimeout = 10 * time.Second
 
 // TestAlertRules implements hangar.AlertHost.
@@ -59,7 +59,7 @@ func (e *Evaluator) TestAlertRules(ctx context.Context, org hangar.Org, rules st
 	return report, nil
 }
 
-// begun gives alerts the state that they have at first.
+// begun sets the initial state of alerts.
 func begun(found []hangar.Alert, r *rulefile.Rule, at time.Time) []hangar.Alert {
 	for i := range found {
 		a := &found[i]
@@ -87,7 +87,7 @@ func (e *Evaluator) endTest(org hangar.OrgID) {
 	delete(e.testing, org)
 }
 
-// testBudget is what the templates of a test may do.
+// testBudget is the work that the templates of a test may do.
 type testBudget struct{ *rate.Limiter }
 
 // Spend implements rulefile.Budget.

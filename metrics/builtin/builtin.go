@@ -1,12 +1,12 @@
 // Package builtin writes what the platform measures of Apps and Machines as series of their
 // organizations.
 //
-// A Sampler asks its sources, adds the labels that all series have, and writes all series of one
-// moment, tenant after tenant. What cannot be written is lost, as is a sample that is not taken: a
-// counter has it the next time. A series that has gone is marked as stale, so that queries do not
-// still see its last value.
+// A Sampler reads its sources, adds the labels that all series have, and writes all series of one
+// moment, tenant by tenant. Samples that cannot be written are lost; a counter has their value the
+// next time. A series that has ended is marked as stale, so that queries do not still see its last
+// value.
 //
-// Reference lists all metrics. What a source yields beyond it is not written.
+// Reference lists all metrics. Metrics that a source returns beyond it are not written.
 package builtin
 
 import (
@@ -24,42 +24,42 @@ import (
 // batch is how many samples are written at once.
 const batch = 10_000
 
-// staleFor is how long the end of a series is sent to a store that does not take it. After that,
-// queries forget the series by themselves (the default of query.lookback-delta of Prometheus).
+// staleFor is how long the end of a series is sent to a store that does not accept it. After that,
+// queries ignore the series anyway (the default of query.lookback-delta of Prometheus).
 const staleFor = 5 * time.Minute
 
-// Options of a Sampler. All but those of which something else is said are required.
+// Options of a Sampler. All are required unless their comment says otherwise.
 type Options struct {
 	Sources []hangar.MetricSource
-	// Apps says what an App is called and whose it is; false: there is no such App.
+	// Apps returns the name and the tenant of an App; false: there is no such App.
 	Apps   func(hangar.AppID) (hangar.AppName, metrics.Tenant, bool)
 	Writer metrics.Writer
 	Region hangar.Region // of this server
 	Host   hangar.HostID // this server
-	// Prefixes start the names of series, each of which is written under all of them; nil: that
-	// of the platform alone.
+	// Prefixes start the names of series. Each series is written once with each prefix; nil: only that
+	// of the platform.
 	Prefixes []string
 	Interval time.Duration // 0: metrics.Interval
-	Log      *slog.Logger  // nil: nothing is logged
+	Log      *slog.Logger  // nil: no log
 }
 
-// Sampler measures Apps and Machines again and again. Use New and Run.
+// Sampler measures Apps and Machines at regular intervals. Use New and Run.
 type Sampler struct {
 	o        Options
 	host     string
 	families map[string]*Family
-	known    map[string]*known // the series that were written last, by tenant and labels
-	strange  map[string]bool   // names that are not in the reference, which were logged
+	known    map[string]*known // the written series, by tenant and labels
+	strange  map[string]bool   // logged names that are not in the reference
 
-	labels []metrics.Label // of the series at hand; used again
-	key    []byte          // of the series at hand; used again
+	labels []metrics.Label // of the current series; reused
+	key    []byte          // of the current series; reused
 }
 
-// known is a series that has been written.
+// known is a series that was written.
 type known struct {
 	tenant metrics.Tenant
 	labels []metrics.Label
-	seen   int64 // when there was a value last, in milliseconds
+	seen   int64 // time of its last value, in milliseconds
 }
 
 // New returns a Sampler.
@@ -96,7 +96,7 @@ func (s *Sampler) Run(ctx context.Context) error {
 	}
 }
 
-// Sample measures everything once and writes it. It may not run twice at once.
+// Sample measures everything once and writes it. Calls must not overlap.
 func (s *Sampler) Sample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Interval)
 	defer cancel()
@@ -108,7 +108,7 @@ func (s *Sampler) Sample(ctx context.Context) {
 	}
 }
 
-// collect asks the sources. What it finds is known from now on.
+// collect reads the sources, and adds the series that it finds to known.
 func (s *Sampler) collect(now int64) map[metrics.Tenant][]metrics.Sample {
 	all := make(map[metrics.Tenant][]metrics.Sample)
 	apps := make(map[hangar.AppID]*owner)
@@ -131,7 +131,7 @@ func (s *Sampler) collect(now int64) map[metrics.Tenant][]metrics.Sample {
 					s.known[string(s.key)] = k
 				}
 				if k.seen == now {
-					continue // one source says it twice
+					continue // a source returned the series twice
 				}
 				k.seen = now
 				all[of.tenant] = append(all[of.tenant], metrics.Sample{Labels: k.labels, Value: m.Value, Time: now})
@@ -166,7 +166,7 @@ func (s *Sampler) documented(name string) bool {
 	return false
 }
 
-// appendLabels appends those of a series, sorted.
+// appendLabels appends the labels of a series, sorted.
 func (s *Sampler) appendLabels(labels []metrics.Label, prefix string, m *hangar.Metric, app string) []metrics.Label {
 	labels = append(labels,
 		metrics.Label{Name: metrics.NameLabel, Value: prefix + m.Name},
@@ -184,7 +184,7 @@ func (s *Sampler) appendLabels(labels []metrics.Label, prefix string, m *hangar.
 	return labels
 }
 
-// appendKey appends what tells series of all tenants apart.
+// appendKey appends what distinguishes the series of all tenants.
 func appendKey(b []byte, tenant metrics.Tenant, labels []metrics.Label) []byte {
 	b = append(b, tenant.Org...)
 	for _, l := range labels {
@@ -196,8 +196,8 @@ func appendKey(b []byte, tenant metrics.Tenant, labels []metrics.Label) []byte {
 	return b
 }
 
-// addStale adds the ends of series that have gone. A series is forgotten when its end has been
-// written, or is too old.
+// addStale adds the ends of series that have ended. It forgets a series whose end was written, or
+// that is too old.
 func (s *Sampler) addStale(all map[metrics.Tenant][]metrics.Sample, now int64) {
 	for key, k := range s.known {
 		if k.seen == now {
@@ -216,10 +216,10 @@ func (s *Sampler) write(ctx context.Context, tenant metrics.Tenant, samples []me
 	for part := range slices.Chunk(samples, batch) {
 		err := s.o.Writer.Write(ctx, tenant, part)
 		if err != nil {
-			s.o.Log.WarnContext(ctx, "samples are lost", "org", tenant.Org, "samples", len(part), "error", err)
+			s.o.Log.WarnContext(ctx, "cannot write samples, which are lost", "org", tenant.Org, "samples", len(part), "error", err)
 		}
 		if err != nil && hangar.CodeOf(err) != hangar.CodeInvalid {
-			continue // the ends of series among them are sent again
+			continue // ends of series among them are sent again
 		}
 		for _, sample := range part {
 			if metrics.IsStale(sample.Value) {

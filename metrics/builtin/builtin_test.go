@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/builtin"
 )
 
-// source yields what a test wants.
+// source yields the samples that a test sets.
 type source []hangar.Metric
 
 func (s *source) Metrics() iter.Seq[hangar.Metric] { return slices.Values(*s) }
@@ -45,7 +45,7 @@ func (w *written) Write(_ context.Context, tenant metrics.Tenant, samples []metr
 	return nil
 }
 
-// take returns what was written since the last call: values by series.
+// take returns the samples written since the last call: values by series.
 func (w *written) take() map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,8 +121,8 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// A series that has gone is said to have ended once, to whom it was written, and again while that
-// cannot be written, for a time.
+// When a series has ended, the tenant that had its samples gets one marker of the end. A marker that
+// cannot be written is tried again for a time.
 func TestStaleSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := hangar.Metric{App: "shop-id", Machine: "0123456789abcd", Name: "instance_up", Value: 1}
@@ -159,7 +159,7 @@ func TestStaleSeries(t *testing.T) {
 	})
 }
 
-// What one tenant's samples meet is nothing to another.
+// A failure with one tenant's samples does not affect another's.
 func TestTenantsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{

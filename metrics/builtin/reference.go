@@ -2,7 +2,7 @@ package builtin
 
 import "slices"
 
-// Type is what kind of values a family has.
+// Type is the kind of a family's values.
 type Type string
 
 // The types.
@@ -14,15 +14,15 @@ const (
 
 // Family is a metric of the reference.
 type Family struct {
-	Name   string // without prefix
+	Name   string // without a prefix
 	Type   Type
 	Labels []string // beside the common ones
-	Unit   string   // empty: it has none
+	Unit   string   // empty: none
 	Help   string
-	Absent string // why there is no such series; empty: there is
+	Absent string // why there are no such series; empty: there are
 }
 
-// Series are the names that its series have.
+// Series are the names of the family's series.
 func (f *Family) Series() []string {
 	if f.Type != Histogram {
 		return []string{f.Name}
@@ -30,7 +30,7 @@ func (f *Family) Series() []string {
 	return []string{f.Name + "_bucket", f.Name + "_sum", f.Name + "_count"}
 }
 
-// Reasons for which families are absent.
+// Reasons why families are absent.
 const (
 	notTold  = "the guest's own kernel knows it, and does not tell the server"
 	noSuch   = "the guest's kernel has nothing of the kind"
@@ -38,7 +38,7 @@ const (
 	noCredit = "a Machine saves up no processor time: it may use all of its processors at any time"
 )
 
-// Reference returns every family that is documented, in the order of the documentation.
+// Reference returns every documented family, in the order of the documentation.
 func Reference() []Family {
 	return slices.Concat(edgeFamilies(), appFamilies(), instanceFamilies(), memoryFamilies(), processorFamilies(), diskFamilies(), networkFamilies(), fileFamilies(), volumeFamilies())
 }

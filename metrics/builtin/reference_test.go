@@ -20,7 +20,7 @@ const (
 	end      = "<!-- end of the reference -->\n"
 )
 
-// table is the reference as the documentation has it.
+// table returns the reference as in the documentation.
 func table() string {
 	var b strings.Builder
 	b.WriteString("| series | type | labels | unit | what |\n|---|---|---|---|---|\n")

@@ -14,12 +14,12 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// heldBytes is how much of an answer is held back before it begins to be sent. One that is
-// shorter can still become an error.
+// heldBytes is how much of an answer is held back before any of it is sent. A shorter answer can
+// still become an error.
 const heldBytes = 1 << 20
 
-// buffers is the memory in which an answer is copied. It is used for one after the other, of whichever
-// organization: nothing is read of it but what was written for the same answer.
+// buffers are the memory for copying an answer. They are reused for answers of any organization, but
+// only bytes that were written for the same answer are read from them.
 type buffers struct{ in, filtered, held []byte }
 
 const (
@@ -29,7 +29,7 @@ const (
 
 var unusedBuffers = sync.Pool{New: func() any { return &buffers{in: make([]byte, readBytes)} }}
 
-// free gives buffers back, without what a large answer has made of them.
+// free returns buffers for reuse, without those that a large answer has enlarged.
 func (b *buffers) free() {
 	for _, p := range []*[]byte{&b.filtered, &b.held} {
 		if *p = (*p)[:0]; cap(*p) > keptBytes {
@@ -51,7 +51,7 @@ type answer struct {
 	content string // type
 }
 
-// newAnswer returns an answer of at most so many bytes. It is to be closed.
+// newAnswer returns an answer of at most limit bytes. The caller must close it.
 func newAnswer(w http.ResponseWriter, limit int64) *answer {
 	b := unusedBuffers.Get().(*buffers)
 	return &answer{w: w, limit: limit, buffers: b, held: b.held}
@@ -65,7 +65,7 @@ func (a *answer) close() {
 	a.buffers, a.held = nil, nil
 }
 
-// Write adds to the answer.
+// Write appends to the answer.
 func (a *answer) Write(p []byte) (int, error) {
 	if a.length += int64(len(p)); a.length > a.limit {
 		return 0, errTooLarge
@@ -92,7 +92,7 @@ func (a *answer) header() {
 	a.begun = true
 }
 
-// finish sends what is left, and text after it.
+// finish sends the rest of the answer, and text after it.
 func (a *answer) finish(contentType, text string) error {
 	a.content = contentType
 	if _, err := io.WriteString(a, text); err != nil {
@@ -107,15 +107,15 @@ func (a *answer) finish(contentType, text string) error {
 	return err
 }
 
-// receive copies an answer of the store without what is hidden. A client that is slower than
-// transfer is cut off.
+// receive copies an answer of the store, without the hidden label. It fails if the client takes
+// longer than transfer.
 func (a *answer) receive(q *query, from io.Reader, transfer time.Duration) error {
 	a.content = q.contentType
 	control := http.NewResponseController(a.w)
 	if err := control.SetWriteDeadline(time.Now().Add(transfer)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // of the next answer on the connection
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // for the next answer on the connection
 	if err := a.copy(q, from); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (a *answer) copyJSON(from io.Reader) error {
 	return filter.Close()
 }
 
-// decode reads a whole answer, of at most as many bytes as one may have.
+// decode decodes a whole answer, of at most a.limit bytes.
 func (a *answer) decode(from io.Reader, into any) error {
 	limited := &io.LimitedReader{R: from, N: a.limit + 1}
 	if err := json.NewDecoder(limited).Decode(into); err != nil {
@@ -165,7 +165,7 @@ func (a *answer) decode(from io.Reader, into any) error {
 	return nil
 }
 
-// copyList copies a list of names or values, without the name of the hidden label among names.
+// copyList copies a list of names or values, without the hidden label's name.
 func (a *answer) copyList(q *query, from io.Reader) error {
 	var list struct {
 		Status string   `json:"status"`

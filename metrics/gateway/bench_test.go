@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/metricstest"
 )
 
-// BenchmarkQuery asks a real store over its socket, and a gateway in front of it over another: the
-// difference is what the gateway adds.
+// BenchmarkQuery queries a real store over its socket, and through a gateway: the difference is the
+// cost of the gateway.
 func BenchmarkQuery(b *testing.B) {
 	s := metricstest.Start(b)
 	end := time.Now().Truncate(metrics.Interval)

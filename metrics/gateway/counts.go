@@ -9,16 +9,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How queries end.
+// The results of queries.
 const (
 	resultOK      = "ok"
 	resultInvalid = "invalid" // the query is invalid
-	resultLimited = "limited" // the organization asks for too much at a time
-	resultFailed  = "failed"  // the store is away, busy or too slow
-	resultGone    = "gone"    // the client has hung up
+	resultLimited = "limited" // the organization exceeds its limits
+	resultFailed  = "failed"  // the store is unreachable, busy or too slow
+	resultGone    = "gone"    // the client has disconnected
 )
 
-// counts are what a Gateway tells its operator.
+// counts are the metrics of a Gateway.
 type counts struct {
 	queries *prometheus.HistogramVec
 	waiting atomic.Int64
@@ -27,7 +27,7 @@ type counts struct {
 func newCounts() *counts {
 	c := &counts{queries: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "hangar_metrics_query_duration_seconds",
-		Help:    "Queries of series, also by rules of alerts, and how long they took with waiting: ok, invalid, limited where an organization asks for too much, failed for the store, gone where the client has hung up",
+		Help:    "Queries of series, also by alerting rules, and how long they took, including waiting: ok, invalid, limited (the organization exceeds its limits), failed (the store), gone (the client has disconnected)",
 		Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 	}, []string{"result"})}
 	for _, result := range []string{resultOK, resultInvalid, resultLimited, resultFailed, resultGone} {
@@ -56,7 +56,7 @@ func (c *counts) answered(ctx context.Context, err error, took time.Duration) {
 	c.queries.WithLabelValues(result).Observe(took.Seconds())
 }
 
-// waitingDesc is what Collect measures.
+// waitingDesc is the metric that Collect measures.
 var waitingDesc = prometheus.NewDesc("hangar_metrics_waiting_queries", "Queries of series that wait for others", nil, nil)
 
 // Describe implements prometheus.Collector.

@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/metricstest"
 )
 
-// TestQueriesAreCounted: each once, by how it has ended.
+// TestQueriesAreCounted: each query counts once, under its result.
 func TestQueriesAreCounted(t *testing.T) {
 	status := http.StatusOK
 	hangUp := func() {}

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// failure is an error as Prometheus answers it. Its text is the gateway's own: those of the store
-// name its flags, its addresses and the hidden label.
+// failure is an error in the form of Prometheus. Its text is the gateway's own, because texts of the
+// store contain its flags, its addresses and the hidden label.
 type failure struct {
 	status     int
 	kind       string // errorType
@@ -24,7 +24,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// Kinds of failures that Prometheus has, and one that it lacks.
+// The error types of Prometheus, and one that it lacks.
 const (
 	kindBadData     = "bad_data"
 	kindExecution   = "execution"
@@ -55,7 +55,7 @@ var (
 	errTooLarge    = execution("the answer is too large; narrow the selectors, the range or the resolution of the query")
 )
 
-// failureOf returns the client's answer for an error.
+// failureOf converts an error to the answer for the client.
 func failureOf(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
@@ -81,18 +81,18 @@ func (f *failure) write(w http.ResponseWriter) {
 		h.Set("Retry-After", strconv.Itoa(f.retryAfter))
 	}
 	w.WriteHeader(f.status)
-	_ = json.NewEncoder(w).Encode(struct { // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(struct { // fails only if the client has disconnected
 		Status    string `json:"status"`
 		ErrorType string `json:"errorType"`
 		Error     string `json:"error"`
 	}{"error", f.kind, f.text})
 }
 
-// maxRefusal bounds what is read of an error of the store, in bytes.
+// maxRefusal bounds how much of an error of the store is read, in bytes.
 const maxRefusal = 64 << 10
 
-// refusals are the errors of VictoriaMetrics that a tenant can do something about, by a part of
-// their text (app/vmselect and lib/storage, v1.143.0), and what is said instead.
+// refusals are the errors of VictoriaMetrics that a tenant can do something about, identified by a
+// part of their text (app/vmselect and lib/storage, v1.143.0), and the errors that replace them.
 var refusals = []struct {
 	parts []string
 	err   *failure
@@ -109,7 +109,7 @@ var refusals = []struct {
 	{[]string{"duplicate time series", "duplicate timeseries", "duplicate timestamps", "group_left", "group_right", "many-to-many"}, execution("series of an operation cannot be matched one to one; use on, ignoring, group_left or group_right")},
 }
 
-// refusal returns the error of an answer of the store that has none.
+// refusal returns the error for an answer of the store with an error status.
 func refusal(resp *http.Response) error {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if err != nil {
@@ -117,8 +117,8 @@ func refusal(resp *http.Response) error {
 	}
 	var own struct{ ErrorType, Error string }
 	if resp.StatusCode == http.StatusBadRequest && json.Unmarshal(raw, &own) == nil && own.ErrorType == kindBadData {
-		// VictoriaMetrics has numbers for this type: it is package victoria that says so, of the
-		// client's own text.
+		// VictoriaMetrics uses numbers as types, so this error is from package victoria, and is only
+		// about the client's own text.
 		return badData("%s", own.Error)
 	}
 	for _, r := range refusals {

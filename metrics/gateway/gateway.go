@@ -2,15 +2,15 @@
 // its own series, learns nothing of others, and cannot monopolize the store.
 //
 // A Gateway serves seven paths of Prometheus's HTTP API
-// (https://prometheus.io/docs/prometheus/latest/querying/api/). It never forwards a request. It
-// makes a new one: of a path from a list, of parameters from a list whose values it has parsed,
-// and of the filters of the tenant, which are in the URL, where the store lets no parameter of a
-// form take precedence. From the answer it removes the label of the organization
-// (metrics.OrgLabel) while copying, so that memory does not grow with an answer.
+// (https://prometheus.io/docs/prometheus/latest/querying/api/). It never forwards a request. It makes
+// a new one from a list of paths, from a list of parameters whose values it has parsed, and with the
+// filters of the tenant. The filters are in the URL, where no parameter of a form can override them
+// in the store. While it copies the answer, it removes the label of the organization
+// (metrics.OrgLabel), so that memory does not grow with the answer.
 //
-// Limits bound what an organization may ask for. All organizations share the slots of the store
-// fairly. A client that hangs up keeps its slot until the store is done with its query, because
-// the store does not stop it.
+// Limits bound the queries of an organization. All organizations share the slots of the store fairly.
+// If a client disconnects, its query keeps its slot until the store has finished it, because the
+// store does not stop it.
 //
 // A Gateway is safe for concurrent use.
 package gateway
@@ -31,23 +31,23 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Limits bound the queries of one organization, but for Total. Zero values stand for the defaults.
+// Limits bound the queries of one organization, except for Total. Zero values mean the defaults.
 type Limits struct {
 	Concurrent int           // queries at the same time; further ones wait
 	Waiting    int           // queries that wait
-	Wait       time.Duration // for a turn
+	Wait       time.Duration // for a slot
 	Rate       float64       // queries a second, on average
 	Burst      int           // queries that may come at once
-	Range      time.Duration // of time that a query may span, and each window and offset in it
+	Range      time.Duration // time span of a query, and of each window and offset in it
 	Points     int           // of a series in an answer
-	Time       time.Duration // that the store may take for a query
-	Transfer   time.Duration // that a client may take to receive an answer
+	Time       time.Duration // of the store for a query
+	Transfer   time.Duration // of a client to receive an answer
 	Bytes      int64         // of an answer
 	FormBytes  int64         // of the parameters of a request
 	Total      int           // queries of all organizations at the same time
 }
 
-// DefaultLimits returns the limits that stand for zero values.
+// DefaultLimits returns the default limits.
 func DefaultLimits() Limits {
 	return Limits{
 		Concurrent: 4, Waiting: 64, Wait: 10 * time.Second,
@@ -83,14 +83,14 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Scope is what of an organization a caller may see.
+// Scope is the part of an organization that a caller may see.
 type Scope struct {
-	// Apps are those whose series the caller may see; nil is for all series of the organization,
-	// an empty list for none.
+	// Apps are the Apps whose series the caller may see; nil: all series of the organization; an empty
+	// list: none.
 	Apps []hangar.AppName
 }
 
-// narrowed is what of a scope some Apps are; without names it is all of it.
+// narrowed returns the part of a scope that belongs to some Apps; without names, the whole scope.
 func (s Scope) narrowed(names []string) Scope {
 	if len(names) == 0 {
 		return s
@@ -125,11 +125,10 @@ func New(opts Options) *Gateway {
 	}
 }
 
-// Serve answers a request of a tenant. The path is what follows /prometheus/<org>, decoded. The
-// caller has authenticated the request; scope is what it may see of the organization. Errors are
-// answers, in the form that Prometheus has for them. When an answer that has begun cannot be
-// completed, Serve panics with http.ErrAbortHandler, so that the client does not take it for a
-// whole one.
+// Serve answers a request of a tenant. The path is the decoded part after /prometheus/<org>. The
+// caller has authenticated the request; scope is the part of the organization that it may see. Errors
+// are answers in the form of Prometheus. If Serve cannot complete an answer that it has begun to
+// send, it panics with http.ErrAbortHandler, so that the client notices that it is incomplete.
 func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
 	answer, began := newAnswer(w, g.limits.Bytes), time.Now()
 	defer answer.close()
@@ -138,9 +137,9 @@ func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.T
 	switch {
 	case err == nil:
 	case r.Context().Err() != nil:
-		panic(http.ErrAbortHandler) // the client has gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	case answer.begun:
-		g.log.WarnContext(r.Context(), "Answer to a query of metrics was cut short", "org", tenant.Org, "error", err)
+		g.log.WarnContext(r.Context(), "Answer to a query of metrics is incomplete", "org", tenant.Org, "error", err)
 		panic(http.ErrAbortHandler)
 	default:
 		f := failureOf(err)
@@ -151,9 +150,9 @@ func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.T
 	}
 }
 
-// Refuse answers a query that could not be asked, as Serve answers an error.
+// Refuse answers a query that could not be run, in the form of Serve's errors.
 func (g *Gateway) Refuse(w http.ResponseWriter, r *http.Request, err error) {
-	g.log.WarnContext(r.Context(), "Query of metrics was not asked", "error", err)
+	g.log.WarnContext(r.Context(), "Query of metrics was not run", "error", err)
 	failureOf(err).write(w)
 }
 
@@ -182,7 +181,7 @@ func (g *Gateway) serve(answer *answer, r *http.Request, tenant metrics.Tenant, 
 // stoppingGrace is how much later than its timeout the store may answer a query that it stops.
 const stoppingGrace = 5 * time.Second
 
-// admit waits until a query of an organization may run, and returns what ends its turn.
+// admit waits until a query of an organization may run. The caller must call release when it ends.
 func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.limits.Wait)
 	defer cancel()
@@ -203,8 +202,8 @@ func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), 
 	return func() { free(); leave() }, nil
 }
 
-// run sends a query to the store and copies the answer. The context does not end with the
-// client's, because the store continues a query whose client has gone.
+// run sends a query to the store and copies the answer. Its context does not end with the client's,
+// because the store continues a query whose client has disconnected.
 func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
 	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
 	defer cancel()
@@ -212,7 +211,7 @@ func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenan
 	if err != nil {
 		return err
 	}
-	resp, err := g.store.Client().Do(request) //nolint:gosec // the path is one of a list
+	resp, err := g.store.Client().Do(request) //nolint:gosec // the path is from a list
 	if err != nil {
 		if errors.Is(context.Cause(asking), errTookTooLong) {
 			return errTookTooLong

@@ -16,8 +16,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
-// The two organizations have the same metrics and Apps. Everything of the other one has foreign in
-// the name or value of one label at least.
+// The two organizations have the same metrics and Apps. Everything of the other one has "foreign"
+// in the name or value of at least one label.
 const (
 	ownID     = "org-own-8f31"
 	otherID   = "org-foreign-77c2"
@@ -31,7 +31,7 @@ var (
 	other = metricstest.Tenant(otherID, 2)
 )
 
-// fillTwo writes the same series for both tenants, and returns when both are found.
+// fillTwo writes the same series for both tenants, and returns when both can be queried.
 func fillTwo(t *testing.T, s metrics.Store, at time.Time) {
 	t.Helper()
 	for _, x := range []struct {
@@ -56,7 +56,7 @@ func fillTwo(t *testing.T, s metrics.Store, at time.Time) {
 	}
 }
 
-// leaks returns what of the other organization, or of what is hidden, is in an answer.
+// leaks returns the parts of an answer that belong to the other organization or are hidden.
 func leaks(body string) string {
 	for _, secret := range []string{foreign, otherID, "77777", hiddenSet, `\u005f`} {
 		if strings.Contains(body, secret) {
@@ -66,8 +66,8 @@ func leaks(body string) string {
 	return ""
 }
 
-// sneaky are parameters that a client adds to a request for what is not its own. None of them has
-// an effect, so that the text foreign is never a part of an answer by being a part of the request.
+// sneaky are parameters that a client adds to a request to get data of others. They have no effect,
+// and an answer does not repeat them, so "foreign" in an answer is a leak.
 func sneaky() map[string]string {
 	filter := url.QueryEscape(`{__org__="` + otherID + `"}`)
 	label := url.QueryEscape("__org__=" + otherID)
@@ -103,7 +103,7 @@ func sneaky() map[string]string {
 	}
 }
 
-// queries are expressions that reach for the other organization's series or for the hidden label.
+// queries are expressions that try to select the other organization's series or the hidden label.
 func queries() []string {
 	return []string{
 		`requests_count`, `{__name__=~".+"}`, `{__org__="` + otherID + `"}`, `{__org__=~".*"}`, `{__org__!="` + ownID + `"}`, `{__org__=""}`,
@@ -177,7 +177,7 @@ func TestIsolation(t *testing.T) {
 	answered := map[string]bool{}
 	for i, a := range attacks(at) {
 		for name, add := range extra {
-			// All with the plain paths; of each query some, in turn.
+			// All queries with the plain paths, and some of them with each of the others, in turn.
 			if strings.HasPrefix(a.path, "/api/v1/query") && name != "nothing" && (i+len(name))%7 != 0 {
 				continue
 			}
@@ -189,7 +189,7 @@ func TestIsolation(t *testing.T) {
 					t.Errorf("%s %s?%s (%s) answers %d: %s", method, a.path, encoded, name, w.Code, body)
 				}
 				if w.Code != http.StatusOK {
-					// It may repeat what the client has sent of a query that cannot be parsed.
+					// It may repeat parts of the client's query that cannot be parsed.
 					if _, text := failed(t, w); strings.Contains(text, "77777") || strings.Contains(text, "extra_") && !strings.Contains(encoded, "extra_") || strings.Contains(text, "search.") {
 						t.Errorf("%s %s?%s (%s) answers %s", method, a.path, encoded, name, body)
 					}
@@ -212,7 +212,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestIsolationInBothParts: a client that sends one thing in the URL and another in the form.
+// TestIsolationInBothParts: a client sends different parameters in the URL and in the form.
 func TestIsolationInBothParts(t *testing.T) {
 	s := metricstest.Start(t)
 	at := time.Now().Truncate(time.Second)
@@ -242,8 +242,8 @@ func TestIsolationInBothParts(t *testing.T) {
 	}
 }
 
-// TestIsolationOfSharedWrites: two organizations whose samples go to the store in one request, and
-// one of which says that its samples are the other's.
+// TestIsolationOfSharedWrites: one request to the store has samples of two organizations, one of
+// which claims that its samples are the other's.
 func TestIsolationOfSharedWrites(t *testing.T) {
 	s := metricstest.Start(t)
 	w := remote.New(remote.Options{Store: s, Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
@@ -293,7 +293,7 @@ func (w *recorder) Header() http.Header         { return w.header }
 func (w *recorder) WriteHeader(status int)      { w.status = status }
 func (w *recorder) Write(p []byte) (int, error) { return w.body.Write(p) }
 
-// TestScope: a caller that may see one App sees nothing of another, by no path.
+// TestScope: a caller that may see one App sees nothing of another, on any path.
 func TestScope(t *testing.T) {
 	s := metricstest.Start(t)
 	at := time.Now().Truncate(time.Second)
@@ -363,7 +363,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// TestStatisticsWithoutTheHiddenLabel: totals and lists are those of what can be seen.
+// TestStatisticsWithoutTheHiddenLabel: totals and lists only count visible series and labels.
 func TestStatisticsWithoutTheHiddenLabel(t *testing.T) {
 	s := metricstest.Start(t)
 	at := time.Now().Truncate(time.Second)

@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/metricstest"
 )
 
-// pretended is a store of which a function answers the requests.
+// pretended is a store with a function that answers the requests.
 type pretended func(*http.Request) (*http.Response, error)
 
 func (p pretended) RoundTrip(r *http.Request) (*http.Response, error) { return p(r) }
@@ -39,7 +39,7 @@ func answering(status int, body string) pretended {
 
 var ask = url.Values{"query": {"up"}}
 
-// TestRefusals: what is refused before the store is asked.
+// TestRefusals: requests that are refused without a request to the store.
 func TestRefusals(t *testing.T) {
 	g := newGateway(t, pretended(func(r *http.Request) (*http.Response, error) {
 		t.Errorf("the store was asked: %s", r.URL)
@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestErrorsOfTheStore: a client learns what it can do, in words of the gateway.
+// TestErrorsOfTheStore: the gateway tells a client in its own words what to do.
 func TestErrorsOfTheStore(t *testing.T) {
 	const secrets = ` http://10.0.0.1:8481 {__org__="` + ownID + `"} see -search.flag`
 	for _, c := range []struct {
@@ -169,8 +169,8 @@ func TestErrorsOfTheStore(t *testing.T) {
 	}
 }
 
-// TestTooLargeAnswers: one that is found to be too large before it has begun is an error, another
-// one ends in the middle.
+// TestTooLargeAnswers: an answer that is known to be too large before it begins is an error;
+// otherwise it ends in the middle.
 func TestTooLargeAnswers(t *testing.T) {
 	small, large := generous, generous
 	small.Bytes, large.Bytes = 1000, 2<<20
@@ -204,7 +204,7 @@ func TestTooLargeAnswers(t *testing.T) {
 	}
 }
 
-// blocking is a store whose queries run until they are let go.
+// blocking is a store whose queries run until they are released.
 type blocking struct {
 	pretended
 	begun chan string // the organization of each query
@@ -238,8 +238,8 @@ func newBlocking() *blocking {
 	return b
 }
 
-// TestOneOrganizationAbuses: it sends ever more queries that take long. It never runs more than its
-// share, its surplus is refused, and another one is answered at once.
+// TestOneOrganizationAbuses: one organization keeps sending slow queries. It never runs more than
+// its share, further ones are refused, and another organization gets answers immediately.
 func TestOneOrganizationAbuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newBlocking()
@@ -288,8 +288,8 @@ func TestOneOrganizationAbuses(t *testing.T) {
 	})
 }
 
-// TestManyOrganizationsShareSlots: all slots are taken, and one is asked for by those with and
-// without queries that run.
+// TestManyOrganizationsShareSlots: when all slots are taken, organizations with and without running
+// queries ask for one.
 func TestManyOrganizationsShareSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newBlocking()
@@ -325,7 +325,7 @@ func TestManyOrganizationsShareSlots(t *testing.T) {
 	})
 }
 
-// TestRate: queries come back as time goes by, for each organization by itself.
+// TestRate: each organization regains queries as time passes.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, answering(200, emptyList), Limits{Rate: 2, Burst: 3})
@@ -371,7 +371,8 @@ func TestIdleOrganizationsAreForgotten(t *testing.T) {
 	})
 }
 
-// TestClientThatHangsUp keeps its slot until the store is done: it cannot pile up queries there.
+// TestClientThatHangsUp: its query keeps its slot until the store is done, so that it cannot pile
+// up queries there.
 func TestClientThatHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newBlocking()
@@ -398,7 +399,7 @@ func TestClientThatHangsUp(t *testing.T) {
 	})
 }
 
-// TestQueryThatTakesTooLong: the store is given some more seconds to say so itself.
+// TestQueryThatTakesTooLong: the store gets a few more seconds to report that itself.
 func TestQueryThatTakesTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, newBlocking(), Limits{Time: 3 * time.Second})
@@ -413,7 +414,7 @@ func TestQueryThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// TestRequestToTheStore: nothing but parsed parameters reaches it.
+// TestRequestToTheStore: only parsed parameters reach the store.
 func TestRequestToTheStore(t *testing.T) {
 	for _, c := range []struct {
 		path, form, want string
@@ -454,8 +455,8 @@ func TestRequestToTheStore(t *testing.T) {
 	}
 }
 
-// FuzzRequest: for any request of a client, the query is confined to its organization and Apps, at
-// a path of the list, with parameters of the list.
+// FuzzRequest: for any request of a client, the query is confined to its organization and Apps, and
+// only uses allowed paths and parameters.
 func FuzzRequest(f *testing.F) {
 	f.Add("/api/v1/query", "query=up&extra_label=__org__=x", true)
 	f.Add("/api/v1/label/a/values", "match[]={a=\"b\"}&extra_filters[]={}", false)
@@ -495,7 +496,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// TestRealStoreSurvives queries that would end it, or take all its memory, and says what is wrong.
+// TestRealStoreSurvives queries that would kill it or use up its memory, and the error gives the
+// reason.
 func TestRealStoreSurvives(t *testing.T) {
 	s := metricstest.Start(t)
 	at := time.Now()

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(metricstest.Main(m)) }
 
-// generous are limits that tests of other things do not meet.
+// generous are limits that tests of other things never reach.
 var generous = Limits{Rate: 1e6, Burst: 1e6, Wait: time.Minute}
 
 func newGateway(t *testing.T, s metrics.Store, limits Limits) *Gateway {

@@ -10,25 +10,25 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// jsonFilter copies a JSON text without the members of objects that have the hidden label as
-// their name. It goes through the bytes once and remembers but the brackets that are open.
+// jsonFilter copies a JSON text without the members of objects that are named like the hidden label.
+// It reads each byte once, and its memory is bounded by the nesting and by maxName.
 type jsonFilter struct {
 	to    io.Writer
 	out   []byte
 	state jsonState
 	open  []jsonObject
-	name  []byte // that is being read, without quotes
+	name  []byte // the name that is being read, without quotes
 	escd  bool   // the last byte of a string was a backslash
 
-	depth  int // of brackets in a value that is left out
+	depth  int // of brackets in a value that is omitted
 	inText bool
 }
 
-// jsonObject is an object, or an array, that is open.
+// jsonObject is an open object or array.
 type jsonObject struct {
 	array bool
 	wrote bool // a member was copied
-	named bool // the name of a member was read, its value was not
+	named bool // the name of a member was read, but not its value yet
 }
 
 type jsonState int
@@ -42,13 +42,13 @@ const (
 
 const (
 	maxOpen = 16
-	// maxName is the length of the hidden label if each of its bytes is escaped as \u005f is.
+	// maxName is the length of the hidden label's name with every byte escaped like \u005f.
 	maxName = 6 * len(metrics.OrgLabel)
 )
 
-var errBadJSON = errors.New("the metrics store answered with JSON of another form")
+var errBadJSON = errors.New("the metrics store answered with JSON of an unexpected form")
 
-// newJSONFilter returns a filter whose memory is a buffer, which may be nil.
+// newJSONFilter returns a filter that uses buffer, which may be nil.
 func newJSONFilter(to io.Writer, buffer []byte) *jsonFilter { return &jsonFilter{to: to, out: buffer} }
 
 // Write filters a part of the text.
@@ -67,7 +67,7 @@ func (f *jsonFilter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close fails if the text is not complete.
+// Close returns an error if the text is incomplete.
 func (f *jsonFilter) Close() error {
 	if len(f.open) > 0 || f.state != jsonBetween {
 		return io.ErrUnexpectedEOF
@@ -97,10 +97,10 @@ func (f *jsonFilter) next(p []byte) (int, error) {
 	}
 }
 
-// structural are the bytes outside of strings that between does something about.
+// structural are the bytes outside of strings that between handles.
 var structural = [256]bool{'{': true, '}': true, '[': true, ']': true, '"': true, ',': true}
 
-// plainLength returns how many bytes there are before the next structural one.
+// plainLength returns the number of bytes before the next structural one.
 func plainLength(p []byte) int {
 	for i, c := range p {
 		if structural[c] {
@@ -110,7 +110,8 @@ func plainLength(p []byte) int {
 	return len(p)
 }
 
-// textLength returns how many bytes belong to the string that was begun, and ends that.
+// textLength returns how many bytes belong to the current string, and ends the string after its last
+// byte.
 func (f *jsonFilter) textLength(p []byte) int {
 	if n := bytes.IndexByte(p, '"') + 1; n > 0 && !f.escd && bytes.IndexByte(p[:n], '\\') < 0 {
 		f.state = jsonBetween
@@ -130,7 +131,7 @@ func (f *jsonFilter) textLength(p []byte) int {
 	return len(p)
 }
 
-// between takes a byte that is in no string.
+// between handles a byte outside of strings.
 func (f *jsonFilter) between(c byte) error {
 	var top *jsonObject
 	if len(f.open) > 0 {
@@ -155,7 +156,7 @@ func (f *jsonFilter) between(c byte) error {
 		}
 		f.state = jsonText
 	case ',':
-		if inObject { // it is written before the next member, if there is one
+		if inObject { // the comma is written before the next copied member
 			top.named = false
 			return nil
 		}
@@ -164,7 +165,7 @@ func (f *jsonFilter) between(c byte) error {
 	return nil
 }
 
-// nameByte takes a byte of a name, or the quote that ends it.
+// nameByte handles a byte of a name, or the quote that ends it.
 func (f *jsonFilter) nameByte(c byte) {
 	ends := c == '"' && !f.escd
 	f.escd = c == '\\' && !f.escd
@@ -186,7 +187,7 @@ func (f *jsonFilter) nameByte(c byte) {
 	f.state = jsonBetween
 }
 
-// beginMember writes what is before the name of a member.
+// beginMember writes the bytes before the name of a member.
 func (f *jsonFilter) beginMember() {
 	top := &f.open[len(f.open)-1]
 	top.named = true
@@ -197,7 +198,7 @@ func (f *jsonFilter) beginMember() {
 	f.out = append(f.out, '"')
 }
 
-// isHidden reports whether the name of a member, as it is written, is that of the hidden label.
+// isHidden reports whether a member's name, as written, is that of the hidden label.
 func isHidden(name []byte) bool {
 	if bytes.IndexByte(name, '\\') < 0 {
 		return string(name) == metrics.OrgLabel
@@ -206,8 +207,8 @@ func isHidden(name []byte) bool {
 	return json.Unmarshal(append(append([]byte{'"'}, name...), '"'), &decoded) == nil && decoded == metrics.OrgLabel
 }
 
-// leaveOut takes a byte of a value that is not copied, and returns how many bytes belong to it: 0
-// for the one after its end.
+// leaveOut handles a byte of an omitted value. It returns how many bytes belong to the value: 0 for
+// the byte after its end.
 func (f *jsonFilter) leaveOut(c byte) int {
 	switch {
 	case f.escd:
@@ -231,7 +232,7 @@ func (f *jsonFilter) leaveOut(c byte) int {
 // maxSeriesLine bounds a line of the text format, which is a series with its labels.
 const maxSeriesLine = 1 << 20
 
-var errBadText = errors.New("the metrics store answered with text of another form")
+var errBadText = errors.New("the metrics store answered with text of an unexpected form")
 
 // redactText copies series in Prometheus's text format without the hidden label
 // (https://prometheus.io/docs/instrumenting/exposition_formats/).

@@ -69,7 +69,7 @@ func without(v any) any {
 	return v
 }
 
-// FuzzJSONFilter compares with a decoder that has the whole text.
+// FuzzJSONFilter compares with a decoder that reads the complete text.
 func FuzzJSONFilter(f *testing.F) {
 	f.Add(`{"__org__":"o","a":[{"\u005f_org__":{},"b":"\\\""}]}`, uint8(1))
 	f.Fuzz(func(t *testing.T, text string, chunk uint8) {

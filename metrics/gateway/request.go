@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// endpoint is one of the paths that are served.
+// endpoint is one of the served paths.
 type endpoint struct {
 	kind        kind
 	path        string // below the URL of the store
@@ -24,7 +24,7 @@ type endpoint struct {
 	contentType string
 }
 
-// kind is what an endpoint answers.
+// kind is the kind of an endpoint's answer.
 type kind int
 
 const (
@@ -66,21 +66,21 @@ func endpointOf(path string) (endpoint, error) {
 	if match == nil {
 		return endpoint{}, &failure{status: http.StatusNotFound, kind: kindNotFound, text: "there is no such path"}
 	}
-	// VictoriaMetrics decodes names that begin with U__, which could name any label.
+	// VictoriaMetrics decodes names that begin with U__, so they could name any label.
 	if !labelName.MatchString(match[1]) || strings.HasPrefix(match[1], "U__") {
 		return endpoint{}, badData("the name of the label is not valid")
 	}
 	return endpoint{kind: labelValues, path: path, label: match[1], contentType: jsonType}, nil
 }
 
-// query is a request that was understood.
+// query is a parsed request.
 type query struct {
 	endpoint
 	form    url.Values // of the request to the store
 	timeout time.Duration
-	limit   int      // of elements in a list, or 0
+	limit   int      // of elements in a list; 0: none
 	nothing bool     // the answer is an empty list
-	apps    []string // the only ones that are asked for, unless there are none
+	apps    []string // the requested Apps; empty: all
 }
 
 // emptyList is the answer of a list without elements.
@@ -130,8 +130,8 @@ func tooLarge(err error) bool {
 	return ok
 }
 
-// request makes the request to the store. What confines it is in the URL, where no parameter of
-// the form takes its place; the form has only what parse has put there.
+// request makes the request to the store. The tenant's filters are in the URL, where no parameter of
+// the form can override them. The form only has what parse has put there.
 func (q *query) request(ctx context.Context, base string, tenant metrics.Tenant, scope Scope) (*http.Request, error) {
 	confine := url.Values{"extra_label": {metrics.OrgLabel + "=" + string(tenant.Org)}}
 	if scope.Apps != nil {
@@ -143,8 +143,8 @@ func (q *query) request(ctx context.Context, base string, tenant metrics.Tenant,
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	// It changes nothing, so that it is sent again where a connection has ended meanwhile. The
-	// header itself is not sent.
+	// The request changes nothing, so the transport may repeat it if a connection has ended meanwhile.
+	// An empty Idempotency-Key allows that and is not sent itself.
 	r.Header["Idempotency-Key"] = []string{}
 	return r, nil
 }
@@ -152,7 +152,7 @@ func (q *query) request(ctx context.Context, base string, tenant metrics.Tenant,
 // appFilter returns a selector of the series of some Apps.
 func appFilter(scope Scope) string {
 	if len(scope.Apps) == 0 {
-		// The store demands another value of the same label: together they select nothing.
+		// The other filter requires another value of the same label, so no series matches.
 		return "{" + metrics.OrgLabel + `=""}`
 	}
 	names := make([]string, len(scope.Apps))
@@ -162,7 +162,7 @@ func appFilter(scope Scope) string {
 	return "{app=~" + strconv.Quote(strings.Join(names, "|")) + "}"
 }
 
-// parameters reads those of one request. After the first error the others count for nothing.
+// parameters reads the parameters of one request. After the first error it ignores the others.
 type parameters struct {
 	form   url.Values
 	limits Limits
@@ -204,7 +204,7 @@ func (p *parameters) expression(q *query) {
 	q.form.Set("query", text)
 }
 
-// defaultStep is the one that the store has, too.
+// defaultStep is the default of the store, too.
 const defaultStep = 5 * time.Minute
 
 // span reads start, end and step of query_range.
@@ -262,16 +262,16 @@ func (p *parameters) list(q *query) {
 		q.limit = min(n, maxList)
 	}
 	if q.limit > 0 {
-		// One more, in case that the hidden label is among them.
+		// One more, in case the hidden label is among them.
 		q.form.Set("limit", strconv.Itoa(q.limit+1))
 	}
 	q.nothing = q.label == metrics.OrgLabel
 }
 
-// maxList bounds the limits that clients give.
+// maxList bounds the limits that clients request.
 const maxList = 1_000_000
 
-// selectors copies those of match[], of which there is at least one if they are needed.
+// selectors copies the parameters match[]. If needed is set, there must be at least one.
 func (p *parameters) selectors(q *query, needed bool) {
 	all := slices.Concat(p.form["match[]"], p.form["match"])
 	if needed && len(all) == 0 {
@@ -312,10 +312,10 @@ func (p *parameters) statistics(q *query) {
 	}
 }
 
-// maxSeconds bounds times and durations, so that none overflows: until the year 9999.
+// maxSeconds bounds times and durations, so that none overflows: up to the year 9999.
 const maxSeconds = 253402300799
 
-// time reads a time: seconds since 1970, or as of RFC 3339.
+// time reads a time: seconds since 1970, or RFC 3339.
 func (p *parameters) time(name string, missing time.Time) time.Time {
 	text := p.form.Get(name)
 	if text == "" {
@@ -342,13 +342,13 @@ func (p *parameters) time(name string, missing time.Time) time.Time {
 	return t
 }
 
-// outsideOfTime reports whether a text is what Prometheus's Go client sends for the beginning or
-// the end of time (github.com/prometheus/prometheus/web/api/v1, minTime and maxTime).
+// outsideOfTime reports whether a text is the value with which Prometheus's Go client means the
+// beginning or the end of time (github.com/prometheus/prometheus/web/api/v1, minTime and maxTime).
 func outsideOfTime(text string) bool {
 	return strings.HasPrefix(text, "-292273086-") || strings.HasPrefix(text, "292277025-")
 }
 
-// duration reads a positive duration: seconds, or as in 1h30m.
+// duration reads a positive duration: seconds, or a form like 1h30m.
 func (p *parameters) duration(name string, missing time.Duration) time.Duration {
 	text := p.form.Get(name)
 	if text == "" {
@@ -386,7 +386,7 @@ func (p *parameters) copyNumber(q *query, name string, low, high int) {
 	q.form.Set(name, strconv.Itoa(n))
 }
 
-// milliseconds returns a time as the store reads it: seconds since 1970, with three places.
+// milliseconds formats a time as the store reads it: seconds since 1970, with three decimals.
 func milliseconds(t time.Time) string {
 	return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64)
 }

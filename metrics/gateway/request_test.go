@@ -7,7 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestPaths: what the API offers is what the gateway serves.
+// TestPaths: the gateway serves exactly the paths of the API.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	kinds := map[kind]bool{}

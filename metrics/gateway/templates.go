@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"math"
 	"regexp"
 	"strconv"
@@ -9,22 +10,22 @@ import (
 	"unicode/utf8"
 )
 
-// The query language has templates: WITH (a = x + x, b = a + a, …) b. The parser replaces each
-// name by what it stands for, without a bound, so that a line of text can become more than memory
-// holds. checkTemplates bounds the result before anything parses the text.
+// The query language has templates: WITH (a = x + x, b = a + a, …) b. The parser replaces each name
+// by its expression, without a bound, so that a line of text can become larger than the memory.
+// checkTemplates bounds the result before anything parses the text.
 const (
-	maxExpanded = 128 << 10 // bytes of a query whose templates are replaced
+	maxExpanded = 128 << 10 // bytes of a query after its templates are replaced
 	maxTokens   = 10_000    // of a query
 	maxNesting  = 128       // of brackets
 )
 
 // template is a name that stands for an expression.
 type template struct {
-	params map[string]float64 // how often each is used, after all is replaced
-	size   float64            // in bytes, after all but the parameters are replaced
+	params map[string]float64 // how often each is used, after all templates are replaced
+	size   float64            // in bytes, after everything but the parameters is replaced
 }
 
-// growth is by how much a call multiplies its arguments, at most.
+// growth is the largest factor by which a call multiplies its arguments.
 func (t *template) growth() float64 {
 	most := 1.0
 	for _, n := range t.params {
@@ -33,7 +34,7 @@ func (t *template) growth() float64 {
 	return most
 }
 
-// builtin are the functions that the parser has as templates (metricsql v0.87.0, parser.go,
+// builtin are the templates that the parser defines itself (metricsql v0.87.0, parser.go,
 // getDefaultWithArgExprs).
 func builtin() map[string]*template {
 	return map[string]*template{
@@ -45,7 +46,7 @@ func builtin() map[string]*template {
 }
 
 // checkText refuses a query whose templates make it too large, or that has a duration longer than
-// that. Whether it is a query the store says.
+// longest. The store checks the rest of the syntax.
 func checkText(text string, longest time.Duration) error {
 	tokens, err := tokensOf(text)
 	if err != nil {
@@ -62,8 +63,8 @@ func checkText(text string, longest time.Duration) error {
 	return nil
 }
 
-// checkTemplates refuses a query that is too deep, or that its templates make too large. It errs
-// on the side of refusing: it counts more than the parser makes of the text, never less.
+// checkTemplates refuses a query that is nested too deeply, or that its templates make too large. It
+// may refuse too much: it counts at least as much as the parser makes of the text.
 func checkTemplates(tokens []token) error {
 	size, err := expandedSize(tokens)
 	if err == nil && size > maxExpanded {
@@ -72,7 +73,8 @@ func checkTemplates(tokens []token) error {
 	return err
 }
 
-// expandedSize returns a bound of the bytes of a query whose templates are replaced.
+// expandedSize returns an upper bound of the size of a query after its templates are replaced, in
+// bytes.
 func expandedSize(tokens []token) (float64, error) {
 	c := counter{tokens: tokens, known: builtin(), params: make(map[string]bool), free: make(map[string]bool)}
 	size, err := c.expression(nil, nil)
@@ -92,15 +94,15 @@ func expandedSize(tokens []token) (float64, error) {
 
 var errExpanded = badData("the templates of the query make it larger than %d bytes", maxExpanded)
 
-// counter works out how large a query becomes, going through its tokens once.
+// counter computes the size of an expanded query in one pass over its tokens.
 type counter struct {
 	tokens []token
 	at     int
-	known  map[string]*template // those whose definition is complete
-	// The parser replaces a parameter in the arguments for the others, too, if its name is in them.
-	// That is not counted, and therefore refused.
+	known  map[string]*template // templates with a complete definition
+	// The parser also replaces a parameter inside the arguments of the others, if they contain its
+	// name. This is not counted, and therefore refused.
 	params map[string]bool // of templates that have several
-	free   map[string]bool // names that are used where they are no parameters
+	free   map[string]bool // names that are used outside of parameters
 }
 
 // peek returns the next token, or the zero token.
@@ -111,8 +113,8 @@ func (c *counter) peek() token {
 	return token{}
 }
 
-// expression counts up to a comma or a closing bracket that belongs to what is around it, or the
-// end. It adds the uses of the parameters of the templates that it is in to uses.
+// expression counts up to the end, or to a comma or a closing bracket that belongs to the surrounding
+// expression. It adds the uses of parameters of the enclosing templates to uses.
 func (c *counter) expression(inside map[string]bool, uses map[string]float64) (float64, error) {
 	size := 0.0
 	for c.at < len(c.tokens) {
@@ -131,7 +133,7 @@ func (c *counter) expression(inside map[string]bool, uses map[string]float64) (f
 	return size, nil
 }
 
-// term counts one token, or all in a pair of brackets.
+// term counts one token, or everything in a pair of brackets.
 func (c *counter) term(inside map[string]bool, uses map[string]float64) (float64, error) {
 	t := c.tokens[c.at]
 	c.at++
@@ -178,7 +180,7 @@ func (c *counter) term(inside map[string]bool, uses map[string]float64) (float64
 	return size + args*growth, err
 }
 
-// list counts what is in brackets, of which the first was read.
+// list counts the content of brackets whose opening one was read.
 func (c *counter) list(inside map[string]bool, uses map[string]float64) (float64, error) {
 	size := 0.0
 	for {
@@ -202,56 +204,9 @@ func (c *counter) list(inside map[string]bool, uses map[string]float64) (float64
 // definitions reads templates up to the bracket that ends them.
 func (c *counter) definitions(outside map[string]bool, uses map[string]float64) error {
 	for c.peek().text != ")" {
-		name := c.peek()
-		if !name.name {
-			return badData("a WITH of the query does not have the form name = expression")
-		}
-		c.at++
-		inside := make(map[string]bool)
-		for param := range outside {
-			inside[param] = true
-		}
-		if c.peek().text == "(" {
-			var own []string
-			for c.at++; c.peek().text != ")"; c.at++ {
-				switch t := c.peek(); {
-				case t.name:
-					inside[t.text] = true
-					own = append(own, t.text)
-				case t.text != ",":
-					return badData("a template of the query has a parameter without a name")
-				}
-			}
-			c.at++
-			for _, param := range own {
-				if len(own) > 1 {
-					c.params[param] = true
-				}
-			}
-		}
-		if c.peek().text != "=" {
-			return badData("a WITH of the query does not have the form name = expression")
-		}
-		c.at++
-		def := &template{params: make(map[string]float64)}
-		size, err := c.expression(inside, def.params)
-		if err != nil {
+		if err := c.definition(outside, uses); err != nil {
 			return err
 		}
-		def.size = size
-		for param, n := range def.params {
-			if outside[param] {
-				uses[param] += n
-			}
-		}
-		// Which of several definitions of a name counts depends on where it is used.
-		if earlier := c.known[name.text]; earlier != nil {
-			def.size = max(def.size, earlier.size)
-			for param, n := range earlier.params {
-				def.params[param] = max(def.params[param], n)
-			}
-		}
-		c.known[name.text] = def
 		if c.peek().text == "," {
 			c.at++
 		} else if c.peek().text != ")" {
@@ -262,11 +217,72 @@ func (c *counter) definitions(outside map[string]bool, uses map[string]float64) 
 	return nil
 }
 
+// definition reads one template: name = expression, or name(parameters) = expression.
+func (c *counter) definition(outside map[string]bool, uses map[string]float64) error {
+	name := c.peek()
+	if !name.name {
+		return badData("a WITH of the query does not have the form name = expression")
+	}
+	c.at++
+	own, err := c.parameters()
+	if err != nil {
+		return err
+	}
+	if c.peek().text != "=" {
+		return badData("a WITH of the query does not have the form name = expression")
+	}
+	c.at++
+	inside := make(map[string]bool)
+	maps.Copy(inside, outside)
+	for _, param := range own {
+		inside[param] = true
+		if len(own) > 1 {
+			c.params[param] = true
+		}
+	}
+	def := &template{params: make(map[string]float64)}
+	if def.size, err = c.expression(inside, def.params); err != nil {
+		return err
+	}
+	for param, n := range def.params {
+		if outside[param] {
+			uses[param] += n
+		}
+	}
+	// The use of a name decides which of its definitions applies, so take the largest.
+	if earlier := c.known[name.text]; earlier != nil {
+		def.size = max(def.size, earlier.size)
+		for param, n := range earlier.params {
+			def.params[param] = max(def.params[param], n)
+		}
+	}
+	c.known[name.text] = def
+	return nil
+}
+
+// parameters reads the names of a template's parameters in brackets, if it has any.
+func (c *counter) parameters() ([]string, error) {
+	if c.peek().text != "(" {
+		return nil, nil
+	}
+	var own []string
+	for c.at++; c.peek().text != ")"; c.at++ {
+		switch t := c.peek(); {
+		case t.name:
+			own = append(own, t.text)
+		case t.text != ",":
+			return nil, badData("a template of the query has a parameter without a name")
+		}
+	}
+	c.at++
+	return own, nil
+}
+
 // token is a piece of a query.
 type token struct {
 	text     string // of a name, without escapes
 	name     bool
-	duration time.Duration // that begins here, or 0
+	duration time.Duration // of the duration that begins here, or 0
 }
 
 func (t token) opens() bool {
@@ -277,7 +293,7 @@ func (t token) closes() bool {
 	return !t.name && (t.text == ")" || t.text == "]" || t.text == "}")
 }
 
-// tokensOf splits a query as the parser does (metricsql v0.87.0, lexer.go) where that decides what
+// tokensOf splits a query like the parser (metricsql v0.87.0, lexer.go), as far as that decides what
 // is a name, a string or a bracket.
 func tokensOf(text string) ([]token, error) {
 	var tokens []token
@@ -304,7 +320,7 @@ func tokensOf(text string) ([]token, error) {
 			tokens = append(tokens, token{text: text[:n]})
 			text = text[n:]
 		case c >= '0' && c <= '9':
-			// A unit, as in 5m, becomes a name; that counts too much at worst.
+			// A unit, as in 5m, becomes a name, which may count too much but never too little.
 			n := 1
 			for n < len(text) && (text[n] >= '0' && text[n] <= '9' || text[n] == '.') {
 				n++
@@ -349,14 +365,14 @@ func stringEnd(text string) int {
 	return -1
 }
 
-// isNameByte reports whether a byte may be in a name. All beyond ASCII may: more letters are in
-// names than in those of the parser, but no name of the parser is longer than here.
+// isNameByte reports whether a byte may be part of a name. It accepts all bytes beyond ASCII, more
+// than the parser does, so no name of the parser is longer than one here.
 func isNameByte(c byte) bool {
 	return c == '_' || c == ':' || c == '.' || c >= utf8.RuneSelf ||
 		c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// scanName returns the name that text begins with, and its length before escapes are replaced.
+// scanName returns the name at the beginning of text, and its length before escapes are replaced.
 func scanName(text string) (name string, n int) {
 	var b strings.Builder
 	for n < len(text) {
@@ -375,7 +391,7 @@ func scanName(text string) (name string, n int) {
 	return b.String(), n
 }
 
-// unescape decodes what follows a backslash in a name: xHH, uHHHH or any other character.
+// unescape decodes the text after a backslash in a name: xHH, uHHHH or any other character.
 func unescape(s string) (rune, int) {
 	digits := 0
 	switch {
@@ -406,8 +422,8 @@ var units = map[string]time.Duration{
 	"d": 24 * time.Hour, "w": 7 * 24 * time.Hour, "y": 365 * 24 * time.Hour,
 }
 
-// scanDuration returns the duration that text begins with, and its length, or zeros. One that does
-// not fit is the longest there is.
+// scanDuration returns the duration at the beginning of text, and its length, or zeros. A duration
+// that overflows becomes the longest possible one.
 func scanDuration(text string) (time.Duration, int) {
 	sum, length := 0.0, 0
 	for {

@@ -9,7 +9,7 @@ import (
 	"github.com/VictoriaMetrics/metricsql"
 )
 
-// bomb returns templates of which each has the earlier one twice.
+// bomb returns templates, each of which uses the previous one twice.
 func bomb(n int, define func(i int) string, use string) string {
 	defs := make([]string, n)
 	for i := range defs {
@@ -66,8 +66,8 @@ func TestTemplatesOfPeople(t *testing.T) {
 	}
 }
 
-// TestTemplatesAreNeverLargerThanCounted makes queries by chance and compares the bound with what
-// the parser makes of them.
+// TestTemplatesAreNeverLargerThanCounted generates random queries and compares the bound with the
+// result of the parser.
 func TestTemplatesAreNeverLargerThanCounted(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -93,7 +93,7 @@ func TestTemplatesAreNeverLargerThanCounted(t *testing.T) {
 	}
 }
 
-// randomTemplates returns a query of which the names are few, so that they meet.
+// randomTemplates returns a query with few names, so that they collide.
 func randomTemplates(r *rand.Rand) string {
 	names := []string{"a", "b", "c", "p", "q", "freev", "ru", "alias", "f", "g"}
 	name := func() string { return names[r.IntN(len(names))] }
@@ -128,7 +128,7 @@ func randomTemplates(r *rand.Rand) string {
 	return "WITH (" + strings.Join(defs, ", ") + ") " + expression(3)
 }
 
-// FuzzTemplates looks for a text of which the parser makes more than is counted.
+// FuzzTemplates looks for a text that the parser expands beyond the bound.
 func FuzzTemplates(f *testing.F) {
 	f.Add("WITH (f(q) = q + q, a = f(x)) f(a)")
 	f.Add(`ru(alias(x, "y"), \x61{b='c'})`)
@@ -144,7 +144,7 @@ func FuzzTemplates(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Bytes that are escaped, numbers and names of durations are printed longer than written.
+		// Escaped bytes, numbers and names of durations are longer when printed than as written.
 		if real := len(e.AppendString(nil)); float64(real) > 24*size+100 {
 			t.Errorf("%q has %d bytes, counted were %g", text, real, size)
 		}

@@ -11,31 +11,31 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// tenants counts the queries of each organization. An organization that has asked for nothing
-// lately takes no memory.
+// tenants counts the queries of each organization. An organization without recent queries uses no
+// memory.
 type tenants struct {
 	limits Limits
 
 	mu    sync.Mutex // guards what follows
 	known map[hangar.OrgID]*tenant
-	sweep int // at how many the idle ones are removed
+	sweep int // number of organizations at which idle ones are removed
 }
 
 // tenant is the queries of one organization.
 type tenant struct {
 	limiter *rate.Limiter
-	running chan struct{} // has an element for each query that runs
+	running chan struct{} // has an element for each running query
 	inside  int           // queries that run or wait; guarded by tenants.mu
 }
 
-// minSweep is how many organizations are kept without a look at which are idle.
+// minSweep is the number of organizations below which idle ones are not removed.
 const minSweep = 1024
 
 func newTenants(limits Limits) *tenants {
 	return &tenants{limits: limits, known: make(map[hangar.OrgID]*tenant), sweep: minSweep}
 }
 
-// enter waits until a query of an organization may run, as far as that depends on its own.
+// enter waits until the organization's own limits allow a query to run.
 func (t *tenants) enter(ctx context.Context, org hangar.OrgID) (leave func(), err error) {
 	own, err := t.count(org)
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *tenants) uncount(own *tenant) {
 	own.inside--
 }
 
-// removeIdle forgets the organizations whose state is that of a new one, when there are many. The
+// removeIdle removes the organizations that are in the state of a new one, if there are many. The
 // caller holds mu.
 func (t *tenants) removeIdle() {
 	if len(t.known) < t.sweep {

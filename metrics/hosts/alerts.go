@@ -11,19 +11,19 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxReport bounds the report of an organization, in bytes: hangar.MaxAlerts with labels and annotations
-// of the greatest size, and as much again.
+// maxReport bounds the report of an organization, in bytes: hangar.MaxAlerts with the largest labels
+// and annotations, twice.
 const maxReport = 64 << 20
 
-// Alerts is a hangar.AlertHost whose rules the holder evaluates. Rules are checked and tested by this
-// host, with queries that the holder answers.
+// Alerts is a hangar.AlertHost whose rules the holder evaluates. This host checks and tests rules
+// itself, with queries that the holder answers.
 type Alerts struct {
 	hangar.AlertHost // of this host
 
 	client *Client
 }
 
-// NewAlerts returns the AlertHost over the one that evaluates while this host is the holder.
+// NewAlerts returns an AlertHost over own, which evaluates while this host is the holder.
 func NewAlerts(own hangar.AlertHost, client *Client) *Alerts { return &Alerts{own, client} }
 
 // AlertReport implements hangar.AlertHost.

@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Fields of the messages of remote write 1.0, as metrics/remote has them.
+// Fields of the messages of remote write 1.0, as in metrics/remote.
 const (
 	requestSeries protowire.Number = 1
 	seriesLabel   protowire.Number = 1
@@ -20,8 +20,9 @@ const (
 
 var errMalformed = errors.New("the samples cannot be read")
 
-// check refuses a remote write in which a series does not name one tenant, or is not one that a host
-// has measured. A field that is written twice is refused, as readers differ in which they take.
+// check refuses a remote write in which a series does not name exactly one tenant, or does not name
+// host as the host that measured it. It refuses duplicate fields, because readers differ in which one
+// they use.
 func check(body []byte, host string) error {
 	if n, err := snappy.DecodedLen(body); err != nil || n > maxRequest {
 		return errMalformed
@@ -64,7 +65,7 @@ func checkSeries(series []byte, host string) error {
 	return err
 }
 
-// pair reads a label, which has a name and a value, each once.
+// pair reads a label, which has one name and one value.
 func pair(label []byte) (name, value []byte, err error) {
 	err = eachField(label, func(n protowire.Number, text []byte) error {
 		switch {
@@ -80,7 +81,7 @@ func pair(label []byte) (name, value []byte, err error) {
 	return name, value, err
 }
 
-// eachField calls f with the fields of a message that have bytes.
+// eachField calls f with the length-delimited fields of a message.
 func eachField(message []byte, f func(protowire.Number, []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

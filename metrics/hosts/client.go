@@ -10,25 +10,25 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Path is where a Handler is mounted.
+// Path is the path at which a Handler is mounted.
 const Path = "/metrics/v1/"
 
-// What a Handler answers below Path.
+// The paths of a Handler below Path.
 const (
 	pathWrite  = "write"
 	pathQuery  = "query"
 	pathAlerts = "alerts"
 )
 
-// ClientConfig is what a Client is made of.
+// ClientConfig has the dependencies of a Client.
 type ClientConfig struct {
 	Self   hangar.HostID
-	Holder func() (hangar.Host, error) // the host that keeps the series of all; CodeUnavailable: none does
-	// Transport returns what connects to a host and verifies that it is that host.
+	Holder func() (hangar.Host, error) // the host that keeps all series; CodeUnavailable: none does
+	// Transport returns a transport to a host, which verifies that it is that host.
 	Transport func(hangar.Host) http.RoundTripper
 }
 
-// Client is the way to the holder.
+// Client is the connection to the holder.
 type Client struct {
 	cfg ClientConfig
 
@@ -46,7 +46,7 @@ func (c *Client) keeps() bool {
 	return err == nil && h.ID == c.cfg.Self
 }
 
-// way returns the holder and what connects to it, and closes connections to the one before.
+// way returns the holder and a transport to it. It closes connections to the previous holder.
 func (c *Client) way() (hangar.Host, http.RoundTripper, error) {
 	h, err := c.cfg.Holder()
 	if err != nil {
@@ -61,24 +61,25 @@ func (c *Client) way() (hangar.Host, http.RoundTripper, error) {
 	return h, c.transport, nil
 }
 
-// closeIdle closes the connections that no request uses. c.mu is held.
+// closeIdle closes unused connections. c.mu is held.
 func (c *Client) closeIdle() {
 	if t, ok := c.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
 }
 
-// Close closes the connections that no request uses.
+// Close closes unused connections.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closeIdle()
 }
 
-// errNotHolder says that the host that was asked is not the holder, or not yet.
+// errNotHolder means that the other host is not the holder, or not yet.
 var errNotHolder = errors.New("the host does not keep the metrics of others")
 
-// post sends a request to the holder. An answer that no Handler has made for its asker is an error.
+// post sends a request to the holder. It returns an error for a response that is not from a holder's
+// Handler.
 func (c *Client) post(ctx context.Context, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	h, transport, err := c.way()
 	if err != nil {
@@ -94,7 +95,7 @@ func (c *Client) post(ctx context.Context, path string, header http.Header, body
 	case err != nil:
 		return nil, unreachable(h, err)
 	case resp.Header.Get(headerHolder) == "":
-		_ = resp.Body.Close() // the answer is not looked at
+		_ = resp.Body.Close() // the response is not used
 		return nil, unreachable(h, errNotHolder)
 	}
 	return resp, nil
@@ -104,5 +105,5 @@ func unreachable(h hangar.Host, cause error) error {
 	return &hangar.Error{Code: hangar.CodeUnavailable, Message: "the host that keeps the metrics, " + string(h.ID) + ", cannot be reached", Err: cause}
 }
 
-// headerHolder is on every answer of a holder.
+// headerHolder is in every response of a holder.
 const headerHolder = "Hangar-Metrics-Holder"

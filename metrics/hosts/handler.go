@@ -14,24 +14,23 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// The bounds of what one host asks.
+// The bounds of one host's requests.
 const (
-	maxWrites  = 8 // under way; a Writer has four
+	maxWrites  = 8 // in progress; a Writer has four
 	maxOthers  = 128
-	maxRequest = 8 << 20 // bytes of a write, compressed and not; a Writer sends 2 MiB at most
+	maxRequest = 8 << 20 // bytes of a write, compressed and uncompressed; a Writer sends at most 2 MiB
 )
 
-// HandlerConfig is what a Handler is made of.
+// HandlerConfig has the dependencies of a Handler.
 type HandlerConfig struct {
-	Client  *Client // that knows whether this host is the holder
+	Client  *Client // knows whether this host is the holder
 	Own     metrics.Store
 	Queries hangar.SeriesQuerier // of Own
 	Alerts  hangar.AlertHost     // of this host
 	Log     *slog.Logger
 }
 
-// Handler answers the other hosts while this one is the holder. It is for a listener that lets in hosts
-// alone.
+// Handler answers the other hosts while this host is the holder. Its listener must accept hosts only.
 type Handler struct {
 	cfg HandlerConfig
 	mux *http.ServeMux
@@ -40,7 +39,7 @@ type Handler struct {
 	inside map[use]int // guarded by mu: requests under way
 }
 
-// use is what a host does.
+// use is a host's kind of request.
 type use struct {
 	host  hangar.HostID
 	write bool
@@ -106,20 +105,20 @@ func (h *Handler) write(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := check(body, metrics.HostLabelOf(peer)); err != nil {
-		h.cfg.Log.WarnContext(r.Context(), "metrics of a host are refused", "host", peer, "error", err)
+		h.cfg.Log.WarnContext(r.Context(), "refusing metrics of a host", "host", peer, "error", err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	status, err := h.store(r.Context(), body)
 	if err != nil {
-		h.cfg.Log.WarnContext(r.Context(), "metrics of a host are not stored yet", "host", peer, "error", err)
+		h.cfg.Log.WarnContext(r.Context(), "cannot store metrics of a host, which it sends again", "host", peer, "error", err)
 		http.Error(w, "the store cannot take it now", http.StatusServiceUnavailable)
 		return
 	}
 	w.WriteHeader(status)
 }
 
-// store writes a body to the store of this host, and returns what it answers.
+// store writes a body to the store of this host, and returns the status of the response.
 func (h *Handler) store(ctx context.Context, body []byte) (int, error) {
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.Own.SharedWriteURL(), bytes.NewReader(body))
 	if err != nil {
@@ -136,10 +135,10 @@ func (h *Handler) store(ctx context.Context, body []byte) (int, error) {
 	return resp.StatusCode, err
 }
 
-// query answers a query of a caller of another host.
+// query answers a query that another host has authorized.
 func (h *Handler) query(w http.ResponseWriter, r *http.Request) {
 	var in question
-	// A body has its parameters twice, once in base64.
+	// A body contains its parameters twice, once in base64.
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4*maxQuery)).Decode(&in); err != nil {
 		http.Error(w, "the query cannot be read", http.StatusBadRequest)
 		return
@@ -147,7 +146,7 @@ func (h *Handler) query(w http.ResponseWriter, r *http.Request) {
 	h.cfg.Queries.QuerySeries(w, in.request(r), in.Scope, in.Path)
 }
 
-// alerts answers the state of an organization's rules.
+// alerts answers with the state of an organization's rules.
 func (h *Handler) alerts(w http.ResponseWriter, r *http.Request) {
 	org, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<10))
 	if err != nil {
@@ -160,5 +159,5 @@ func (h *Handler) alerts(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(report) // an error means that the host has gone
+	_ = json.NewEncoder(w).Encode(report) // fails only if the host has disconnected
 }

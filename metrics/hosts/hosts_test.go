@@ -45,7 +45,7 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(metricstest.Main(m)) }
 
-// cluster is two hosts that reach each other by mutual TLS.
+// cluster has two hosts that reach each other over mutual TLS.
 type cluster struct {
 	t *testing.T
 
@@ -54,7 +54,7 @@ type cluster struct {
 	hosts  map[hangar.HostID]*host
 }
 
-// host is one of them.
+// host is one host of the test.
 type host struct {
 	id       hangar.HostID
 	address  string
@@ -174,7 +174,7 @@ func (r reports) TestAlertRules(context.Context, hangar.Org, string) (hangar.Ale
 	return hangar.AlertReport{Groups: []hangar.AlertGroup{{Name: "test at " + string(r.host)}}}, nil
 }
 
-// ask queries by the API of a host and returns the values by their label host.
+// ask sends a query to the API of a host and returns the values by their label host.
 func (h *host) ask(t *testing.T, scope hangar.MetricsScope, method, query string) (status int, got map[string]string) {
 	t.Helper()
 	params := url.Values{"query": {query}, "nocache": {"1"}}
@@ -206,7 +206,7 @@ func (h *host) ask(t *testing.T, scope hangar.MetricsScope, method, query string
 	return w.Code, got
 }
 
-// await waits until a query yields certain values by every host.
+// await waits until a query returns certain values on every host.
 func (c *cluster) await(scope hangar.MetricsScope, query string, want map[string]string) {
 	c.t.Helper()
 	for _, h := range c.hosts {
@@ -230,8 +230,8 @@ func sample(h hangar.HostID, value float64) metrics.Sample {
 	return s
 }
 
-// TestTwoHosts: what both hosts measure is found by the API of both, by who may; when another host keeps
-// metrics, what is written from then on is there.
+// TestTwoHosts: the APIs of both hosts return the measurements of both, to clients with the right
+// to read them. When another host becomes the holder, it has everything written from then on.
 func TestTwoHosts(t *testing.T) {
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: metricstest.Start(t)} })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -261,7 +261,7 @@ func TestTwoHosts(t *testing.T) {
 	c.await(all, `m{x!="%d"}`, map[string]string{"aaaa": "1", "bbbb": "1"})
 	c.await(hangar.MetricsScope{Org: other.Org, Number: 2}, `m{x!="%d"}`, map[string]string{"aaaa": "2", "bbbb": "2"})
 	c.await(hangar.MetricsScope{Org: acme.Org, Number: 1, Apps: []hangar.AppName{"web"}}, `m{x!="%d"}`, map[string]string{"aaaa": "1", "bbbb": "1"})
-	// Rights and refusals are those of one host.
+	// Rights and refusals are the same as with one host.
 	for _, apps := range [][]hangar.AppName{{}, {"api"}} {
 		for id, h := range c.hosts {
 			if status, got := h.ask(t, hangar.MetricsScope{Org: acme.Org, Number: 1, Apps: apps}, http.MethodGet, "m"); status != http.StatusOK || len(got) > 0 {
@@ -288,7 +288,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// stale is the store of a host that takes another one for the holder than is.
+// stale is the store of a host that takes the wrong host for the holder.
 type stale struct{ by, holder *host }
 
 func (s stale) Client() *http.Client {
@@ -306,7 +306,8 @@ func (s stale) QueryURL(t metrics.Tenant) string { return s.by.own.QueryURL(t) }
 func (s stale) WriteURL(t metrics.Tenant) string { return s.by.own.WriteURL(t) }
 func (s stale) SharedWriteURL() string           { return s.by.own.SharedWriteURL() }
 
-// TestAlertsOfAnotherHost: the host that keeps metrics knows of alerts; tests are at the host that is asked.
+// TestAlertsOfAnotherHost: the host that keeps metrics has the alerts; a test of an alert runs on
+// the host that gets the request.
 func TestAlertsOfAnotherHost(t *testing.T) {
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: &memory{}} })
 	for id, h := range c.hosts {
@@ -324,7 +325,7 @@ func TestAlertsOfAnotherHost(t *testing.T) {
 	}
 }
 
-// memory is a store that counts what is written.
+// memory is a store that counts written samples.
 type memory struct {
 	mu      sync.Mutex
 	written int
@@ -351,8 +352,8 @@ func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 }
 
-// TestWhatAHostMayWrite: a holder takes series of one tenant each that the host which writes them has
-// measured, and nothing of a request in which one is not.
+// TestWhatAHostMayWrite: a holder accepts series of one tenant each that the writing host has
+// measured. It refuses a request completely if one series differs.
 func TestWhatAHostMayWrite(t *testing.T) {
 	own := map[hangar.HostID]*memory{first: {}, second: {}}
 	c := newCluster(t, func(id hangar.HostID) serve { return serve{own: own[id]} })
@@ -401,7 +402,8 @@ func TestWhatAHostMayWrite(t *testing.T) {
 	}
 }
 
-// TestAHostThatFloods: a host has so many writes under way, and another host's are taken meanwhile.
+// TestAHostThatFloods: a host has a limited number of writes in progress, and the holder still
+// accepts those of other hosts.
 func TestAHostThatFloods(t *testing.T) {
 	kept := &memory{hold: make(chan struct{}), entered: make(chan struct{})}
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: kept} })
@@ -445,7 +447,8 @@ func (cutting) QuerySeries(w http.ResponseWriter, _ *http.Request, _ hangar.Metr
 	panic(http.ErrAbortHandler)
 }
 
-// TestAnAnswerThatIsCutOff: what the holder could not complete is no answer for the client of another host.
+// TestAnAnswerThatIsCutOff: a client of another host does not take the holder's incomplete answer
+// for a complete one.
 func TestAnAnswerThatIsCutOff(t *testing.T) {
 	c := newCluster(t, func(hangar.HostID) serve { return serve{own: &memory{}, queries: cutting{}} })
 	defer func() {

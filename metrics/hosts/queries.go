@@ -10,11 +10,11 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxQuery is how much of the parameters of a query is passed on, in bytes: more than a gateway takes, so that
-// it refuses what is cut off here.
+// maxQuery is how many bytes of a query's parameters are passed on. A gateway accepts fewer, so it
+// refuses a truncated query.
 const maxQuery = 1 << 20
 
-// question is a query of a caller whose rights another host has looked at.
+// question is a query whose caller another host has authorized.
 type question struct {
 	Scope       hangar.MetricsScope `json:"scope"`
 	Path        string              `json:"path"`
@@ -24,23 +24,23 @@ type question struct {
 	Body        []byte              `json:"body,omitempty"`
 }
 
-// Queries is a hangar.SeriesQuerier that has the holder answer.
+// Queries is a hangar.SeriesQuerier that lets the holder answer.
 type Queries struct {
 	own    hangar.SeriesQuerier
 	client *Client
 	failed func(http.ResponseWriter, *http.Request, error)
 }
 
-// NewQueries returns the querier over the one that this host has while it is the holder. failed answers
-// a query that could not be asked.
+// NewQueries returns a querier over own, which answers while this host is the holder. failed answers
+// a query that could not be sent.
 func NewQueries(own hangar.SeriesQuerier, client *Client, failed func(http.ResponseWriter, *http.Request, error)) *Queries {
 	return &Queries{own: own, client: client, failed: failed}
 }
 
 var _ hangar.SeriesQuerier = (*Queries)(nil)
 
-// QuerySeries implements hangar.SeriesQuerier. When an answer that has begun cannot be completed, it panics
-// with http.ErrAbortHandler.
+// QuerySeries implements hangar.SeriesQuerier. If it cannot complete an answer that it has begun to
+// send, it panics with http.ErrAbortHandler.
 func (q *Queries) QuerySeries(w http.ResponseWriter, r *http.Request, scope hangar.MetricsScope, path string) {
 	if q.client.keeps() {
 		q.own.QuerySeries(w, r, scope, path)
@@ -49,7 +49,7 @@ func (q *Queries) QuerySeries(w http.ResponseWriter, r *http.Request, scope hang
 	resp, err := q.ask(r, scope, path)
 	if err != nil {
 		if r.Context().Err() != nil {
-			panic(http.ErrAbortHandler) // the client has gone
+			panic(http.ErrAbortHandler) // the client has disconnected
 		}
 		q.failed(w, r, err)
 		return
@@ -81,7 +81,7 @@ func (q *Queries) ask(r *http.Request, scope hangar.MetricsScope, path string) (
 	return q.client.post(r.Context(), pathQuery, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
 }
 
-// request is the question as its asker has got it.
+// request returns the request as the other host has received it.
 func (q *question) request(r *http.Request) *http.Request {
 	out := r.Clone(r.Context())
 	out.Method, out.URL = q.Method, &url.URL{Path: q.Path, RawQuery: q.Query}

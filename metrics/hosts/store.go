@@ -6,7 +6,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Store is a metrics.Store that takes what is written to the holder. Series are queried with Queries.
+// Store is a metrics.Store that writes to the holder. Use Queries to query series.
 type Store struct {
 	own    metrics.Store
 	client *Client
@@ -15,7 +15,7 @@ type Store struct {
 
 var _ metrics.Store = (*Store)(nil)
 
-// NewStore returns a Store over the one that this host uses while it is the holder, and which takes
+// NewStore returns a Store over own, which this host uses while it is the holder. own must accept
 // samples of several tenants in a request.
 func NewStore(own metrics.Store, client *Client) *Store {
 	s := &Store{own: own, client: client}
@@ -26,7 +26,7 @@ func NewStore(own metrics.Store, client *Client) *Store {
 // Client implements metrics.Store.
 func (s *Store) Client() *http.Client { return s.http }
 
-// QueryURL implements metrics.Store; only the holder is asked there.
+// QueryURL implements metrics.Store. Only the holder uses it.
 func (s *Store) QueryURL(tenant metrics.Tenant) string { return s.own.QueryURL(tenant) }
 
 // WriteURL implements metrics.Store.
@@ -35,8 +35,8 @@ func (s *Store) WriteURL(tenant metrics.Tenant) string { return s.own.WriteURL(t
 // SharedWriteURL implements metrics.Store.
 func (s *Store) SharedWriteURL() string { return s.own.SharedWriteURL() }
 
-// RoundTrip implements http.RoundTripper. What is written to another host names its tenants by itself, as the
-// remote.Writer of a Store with a SharedWriteURL has it; the holder looks at that.
+// RoundTrip implements http.RoundTripper. A request to another host names the tenant in each series,
+// as a remote.Writer does for a Store with a SharedWriteURL. The holder checks that.
 func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.client.keeps() {
 		return s.own.Client().Transport.RoundTrip(r)

@@ -1,7 +1,7 @@
 // Package metricstest runs a real store of metrics for tests, writes samples to it, and reads what
 // collectors count.
 //
-// A package whose tests use it has a TestMain that calls Main.
+// A package whose tests use it needs a TestMain that calls Main.
 package metricstest
 
 import (
@@ -60,13 +60,13 @@ func Program(tb testing.TB) string {
 	return filepath.Join(program.dir, "hangar-metrics")
 }
 
-// Store is a real store, with an empty directory unless its options have one.
+// Store is a real store. Its directory is empty unless the options name one.
 type Store struct {
 	*store.Store
 	Dir string // has the data
 }
 
-// Start opens a store until the test ends. The functions change its options.
+// Start opens a store that is closed when the test ends. The functions change its options.
 func Start(tb testing.TB, change ...func(*store.Options)) *Store {
 	tb.Helper()
 	path := Program(tb)
@@ -98,12 +98,12 @@ func Start(tb testing.TB, change ...func(*store.Options)) *Store {
 	return &Store{Store: s, Dir: opts.Dir}
 }
 
-// Tenant returns a tenant whose organization has an id.
+// Tenant returns a tenant with an organization's id.
 func Tenant(id string, number uint32) metrics.Tenant {
 	return metrics.Tenant{Org: hangar.OrgID(id), Number: number}
 }
 
-// Sample returns a sample with the labels of pairs, of which name is the metric.
+// Sample returns a sample of the metric name, with the labels in pairs.
 func Sample(name string, value float64, at time.Time, pairs ...string) metrics.Sample {
 	labels := []metrics.Label{{Name: metrics.NameLabel, Value: name}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -112,12 +112,12 @@ func Sample(name string, value float64, at time.Time, pairs ...string) metrics.S
 	return metrics.Sample{Labels: labels, Value: value, Time: at.UnixMilli()}
 }
 
-// Post sends samples and returns the status of the answer.
+// Post sends samples and returns the status of the response.
 func Post(ctx context.Context, s metrics.Store, tenant metrics.Tenant, samples []metrics.Sample) (int, error) {
 	return post(ctx, s, s.WriteURL(tenant), samples)
 }
 
-// PostShared sends samples that say themselves whose they are and returns the status of the answer.
+// PostShared sends samples that contain their OrgLabel, and returns the status of the response.
 func PostShared(ctx context.Context, s metrics.Store, samples []metrics.Sample) (int, error) {
 	return post(ctx, s, s.SharedWriteURL(), samples)
 }
@@ -146,13 +146,14 @@ func Write(tb testing.TB, s metrics.Store, tenant metrics.Tenant, samples ...met
 	}
 }
 
-// Query returns the value of the first series that a query yields now, and whether there is one.
+// Query returns the value of the first series that a query returns for a time, and whether there is
+// one.
 func Query(ctx context.Context, s metrics.Store, tenant metrics.Tenant, query string, at time.Time) (float64, bool, error) {
 	form := url.Values{
 		"query": {query}, "nocache": {"1"}, "time": {at.UTC().Format(time.RFC3339Nano)},
 	}
-	// The store remembers for ten seconds which series a filter selects. No series has this label,
-	// so that the filter of each call is another one and selects the same.
+	// The store caches for ten seconds which series a filter selects. No series has this label, so the
+	// filters of two calls differ but select the same series.
 	confine := url.Values{
 		"extra_label":     {metrics.OrgLabel + "=" + string(tenant.Org)},
 		"extra_filters[]": {fmt.Sprintf(`{asked!="%d"}`, time.Now().UnixNano())},
@@ -188,7 +189,7 @@ func Query(ctx context.Context, s metrics.Store, tenant metrics.Tenant, query st
 	return value, true, err
 }
 
-// Await waits until a query yields a value: written samples are found a moment later.
+// Await waits until a query returns a value: written samples become visible a moment later.
 func Await(tb testing.TB, s metrics.Store, tenant metrics.Tenant, query string, at time.Time, want float64) {
 	tb.Helper()
 	for {
@@ -202,8 +203,8 @@ func Await(tb testing.TB, s metrics.Store, tenant metrics.Tenant, query string, 
 	}
 }
 
-// Value returns the value of a counter or gauge of a collector; with a label, of the one whose
-// first label has that value. It is 0 for one that is not there.
+// Value returns the value of a counter or gauge of a collector. With a label, it is the one whose
+// first label has that value. A missing one has the value 0.
 func Value(tb testing.TB, c prometheus.Collector, name, label string) float64 {
 	tb.Helper()
 	r := prometheus.NewPedanticRegistry()

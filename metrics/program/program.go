@@ -16,6 +16,6 @@ const Name = "hangar-metrics"
 //go:embed embedded
 var embedded embed.FS
 
-// Locate returns the path of the program, which it unpacks below dir/bin if necessary. It fails
-// with embedprog.ErrNotFound where there is none.
+// Locate returns the path of the program, which it unpacks below dir/bin if necessary. It returns
+// embedprog.ErrNotFound where there is none.
 func Locate(dir string) (string, error) { return embedprog.Locate(embedded, Name, dir) }

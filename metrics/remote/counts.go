@@ -8,21 +8,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why samples are dropped.
+// Reasons why samples are dropped.
 const (
-	reasonInvalid   = "invalid"    // the store calls them so
-	reasonSpoolFull = "spool_full" // they were the oldest beyond a bound
-	reasonOld       = "old"        // they were longer in the spool than Limits.SpoolAge
+	reasonInvalid   = "invalid"    // the store rejects them as invalid
+	reasonSpoolFull = "spool_full" // the oldest ones beyond a limit
+	reasonOld       = "old"        // longer in the spool than Limits.SpoolAge
 	reasonDiskFull  = "disk_full"  // the disk has no room
 )
 
-// complaints is the time between two errors of disk or network in the log.
+// complaints is the minimum time between two logged errors of disk or network.
 const complaints = time.Minute
 
-// counts is what a Writer tells its operator.
+// counts are the metrics of a Writer.
 type counts struct {
 	pending, spooled *atomic.Int64 // bytes
-	complained       *atomic.Int64 // when, in seconds since 1970
+	complained       *atomic.Int64 // time of the last logged error, in seconds since 1970
 
 	requests, dropped *prometheus.CounterVec
 	sent, damaged     prometheus.Counter
@@ -38,10 +38,10 @@ func newCounts() counts {
 			Name: "hangar_remote_dropped_samples_total", Help: "Samples that never reach the store of metrics, by reason.",
 		}, []string{"reason"}),
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hangar_remote_sent_samples_total", Help: "Samples that the store of metrics has taken.",
+			Name: "hangar_remote_sent_samples_total", Help: "Samples that the store of metrics has accepted.",
 		}),
 		damaged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hangar_remote_damaged_segments_total", Help: "Segments of the spool of metrics that ended in the middle of a record",
+			Name: "hangar_remote_damaged_segments_total", Help: "Segments of the spool of metrics that ended inside a record",
 		}),
 	}
 	for _, result := range []outcome{taken2xx, invalid, failed, away} {
@@ -57,20 +57,20 @@ func (c *counts) drop(reason string, samples int) {
 	c.dropped.WithLabelValues(reason).Add(float64(samples))
 }
 
-// complain logs an error that may come with every batch, now and then.
+// complain logs an error that may come with every batch, at most once in complaints.
 func (c *counts) complain(log *slog.Logger, err error) {
 	now := time.Now().Unix()
 	if last := c.complained.Load(); now-last >= int64(complaints/time.Second) && c.complained.CompareAndSwap(last, now) {
-		log.Warn("metrics cannot be written", "error", err)
+		log.Warn("cannot write metrics", "error", err)
 	}
 }
 
-// What Collect measures.
+// The metrics that Collect measures.
 var (
-	pendingDesc = prometheus.NewDesc("hangar_remote_pending_bytes", "Bytes of samples in memory that the store of metrics has not taken yet.", nil, nil)
-	spoolDesc   = prometheus.NewDesc("hangar_remote_spool_bytes", "Bytes of samples on disk that the store of metrics has not taken yet.", nil, nil)
-	waitingDesc = prometheus.NewDesc("hangar_remote_waiting_tenants", "Organizations of which samples wait for the store of metrics.", nil, nil)
-	awayDesc    = prometheus.NewDesc("hangar_remote_store_away", "1 while the store of metrics does not answer.", nil, nil)
+	pendingDesc = prometheus.NewDesc("hangar_remote_pending_bytes", "Bytes of samples in memory that the store of metrics has not accepted yet.", nil, nil)
+	spoolDesc   = prometheus.NewDesc("hangar_remote_spool_bytes", "Bytes of samples on disk that the store of metrics has not accepted yet.", nil, nil)
+	waitingDesc = prometheus.NewDesc("hangar_remote_waiting_tenants", "Organizations with samples that wait for the store of metrics.", nil, nil)
+	awayDesc    = prometheus.NewDesc("hangar_remote_store_away", "1 while the store of metrics does not respond.", nil, nil)
 )
 
 func (c *counts) collectors() []prometheus.Collector {

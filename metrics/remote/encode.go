@@ -9,7 +9,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// maxBatch bounds the bytes of an encoded batch, but for its last sample.
+// maxBatch bounds the bytes of an encoded batch, without its last sample.
 const maxBatch = 256 << 10
 
 // Fields of the messages of remote write 1.0 (prometheus/prompb: remote.proto and types.proto).
@@ -24,8 +24,8 @@ const (
 )
 
 // encode returns the first samples as a WriteRequest, and how many they are. If org is not "", it
-// replaces the metrics.OrgLabel of each series. Two requests one after the other are one request
-// with the samples of both.
+// replaces the metrics.OrgLabel of each series. Two concatenated requests are one request with the
+// samples of both.
 func encode(samples []metrics.Sample, org string) (b []byte, n int) {
 	size := 0
 	for n < len(samples) && size < maxBatch {
@@ -35,8 +35,8 @@ func encode(samples []metrics.Sample, org string) (b []byte, n int) {
 	return appendRequest(make([]byte, 0, size), samples[:n], org), n
 }
 
-// Encode returns the body of a request with all samples, for writing to a store without a Writer:
-// a WriteRequest in the block format of snappy.
+// Encode returns the body of a request with all samples, for writing to a store without a Writer: a
+// WriteRequest in the snappy block format.
 func Encode(samples []metrics.Sample) []byte {
 	size := 0
 	for i := range samples {
@@ -58,7 +58,7 @@ func appendRequest(b []byte, samples []metrics.Sample, org string) []byte {
 	return b
 }
 
-// seriesSize is the size of a TimeSeries, and that of the Sample in it.
+// seriesSize returns the sizes of a TimeSeries and of the Sample in it.
 func seriesSize(s *metrics.Sample, org string) (series, sample int) {
 	sample = protowire.SizeTag(sampleValue) + protowire.SizeFixed64() +
 		protowire.SizeTag(sampleTime) + protowire.SizeVarint(uint64(s.Time))
@@ -110,8 +110,8 @@ const (
 	valueTag = byte(labelValue<<3) | byte(protowire.BytesType)
 )
 
-// shortLabel is up to how many bytes a name and a value have together if each length that is
-// written for them has one byte.
+// shortLabel is the largest total size of a name and a value for which each encoded length has one
+// byte.
 const shortLabel = 0x7f - 4
 
 func appendLabel(b []byte, name, value string) []byte {

@@ -2,7 +2,7 @@ package remote
 
 import "runtime"
 
-// Gone waits until memory holds nothing.
+// Gone waits until no samples are in memory.
 func (w *Writer) Gone() {
 	for w.counts.pending.Load() > 0 {
 		runtime.Gosched()

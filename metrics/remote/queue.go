@@ -15,34 +15,34 @@ type batch struct {
 	samples int
 }
 
-// queue is what one tenant has to send. While there is a backlog on disk, everything goes
-// through it, so that the order is kept: pending is empty then.
+// queue has the samples that one tenant still has to send. While there is a backlog on disk,
+// everything goes through it, so that the order is kept: pending is empty then.
 type queue struct {
 	w      *Writer
 	tenant metrics.Tenant
-	label  string       // value of metrics.OrgLabel in what is encoded, or "" where the store sets it
+	label  string       // value of metrics.OrgLabel in encoded samples, or "" if the store sets it
 	size   atomic.Int64 // pendingBytes, for readers that do not hold mu
 
 	mu           sync.Mutex // guards what follows
 	pending      []batch    // oldest first
 	pendingBytes int64
-	moved        int // grows when the head of pending goes elsewhere than to the store
+	moved        int // grows when the head of pending is spilled or dropped
 	log          *spool
 
 	// Guarded by Writer.mu.
-	users     int // writers, and calls that make room; it stays in Writer.tenants meanwhile
+	users     int // writers, and calls that make room; while there are any, it stays in Writer.tenants
 	serving   bool
-	sending   int64     // bytes that were in memory when its turn began
-	gathers   bool      // it is in Writer.gathering
-	alone     bool      // the store has not taken a request of several tenants that had a part of it
+	sending   int64     // bytes in memory when its turn began
+	gathers   bool      // in Writer.gathering
+	alone     bool      // the store has rejected a shared request with its samples
 	notBefore time.Time // after a failure
-	due       time.Time // its time; it is behind those that are due already
+	due       time.Time // time of its turn; queues that are due already come first
 	place     pqueue.Place
 
-	// Of the sender that serves it.
-	pause    time.Duration // the last after a failure
+	// Only the sender that serves it uses these.
+	pause    time.Duration // the last pause after a failure
 	failures int           // of the batch at the head
-	written  uint64        // Writer.written at the first of them
+	written  uint64        // Writer.written at the first failure
 }
 
 func newQueue(w *Writer, tenant metrics.Tenant) *queue {
@@ -56,7 +56,7 @@ func newQueue(w *Writer, tenant metrics.Tenant) *queue {
 // empty reports whether there is nothing to send.
 func (q *queue) empty() bool { return q.size.Load() == 0 && q.log.segmentCount.Load() == 0 }
 
-// backlogged reports whether samples wait on disk. q.mu is held, as in all that follows.
+// backlogged reports whether samples wait on disk. q.mu is held here and in the methods below.
 func (q *queue) backlogged() bool { return len(q.log.segments) > 0 }
 
 func (q *queue) add(b batch) {
@@ -70,7 +70,7 @@ func (q *queue) grow(n int64) {
 	q.w.counts.pending.Add(n)
 }
 
-// remove takes the first n batches out of memory.
+// remove removes the first n batches from memory.
 func (q *queue) remove(n int) {
 	for _, b := range q.pending[:n] {
 		q.grow(-int64(len(b.request)))
@@ -81,8 +81,8 @@ func (q *queue) remove(n int) {
 	}
 }
 
-// spill moves pending to disk. Without room there, what exceeds the bound of memory is dropped,
-// and all of it if it has to follow a backlog.
+// spill moves pending to disk. If the disk has no room, it drops what exceeds the bound of memory, or
+// everything if it would have to follow a backlog.
 func (q *queue) spill() {
 	if len(q.pending) == 0 {
 		return
@@ -99,7 +99,7 @@ func (q *queue) spill() {
 	}
 }
 
-// dropOldest drops the oldest batch that is in memory.
+// dropOldest drops the oldest batch in memory.
 func (q *queue) dropOldest() {
 	if len(q.pending) > 0 {
 		q.moved++
@@ -124,16 +124,16 @@ func joined(list []batch) batch {
 	return all
 }
 
-// taken is what a request has of a queue, and where it was.
+// taken is the content of a request from a queue, and where it was.
 type taken struct {
 	batch
-	moved, pending int      // of memory: queue.moved, and how many batches
-	at             position // of disk: where the next record is
+	moved, pending int      // in memory: queue.moved, and number of batches
+	at             position // on disk: where the next record is
 	fromDisk       bool
 }
 
-// take returns the oldest samples, at most maxRequest bytes unless one batch is larger, and
-// leaves them in the queue. It returns none if none are left.
+// take returns the oldest samples and leaves them in the queue. It returns at most maxRequest bytes,
+// unless one batch is larger, and nothing if the queue is empty.
 func (q *queue) take() (taken, error) {
 	if q.backlogged() {
 		b, at, err := q.log.read()
@@ -146,8 +146,7 @@ func (q *queue) take() (taken, error) {
 	return taken{batch: joined(q.pending[:n]), moved: q.moved, pending: n}, nil
 }
 
-// fitting is how many batches in memory have no more than some bytes together; one at least, if
-// there is any.
+// fitting is the number of batches in memory that fit into some bytes; at least one, if there is any.
 func (q *queue) fitting(bytes int) (n int) {
 	size := 0
 	for n < len(q.pending) && (n == 0 || size+len(q.pending[n].request) <= bytes) {
@@ -157,8 +156,8 @@ func (q *queue) fitting(bytes int) (n int) {
 	return n
 }
 
-// takeInto appends the oldest samples of memory to a request with samples of other tenants, and
-// leaves them in the queue. It takes nothing while others wait on disk.
+// takeInto appends the oldest samples in memory to a request with samples of other tenants, and
+// leaves them in the queue. It takes nothing while samples wait on disk.
 func (q *queue) takeInto(request []byte) ([]byte, taken) {
 	if q.backlogged() {
 		return request, taken{}
@@ -171,7 +170,7 @@ func (q *queue) takeInto(request []byte) ([]byte, taken) {
 	return request, t
 }
 
-// done removes what take has returned, unless it is gone from there already.
+// done removes what take has returned, unless it was moved or dropped meanwhile.
 func (q *queue) done(t taken) {
 	switch {
 	case t.fromDisk:

@@ -1,25 +1,25 @@
 // Package remote writes samples to a metrics.Store by the remote write protocol of Prometheus
 // 1.0, and keeps them on disk while the store is away.
 //
-// Promises. Samples of a tenant arrive in the order in which they were written; after a crash or
-// a lost answer some arrive twice. A batch that the store calls invalid is dropped and counted. While the store fails, samples go to a spool: one
-// directory for each tenant, with segments of checksummed records that survive kill -9. A tenant
-// and the spool as a whole have bounds, beyond which the oldest segment is dropped, of the tenant
-// that has the most. Tenants take turns at the store, one request each, so the backlog of one
-// delays another's samples by one request.
+// Promises. Samples of a tenant arrive in the order in which they were written; after a crash or a
+// lost response some arrive twice. A batch that the store rejects as invalid is dropped and counted.
+// While the store fails, samples go to a spool: one directory for each tenant, with segments of
+// checksummed records that survive kill -9. Each tenant and the whole spool have bounds. Beyond them,
+// the oldest segment of the largest tenant is dropped. Tenants take turns at the store, one request
+// each, so the backlog of one tenant delays the samples of another by one request.
 //
-// A store that takes samples of several tenants in one request (metrics.Store, SharedWriteURL) gets them so: samples
-// in memory wait up to Limits.Gather for those of others. The Writer alone names the owner of a series: it sets
-// metrics.OrgLabel, and drops that label of a sample. When the store does not take such a request, each tenant's part
-// is sent by itself, so that what is wrong with one costs no other anything. What comes from the disk is always sent
-// by itself.
+// A store that accepts samples of several tenants in one request (metrics.Store, SharedWriteURL) gets
+// them that way: samples in memory wait up to Limits.Gather for those of others. Only the Writer
+// names the owner of a series: it sets metrics.OrgLabel, and drops that label of a sample. If the
+// store rejects a shared request, each tenant's part is sent alone, so that faulty samples of one do
+// not affect the others. Samples from disk are always sent alone.
 //
-// Memory holds what was not sent yet, at most Limits.PendingBytes. On a full disk samples are
-// dropped, and nothing stops.
+// Unsent samples take at most Limits.PendingBytes of memory. On a full disk, samples are dropped, and
+// nothing stops.
 //
-// Concurrency. Write may be called from many goroutines. Run has as many senders as
-// Limits.Senders; a tenant is served by one of them at a time. One lock guards the samples of a tenant, another the
-// queue of tenants, and neither is taken while the other is held.
+// Concurrency. Write may be called from many goroutines. Run has Limits.Senders senders; at most one
+// of them serves a tenant at a time. One lock guards the samples of a tenant and another the queue of
+// tenants; they are never held together.
 package remote
 
 import (
@@ -37,16 +37,16 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Limits bound a Writer. A zero field stands for its default.
+// Limits bound a Writer. Zero fields mean the defaults.
 type Limits struct {
 	TenantSpoolBytes int64         // of one tenant on disk; default 64 MiB
 	SpoolBytes       int64         // of all tenants on disk; default 1 GiB
 	SpoolAge         time.Duration // of a segment since its last record; default 24 h
 	TenantPending    int64         // bytes of one tenant in memory; default 1 MiB
 	PendingBytes     int64         // of all tenants in memory; default 16 MiB
-	Senders          int           // requests at a time; default 4
-	// Gather is how long samples wait for those of other tenants, where they can share a request;
-	// default 1 s. GatherBytes is how many of them end the waiting; default 512 KiB.
+	Senders          int           // concurrent requests; default 4
+	// Gather is how long samples wait for those of other tenants, if they can share a request; default
+	// 1 s. GatherBytes is the amount of samples that ends the wait; default 512 KiB.
 	Gather      time.Duration
 	GatherBytes int64
 }
@@ -67,9 +67,10 @@ func (l Limits) orDefault() Limits {
 // Options of a Writer.
 type Options struct {
 	Store  metrics.Store
-	Dir    string // of the spool, for one Writer alone; Open creates it
+	Dir    string // of the spool, for only one Writer; Open creates it
 	Limits Limits
-	// Admit refuses bytes that the disk has no room for, as diskspace.Space.Admit does; optional.
+	// Admit returns an error for bytes that the disk has no room for, like diskspace.Space.Admit;
+	// optional.
 	Admit func(bytes int64) error
 	Log   *slog.Logger
 }
@@ -91,16 +92,16 @@ type Writer struct {
 	mu      sync.Mutex // guards what follows
 	closed  bool
 	tenants map[metrics.Tenant]*queue
-	// Those that have something to send and are not being served: by themselves, or as soon as
-	// Limits.Gather has passed with others.
+	// The queues that have samples to send and are not being served: those in turns by themselves, and
+	// those in gathering with others, once Limits.Gather has passed.
 	turns, gathering *pqueue.Queue[*queue]
 
 	sending int64         // bytes of the queues that are being served
-	away    bool          // no connection to the store is possible
-	probing bool          // one sender tries whether it still is
-	pause   time.Duration // the last after a failed connection
-	until   time.Time     // when the store is tried again
-	written uint64        // requests that the store has taken
+	away    bool          // the store does not respond
+	probing bool          // one sender tests whether it still is
+	pause   time.Duration // the last pause after a failed request
+	until   time.Time     // time of the next attempt
+	written uint64        // requests that the store has accepted
 }
 
 // New returns a Writer that has nothing to send.
@@ -117,7 +118,7 @@ func New(o Options) *Writer {
 	}
 }
 
-// Open finds what an earlier Writer has left in the spool.
+// Open finds the samples that an earlier Writer has left in the spool.
 func (w *Writer) Open() error {
 	if err := durable.MkdirAll(w.o.Dir, 0o700); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (w *Writer) Open() error {
 	for _, e := range entries {
 		tenant, ok := parseTenantDir(e.Name())
 		if !ok || !e.IsDir() {
-			w.o.Log.Warn("ignored what is no tenant's in the spool of metrics", "name", e.Name())
+			w.o.Log.Warn("ignoring a directory in the spool of metrics that is not a tenant's", "name", e.Name())
 			continue
 		}
 		q := w.queue(tenant)
@@ -143,9 +144,9 @@ func (w *Writer) Open() error {
 	return nil
 }
 
-// Write implements metrics.Writer. It waits for the disk, and never for the store. It answers
-// CodeUnavailable once the Writer is closed and CodeInvalid for a tenant without a valid id;
-// that a bound or a full disk has cost samples is counted, and no error.
+// Write implements metrics.Writer. It waits for the disk, but never for the store. It returns
+// CodeUnavailable after Close and CodeInvalid for a tenant without a valid id. Samples that are lost
+// to a bound or a full disk are counted; they are not an error.
 func (w *Writer) Write(_ context.Context, tenant metrics.Tenant, samples []metrics.Sample) error {
 	if !validOrg(tenant.Org) {
 		return hangar.Errorf(hangar.CodeInvalid, "", "cannot write metrics of an organization without a valid id")
@@ -172,13 +173,13 @@ func (w *Writer) Write(_ context.Context, tenant metrics.Tenant, samples []metri
 	return nil
 }
 
-// Waiting returns how many bytes of samples the store has not taken yet: those in memory, before
-// compression, and those in the spool, after it.
+// Waiting returns how many bytes of samples the store has not accepted yet: those in memory,
+// uncompressed, and those in the spool, compressed.
 func (w *Writer) Waiting() (memory, disk int64) {
 	return w.counts.pending.Load(), w.counts.spooled.Load()
 }
 
-// enter finds the queue of a tenant and keeps it from being removed until leave.
+// enter returns the queue of a tenant, which is not removed until leave.
 func (w *Writer) enter(tenant metrics.Tenant) (q *queue, away bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,13 +208,13 @@ func (w *Writer) queue(tenant metrics.Tenant) *queue {
 	return q
 }
 
-// schedule gives a queue its turn if it has something to send, and forgets it if it has nothing.
-// w.mu is held.
+// schedule gives a queue its turn if it has something to send, and otherwise forgets it. w.mu is
+// held.
 func (w *Writer) schedule(q *queue) {
 	switch {
 	case q.users > 0 || q.serving:
 	case q.place.Queued():
-		if q.gathers && !w.gathers(q) { // it was moved to the disk meanwhile, or has become large
+		if q.gathers && !w.gathers(q) { // it was moved to disk meanwhile, or has become large
 			w.gathering.Remove(q)
 			q.gathers = false
 			w.turns.Put(q)
@@ -239,12 +240,12 @@ func (w *Writer) schedule(q *queue) {
 	}
 }
 
-// gathers reports whether what a queue has to send may wait for that of others. w.mu is held.
+// gathers reports whether the samples of a queue may wait for those of others. w.mu is held.
 func (w *Writer) gathers(q *queue) bool {
 	return w.shared != "" && !q.alone && q.log.segmentCount.Load() == 0 && q.size.Load() <= w.limits.TenantPending/2
 }
 
-// gathered reports whether there is so much in memory that nothing waits for more. w.mu is held.
+// gathered reports whether memory has so many samples that the wait ends. w.mu is held.
 func (w *Writer) gathered() bool { return w.counts.pending.Load()-w.sending >= w.limits.GatherBytes }
 
 func (w *Writer) signal() {
@@ -254,8 +255,7 @@ func (w *Writer) signal() {
 	}
 }
 
-// enforce drops the oldest samples of the tenants that have the most until the bounds of the
-// whole are kept.
+// enforce drops the oldest samples of the largest tenants until the total bounds are kept.
 func (w *Writer) enforce() {
 	for w.counts.spooled.Load() > w.limits.SpoolBytes {
 		q := w.largest(func(q *queue) int64 { return q.log.bytes.Load() })
@@ -282,8 +282,7 @@ func (w *Writer) enforce() {
 	}
 }
 
-// largest returns the queue that has the most by a measure, as enter does; nil: none has
-// anything.
+// largest returns the queue that is largest by a measure, like enter; nil: all are empty.
 func (w *Writer) largest(measure func(*queue) int64) *queue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +298,7 @@ func (w *Writer) largest(measure func(*queue) int64) *queue {
 	return found
 }
 
-// Run sends until ctx ends. What was not sent then is for Close.
+// Run sends until ctx ends. Close handles the unsent rest.
 func (w *Writer) Run(ctx context.Context) {
 	var senders sync.WaitGroup
 	for range w.limits.Senders {
@@ -320,7 +319,7 @@ func (w *Writer) Run(ctx context.Context) {
 	senders.Wait()
 }
 
-// next waits for due queues: one, or several that share a request; none: ctx has ended.
+// next waits for due queues. It returns one, or several that share a request; none: ctx has ended.
 func (w *Writer) next(ctx context.Context) []*queue {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -340,10 +339,10 @@ func (w *Writer) next(ctx context.Context) []*queue {
 	return nil
 }
 
-// never is a pause that something else ends.
+// never is a pause that only an event ends.
 const never = time.Hour
 
-// pick takes the due queues, or returns the time until the next is due.
+// pick takes the due queues, or returns the time until the next one is due.
 func (w *Writer) pick(now time.Time) ([]*queue, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -379,8 +378,7 @@ func (w *Writer) pick(now time.Time) ([]*queue, time.Duration) {
 	return w.begin(from), 0
 }
 
-// begin takes the first of some queues, and those behind it that share a request with it. w.mu is
-// held.
+// begin takes the first queue of from, and those after it that share a request with it. w.mu is held.
 func (w *Writer) begin(from *pqueue.Queue[*queue]) (list []*queue) {
 	size := int64(0)
 	for q, ok := from.First(); ok; q, ok = from.First() {
@@ -401,7 +399,7 @@ func (w *Writer) begin(from *pqueue.Queue[*queue]) (list []*queue) {
 	return list
 }
 
-// Close moves what memory holds to the spool. It is called once Run has ended.
+// Close moves the samples in memory to the spool. Call it after Run has ended.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closed = true

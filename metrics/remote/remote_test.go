@@ -28,7 +28,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
-// doomedEnv has the directory of a spool to which a process writes until it is killed.
+// doomedEnv names the directory of a spool that a process writes to until it is killed.
 const doomedEnv = "HANGAR_TEST_SPOOL"
 
 func TestMain(m *testing.M) {
@@ -44,9 +44,9 @@ var (
 	gamma = metrics.Tenant{Org: "gamma", Number: 3}
 )
 
-// store is a metrics.Store that notes what it takes.
+// store is a metrics.Store that records written samples.
 type store struct {
-	// answer decides about a request; nil: all are taken.
+	// answer returns the status of a request; nil: all are accepted.
 	answer func(ctx context.Context, tenant string, samples []metrics.Sample) (status int, err error)
 
 	shares bool // it takes requests of several tenants, of which the tenant is "" above
@@ -108,7 +108,7 @@ func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
 }
 
-// owner is the only metrics.OrgLabel of a sample.
+// owner returns the only metrics.OrgLabel of a sample.
 func owner(x metrics.Sample) string {
 	found := ""
 	for _, l := range x.Labels {
@@ -122,7 +122,7 @@ func owner(x metrics.Sample) string {
 	return found
 }
 
-// values are the values that the store has of a tenant, in order.
+// values returns the values that the store has of a tenant, in order.
 func (s *store) values(tenant metrics.Tenant) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func decode(b []byte) (list []metrics.Sample) {
 	return list
 }
 
-// numbered are samples with the values from first on.
+// numbered returns samples with consecutive values starting at first.
 func numbered(first, n int) []metrics.Sample {
 	list := make([]metrics.Sample, n)
 	for i := range list {
@@ -222,7 +222,7 @@ func open(t *testing.T, o remote.Options) *remote.Writer {
 	return w
 }
 
-// run runs a Writer until the test, or what is returned, ends it.
+// run runs a Writer until the test ends, or the returned function is called.
 func run(t *testing.T, w *remote.Writer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -406,7 +406,7 @@ func TestAFailingStoreIsAskedAgain(t *testing.T) {
 	})
 }
 
-// TestABatchThatOnlyFailsIsGivenUp: the store answers 500 to one batch and takes all others.
+// TestABatchThatOnlyFailsIsGivenUp: the store answers 500 to one batch and accepts all others.
 func TestABatchThatOnlyFailsIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -436,8 +436,8 @@ func TestABatchThatOnlyFailsIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestABacklogDelaysNobodyElse: while one tenant's spool is sent, another's sample is at most
-// one turn of each sender away.
+// TestABacklogDelaysNobodyElse: while one tenant's spool is sent, another's sample waits at most
+// one turn of each sender.
 func TestABacklogDelaysNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dir := &store{}, t.TempDir()

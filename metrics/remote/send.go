@@ -13,37 +13,37 @@ import (
 const (
 	maxRequest     = 1 << 20 // bytes of a request before compression
 	requestTimeout = 30 * time.Second
-	maxReply       = 64 << 10 // bytes of an answer that are read, so that its connection is used again
-	maxFailures    = 10       // of a batch that the store does not take while it takes others
+	maxReply       = 64 << 10 // bytes of a response that are read, so that its connection can be reused
+	maxFailures    = 10       // of a batch that the store rejects while it accepts others
 	userAgent      = "hangar-metrics"
 )
 
-// outcome is how a request ended.
+// outcome is the result of a request.
 type outcome string
 
 const (
 	taken2xx outcome = "ok"
-	invalid  outcome = "invalid" // 4xx: it will never be taken
-	failed   outcome = "failed"  // the store has answered that it cannot
-	away     outcome = "away"    // there was no answer
-	unknown  outcome = ""        // nothing was sent, or the Writer ends
+	invalid  outcome = "invalid" // 4xx: repeating it does not help
+	failed   outcome = "failed"  // the store has responded with an error
+	away     outcome = "away"    // no response
+	unknown  outcome = ""        // nothing was sent, or the Writer is ending
 )
 
 // sender sends one request at a time.
 type sender struct {
 	w *Writer
-	// Of the last request, of several tenants and compressed; their room is used again.
+	// Buffers of the last request, shared and compressed; they are reused.
 	request, body []byte
 	parts         []part
 }
 
-// part is what a request of several tenants has of one.
+// part is one tenant's part of a shared request.
 type part struct {
 	q *queue
 	taken
 }
 
-// turn sends the oldest samples of a queue and gives it its next turn.
+// turn sends the oldest samples of a queue and schedules its next turn.
 func (s *sender) turn(ctx context.Context, q *queue) {
 	w := s.w
 	q.mu.Lock()
@@ -61,7 +61,7 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 	}
 	result := s.send(ctx, w.o.Store.WriteURL(q.tenant), t.request)
 	if ctx.Err() != nil && result != taken2xx {
-		w.served(unknown, time.Now(), false, q) // whether the store is away is not known
+		w.served(unknown, time.Now(), false, q) // this says nothing about the store
 		return
 	}
 	w.counts.requests.WithLabelValues(string(result)).Inc()
@@ -94,16 +94,16 @@ func (s *sender) turn(ctx context.Context, q *queue) {
 	}
 }
 
-// sendTogether sends the oldest samples of several queues in one request, and gives each its next
-// turn. If the store does not take the request, that turn is of each by itself, which shows whose
-// samples it does not take: until then none are dropped, and none go to the disk.
+// sendTogether sends the oldest samples of several queues in one request, and schedules the next turn
+// of each. If the store rejects the request, each queue has its next turn alone, which shows whose
+// samples are rejected. Until then no samples are dropped or moved to disk.
 func (s *sender) sendTogether(ctx context.Context, list []*queue) {
 	w := s.w
 	s.request, s.parts = s.request[:0], s.parts[:0]
 	for _, q := range list {
 		var t taken
 		q.mu.Lock()
-		if len(s.request) <= maxRequest { // it may have grown
+		if len(s.request) <= maxRequest { // the queues may have grown
 			s.request, t = q.takeInto(s.request)
 		}
 		q.mu.Unlock()
@@ -141,8 +141,8 @@ func (s *sender) sendTogether(ctx context.Context, list []*queue) {
 	}
 }
 
-// countRefusal counts a failure of the batch at the head. It reports true for one that the store
-// refuses again and again while it takes others, so that it would block its queue.
+// countRefusal counts a failure of the batch at the head. It reports true if the store rejects the
+// batch repeatedly while it accepts others, so that the batch would block its queue.
 func (q *queue) countRefusal(written uint64) bool {
 	if q.failures++; q.failures == 1 {
 		q.written = written
@@ -152,15 +152,15 @@ func (q *queue) countRefusal(written uint64) bool {
 
 func longer(pause time.Duration) time.Duration { return min(max(minPause, 2*pause), maxPause) }
 
-// takenSoFar is how many requests the store has taken.
+// takenSoFar is the number of requests that the store has accepted.
 func (w *Writer) takenSoFar() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.written
 }
 
-// served ends the turn of queues, which have sent a request that was shared or not, and notes what
-// that says of the store.
+// served ends the turn of queues after a request, which was shared or not, and records what the
+// result says about the store.
 func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*queue) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +168,7 @@ func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*que
 	switch result {
 	case taken2xx, invalid, failed:
 		if w.away {
-			w.o.Log.Info("the store of metrics answers again")
+			w.o.Log.Info("the store of metrics responds again")
 		}
 		w.away, w.pause = false, 0
 		if result == taken2xx {
@@ -176,7 +176,7 @@ func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*que
 		}
 	case away:
 		if !w.away {
-			w.o.Log.Warn("the store of metrics does not answer: samples go to the spool")
+			w.o.Log.Warn("the store of metrics does not respond: samples go to the spool")
 		}
 		w.away = true
 		w.pause = longer(w.pause)
@@ -190,7 +190,7 @@ func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*que
 		case taken2xx:
 			q.alone = false
 		case invalid:
-			q.alone = shared // else its samples are dropped
+			q.alone = shared // otherwise its samples are dropped
 		case failed:
 			q.alone = true
 		case away, unknown:
@@ -200,7 +200,7 @@ func (w *Writer) served(result outcome, due time.Time, shared bool, list ...*que
 	w.signal()
 }
 
-// spillAll moves what memory holds of all tenants to disk.
+// spillAll moves the samples in memory of all tenants to disk.
 func (w *Writer) spillAll() {
 	w.mu.Lock()
 	var all []*queue
@@ -220,7 +220,7 @@ func (w *Writer) spillAll() {
 	w.enforce()
 }
 
-// send sends one request to a URL and says how it ended.
+// send sends one request to a URL and returns its result.
 func (s *sender) send(ctx context.Context, url string, request []byte) outcome {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -239,7 +239,7 @@ func (s *sender) send(ctx context.Context, url string, request []byte) outcome {
 		s.w.counts.complain(s.w.o.Log, err)
 		return away
 	}
-	defer func() { _ = resp.Body.Close() }() // the status has said everything
+	defer func() { _ = resp.Body.Close() }() // only the status matters
 	_, _ = io.CopyN(io.Discard, resp.Body, maxReply)
 	switch code := resp.StatusCode; {
 	case code/100 == 2:

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/metrics/remote"
 )
 
-// TestTenantsShareARequest: samples wait for those of others, not longer than they may, and go
-// in one request in which each series has the label of who wrote it, and no other.
+// TestTenantsShareARequest: samples wait for those of other tenants, up to a limit, and go in one
+// request. Each series has the label of its writer and no other tenant's.
 func TestTenantsShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{shares: true}
@@ -53,7 +53,7 @@ func TestTenantsShareARequest(t *testing.T) {
 	})
 }
 
-// TestNobodyWritesForAnother: the tenant's hidden label replaces that of a sample and arrives
+// TestNobodyWritesForAnother: the tenant's hidden label replaces one in the sample and arrives
 // once, and labels stay sorted.
 func TestNobodyWritesForAnother(t *testing.T) {
 	name := metrics.Label{Name: metrics.NameLabel, Value: "m"}
@@ -86,7 +86,7 @@ func TestNobodyWritesForAnother(t *testing.T) {
 	}
 }
 
-// TestWhatIsWrongWithOneCostsNoOther: the store refuses requests that have anything of beta's.
+// TestWhatIsWrongWithOneCostsNoOther: the store refuses requests with samples of beta.
 func TestWhatIsWrongWithOneCostsNoOther(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusServiceUnavailable} {
 		synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestWhatIsWrongWithOneCostsNoOther(t *testing.T) {
 	}
 }
 
-// TestMuchDoesNotWait: what is beyond a bound is sent at once, whosever it is.
+// TestMuchDoesNotWait: samples beyond a bound are sent immediately, no matter whose they are.
 func TestMuchDoesNotWait(t *testing.T) {
 	for name, limits := range map[string]remote.Limits{
 		"of all": {GatherBytes: 20_000},
@@ -168,8 +168,9 @@ func TestMuchDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestABacklogAndOthersShareTheStore: one tenant has a backlog on disk and writes without end; the
-// samples of others come as soon as they have been gathered and a request of the first has ended.
+// TestABacklogAndOthersShareTheStore: one tenant has a backlog on disk and keeps writing. The
+// samples of others are sent as soon as they are gathered and a request of the first tenant has
+// ended.
 func TestABacklogAndOthersShareTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 100 * time.Millisecond
@@ -204,8 +205,8 @@ func TestABacklogAndOthersShareTheStore(t *testing.T) {
 	})
 }
 
-// TestAwayIsTriedByOne: a store that does not answer to a shared request is away once, however many
-// tenants have a part of it, and nothing is lost.
+// TestAwayIsTriedByOne: a store that does not respond to a shared request counts as away once,
+// however many tenants are in the request, and nothing is lost.
 func TestAwayIsTriedByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{shares: true}
@@ -246,7 +247,7 @@ func TestAwayIsTriedByOne(t *testing.T) {
 	})
 }
 
-// TestRandomStores writes as many tenants do to stores that answer as they like, and looks whether
+// TestRandomStores writes samples of many tenants to stores with random answers, and checks that
 // each tenant's samples arrive in order, at least once, and as its own.
 func TestRandomStores(t *testing.T) {
 	for seed := range uint64(30) {

@@ -20,17 +20,17 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// A segment is a file: the magic, then records. A record is a header of three numbers (the
-// length of its payload, a CRC-32C of what follows the sum, the number of its samples; little
-// endian, 32 bits each) and the payload, a WriteRequest in the block format of snappy. A segment
-// appears under its name with its first record. Where a record is not whole, the segment ends.
+// A segment is a file: the magic, then records. A record is a header of three numbers (the length of
+// its payload, a CRC-32C of everything after the sum, the number of its samples; little endian, 32
+// bits each) and the payload, a WriteRequest in the snappy block format. A segment appears under its
+// name with its first record. It ends at the first incomplete record.
 const (
 	magic        = "hgmetrc1"
 	recordHeader = 12
 	segmentName  = ".segment"
 	unfinished   = ".new"
-	maxSegment   = 1 << 20 // bytes after which another segment is begun
-	maxRecord    = 8 << 20 // bytes of a payload, compressed or not, that is read
+	maxSegment   = 1 << 20 // bytes after which a new segment begins
+	maxRecord    = 8 << 20 // largest payload that is read, in bytes, compressed or not
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,24 +39,24 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type segment struct {
 	number  uint64
 	size    int64 // bytes
-	samples int   // -1: it was there before this process and was not counted
+	samples int   // -1: from an earlier process, not counted
 	last    time.Time
 }
 
-// position is where a record begins.
+// position is the position of a record.
 type position struct {
 	segment uint64
 	offset  int64
 }
 
-// spool is what one tenant has on disk. Its queue's mu guards it.
+// spool is one tenant's samples on disk. Its queue's mu guards it.
 type spool struct {
 	w            *Writer
 	dir          string
 	segments     []segment    // oldest first
 	segmentCount atomic.Int64 // len(segments)
 	bytes        atomic.Int64 // of all segments
-	sent         position     // where the next record is, if its segment is the first
+	sent         position     // of the next record, if its segment is the first
 	next         uint64       // number of the next segment
 	writable     bool         // records may be appended to the last segment
 }
@@ -88,7 +88,7 @@ func (s *spool) path(number uint64) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", number)+segmentName)
 }
 
-// load finds the segments that are there. Nothing is appended to them.
+// load finds existing segments. Nothing is appended to them.
 func (s *spool) load() error {
 	entries, err := os.ReadDir(s.dir) // by name, which is by number
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *spool) load() error {
 		number, err := strconv.ParseUint(name, 10, 64)
 		if !ok || err != nil {
 			if strings.HasSuffix(e.Name(), unfinished) {
-				_ = os.Remove(filepath.Join(s.dir, e.Name())) // a crash has left it before it had a record
+				_ = os.Remove(filepath.Join(s.dir, e.Name())) // left by a crash before its first record
 			}
 			continue
 		}
@@ -124,7 +124,7 @@ func (s *spool) grow(n int64) {
 	s.w.counts.spooled.Add(n)
 }
 
-// append adds a batch as the newest. On an error nothing is added.
+// append appends a batch. On an error nothing is added.
 func (s *spool) append(b batch) error {
 	record := make([]byte, recordHeader, recordHeader+snappy.MaxEncodedLen(len(b.request)))
 	payload := snappy.Encode(record[recordHeader:cap(record)], b.request)
@@ -171,13 +171,13 @@ func (s *spool) begin(record []byte) error {
 		err = os.Rename(temporary, name)
 	}
 	if err != nil {
-		_ = os.Remove(temporary) // the error of the write says more
+		_ = os.Remove(temporary) // the error of the write matters
 	}
 	return err
 }
 
-// extend appends a record to a segment. After a write that ended half-way nothing more is
-// appended to it, unless the half could be cut off.
+// extend appends a record to a segment. After a partial write, nothing more is appended to the
+// segment, unless the part could be cut off.
 func (s *spool) extend(g *segment, record []byte) error {
 	f, err := os.OpenFile(s.path(g.number), os.O_WRONLY, 0)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *spool) extend(g *segment, record []byte) error {
 	return nil
 }
 
-// dropOldest drops the oldest segment and counts what was not sent of it.
+// dropOldest drops the oldest segment and counts its unsent samples.
 func (s *spool) dropOldest(reason string) {
 	if len(s.segments) == 0 {
 		return
@@ -216,7 +216,7 @@ func (s *spool) dropOldest(reason string) {
 	s.shift()
 }
 
-// begins is where the first record of the first segment is that was not sent.
+// begins is the position of the first unsent record of the first segment.
 func (s *spool) begins(g segment) int64 {
 	if s.sent.segment == g.number {
 		return s.sent.offset
@@ -233,20 +233,20 @@ func (s *spool) shift() {
 	s.grow(-g.size)
 	if s.segments = s.segments[1:]; len(s.segments) == 0 {
 		s.segments, s.writable = nil, false
-		_ = os.Remove(s.dir) // it may have files that are not ours
+		_ = os.Remove(s.dir) // fails if it has other files
 	}
 	s.segmentCount.Store(int64(len(s.segments)))
 }
 
-// record is one of a segment.
+// record is a record of a segment.
 type record struct {
 	payload []byte
 	samples int
-	end     int64 // where the next begins
+	end     int64 // where the next record begins
 }
 
-// records reads what is whole of a segment from an offset. It fails for one that is there and
-// cannot be read, which may be for want of a descriptor.
+// records reads the complete records of a segment from an offset on. It fails for an existing segment
+// that cannot be read, for example for lack of a descriptor.
 func (s *spool) records(g segment, from int64) (list []record, err error) {
 	b, err := os.ReadFile(s.path(g.number))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -268,8 +268,9 @@ func (s *spool) records(g segment, from int64) (list []record, err error) {
 	return list, nil
 }
 
-// read returns the oldest records as one batch, and where the next is. Segments that are too old
-// or damaged are dropped; an empty batch: nothing is left. One that cannot be read now stays.
+// read returns the oldest records as one batch, and the position of the next. It drops segments that
+// are too old or damaged. An empty batch means that none are left. A segment that cannot be read now
+// stays.
 func (s *spool) read() (batch, position, error) {
 	for len(s.segments) > 0 {
 		g := s.segments[0]
@@ -307,7 +308,7 @@ func (s *spool) read() (batch, position, error) {
 	return batch{}, position{}, nil
 }
 
-// advance notes that what is before a position was sent.
+// advance records that everything before a position was sent.
 func (s *spool) advance(at position) {
 	if len(s.segments) == 0 || s.segments[0].number != at.segment {
 		return // dropped meanwhile

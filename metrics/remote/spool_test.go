@@ -56,8 +56,8 @@ func TestBoundsOfTheSpool(t *testing.T) {
 	})
 }
 
-// TestTheLargestBacklogMakesRoom: of the whole, the tenant with the largest backlog loses, also
-// when another one writes.
+// TestTheLargestBacklogMakesRoom: at the limit of the spool, the tenant with the largest backlog
+// loses samples, even when another one writes.
 func TestTheLargestBacklogMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{answer: func(context.Context, string, []metrics.Sample) (int, error) { return 0, errGone }}
@@ -115,8 +115,8 @@ func segments(t *testing.T, dir string) []string {
 	return names
 }
 
-// TestSegmentsThatCannotBeReadStay: looking at a segment fails for a while, as it does when no
-// descriptors are left, and nothing of it is lost.
+// TestSegmentsThatCannotBeReadStay: segments cannot be opened for a while, as without free
+// descriptors, and nothing of them is lost.
 func TestSegmentsThatCannotBeReadStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -132,7 +132,7 @@ func TestSegmentsThatCannotBeReadStay(t *testing.T) {
 		if err != nil || len(segments) != 1 {
 			t.Fatalf("segments are %v, %v", segments, err)
 		}
-		// A directory can be opened, and not read as a file.
+		// A directory can be opened but not read as a file.
 		for _, step := range []error{os.Rename(segments[0], segments[0]+".aside"), os.Mkdir(segments[0], 0o700)} {
 			if step != nil {
 				t.Fatal(step)
@@ -160,7 +160,7 @@ func TestSegmentsThatCannotBeReadStay(t *testing.T) {
 	})
 }
 
-// TestDamagedSegments: what is whole before the damage arrives, and so do later segments.
+// TestDamagedSegments: complete records before the damage arrive, and so do later segments.
 func TestDamagedSegments(t *testing.T) {
 	full := func(t *testing.T) (dir string, whole []byte) {
 		t.Helper()
@@ -225,7 +225,7 @@ func writeUntilKilled(dir string) {
 	}
 }
 
-// TestKill: what was in the spool at kill -9 arrives.
+// TestKill: samples that were in the spool at a SIGKILL arrive.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -304,7 +304,7 @@ func TestNoRoom(t *testing.T) {
 	})
 }
 
-// TestAFullDisk fills a real file system: writes that end half-way leave what is whole.
+// TestAFullDisk fills a real file system: writes that stop half-way leave complete records intact.
 func TestAFullDisk(t *testing.T) {
 	dir := disktest.Mount(t, disktest.Ext4, 4<<20)
 	s := &store{answer: func(context.Context, string, []metrics.Sample) (int, error) { return 0, errGone }}

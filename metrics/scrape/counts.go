@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts is what a Scraper tells its operator.
+// counts are the metrics of a Scraper.
 type counts struct {
 	scrapes          *prometheus.CounterVec
 	samples          prometheus.Counter
@@ -33,7 +33,7 @@ func newCounts() counts {
 	return c
 }
 
-// What Collect measures.
+// The metrics that Collect measures.
 var (
 	targetsDesc  = prometheus.NewDesc("hangar_scrape_targets", "Machines that are scraped.", nil, nil)
 	seriesDesc   = prometheus.NewDesc("hangar_scrape_series", "Series of the last scrape of each Machine.", nil, nil)

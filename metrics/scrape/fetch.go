@@ -25,17 +25,17 @@ import (
 
 const (
 	dialTimeout  = 2500 * time.Millisecond // for each of two addresses
-	largeTimeout = 3 * time.Second         // for what follows the first SmallBody bytes
-	maxHeader    = 64 << 10                // bytes of the header of an answer
-	maxInterim   = 5                       // answers before the final one (1xx)
-	firstBody    = 16 << 10                // bytes of room for an answer to begin with
+	largeTimeout = 3 * time.Second         // for the bytes after the first SmallBody
+	maxHeader    = 64 << 10                // bytes of a response's header
+	maxInterim   = 5                       // interim responses (1xx)
+	firstBody    = 16 << 10                // initial room for a response, in bytes
 )
 
-// accept prefers the text format, which has all that is kept of OpenMetrics and is shorter.
+// accept prefers the text format, which has everything that is kept of OpenMetrics and is shorter.
 const accept = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"
 
-// request returns what is sent to a target. Compression is not asked for: it would cost the
-// Machine's processor for bytes that do not leave the host.
+// request returns the request to a target. It does not request compression, which would cost
+// processor time of the Machine for bytes that do not leave the host.
 func request(t *Target, addr net.Addr) ([]byte, error) {
 	u, err := url.ParseRequestURI(t.Path)
 	if err != nil || !strings.HasPrefix(t.Path, "/") {
@@ -45,11 +45,11 @@ func request(t *Target, addr net.Addr) ([]byte, error) {
 		"Accept-Encoding: identity\r\nX-Prometheus-Scrape-Timeout-Seconds: %d\r\n\r\n", u.RequestURI(), addr, accept, timeout/time.Second), nil
 }
 
-// boundedReader reads from a connection until left is used up.
+// boundedReader reads at most left bytes from a connection.
 type boundedReader struct {
 	conn io.Reader
 	left int64
-	any  bool // something has come
+	any  bool // something was read
 }
 
 var errBound = errors.New("more than may be read")
@@ -64,8 +64,8 @@ func (r *boundedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// fetch reads the answer of a target into sc.body. It returns whether that is OpenMetrics. The
-// context has a deadline. release is to be called when sc is not used any more.
+// fetch reads the response of a target into sc.body, and reports whether it is OpenMetrics. The
+// context must have a deadline. Call release after the last use of sc.
 func (s *Scraper) fetch(ctx context.Context, t *target, sc *scratch) (openMetrics bool, release func(), err error) {
 	sc.body, sc.cost = sc.body[:0], 0
 	release = func() {}
@@ -113,7 +113,7 @@ func (s *Scraper) connect(ctx context.Context, t *target) error {
 		//nolint:gosec // G402: a Machine has the certificate that its owner likes, and nothing secret is sent
 		secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = conn.Close() // the handshake says more
+			_ = conn.Close() // the error of the handshake matters
 			return readFailure(err, kindTLS, "the port does not speak TLS as it should")
 		}
 		conn = secure
@@ -127,13 +127,13 @@ func (s *Scraper) connect(ctx context.Context, t *target) error {
 	return nil
 }
 
-// answer is one answer of a target.
+// answer is one response of a target.
 type answer struct {
 	s       *Scraper
 	t       *target
 	sc      *scratch
 	in      boundedReader
-	whole   bool // it was read to its end, so that another request may follow
+	whole   bool // read to its end, so that another request may follow
 	release func()
 	large   bool
 }
@@ -146,7 +146,7 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	}()
 	conn, sc, limits := a.t.conn, a.sc, &a.s.limits
 	deadline, _ := ctx.Deadline()
-	_ = conn.SetDeadline(deadline) // an error shows at the next read
+	_ = conn.SetDeadline(deadline) // the next read returns the error
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := conn.Write(a.t.request); err != nil {
@@ -155,7 +155,7 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	a.in = boundedReader{conn: conn, left: maxHeader}
 	sc.reader.Reset(&a.in)
 	defer sc.reader.Reset(nil)
-	resp, err := a.header() //nolint:bodyclose // to close it would read what is left of it; the connection is closed, or at its end
+	resp, err := a.header() //nolint:bodyclose // Close would read the rest; the connection is closed, or the body was read to its end
 	if err != nil {
 		return false, err
 	}
@@ -172,7 +172,7 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	case "gzip":
 		hint = 0
 		a.in.left = limits.Body/4 + maxHeader
-		allowed = a.in.left // which also bounds how many empty members there are
+		allowed = a.in.left // also bounds the number of empty members
 		if err := sc.inflate.Reset(resp.Body); err != nil {
 			return false, readFailure(err, kindHTTP, "the answer is not compressed as it says")
 		}
@@ -188,14 +188,14 @@ func (a *answer) read(ctx context.Context) (openMetrics bool, err error) {
 	return kind == "application/openmetrics-text", nil
 }
 
-// framingCost is how many bytes of a body cost as much as one byte of what is around it: very
-// short chunks take far more time than what they carry.
+// framingCost is how many bytes of a body cost as much as one byte of framing: very short chunks take
+// far more time than their content.
 const framingCost = 8
 
-// costOf is what an answer counts for Limits.OrgBytes.
+// costOf is how many bytes of Limits.OrgBytes a response counts as.
 func costOf(body, received int64) int64 { return body + framingCost*max(0, received-body) }
 
-// header reads up to the body of the final answer.
+// header reads the response up to its body, after interim responses.
 func (a *answer) header() (*http.Response, error) {
 	for range maxInterim {
 		resp, err := http.ReadResponse(a.sc.reader, nil)
@@ -250,7 +250,7 @@ func (a *answer) fill(ctx context.Context, body io.Reader, hint int64) error {
 	}
 }
 
-// grow makes room for a body, which is in turn with others if it is large.
+// grow makes room for a body. A large body waits for its turn.
 func (a *answer) grow(ctx context.Context, room int) error {
 	if room > SmallBody && !a.large {
 		release, err := a.s.large.Acquire(ctx, a.t.scraped.Tenant.Org)
@@ -275,7 +275,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// connectFailure says why there is no connection, in words of our own.
+// connectFailure describes a failed connection in words of our own.
 func connectFailure(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) || hangar.ReasonOf(err) == hangar.ReasonConnectionRefused {
 		return failure{kind: kindConnect, text: "nothing listens on the port; it has to listen on 0.0.0.0 or the private address"}
@@ -283,7 +283,7 @@ func connectFailure(err error) error {
 	return readFailure(err, kindConnect, "the port cannot be reached")
 }
 
-// readFailure says what went wrong with a connection, in words of our own.
+// readFailure describes a failure of a connection in words of our own.
 func readFailure(err error, kind, otherwise string) error {
 	var timed interface{ Timeout() bool }
 	switch {
@@ -308,14 +308,14 @@ type scratch struct {
 	labels  []metrics.Label
 }
 
-// keptSeries is how many series a scratch has room for when it is not used.
+// keptSeries is how many series an unused scratch keeps room for.
 const keptSeries = 2000
 
 func newScratch(l Limits) *scratch {
 	return &scratch{limits: l, reader: bufio.NewReaderSize(nil, 4<<10), parser: newParser(l)}
 }
 
-// shrink gives up the room that a large answer took.
+// shrink frees the room that a large response has taken.
 func (sc *scratch) shrink() {
 	if cap(sc.body) > SmallBody {
 		sc.body = nil

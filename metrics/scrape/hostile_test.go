@@ -81,7 +81,7 @@ func secure(t *testing.T, inner server) server {
 	}
 }
 
-// TestEndpoints: what each kind of endpoint leads to.
+// TestEndpoints checks the result of each kind of endpoint.
 func TestEndpoints(t *testing.T) {
 	const one = "a" + own + " 1"
 	const secret = "SECRET" // no text of a Machine is passed on
@@ -211,7 +211,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAScrape: a bomb costs about as much as the largest answer that is allowed.
+// TestMemoryOfAScrape: a bomb costs about as much as the largest permitted answer.
 func TestMemoryOfAScrape(t *testing.T) {
 	body := bomb()
 	for name, s := range map[string]server{
@@ -236,7 +236,7 @@ func TestMemoryOfAScrape(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsTooMuchIsAskedLessOften, and again at once when it has booted.
+// TestAMachineThatIsTooMuchIsAskedLessOften, and immediately after it has booted again.
 func TestAMachineThatIsTooMuchIsAskedLessOften(t *testing.T) {
 	within(t, scrape.Limits{Series: 10}, func(t *testing.T, r *rig) {
 		r.add(target("o", "m"), answering(func(w http.ResponseWriter, _ *http.Request) {
@@ -263,7 +263,7 @@ func TestAMachineThatIsTooMuchIsAskedLessOften(t *testing.T) {
 	})
 }
 
-// TestOrganizationsTakeTurns: one whose Machines take as long as they may delays no other.
+// TestOrganizationsTakeTurns: an organization with the slowest permitted Machines delays no other.
 func TestOrganizationsTakeTurns(t *testing.T) {
 	within(t, scrape.Limits{AtOnce: 4}, func(t *testing.T, r *rig) {
 		for i := range 300 {
@@ -295,8 +295,8 @@ func TestOrganizationsTakeTurns(t *testing.T) {
 	})
 }
 
-// TestLargeAnswersTakeTurns: no more of them are in memory than may be, and they are no
-// organization's alone.
+// TestLargeAnswersTakeTurns: a limited number of them is in memory, and no organization holds all
+// of these.
 func TestLargeAnswersTakeTurns(t *testing.T) {
 	within(t, scrape.Limits{Large: 2}, func(t *testing.T, r *rig) {
 		var mu sync.Mutex
@@ -347,7 +347,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	})
 }
 
-// TestMemoryIsShared: what is remembered of one organization leaves room for another.
+// TestMemoryIsShared: the remembered series of one organization leave room for another.
 func TestMemoryIsShared(t *testing.T) {
 	within(t, scrape.Limits{SeriesBytes: 100_000}, func(t *testing.T, r *rig) {
 		for i := range 10 {
@@ -376,7 +376,7 @@ func TestMemoryIsShared(t *testing.T) {
 	})
 }
 
-// TestBytesOfAnOrganization: its Machines together answer no more than they may.
+// TestBytesOfAnOrganization: the answers of its Machines are limited together.
 func TestBytesOfAnOrganization(t *testing.T) {
 	within(t, scrape.Limits{OrgBytes: 1 << 20}, func(t *testing.T, r *rig) {
 		comment := "# " + strings.Repeat("x", 100_000) + "\na 1\n"
@@ -402,7 +402,7 @@ func TestBytesOfAnOrganization(t *testing.T) {
 	})
 }
 
-// TestFramingCosts: chunks of one byte count for more than they carry.
+// TestFramingCosts: one-byte chunks count for more than their content.
 func TestFramingCosts(t *testing.T) {
 	within(t, scrape.Limits{OrgBytes: 1 << 20}, func(t *testing.T, r *rig) {
 		short := strings.Repeat("1\r\n#\r\n", 100_000) + "4\r\n\na 1\r\n0\r\n\r\n"
@@ -420,7 +420,7 @@ func TestFramingCosts(t *testing.T) {
 	})
 }
 
-// TestWhatIsListedTwice counts once, and a Machine that is listed without end is no other one.
+// TestWhatIsListedTwice counts once, and a Machine that is listed endlessly affects no other.
 func TestWhatIsListedTwice(t *testing.T) {
 	within(t, scrape.Limits{}, func(t *testing.T, r *rig) {
 		r.add(target("o", "m"), text("a 1\n"))

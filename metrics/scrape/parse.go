@@ -12,31 +12,31 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// maxUnreadable is how many lines of an answer may be unreadable before it counts as something
-// else than metrics.
+// maxUnreadable is how many lines of a response may be unreadable before the response does not count
+// as metrics.
 const maxUnreadable = 1000
 
 // maxNumber bounds the text of a value or a timestamp, in bytes.
 const maxNumber = 64
 
 // parser reads the text format of Prometheus 0.0.4 and OpenMetrics 1.0
-// (prometheus.io/docs/instrumenting/exposition_formats, and the OpenMetrics specification). A
-// line that it cannot read is skipped. Types, units, timestamps and exemplars are ignored.
+// (prometheus.io/docs/instrumenting/exposition_formats, and the OpenMetrics specification). It skips
+// lines that it cannot read, and ignores types, units, timestamps and exemplars.
 type parser struct {
 	limits Limits
 	seed   maphash.Seed
 
-	// Of the last answer.
-	text       []byte    // as that of a seriesSet
+	// The results of the last response.
+	text       []byte    // in the format of seriesSet.text
 	values     []float64 // of each series
 	seen       map[uint64]struct{}
-	unreadable int // lines that are no sample
+	unreadable int // lines that are not samples
 	firstBad   int // number of the first of them
-	overLimit  int // samples with more or longer labels than may be
-	duplicates int // samples of series that there were already
+	overLimit  int // samples with too many or too long labels
+	duplicates int // samples of repeated series
 
 	labels  []label // of the line
-	escaped []byte  // values of the line that are not as they are written
+	escaped []byte  // unescaped values of the line
 }
 
 type label struct{ name, value []byte }
@@ -51,8 +51,8 @@ func (p *parser) reset() {
 	p.unreadable, p.firstBad, p.overLimit, p.duplicates = 0, 0, 0, 0
 }
 
-// parse reads an answer. It fails for what is no metrics, is not complete, or has too many
-// series.
+// parse reads a response. It returns an error for one that is not metrics, is incomplete, or has too
+// many series.
 func (p *parser) parse(body []byte, openMetrics bool) error {
 	p.reset()
 	line, complete := 0, !openMetrics
@@ -102,7 +102,8 @@ func (p *parser) parse(body []byte, openMetrics bool) error {
 	return nil
 }
 
-// add appends the text of the series whose labels are in p.labels, unless it is there already.
+// add appends the text of the series with the labels in p.labels. It reports false for a repeated
+// series.
 func (p *parser) add() bool {
 	begin := len(p.text)
 	p.text = binary.AppendUvarint(p.text, uint64(len(p.labels)))
@@ -118,7 +119,7 @@ func (p *parser) add() bool {
 	return true
 }
 
-// What a line is.
+// The results of reading a line.
 type lineResult int
 
 const (
@@ -146,7 +147,7 @@ func (p *parser) sample(s []byte) (float64, lineResult) {
 		}
 		rest = skipBlanks(rest)
 	} else if len(rest) == len(s)-len(name) {
-		return 0, unreadable // nothing between the name and what follows
+		return 0, unreadable // no separator after the name
 	}
 	value, rest, ok := valueOf(rest)
 	if !ok || !ignorable(rest) {
@@ -164,8 +165,8 @@ func (p *parser) sample(s []byte) (float64, lineResult) {
 	return value, readable
 }
 
-// readLabels reads what follows a brace, to the closing one. Labels that the Machine cannot
-// choose, and empty ones, which are none, are left out.
+// readLabels reads the labels after an opening brace, up to the closing one. It omits empty labels,
+// which mean nothing, and labels that the Machine cannot choose.
 func (p *parser) readLabels(s []byte) (rest []byte, result lineResult) {
 	for count := 0; ; count++ {
 		s = skipBlanks(s)
@@ -188,7 +189,7 @@ func (p *parser) readLabels(s []byte) (rest []byte, result lineResult) {
 		switch {
 		case ofPlatform(name) || len(value) == 0:
 		case len(name) > p.limits.LabelName || len(value) > p.limits.LabelValue || len(p.labels) > p.limits.Labels:
-			result = overLimit // the rest of the line may still be none
+			result = overLimit // the rest of the line may still be unreadable
 		default:
 			p.labels = append(p.labels, label{name, value})
 		}
@@ -201,7 +202,7 @@ func (p *parser) readLabels(s []byte) (rest []byte, result lineResult) {
 	}
 }
 
-// quoted returns what is before the closing quote, and what follows that.
+// quoted returns the value before the closing quote, and the rest after it.
 func (p *parser) quoted(s []byte) (value, rest []byte, ok bool) {
 	value, rest, ok = bytes.Cut(s, []byte{'"'})
 	if !ok || bytes.IndexByte(value, '\\') < 0 {
@@ -231,7 +232,7 @@ func (p *parser) quoted(s []byte) (value, rest []byte, ok bool) {
 	return nil, nil, false
 }
 
-// nameOf returns the name with which s begins; that of a metric may have colons.
+// nameOf returns the name at the beginning of s. The name of a metric may have colons.
 func nameOf(s []byte, colons bool) []byte {
 	for i, c := range s {
 		switch {
@@ -244,7 +245,7 @@ func nameOf(s []byte, colons bool) []byte {
 	return s
 }
 
-// valueOf returns the number with which s begins, and what follows it.
+// valueOf returns the number at the beginning of s, and the rest after it.
 func valueOf(s []byte) (value float64, rest []byte, ok bool) {
 	token, rest := token(s)
 	if len(token) == 0 || len(token) > maxNumber {
@@ -261,17 +262,17 @@ func valueOf(s []byte) (value float64, rest []byte, ok bool) {
 			}
 		}
 	}
-	if bytes.ContainsAny(token, "xXpP_") { // numbers of Go alone
+	if bytes.ContainsAny(token, "xXpP_") { // only Go knows these forms
 		return 0, nil, false
 	}
 	value, err := strconv.ParseFloat(string(token), 64)
-	if err != nil && !math.IsInf(value, 0) { // too large is infinite
+	if err != nil && !math.IsInf(value, 0) { // a number that is too large is infinite
 		return 0, nil, false
 	}
 	return value, rest, true
 }
 
-// ignorable reports whether what follows a value is nothing, a timestamp or an exemplar.
+// ignorable reports whether the rest of a line after the value is empty, a timestamp or an exemplar.
 func ignorable(s []byte) bool {
 	if s = skipBlanks(s); len(s) == 0 || s[0] == '#' {
 		return true
@@ -300,7 +301,7 @@ func skipBlanks(s []byte) []byte {
 	return s
 }
 
-// trim returns a line without blanks before it, and without those and a carriage return after it.
+// trim removes blanks around a line, and a carriage return after it.
 func trim(s []byte) []byte {
 	s = skipBlanks(s)
 	for len(s) > 0 && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t' || s[len(s)-1] == '\r') {

@@ -19,7 +19,7 @@ import (
 
 var testOwn = platformLabels{{Name: "app", Value: "APP"}, {Name: "host", Value: "HOST"}, {Name: "instance", Value: "ID"}, {Name: "region", Value: "REG"}}
 
-// parsed returns what a parser has read, one text for each series.
+// parsed returns the result of a parser, one text for each series.
 func parsed(tb testing.TB, p *parser) []string {
 	tb.Helper()
 	var list []string
@@ -216,7 +216,7 @@ func TestANaNIsNoMarker(t *testing.T) {
 	}
 }
 
-// reference reads an answer as Prometheus' own library does.
+// reference parses an answer with Prometheus' own library.
 func reference(body []byte) (list []string, err error) {
 	defer func() {
 		if r := recover(); r != nil { // as it does for {} on a line of its own
@@ -292,7 +292,8 @@ temperature{place="Zürich",app="mine",__meta="x"} -3.25e-1
 plain +Inf
 `
 
-// FuzzParse compares with Prometheus' own parser: what that reads, this one does, too.
+// FuzzParse compares with Prometheus' own parser: this one must read everything that Prometheus
+// reads.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(typical))
 	f.Add([]byte("a{b=\"c\"} 1\n"))

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Run scrapes until ctx ends. Series get no marker then: their Machines go on.
+// Run scrapes until ctx ends. It writes no markers then, because the Machines continue.
 func (s *Scraper) Run(ctx context.Context) {
 	defer s.drop()
 	defer s.work.Wait()
@@ -37,7 +37,7 @@ func (s *Scraper) Run(ctx context.Context) {
 	}
 }
 
-// drop closes the connections of all targets. None has a goroutine.
+// drop closes the connections of all targets, which have no goroutine any more.
 func (s *Scraper) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *Scraper) drop() {
 	clear(s.orgs)
 }
 
-// list takes over the current targets.
+// list applies the current list of targets.
 func (s *Scraper) list(ctx context.Context) {
 	now := time.Now()
 	s.mu.Lock()
@@ -81,8 +81,8 @@ func (s *Scraper) list(ctx context.Context) {
 	}
 }
 
-// update takes over a listed target. One whose labels have changed ends as if it were missing,
-// and begins again with the next list.
+// update applies a listed target. A target whose labels have changed ends as if it were missing, and
+// begins again with the next list.
 func (s *Scraper) update(spec Target, look uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,14 +105,14 @@ func (s *Scraper) update(spec Target, look uint64, now time.Time) {
 	t.seen = look
 	if t.spec != spec {
 		t.spec = spec
-		if t.place.Queued() { // it may be one that is asked less often
+		if t.place.Queued() { // it may have been scraped less often
 			t.due = nextDue(spec.Machine.ID, now)
 			s.queue.Put(t)
 		}
 	}
 }
 
-// nextDue is the next time at which a Machine is scraped, which is the same in every interval.
+// nextDue is the next time at which a Machine is scraped. Its offset is the same in every interval.
 func nextDue(id hangar.MachineID, now time.Time) time.Time {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // never fails
@@ -125,7 +125,7 @@ func nextDue(id hangar.MachineID, now time.Time) time.Time {
 	return now.Add(due - sinceEpoch)
 }
 
-// next takes a target that is due off the queue, or returns how long until one is.
+// next takes a due target off the queue, or returns the time until one is due.
 func (s *Scraper) next(now time.Time) (*target, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Scraper) next(now time.Time) (*target, time.Duration) {
 	return t, 0
 }
 
-// begin works on a target in a goroutine, which then plans the next scrape.
+// begin works on a target in a goroutine, which then schedules the next scrape.
 func (s *Scraper) begin(ctx context.Context, t *target, work func(context.Context, *target)) {
 	bounded, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -177,14 +177,14 @@ func (s *Scraper) begin(ctx context.Context, t *target, work func(context.Contex
 	})
 }
 
-// isEnding reports whether a target is to be ended and was not yet.
+// isEnding reports whether a target must end and has not ended yet.
 func (s *Scraper) isEnding(t *target) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.gone && s.targets[t.spec.Machine.ID] == t
 }
 
-// end writes that all series of a target have ended, and forgets it.
+// end writes the ends of all series of a target, and forgets the target.
 func (s *Scraper) end(ctx context.Context, t *target) {
 	t.hangUp()
 	s.stale(ctx, t, time.Now())
@@ -201,7 +201,7 @@ func (s *Scraper) end(ctx context.Context, t *target) {
 
 func (t *target) hangUp() {
 	if t.conn != nil {
-		_ = t.conn.Close() // nothing is under way
+		_ = t.conn.Close() // no request is in progress
 		t.conn, t.request = nil, nil
 	}
 }

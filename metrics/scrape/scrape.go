@@ -1,21 +1,20 @@
 // Package scrape reads the metrics that Machines of one host expose, and writes them to the
 // series of their organizations.
 //
-// Each running Machine with metrics in its config is scraped every metrics.Interval, at an offset
-// of its own. Its answer is in the text format of Prometheus or in OpenMetrics. The labels app,
-// region, host and instance are set by the platform, and replace those of the Machine; labels
-// that begin with two underscores and timestamps of the Machine are ignored. A series that is not
-// in an answer any more, or whose Machine does not answer or does not run, gets a marker of its
-// end. The beginning of a series has no marker, and there are no series about the scraping.
+// Each running Machine with metrics in its config is scraped every metrics.Interval, at an offset of
+// its own. Its response is in the text format of Prometheus or in OpenMetrics. The platform sets the
+// labels app, region, host and instance, which replace those of the Machine; labels that begin with
+// two underscores and timestamps of the Machine are ignored. A series gets a marker of its end when
+// it is missing in a response, or when its Machine does not respond or run any more. The beginning of
+// a series has no marker, and there are no series about the scraping.
 //
-// Promises. Scraping does not wake a Machine, nor keep it awake: only Options.Dial reaches one. A
-// hostile Machine harms no other. Limits bound what is read; an answer beyond them is dropped as
-// a whole, and its Machine is asked less and less often. Organizations take turns, and what is
-// remembered of one leaves as much for others. A Machine's owner learns from the App's log, once
-// for each change, why its metrics cannot be read; that text has nothing of what the Machine has
-// answered.
+// Promises. Scraping neither wakes a Machine nor keeps it awake: only Options.Dial reaches a Machine.
+// A hostile Machine does not harm others. Limits bound what is read. A response beyond them is
+// dropped completely, and its Machine is scraped less and less often. Organizations take turns, and
+// the memory for one leaves as much for others. The App's log says, once for each change, why the
+// metrics of a Machine cannot be read; that text contains nothing of the Machine's response.
 //
-// Concurrency. Run keeps the time in one goroutine; a scrape has a goroutine while it takes, and
+// Concurrency. Run keeps the schedule in one goroutine. A scrape has a goroutine while it lasts, and
 // a Machine has at most one.
 //
 // The package keeps nothing on disk: series of Machines that end while no daemon runs get no
@@ -39,7 +38,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Target is a Machine that runs and exposes metrics.
+// Target is a running Machine that exposes metrics.
 type Target struct {
 	Machine hangar.MachineRef
 	Tenant  metrics.Tenant // the owner of the series
@@ -48,34 +47,33 @@ type Target struct {
 	Port    int
 	Path    string // begins with a slash; may have a query
 	HTTPS   bool   // with any certificate
-	// Generation is another one each time that the Machine has booted: its connections have
-	// ended, and what was wrong with it may be over.
+	// Generation changes with every boot of the Machine: its connections have ended, and its problem
+	// may be over.
 	Generation uint64
 }
 
-// Limits bound what Machines can make the scraper do. A zero field stands for its default.
+// Limits bound the work that Machines can cause. Zero fields mean the defaults.
 type Limits struct {
 	Body       int64 // bytes of an answer, after decompression; default 16 MiB
 	Series     int   // of a Machine; default 20,000
 	Labels     int   // of a series, without the platform's; default 30
 	LabelName  int   // bytes, and of the name of a metric; default 256
 	LabelValue int   // bytes; default 1024
-	// AtOnce is how many scrapes are under way; default 128. Each has up to SmallBody bytes of
-	// an answer in memory.
+	// AtOnce is the number of concurrent scrapes; default 128. Each has up to SmallBody bytes of a
+	// response in memory.
 	AtOnce int
-	// Large is how many scrapes at once may have more than that, up to Body; default 4. With
-	// what is made of an answer, one takes about three times its size.
+	// Large is how many concurrent scrapes may have more than that, up to Body; default 4. With the
+	// parsed samples, one takes about three times the size of its response.
 	Large int
-	// OrgBytes is what the Machines of an organization may answer in metrics.Interval; default
+	// OrgBytes is how many bytes the Machines of an organization may send in metrics.Interval; default
 	// 128 MiB.
 	OrgBytes int64
-	// SeriesBytes bounds the memory in which the names and labels of the last scrapes are kept,
-	// about 80 bytes for a series; default 256 MiB. An organization gets at most as much as it
-	// leaves for others.
+	// SeriesBytes bounds the memory for the names and labels of the last scrapes, about 80 bytes for
+	// each series; default 256 MiB. One organization gets at most as much as it leaves for others.
 	SeriesBytes int
 }
 
-// SmallBody is how many bytes of an answer every scrape may have in memory.
+// SmallBody is how many bytes of a response every scrape may have in memory.
 const SmallBody = 128 << 10
 
 func (l Limits) orDefault() Limits {
@@ -90,24 +88,23 @@ func (l Limits) orDefault() Limits {
 // timeout bounds a scrape from its first byte to its last.
 const timeout = 10 * time.Second
 
-// lookAgain is how often the targets are listed.
+// lookAgain is the interval at which the targets are listed.
 const lookAgain = time.Second
 
-// maxPenalty is how many intervals pass before a Machine that has gone beyond bounds is asked
-// again; the first time it is two.
+// maxPenalty is the most intervals that pass before a Machine that exceeded bounds is scraped again.
+// The first time it is two.
 const maxPenalty = 16
 
 // Options of a Scraper.
 type Options struct {
-	// Targets yields what is to be scraped now, each Machine once. It is called every second.
+	// Targets yields the current targets, each Machine once. It is called every second.
 	Targets func() iter.Seq[Target]
-	// Dial connects to a TCP port of a Machine over "tcp4" or "tcp6". It fails for a Machine
-	// that does not run, and must neither wake one nor count as a use of it.
+	// Dial connects to a TCP port of a Machine over "tcp4" or "tcp6". It fails for a Machine that does
+	// not run. It must neither wake the Machine nor count as a use of it.
 	Dial func(ctx context.Context, machine hangar.MachineRef, network string, port int) (net.Conn, error)
-	// Writer takes the samples.
+	// Writer receives the samples.
 	Writer metrics.Writer
-	// Tell writes a line to the log of the App; level is as in hangar.LogEntry. It must not
-	// wait.
+	// Tell writes a line to the log of the App; level is as in hangar.LogEntry. It must not block.
 	Tell   func(machine hangar.MachineRef, level, message string)
 	Limits Limits
 }
@@ -117,21 +114,21 @@ type Scraper struct {
 	o       Options
 	limits  Limits
 	slots   *fairsem.Semaphore[hangar.OrgID] // of all scrapes
-	large   *fairsem.Semaphore[hangar.OrgID] // of those with much in memory
+	large   *fairsem.Semaphore[hangar.OrgID] // of scrapes with large responses
 	kept    *connlimit.Count[hangar.OrgID]   // bytes of target.last
 	scratch sync.Pool                        // of *scratch
 	counts  counts
-	wake    chan struct{} // buffered 1: the queue may have another head
+	wake    chan struct{} // buffered 1: the head of the queue may have changed
 	work    sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows, and the schedule of targets
 	targets map[hangar.MachineID]*target
 	orgs    map[hangar.OrgID]*org
 	queue   *pqueue.Queue[*target]
-	look    uint64 // how often the targets were listed
+	look    uint64 // number of times that the targets were listed
 }
 
-// org is what is known of an organization while it has targets.
+// org is the state of an organization while it has targets.
 type org struct {
 	targets int
 	bytes   *rate.Limiter // of answers
@@ -143,18 +140,18 @@ type target struct {
 
 	// Guarded by Scraper.mu.
 	spec    Target
-	seen    uint64 // the last look at which it was listed
+	seen    uint64 // the last look that listed it
 	due     time.Time
 	place   pqueue.Place
 	running bool               // it has a goroutine
 	cancel  context.CancelFunc // of that
-	gone    bool               // it is to be ended
+	gone    bool               // it must end
 
-	// Of the goroutine that scrapes or ends it.
+	// Only the goroutine that scrapes or ends it uses these.
 	scraped Target // as it was at the last scrape
 	conn    net.Conn
-	request []byte // what is sent over conn
-	network string // over which it was reached last
+	request []byte // the request for conn
+	network string // the network that has worked last
 	last    seriesSet
 	penalty int // in intervals
 	problem problem

@@ -27,10 +27,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server answers on one connection until it ends.
+// server handles one connection until it ends.
 type server func(conn net.Conn)
 
-// answering answers requests as a handler does, one after the other.
+// answering answers requests as a handler does, one after another.
 func answering(h http.HandlerFunc) server {
 	return func(conn net.Conn) {
 		in := bufio.NewReader(conn)
@@ -70,7 +70,7 @@ func raw(pause time.Duration, pieces iter.Seq[string]) server {
 	}
 }
 
-// forever repeats the last piece without an end.
+// forever repeats the last piece endlessly.
 func forever(pieces ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := 0; yield(pieces[min(i, len(pieces)-1)]); i++ {
@@ -94,7 +94,7 @@ type dial struct {
 	at      time.Duration
 }
 
-// rig is a Scraper with pretend Machines, in a bubble of time.
+// rig is a Scraper with fake Machines, in a synctest bubble.
 type rig struct {
 	*scrape.Scraper
 	began  time.Time
@@ -394,7 +394,7 @@ func TestTheEndOfTheDaemonIsNoEndOfSeries(t *testing.T) {
 	})
 }
 
-// TestAMachineThatGoesDuringAScrape: its markers come after all of its samples.
+// TestAMachineThatGoesDuringAScrape: its markers follow all of its samples.
 func TestAMachineThatGoesDuringAScrape(t *testing.T) {
 	within(t, scrape.Limits{}, func(t *testing.T, r *rig) {
 		r.add(target("o", "m"), text("a 1\n"))

@@ -9,9 +9,9 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// seriesSet is the series of a scrape, in the order of the answer. The text of each is the
-// number of its labels and, sorted by name, the name and value of each, with their lengths; the
-// name of the metric is one of them, and the platform's are not.
+// seriesSet is the series of a scrape, in the order of the response. The text of each is the number
+// of its labels, followed by the name and value of each label, with their lengths, sorted by name.
+// The name of the metric is one of these labels; the platform's labels are not.
 type seriesSet struct {
 	text  string
 	count int
@@ -29,7 +29,7 @@ func labelsOf(t *Target) platformLabels {
 	}
 }
 
-// ofPlatform reports whether a label of that name is not the Machine's to choose.
+// ofPlatform reports whether only the platform sets the label of that name.
 func ofPlatform(name []byte) bool {
 	switch string(name) {
 	case "app", metrics.HostLabel, "instance", "region":
@@ -38,7 +38,7 @@ func ofPlatform(name []byte) bool {
 	return len(name) >= 2 && name[0] == '_' && name[1] == '_'
 }
 
-// cut returns the text of the first series and what follows.
+// cut returns the text of the first series, and the rest.
 func cut(text string) (series, rest string) {
 	at := 0
 	n := number(text, &at)
@@ -48,7 +48,7 @@ func cut(text string) (series, rest string) {
 	return text[:at], text[at:]
 }
 
-// number reads a number and moves at behind it.
+// number reads a number and advances at.
 func number(text string, at *int) int {
 	var n uint64
 	for shift := 0; ; shift += 7 {
@@ -71,7 +71,7 @@ func appendWord(b, word []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(word))), word...)
 }
 
-// appendLabels appends the labels of a series, with the platform's, sorted by name.
+// appendLabels appends the labels of a series and the platform's, sorted by name.
 func appendLabels(list []metrics.Label, series string, own *platformLabels) []metrics.Label {
 	at, mine := 0, 0
 	for range number(series, &at) {
@@ -85,7 +85,7 @@ func appendLabels(list []metrics.Label, series string, own *platformLabels) []me
 	return append(list, own[mine:]...)
 }
 
-// samplesAtOnce is how many samples are written with one call.
+// samplesAtOnce is how many samples one call writes.
 const samplesAtOnce = 1000
 
 // output writes samples of one target.
@@ -123,8 +123,7 @@ func (o *output) flush() {
 	o.sc.samples, o.sc.labels = o.sc.samples[:0], o.sc.labels[:0]
 }
 
-// store writes what was parsed, and that the series of the last scrape have ended that are not
-// among it.
+// store writes the parsed samples, and the ends of series of the last scrape that are missing now.
 func (s *Scraper) store(ctx context.Context, t *target, sc *scratch, at time.Time) error {
 	p := &sc.parser
 	now := t.last
@@ -154,7 +153,7 @@ func (s *Scraper) store(ctx context.Context, t *target, sc *scratch, at time.Tim
 	return o.err
 }
 
-// stale writes that all series of the last scrape have ended.
+// stale writes the ends of all series of the last scrape.
 func (s *Scraper) stale(ctx context.Context, t *target, at time.Time) {
 	if t.last.count == 0 {
 		return
@@ -174,7 +173,7 @@ func (s *Scraper) stale(ctx context.Context, t *target, at time.Time) {
 	s.keep(t, seriesSet{})
 }
 
-// keep remembers the series of the last scrape, unless they take too much memory.
+// keep remembers the series of a scrape, unless they take too much memory.
 func (s *Scraper) keep(t *target, now seriesSet) bool {
 	org := t.scraped.Tenant.Org
 	switch more := len(now.text) - len(t.last.text); {
@@ -188,7 +187,7 @@ func (s *Scraper) keep(t *target, now seriesSet) bool {
 	return true
 }
 
-// recycle gives a scratch back, without what a large answer has made of it.
+// recycle returns a scratch for reuse, without the memory for a large response.
 func (s *Scraper) recycle(sc *scratch) {
 	sc.shrink()
 	s.scratch.Put(sc)

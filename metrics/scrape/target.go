@@ -9,10 +9,10 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// What is wrong with the metrics of a Machine. They are labels of the operator's counters.
+// Problems with the metrics of a Machine. They are labels of the operator's counters.
 const (
 	kindNone       = ""
-	kindOK         = "ok" // none, as a label
+	kindOK         = "ok" // kindNone as a label
 	kindPath       = "path"
 	kindConnect    = "connect"
 	kindTLS        = "tls"
@@ -20,15 +20,15 @@ const (
 	kindHTTP       = "http"
 	kindStatus     = "status"
 	kindSize       = "size"
-	kindBusy       = "busy" // too much was going on
+	kindBusy       = "busy" // too many scrapes at once
 	kindNotText    = "not_text"
 	kindIncomplete = "incomplete"
 	kindSeries     = "series"
 	kindMemory     = "memory"
 	kindPace       = "pace"
-	kindWrite      = "write" // the Writer has failed; no fault of the Machine
+	kindWrite      = "write" // the Writer has failed, not the Machine
 
-	// With these, all but the worst is written.
+	// With these, all other samples are written.
 	kindLines      = "lines"
 	kindLabels     = "labels"
 	kindDuplicates = "duplicates"
@@ -42,30 +42,30 @@ func kinds() []string {
 	}
 }
 
-// failure is why the metrics of a Machine were not read. Its text is for the owner.
+// failure is the reason why the metrics of a Machine were not read. Its text is for the owner.
 type failure struct {
 	kind, text string
-	penalty    bool // it has cost much, so the Machine is asked less often
+	penalty    bool // it was expensive, so the Machine is scraped less often
 }
 
 func (f failure) Error() string { return f.text }
 
-// tolerance is by how much the time of a sample may differ from that of the answer.
+// tolerance is by how much the time of a sample may differ from that of the response.
 const tolerance = 100 * time.Millisecond
 
-// tellPause is the least time between two lines about a Machine.
+// tellPause is the shortest time between two lines about a Machine.
 const tellPause = time.Minute
 
-// problem is what is wrong with a target, and what the owner knows of it.
+// problem is the problem of a target, and what its owner knows of it.
 type problem struct {
 	now   string // kind
-	times int    // how often in succession
+	times int    // consecutive occurrences
 	told  string // kind
 	at    time.Time
 }
 
-// changed records a result and reports whether to notify the owner. A port that is not
-// reached once may be that of a program that is starting.
+// changed records a result and reports whether to notify the owner. A port that cannot be reached
+// once may belong to a program that is starting.
 func (p *problem) changed(kind string, now time.Time) bool {
 	if p.now != kind {
 		p.now, p.times = kind, 0
@@ -82,7 +82,7 @@ func (p *problem) changed(kind string, now time.Time) bool {
 	return true
 }
 
-// scrape scrapes a target once. It does not return before all is written.
+// scrape scrapes a target once. It returns after everything is written.
 func (s *Scraper) scrape(ctx context.Context, t *target) {
 	s.mu.Lock()
 	fresh, due := t.spec != t.scraped, t.due
@@ -109,16 +109,16 @@ func (s *Scraper) scrape(ctx context.Context, t *target) {
 	began := time.Now()
 	at := began
 	if late := began.Sub(due); late >= 0 && late < tolerance {
-		at = due // so that samples are equally far from one another
+		at = due // so that samples are equally spaced
 	}
 	err = s.read(ctx, t, sc, at)
 	s.counts.duration.Observe(time.Since(began).Seconds())
-	if ctx.Err() == nil { // else it has gone, or the daemon goes
+	if ctx.Err() == nil { // otherwise the target or the daemon is ending
 		s.finish(ctx, t, at, err)
 	}
 }
 
-// read reads the answer of a target and writes its samples.
+// read reads the response of a target and writes its samples.
 func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time) error {
 	if t.org.bytes.TokensAt(at) < 0 {
 		return failure{kind: kindPace, text: fmt.Sprintf("the Machines of this organization on this server have answered more than %d MiB within %s", s.limits.OrgBytes>>20, metrics.Interval)}
@@ -127,7 +127,7 @@ func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time
 	defer cancel()
 	openMetrics, release, err := s.fetch(bounded, t, sc)
 	defer release()
-	defer sc.shrink() // before another has its turn
+	defer sc.shrink() // before another large response has its turn
 	t.org.charge(at, sc.cost)
 	if err != nil {
 		return err
@@ -149,15 +149,15 @@ func (s *Scraper) read(ctx context.Context, t *target, sc *scratch, at time.Time
 	return nil
 }
 
-// charge counts what an answer has cost. It may be more than there is for an interval: then it
-// takes several until the Machines of the organization are asked again.
+// charge counts the cost of a response. If it exceeds the budget of an interval, the organization's
+// Machines are not scraped for several intervals.
 func (o *org) charge(at time.Time, cost int64) {
 	for all := int64(o.bytes.Burst()); cost > 0; cost -= all {
 		o.bytes.ReserveN(at, int(min(cost, all)))
 	}
 }
 
-// finish takes over how a scrape has ended: it tells the owner, and decides when the next one is.
+// finish handles the result of a scrape: it notifies the owner, and schedules the next scrape.
 func (s *Scraper) finish(ctx context.Context, t *target, at time.Time, err error) {
 	var f failure
 	if err != nil && !errors.As(err, &f) {

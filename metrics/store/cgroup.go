@@ -12,11 +12,11 @@ import (
 	"github.com/hangar-platform/hangar/internal/cgroup"
 )
 
-// group is the directory of a control group that bounds memory, or "" for none.
+// group is the directory of a cgroup that limits memory, or "" for none.
 type group string
 
-// makeGroup makes the group, or finds the one that an earlier child was in, and bounds the memory
-// of its processes to a number of bytes.
+// makeGroup makes the group, or finds that of an earlier child, and limits the memory of its
+// processes.
 func makeGroup(name string, bytes int64) (group, error) {
 	if name == "" {
 		return "", nil
@@ -33,8 +33,8 @@ func (g group) add(pid int) error {
 	return os.WriteFile(filepath.Join(string(g), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600)
 }
 
-// RemoveGroup removes the cgroup of a Store that was closed, or whose daemon was killed. That
-// there is none is no error.
+// RemoveGroup removes the cgroup of a Store that was closed, or whose daemon was killed. A missing
+// group is not an error.
 func RemoveGroup(name string) error {
 	if name == "" {
 		return nil
@@ -43,7 +43,7 @@ func RemoveGroup(name string) error {
 	if err != nil {
 		return err
 	}
-	// A process is still in the group for a moment after it was waited for.
+	// A process stays in the group for a moment after it was waited for.
 	for range 100 {
 		err = cgroup.Remove(dir)
 		if !errors.Is(err, unix.EBUSY) {

@@ -10,10 +10,10 @@ import (
 )
 
 // Cluster is a metrics.Store that an operator runs: a VictoriaMetrics cluster, in which each
-// organization is an account. That every request names the organization's label as well is a
-// second wall, should two clusters of hangar use the same numbers.
+// organization is an account. Every request also names the organization's label, in case two clusters
+// of hangar use the same numbers.
 //
-// Its paths are those of
+// The documentation of its paths is
 // https://docs.victoriametrics.com/victoriametrics/cluster-victoriametrics/#url-format.
 type Cluster struct {
 	selects, inserts string
@@ -23,7 +23,7 @@ type Cluster struct {
 var _ metrics.Store = (*Cluster)(nil)
 
 // NewCluster returns the cluster whose vmselect is at selectURL and whose vminsert is at insertURL,
-// as in http://vmselect:8481 and http://vminsert:8480.
+// e.g. http://vmselect:8481 and http://vminsert:8480.
 func NewCluster(selectURL, insertURL string, client *http.Client) (*Cluster, error) {
 	for _, raw := range []string{selectURL, insertURL} {
 		u, err := url.Parse(raw)
@@ -51,7 +51,7 @@ func (c *Cluster) WriteURL(tenant metrics.Tenant) string {
 	return fmt.Sprintf("%s/insert/%d/prometheus/api/v1/write?%s", c.inserts, tenant.Number, confine(tenant))
 }
 
-// SharedWriteURL implements metrics.Store. A cluster takes samples of one organization at a time: its
-// path for several (/insert/multitenant) takes the account from a label, puts what has none into
-// account 0 without an error, and sets no label of the organization.
+// SharedWriteURL implements metrics.Store. A cluster accepts samples of one organization at a time.
+// Its path for several (/insert/multitenant) takes the account from a label, silently puts series
+// without one into account 0, and does not set the label of the organization.
 func (c *Cluster) SharedWriteURL() string { return "" }

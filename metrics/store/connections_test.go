@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// serve answers with a handler on a socket until the test ends, and notes the connections.
+// serve runs a handler on a socket until the test ends, and records the connections.
 func serve(t *testing.T, handler http.HandlerFunc) (p *connections, made func() []net.Conn) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(t.TempDir(), "s"))
@@ -66,7 +66,7 @@ func answered(t *testing.T, p *connections, body string) {
 	}
 }
 
-// TestConnectionsAreUsedAgain: one after the other, with bodies of any size.
+// TestConnectionsAreUsedAgain by consecutive requests with bodies of any size.
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	p, made := serve(t, echo)
 	for _, n := range []int{0, 1, 1000, readRoom, 1 << 20, 3} {
@@ -77,8 +77,8 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestNoMoreAreKept: of many at the same time as many are kept as may be, until they were idle for
-// long.
+// TestNoMoreAreKept: after many concurrent requests, only the permitted number of connections is
+// kept, until they have been idle for long.
 func TestNoMoreAreKept(t *testing.T) {
 	var inside sync.WaitGroup
 	inside.Add(5)
@@ -109,7 +109,7 @@ func TestNoMoreAreKept(t *testing.T) {
 	}
 }
 
-// TestClosedConnectionsAreReplaced: the server has closed what is kept.
+// TestClosedConnectionsAreReplaced: the server has closed the idle connections.
 func TestClosedConnectionsAreReplaced(t *testing.T) {
 	p, made := serve(t, echo)
 	answered(t, p, "first")
@@ -122,8 +122,8 @@ func TestClosedConnectionsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestHalfAnAnswerIsNotAskedForAgain: the server ends after the answer has begun, over a connection
-// that was used before.
+// TestHalfAnAnswerIsNotAskedForAgain: on a reused connection, the server ends after the answer has
+// begun.
 func TestHalfAnAnswerIsNotAskedForAgain(t *testing.T) {
 	asked := 0
 	p, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +165,8 @@ func TestAnErrorComesBeforeTheRequestIsRead(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNotReadEndTheirConnection: else the next one would be its rest.
+// TestAnswersThatAreNotReadEndTheirConnection: otherwise the rest would be taken for the next
+// answer.
 func TestAnswersThatAreNotReadEndTheirConnection(t *testing.T) {
 	p, made := serve(t, echo)
 	resp, err := ask(t.Context(), p, strings.Repeat("x", 1<<20))
@@ -187,8 +188,8 @@ func TestAnswersThatAreNotReadEndTheirConnection(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAContextEndsItsRequest: before an answer has begun, and in the middle of one, with the
-// cause of the context.
+// TestTheEndOfAContextEndsItsRequest: before an answer has begun, and inside one, with the cause of
+// the context.
 func TestTheEndOfAContextEndsItsRequest(t *testing.T) {
 	cause := errors.New("not wanted any more")
 	for _, begun := range []bool{false, true} {

@@ -7,13 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What Collect measures.
+// The metrics that Collect measures.
 var (
 	upDesc      = prometheus.NewDesc("hangar_metrics_store_up", "1 while the process of the store of metrics runs. It starts with the first sample or query", nil, nil)
 	startsDesc  = prometheus.NewDesc("hangar_metrics_store_starts_total", "Processes of the store of metrics that were started", nil, nil)
 	crashesDesc = prometheus.NewDesc("hangar_metrics_store_crashes_total", "Processes of the store of metrics that have ended, or could not be started, while the daemon ran", nil, nil)
-	memoryDesc  = prometheus.NewDesc("hangar_metrics_store_memory_bytes", "Memory that the process of the store of metrics has, without the pages of files", nil, nil)
-	limitDesc   = prometheus.NewDesc("hangar_metrics_store_memory_limit_bytes", "Memory beyond which the kernel ends it", nil, nil)
+	memoryDesc  = prometheus.NewDesc("hangar_metrics_store_memory_bytes", "Memory of the process of the store of metrics, without the pages of files", nil, nil)
+	limitDesc   = prometheus.NewDesc("hangar_metrics_store_memory_limit_bytes", "Memory limit of that process, beyond which the kernel kills it", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -44,8 +44,8 @@ func (s *Store) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// memoryOf is how many bytes of memory a process has that no file has; 0 once it has ended. See
-// proc_pid_statm(5).
+// memoryOf returns how many bytes of a process's memory are not pages of files; 0 once it has ended.
+// See proc_pid_statm(5).
 func memoryOf(pid int) float64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

@@ -1,18 +1,18 @@
 // Package store runs the store of metrics of one daemon, and knows the addresses of an external
 // one: both are a metrics.Store.
 //
-// Store runs the program hangar-metrics as a child, from the first request on: a daemon that
-// stores and queries nothing has no child. The HTTP requests of its Client go over a unix listener
-// that the parent holds, so that requests made while the child starts, or starts again after a
-// crash, wait in its queue. A child that keeps ending is started again after ever longer pauses;
-// meanwhile requests fail at once with CodeUnavailable.
+// Store runs the program hangar-metrics as a child, from the first request on: a daemon that stores
+// and queries nothing has no child. The parent holds the unix listener for the HTTP requests of its
+// Client, so that requests wait in its queue while the child starts, or restarts after a crash. A
+// child that keeps ending is restarted after ever longer pauses; meanwhile requests fail at once with
+// CodeUnavailable.
 //
-// The child is in a cgroup of its own with a bound of memory, and ends with the daemon. What was
-// acknowledged is on disk after at most twenty seconds (what VictoriaMetrics waits in memory, twice
-// two and twice five seconds, and merges): a kill -9 of the child or the daemon loses newer samples,
-// not always the newest first, and nothing else.
+// The child is in a cgroup of its own with a memory limit, and ends with the daemon. Acknowledged
+// samples are on disk after at most twenty seconds (VictoriaMetrics waits in memory, twice two and
+// twice five seconds, and merges). A kill -9 of the child or the daemon loses newer samples, not
+// always the newest first, and nothing else.
 //
-// Cluster is the addresses of a VictoriaMetrics cluster that an operator runs.
+// Cluster has the addresses of a VictoriaMetrics cluster that an operator runs.
 //
 // Both types are safe for concurrent use.
 package store
@@ -45,19 +45,19 @@ const (
 	DefaultQueries      = 16
 )
 
-// Options of a Store. Those with a default may be zero.
+// Options of a Store. Fields with a default may be zero.
 type Options struct {
-	Dir string // has the data
-	Run string // has the socket: a directory that is made, for root alone, with a short path
+	Dir string // of the data
+	Run string // of the socket, with a short path; Open makes it, for root only
 	// Program returns the path of hangar-metrics; package program does.
 	Program func(context.Context) (string, error)
-	// Group is the name of the cgroup of the child, below the root of each hierarchy. "" is for
-	// none, without a bound of memory.
+	// Group is the name of the cgroup of the child, below the root of each hierarchy. "": no cgroup,
+	// and no memory limit.
 	Group        string
 	Retention    time.Duration // at least a day; older samples are removed
-	MemoryBytes  int64         // that the child may use; the kernel ends it beyond that
-	MinFreeBytes int64         // of the disk, below which writes are refused
-	Queries      int           // that the child runs at the same time
+	MemoryBytes  int64         // limit of the child, beyond which the kernel kills it
+	MinFreeBytes int64         // of free disk space, below which writes are refused
+	Queries      int           // that the child runs concurrently
 	Log          *slog.Logger
 }
 
@@ -72,8 +72,8 @@ type Store struct {
 	closed sync.Once
 
 	mu         sync.Mutex      // guards what follows
-	supervisor *supervisor     // nil until something is asked for
-	away       error           // why the child is not there, while it is not even being started
+	supervisor *supervisor     // nil before the first request
+	away       error           // why the child does not run and is not being started
 	epoch      context.Context // ends when the child goes away, with the reason as its cause
 	end        context.CancelCauseFunc
 	pid        int // of the running child, or 0
@@ -83,8 +83,8 @@ type Store struct {
 
 var _ metrics.Store = (*Store)(nil)
 
-// Open listens for the requests of Client. The context is for the values of the
-// supervisor's own requests; it does not bound the life of the Store.
+// Open listens for the requests of Client. The context only provides values for the supervisor's own
+// requests; it does not bound the life of the Store.
 func Open(ctx context.Context, opts Options) (*Store, error) {
 	if opts.Dir == "" || opts.Run == "" || opts.Program == nil || opts.Log == nil {
 		return nil, errors.New("metrics store: Dir, Run, Program and Log are needed")
@@ -107,10 +107,10 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// maxSocketPath is what fits in a sockaddr_un, with the zero byte at its end.
+// maxSocketPath is the longest path that fits in a sockaddr_un with its zero byte.
 const maxSocketPath = 107
 
-// listen makes the socket, which the file system protects: only its owner reaches it.
+// listen makes the socket. Only its owner can reach it.
 func listen(ctx context.Context, dir string) (*net.UnixListener, error) {
 	path := filepath.Join(dir, "metrics.sock")
 	if len(path) > maxSocketPath {
@@ -119,7 +119,7 @@ func listen(ctx context.Context, dir string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// A daemon that was killed has left it.
+	// A killed daemon leaves its socket.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -149,12 +149,12 @@ func (s *Store) WriteURL(tenant metrics.Tenant) string {
 // SharedWriteURL implements metrics.Store.
 func (s *Store) SharedWriteURL() string { return "http://store/tenants/write" }
 
-// confine returns the parameter of a URL that sets, or demands, the label of a tenant.
+// confine returns the URL parameter that sets, or requires, the label of a tenant.
 func confine(tenant metrics.Tenant) string {
 	return url.Values{"extra_label": {metrics.OrgLabel + "=" + string(tenant.Org)}}.Encode()
 }
 
-// Err returns why the child is away and is not being started at this moment, or nil.
+// Err returns why the child is away and not being started now, or nil.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +185,8 @@ func (s *Store) Rest() {
 	s.setStarting()
 }
 
-// Close ends the child, which first writes what it has in memory, and removes its cgroup and the
-// socket. It may be repeated.
+// Close ends the child, which first writes its memory to disk, and removes its cgroup and the socket.
+// It may be repeated.
 func (s *Store) Close() (err error) {
 	s.closed.Do(func() {
 		s.workers.Stop()

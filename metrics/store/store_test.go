@@ -39,7 +39,7 @@ func TestIdleStoreHasNoChild(t *testing.T) {
 	}
 }
 
-// TestDataOutlivesStore: what was written just before Close is there when the directory is opened
+// TestDataOutlivesStore: samples written just before Close exist after the directory is opened
 // again.
 func TestDataOutlivesStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
@@ -55,7 +55,7 @@ func TestDataOutlivesStore(t *testing.T) {
 	metricstest.Await(t, metricstest.Start(t, in), org, "kept", now, 42)
 }
 
-// TestRest: a store that rests has no child until something is asked for, and has what was written.
+// TestRest: a resting store has no child until the next request, and still has its data.
 func TestRest(t *testing.T) {
 	s, now := metricstest.Start(t), time.Now()
 	s.Rest() // there is nothing to end yet
@@ -74,8 +74,8 @@ func TestRest(t *testing.T) {
 	metricstest.Await(t, s, org, "kept", now.Add(-2*time.Second), 40)
 }
 
-// TestStoreServesNothingElse: what VictoriaMetrics offers beyond the gateway's needs is not there,
-// and what it does offer needs a tenant.
+// TestStoreServesNothingElse: functions of VictoriaMetrics that the gateway does not need are
+// disabled, and the others need a tenant.
 func TestStoreServesNothingElse(t *testing.T) {
 	s := metricstest.Start(t)
 	for _, c := range []struct {
@@ -115,8 +115,8 @@ func TestStoreServesNothingElse(t *testing.T) {
 	}
 }
 
-// TestSharedWrites: each series goes to the tenant that it names, and a request in which one names
-// none, or several, stores nothing at all.
+// TestSharedWrites: each series goes to the tenant that it names. A request with a series that
+// names none or several stores nothing.
 func TestSharedWrites(t *testing.T) {
 	s := metricstest.Start(t)
 	now := time.Now()
@@ -162,7 +162,7 @@ func TestSharedWrites(t *testing.T) {
 	}
 }
 
-// kill ends the child as a crash would, and returns when it is gone.
+// kill kills the child with SIGKILL, as a crash would, and waits until it has ended.
 func kill(t *testing.T, s *metricstest.Store) {
 	t.Helper()
 	pid := s.PID()
@@ -179,8 +179,8 @@ func kill(t *testing.T, s *metricstest.Store) {
 	}
 }
 
-// TestKilledStoreLosesTheNewestAlone writes a sample each 100 ms, kills the child, and looks what
-// is left: everything but what is missing of the last seconds, as it was written.
+// TestKilledStoreLosesTheNewestAlone writes a sample each 100 ms, kills the child, and checks the
+// rest: only some of the last seconds may be missing, and everything else is as written.
 func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
 	const (
 		lossWindow = 20 * time.Second
@@ -206,7 +206,7 @@ func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
 	if must == 0 {
 		t.Fatalf("nothing was older than %s", lossWindow)
 	}
-	// Values grow with time by one, so that these reveal holes and wrong values.
+	// Values increase by one per step, so that they reveal holes and wrong values.
 	n := float64(must)
 	for query, want := range map[string]float64{
 		"count_over_time(counted[1h])": n, "max_over_time(counted[1h])": n - 1, "min_over_time(counted[1h])": 0, "sum_over_time(counted[1h])": n * (n - 1) / 2,
@@ -222,7 +222,7 @@ func TestKilledStoreLosesTheNewestAlone(t *testing.T) {
 	t.Logf("%v of %d samples are left, %d must be", left, total, must)
 }
 
-// TestDamagedPartEndsTheChildAlone: a part file whose content is not what its index says.
+// TestDamagedPartEndsTheChildAlone: a part file has a content that contradicts its index.
 func TestDamagedPartEndsTheChildAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	in := func(o *store.Options) { o.Dir = dir }
@@ -253,13 +253,13 @@ func TestDamagedPartEndsTheChildAlone(t *testing.T) {
 	if err := s.Err(); !strings.Contains(err.Error(), "metadata.json") {
 		t.Errorf("the reason is %v", err)
 	}
-	// Requests fail without a wait for the next start.
+	// Requests fail without waiting for the next start.
 	if _, err := metricstest.Post(t.Context(), s, org, nil); hangar.CodeOf(err) != hangar.CodeUnavailable || s.Err() == nil {
 		t.Errorf("a write answers %v, the store %v", err, s.Err())
 	}
 }
 
-// TestProgramThatIsMissing is the same for a store that cannot be started at all.
+// TestProgramThatIsMissing is the same for a program that cannot be started at all.
 func TestProgramThatIsMissing(t *testing.T) {
 	missing := errors.New("no such program")
 	s := metricstest.Start(t, func(o *store.Options) {
@@ -271,7 +271,7 @@ func TestProgramThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: the child is in a cgroup with the bound, which Close removes.
+// TestMemoryIsBounded: the child is in a cgroup with the limit, which Close removes.
 func TestMemoryIsBounded(t *testing.T) {
 	const limit = 256 << 20
 	group := "hangar-metricstest-" + filepath.Base(t.TempDir()) + "-" + time.Now().Format("150405.000000000")
@@ -321,8 +321,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestFullDisk: writes are refused as long as the disk is full, queries are answered, and the child
-// is the same one all the time.
+// TestFullDisk: while the disk is full, writes are refused, queries are answered, and the child
+// keeps running.
 func TestFullDisk(t *testing.T) {
 	const minFree = 16 << 20
 	disk := disktest.Mount(t, disktest.Ext4, 96<<20)
@@ -403,7 +403,7 @@ func TestRequestsWaitForTheNextChild(t *testing.T) {
 	}
 }
 
-// TestChildEndsWithTheDaemon: this test starts itself as a daemon, kills that, and opens the same
+// TestChildEndsWithTheDaemon: this test runs itself as a daemon, kills it, and opens the same
 // directory while its child may still be ending.
 func TestChildEndsWithTheDaemon(t *testing.T) {
 	if dir := os.Getenv("METRICSTEST_DAEMON"); dir != "" {
@@ -435,15 +435,15 @@ func TestChildEndsWithTheDaemon(t *testing.T) {
 		t.Fatal("the daemon has ended before it was killed")
 	}
 	s := metricstest.Start(t, func(o *store.Options) { o.Dir = dir })
-	// Its child was asked to end by the kernel, and wrote what it had.
+	// The kernel asked its child to end, and it wrote its data.
 	metricstest.Await(t, s, org, "last_over_time(kept[10m])", time.Now().Add(time.Second), 42)
 	if err := s.Err(); err != nil {
 		t.Errorf("the store says that it is away: %v", err)
 	}
 }
 
-// TestDamagedValuesAreNeverAnswered: the index of a part is sound, its values are not. Whether the
-// child refuses the query or ends, no client gets a wrong value, and the next child takes writes.
+// TestDamagedValuesAreNeverAnswered: the index of a part is intact, its values are not. Whether the
+// child refuses the query or ends, no client gets a wrong value, and the next child accepts writes.
 func TestDamagedValuesAreNeverAnswered(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	in := func(o *store.Options) { o.Dir = dir }

@@ -20,22 +20,22 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// Pauses before another start. The first crash of a child that has been ready is followed by none.
+// Pauses before a restart. There is none after the first crash of a child that has been ready.
 const (
 	minBackOff = time.Second
 	maxBackOff = time.Minute
 )
 
-// steady is how long a child runs until earlier crashes are forgotten.
+// steady is how long a child must run until earlier crashes are forgotten.
 const steady = 5 * time.Minute
 
 // stopGrace is how long a child may take to write what it has in memory.
 const stopGrace = 30 * time.Second
 
-// supervisor is what starts the child.
+// supervisor starts the child.
 type supervisor struct {
 	stop  context.CancelFunc
-	ended chan struct{} // closed when it and the child have ended
+	ended chan struct{} // closed when the supervisor and the child have ended
 }
 
 // startSupervisor starts the supervisor unless there is one. s.mu is held.
@@ -52,10 +52,10 @@ func (s *Store) startSupervisor() {
 	s.supervisor = started
 }
 
-// supervise runs children, one after the other, until ctx ends.
+// supervise runs children, one after another, until ctx ends.
 func (s *Store) supervise(ctx context.Context) {
-	// Pdeathsig is sent when the thread that started the child ends. This one lives as long as the
-	// goroutine, or the process.
+	// The kernel sends Pdeathsig when the thread that started the child ends. This thread lives as
+	// long as the goroutine, or the process.
 	runtime.LockOSThread()
 	var backOff time.Duration
 	for {
@@ -87,7 +87,7 @@ func (s *Store) supervise(ctx context.Context) {
 	}
 }
 
-// setAway fails all requests, current and future ones.
+// setAway makes all requests fail, current and future ones.
 func (s *Store) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Store) setAway(err error) {
 	s.end(err)
 }
 
-// setStarting lets requests wait for the child again.
+// setStarting makes requests wait for the child again.
 func (s *Store) setStarting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *Store) setPID(pid int) {
 	s.pid = pid
 }
 
-// runChild runs one child to its end, which it brings about when ctx ends. It reports whether the
-// child has answered a request.
+// runChild runs one child until it ends; it stops the child when ctx ends. It reports whether the
+// child has responded to a request.
 func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 	path, err := s.opts.Program(ctx)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 		"-memory", strconv.FormatInt(s.opts.MemoryBytes, 10),
 		"-min-free", strconv.FormatInt(s.opts.MinFreeBytes, 10),
 		"-queries", strconv.Itoa(s.opts.Queries))
-	cmd.Env = []string{} // it has no use for the daemon's, which may hold credentials
+	cmd.Env = []string{} // the daemon's environment may contain credentials
 	cmd.ExtraFiles = []*os.File{listener}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
@@ -146,7 +146,7 @@ func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 	defer s.setPID(0)
 	last := make(chan string, 1)
 	go func() { last <- s.relay(ctx, said) }()
-	// It is what the host can do without before all else.
+	// The host can do without the child before anything else.
 	err = errors.Join(group.add(cmd.Process.Pid), oomscore.SetChild(cmd.Process, oomscore.Machine))
 	if err != nil {
 		err = errors.Join(err, cmd.Process.Kill())
@@ -157,7 +157,7 @@ func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 	go func() { answered <- s.probe(probing) }()
 	err = errors.Join(err, wait(cmd), saying.Close())
 	stopProbing()
-	// Connections to a process that has ended are of no use to the next one.
+	// Connections to an ended process are useless to the next one.
 	s.transport.CloseIdleConnections()
 	words := <-last
 	if err == nil && ctx.Err() == nil {
@@ -169,7 +169,7 @@ func (s *Store) runChild(ctx context.Context) (ready bool, err error) {
 	return <-answered, err
 }
 
-// wait waits for a child to end. That it was asked to and did is no error.
+// wait waits for a child to end. A requested and successful end is not an error.
 func wait(cmd *exec.Cmd) error {
 	err := cmd.Wait()
 	if errors.Is(err, context.Canceled) && cmd.ProcessState.Success() {
@@ -178,7 +178,7 @@ func wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// probe reports whether the child answers before ctx ends.
+// probe reports whether the child responds before ctx ends.
 func (s *Store) probe(ctx context.Context) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://store/ready", http.NoBody)
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *Store) probe(ctx context.Context) bool {
 // maxLine bounds a line of the child's output.
 const maxLine = 64 << 10
 
-// relay logs what a child says and returns the last error of it.
+// relay logs the output of a child and returns its last error.
 func (s *Store) relay(ctx context.Context, said io.Reader) string {
 	last := ""
 	lines := bufio.NewScanner(said)
@@ -214,17 +214,17 @@ func (s *Store) relay(ctx context.Context, said io.Reader) string {
 		if text = shorten(text); text == "" {
 			continue
 		}
-		// After its last words a panic prints the stacks of goroutines.
+		// After its message, a panic prints the stacks of goroutines.
 		if entry.Level == "panic" || entry.Level == "fatal" || last == "" {
 			last = text
 		}
-		s.opts.Log.DebugContext(ctx, "Metrics store says", "text", text)
+		s.opts.Log.DebugContext(ctx, "Output of the metrics store", "text", text)
 	}
-	_, _ = io.Copy(io.Discard, said) // a line that is too long must not block the child
+	_, _ = io.Copy(io.Discard, said) // an overlong line must not block the child
 	return last
 }
 
-// maxWords bounds what is quoted of the child, in bytes.
+// maxWords bounds the quoted output of the child, in bytes.
 const maxWords = 500
 
 func shorten(text string) string {

@@ -11,7 +11,7 @@ import (
 var errClosed = errors.New("the metrics store is closed")
 
 // errResting is the cause of a request's failure while Rest ends the child.
-var errResting = errors.New("the metrics store ends, because another server has its task")
+var errResting = errors.New("the metrics store is stopping, because another server takes over its task")
 
 // RoundTrip sends a request to the child. It implements http.RoundTripper for Client.
 func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -26,8 +26,7 @@ func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, unavailable(away)
 	}
-	// A request that waits in the queue of the listener must not wait for a child that will not
-	// come.
+	// A request in the queue of the listener must not wait for a child that does not start.
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(epoch, func() { cancel(context.Cause(epoch)) })
 	done := func() { stop(); cancel(nil) }
@@ -45,11 +44,11 @@ func (s *Store) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // as a RoundTripper has to; its error changes nothing
+		_ = r.Body.Close() // required of a RoundTripper; the error does not matter
 	}
 }
 
-// body is that of an answer. If it ends early since the child has, its error says so.
+// body is the body of a response. If it breaks off because the child has ended, its error says so.
 type body struct {
 	io.ReadCloser
 	request context.Context //nolint:containedctx // of the request that it answers

@@ -12,13 +12,13 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// errWhose is of a request in which a series does not say whose it is.
-var errWhose = errors.New("a series has not exactly one label that names its tenant")
+// errWhose: a series of a request does not name one tenant.
+var errWhose = errors.New("a series does not have exactly one label that names its tenant")
 
-// writeShared takes a remote write with samples of several tenants, each series of which has exactly
-// one metrics.OrgLabel. It takes all of a request, or, unless the disk is full, nothing. As
-// app/vminsert/promremotewrite does, it answers 400 for what is no such request and 503 for what
-// cannot be stored now.
+// writeShared handles a remote write with samples of several tenants, in which each series has
+// exactly one metrics.OrgLabel. It stores all of a request, or nothing, unless the disk is full. Like
+// app/vminsert/promremotewrite, it responds with 400 to an invalid request and with 503 if it cannot
+// store the samples now.
 func writeShared(w http.ResponseWriter, r *http.Request) {
 	err := stream.Parse(r.Body, false, func(list []prompb.TimeSeries, _ []prompb.MetricMetadata) error {
 		for i := range list {
@@ -39,7 +39,7 @@ func writeShared(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, err.Error(), status)
 }
 
-// ownedByOne reports whether labels name one tenant, once.
+// ownedByOne reports whether labels name exactly one tenant.
 func ownedByOne(labels []prompb.Label) bool {
 	found := 0
 	for i := range labels {

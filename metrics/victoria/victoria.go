@@ -3,10 +3,10 @@
 // VictoriaMetrics, whose packages promise no stable API and end the process on damaged data:
 // only cmd/hangar-metrics links it.
 //
-// Handler lets through remote writes and the paths of the query API that the gateway offers, all
-// of them only with a first extra_label that names a tenant. A path of its own takes remote writes
-// of several tenants, of which each series has to name its own. Every other path of VictoriaMetrics,
-// such as deletion, export and statistics over all tenants, answers 404.
+// Handler accepts remote writes and the paths of the query API that the gateway offers, but only with
+// an extra_label that names a tenant. Another path accepts remote writes of several tenants, in which
+// each series must name its own. Every other path of VictoriaMetrics, such as deletion, export and
+// statistics over all tenants, gets 404.
 //
 // A process has at most one store, because VictoriaMetrics keeps it in package variables.
 package victoria
@@ -41,21 +41,21 @@ import (
 	"github.com/hangar-platform/hangar/metrics"
 )
 
-// Config of a store. Zero values are refused, except for MinFreeBytes.
+// Config of a store. Zero values are invalid, except for MinFreeBytes.
 type Config struct {
-	Dir          string        // has the data; made if missing
+	Dir          string        // of the data; made if missing
 	Retention    time.Duration // at least a day; older samples are ignored and removed
-	MemoryBytes  int64         // that the process may use; caches and queries get 60 % of it
-	MinFreeBytes int64         // of the disk, below which writes answer 503
-	Queries      int           // that run at the same time
+	MemoryBytes  int64         // limit of the process; caches and queries get 60 % of it
+	MinFreeBytes int64         // of free disk space, below which writes get 503
+	Queries      int           // that run concurrently
 }
 
-// flushInterval is how often samples leave memory. One takes several such steps to the disk, up to
-// twenty seconds, which is what a kill -9 may lose: see package store.
+// flushInterval is how often samples leave memory. A sample takes several such steps to reach the
+// disk, up to twenty seconds; a kill -9 may lose samples of that time: see package store.
 const flushInterval = 5 * time.Second
 
-// ParseFlags sets the flags of VictoriaMetrics, which are read from many of its packages. It is
-// called once, before Open.
+// ParseFlags sets the flags of VictoriaMetrics, which many of its packages read. Call it once, before
+// Open.
 func ParseFlags(c Config) error {
 	if c.Dir == "" || c.Retention < 24*time.Hour || c.MemoryBytes <= 0 || c.MinFreeBytes < 0 || c.Queries <= 0 {
 		return fmt.Errorf("incomplete configuration of the metrics store: %+v", c)
@@ -70,10 +70,10 @@ func ParseFlags(c Config) error {
 		"maxConcurrentInserts": "4",
 
 		"storage.minFreeDiskSpaceBytes": strconv.FormatInt(c.MinFreeBytes, 10),
-		// It counts queries of a metric's name over all tenants, and status/tsdb shows it.
+		// It counts queries by metric name over all tenants, which status/tsdb would show.
 		"storage.trackMetricNamesStats": "false",
 
-		// Scrapes arrive complete, so that nothing newer has to be hidden.
+		// Scrapes arrive complete, so no recent samples need to be hidden.
 		"search.latencyOffset":               "1s",
 		"search.maxConcurrentRequests":       strconv.Itoa(c.Queries),
 		"search.maxMemoryPerQuery":           strconv.FormatInt(allowed/4, 10),
@@ -96,7 +96,7 @@ func ParseFlags(c Config) error {
 	if err := flag.CommandLine.Parse(args); err != nil {
 		return err
 	}
-	debug.SetGCPercent(30) // as VictoriaMetrics does by itself: it allocates little
+	debug.SetGCPercent(30) // the value of VictoriaMetrics's own main program
 	debug.SetMemoryLimit(c.MemoryBytes * 9 / 10)
 	buildinfo.Init()
 	logger.Init()
@@ -106,9 +106,9 @@ func ParseFlags(c Config) error {
 // Store is the open store of this process.
 type Store struct{ lock *os.File }
 
-// Open opens the store of the directory that ParseFlags was given, and recovers it after a crash.
-// While another process has it open, such as one that is stopping, Open waits until ctx ends.
-// Damaged data ends the process.
+// Open opens the store in the directory that was passed to ParseFlags, and recovers it after a crash.
+// While another process has it open, such as one that is stopping, Open waits until ctx ends. Damaged
+// data ends the process.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
@@ -144,18 +144,19 @@ func (s *Store) Close() error {
 	return s.lock.Close()
 }
 
-// readPath are the paths of queries, below a prefix that VictoriaMetrics has in its cluster, too.
+// readPath matches the paths of queries, below a prefix that VictoriaMetrics also has in its cluster.
 var readPath = regexp.MustCompile(
 	"^/prometheus(" + strings.ReplaceAll(strings.Join(hangar.SeriesPaths(), "|"), "{label}", "[^/]+") + ")$")
 
 const (
 	writePath = "/prometheus/api/v1/write"
-	// sharedPath takes remote writes with samples of several tenants; see writeShared.
+	// sharedPath accepts remote writes with samples of several tenants; see writeShared.
 	sharedPath = "/tenants/write"
 	readyPath  = "/ready"
 )
 
-// Handler serves remote writes of one tenant and of several, queries, and /ready, which answers 204.
+// Handler serves remote writes of one tenant and of several, queries, and /ready, which responds with
+// 204.
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
@@ -178,11 +179,11 @@ func (s *Store) Handler() http.Handler {
 	})
 }
 
-// maxQuoted bounds what is quoted of an error of the parser, which may repeat the query, in bytes.
+// maxQuoted bounds how much of a parser's error is quoted, in bytes. The error may repeat the query.
 const maxQuoted = 300
 
-// checkQuery parses the expressions of a request, to distinguish errors in them from others:
-// VictoriaMetrics wraps them in the parameters that the gateway has set.
+// checkQuery parses the expressions of a request, to distinguish errors in them from other errors:
+// VictoriaMetrics wraps them together with the gateway's parameters.
 func checkQuery(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
 		return err
@@ -199,18 +200,16 @@ func checkQuery(r *http.Request) error {
 	return nil
 }
 
-// refuse answers in the form that Prometheus has. The type of the error is none that
-// VictoriaMetrics answers with.
+// refuse responds in the form of Prometheus, with a type of error that VictoriaMetrics does not use.
 func refuse(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusBadRequest)
-	_ = json.NewEncoder(w).Encode(map[string]string{ // an error means that the client has gone
+	_ = json.NewEncoder(w).Encode(map[string]string{ // fails only if the client has disconnected
 		"status": "error", "errorType": "bad_data", "error": err.Error(),
 	})
 }
 
-// tenantOf returns the tenant that the URL of a request confines it to, or "". That there is only
-// one makes it the one that counts.
+// tenantOf returns the only tenant in the URL of a request, or "" if it does not name exactly one.
 func tenantOf(r *http.Request) string {
 	found := ""
 	for _, label := range r.URL.Query()["extra_label"] {

@@ -167,6 +167,7 @@ func (c *cluster) restore(servers []*server) {
 func (c *cluster) recover(servers []*server) {
 	c.Helper()
 	servers[1].createApp("kept", hangar.OrgPersonal)
+	c.has("kept", true, servers...) // whichever of them is left
 	members := c.members(servers...)
 	chosen, lost := members[0], members[1:]
 	ids := make([]hangar.HostID, len(lost))

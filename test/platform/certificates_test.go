@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -147,10 +148,23 @@ func (w wanted) WatchCertificates(ctx context.Context) iter.Seq2[hangar.Certific
 	}
 }
 
-// lateStore is a CertificateStore whose locks are to be had only once a test lets it.
+// lateStore is a CertificateStore whose locks are to be had only once a test lets it. It counts what is read of
+// notes.
 type lateStore struct {
 	hangar.CertificateStore
 	locks chan struct{} // closed when locks are to be had
+
+	reading, most, reads atomic.Int64 // notes that are read now, at most at once, and ever
+}
+
+// SharedNote implements hangar.CertificateStore.
+func (s *lateStore) SharedNote(ctx context.Context, key string) (json.RawMessage, error) {
+	s.reads.Add(1)
+	if now := s.reading.Add(1); now > s.most.Load() {
+		s.most.Store(now)
+	}
+	defer s.reading.Add(-1)
+	return s.CertificateStore.SharedNote(ctx, key)
 }
 
 // LockShared implements hangar.CertificateStore.
@@ -167,6 +181,7 @@ func (s *lateStore) LockShared(ctx context.Context, key string) (hangar.Certific
 type issuingEdge struct {
 	*certs.Certs
 	state *statetest.Away
+	store *lateStore
 	locks chan struct{} // closed: it may order
 	stop  func()
 }
@@ -180,10 +195,11 @@ func (i *issuing) edge(host hangar.HostID, change func(*certs.Options)) *issuing
 	if err := mirror.Open(i.t.Context()); err != nil {
 		i.t.Fatal(err)
 	}
+	e.store = &lateStore{CertificateStore: hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), 5*time.Second, log), locks: e.locks}
 	many := certs.Limit{N: 1000, Per: time.Second}
 	o := certs.Options{
 		Dir: i.t.TempDir(), Domain: "apps.example.com", Host: host, Directory: i.directory, Roots: i.roots, Log: log,
-		Shared: &lateStore{hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), 5*time.Second, log), e.locks},
+		Shared: e.store,
 		Pace:   certs.Pace{Away: 50 * time.Millisecond, Refused: time.Hour, Most: time.Hour, Limited: time.Hour, Again: time.Hour},
 		Limits: certs.Limits{Account: many, Org: many, Domain: many, Own: many, Name: many},
 	}
@@ -266,6 +282,41 @@ func TestCertificatesAreOrderedOnce(t *testing.T) {
 				t.Errorf("%d records of %d certificates and one account", len(items), len(names))
 			}
 		})
+	}
+}
+
+// TestChallengesAreReadSparingly: requests below the path of challenges, which anyone can send, read the state
+// only while a name is being ordered, and then one at a time.
+func TestChallengesAreReadSparingly(t *testing.T) {
+	i := newIssuing(t)
+	const name = "www.example.org"
+	use := func(o *certs.Options) { o.Feed = wanted{name} }
+	a, b := i.edge("aaaaaaaa", use), i.edge("bbbbbbbb", use)
+	i.at.Store(b.Certs)
+	flood := func() {
+		var asking sync.WaitGroup
+		for range 100 {
+			asking.Go(func() {
+				r := httptest.NewRequest(http.MethodGet, "http://"+name+"/.well-known/acme-challenge/guess", nil)
+				if b.Challenge(httptest.NewRecorder(), r) {
+					t.Error("a guess was answered")
+				}
+			})
+		}
+		asking.Wait()
+	}
+	flood()
+	if n := b.store.reads.Load(); n != 0 {
+		t.Errorf("without an order in flight, requests read the state %d times", n)
+	}
+	flooded := make(chan struct{})
+	ordering := sync.OnceFunc(func() { defer close(flooded); flood() })
+	i.resolved.Store(&ordering)
+	close(a.locks)
+	<-flooded
+	i.serves(b, name)
+	if reads, most := b.store.reads.Load(), b.store.most.Load(); reads == 0 || most != 1 {
+		t.Errorf("%d reads, %d at once", reads, most)
 	}
 }
 

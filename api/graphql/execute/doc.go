@@ -12,7 +12,7 @@
 // fields that they do not need. Variables that the operation does not declare, and fragments that
 // it does not use, have no effect.
 //
-// Paths of errors are lists of strings, also for indexes: existing clients decode nothing else.
+// Paths of errors are lists of strings, even for indexes, because existing clients decode nothing else.
 //
 // Concurrency. A Schema is never changed after New and safe for concurrent use. The fields of one
 // request are resolved one after another, on the caller's goroutine.

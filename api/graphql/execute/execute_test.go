@@ -204,7 +204,7 @@ func TestExecute(t *testing.T) {
 	}
 }
 
-// TestFaultsAreReported has it that the cause of a fault goes to the log, and to no client.
+// TestFaultsAreReported: the cause of a fault goes to the log, and to no client.
 func TestFaultsAreReported(t *testing.T) {
 	answer, faults := run(t, execute.Request{Query: "{ fails }"})
 	if len(faults) != 1 || faults[0] != "secret cause" || strings.Contains(answer, "secret") {
@@ -212,7 +212,7 @@ func TestFaultsAreReported(t *testing.T) {
 	}
 }
 
-// TestCallsAreBounded has a query ask for more calls than it may.
+// TestCallsAreBounded: a query asks for more calls than it may.
 func TestCallsAreBounded(t *testing.T) {
 	s := newSchema(t)
 	asked := &services{}

@@ -12,11 +12,11 @@ import (
 // Fault is an error of a request as clients decode it.
 type Fault struct {
 	Message    string   `json:"message"`
-	Path       []string `json:"path,omitempty"` // of the field, its aliases; places in lists are numbers as texts
+	Path       []string `json:"path,omitempty"` // aliases of the field; indexes of lists are numbers as texts
 	Extensions Details  `json:"extensions"`
 }
 
-// Details say what a program can tell errors apart by.
+// Details let a program tell errors apart.
 type Details struct {
 	// Code is a hangar.Code in capitals, as in NOT_FOUND.
 	Code string `json:"code"`
@@ -44,7 +44,7 @@ func faultOf(err error, path []string) Fault {
 // maxFaults bounds the errors of one answer.
 const maxFaults = 20
 
-// invalid are the errors of a request that is not executed.
+// invalid returns the errors of a request that is not executed.
 func invalid(list gqlerror.List) []Fault {
 	var faults []Fault
 	for _, e := range list[:min(len(list), maxFaults)] {

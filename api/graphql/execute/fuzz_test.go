@@ -8,8 +8,8 @@ import (
 	"github.com/hangar-platform/hangar/api/graphql/execute"
 )
 
-// FuzzExecute has it that no request makes the executor panic, and that what it answers is JSON that
-// shows no cause of a fault.
+// FuzzExecute: no request makes the executor panic, and its answer is JSON that shows no cause of a
+// fault.
 func FuzzExecute(f *testing.F) {
 	for _, query := range []string{
 		`{ pet { name kind born weight owner { name pets { name } } } }`,

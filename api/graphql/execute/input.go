@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Input is the arguments of a field, or an object in them, as the client sent them. What is
-// missing and what is null are the same to its methods.
+// Input is the arguments of a field, or an object in them, as the client sent them. Its methods treat a
+// missing value like null.
 type Input map[string]any
 
 // Text returns a text, a number as a text, or "".
@@ -34,8 +34,8 @@ func text(v any) string {
 	}
 }
 
-// Int returns an integer, which set tells from none. It answers hangar.CodeInvalid for what does
-// not fit 32 bits, which is what GraphQL has.
+// Int returns an integer; set is false if there is none. It answers hangar.CodeInvalid for a number
+// that does not fit the 32 bits of GraphQL.
 func (in Input) Int(name string) (n int, set bool, err error) {
 	v, ok := in[name]
 	if !ok || v == nil {

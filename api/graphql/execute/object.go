@@ -11,7 +11,7 @@ type Member struct {
 	Value any
 }
 
-// Object is a JSON object whose properties keep their order: that in which they were asked for.
+// Object is a JSON object that keeps the order of its properties, which is that of the request.
 type Object []Member
 
 // MarshalJSON implements json.Marshaler.

@@ -21,7 +21,7 @@ type Answer struct {
 	Errors []Fault `json:"errors,omitempty"`
 }
 
-// Query is a request that is being answered: what resolvers work with.
+// Query is a request that is being answered. Resolvers receive it.
 type Query[S any] struct {
 	context.Context
 
@@ -36,8 +36,8 @@ type Query[S any] struct {
 	ended     error // why nothing more is resolved
 }
 
-// Execute answers a request. Errors that are faults of the platform are handed to report, and shown
-// as nothing else.
+// Execute answers a request. It hands faults of the platform to report, and shows the client none of
+// their text.
 func (s *Schema[S]) Execute(ctx context.Context, services S, in Request, report func(error)) Answer {
 	ready, faults := s.prepare(in)
 	if len(faults) > 0 {
@@ -52,7 +52,7 @@ func (s *Schema[S]) Execute(ctx context.Context, services S, in Request, report 
 	return response
 }
 
-// Root is what the fields of Query and Mutation are of.
+// Root is the object whose fields are queries and mutations.
 type Root = struct{}
 
 // Call counts a call of a service, and ends a request that makes too many of them.
@@ -63,13 +63,13 @@ func (q *Query[S]) Call() error {
 	return nil
 }
 
-// selected is the fields that are asked for under one name.
+// selected is the fields that are requested under one name.
 type selected struct {
 	key    string
 	fields []*ast.Field
 }
 
-// collect returns what is selected of an object, in the order in which it is asked for.
+// collect returns what is selected of an object, in the order of the request.
 func (q *Query[S]) collect(object *ast.Definition, sets []ast.SelectionSet) ([]selected, error) {
 	var list []selected
 	places := map[string]int{}
@@ -147,8 +147,8 @@ func (q *Query[S]) fail(err error, path []string) {
 	}
 }
 
-// object resolves what is selected of an object; false: it is null because something in it that is
-// not nullable failed.
+// object resolves what is selected of an object. It reports false if the object is null, because a
+// field that is not nullable has failed.
 func (q *Query[S]) object(def *ast.Definition, of any, sets []ast.SelectionSet, path []string) (any, bool) {
 	list, err := q.collect(def, sets)
 	if err != nil {
@@ -166,7 +166,7 @@ func (q *Query[S]) object(def *ast.Definition, of any, sets []ast.SelectionSet, 
 	return out, true
 }
 
-// field resolves one field; false: it is not nullable, and failed.
+// field resolves one field. It reports false if the field has failed and is not nullable.
 func (q *Query[S]) field(def *ast.Definition, of any, item selected, path []string) (any, bool) {
 	f := item.fields[0]
 	if f.Name == "__typename" {
@@ -203,7 +203,7 @@ func (q *Query[S]) resolve(def *ast.Definition, of any, f *ast.Field) (any, erro
 	return nil, q.ended
 }
 
-// complete makes of what a resolver returned what the type of its field promises.
+// complete converts the value of a resolver to the type of its field.
 func (q *Query[S]) complete(t *ast.Type, value any, sets []ast.SelectionSet, path []string) (any, bool) {
 	if absent(value) {
 		if t.NonNull {
@@ -238,7 +238,7 @@ func (q *Query[S]) complete(t *ast.Type, value any, sets []ast.SelectionSet, pat
 	}
 }
 
-// absent reports whether a value is null: nil, a nil pointer, or the zero time.
+// absent reports whether a value is null: nil, a nil pointer, the zero time, or no JSON.
 func absent(value any) bool {
 	switch v := value.(type) {
 	case nil:

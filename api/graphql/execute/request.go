@@ -23,37 +23,37 @@ const (
 	maxRoots      = 30 // queries of one operation
 	maxMutations  = 5  // of one operation
 	MaxDepth      = 15
-	maxFields     = 2000    // after fragments are put in their places
-	maxCost       = 200_000 // of fields, each as often as the lists around it may have items
+	maxFields     = 2000    // after fragments are inserted
+	maxCost       = 200_000 // of fields, each times the items that the lists around it may have
 	maxVariables  = 100
 
-	// While it is answered.
+	// Bounds while the request is answered.
 	maxResolved = 100_000 // fields
 	maxCalls    = 1000    // of services
 )
 
-// DefaultItems is how many items of a list are shown, unless the client says how many; MaxItems is
-// the most.
+// DefaultItems is how many items of a list are shown if the client does not say. MaxItems is the most
+// that are shown.
 const (
 	DefaultItems = 100
 	MaxItems     = 500
 )
 
-// costOfList is how many items a list without a bound of its own counts for.
+// costOfList is the number of items that is assumed for a list without a bound.
 const costOfList = 10
 
-// Request is what a client asks.
+// Request is the request of a client.
 type Request struct {
 	Query     string         `json:"query" schema:"required"`
 	Variables map[string]any `json:"variables,omitempty"`
-	Operation string         `json:"operationName,omitempty"` // that is executed, if Query has several
+	Operation string         `json:"operationName,omitempty"` // which is executed, if Query has several
 	// Extensions are of other protocols and have no effect.
 	Extensions map[string]any `json:"extensions,omitempty"`
 }
 
-// validation is the rules of the specification that a request must follow. Omitted are those against
-// harmless surplus: fields that an object does not have, fragments on unknown types, unused fragments
-// and variables. Conflicts of merged fields are found during the merge.
+// validation returns the rules of the specification that a request must follow. It omits the rules
+// against harmless extras: fields that an object does not have, fragments on unknown types, unused
+// fragments and variables. Conflicts of merged fields are found during the merge.
 func validation() *rules.Rules {
 	return rules.NewRules(
 		rules.FragmentsOnCompositeTypesRule, rules.KnownArgumentNamesRule, rules.KnownDirectivesRule, rules.KnownFragmentNamesRule,
@@ -70,7 +70,7 @@ type prepared struct {
 	variables map[string]any
 }
 
-// prepare reads a request and refuses what is not to be executed.
+// prepare reads a request, and refuses one that must not be executed.
 func (s *Schema[S]) prepare(in Request) (prepared, []Fault) {
 	one := func(err error) (prepared, []Fault) { return prepared{}, []Fault{faultOf(err, nil)} }
 	switch {
@@ -190,7 +190,7 @@ func (s *Schema[S]) variables(op *ast.OperationDefinition, given map[string]any)
 	return validator.VariableValues(s.types, op, given)
 }
 
-// size is how large a selection is: how deep, how many fields, and what they cost.
+// size is the size of a selection: how deep it is, how many fields it has, and what they cost.
 type size struct {
 	depth  int
 	fields int64
@@ -203,7 +203,7 @@ func (z *size) add(o size, depth int, times int64) {
 	z.cost = saturate(z.cost + saturate(o.cost*times))
 }
 
-// saturate keeps sums of products from overflowing: beyond the bound, how far does not matter.
+// saturate keeps sums of products from overflowing. Values beyond the bound need not be exact.
 func saturate(n int64) int64 {
 	if n < 0 || n > math.MaxInt32 {
 		return math.MaxInt32
@@ -254,8 +254,8 @@ func (m measuring) selection(set ast.SelectionSet) size {
 	return z
 }
 
-// items is how many items a field may have, for what is selected of each. A connection has as many
-// as the client says; the list in it counts for one.
+// items is how often the selection of a field may be resolved. A connection counts for as many items as
+// the client requests, and the list in it for one.
 func (m measuring) items(f *ast.Field) int64 {
 	if f.Definition == nil {
 		return 1

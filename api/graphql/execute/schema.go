@@ -10,21 +10,21 @@ import (
 	"github.com/vektah/gqlparser/v2/ast"
 )
 
-// Resolver returns the value of a field of an object: of a value that stands for the object, with
-// the arguments that the client has given.
+// Resolver returns the value of a field. of is the value of the object, and in has the arguments of the
+// client.
 type Resolver[S, T any] func(q *Query[S], of T, in Input) (any, error)
 
 // resolver is a Resolver of any type.
 type resolver[S any] func(q *Query[S], of any, in Input) (any, error)
 
-// Schema is a GraphQL schema whose fields have resolvers. S is what these resolve by: the services
-// of one request.
+// Schema is a GraphQL schema whose fields have resolvers. S is what resolvers need: the services of one
+// request.
 type Schema[S any] struct {
 	types  *ast.Schema
 	fields map[string]map[string]resolver[S]
 	names  map[reflect.Type]string // of the types of values that interfaces and unions hold
-	// Absent says why there is no query or mutation of a name, and what to do instead. Empty: it is
-	// not known either.
+	// absent says why there is no query or mutation of a name, and what to do instead. It returns ""
+	// for an unknown name.
 	absent func(name string) string
 }
 
@@ -38,8 +38,8 @@ func New[S any](text string, absent func(name string) string) (*Schema[S], error
 	return &Schema[S]{types: types, fields: map[string]map[string]resolver[S]{}, names: map[reflect.Type]string{}, absent: absent}, nil
 }
 
-// Define adds the resolvers of an object type, whose values are of the Go type T. One Go type may
-// stand for several object types, but not where an interface or a union has to distinguish them.
+// Define adds the resolvers of an object type. Its values have the Go type T. One Go type may stand for
+// several object types, except where an interface or a union has to distinguish them.
 func Define[S, T any](s *Schema[S], name string, fields map[string]Resolver[S, T]) {
 	all := make(map[string]resolver[S], len(fields))
 	for field, resolve := range fields {
@@ -83,10 +83,10 @@ func (s *Schema[S]) Check() error {
 	return fmt.Errorf("schema and resolvers differ: %s", strings.Join(wrong, "; "))
 }
 
-// Types is the schema, for callers that make requests of it.
+// Types is the schema, for callers that build requests from it.
 func (s *Schema[S]) Types() *ast.Schema { return s.types }
 
-// objectOf returns the object type of a value that stands where a type is expected.
+// objectOf returns the object type of a value where the type expected is declared.
 func (s *Schema[S]) objectOf(expected *ast.Definition, value any) *ast.Definition {
 	if expected.Kind == ast.Object {
 		return expected

@@ -29,7 +29,7 @@ const (
 	mediaLines = "application/x-ndjson"
 )
 
-// Document is an OpenAPI document by which exchanges are checked.
+// Document is an OpenAPI document against which exchanges are checked.
 type Document struct {
 	operations []operation
 	failure    *jsonschema.Schema
@@ -49,11 +49,10 @@ type operation struct {
 	hasAnswer map[string]bool              // by status, also without a body
 }
 
-// location is under which name the compiler knows the document.
+// location is the name of the document for the compiler.
 const location = "https://hangar.test/openapi.json"
 
-// Read reads a document. Exchanges of paths that begin with one of unchecked are
-// not its business.
+// Read reads a document. It does not check exchanges at paths that begin with one of unchecked.
 func Read(raw []byte, unchecked ...string) (*Document, error) {
 	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
@@ -137,7 +136,7 @@ func escape(part string) string {
 	return url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(part))
 }
 
-// schema compiles what is at a place of the document, once.
+// schema compiles the schema at a place of the document, once.
 func (d *Document) schema(place string) (*jsonschema.Schema, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,8 +150,8 @@ func (d *Document) schema(place string) (*jsonschema.Schema, error) {
 	return s, err
 }
 
-// find returns the operation of a request; of several that match, the one with the
-// longest words in its path, as http.ServeMux does.
+// find returns the operation of a request. Of several that match, it is the one with the most literal
+// segments in its path, as in http.ServeMux.
 func (d *Document) find(method, path string) *operation {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -220,8 +219,8 @@ func (d *Document) begin(r *http.Request, status int, header http.Header) (answe
 	return a, nil
 }
 
-// takes reports whether the document has a parameter of the query: by its name, or
-// by what stands before its first dot, as the members of exploded objects have it.
+// takes reports whether the document has a parameter of the query: by its name or, for a member of an
+// exploded object, by the part before the first dot.
 func (o *operation) takes(name string) bool {
 	prefix, _, _ := strings.Cut(name, ".")
 	return slices.Contains(o.query, name) || slices.Contains(o.query, prefix)

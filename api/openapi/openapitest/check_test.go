@@ -31,7 +31,7 @@ const (
 	lineType = "application/x-ndjson"
 )
 
-// exchanges are answers, and what is wrong with them; "" is nothing.
+// exchanges are answers and their faults; "": none.
 var exchanges = map[string]struct {
 	method, path string
 	status       int
@@ -77,7 +77,7 @@ func read(t *testing.T) *openapitest.Document {
 	return d
 }
 
-// listener is a test that only hears what is wrong.
+// listener is a test that records its failures.
 type listener struct {
 	testing.TB
 	heard []string
@@ -120,7 +120,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// transport answers every request alike.
+// transport gives every request the same answer.
 type transport struct{ answer func() *http.Response }
 
 func (tr transport) RoundTrip(*http.Request) (*http.Response, error) {

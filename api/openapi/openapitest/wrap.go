@@ -23,7 +23,7 @@ func Of(tb testing.TB, h http.Handler, path string, unchecked ...string) *Docume
 	return d
 }
 
-// Handler returns next with every answer checked; what is wrong fails tb.
+// Handler returns next with every answer checked. A difference fails tb.
 func (d *Document) Handler(tb testing.TB, next http.Handler) http.Handler {
 	tb.Helper()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func (d *Document) Handler(tb testing.TB, next http.Handler) http.Handler {
 	})
 }
 
-// Transport returns next with every answer checked; what is wrong fails tb.
+// Transport returns next with every answer checked. A difference fails tb.
 func (d *Document) Transport(tb testing.TB, next http.RoundTripper) http.RoundTripper {
 	tb.Helper()
 	return checkedTransport{d, next, report(tb)}

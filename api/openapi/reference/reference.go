@@ -1,10 +1,9 @@
 // Package reference renders an OpenAPI document as one page of HTML for people.
 //
-// The page loads nothing: its style and the script of its search field are in it, and
-// Policy allows no other script. It is light or dark as the reader's system is. Every operation, schema and error has
-// an anchor: "#createApp", "#schema-App", "#error-404". Texts of the document are
-// never trusted as HTML; of Markdown, paragraphs, lists with dashes and `code` are
-// read.
+// The page loads nothing: its style and the script of its search field are in it, and Policy allows no
+// other script. It follows the light or dark mode of the reader's system. Every operation, schema and
+// error has an anchor: "#createApp", "#schema-App", "#error-404". Texts of the document are never
+// trusted as HTML. Of Markdown, paragraphs, lists with dashes and `code` are rendered.
 //
 // HTML changes nothing in the document and may be called from many goroutines.
 package reference
@@ -46,7 +45,7 @@ func Policy() string {
 		"'; frame-ancestors 'none'; base-uri 'none'"
 }
 
-// HTML returns the page of a document, which is also served at a URL.
+// HTML returns the page of a document. url is where the document itself is served.
 func HTML(d *openapi.Document, url string) ([]byte, error) {
 	view := pageView{Document: d, URL: url}
 	for _, tag := range d.Tags {
@@ -130,7 +129,7 @@ func operationsOf(d *openapi.Document, tag string) []operation {
 }
 
 func viewOperation(method, path string, op *openapi.Operation) operation {
-	// An entry without a scheme is a way to ask without a token.
+	// An entry without a scheme allows requests without a token.
 	free := slices.ContainsFunc(op.Security, func(schemes map[string][]string) bool { return len(schemes) == 0 })
 	o := operation{Operation: op, Method: method, Path: path, Public: free}
 	if op.RequestBody != nil {
@@ -231,8 +230,8 @@ type property struct {
 	*openapi.Schema
 }
 
-// typeOf says what a value is. What may be left out may be null as well, which is
-// not worth the words.
+// typeOf returns the type of a value as HTML. It does not mention null for a value that may be left
+// out.
 func typeOf(s *openapi.Schema, required bool) template.HTML {
 	switch {
 	case s == nil:
@@ -279,7 +278,7 @@ func typeOf(s *openapi.Schema, required bool) template.HTML {
 	return template.HTML(strings.Join(words, " or ")) //nolint:gosec // it is escaped
 }
 
-// indented is JSON for people.
+// indented returns JSON for people.
 func indented(v any) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -297,7 +296,7 @@ func statusText(status any) string {
 	return fmt.Sprintf("%d %s", code, http.StatusText(code))
 }
 
-// markdown renders the little of it that is read.
+// markdown renders the supported part of Markdown.
 func markdown(text string) template.HTML {
 	var b strings.Builder
 	for block := range strings.SplitSeq(text, "\n\n") {
@@ -317,7 +316,7 @@ func markdown(text string) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // every text in it is escaped
 }
 
-// inline escapes a text; what stands between backticks is code.
+// inline escapes a text and marks the parts between backticks as code.
 func inline(text string) string {
 	parts := strings.Split(text, "`")
 	for i, part := range parts {

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/api/openapi/reference"
 )
 
-// hostile stands in every text: none may be taken for HTML.
+// hostile is in every text, and must not be taken for HTML.
 const hostile = `<script>alert("x")</script>`
 
 func document() *openapi.Document {
@@ -76,8 +76,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// TestSelfContained: the page is well-formed, asks for nothing, and every link in it
-// leads somewhere.
+// TestSelfContained: the page is well-formed and loads nothing, and every link in it leads somewhere.
 func TestSelfContained(t *testing.T) {
 	raw, err := reference.HTML(document(), "/rooms.json")
 	if err != nil {

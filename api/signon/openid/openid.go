@@ -1,9 +1,10 @@
 // Package openid asks the operator's OpenID Connect provider who a user is, by the authorization code flow of
 // OpenID Connect Core 1.0 with PKCE (RFC 7636).
 //
-// Promises. A Provider believes an ID token only if the provider has signed it, for this client, in answer to
-// this sign-in. It follows no redirect, reads no more than maxAnswer bytes of an answer, and waits no longer
-// than timeout. A provider that cannot be reached is an error of that sign-in: the next asks again.
+// Promises. A Provider believes an ID token only if the provider has signed it, for this client, in
+// answer to this sign-in. It follows no redirect, reads no more than maxAnswer bytes of an answer, and
+// waits no longer than timeout. If the provider cannot be reached, only that sign-in fails, and the
+// next one asks again.
 //
 // Concurrency. A Provider is safe for concurrent use.
 package openid
@@ -30,13 +31,13 @@ const (
 
 // Config names the provider, and this platform as its client.
 type Config struct {
-	Issuer       string // as CheckIssuer has it
+	Issuer       string // see CheckIssuer
 	ClientID     string
-	ClientSecret hangar.Sensitive // of no text: none, for a public client
+	ClientSecret hangar.Sensitive // zero: none, for a public client
 }
 
-// CheckIssuer refuses what cannot be an issuer: it must be an https URL without query and fragment (OpenID
-// Connect Discovery 1.0, section 2); http is for the loopback.
+// CheckIssuer checks that issuer is an https URL without query and fragment (OpenID Connect Discovery
+// 1.0, section 2). It allows http for the loopback.
 func CheckIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
 	switch {
@@ -70,7 +71,7 @@ func New(config Config) *Provider {
 // Close closes idle connections.
 func (p *Provider) Close() { p.client.CloseIdleConnections() }
 
-// Title is what users are shown: the issuer's host.
+// Title is the name that users see: the issuer's host.
 func (p *Provider) Title() string {
 	u, err := url.Parse(p.config.Issuer)
 	if err != nil {
@@ -96,9 +97,9 @@ func (p *Provider) URL(ctx context.Context, in SignIn) (string, error) {
 	return p.oauth(known, in).AuthCodeURL(in.State, oidc.Nonce(in.Nonce), oauth2.S256ChallengeOption(in.Verifier)), nil
 }
 
-// Identify exchanges the code with which a browser has come back. It answers hangar.CodeUnauthenticated for a
-// code that the provider does not take and for an ID token that is not good, and hangar.CodeUnavailable when
-// the provider cannot be reached.
+// Identify exchanges the code with which a browser has returned. It answers hangar.CodeUnauthenticated
+// for a code that the provider refuses and for an invalid ID token, and hangar.CodeUnavailable when the
+// provider cannot be reached.
 func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar.Identity, error) {
 	known, err := p.discover(ctx)
 	if err != nil {
@@ -127,7 +128,7 @@ func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar
 	if err := token.Claims(&c); err != nil {
 		return hangar.Identity{}, unauthenticated("sends claims that are not good", err)
 	}
-	// Claims of a scope may be at the UserInfo endpoint alone (OpenID Connect Core 1.0, section 5.4).
+	// Claims of a scope may be only at the UserInfo endpoint (OpenID Connect Core 1.0, section 5.4).
 	if c.Email == "" {
 		info, err := known.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
@@ -143,14 +144,14 @@ func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar
 	return hangar.Identity{Issuer: token.Issuer, Subject: token.Subject, Email: c.Email, EmailVerified: bool(c.EmailVerified), Name: c.Name}, nil
 }
 
-// claims are those of the scopes email and profile that are used (OpenID Connect Core 1.0, section 5.1).
+// claims has the used claims of the scopes email and profile (OpenID Connect Core 1.0, section 5.1).
 type claims struct {
 	Email         string  `json:"email"`
 	EmailVerified boolean `json:"email_verified"`
 	Name          string  `json:"name"`
 }
 
-// boolean is one that some providers send as a string.
+// boolean is a boolean, which some providers send as a string.
 type boolean bool
 
 // UnmarshalJSON takes true and "true"; all else is false.
@@ -166,7 +167,7 @@ func (p *Provider) oauth(known *oidc.Provider, in SignIn) *oauth2.Config {
 	}
 }
 
-// discover reads what the provider says of itself, until it has once succeeded.
+// discover returns the metadata of the provider. It reads them until it has once succeeded.
 func (p *Provider) discover(ctx context.Context) (*oidc.Provider, error) {
 	p.mu.Lock()
 	known := p.known
@@ -192,7 +193,7 @@ func unauthenticated(what string, err error) error {
 	return &hangar.Error{Code: hangar.CodeUnauthenticated, Message: "The provider of sign-ins " + what, Err: err}
 }
 
-// bounded cuts the bodies of answers.
+// bounded limits the bodies of answers to maxAnswer.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -179,7 +179,8 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestURL: the browser is asked for the values of the sign-in, and a provider that was away is asked again.
+// TestURL: the browser is asked for the values of the sign-in, and a provider that was unreachable is
+// asked again.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)

@@ -353,6 +353,35 @@ func TestBlockedWindow(t *testing.T) {
 	}
 }
 
+// TestBlockedWindowInPart: what is never accepted holds up no events of other Machines that come later, even if it
+// is neither so little that more is read at once nor so much that it is given up.
+func TestBlockedWindowInPart(t *testing.T) {
+	t.Parallel()
+	poison := event("acme", 1, hangar.EventStart)
+	refused := make(chan struct{})
+	var once sync.Once
+	s := newSink(t, func(_ *http.Request, machine string) int {
+		if machine == string(poison.Machine) {
+			once.Do(func() { close(refused) })
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	})
+	rig := newRig(t, fast, to("hook", "acme", s.URL))
+	rig.await()
+	rig.feed.record(slices.Repeat([]hangar.MachineEvent{poison}, delivery.WindowSize/2+50)...)
+	<-refused
+	var want []hangar.MachineEvent
+	for i := range 20 {
+		want = append(want, rig.feed.record(event("acme", 2+i, hangar.EventExit))...)
+		s.until(t.Context(), t, len(want))
+	}
+	s.check(t, want)
+	if status := rig.ReceiverStatus("hook"); status.Dead != 0 {
+		t.Errorf("status %+v", status)
+	}
+}
+
 // TestOneTenantFloods: of an organization whose receivers take nothing the oldest events are given up,
 // and those of another one, which would fit into its own queue all at once, are not touched.
 func TestOneTenantFloods(t *testing.T) {

@@ -183,27 +183,43 @@ func (w *worker) refresh() {
 // events of two Machines were not accepted.
 func (w *worker) failing() bool { return w.unreachable || len(w.failed) > 1 }
 
-// fill reads more of the queue into the window.
+// fill reads more of the queue once half of the window is free. A failing receiver needs no more than one entry.
 func (w *worker) fill(ctx context.Context) {
-	w.mu.Lock()
-	more := w.more
-	w.mu.Unlock()
-	if !more || len(w.window) > refillBelow || w.failing() && len(w.window) > 0 {
-		return
+	if len(w.window) == 0 || len(w.window) <= refillBelow && !w.failing() {
+		w.read(ctx)
+	}
+}
+
+// room is how much more fits into the window.
+func (w *worker) room() (entries int, bytes int64) {
+	bytes = windowBytes
+	for _, f := range w.window {
+		bytes -= f.size
+	}
+	return windowSize - len(w.window), bytes
+}
+
+// read reads more of the queue into the window, as far as there is room, and reports whether there was any.
+func (w *worker) read(ctx context.Context) bool {
+	want, room := w.room()
+	if want <= 0 || room <= 0 {
+		return false
 	}
 	w.mu.Lock()
+	more := w.more
 	w.more = false // before reading: a new event sets it again
 	w.mu.Unlock()
-	want := windowSize - len(w.window)
-	items, err := w.d.store.next(w.id, w.last, want, windowBytes)
+	if !more {
+		return false
+	}
+	items, err := w.d.store.next(w.id, w.last, want, room)
 	if err != nil {
 		w.d.o.Log.Error("queue of a receiver cannot be read", keyReceiver, w.id, keyError, err)
 		w.signal()
-		return
+		return false
 	}
-	size := int64(0)
 	for _, it := range items {
-		size += it.size
+		room -= it.size
 		w.last = it.number
 		if it.ID == "" {
 			w.d.store.settle(ctx, outcome{receiver: w.id, number: it.number, result: removed})
@@ -214,11 +230,12 @@ func (w *worker) fill(ctx context.Context) {
 		}
 	}
 	slices.SortFunc(w.window, func(a, b *windowEntry) int { return cmp.Compare(a.number, b.number) })
-	if len(items) == want || size >= windowBytes/2 {
+	if len(items) == want || len(items) > 0 && room < windowBytes/2 { // no entry has as many bytes
 		w.mu.Lock()
 		w.more = true
 		w.mu.Unlock()
 	}
+	return len(items) > 0
 }
 
 // shrink reduces the window to what a failing receiver needs.
@@ -283,8 +300,13 @@ func (w *worker) launch(ctx context.Context) (wait time.Duration, some bool) {
 		}
 		w.start(ctx, f)
 	}
-	if w.inFlight == 0 && len(w.window) >= windowSize {
-		w.unblock(ctx)
+	if w.inFlight == 0 && len(w.window) > 0 {
+		// All of the window waits; what comes after it may be sent.
+		if entries, bytes := w.room(); entries <= 0 || bytes <= 0 {
+			w.unblock(ctx)
+		} else if w.read(ctx) {
+			w.signal()
+		}
 	}
 	return first.Sub(now), !first.IsZero()
 }
@@ -310,7 +332,7 @@ func (w *worker) unblock(ctx context.Context) {
 	if w.window[0].Attempts < blockedAttempts {
 		return
 	}
-	for _, f := range slices.Clone(w.window[:len(w.window)/2]) {
+	for _, f := range slices.Clone(w.window[:(len(w.window)+1)/2]) {
 		w.giveUp(ctx, f, hangar.DeathBlocked)
 	}
 	w.signal()

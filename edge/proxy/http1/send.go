@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -33,26 +34,13 @@ func appendRequest(b []byte, r *http.Request) ([]byte, int64, error) {
 	b = append(b, method...)
 	b = append(b, ' ')
 	start := len(b)
-	switch {
-	case method == http.MethodConnect:
+	if method == http.MethodConnect {
 		b = append(b, host...)
-	case r.URL.Path == "*":
-		b = append(b, '*')
-	default:
-		path := r.URL.EscapedPath()
-		if path == "" || path[0] != '/' {
-			b = append(b, '/')
-		}
-		b = append(b, path...)
-		if r.URL.ForceQuery || r.URL.RawQuery != "" {
-			b = append(b, '?')
-			b = append(b, r.URL.RawQuery...)
-		}
+	} else {
+		b = appendTarget(b, r.URL)
 	}
-	for _, c := range b[start:] {
-		if class[c]&inTarget == 0 {
-			return nil, 0, errors.New("http1: the target has a character that is not allowed")
-		}
+	if !all(b[start:], inTarget) {
+		return nil, 0, errors.New("http1: the target has a character that is not allowed")
 	}
 	b = append(b, " HTTP/1.1\r\nHost: "...)
 	b = append(b, host...)
@@ -61,36 +49,59 @@ func appendRequest(b []byte, r *http.Request) ([]byte, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	length := r.ContentLength
+	b, length, err := appendFraming(b, r, method)
+	if err != nil {
+		return nil, 0, err
+	}
+	return append(b, "\r\n"...), length, nil
+}
+
+func appendTarget(b []byte, u *url.URL) []byte {
+	if u.Path == "*" {
+		return append(b, '*')
+	}
+	path := u.EscapedPath()
+	if path == "" || path[0] != '/' {
+		b = append(b, '/')
+	}
+	b = append(b, path...)
+	if u.ForceQuery || u.RawQuery != "" {
+		b = append(b, '?')
+		b = append(b, u.RawQuery...)
+	}
+	return b
+}
+
+// appendFraming writes the fields that say where the body of a request ends, and returns its length.
+func appendFraming(b []byte, r *http.Request, method string) ([]byte, int64, error) {
 	switch {
 	case r.Body == nil || r.Body == http.NoBody:
-		length = 0
 		if method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch {
 			b = append(b, "Content-Length: 0\r\n"...)
 		}
-	case length > 0:
+		return b, 0, nil
+	case r.ContentLength > 0:
 		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, length, 10)
-		b = append(b, "\r\n"...)
-	default: // as in net/http, 0 with a body means an unknown length
-		length = -1
-		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-		if len(r.Trailer) > 0 {
-			b = append(b, "Trailer: "...)
-			var room [8]string
-			for i, name := range sortedNames(r.Trailer, room[:]) {
-				if c, ok := canonical(name); !ok || notInTrailers(c) {
-					return nil, 0, errors.New("http1: a trailer field cannot be one")
-				}
-				if i > 0 {
-					b = append(b, ", "...)
-				}
-				b = append(b, name...)
-			}
-			b = append(b, "\r\n"...)
-		}
+		b = strconv.AppendInt(b, r.ContentLength, 10)
+		return append(b, "\r\n"...), r.ContentLength, nil
 	}
-	return append(b, "\r\n"...), length, nil
+	// As in net/http, 0 with a body means an unknown length.
+	b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	if len(r.Trailer) == 0 {
+		return b, -1, nil
+	}
+	b = append(b, "Trailer: "...)
+	var room [8]string
+	for i, name := range sortedNames(r.Trailer, room[:]) {
+		if c, ok := canonical(name); !ok || notInTrailers(c) {
+			return nil, 0, errors.New("http1: a trailer field cannot be one")
+		}
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(b, name...)
+	}
+	return append(b, "\r\n"...), -1, nil
 }
 
 func appendRequestFields(b []byte, r *http.Request) ([]byte, error) {

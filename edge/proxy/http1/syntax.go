@@ -44,7 +44,7 @@ func classes() (c [256]uint8) {
 }
 
 // all reports whether every byte of s is in a class.
-func all(s string, bits uint8) bool {
+func all[T ~string | ~[]byte](s T, bits uint8) bool {
 	for i := range len(s) {
 		if class[s[i]]&bits == 0 {
 			return false

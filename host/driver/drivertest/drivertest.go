@@ -1,31 +1,32 @@
 // Package drivertest is the suite that every driver.Driver passes.
 //
-// It runs a driver as the agent does: one Machine per test, with only the handle remembered, and a
-// second Driver where a daemon would have been restarted. A Machine runs a program whose arguments
+// It runs a driver as the agent does: one Machine per test, of which it remembers only the handle,
+// and a second Driver where a daemon would have restarted. A Machine runs a program whose arguments
 // are one of these commands:
 //
 //	exit N            ends with code N
 //	die SIGNAL        ends by that signal
-//	sleep             says "ready" and runs until a signal ends it
-//	trap SIGNAL N     says "ready" and ends with code N when the signal comes
-//	ignore SIGNAL     says "ready" and takes no notice of the signal
-//	echo WORD...      says the words
-//	complain WORD...  says them on standard error
-//	yell N            says N lines, "line 0 of many" and so on
+//	sleep             prints "ready" and runs until a signal ends it
+//	trap SIGNAL N     prints "ready" and ends with code N when the signal comes
+//	ignore SIGNAL     prints "ready" and ignores the signal
+//	echo WORD...      prints the words
+//	complain WORD...  prints them on standard error
+//	yell N            prints N lines, "line 0 of many" and so on
 //	cat               copies standard input to standard output
-//	count             says "ready" and at each SIGUSR1 "count A B": A from memory, B
+//	count             prints "ready" and at each SIGUSR1 "count A B": A from memory, B
 //	                  the length of a file on the root file system
-//	whoami            says user, group, supplementary groups as [1 2], directory
-//	env NAME          says the variable
-//	hostname          says it
-//	resources         says the number of processors and MiB of memory
-//	tty               says "DIR ROWS COLUMNS" of its terminal, DIR "/dev/pts"
-//	size ROWS         says "ready" and, once its terminal has ROWS, "rows ROWS"
+//	whoami            prints user, group, supplementary groups as [1 2], directory
+//	env NAME          prints the variable
+//	hostname          prints it
+//	resources         prints the number of processors and MiB of memory
+//	tty               prints "DIR ROWS COLUMNS" of its terminal, DIR "/dev/pts"
+//	size ROWS         prints "ready" and, once its terminal has ROWS, "rows ROWS"
 //	write FILE TEXT   writes a file
-//	read FILE         says the content of a file
+//	read FILE         prints the content of a file
 //	orphan            ends with 0 once PID 1 has collected an orphaned process
 //
-// Tests run in parallel. The package does not test a driver's speed, its networks or its extras.
+// Tests run in parallel. The package does not test a driver's speed, its networks or its optional
+// features.
 package drivertest
 
 import (
@@ -38,21 +39,21 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// timeout bounds every single step of a test.
+// timeout bounds each step of a test.
 const timeout = 30 * time.Second
 
 // Harness is a driver to be tested and what its tests need.
 type Harness struct {
 	Driver driver.Driver
-	// Spec returns a Machine of its own that runs the words, all fields set, with
-	// Output a FIFO that the suite reads. The caller of Run cleans up after it.
+	// Spec returns the spec of a new Machine that runs the words, with all fields set and with a FIFO
+	// as Output, which the suite reads. The caller of Run cleans up after it.
 	Spec func(t testing.TB, words ...string) driver.Spec
-	// Command returns what makes Exec run the words as root.
+	// Command returns a command with which Exec runs the words as root.
 	Command func(words ...string) driver.Command
-	// Restart closes Driver as the death of the daemon would and returns what the
-	// next daemon has. Nil: the driver cannot outlive the process.
+	// Restart closes Driver as the death of the daemon would, and returns the next daemon's Driver.
+	// Nil: the driver cannot outlive the process.
 	Restart func(t testing.TB) driver.Driver
-	// Damage spoils a snapshot. Nil: the driver has none on disk.
+	// Damage damages a snapshot. Nil: the driver has none on disk.
 	Damage func(t testing.TB, dir string)
 }
 
@@ -110,7 +111,7 @@ type machine struct {
 	out    *output
 }
 
-// start boots the words and, if they say so, waits until they are ready.
+// start boots the words and waits for "ready" if they print it.
 func (t test) start(words ...string) *machine {
 	t.Helper()
 	m := t.prepare(words...)
@@ -122,7 +123,7 @@ func (t test) start(words ...string) *machine {
 	return m
 }
 
-// prepare returns a Machine that was not started.
+// prepare returns a Machine that is not started.
 func (t test) prepare(words ...string) *machine {
 	t.Helper()
 	m := &machine{t: t.T, d: t.Driver, spec: t.Spec(t.T, words...)}
@@ -171,7 +172,7 @@ func (m *machine) destroy() {
 	}
 }
 
-// listed reports whether anything of the Machine is left on the host.
+// listed reports whether the Machine has left anything on the host.
 func (m *machine) listed() bool {
 	m.t.Helper()
 	ids, err := m.d.List(m.context())

@@ -83,7 +83,7 @@ func (t test) execTerminal() {
 	if got, want := strings.TrimSpace(out.String()), "/dev/pts 30 100"; got != want {
 		t.Errorf("tty %q, want %q", got, want)
 	}
-	// A new size arrives, as a signal.
+	// A resize reaches the process as a signal.
 	resize := make(chan hangar.TerminalSize, 1)
 	pr, pw := io.Pipe()
 	defer pw.Close()
@@ -130,7 +130,7 @@ func (t test) execContext() {
 	}
 }
 
-// execCalledOff ends the context at moments of the beginning of a command.
+// execCalledOff ends the context at several moments while a command starts.
 func (t test) execCalledOff() {
 	m := t.start("sleep")
 	const moments = 24

@@ -8,8 +8,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// files are there at each start, over what the Machine has made of them, but not when
-// it is resumed.
+// files are written at each start, over the Machine's own changes, but not on a resume.
 func (t test) files() {
 	m := t.prepare("sleep")
 	m.spec.Files = []driver.File{

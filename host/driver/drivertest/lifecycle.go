@@ -41,7 +41,7 @@ func (t test) exit() {
 	} {
 		m := t.prepare(tt.words...)
 		m.start()
-		for range 2 { // it may be asked again
+		for range 2 { // Wait may be repeated
 			if got := m.wait(); got != tt.want {
 				t.Errorf("%v: exit %+v, want %+v", tt.words, got, tt.want)
 			}
@@ -171,7 +171,7 @@ func (t test) restart() {
 	trapping := t.start("trap", "INT", "5")
 	ended := t.start("trap", "INT", "6")
 	killed := t.start("sleep")
-	unknown := t.start("sleep") // its handle is lost
+	unknown := t.start("sleep") // the agent loses its handle
 	if err := ended.d.Signal(ended.context(), ended.handle, sigINT); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func (t test) restart() {
 	}
 }
 
-// adopt finds Machines again whose handle was lost with the daemon.
+// adopt finds Machines whose handle was lost with the daemon.
 func (t test) adopt() {
 	if _, ok := t.Driver.(driver.Adopter); !ok || t.Restart == nil {
 		t.Skip("this driver does not adopt")

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// context returns one that ends with the test, or earlier if a step takes too long.
-// It is not the test's own, which has ended when clean-up functions run.
+// context returns a context that ends after timeout. It is not the test's own context, which has
+// ended when clean-up functions run.
 func (m *machine) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	m.t.Cleanup(cancel)
 	return ctx
 }
 
-// output is what a Machine says, line by line.
+// output is the output of a Machine, line by line.
 type output struct {
 	t     *testing.T
 	lines chan string
@@ -26,7 +26,7 @@ type output struct {
 // openOutput reads the FIFO until the test ends.
 func openOutput(t *testing.T, path string) *output {
 	t.Helper()
-	// For writing, too, so that there is no end between two runs of the Machine.
+	// Opened for writing, too, so that the FIFO does not end between two runs of the Machine.
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatalf("open output: %v", err)
@@ -70,7 +70,7 @@ func (o *output) expect(want string) {
 	}
 }
 
-// expectBeside is expect where another command may say what other is.
+// expectBeside is expect where another command may print other first.
 func (o *output) expectBeside(other, want string) {
 	o.t.Helper()
 	got := o.line()

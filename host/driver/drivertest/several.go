@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// prepareSeveral returns a Machine with several commands that was not started.
+// prepareSeveral returns a Machine with several commands that is not started.
 func (t test) prepareSeveral(words ...[]string) *machine {
 	t.Helper()
 	m := t.prepare(words[0]...)
@@ -23,7 +23,7 @@ func (t test) prepareSeveral(words ...[]string) *machine {
 	return m
 }
 
-// startSeveral starts commands all of which say that they are ready.
+// startSeveral starts commands each of which prints "ready".
 func (t test) startSeveral(words ...[]string) *machine {
 	t.Helper()
 	m := t.prepareSeveral(words...)
@@ -34,8 +34,7 @@ func (t test) startSeveral(words ...[]string) *machine {
 	return m
 }
 
-// several: the first command that ends takes the others with it, and is the one whose
-// end counts.
+// several: the first command that ends stops the others, and its exit is the Machine's.
 func (t test) several() {
 	for _, tt := range []struct {
 		words [][]string
@@ -73,7 +72,7 @@ func (t test) several() {
 	}
 }
 
-// severalStop: a signal is sent to all.
+// severalStop: all commands receive a signal.
 func (t test) severalStop() {
 	m := t.startSeveral([]string{"sleep"}, []string{"trap", "USR1", "33"}, []string{"ignore", "USR1"})
 	list, err := m.d.Processes(m.context(), m.handle)

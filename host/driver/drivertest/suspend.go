@@ -48,7 +48,7 @@ func (t test) suspend() {
 	for i := 2; i < 5; i++ {
 		dir := filepath.Join(m.spec.Dir, fmt.Sprint("snapshot", i))
 		m.suspend(dir)
-		if i == 3 && t.Restart != nil { // what is suspended needs no daemon
+		if i == 3 && t.Restart != nil { // a suspended Machine needs no daemon
 			m.destroy()
 			t.Driver = t.Restart(t.T)
 			m.d = t.Driver
@@ -106,7 +106,7 @@ func (t test) snapshotErrors() {
 		t.Damage(t.T, dir)
 		unusable("a damaged snapshot", m.spec, dir)
 	}
-	// A cold boot with the same writable layer is what remains.
+	// A cold boot with the same writable layer still works.
 	m.start()
 	m.out.expect("ready")
 	m.signal(sigUSR1)

@@ -7,7 +7,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// usage: counters do not go back while a sandbox runs, begin again with a resume, and end with it.
+// usage: counters never decrease while a sandbox runs, and begin at 0 again with a resume.
 func (t test) usage() {
 	reader, ok := t.Driver.(driver.UsageReader)
 	if !ok {

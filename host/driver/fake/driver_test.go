@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver/fake"
 )
 
-// TestDriver: the fake driver behaves as the real ones.
+// TestDriver: the fake driver behaves like the real ones.
 func TestDriver(t *testing.T) {
 	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
 		t.Helper()

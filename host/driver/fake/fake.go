@@ -1,19 +1,19 @@
 // Package fake is a driver whose sandboxes are small files: a pretend host on
 // which Machines start, run, end, are suspended and killed, without a process.
 //
-// The World is the host. It is in a directory, not in the daemon, so that a daemon killed at any
-// moment finds its Machines where it left them, and planned events, such as an exit after 200 ms,
-// have happened at their time. Each sandbox has memory that only suspend preserves and writes to
-// its root file system, so that a test can tell a true resume from a boot and a kept root from a
-// reset one. Delays and failures come from Options.Faults or from the environment of the Machine;
-// see the Env constants.
+// The World is the host. It is in a directory, not in the daemon. A daemon that is killed at any
+// moment finds its Machines as it left them, and planned events, such as an exit after 200 ms, have
+// happened at their time. Each sandbox has memory that only a suspend preserves, and it writes to its
+// root file system. So a test can distinguish a true resume from a boot, and a kept root from a reset
+// one. Delays and failures come from Options.Faults or from the environment of the Machine; see the
+// Env constants.
 //
 // A Driver and its World may be used from many goroutines. The World serialises its changes; one
 // process at a time may use a directory.
 //
-// It is strict where a real driver would merely behave badly: a violation of the contract of
-// driver.Driver is refused with ErrMisuse and recorded in the World, where Misuses finds it. It
-// isolates nothing and runs no program; see run.go for the few commands that it plays.
+// It is strict where a real driver would merely behave badly: it refuses a violation of the contract
+// of driver.Driver with ErrMisuse and records it in the World, where Misuses finds it. It isolates
+// nothing and runs no program; run.go lists the few commands that it plays.
 package fake
 
 import (
@@ -33,26 +33,26 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// ErrMisuse is answered when the caller violated the contract of driver.Driver.
+// ErrMisuse: the caller violated the contract of driver.Driver.
 var ErrMisuse = errors.New("driver misused")
 
 // Environment variables of a Machine that steer its sandbox.
 const (
-	// EnvExit plans the end of the main process: "CODE@DELAY", e.g. "7@200ms";
-	// "signal:9@1s" ends it by a signal and "oom@1s" for want of memory. The
-	// delay counts from the start and leaves out time spent suspended.
+	// EnvExit plans the end of the main process: "CODE@DELAY", e.g. "7@200ms"; "signal:9@1s" ends it
+	// by a signal and "oom@1s" for lack of memory. The delay counts from the start, without the time
+	// spent suspended.
 	EnvExit = "HANGAR_FAKE_EXIT"
-	// EnvStop is how the main process answers a signal that would end it: as
-	// EnvExit with the delay counted from the signal, or "ignore". Unset: the
-	// signal ends it at once. SIGKILL always does.
+	// EnvStop is the main process's answer to a signal that would end it: "ignore", or a value as of
+	// EnvExit with the delay counted from the signal. Unset: the signal ends it at once. SIGKILL
+	// always does.
 	EnvStop = "HANGAR_FAKE_STOP"
-	// EnvOutput is printed by the main process when it starts.
+	// EnvOutput is the text that the main process prints when it starts.
 	EnvOutput = "HANGAR_FAKE_OUTPUT"
 	// EnvMemoryMB is how much memory the Machine uses, in MiB.
 	EnvMemoryMB = "HANGAR_FAKE_MEMORY_MB"
 
-	// Delays are durations, errors texts. "command not found" and "snapshot
-	// unusable" become the driver's error of that name.
+	// Delays are durations, errors are texts. "command not found" and "snapshot unusable" become the
+	// driver's errors of these names.
 	EnvStartDelay   = "HANGAR_FAKE_START_DELAY"
 	EnvStartError   = "HANGAR_FAKE_START_ERROR"
 	EnvSuspendDelay = "HANGAR_FAKE_SUSPEND_DELAY"
@@ -64,8 +64,8 @@ const (
 // Op is a moment at which a fault can be injected.
 type Op string
 
-// The moments. Those named Done lie between the effect and the answer, where a crash of the
-// daemon leaves an effect without a record.
+// The moments. Those named Done are between the effect and the answer, where a crash of the daemon
+// leaves an effect without a record.
 const (
 	OpStart       Op = "start"
 	OpStartDone   Op = "start done"
@@ -85,19 +85,18 @@ const (
 
 // Options of a Driver.
 type Options struct {
-	// Faults is asked at every Op; nil: none. The operation waits for delay and
-	// then fails with err, if that is not nil. It may block. For OpList id is empty.
+	// Faults is called at every Op; nil: no faults. The operation waits for delay and then fails with
+	// err, if that is not nil. Faults may block. For OpList id is empty.
 	Faults func(op Op, id hangar.MachineID) (delay time.Duration, err error)
-	// MaxSuspendMemoryMB is announced as a capability; 0: 2048.
+	// MaxSuspendMemoryMB is reported as a capability; 0: 2048.
 	MaxSuspendMemoryMB int
-	// Swap is announced as a capability.
+	// Swap is reported as a capability.
 	Swap bool
-	// Programs are those that can be the main process of a Machine, as its command
-	// names them; nil: any.
+	// Programs are the possible main processes of a Machine, as its command names them; nil: any.
 	Programs []string
 }
 
-// Driver runs Machines in a World. It keeps nothing itself.
+// Driver runs Machines in a World. It has no state of its own.
 type Driver struct {
 	world *World
 	o     Options
@@ -131,7 +130,7 @@ type handle struct {
 }
 
 func (h handle) encode() driver.Handle {
-	b, _ := json.Marshal(h) // strings alone: cannot fail
+	b, _ := json.Marshal(h) // only strings: cannot fail
 	return b
 }
 
@@ -179,7 +178,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 	return d.launch(ctx, s, OpStartDone)
 }
 
-// launch makes a sandbox exist; until the answer an error undoes it.
+// launch adds a sandbox to the World. An error before the answer removes it again.
 func (d *Driver) launch(ctx context.Context, s *sandbox, done Op) (driver.Handle, error) {
 	if err := d.world.add(s); err != nil {
 		return nil, err
@@ -193,7 +192,7 @@ func (d *Driver) launch(ctx context.Context, s *sandbox, done Op) (driver.Handle
 	return handle{s.Spec.ID, s.Incarnation}.encode(), nil
 }
 
-// Recover answers whether the sandbox is known.
+// Recover reports whether the sandbox is known.
 func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 	v, err := d.decode(h)
 	if err != nil {
@@ -221,7 +220,7 @@ func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, _ string) (driv
 	return s.handle().encode(), nil
 }
 
-// Wait returns the exit.
+// Wait returns the exit of the sandbox.
 func (d *Driver) Wait(ctx context.Context, h driver.Handle) (driver.Exit, error) {
 	v, err := d.decode(h)
 	if err != nil {
@@ -230,7 +229,7 @@ func (d *Driver) Wait(ctx context.Context, h driver.Handle) (driver.Exit, error)
 	return d.world.wait(ctx, v)
 }
 
-// Signal delivers to the main process.
+// Signal sends sig to all processes of the sandbox.
 func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
 	v, err := d.decode(h)
 	if err != nil {
@@ -256,7 +255,7 @@ func (d *Driver) signal(h handle, sig hangar.Signal) error {
 	return err
 }
 
-// Stop ends the sandbox, by SIGKILL when grace has passed.
+// Stop sends sig to the sandbox and, when grace has passed, SIGKILL.
 func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, grace time.Duration) error {
 	v, err := d.decode(h)
 	if err != nil {
@@ -271,7 +270,7 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 		return fmt.Errorf("stop %s: %w", v.ID, err)
 	}
 	if s, err := d.world.find(v); err == nil && s.Ended != nil {
-		return nil // before there was anything to stop
+		return nil // it has ended already
 	}
 	if err := d.signal(v, sig); err != nil {
 		return err
@@ -289,7 +288,7 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 	return err
 }
 
-// Destroy removes every trace of the sandbox but dir.
+// Destroy removes the sandbox from the World.
 func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, _ string) error {
 	end, err := d.world.begin("destroy", id)
 	if err != nil {
@@ -305,7 +304,7 @@ func (d *Driver) Destroy(ctx finish.Context, id hangar.MachineID, _ string) erro
 	return d.fault(ctx, OpDestroyDone, id)
 }
 
-// List names every sandbox that runs or has ended; suspended ones are gone.
+// List returns the Machines whose sandbox runs or has ended, but not those of suspended ones.
 func (d *Driver) List(ctx context.Context) ([]hangar.MachineID, error) {
 	if err := d.fault(ctx, OpList, ""); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
@@ -340,7 +339,7 @@ func (d *Driver) Processes(_ context.Context, h driver.Handle) ([]hangar.Process
 	return out, nil
 }
 
-// Stats counts as much processor time as the sandbox has been running.
+// Stats reports as much processor time as the sandbox has been running.
 func (d *Driver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error) {
 	s, err := d.running(h)
 	if err != nil {
@@ -349,8 +348,8 @@ func (d *Driver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error)
 	return driver.Stats{CPUTime: now().Sub(s.Started), MemoryBytes: s.memoryBytes(), Processes: len(s.commands())}, nil
 }
 
-// Usage is that of a sandbox that has kept one processor busy since it was started. It caches and
-// throttles nothing.
+// Usage is that of a sandbox that has kept one processor busy since its start, and has cached
+// nothing.
 func (d *Driver) Usage(_ context.Context, h driver.Handle) (driver.Usage, error) {
 	s, err := d.running(h)
 	if err != nil {
@@ -390,7 +389,7 @@ func (d *Driver) checkSpec(spec driver.Spec, what string) (environment, error) {
 		return nil, d.world.misused(spec.ID, "%s without its directory %q", what, spec.Dir)
 	}
 	switch s, err := d.world.load(spec.ID); {
-	case err == nil && s.suspended(): // nothing is left of it
+	case err == nil && s.suspended(): // a suspended sandbox needs no Destroy
 	case err == nil:
 		return nil, d.world.misused(spec.ID, "%s while an earlier sandbox has not been destroyed", what)
 	case !errors.Is(err, driver.ErrNotFound):

@@ -23,7 +23,7 @@ import (
 
 const id = hangar.MachineID("0123456789abcd")
 
-// bench is a World with one Machine to be started.
+// bench is a World with one Machine that can be started.
 type bench struct {
 	testing.TB
 	world *fake.World
@@ -62,7 +62,7 @@ func (b *bench) start() driver.Handle {
 	return h
 }
 
-// say returns what a command prints.
+// say returns the output of a command.
 func (b *bench) say(h driver.Handle, args ...string) string {
 	b.Helper()
 	var out bytes.Buffer
@@ -89,7 +89,7 @@ func (b *bench) destroy() {
 	}
 }
 
-// restarted is the same host after its daemon was killed and started again.
+// restarted returns the same host after its daemon was killed and started again.
 func (b *bench) restarted() *bench {
 	b.Helper()
 	dir := filepath.Join(filepath.Dir(b.spec.Dir), "world")

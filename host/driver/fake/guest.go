@@ -14,11 +14,10 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// guestProgram is a program that the fake plays, as the main process and beside it:
-// the one whose words package drivertest defines.
+// guestProgram is the program whose commands package drivertest defines.
 const guestProgram = "guest"
 
-// The words of the guest after which it stays.
+// The commands of the guest that keep running.
 const (
 	wordSleep  = "sleep"
 	wordTrap   = "trap"
@@ -26,7 +25,7 @@ const (
 	wordCount  = "count"
 )
 
-// guestWords returns the words if args run the guest.
+// guestWords returns the command of the guest, if args run the guest.
 func guestWords(args []string) []string {
 	if len(args) < 2 || filepath.Base(args[0]) != guestProgram {
 		return nil
@@ -34,8 +33,8 @@ func guestWords(args []string) []string {
 	return args[1:]
 }
 
-// startGuest plays the words as a process of the Machine: their output is kept in the sandbox,
-// and their end, if they have one, becomes its planned exit.
+// startGuest plays a command of the guest as a process of the Machine. It keeps the output in the
+// sandbox, and plans the exit if the command ends by itself.
 func (s *sandbox) startGuest(ctx context.Context, cmd driver.Command, words []string) error {
 	var out strings.Builder
 	p := &process{sandbox: s, cmd: cmd, in: strings.NewReader(""), out: &out, err: &out}
@@ -59,8 +58,8 @@ func stays(words []string) bool {
 	return slices.Contains([]string{wordSleep, wordTrap, wordIgnore, wordCount}, words[0])
 }
 
-// guestSignal is what the words do on a signal: ok is false if they take no part in
-// it.
+// guestSignal is the reaction of a guest's command to a signal. ok is false if the command does not
+// handle the signal.
 func (s *sandbox) guestSignal(words []string, sig hangar.Signal) (said string, ok bool, err error) {
 	if len(words) == 0 || sig == sigKill {
 		return "", false, nil
@@ -93,7 +92,7 @@ func (s *sandbox) guestSignal(words []string, sig hangar.Signal) (said string, o
 	return "", true, nil
 }
 
-// guest plays the words beside the main process.
+// guest plays a command of the guest beside the main process.
 func (p *process) guest(ctx context.Context, words []string) (hangar.ExecResult, error) {
 	args := append(slices.Clone(words[1:]), "", "")
 	switch words[0] {
@@ -176,7 +175,7 @@ func (p *process) yell(lines string) (hangar.ExecResult, error) {
 func (p *process) stay(ctx context.Context, words []string) (hangar.ExecResult, error) {
 	interrupted := make(chan struct{})
 	if ignores := words[0] == wordIgnore && len(words) > 1 && words[1] == "INT"; p.cmd.TTY && !ignores {
-		// A read cannot be interrupted: it is left to end with its stream.
+		// A read cannot be interrupted; the goroutine ends with the stream.
 		go func() {
 			for b := make([]byte, 1); ; {
 				n, err := p.in.Read(b)

@@ -8,7 +8,7 @@ import (
 
 var _ driver.RootHolder = (*Driver)(nil)
 
-// Root implements driver.RootHolder: the lowest layer, as nothing is written.
+// Root implements driver.RootHolder. It returns the lowest layer, because the fake makes no overlay.
 func (d *Driver) Root(_ context.Context, h driver.Handle) (string, error) {
 	s, err := d.running(h)
 	if err != nil {

@@ -20,21 +20,21 @@ import (
 // Exec plays one of a few commands beside the main process:
 //
 //	echo WORD…  stderr WORD…   print
-//	say WORD…                  has the main process print
+//	say WORD…                  makes the main process print
 //	cat [FILE]                 copies stdin, or a file of the root
 //	write FILE TEXT            writes a file of the root
 //	exit N   kill N            ends with a code or by a signal
 //	true   false   sleep TIME
 //	env   pwd   size           environment, directory, terminal as ROWSxCOLS
 //	sizes N                    the next sizes of the terminal
-//	boot                       a name that every boot has its own, kept by resume
+//	boot                       the name of the boot: new with every start, kept by a resume
 //	incr   memory              counts in memory and on the root; shows the count
 //	sh -c "A; B"               runs one after the other
-//	guest WORD…                does what package drivertest has its guest do
-//	/.hangar/guest sftp        serves files by SFTP: some of its own, in memory
+//	guest WORD…                plays a command of package drivertest's guest
+//	/.hangar/guest sftp        serves files by SFTP, which are in memory
 //
-// Any other is driver.ErrCommandNotFound. A main process plays echo, true, false,
-// sleep, exit, sh and guest in the same way; any other command runs until it is ended.
+// Any other command is driver.ErrCommandNotFound. A main process plays echo, true, false, sleep,
+// exit, sh and guest in the same way; any other main process runs until it is stopped.
 func (d *Driver) Exec(
 	ctx context.Context, h driver.Handle, cmd driver.Command, streams hangar.ExecStreams,
 ) (hangar.ExecResult, error) {
@@ -65,7 +65,7 @@ func (d *Driver) Exec(
 	if cmd.TTY {
 		p.err = p.out
 	}
-	// A command dies with its sandbox.
+	// A command ends with its sandbox.
 	alive, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ended := make(chan struct{})
@@ -141,7 +141,7 @@ func (p *process) run(ctx context.Context, args []string) (hangar.ExecResult, er
 	}
 }
 
-// runInstant plays what takes no time.
+// runInstant plays the commands that take no time.
 func (p *process) runInstant(name string, args []string) (hangar.ExecResult, error) {
 	switch name {
 	case "echo":
@@ -191,8 +191,8 @@ func (p *process) print(w io.Writer, text string) (hangar.ExecResult, error) {
 	return written(err), nil
 }
 
-// written is how a command ends that wrote: a pipe that is closed is its own
-// failure, not the driver's.
+// written is the result of a command that wrote to a stream. A closed pipe is a failure of the
+// command, not of the driver.
 func written(err error) hangar.ExecResult {
 	if err != nil {
 		return hangar.ExecResult{ExitCode: 1}
@@ -226,7 +226,7 @@ func (p *process) shell(ctx context.Context, args []string) (hangar.ExecResult, 
 	return last, nil
 }
 
-// cat copies. With a terminal it also notices when the size of that changes.
+// cat copies its input, or prints a file. With a terminal it also reports new sizes.
 func (p *process) cat(ctx context.Context, args []string) (hangar.ExecResult, error) {
 	if len(args) > 0 {
 		b, err := p.read(args[0])
@@ -236,7 +236,7 @@ func (p *process) cat(ctx context.Context, args []string) (hangar.ExecResult, er
 		_, err = p.out.Write(b)
 		return written(err), nil
 	}
-	// A read cannot be interrupted: it is left to end with its stream.
+	// A read cannot be interrupted; the goroutine ends with the stream.
 	chunks, quit := make(chan []byte), make(chan struct{})
 	defer close(quit)
 	go func() {
@@ -300,7 +300,7 @@ func (p *process) sizes(ctx context.Context, args []string) (hangar.ExecResult, 
 	return hangar.ExecResult{}, nil
 }
 
-// mounted returns where on the host name is, if it is in a mount.
+// mounted returns the mount that contains name, and the rest of the path.
 func (p *process) mounted(name string) (m driver.Mount, rest string, ok bool) {
 	for _, m := range slices.Backward(p.sandbox.Spec.Mounts) {
 		if rest, ok := strings.CutPrefix(filepath.Clean("/"+name), filepath.Clean(m.Target)); ok && strings.HasPrefix(rest, "/") {
@@ -310,8 +310,7 @@ func (p *process) mounted(name string) (m driver.Mount, rest string, ok bool) {
 	return driver.Mount{}, "", false
 }
 
-// read looks for a file in the mounts, in the writable layer and then in the layers,
-// highest first.
+// read looks for a file in the mounts, in the writable layer and then in the layers, highest first.
 func (p *process) read(name string) ([]byte, error) {
 	if m, rest, ok := p.mounted(name); ok {
 		return readIn(m.Source, rest)

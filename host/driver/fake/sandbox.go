@@ -22,25 +22,24 @@ const (
 	sigUSR1 = hangar.Signal(syscall.SIGUSR1)
 )
 
-// sandbox is the file of one sandbox.
+// sandbox is the content of a sandbox's file.
 type sandbox struct {
 	Spec driver.Spec `json:"spec"`
-	// Boot names the boot of the Machine; it survives suspend and resume, like
-	// anything in memory.
+	// Boot names the boot of the Machine; like memory, it survives suspend and resume.
 	Boot string `json:"boot"`
-	// Incarnation names this sandbox; a resumed Machine lives in another one.
+	// Incarnation names this sandbox; a resumed Machine has a new one.
 	Incarnation string    `json:"incarnation"`
 	Started     time.Time `json:"started"`
 	Memory      memory    `json:"memory"`
-	// Exit is planned.
+	// Exit is the planned exit.
 	Exit *driver.Exit `json:"exit,omitempty"`
-	// Ended is how it ended; nil while it runs.
+	// Ended is the exit; nil while the sandbox runs.
 	Ended *driver.Exit `json:"ended,omitempty"`
 
-	said string // by the main process as it started
+	said string // output of the processes as they started
 }
 
-// memory is what is lost at the end of a sandbox unless it is suspended.
+// memory is lost at the end of a sandbox unless it is suspended.
 type memory struct {
 	Counter uint64 `json:"counter"` // see the command incr
 	Writes  uint64 `json:"writes"`  // to the root file system, which must agree
@@ -59,26 +58,26 @@ func (s *sandbox) memoryBytes() int64 {
 	return mb << 20
 }
 
-// settle lets the planned exit happen if its time has come.
+// settle makes the planned exit happen if its time has come.
 func (s *sandbox) settle(t time.Time) {
 	if s.Ended == nil && s.Exit != nil && !s.Exit.At.After(t) {
 		s.Ended, s.Exit = s.Exit, nil
 	}
 }
 
-// commands are the main process and those beside it.
+// commands are the main process and the ones beside it.
 func (s *sandbox) commands() []driver.Command {
 	return append([]driver.Command{s.Spec.Command}, s.Spec.Others...)
 }
 
-// plan is how one of the processes will end; the first that does ends all.
+// plan records how one of the processes will end. The first to end ends the sandbox.
 func (s *sandbox) plan(exit *driver.Exit) {
 	if exit != nil && (s.Exit == nil || exit.At.Before(s.Exit.At)) {
 		s.Exit = exit
 	}
 }
 
-// say adds to the output of the processes as they start.
+// say appends to the output of the processes as they start.
 func (s *sandbox) say(text string) {
 	if s.said != "" && !strings.HasSuffix(s.said, "\n") {
 		s.said += "\n"
@@ -86,7 +85,7 @@ func (s *sandbox) say(text string) {
 	s.said += text
 }
 
-// signal does what the processes do on receiving sig, and returns what they say.
+// signal plays the reaction of all processes to sig, and returns their output.
 func (s *sandbox) signal(sig hangar.Signal) (said string, err error) {
 	if sig <= 0 || sig > 64 {
 		return "", fmt.Errorf("invalid signal %d", int(sig))
@@ -108,7 +107,7 @@ func (s *sandbox) signalCommand(cmd driver.Command, sig hangar.Signal) (said str
 	switch syscall.Signal(sig) {
 	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
 		return "", nil
-	default: // ends a process that has no other plan
+	default: // the signal ends a process without another plan
 	}
 	end := driver.Exit{Code: 128 + int(sig), Signal: int(sig), At: now()}
 	if answer := parseEnv(cmd.Env)[EnvStop]; answer != "" && sig != sigKill {
@@ -128,7 +127,7 @@ func (s *sandbox) signalCommand(cmd driver.Command, sig hangar.Signal) (said str
 // rootFile counts the writes to the writable layer.
 func (s *sandbox) rootFile() string { return filepath.Join(s.Spec.Root.Writable, ".fake-writes") }
 
-// bootRoot prepares the writable layer for a boot: memory begins with its content.
+// bootRoot prepares the writable layer for a boot, and reads its counter into memory.
 func (s *sandbox) bootRoot() error {
 	for _, layer := range s.Spec.Root.Layers {
 		if _, err := os.Stat(layer); err != nil {
@@ -172,7 +171,7 @@ func (s *sandbox) rootWrites() (uint64, error) {
 	return strconv.ParseUint(string(b), 10, 64)
 }
 
-// increment counts in memory and on the root file system alike.
+// increment increments the counters in memory and on the root file system.
 func (s *sandbox) increment() error {
 	s.Memory.Counter++
 	if s.Spec.Root.Writable == "" {
@@ -182,7 +181,7 @@ func (s *sandbox) increment() error {
 	return writeFile(s.rootFile(), strconv.AppendUint(nil, s.Memory.Writes, 10))
 }
 
-// startAll starts the processes: their output is kept, and their ends are planned.
+// startAll starts the processes: it keeps their output and plans their exits.
 func (s *sandbox) startAll(ctx context.Context) error {
 	for _, cmd := range s.commands() {
 		if err := s.startCommand(ctx, cmd); err != nil {
@@ -212,8 +211,7 @@ func (s *sandbox) startCommand(ctx context.Context, cmd driver.Command) error {
 	return nil
 }
 
-// print writes the main process's output. There may be no reader: the sandbox does not wait for
-// one.
+// print writes the main process's output. It does not wait for a reader.
 func (s *sandbox) print(text string) {
 	if text == "" || s.Spec.Output == "" {
 		return
@@ -225,12 +223,12 @@ func (s *sandbox) print(text string) {
 	if err != nil {
 		return // no reader: the output is lost
 	}
-	_, _ = f.WriteString(text) // as above
+	_, _ = f.WriteString(text) // without a reader, the output is lost
 	_ = f.Close()
 }
 
-// planMain says when the main process ends by itself: as the environment says, or
-// as its command does; nil: never.
+// planMain returns when and how the main process ends by itself, from its environment or its command;
+// nil: never.
 func planMain(cmd driver.Command, env environment) (*driver.Exit, error) {
 	if text := env[EnvExit]; text != "" {
 		exit, err := parseExit(text, now())
@@ -263,7 +261,7 @@ func planMain(cmd driver.Command, env environment) (*driver.Exit, error) {
 	return &exit, nil
 }
 
-// script returns the commands of sh -c "A; B", or the one command that args are.
+// script returns the commands of sh -c "A; B", or args as the only command.
 func script(args []string) [][]string {
 	if len(args) != 3 || filepath.Base(args[0]) != "sh" || args[1] != "-c" {
 		return [][]string{args}
@@ -329,7 +327,7 @@ func parseEnv(env []string) environment {
 	return m
 }
 
-// fault waits and fails as the two variables say.
+// fault waits and fails as two variables of the environment request.
 func (e environment) fault(ctx context.Context, delayName, errorName string) error {
 	var delay time.Duration
 	if text := e[delayName]; text != "" {

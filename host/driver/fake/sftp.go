@@ -10,7 +10,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// served is the standard streams of a process as one.
+// served combines the standard streams of a process.
 type served struct {
 	io.Reader
 	io.Writer
@@ -19,7 +19,7 @@ type served struct {
 // Close implements io.Closer.
 func (served) Close() error { return nil }
 
-// files are those that a Machine serves by SFTP, as long as the World is remembered.
+// files are the files that a Machine serves by SFTP. They live as long as the World in memory.
 func (w *World) files(id hangar.MachineID) sftp.Handlers {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,7 +40,7 @@ func (p *process) sftp(ctx context.Context) (hangar.ExecResult, error) {
 			return p.fail("%v", err)
 		}
 		return hangar.ExecResult{}, nil
-	case <-ctx.Done(): // a read cannot be interrupted: it is left to end with its stream
+	case <-ctx.Done(): // a read cannot be interrupted; the server ends with its stream
 		return hangar.ExecResult{}, ctx.Err()
 	}
 }

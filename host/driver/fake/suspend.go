@@ -16,18 +16,18 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// snapshot is the file that a suspended Machine leaves.
+// snapshot is the content of a suspended Machine's snapshot.
 type snapshot struct {
 	Boot    string        `json:"boot"`
 	Command []string      `json:"command"`
 	Memory  memory        `json:"memory"`
 	Left    *driver.Exit  `json:"left,omitempty"` // the planned exit
-	After   time.Duration `json:"after"`          // of running time, until Left
+	After   time.Duration `json:"after"`          // running time until Left
 }
 
 const snapshotFile = "memory"
 
-// sealedSnapshot carries its own digest, so that damage is noticed.
+// sealedSnapshot contains a digest, so that damage is detected.
 type sealedSnapshot struct {
 	Digest string          `json:"digest"`
 	Body   json.RawMessage `json:"body"`
@@ -67,8 +67,8 @@ func (d *Driver) Suspend(ctx context.Context, h driver.Handle, dir string) error
 	if err != nil {
 		return errors.Join(fmt.Errorf("suspend %s: %w", v.ID, err), os.RemoveAll(dir))
 	}
-	// From here on the memory is only in dir: a fault must not take it away, and
-	// so can only delay the answer.
+	// From here on the memory is only in dir, so a fault must not undo the suspend: it only delays the
+	// answer.
 	_ = d.fault(ctx, OpSuspendDone, v.ID)
 	return nil
 }

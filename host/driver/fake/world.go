@@ -17,14 +17,14 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// World is the pretend host. Its state is on disk after every change, so that another World on
-// the same directory continues it.
+// World is the pretend host. Its state is on disk after every change, so that another World on the
+// same directory continues it.
 type World struct {
 	dir string
 
 	mu      sync.Mutex                         // guards the files and what follows
 	dead    bool                               // see Die
-	busy    map[hangar.MachineID]string        // operations that exclude one another
+	busy    map[hangar.MachineID]string        // the exclusive operation of each Machine
 	changed map[hangar.MachineID]chan struct{} // closed when the sandbox changes; present while there are waiters
 	served  map[hangar.MachineID]sftp.Handlers // files by SFTP
 }
@@ -39,8 +39,8 @@ const (
 	misuseFile    = "misuse.log"
 )
 
-// Misuses returns every violation of the contract since the World began, oldest first: none, if
-// the agent is right.
+// Misuses returns every violation of the contract since the World began, oldest first. A correct
+// agent causes none.
 func (w *World) Misuses() ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(w.dir, misuseFile))
 	if errors.Is(err, os.ErrNotExist) || err == nil && len(b) == 0 {
@@ -74,8 +74,8 @@ func (w *World) Running() ([]hangar.MachineID, error) {
 	return running, nil
 }
 
-// Boot names the boot of a Machine, as the command boot does inside; "" when it has
-// no sandbox.
+// Boot returns the name of a Machine's boot, as the command boot prints it inside; "" when the
+// Machine has no sandbox.
 func (w *World) Boot(id hangar.MachineID) string {
 	s, err := w.load(id)
 	if err != nil {
@@ -84,8 +84,8 @@ func (w *World) Boot(id hangar.MachineID) string {
 	return s.Boot
 }
 
-// Crash ends the main process of a Machine from outside, as the host's own fault
-// would. It answers driver.ErrNotFound when none runs.
+// Crash ends the main process of a Machine from outside, like a fault of the host. It returns
+// driver.ErrNotFound when none runs.
 func (w *World) Crash(id hangar.MachineID, exit driver.Exit) error {
 	s, err := w.load(id)
 	if err != nil {
@@ -109,11 +109,11 @@ func (w *World) Vanish() error {
 	return err
 }
 
-// ErrDied is answered after Die.
+// ErrDied is returned by all calls after Die.
 var ErrDied = errors.New("the daemon has died")
 
-// Die stands for the death of the daemon that uses this World: from now on no call through it has
-// an effect. The Machines live on in a new World on the same directory.
+// Die simulates the death of the daemon that uses this World: from now on no call through it has an
+// effect. The Machines continue in a new World on the same directory.
 func (w *World) Die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,7 +150,7 @@ func (w *World) misused(id hangar.MachineID, format string, args ...any) error {
 	return errors.Join(err, werr, f.Close())
 }
 
-// begin marks that an operation that tolerates no other is under way.
+// begin starts an operation that excludes all others of its kind for the Machine.
 func (w *World) begin(what string, id hangar.MachineID) (end func(), err error) {
 	w.mu.Lock()
 	other, clash := w.busy[id]
@@ -178,7 +178,7 @@ func (w *World) load(id hangar.MachineID) (*sandbox, error) {
 	return w.loadLocked(id)
 }
 
-// loadLocked reads a sandbox as it is now: an exit whose time has come has happened.
+// loadLocked reads a sandbox as it is now, with the planned exit if its time has come.
 func (w *World) loadLocked(id hangar.MachineID) (*sandbox, error) {
 	b, err := os.ReadFile(w.file(id))
 	if errors.Is(err, os.ErrNotExist) {
@@ -266,7 +266,7 @@ func (w *World) findRunning(h handle) (*sandbox, error) {
 	return s, err
 }
 
-// change alters a sandbox that runs.
+// change alters a running sandbox.
 func (w *World) change(h handle, fn func(s *sandbox) error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -343,8 +343,8 @@ func (w *World) list() ([]hangar.MachineID, error) {
 	return ids, nil
 }
 
-// writeFile replaces a file in one step. It is not flushed: a World outlives the
-// death of a process, not of the machine.
+// writeFile replaces a file in one step. It does not flush: a World outlives the death of a process,
+// not of the host.
 func writeFile(path string, b []byte) error {
 	fresh := path + ".new"
 	if err := os.WriteFile(fresh, b, 0o600); err != nil {

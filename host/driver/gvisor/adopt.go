@@ -19,8 +19,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// Adopt implements driver.Adopter. An engine whose daemon died finishes its work, and records
-// that in the bundle before it answers, without a reader.
+// Adopt implements driver.Adopter. If its daemon dies, an engine finishes its command and records the
+// result in the bundle before it answers.
 func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, dir string) (driver.Handle, error) {
 	h, err := d.adopt(ctx, id, dir)
 	if err != nil {
@@ -47,8 +47,8 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 	if r.HostBoot != boot {
 		return nil, driver.ErrNotFound
 	}
-	// A process that has ended keeps its id and start time 0 in the handle, which no
-	// process has: it is then known to have ended, and its exit is in the bundle.
+	// A process that has ended keeps start time 0 in the handle, which no running process has. So it
+	// counts as ended, and its exit is in the bundle.
 	h := handle{ID: id, Dir: dir, Boot: boot, Socket: r.ControlSocket}
 	if h.Others, err = othersIn(dir); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 	return d.take(h)
 }
 
-// othersIn returns how many commands run beside the main one of the bundle in dir.
+// othersIn returns the number of commands beside the main one of the bundle in dir.
 func othersIn(dir string) (int, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, bundle.ConfigFile))
 	if err != nil {
@@ -82,7 +82,7 @@ func othersIn(dir string) (int, error) {
 	return max(guestinit.Count(spec.Process.Args)-1, 0), nil
 }
 
-// awaitEngine returns when no command of the engine is at work on the bundle in dir.
+// awaitEngine returns when no command of the engine works on the bundle in dir.
 func awaitEngine(ctx context.Context, dir string) error {
 	procs, err := processesOf(dir)
 	if err != nil {

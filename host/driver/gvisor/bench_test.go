@@ -12,9 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// BenchmarkStart measures until the main process runs; reply-ms is until the first
-// answer of an HTTP server in the Machine. Starts are some time apart, so that an engine
-// waits for each.
+// BenchmarkStart measures until the main process runs; reply-ms is the time until the first answer
+// of an HTTP server in the Machine. Starts are some time apart, so that an engine waits for each.
 func BenchmarkStart(b *testing.B) {
 	d := open(b)
 	var running, reply []float64
@@ -46,7 +45,7 @@ func report(b *testing.B, what string, ms []float64) {
 	b.ReportMetric(ms[0], what+"-min-ms")
 }
 
-// BenchmarkSuspend measures both ways, with the first answer, by size of the state.
+// BenchmarkSuspend measures suspend and resume, with the first answer, by size of the state.
 func BenchmarkSuspend(b *testing.B) {
 	for _, mb := range []int{16, 256, 1024} {
 		b.Run(fmt.Sprintf("%dMB", mb), func(b *testing.B) {
@@ -115,8 +114,8 @@ func cores(b *testing.B, d *gvisor.Driver, h driver.Handle) float64 {
 	return float64(used()-before) / float64(time.Since(began))
 }
 
-// BenchmarkIdle measures what a Machine costs that does nothing: an HTTP server
-// without callers. Each operation takes a second.
+// BenchmarkIdle measures the cost of an idle Machine: an HTTP server without callers. Each
+// operation takes a second.
 func BenchmarkIdle(b *testing.B) {
 	d := open(b)
 	s := serve(b, d, 0)
@@ -136,8 +135,8 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(memory[len(memory)/2], "MiB")
 }
 
-// BenchmarkQuota measures how much a Machine of one core gets that wants four. Each
-// operation takes a second.
+// BenchmarkQuota measures how much processor time a Machine with one core gets if it wants four.
+// Each operation takes a second.
 func BenchmarkQuota(b *testing.B) {
 	d := open(b)
 	m := boot(b, d, newSpec(b, "busy", "4"))
@@ -150,7 +149,7 @@ func BenchmarkQuota(b *testing.B) {
 	b.ReportMetric(used[len(used)/2], "cores")
 }
 
-// BenchmarkUsage measures a Machine, as the host does with each of them every few seconds.
+// BenchmarkUsage measures the usage of a Machine, which the host reads every few seconds.
 func BenchmarkUsage(b *testing.B) {
 	d := open(b)
 	m := boot(b, d, newSpec(b, "sleep"))

@@ -20,11 +20,10 @@ import (
 type cgroups struct {
 	parent string
 	v2     bool
-	// hierarchies are the mounted directories that hold a group of each sandbox:
-	// one for version 2, one per controller for version 1.
+	// hierarchies are the mounted directories that hold a group of each sandbox: one for version 2,
+	// one per controller for version 1.
 	hierarchies []string
-	// own is the list of processes in a group of version 1 that this process is in;
-	// see quicken.
+	// own is the process list of this process's memory group in version 1; see quicken.
 	own string
 }
 
@@ -66,8 +65,8 @@ func findCgroups(parent string) (cgroups, error) {
 	return c, nil
 }
 
-// ownGroup returns the list of processes in the memory group of this process, or ""
-// where that group cannot be seen, as in some containers.
+// ownGroup returns the process list of this process's memory group, or "" where the process cannot
+// see that group, as in some containers.
 func ownGroup() string {
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -87,22 +86,22 @@ func ownGroup() string {
 	return ""
 }
 
-// quicken makes the engine's move into its group quick. For the first move after a pause the kernel
-// of version 1 waits for an RCU grace period, of up to 15 ms; this process "moves" to its own
-// group, so that the wait is over when the engine moves.
+// quicken speeds up the engine's move into its group. In version 1, the kernel waits up to 15 ms for
+// an RCU grace period before the first move after a pause. So this process "moves" to its own group,
+// and the wait is over when the engine moves.
 func (c cgroups) quicken() {
 	if c.own == "" {
 		return
 	}
 	f, err := os.OpenFile(c.own, os.O_WRONLY, 0)
 	if err != nil {
-		return // the engine waits for itself
+		return // the engine waits instead
 	}
 	_, _ = f.WriteString("0")
 	_ = f.Close()
 }
 
-// path is the name of a sandbox's group as the OCI configuration has it.
+// path is the name of a sandbox's group in the OCI configuration.
 func (c cgroups) path(id string) string { return "/" + c.parent + "/" + id }
 
 // file is a control file of a sandbox's group.
@@ -113,7 +112,7 @@ func (c cgroups) file(id, controller, name string) string {
 	return filepath.Join(cgroup.Root, controller, c.parent, id, name)
 }
 
-// oomKills returns how often the kernel killed in the group for want of memory.
+// oomKills returns how often the kernel ran out of memory in the group and killed a process.
 func (c cgroups) oomKills(id string) int {
 	name := "memory.oom_control"
 	if c.v2 {
@@ -145,8 +144,8 @@ func number(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
-// memory returns the bytes that the group holds, without what the kernel could
-// take back from files at once.
+// memory returns the bytes that the group holds, without the file cache that the kernel could free at
+// once.
 func (c cgroups) memory(id string) (int64, error) {
 	usage, inactive := "memory.usage_in_bytes", "total_inactive_file"
 	if c.v2 {
@@ -172,7 +171,7 @@ func (c cgroups) cpuTime(id string) (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
-// memoryLimit returns what setMemoryLimit changes.
+// memoryLimit returns the limit that setMemoryLimit changes.
 func (c cgroups) memoryLimit(id string) (int64, error) { return number(c.limitFile(id)) }
 
 // setMemoryLimit changes the limit of a running sandbox, in bytes.
@@ -188,22 +187,22 @@ func (c cgroups) limitFile(id string) string {
 	return c.file(id, "memory", name)
 }
 
-// limitParent bounds the memory of all sandboxes together, in bytes. Beyond that the kernel
-// ends one of them, and no other process of the host (docs/adr/0032-quotas.md).
+// limitParent limits the memory of all sandboxes together, in bytes. Above the limit the kernel kills
+// one of them, and no other process of the host (docs/adr/0032-quotas.md).
 func (c cgroups) limitParent(limit int64) error {
 	_, err := cgroup.LimitMemory(c.parent, limit)
 	return err
 }
 
-// hasSwap reports whether the host has swap, and its kernel counts the use by group.
+// hasSwap reports whether the host has swap and its kernel counts the use by group.
 func (c cgroups) hasSwap() bool {
 	raw, err := os.ReadFile("/proc/swaps")
 	if err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") == 0 {
-		return false // the first line is a title
+		return false // the first line is a header
 	}
 	counted := filepath.Join(cgroup.Root, "memory", "memory.memsw.limit_in_bytes")
 	if c.v2 {
-		// The root group has no limits: look at any other.
+		// The root group has no limits, so look at the others.
 		groups, err := filepath.Glob(filepath.Join(cgroup.Root, "*", "memory.swap.max"))
 		return err == nil && len(groups) > 0
 	}
@@ -211,7 +210,7 @@ func (c cgroups) hasSwap() bool {
 	return err == nil
 }
 
-// processes returns the ids of all processes in the sandbox's groups.
+// processes returns the process ids in the sandbox's groups.
 func (c cgroups) processes(id string) []int {
 	seen := make(map[int]bool)
 	var pids []int
@@ -230,8 +229,7 @@ func (c cgroups) processes(id string) []int {
 	return pids
 }
 
-// remove removes the sandbox's groups, which must be empty of processes. The error
-// is EBUSY, wrapped, while they are not.
+// remove removes the sandbox's groups. The error is EBUSY, wrapped, while they contain processes.
 func (c cgroups) remove(id string) error {
 	var errs []error
 	for _, h := range c.hierarchies {
@@ -248,7 +246,7 @@ func (c cgroups) removeParent() error {
 	return errors.Join(errs...)
 }
 
-// ids returns the sandboxes that have a group.
+// ids returns the ids of the sandboxes that have a group.
 func (c cgroups) ids() []string {
 	seen := make(map[string]bool)
 	var out []string

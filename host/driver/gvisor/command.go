@@ -17,14 +17,14 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// commandsOf returns all commands of a Machine, in the order of their process ids.
+// commandsOf returns all commands of a Machine, ordered by their process ids.
 func commandsOf(spec *driver.Spec) []driver.Command {
 	return append([]driver.Command{spec.Command}, spec.Others...)
 }
 
-// findCommands answers driver.ErrCommandNotFound unless the guest will be able to execute the
-// commands of spec: each is a file in the root file system or in a mount, its user may execute
-// it, and its interpreter exists, too.
+// findCommands returns driver.ErrCommandNotFound unless the guest can execute all commands of spec:
+// each one is a file in the root file system or in a mount, its user may execute it, and its
+// interpreter exists.
 func findCommands(root int, spec *driver.Spec) error {
 	t := newTree(root, spec.Mounts)
 	defer t.close()
@@ -48,7 +48,7 @@ func (t *tree) findCommand(cmd driver.Command) error {
 			return nil
 		}
 		if why == nil || !errors.Is(err, unix.ENOENT) {
-			why = err // there is one, which counts for more than where there is none
+			why = err // a file that cannot be executed explains more than a missing one
 		}
 	}
 	if errors.Is(why, unix.ENOENT) || errors.Is(why, unix.ENOTDIR) {
@@ -57,7 +57,7 @@ func (t *tree) findCommand(cmd driver.Command) error {
 	return fmt.Errorf("%w: %w", driver.ErrCommandNotFound, why)
 }
 
-// candidates are the paths at which name may be.
+// candidates are the paths at which to look for name.
 func candidates(name string, cmd driver.Command) []string {
 	if strings.Contains(name, "/") {
 		return []string{absolute(name, cmd.Dir)}
@@ -70,7 +70,7 @@ func candidates(name string, cmd driver.Command) []string {
 	}
 	var out []string
 	for dir := range strings.SplitSeq(search, ":") {
-		if dir == "" { // stands for the working directory
+		if dir == "" { // means the working directory
 			dir = "."
 		}
 		out = append(out, absolute(dir+"/"+name, cmd.Dir))
@@ -78,7 +78,7 @@ func candidates(name string, cmd driver.Command) []string {
 	return out
 }
 
-// absolute is not clean: ".." counts from where a link leads.
+// absolute does not clean the path, because ".." is relative to the target of a link.
 func absolute(name, dir string) string {
 	if path.IsAbs(name) {
 		return name
@@ -86,22 +86,22 @@ func absolute(name, dir string) string {
 	return "/" + dir + "/" + name
 }
 
-// maxInterpreters is how many scripts may interpret one another, as in Linux.
+// maxInterpreters limits the chain of scripts that interpret one another, as in Linux.
 const maxInterpreters = 4
 
-// maxLinks is how many symbolic links a path may lead through, as in Linux.
+// maxLinks limits the symbolic links in a path, as in Linux.
 const maxLinks = 40
 
-// tree is the file system that the guest will see. The mounts in it are made by the
-// sandbox and not there yet, so it looks into their sources.
+// tree is the file system that the guest will see. The sandbox has not made the mounts yet, so tree
+// looks into their sources.
 type tree struct {
 	root   int
-	mounts []mountPoint // the latest last
+	mounts []mountPoint // in mount order
 }
 
 type mountPoint struct {
-	target string // without links
-	source int    // -1: it cannot be opened
+	target string // with all links resolved
+	source int    // -1: it could not be opened
 }
 
 func newTree(root int, mounts []driver.Mount) *tree {
@@ -125,8 +125,8 @@ func (t *tree) close() {
 	}
 }
 
-// walk follows name through all links and mounts. It returns the path of the target and its
-// status; if that does not exist, where it would be.
+// walk follows name through all links and mounts. It returns the resolved path and its status. For a
+// missing file, the path is where the file would be.
 func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 	where := "/"
 	st, err := t.stat(where)
@@ -141,7 +141,7 @@ func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 			return where, st, unix.ENOTDIR
 		case err != nil && next == "..":
 			return where, st, err
-		case err != nil: // but a mount may be below a path that does not exist yet
+		case err != nil: // continue: a mount may be below a missing path
 			where = path.Join(where, next)
 			st, err = t.stat(where)
 			continue
@@ -172,8 +172,8 @@ func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 	return where, st, err
 }
 
-// base returns the directory or file of the host that holds name, which must be
-// without links, and the path from there.
+// base returns the directory or file of the host that holds name, and the path from there. name has
+// no links.
 func (t *tree) base(name string) (fd int, rest string) {
 	for _, m := range slices.Backward(t.mounts) {
 		if rest, ok := strings.CutPrefix(name, m.target); ok && (rest == "" || rest[0] == '/' || m.target == "/") {
@@ -183,7 +183,7 @@ func (t *tree) base(name string) (fd int, rest string) {
 	return t.root, strings.TrimLeft(name, "/")
 }
 
-// open returns a descriptor of name itself, also if it is a link.
+// open returns a descriptor of name itself, even if it is a link.
 func (t *tree) open(name string) (int, error) {
 	fd, rest := t.base(name)
 	if fd < 0 {
@@ -218,7 +218,7 @@ func (t *tree) readlink(name string) (string, error) {
 	return string(b[:max(n, 0)]), err
 }
 
-// executable answers an error unless the guest could execute name.
+// executable returns an error unless the guest could execute name.
 func (t *tree) executable(name string, cmd driver.Command, depth int) error {
 	where, st, err := t.walk(name)
 	if err != nil {
@@ -240,7 +240,7 @@ func (t *tree) executable(name string, cmd driver.Command, depth int) error {
 	return nil
 }
 
-// rootCause is the innermost error.
+// rootCause returns the innermost error.
 func rootCause(err error) error {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
@@ -248,7 +248,7 @@ func rootCause(err error) error {
 	return err
 }
 
-// mayExecute checks the permissions of the file as gVisor does: it knows no access control lists.
+// mayExecute checks the permissions of the file as gVisor does, which knows no access control lists.
 func mayExecute(st *unix.Stat_t, cmd driver.Command) bool {
 	const own, group, others = 0o100, 0o010, 0o001
 	switch {
@@ -263,20 +263,20 @@ func mayExecute(st *unix.Stat_t, cmd driver.Command) bool {
 	}
 }
 
-// interpreter returns the program that the kernel would run for the file: the one
-// that a script names, or the dynamic linker of a binary. Empty: none.
+// interpreter returns the program that the kernel would run for the file: the one that a script
+// names, or the dynamic linker of a binary; empty: none.
 func (t *tree) interpreter(name string) (string, error) {
 	fd, err := t.open(name)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd)) // exactly the file that was looked at
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd)) // the same file, whatever its name refers to now
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	defer f.Close()
-	head := make([]byte, 256) // what the kernel reads
+	head := make([]byte, 256) // as much as the kernel reads
 	n, err := f.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", fmt.Errorf("%s: %w", name, err)

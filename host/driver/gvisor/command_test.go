@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// plant makes a tree of files: directories end in "/", links are "-> TARGET", all
-// else is the content of an executable file.
+// plant makes a tree of files: names of directories end in "/", links are "-> TARGET", and every
+// other text is the content of an executable file.
 func plant(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {

@@ -16,16 +16,16 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// commandPID is the process id that the command has in every sandbox: the guest's
-// init, which has initPID, starts it first of all. Others have the ids that follow.
+// commandPID is the process id of the command in every sandbox: the guest's init, which has initPID,
+// starts it first. Other commands have the ids that follow.
 const (
 	initPID    = 1
 	commandPID = 2
 )
 
-// Signal implements driver.Driver. The signal goes past the guest's init to the command, so that
-// none is treated in a special way. Where there are several commands, the init forwards what it
-// can: it needs to know that they were asked to stop.
+// Signal implements driver.Driver. The signal goes to the command itself, so that the guest's init
+// does not interpret it. With several commands, it goes to the init, which forwards it and so knows
+// that they were asked to stop; signals that the init cannot forward go to the commands.
 func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal) error {
 	s, err := d.running(h)
 	if err != nil {
@@ -34,8 +34,8 @@ func (d *Driver) Signal(ctx context.Context, h driver.Handle, sig hangar.Signal)
 	return s.signal(ctx, sig)
 }
 
-// The command is missing for a moment at both ends of the sandbox's life: until the guest's init
-// has started it, and until the init has followed it. Neither takes long.
+// For a short time at both ends of the sandbox's life the command does not exist: before the guest's
+// init has started it, and before the init has exited after it.
 const (
 	signalRetry    = time.Millisecond
 	signalPatience = 2 * time.Second
@@ -63,12 +63,12 @@ func (s *sandbox) signal(ctx context.Context, sig hangar.Signal) error {
 	}
 }
 
-// deliver sends to the running commands.
+// deliver sends the signal to the running commands.
 func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 	if s.Others == 0 {
 		return s.signalProcess(ctx, commandPID, sig)
 	}
-	direct := hangar.Signal(0) // which only checks that the process exists
+	direct := hangar.Signal(0) // signal 0 only checks that the process exists
 	if slices.Contains([]unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD}, unix.Signal(sig)) {
 		direct = sig
 	}
@@ -84,7 +84,7 @@ func (s *sandbox) deliver(ctx context.Context, sig hangar.Signal) error {
 		return first
 	case direct != 0:
 		return nil
-	default: // with a command, the init runs and handles signals
+	default: // a command exists, so the init runs and handles signals
 		return s.signalProcess(ctx, initPID, sig)
 	}
 }

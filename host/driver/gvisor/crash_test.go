@@ -19,19 +19,18 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// daemonEnv makes the test binary a daemon that does what the value says; see
-// runDaemon.
+// daemonEnv makes the test binary run as a daemon with the daemonWork in its value; see runDaemon.
 const daemonEnv = "HANGAR_TEST_DAEMON"
 
-// daemonWork is what a daemon is to do.
+// daemonWork describes the task of a daemon.
 type daemonWork struct {
 	Options  gvisor.Options
 	Spec     driver.Spec
 	Snapshot string // suspend to it
 }
 
-// runDaemon starts a Machine, says its handle, suspends it if so told, and waits to
-// be killed.
+// runDaemon starts a Machine, prints its handle, suspends it if daemonWork says so, and waits to be
+// killed.
 func runDaemon(raw string) int {
 	var w daemonWork
 	if err := json.Unmarshal([]byte(raw), &w); err != nil {
@@ -99,13 +98,13 @@ func (d *daemon) line() string {
 	return d.out.Text()
 }
 
-// kill ends it as a crash would, and returns when it is gone.
+// kill kills the daemon with SIGKILL, as a crash would, and waits until it has ended.
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill()
 	_ = d.cmd.Wait()
 }
 
-// options returns those of a driver that is not open, cleaned up as by newDriver.
+// options returns the options of an unopened driver, which is cleaned up like that of newDriver.
 func options(t *testing.T) gvisor.Options {
 	t.Helper()
 	d, opts := newDriver(t)
@@ -133,8 +132,8 @@ func destroyed(t *testing.T, d *gvisor.Driver, spec driver.Spec) {
 	}
 }
 
-// TestKilledDaemon: a Machine runs on, its exit is known to the next daemon exactly,
-// whether it came before or after.
+// TestKilledDaemon: a Machine keeps running, and the next daemon knows its exact exit, whether it
+// happened before or after the daemon's start.
 func TestKilledDaemon(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		opts := options(t)
@@ -180,8 +179,8 @@ func TestKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestRecoverWithoutDescriptors: a sandbox runs on however few files the daemon may open while
-// it takes the sandbox back.
+// TestRecoverWithoutDescriptors: a sandbox keeps running even if the daemon may open too few files
+// while it recovers the sandbox.
 func TestRecoverWithoutDescriptors(t *testing.T) {
 	opts := options(t)
 	spec := newSpec(t, "trap", "TERM", "42")
@@ -229,8 +228,8 @@ func TestRecoverWithoutDescriptors(t *testing.T) {
 	destroyed(t, d, spec)
 }
 
-// awaitReady returns when the guest has said that it is ready. Its later output, which must be
-// little, is not read.
+// awaitReady waits until the guest prints that it is ready. It reads no later output, which must
+// fit the FIFO.
 func awaitReady(tb testing.TB, fifo string) {
 	tb.Helper()
 	f, err := os.OpenFile(fifo, os.O_RDWR, 0)
@@ -257,7 +256,7 @@ func awaitGone(t *testing.T, pid int) {
 	}
 }
 
-// TestKilledDuringStart: wherever a start was cut off, Destroy finds all of it.
+// TestKilledDuringStart: Destroy removes everything, wherever a start was interrupted.
 func TestKilledDuringStart(t *testing.T) {
 	opts := options(t)
 	d := reopen(t, opts)
@@ -277,8 +276,8 @@ func TestKilledDuringStart(t *testing.T) {
 	}
 }
 
-// TestKilledDuringSuspend: the snapshot is complete or absent, and the next daemon
-// knows which.
+// TestKilledDuringSuspend: the snapshot is complete or absent, and the next daemon knows whether it
+// exists.
 func TestKilledDuringSuspend(t *testing.T) {
 	opts := options(t)
 	d := reopen(t, opts)
@@ -293,7 +292,7 @@ func TestKilledDuringSuspend(t *testing.T) {
 		if err := d.Recover(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
-		// If the engine had not begun the Machine runs on.
+		// If the engine had not started to suspend it, the Machine keeps running.
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		e, err := d.Wait(ctx, h)
 		cancel()
@@ -324,7 +323,8 @@ func TestKilledDuringSuspend(t *testing.T) {
 	}
 }
 
-// TestKilledSandbox: a sandbox that another process killed did not end by itself.
+// TestKilledSandbox: a sandbox killed by another process is not reported as one that ended by
+// itself.
 func TestKilledSandbox(t *testing.T) {
 	d := open(t)
 	spec := newSpec(t, "sleep")
@@ -352,7 +352,7 @@ func TestKilledSandbox(t *testing.T) {
 	destroyed(t, d, spec)
 }
 
-// TestManyLayers: an image may have more layers than mount(2) takes paths of.
+// TestManyLayers: an image may have more layers than fit the options of mount(2).
 func TestManyLayers(t *testing.T) {
 	d := open(t)
 	spec := newSpec(t, "read", "/layer119/name")

@@ -17,7 +17,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// undoPatience bounds the cleanup after a failed start, resumption or command.
+// undoPatience limits the cleanup after a failed start, resume or command.
 const undoPatience = time.Minute
 
 // Destroy implements driver.Driver.
@@ -37,11 +37,11 @@ func (d *Driver) destroy(ctx finish.Context, id, dir string) error {
 			return err
 		}
 	}
-	// Without the bundle, Recover knows the sandbox no more.
+	// Without the bundle, Recover does not find the sandbox any more.
 	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, bundle.ResultFile, specDigestFile}
 	if s == nil {
-		// A start that was cut off, perhaps by the death of the daemon: its engine may
-		// be at work still, and its sandbox be half there.
+		// A start was interrupted, perhaps by the death of the daemon: its engine may still run, and
+		// its sandbox may be incomplete.
 		if err := killStrays(ctx, dir); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (d *Driver) destroy(ctx finish.Context, id, dir string) error {
 	return nil
 }
 
-// release frees what a sandbox without processes holds on the host.
+// release frees the resources on the host of a sandbox without processes.
 func (d *Driver) release(ctx finish.Context, id, dir string) error {
 	if err := d.removeCgroup(ctx, id); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (d *Driver) release(ctx finish.Context, id, dir string) error {
 	return errors.Join(removeFiles(dir, "rootfs"), d.removeRuntimeFiles(id))
 }
 
-// end kills what runs of the sandbox and returns when it is gone.
+// end kills the sandbox and returns when it has ended.
 func (d *Driver) end(ctx context.Context, s *sandbox) error {
 	s.killed.Store(true)
 	if !s.ended() {
@@ -94,8 +94,8 @@ func (d *Driver) end(ctx context.Context, s *sandbox) error {
 	}
 }
 
-// killStrays ends every process that was started for the Machine in dir: the
-// engine's commands first, which could start others.
+// killStrays ends every process that was started for the Machine in dir. It repeats until none is
+// left, because an engine command may have started others before it was killed.
 func killStrays(ctx finish.Context, dir string) error {
 	for {
 		procs, err := processesOf(dir)
@@ -111,8 +111,8 @@ func killStrays(ctx finish.Context, dir string) error {
 	}
 }
 
-// removeCgroup removes the groups of a sandbox once the kernel agrees that they are
-// empty, which is a moment after the last process was reaped.
+// removeCgroup removes the groups of a sandbox. It retries, because the kernel considers them empty
+// only a moment after the last process was reaped.
 func (d *Driver) removeCgroup(ctx finish.Context, id string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		err := d.cgroup.remove(id)

@@ -20,12 +20,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// engineName is argv[0] of the engine's commands, as opposed to the sandboxes'
+// engineName is argv[0] of the engine's commands, which distinguishes them from the sandboxes'
 // processes.
 const engineName = "runsc"
 
-// engine runs one command of the engine. If ctx ends it kills the command and its children;
-// Destroy cleans up the rest.
+// engine runs one command of the engine. If ctx ends, it kills the command and its children; Destroy
+// cleans up the rest.
 func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return bundle.Result{}, err
@@ -49,7 +49,7 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	if !stop() {
 		started = <-orphans
 	}
-	if waited != nil && !waited.begun() { // it was killed: the host may be short of memory
+	if waited != nil && !waited.begun() { // the spare was killed, perhaps for lack of memory; run the command again
 		return d.engine(ctx, out, args...)
 	}
 	d.spare.later(d.fillSpare)
@@ -70,14 +70,14 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	return r, nil
 }
 
-// cutOff kills a command of the engine, and returns the processes that it has started. They
-// become children of this one, including zombies and those about to end, whose former parent is
-// no longer recorded.
+// cutOff kills a command of the engine, and returns the processes that it has started. They become
+// children of this process. They include zombies and processes about to end, whose former parent is
+// no longer recorded afterwards.
 func cutOff(engine *os.Process) []process {
 	if engine.Signal(unix.SIGSTOP) != nil {
 		return nil // it has ended by itself
 	}
-	// Stopped, it starts nothing more.
+	// A stopped engine starts no more processes.
 	for errors.Is(unix.Waitid(unix.P_PID, engine.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
 	started := descendants(engine.Pid)
@@ -85,8 +85,8 @@ func cutOff(engine *os.Process) []process {
 	return started
 }
 
-// command has an engine work on a command: the one that waits for it, which is returned
-// with its process, or else a new one.
+// command gives args to the waiting spare, which it returns with its process, or else starts a new
+// engine.
 func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, *spare, error) {
 	if s := d.takeSpare(); s != nil {
 		if err := s.order(out, reply, args); err == nil {
@@ -95,7 +95,7 @@ func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, *spare,
 		s.dismiss()
 	}
 	cmd := d.process(args...)
-	if out != nil { // an *os.File is handed on as it is, without a copying goroutine
+	if out != nil { // exec passes an *os.File on without a copying goroutine
 		cmd.Stdout, cmd.Stderr = out, out
 	}
 	cmd.ExtraFiles = []*os.File{reply} // bundle.ResultFD
@@ -103,34 +103,34 @@ func (d *Driver) command(out, reply *os.File, args []string) (*exec.Cmd, *spare,
 }
 
 func (d *Driver) process(args ...string) *exec.Cmd {
-	cmd := exec.Command(d.opts.Engine, args...) //nolint:noctx // outlives its first caller
+	cmd := exec.Command(d.opts.Engine, args...) //nolint:noctx // a spare outlives the call that starts it
 	cmd.Args[0] = engineName
 	cmd.Env = []string{}
-	// Its own group: a ^C at the daemon's terminal is not for it.
+	// A group of its own, so that ^C at the daemon's terminal does not end it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
 
-// spare is an engine that has started and waits for its command, which takes the time
-// of its start off that of a Machine.
+// spare is an engine that has started and waits for its command. It saves the Machine the time of the
+// engine's start.
 type spare struct {
 	cmd  *exec.Cmd
 	sock *os.File
 }
 
-// bootTime is how long work that can wait leaves the cores to a sandbox that boots, and
-// to the first work of its guest.
+// bootTime is how long deferrable work leaves the cores to a booting sandbox and to the first work of
+// its guest.
 const bootTime = 200 * time.Millisecond
 
-// spares keeps one spare at hand. The zero value has none.
+// spares keeps one spare ready. The zero value has none.
 type spares struct {
 	mu    sync.Mutex
 	next  *spare      // guarded by mu
-	timer *time.Timer // until next is made; guarded by mu
-	done  bool        // no more are made; guarded by mu
+	timer *time.Timer // starts the next spare; guarded by mu
+	done  bool        // no more spares are started; guarded by mu
 }
 
-// later calls fill once the host is likely to be at rest.
+// later calls fill once the host is likely to be idle.
 func (s *spares) later(fill func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *spares) later(fill func()) {
 	}
 }
 
-// takeSpare returns the spare, which is then the caller's, or nil.
+// takeSpare returns the spare, which then belongs to the caller, or nil.
 func (d *Driver) takeSpare() *spare {
 	d.spare.mu.Lock()
 	defer d.spare.mu.Unlock()
@@ -152,8 +152,8 @@ func (d *Driver) takeSpare() *spare {
 	return s
 }
 
-// fillSpare starts a spare unless there is one. That one cannot be started costs the
-// next Machine a few milliseconds, and nothing else.
+// fillSpare starts a spare unless there is one. Without a spare, the next Machine only starts a few
+// milliseconds later.
 func (d *Driver) fillSpare() {
 	d.spare.mu.Lock()
 	defer d.spare.mu.Unlock()
@@ -162,13 +162,13 @@ func (d *Driver) fillSpare() {
 	}
 	s, err := d.startSpare()
 	if err != nil {
-		d.log.Warn("no engine waits for the next machine", "err", err)
+		d.log.Warn("cannot start a spare engine for the next machine", "error", err)
 		return
 	}
 	d.spare.next = s
 }
 
-// dismissSpare ends the spare for good.
+// dismissSpare ends the spare permanently.
 func (d *Driver) dismissSpare() {
 	d.spare.mu.Lock()
 	d.spare.done = true
@@ -197,7 +197,7 @@ func (d *Driver) startSpare() (*spare, error) {
 	return &spare{cmd: cmd, sock: ours}, nil
 }
 
-// order hands the spare its command.
+// order sends the spare its command.
 func (s *spare) order(out, reply *os.File, args []string) error {
 	text := strings.Join(args, "\x00")
 	if len(text) > bundle.MaxCommand {
@@ -210,7 +210,7 @@ func (s *spare) order(out, reply *os.File, args []string) error {
 	return unix.Sendmsg(int(s.sock.Fd()), []byte(text), unix.UnixRights(files...), nil, unix.MSG_NOSIGNAL)
 }
 
-// begun reports whether the spare, which has ended, had taken its command.
+// begun reports whether the spare, which has ended, had received its command.
 func (s *spare) begun() bool {
 	defer s.sock.Close()
 	n, _, err := unix.Recvfrom(int(s.sock.Fd()), make([]byte, 1), unix.MSG_DONTWAIT)

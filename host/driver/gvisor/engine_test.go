@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// waiting returns the engines that wait for a command, of this process and all others.
+// waiting returns the engines of this and all other processes that wait for a command.
 func waiting(t *testing.T) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -35,7 +35,7 @@ func waiting(t *testing.T) []int {
 	return pids
 }
 
-// newlyWaiting returns the one engine that waits and did not before.
+// newlyWaiting returns the one engine that waits and is not in before.
 func newlyWaiting(t *testing.T, before []int) int {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < step; time.Sleep(time.Millisecond) {
@@ -49,8 +49,8 @@ func newlyWaiting(t *testing.T, before []int) int {
 	return 0
 }
 
-// TestWaitingEngine: a Machine takes the engine that waits, another one comes in its
-// place, one that was killed is no loss, and none outlives its driver.
+// TestWaitingEngine: a Machine takes the waiting engine, and another engine takes its place. A
+// killed one is replaced, and none outlives its driver.
 func TestWaitingEngine(t *testing.T) {
 	before := waiting(t)
 	d, _ := newDriver(t)
@@ -80,7 +80,7 @@ func TestWaitingEngine(t *testing.T) {
 	awaitGone(t, third)
 }
 
-// TestWaitingEngineOfKilledDaemon: it ends by itself.
+// TestWaitingEngineOfKilledDaemon: the engine ends by itself.
 func TestWaitingEngineOfKilledDaemon(t *testing.T) {
 	opts := options(t)
 	before := waiting(t)

@@ -19,13 +19,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// killWait bounds the wait for a command that is called off: that it has begun, so that it can be
-// killed, and that it has ended.
+// killWait limits two waits for a command whose context has ended: until it has started, so that it
+// can be killed, and until it has ended.
 const killWait = 5 * time.Second
 
-// Exec implements driver.Driver. The caller ends the reading of streams.Stdin. A
-// terminal is made by the guest's init, inside: it is a real one to the command,
-// with job control and a name.
+// Exec implements driver.Driver. The caller ends the reading of streams.Stdin. The guest's init makes
+// the terminal inside the sandbox, so the command has a real one, with job control and a name.
 func (d *Driver) Exec(ctx context.Context, h driver.Handle, cmd driver.Command, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 	s, err := d.running(h)
 	if err != nil {
@@ -74,8 +73,8 @@ func (s *sandbox) exec(ctx context.Context, cmd driver.Command, streams hangar.E
 	return hangar.ExecResult{ExitCode: ws.ExitStatus()}, nil
 }
 
-// begin starts a command. It takes its answer also when ctx ends meanwhile: without its number the
-// command could not be killed.
+// begin starts a command. It waits for the command's process id even if ctx ends meanwhile: without
+// the id the command could not be killed.
 func (s *sandbox) begin(ctx context.Context, args *execArgs, pid *int32) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -86,7 +85,7 @@ func (s *sandbox) begin(ctx context.Context, args *execArgs, pid *int32) error {
 	return s.call(starting, methodExec, args, pid)
 }
 
-// execRequest describes cmd to the sandbox.
+// execRequest returns the arguments that execute cmd.
 func execRequest(id string, cmd driver.Command) *execArgs {
 	const all = 1<<41 - 1
 	args := &execArgs{
@@ -98,7 +97,7 @@ func execRequest(id string, cmd driver.Command) *execArgs {
 	if args.WorkingDirectory == "" {
 		args.WorkingDirectory = "/"
 	}
-	if cmd.TTY { // the init changes user and directory
+	if cmd.TTY { // the init switches to the user and the directory
 		args.Argv = guestinit.Args(initPath, true, cmd.UID, cmd.GID, cmd.Groups, args.WorkingDirectory, cmd.Args)
 		args.KUID, args.KGID, args.ExtraKGIDs, args.WorkingDirectory = 0, 0, nil, "/"
 	}
@@ -108,8 +107,8 @@ func execRequest(id string, cmd driver.Command) *execArgs {
 	return args
 }
 
-// waitPID returns how the process ended. If ctx ends it kills the process, and its
-// group, and returns the context's error.
+// waitPID returns how the process ended. If ctx ends, it kills the process and its group, and returns
+// the context's error.
 func (s *sandbox) waitPID(ctx context.Context, pid int32) (unix.WaitStatus, error) {
 	waiting, cancel := finish.Lifetime(ctx)
 	defer cancel()
@@ -129,10 +128,10 @@ func (s *sandbox) waitPID(ctx context.Context, pid int32) (unix.WaitStatus, erro
 	return unix.WaitStatus(ws), err
 }
 
-// pipes connect the streams of a caller with a process in the sandbox.
+// pipes connect a caller's streams with a process in the sandbox.
 type pipes struct {
-	guest  []*os.File // its standard files, and with a terminal the sizes
-	stdin  *os.File   // our ends; nil: none
+	guest  []*os.File // its standard files, and the sizes of its terminal
+	stdin  *os.File   // the driver's ends; nil: none
 	stdout *os.File
 	stderr *os.File
 	sizes  *os.File
@@ -178,7 +177,7 @@ func newPipes(cmd driver.Command, streams hangar.ExecStreams) (_ *pipes, err err
 	}
 	stderr := streams.Stderr
 	if cmd.TTY && stderr == nil {
-		stderr = streams.Stdout // what the init itself has to say
+		stderr = streams.Stdout // messages of the init itself
 	}
 	if p.stderr, err = fromGuest(stderr); err != nil {
 		return nil, err
@@ -192,7 +191,7 @@ func newPipes(cmd driver.Command, streams hangar.ExecStreams) (_ *pipes, err err
 	return p, nil
 }
 
-// resize sends a size to the guest's init; zero is none.
+// resize sends a size to the guest's init, unless it is zero.
 func (p *pipes) resize(size hangar.TerminalSize) {
 	if size.Rows == 0 || size.Cols == 0 {
 		return
@@ -201,12 +200,12 @@ func (p *pipes) resize(size hangar.TerminalSize) {
 	_, _ = p.sizes.Write(binary.LittleEndian.AppendUint16(b, size.Cols))
 }
 
-// start begins to copy.
+// start starts to copy the streams.
 func (p *pipes) start(cmd driver.Command, streams hangar.ExecStreams) {
 	if streams.Stdin == nil {
 		_ = p.stdin.Close()
 	} else {
-		// Not waited for: it ends with the caller's reader.
+		// Not waited for: it ends when the caller's reader does.
 		go func() {
 			_, _ = io.Copy(p.stdin, streams.Stdin)
 			_ = p.stdin.Close()
@@ -240,11 +239,11 @@ func (p *pipes) start(cmd driver.Command, streams hangar.ExecStreams) {
 	}
 }
 
-// drainWait is how long the output of a command that has ended may stay open, held
-// by a process that it left behind.
+// drainWait is how long finish waits for the output of an ended command while a process that it left
+// behind keeps it open.
 const drainWait = 200 * time.Millisecond
 
-// finish waits until all that the ended command wrote is copied.
+// finish waits until everything that the ended command wrote is copied.
 func (p *pipes) finish() {
 	close(p.done)
 	_ = p.stdin.Close()
@@ -256,15 +255,15 @@ func (p *pipes) finish() {
 	p.copies.Wait()
 }
 
-// copyOut copies until the end of r. When r's deadline has passed it takes what is
-// there, and ends.
+// copyOut copies until the end of r. When r's deadline has passed, it copies what is available, and
+// returns.
 func copyOut(w io.Writer, r *os.File) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				_, _ = io.Copy(io.Discard, r) // the command need not know
+				_, _ = io.Copy(io.Discard, r) // the command does not notice
 				return
 			}
 		}
@@ -278,7 +277,7 @@ func copyOut(w io.Writer, r *os.File) {
 	}
 }
 
-// drain copies what can be read without waiting.
+// drain copies what it can read without waiting.
 func drain(w io.Writer, r *os.File, buf []byte) {
 	_ = r.SetReadDeadline(time.Time{})
 	conn, err := r.SyscallConn()

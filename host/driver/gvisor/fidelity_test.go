@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// TestFidelity boots a Machine whose program looks at what a computer is expected to
-// be like, as root and as a user.
+// TestFidelity boots a Machine whose program checks, as root and as a user, that its environment
+// looks like an ordinary computer.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
@@ -78,7 +78,7 @@ func TestFileCapabilities(t *testing.T) {
 	}
 }
 
-// TestExecLimits: a command beside the main one has the same limits.
+// TestExecLimits: another command has the same limits as the main one.
 func TestExecLimits(t *testing.T) {
 	t.Parallel()
 	d := open(t)

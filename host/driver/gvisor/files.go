@@ -23,13 +23,12 @@ func writeFiles(root int, files []driver.File) error {
 	return nil
 }
 
-// writeFile follows links as the guest would: wherever the image lets a path lead, it
-// ends in the root file system.
+// writeFile follows links as the guest would, so it never leaves the root file system.
 func writeFile(root int, f *driver.File) error {
 	if err := makeParents(root, path.Dir(f.Path)); err != nil {
 		return err
 	}
-	// Not blocking, as the image may have a FIFO there, without a reader.
+	// O_NONBLOCK, because the image may have a FIFO without a reader at this path.
 	fd, err := unix.Openat2(root, strings.TrimLeft(f.Path, "/"), &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -50,11 +49,11 @@ func writeFile(root int, f *driver.File) error {
 	if _, err := out.Write(f.Content); err != nil {
 		return err
 	}
-	// The owner first: a change of it takes away the bits that change the user.
+	// The owner first, because chown clears the setuid and setgid bits.
 	return errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, f.Mode))
 }
 
-// makeParents makes the directory name and those above it, where they are missing.
+// makeParents makes the directory name and its parents where they are missing.
 func makeParents(root int, name string) error {
 	name = strings.TrimLeft(name, "/")
 	for i := range len(name) + 1 {
@@ -88,7 +87,7 @@ func makeParent(root int, name string) error {
 	defer func() { _ = unix.Close(parent) }()
 	base := path.Base(name)
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
-		return err // also where there is a link to nothing
+		return err // even for a dangling link
 	}
-	return unix.Fchmodat(parent, base, 0o755, 0) // past our own mask
+	return unix.Fchmodat(parent, base, 0o755, 0) // regardless of the umask
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar/host/driver"
 )
 
-// TestWriteFiles writes into a root file system whose links and files lead elsewhere.
+// TestWriteFiles writes into a root file system with links and files that lead outside.
 func TestWriteFiles(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

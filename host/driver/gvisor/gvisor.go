@@ -2,18 +2,18 @@
 // Machine, on any Linux, without hardware virtualization.
 //
 // A sandbox outlives the process that started it, and records its own exit, so a daemon that was
-// killed finds its Machines, or their exit codes, when it is back. A snapshot is complete, checked
-// and of the same engine, processor and configuration, or it is refused. Destroy needs no record of
-// earlier steps, and leaves nothing on the host.
+// killed finds its Machines, or their exit codes, when it starts again. A resume refuses a snapshot
+// that is incomplete, damaged, or of another engine, processor or configuration. Destroy needs no
+// record of earlier steps, and leaves nothing on the host.
 //
 // A Driver may be used from many goroutines. One goroutine per sandbox waits for its end and reaps
 // it; Close ends these goroutines and keeps the sandboxes. Open makes the calling process a child
-// subreaper (see prctl(2)), because a sandbox is started by a short-lived helper process whose
-// orphans the driver reaps, by process id, never any child.
+// subreaper (see prctl(2)): a short-lived helper process starts each sandbox, and the driver reaps
+// the orphans. It reaps by process id, never just any child.
 //
-// The package does not make network namespaces, unpack images or keep records. It
-// talks to sandboxes over their control socket with a few types of its own, so that
-// gVisor itself is linked into the engine program only (see docs/adr/0002).
+// The package does not make network namespaces, unpack images or keep records. It talks to sandboxes
+// over their control socket with a few types of its own, so that only the engine program links gVisor
+// itself (see docs/adr/0002).
 package gvisor
 
 import (
@@ -32,30 +32,29 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// MaxSuspendMemoryMB is the largest memory, in MiB, of a Machine that can be
-// suspended.
+// MaxSuspendMemoryMB is the most memory, in MiB, of a Machine that can be suspended.
 const MaxSuspendMemoryMB = 2048
 
 // Options configure a Driver.
 type Options struct {
-	// Root is a directory for run-time state, lost with a restart of the host and
-	// at most 70 bytes long, e.g. /run/hangar-1f2e/runsc.
+	// Root is a directory for run-time state, which is lost when the host restarts. It has at most 70
+	// bytes, e.g. /run/hangar-1f2e/runsc.
 	Root string
 	// Engine is the path of the program hangar-sandbox; see package engine.
 	Engine string
-	// Guest is the path of the program that is hangar.SSHProgram in Machines; empty: they have none.
+	// Guest is the path of the program that Machines have as hangar.SSHProgram; empty: they have none.
 	Guest string
-	// CgroupParent is the name under which the cgroups of all Machines are made,
-	// e.g. "hangar-1f2e". It also marks mounts, so it must be unique on the host.
+	// CgroupParent names the group of the cgroups of all Machines, e.g. "hangar-1f2e". It also marks
+	// mounts, so it must be unique on the host.
 	CgroupParent string
-	// MemoryLimit is how many bytes all sandboxes together may take, including the engine's share
-	// of each; 0: as many as there are.
+	// MemoryLimit is how many bytes all sandboxes together may use, including the engine's share of
+	// each; 0: no limit.
 	MemoryLimit int64
 	Log         *slog.Logger
 }
 
-// Driver runs Machines as gVisor sandboxes. It implements driver.Driver,
-// driver.Suspender, driver.Adopter, driver.StatsReader and driver.UsageReader.
+// Driver runs Machines as gVisor sandboxes. It implements driver.Driver and all its optional
+// interfaces.
 type Driver struct {
 	opts   Options
 	log    *slog.Logger
@@ -66,8 +65,7 @@ type Driver struct {
 
 	mu        sync.Mutex
 	sandboxes map[hangar.MachineID]*sandbox // guarded by mu
-	// kept are the Machines whose root file system Suspend has left mounted for
-	// Resume; guarded by mu.
+	// kept are the Machines whose root file system Suspend has left mounted for Resume; guarded by mu.
 	kept     map[hangar.MachineID]bool
 	watchers sync.WaitGroup
 	spare    spares
@@ -121,11 +119,11 @@ func (d *Driver) Open(context.Context) error {
 		return err
 	}
 	if err := raiseMaxPID(); err != nil {
-		d.log.Warn("Machines with very many processes may use up the process ids of the server", "error", err)
+		d.log.Warn("cannot raise the limit of process ids: Machines with very many processes may exhaust it", "error", err)
 	}
 	if d.opts.MemoryLimit > 0 {
 		if err := d.cgroup.limitParent(d.opts.MemoryLimit); err != nil {
-			d.log.Warn("the memory of all machines together is not bounded", "error", err)
+			d.log.Warn("the memory of all machines together is not limited", "error", err)
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -136,7 +134,7 @@ func (d *Driver) Open(context.Context) error {
 	return nil
 }
 
-// Close stops watching. Sandboxes keep running.
+// Close stops watching the sandboxes, which keep running.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	select {
@@ -165,8 +163,8 @@ func (d *Driver) Capabilities() driver.Capabilities {
 	}
 }
 
-// Remove removes what all sandboxes share, once every Machine was destroyed: the run-time
-// directory and the parent of the cgroups. It may be repeated.
+// Remove removes what all sandboxes share: the run-time directory and the parent of the cgroups.
+// Destroy every Machine first. It may be repeated.
 func (d *Driver) Remove(context.Context) error {
 	// gVisor keeps a network namespace of its own mounted there.
 	for _, m := range []string{filepath.Join(d.opts.Root, "null-netns"), d.opts.Root} {
@@ -176,9 +174,9 @@ func (d *Driver) Remove(context.Context) error {
 	return errors.Join(os.RemoveAll(d.opts.Root), d.cgroup.removeParent())
 }
 
-// growFDTable keeps a high descriptor open, so that the descriptor tables that
-// children inherit need not grow: growing one in a process with threads waits for
-// an RCU grace period of up to 16 ms.
+// growFDTable keeps a high descriptor open. It makes the descriptor table large, so that those that
+// children inherit need not grow: in a process with threads, growing one waits up to 16 ms for an RCU
+// grace period.
 func growFDTable() int {
 	fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 255)
 	if err != nil {

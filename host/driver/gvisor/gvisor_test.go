@@ -61,10 +61,11 @@ func run(m *testing.M) int {
 	return code
 }
 
-// newDriver returns an open driver of its own; all that it made is gone after the test.
+// newDriver returns an open driver, and removes everything that it made after the test.
 func newDriver(tb testing.TB) (*gvisor.Driver, gvisor.Options) {
 	tb.Helper()
-	// go test notes what tests look at, and nothing that TestMain does before.
+	// go test records the files that tests use, but not those that TestMain uses before it runs
+	// them.
 	_, engineErr := os.Stat(built.engine)
 	if _, err := os.ReadDir("testdata/guest"); err != nil || engineErr != nil {
 		tb.Fatal(err, engineErr)
@@ -145,8 +146,7 @@ func TestDriver(t *testing.T) {
 	})
 }
 
-// damage flips one bit in the middle of the largest file, which gVisor itself would
-// not notice.
+// damage flips one bit in the middle of the largest file. gVisor itself would not notice it.
 func damage(tb testing.TB, dir string) {
 	tb.Helper()
 	path := filepath.Join(dir, "pages.img")

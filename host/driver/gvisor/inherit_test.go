@@ -15,8 +15,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestNobodyInheritsCalls: the connection of a call that lasts is not open in processes that are
-// started meanwhile, such as the sandboxes of others.
+// TestNobodyInheritsCalls: processes that start during a long call, such as the sandboxes of
+// others, do not inherit its connection.
 func TestNobodyInheritsCalls(t *testing.T) {
 	d := open(t)
 	spec := newSpec(t, "sleep")
@@ -54,7 +54,7 @@ func TestNobodyInheritsCalls(t *testing.T) {
 	<-ended
 }
 
-// inheritable are the descriptors of this process that its children have, too.
+// inheritable returns the descriptors of this process that its children inherit.
 func inheritable(t *testing.T) map[int]string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fdinfo/*")

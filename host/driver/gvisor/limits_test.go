@@ -12,7 +12,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TestMoreCoresThanTheHost: a Machine may be promised more than there is.
+// TestMoreCoresThanTheHost: a Machine may have more cores in its config than the host has.
 func TestMoreCoresThanTheHost(t *testing.T) {
 	t.Parallel()
 	spec := newSpec(t, "resources")
@@ -26,8 +26,8 @@ func TestMoreCoresThanTheHost(t *testing.T) {
 	}
 }
 
-// TestLimitAfterResume: the extra memory that a Machine may use during its resume is taken away
-// again.
+// TestLimitAfterResume: the extra memory that a Machine may use during its resume is not available
+// afterwards.
 func TestLimitAfterResume(t *testing.T) {
 	t.Parallel()
 	d, opts := newDriver(t)
@@ -56,8 +56,8 @@ func TestLimitAfterResume(t *testing.T) {
 	}
 }
 
-// TestTasksAreBounded: a Machine has no more tasks of the server than its memory is a share of
-// the server's, and there are process ids for all of them.
+// TestTasksAreBounded: a Machine's share of the server's tasks is at most its share of the server's
+// memory, and there are process ids for all of them.
 func TestTasksAreBounded(t *testing.T) {
 	t.Parallel()
 	d, opts := newDriver(t)
@@ -89,7 +89,7 @@ func TestTasksAreBounded(t *testing.T) {
 	}
 }
 
-// memoryLimit returns what the kernel enforces.
+// memoryLimit returns the limit that the kernel enforces.
 func memoryLimit(t *testing.T, parent string, id hangar.MachineID) string {
 	t.Helper()
 	for _, file := range []string{"memory/" + parent + "/" + string(id) + "/memory.limit_in_bytes", parent + "/" + string(id) + "/memory.max"} {

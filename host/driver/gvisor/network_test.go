@@ -27,12 +27,12 @@ type network struct {
 
 var networks atomic.Uint32
 
-// newNetwork makes a namespace that is gone after the test.
+// newNetwork makes a namespace and removes it after the test.
 func newNetwork(tb testing.TB) *network {
 	tb.Helper()
 	n := byte(networks.Add(1) * 4)
-	// A range that is set aside for benchmarks, a third octet from the process id so
-	// that two runs of the tests seldom meet.
+	// A range that is reserved for benchmarks. The third octet comes from the process id, so that
+	// two test runs seldom collide.
 	base := net.IPv4(198, 18, byte(os.Getpid()), n).To4()
 	w := &network{
 		path:   filepath.Join(tb.TempDir(), "netns"),
@@ -43,7 +43,7 @@ func newNetwork(tb testing.TB) *network {
 	if err := os.WriteFile(w.path, nil, 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	// A thread of its own makes the namespace, and ends with it.
+	// A thread of its own makes the namespace, and ends afterwards.
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -97,7 +97,7 @@ func newNetwork(tb testing.TB) *network {
 	return w
 }
 
-// address gives the guest its address. gVisor takes it away at every start.
+// address gives the guest its address. gVisor removes it at every start.
 func (w *network) address(tb testing.TB) {
 	tb.Helper()
 	lo, err := w.ns.LinkByName("lo")

@@ -11,9 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestLinksForDirectories boots images that have a link to somewhere else where the platform
-// mounts or makes something. Such a Machine runs or is refused, and nothing of the server is
-// touched: the link's target is not the server's.
+// TestLinksForDirectories boots images that have a link to another place where the platform mounts
+// or makes something. Such a Machine runs or is refused, and no link leads to a file of the server.
 func TestLinksForDirectories(t *testing.T) {
 	t.Parallel()
 	d := open(t)

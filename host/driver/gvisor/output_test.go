@@ -18,7 +18,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// awaitFull returns once the FIFO holds all that it can.
+// awaitFull returns once the FIFO is full.
 func awaitFull(tb testing.TB, path string) {
 	tb.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -38,7 +38,7 @@ func awaitFull(tb testing.TB, path string) {
 	}
 }
 
-// checkFlood reads all that the guest's flood says.
+// checkFlood reads and checks the complete output of the guest's flood.
 func checkFlood(tb testing.TB, r io.Reader) {
 	tb.Helper()
 	sum, lines, at := sha256.New(), bufio.NewReaderSize(r, 1<<20), 0
@@ -61,8 +61,8 @@ func checkFlood(tb testing.TB, r io.Reader) {
 	}
 }
 
-// TestFlood: of much output, said as fast as possible, nothing is lost, not even when
-// the Machine is suspended in the middle of it.
+// TestFlood: no output is lost when the guest writes as fast as possible, even if the Machine is
+// suspended in between.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	d := open(t)
@@ -95,7 +95,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestUnreadOutput: every operation works on a Machine whose output is not read.
+// TestUnreadOutput: every operation works although the output of the Machine is not read.
 func TestUnreadOutput(t *testing.T) {
 	t.Parallel()
 	const term = hangar.Signal(unix.SIGTERM)

@@ -18,8 +18,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// process is one process of the host, told apart from a later one with the same id
-// by its start time.
+// process is one process of the host. Its start time distinguishes it from a later one with the same
+// id.
 type process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after the boot of the host
@@ -37,8 +37,8 @@ func find(pid int) (process, error) {
 	return process{PID: pid, Start: start}, nil
 }
 
-// isGone reports whether err is how the files of a process in /proc say that it is gone. Any
-// other error, such as that of too many open files, says nothing of the process.
+// isGone reports whether err, from a process's files in /proc, means that the process is gone. Other
+// errors, such as too many open files, mean nothing about the process.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 func startTime(pid int) (uint64, error) {
@@ -55,7 +55,8 @@ func status(pid int) (parent int, start uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// The name, in parentheses, may hold anything; the 2nd and the 20th field after it count.
+	// The name, in parentheses, may contain anything. The values are the 2nd and the 20th field after
+	// it.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 	const parentField, startField = 1, 19
 	if len(fields) <= startField {
@@ -68,15 +69,15 @@ func status(pid int) (parent int, start uint64, err error) {
 	return parent, start, err
 }
 
-// descendants returns the children of a process and their children, parents first, with those
-// that have ended and were not reaped yet.
+// descendants returns all descendants of a process, parents first, including ended ones that were not
+// reaped yet.
 func descendants(pid int) []process {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer proc.Close()
-	names, _ := proc.Readdirnames(-1) // what was read of it
+	names, _ := proc.Readdirnames(-1) // as many as could be read
 	children := make(map[int][]process)
 	for _, name := range names {
 		if child, err := strconv.Atoi(name); err == nil {
@@ -92,7 +93,7 @@ func descendants(pid int) []process {
 	return all
 }
 
-// open returns a descriptor that stands for the process, or errGone.
+// open returns a descriptor of the process, or errGone.
 func (p process) open() (*os.File, error) {
 	if p.PID <= 1 {
 		return nil, errGone
@@ -104,7 +105,7 @@ func (p process) open() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", p.PID, err)
 	}
-	// Checked after opening: from here on the id cannot be another's.
+	// Checked after opening, because from here on the id cannot belong to another process.
 	start, err := startTime(p.PID)
 	if err == nil && start != p.Start {
 		err = errGone
@@ -117,7 +118,7 @@ func (p process) open() (*os.File, error) {
 
 func kill(process *os.File) { _ = pidfd.Signal(process, unix.SIGKILL) }
 
-// reap collects a child that has ended. ok is false if it is no child of ours.
+// reap collects an ended child. ok is false if the process is not a child.
 func reap(pid int) (ws unix.WaitStatus, ok bool) {
 	for {
 		got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
@@ -128,8 +129,8 @@ func reap(pid int) (ws unix.WaitStatus, ok bool) {
 	}
 }
 
-// killAll kills the processes, waits until they have ended and reaps those that are
-// children, or become it when one before them ends.
+// killAll kills the processes, waits until they have ended, and reaps those that are children or
+// become so when an earlier one ends.
 func killAll(ctx finish.Context, procs []process) error {
 	var open []*os.File
 	defer func() {
@@ -159,8 +160,8 @@ func killAll(ctx finish.Context, procs []process) error {
 	return nil
 }
 
-// processesOf returns the processes that were started for the Machine in dir: with an
-// argument that is dir, or ends in "=" and dir, or with an order to work there.
+// processesOf returns the processes that were started for the Machine in dir: those with an argument
+// that is dir or ends in "=" and dir, and engines with a command for dir.
 func processesOf(dir string) ([]process, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -195,8 +196,7 @@ func processesOf(dir string) ([]process, error) {
 	return out, nil
 }
 
-// hasArgument reports whether value, or something that ends in "=" and value, is among the
-// arguments of a command line.
+// hasArgument reports whether an argument of a command line is value, or ends in "=" and value.
 func hasArgument(cmdline []byte, value string) bool {
 	if !bytes.Contains(cmdline, []byte(value)) {
 		return false
@@ -209,8 +209,8 @@ func hasArgument(cmdline []byte, value string) bool {
 	return false
 }
 
-// worksIn reports whether a process is an engine that waited for its command, and got
-// one for dir; see bundle.AwaitArg.
+// worksIn reports whether a process is an engine that waited for its command and received one for
+// dir; see bundle.AwaitArg.
 func worksIn(pid string, cmdline []byte, dir string) bool {
 	if string(cmdline) != engineName+"\x00"+bundle.AwaitArg+"\x00" {
 		return false
@@ -219,7 +219,7 @@ func worksIn(pid string, cmdline []byte, dir string) bool {
 	return err == nil && at == dir
 }
 
-// bootID identifies the time since the host booted.
+// bootID identifies the host's boot.
 func bootID() (string, error) {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(raw)), err

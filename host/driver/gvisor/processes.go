@@ -38,8 +38,8 @@ func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Proce
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		// A list without sockets is useful, too: a Machine without memory to spare cannot start
-		// the program that finds them.
+		// The list is useful without sockets, too: the program that finds them cannot start in a
+		// Machine that has no memory left.
 		d.log.LogAttrs(ctx, slog.LevelDebug, "listening sockets not found",
 			slog.String("machine", string(s.ID)), slog.Any("error", err))
 	}
@@ -61,14 +61,14 @@ func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Proce
 	return out, nil
 }
 
-// isInit reports whether the process is the guest's init, as PID 1 or beside a command that was
-// executed: it has no parent inside. A process that it has forked is a command already, if not
-// yet by name.
+// isInit reports whether the process is the guest's init, as PID 1 or beside an executed command: it
+// has no parent inside the sandbox. A process that the init has forked counts as a command, even
+// before it has executed it.
 func (e procfsEntry) isInit() bool {
 	return len(e.Args) > 0 && e.Args[0] == initPath && e.Status.PPID == 0
 }
 
-// command is what the process was started as.
+// command is the command line that started the process.
 func (e procfsEntry) command() string {
 	args := e.Args
 	if len(args) > 0 && args[0] == initPath {
@@ -80,14 +80,13 @@ func (e procfsEntry) command() string {
 	return strings.Join(args, " ")
 }
 
-// processorTime is what a process has used.
+// processorTime is the processor time that a process has used.
 type processorTime struct{ user, system time.Duration }
 
 // tick is the unit of processor times in /proc.
 const tick = time.Second / 100
 
-// processorTimes reads /proc/PID/stat of the processes. Those that have ended meanwhile are left
-// out.
+// processorTimes reads /proc/PID/stat of the processes. It omits processes that have ended meanwhile.
 func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (map[int32]processorTime, error) {
 	out := make(map[int32]processorTime, len(entries))
 	for len(entries) > 0 {
@@ -107,7 +106,7 @@ func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (ma
 		if ctx.Err() != nil || errors.Is(err, driver.ErrNotFound) {
 			return nil, err
 		}
-		// The sandbox stopped at the first file that is gone: go on behind it.
+		// The sandbox stopped at the first missing file: continue after it.
 		gone := slices.IndexFunc(entries, func(e procfsEntry) bool {
 			_, known := out[e.Status.PID]
 			return !known
@@ -120,8 +119,8 @@ func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (ma
 	return out, nil
 }
 
-// cat returns the contents of files in the sandbox, one after the other, and on an
-// error what it has read before.
+// cat returns the concatenated contents of files in the sandbox. On an error it returns what it has
+// read so far.
 func (s *sandbox) cat(ctx context.Context, files []string) (string, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -130,25 +129,25 @@ func (s *sandbox) cat(ctx context.Context, files []string) (string, error) {
 	defer r.Close()
 	read := make(chan []byte, 1)
 	go func() {
-		b, _ := io.ReadAll(r) // ends when the sandbox, and we, have closed the other end
+		b, _ := io.ReadAll(r) // ends when both the sandbox and this side have closed the other end
 		read <- b
 	}()
 	args := catArgs{Files: files, filePayload: filePayload{Files: []*os.File{w}}}
 	err = s.call(ctx, methodCat, &args, nil)
 	_ = w.Close()
 	if ctx.Err() != nil {
-		_ = r.Close() // the sandbox may be at work for longer
+		_ = r.Close() // the sandbox may still write
 	}
 	return string(<-read), err
 }
 
 // parseStat reads a line of /proc/PID/stat.
 func parseStat(line string) (pid int32, t processorTime, ok bool) {
-	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')') // the name may hold anything
+	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')') // the name may contain anything
 	if open < 0 || end < open {
 		return 0, processorTime{}, false
 	}
-	const userField, systemField = 11, 12 // counted from the one after the name
+	const userField, systemField = 11, 12 // index of the fields after the name
 	fields := strings.Fields(line[end+1:])
 	if len(fields) <= systemField {
 		return 0, processorTime{}, false
@@ -163,14 +162,15 @@ func parseStat(line string) (pid int32, t processorTime, ok bool) {
 	return int32(id), t, userErr == nil && systemErr == nil
 }
 
-// maxSockets bounds how many open sockets are looked at: who listens does so before
-// it has many connections, and descriptors are given out in ascending order.
+// maxSockets limits the open sockets that are examined. A program listens before it has many
+// connections, and the kernel assigns descriptors in ascending order, so listening sockets come
+// first.
 const maxSockets = 1024
 
-// listening returns the listening sockets of each process. The sandbox says which files are
-// sockets; their addresses come from a program inside.
+// listening returns the listening sockets of each process. The sandbox reports which files are
+// sockets; a program inside finds their addresses.
 func (s *sandbox) listening(ctx context.Context, entries []procfsEntry) (map[int32][]hangar.ListenSocket, error) {
-	holders := make(map[string][]int32) // of a socket, by its name
+	holders := make(map[string][]int32) // by name of the socket
 	names := make(map[guestinit.File]string)
 	var ask []guestinit.File
 	for _, e := range entries {
@@ -193,7 +193,7 @@ func (s *sandbox) listening(ctx context.Context, entries []procfsEntry) (map[int
 	}
 	slices.SortStableFunc(ask, func(a, b guestinit.File) int { return int(a.FD - b.FD) })
 	ask = ask[:min(len(ask), maxSockets)]
-	// Kept together by process, each of which is opened once.
+	// Sorted by process, because the program opens each process once.
 	slices.SortStableFunc(ask, func(a, b guestinit.File) int { return int(a.PID - b.PID) })
 	var in []byte
 	for _, f := range ask {

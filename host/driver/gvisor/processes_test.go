@@ -23,11 +23,11 @@ type guestMachine struct {
 	output *bufio.Reader
 }
 
-// boot starts spec; it is gone after the test.
+// boot starts spec, and destroys the Machine after the test.
 func boot(tb testing.TB, d *gvisor.Driver, spec driver.Spec) *guestMachine {
 	tb.Helper()
 	m := &guestMachine{TB: tb, d: d, spec: spec}
-	// Not blocking: closing ends a read of what never comes.
+	// Non-blocking, so that Close ends a pending read.
 	out, err := os.OpenFile(spec.Output, os.O_RDWR, 0)
 	if err != nil {
 		tb.Fatal(err)
@@ -68,8 +68,8 @@ func (m *guestMachine) processes() map[string]hangar.Process {
 	return out
 }
 
-// TestListenSockets: each socket on which a process can be called is listed with
-// every process that has it, and no other socket.
+// TestListenSockets: each listening socket is listed with every process that has it open, and no
+// other socket is.
 func TestListenSockets(t *testing.T) {
 	t.Parallel()
 	spec := newSpec(t, "listen")
@@ -102,8 +102,8 @@ func TestListenSockets(t *testing.T) {
 	}
 }
 
-// TestProcessorTime: the list agrees with what the guest's kernel reports to the process itself,
-// to the tick.
+// TestProcessorTime: the list shows the same ticks as the guest's kernel shows to the process
+// itself.
 func TestProcessorTime(t *testing.T) {
 	t.Parallel()
 	m := boot(t, open(t), newSpec(t, "burn", "300"))

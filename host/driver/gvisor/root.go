@@ -8,8 +8,8 @@ import (
 
 var _ driver.RootHolder = (*Driver)(nil)
 
-// Root implements driver.RootHolder. The Machine's writes are visible at once, as the sandbox
-// caches nothing of the root file system.
+// Root implements driver.RootHolder. The Machine's writes are visible at once, because the sandbox
+// does not cache the root file system.
 func (d *Driver) Root(_ context.Context, h driver.Handle) (string, error) {
 	s, err := d.running(h)
 	if err != nil {

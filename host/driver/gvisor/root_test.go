@@ -12,8 +12,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestRoot finds on the server what a Machine has written, at once and without a sync: files
-// that are new, longer and shorter than they were.
+// TestRoot finds on the server what a Machine has written, immediately and without a sync: new
+// files, and files that became longer or shorter.
 func TestRoot(t *testing.T) {
 	d, _ := newDriver(t)
 	defer d.Close()

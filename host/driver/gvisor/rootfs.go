@@ -18,8 +18,8 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// initPath is where the guest finds its init: in a layer of its own, above those
-// of the image, which costs neither a mount in the sandbox nor a copy per Machine.
+// initPath is the path of the guest's init. It is in a layer of its own above those of the image,
+// which needs neither a mount in the sandbox nor a copy per Machine.
 const initPath = "/.hangar/init"
 
 // layerFile is a program of the layer that the driver adds to every root file system.
@@ -28,7 +28,7 @@ type layerFile struct {
 	content []byte
 }
 
-// layerFiles are those of the layer, and a digest of them all.
+// layerFiles returns the files of the layer, and a digest of them all.
 func (d *Driver) layerFiles() (files []layerFile, digest string, err error) {
 	files = []layerFile{{initPath, guestinit.Binary()}}
 	if d.opts.Guest != "" {
@@ -45,11 +45,11 @@ func (d *Driver) layerFiles() (files []layerFile, digest string, err error) {
 	return files, hex.EncodeToString(h.Sum(nil)[:6]), nil
 }
 
-// defaultPath is where commands are looked up without a PATH in the environment.
+// defaultPath is the search path of commands without a PATH in the environment.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// openLayer makes the layer that the driver adds, unless it exists. Its name contains a hash of
-// its content: running Machines keep an older one.
+// openLayer makes the layer that the driver adds, unless it exists. Its name contains a hash of its
+// content, because running Machines keep using an older one.
 func (d *Driver) openLayer() error {
 	files, digest, err := d.layerFiles()
 	if err != nil {
@@ -61,7 +61,7 @@ func (d *Driver) openLayer() error {
 
 func writeLayer(dir string, files []layerFile) error {
 	if _, err := os.Stat(dir); err == nil {
-		return nil // it was renamed when it was complete
+		return nil // the name exists only once the layer is complete
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".init-*")
 	if err != nil {
@@ -88,9 +88,8 @@ func writeLayer(dir string, files []layerFile) error {
 
 func rootfsDir(dir string) string { return filepath.Join(dir, "rootfs") }
 
-// mountRoot mounts the root file system of spec at rootfsDir. The layers are named
-// by descriptors: mount(2) takes one page of options, which a few dozen long paths
-// would not fit in.
+// mountRoot mounts the root file system of spec at rootfsDir. It names the layers by descriptors,
+// because mount(2) limits the options to one page, which a few dozen long paths exceed.
 func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	if len(spec.Root.Layers) == 0 {
 		return errors.New("root file system without layers")
@@ -143,7 +142,7 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	}
 	options := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + u + ",workdir=" + w
 	target := rootfsDir(spec.Dir)
-	unmountAll(target) // left by a start that was interrupted
+	unmountAll(target) // left by an interrupted start
 	// Executable, because the sandbox maps the guest's programs from here.
 	if err := unix.Mount(d.mountMark(string(spec.ID)), target, "overlay", unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
 		return fmt.Errorf("mount root file system of %d layers: %w", len(spec.Root.Layers), err)
@@ -151,10 +150,10 @@ func (d *Driver) mountRoot(spec *driver.Spec) (err error) {
 	return nil
 }
 
-// mountMark is the source of the mounts of a Machine: it tells whose they are.
+// mountMark is the source of a Machine's mounts. It shows which Machine a mount belongs to.
 func (d *Driver) mountMark(id string) string { return d.opts.CgroupParent + "/" + id }
 
-// copyMode gives the directory to the owner and the mode of from.
+// copyMode copies the owner and the mode of the directory from to the directory to.
 func copyMode(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(from, &st); err != nil {
@@ -166,8 +165,8 @@ func copyMode(from, to string) error {
 	return unix.Chmod(to, st.Mode&0o7777)
 }
 
-// takeRoot reports whether the root file system of the Machine in dir is mounted since
-// its Suspend. What follows uses it up.
+// takeRoot reports whether Suspend has left the root file system of the Machine in dir mounted. It
+// does so once: the caller then owns the mount.
 func (d *Driver) takeRoot(id hangar.MachineID, dir string) bool {
 	d.mu.Lock()
 	kept := d.kept[id]
@@ -177,23 +176,22 @@ func (d *Driver) takeRoot(id hangar.MachineID, dir string) bool {
 	return kept && unix.Statfs(rootfsDir(dir), &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC
 }
 
-// unmountAll unmounts everything from target.
+// unmountAll removes all mounts from target.
 func unmountAll(target string) {
 	for unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}
 }
 
-// inRoot opens name as the guest would see it: links, even absolute ones, end
-// within root.
+// inRoot opens name as the guest would see it. Links, even absolute ones, are resolved within root.
 func inRoot(root int, name string, flags uint64) (int, error) {
 	return unix.Openat2(root, strings.TrimLeft(name, "/"), &unix.OpenHow{
 		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }
 
-// prepareRoot makes the directories that programs rely on, as an image may lack
-// them: /root, /tmp, /run and /run/lock. /run is no file system in memory, because images
-// put directories there for their services.
+// prepareRoot makes the directories that programs rely on and an image may lack: /root, /tmp, /run
+// and /run/lock. /run is not a file system in memory, because images put directories there for their
+// services.
 func prepareRoot(root int) error {
 	if err := checkMountPoints(root); err != nil {
 		return err
@@ -213,8 +211,8 @@ func prepareRoot(root int) error {
 	return keepTmp(root)
 }
 
-// checkMountPoints refuses an image that has something else than a directory where the sandbox
-// mounts a file system: the engine ends without saying why.
+// checkMountPoints returns an error if the image has something other than a directory where the
+// sandbox mounts a file system. The engine would end without an explanation.
 func checkMountPoints(root int) error {
 	for _, name := range []string{"proc", "sys", "dev", "tmp"} {
 		var st unix.Stat_t
@@ -233,8 +231,7 @@ func checkMountPoints(root int) error {
 	return nil
 }
 
-// makeDirectory makes the directory name in root unless something exists there, which is then
-// what the image wants.
+// makeDirectory makes the directory name in root unless the image has something there.
 func makeDirectory(root int, name string, mode uint32) error {
 	if fd, err := inRoot(root, name, unix.O_PATH); !errors.Is(err, unix.ENOENT) {
 		if err == nil {
@@ -244,27 +241,27 @@ func makeDirectory(root int, name string, mode uint32) error {
 	}
 	parent, err := inRoot(root, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return nil // as above
+		return nil // the image has something else in its place
 	}
 	defer func() { _ = unix.Close(parent) }()
 	base := path.Base(name)
 	if err := unix.Mkdirat(parent, base, mode); errors.Is(err, unix.EEXIST) {
-		return nil // a link to nothing
+		return nil // a dangling link of the image
 	} else if err != nil {
 		return fmt.Errorf("make /%s: %w", name, err)
 	}
-	if err := unix.Fchmodat(parent, base, mode, 0); err != nil { // past our own mask
+	if err := unix.Fchmodat(parent, base, mode, 0); err != nil { // regardless of the umask
 		return fmt.Errorf("make /%s: %w", name, err)
 	}
 	return nil
 }
 
-// keepTmp makes sure that there is something in /tmp: gVisor mounts a file system in
-// memory over an empty one. The guest's init removes the file again.
+// keepTmp makes sure that /tmp is not empty: gVisor mounts a file system in memory over an empty one.
+// The guest's init removes the file again.
 func keepTmp(root int) error {
 	tmp, err := inRoot(root, "tmp", unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) {
-		return nil // the image wants it so
+		return nil // the image has no directory there
 	}
 	if err != nil {
 		return fmt.Errorf("open /tmp: %w", err)

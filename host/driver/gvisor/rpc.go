@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The methods of a sandbox's control server that the driver calls. The types of their arguments
-// are gVisor's, reduced to the used fields, so that the sentry is not linked in; a test compares
-// them with the originals.
+// The methods of a sandbox's control server that the driver calls. The types of their arguments are
+// gVisor's, reduced to the fields in use, so that the driver need not link the sentry. A test
+// compares them with the originals.
 const (
 	methodExec      = "containerManager.ExecuteAsync"
 	methodWaitPID   = "containerManager.WaitPID"
@@ -26,7 +26,7 @@ const (
 	methodCat       = "Fs.Cat"
 )
 
-// execArgs are those of methodExec. The files are standard input, output and error.
+// execArgs are the arguments of methodExec. The files are standard input, output and error.
 type execArgs struct {
 	Filename         string   `json:"filename"`
 	Argv             []string `json:"argv"`
@@ -57,7 +57,7 @@ type waitPIDArgs struct {
 	CID string
 }
 
-// Who a signal is for.
+// The receivers of a signal.
 const (
 	toProcess         = 0
 	toForegroundGroup = 2
@@ -95,21 +95,21 @@ type fdEntry struct {
 	Path   string `json:"path"`
 }
 
-// catArgs are those of methodCat. The file receives the contents.
+// catArgs are the arguments of methodCat. The file receives the contents.
 type catArgs struct {
 	Files []string `json:"files"`
 	filePayload
 }
 
-// filePayload are files that a call takes along.
+// filePayload are files that are sent with a call.
 type filePayload struct {
 	Files []*os.File `json:"-"`
 }
 
 func (p *filePayload) payload() []*os.File { return p.Files }
 
-// request and answer are what goes over the connection of a call, as JSON. Files are sent with the
-// first bytes of the request.
+// request and answer are the JSON messages of a call's connection. Files are sent with the first
+// bytes of the request.
 type (
 	request struct {
 		Method string `json:"method"`
@@ -122,15 +122,15 @@ type (
 	}
 )
 
-// refusal is an error that the sandbox answers with.
+// refusal is an error that the sandbox returned.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// call calls a method of the sandbox. When ctx ends, the connection is closed, which ends the
-// call on this side. No other process has the connection: gVisor's own client, package urpc,
-// leaves it open to every process that is started meanwhile, also to other sandboxes. It answers
-// driver.ErrNotFound if the sandbox has ended.
+// call calls a method of the sandbox. When ctx ends, it closes the connection, which ends the call on
+// this side. No other process inherits the connection; gVisor's own client, package urpc, leaks it to
+// every process that starts meanwhile, even to other sandboxes. call returns driver.ErrNotFound if
+// the sandbox has ended.
 func (s *sandbox) call(ctx context.Context, method string, arg, result any) error {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *sandbox) call(ctx context.Context, method string, arg, result any) erro
 	return nil
 }
 
-// dial connects to the sandbox. While many others do, it waits for its turn.
+// dial connects to the sandbox. It retries while the sandbox's backlog is full.
 func (s *sandbox) dial(ctx context.Context) (*net.UnixConn, error) {
 	var d net.Dialer
 	for {
@@ -173,11 +173,11 @@ func (s *sandbox) dial(ctx context.Context) (*net.UnixConn, error) {
 	}
 }
 
-// dialPause is between two attempts to connect.
+// dialPause is the time between two attempts to connect.
 const dialPause = 5 * time.Millisecond
 
-// broken is the error of a call whose connection broke off: goneError if the sandbox has ended,
-// which its process does a moment after its connections.
+// broken returns the error of a call whose connection broke. It is goneError if the sandbox has
+// ended, which happens a moment after its connections break.
 func (s *sandbox) broken(ctx context.Context, err error) error {
 	timer := time.NewTimer(endWait)
 	defer timer.Stop()
@@ -190,7 +190,7 @@ func (s *sandbox) broken(ctx context.Context, err error) error {
 	return err
 }
 
-// endWait is how long a sandbox whose connections broke off may take to end.
+// endWait limits the wait for a sandbox whose connections broke.
 const endWait = time.Second
 
 // exchange sends the request of a call and reads its answer.
@@ -204,7 +204,7 @@ func exchange(conn *net.UnixConn, method string, arg, result any) error {
 		rights = unix.UnixRights(descriptorsOf(p.payload())...)
 	}
 	n, _, err := conn.WriteMsgUnix(data, rights, nil)
-	runtime.KeepAlive(arg) // its files are sent by now
+	runtime.KeepAlive(arg) // keeps its files open until they are sent
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/runsc/boot/procfs"
 )
 
-// TestWireTypes: gVisor's own types decode the driver's messages as meant, field by field, and
-// the driver's decode gVisor's.
+// TestWireTypes: gVisor's types decode the driver's messages to the same fields, and the driver's
+// types decode gVisor's.
 func TestWireTypes(t *testing.T) {
 	if methodExec != boot.ContMgrExecuteAsync || methodWaitPID != boot.ContMgrWaitPID ||
 		methodSignal != boot.ContMgrSignal || methodProcesses != boot.ContMgrProcesses ||

@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
-// maxRoot is what a control socket's name leaves for the directory it is in.
+// maxRoot is the most bytes that the name of a control socket leaves for its directory.
 const maxRoot = 70
 
 // killedCode is the exit code after SIGKILL.
@@ -50,7 +50,7 @@ func decodeHandle(h driver.Handle) (handle, error) {
 	return out, nil
 }
 
-// sandbox is one that was started or recovered and not yet destroyed.
+// sandbox is a sandbox that was started or recovered and not yet destroyed.
 type sandbox struct {
 	handle
 	done chan struct{} // closed when the sandbox has ended and exit is set
@@ -58,7 +58,7 @@ type sandbox struct {
 
 	release func() // ends the watcher
 
-	killed atomic.Bool // we ended the sentry, which then leaves no record
+	killed atomic.Bool // the driver killed the sentry, which then leaves no record
 }
 
 // ended reports whether the sandbox has ended.
@@ -71,7 +71,7 @@ func (s *sandbox) ended() bool {
 	}
 }
 
-// processes returns descriptors of the sentry and the gofer; nil: it is gone.
+// processes returns descriptors of the sentry and the gofer; nil: the process is gone.
 func (h handle) processes() (sentry, gofer *os.File, err error) {
 	boot, err := bootID()
 	if err != nil || boot != h.Boot {
@@ -89,8 +89,8 @@ func (h handle) processes() (sentry, gofer *os.File, err error) {
 	return nil, nil, err
 }
 
-// watch registers the sandbox and starts the goroutine that waits for its end. The
-// sandbox may have ended already. An error says nothing of the sandbox.
+// watch registers the sandbox and starts the goroutine that waits for its end. The sandbox may have
+// ended already. An error says nothing about the sandbox.
 func (d *Driver) watch(h handle) error {
 	s := &sandbox{handle: h, done: make(chan struct{})}
 	sentry, gofer, err := h.processes()
@@ -135,8 +135,8 @@ func (d *Driver) watch(h handle) error {
 	return nil
 }
 
-// exitOf finds out how a sandbox ended whose processes are gone. ws is the wait
-// status of the sentry, nil if it was not our child.
+// exitOf determines how a sandbox ended whose processes are gone. ws is the wait status of the
+// sentry, or nil if it was not a child.
 func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
 	oom := d.cgroup.oomKills(string(s.ID)) > 0
 	if target, suspending := awaitSnapshot(s.Dir); suspending {
@@ -167,8 +167,8 @@ func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
 	return e
 }
 
-// awaitSnapshot waits until no process writes a snapshot of the sandbox any more, and returns its
-// target. ok is false if none was being written.
+// awaitSnapshot waits until no process writes a snapshot of the sandbox, and returns its directory.
+// ok is false if none was being written.
 func awaitSnapshot(dir string) (target string, ok bool) {
 	f, err := os.Open(filepath.Join(dir, bundle.SuspendFile))
 	if err != nil {
@@ -191,7 +191,7 @@ func awaitSnapshot(dir string) (target string, ok bool) {
 	return string(raw), true
 }
 
-// lookup returns the sandbox that h stands for, or driver.ErrNotFound.
+// lookup returns the sandbox of h, or driver.ErrNotFound.
 func (d *Driver) lookup(h driver.Handle) (*sandbox, error) {
 	want, err := decodeHandle(h)
 	if err != nil {
@@ -248,7 +248,7 @@ func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
 	if _, err := d.lookup(h); err == nil {
 		return nil
 	}
-	// Destroy removes the bundle first of all.
+	// Destroy removes the bundle first.
 	_, err = os.Lstat(filepath.Join(want.Dir, bundle.ConfigFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("machine %s: %w", want.ID, driver.ErrNotFound)

@@ -19,18 +19,18 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// Memory that the sandbox needs beside the guest's own. A guest that fills its memory is
-// suspended within sentryHeadroom; a resume needs resumeHeadroom until its pages are loaded, or
-// the kernel kills it.
+// Memory that the sandbox needs beside the guest's own. With sentryHeadroom, a guest that fills its
+// memory can be suspended. A resume needs resumeHeadroom until its pages are loaded, or the kernel
+// kills it.
 const (
 	sentryHeadroom = 64 << 20
 	resumeHeadroom = 128 << 20
 )
 
-// cpuPeriod is that of the CPU quota, in microseconds.
+// cpuPeriod is the period of the CPU quota, in microseconds.
 const cpuPeriod = 100_000
 
-// guestLimits are those of resources for which gVisor's own would be too low.
+// guestLimits are resource limits for which gVisor's defaults are too low.
 func guestLimits() []specs.POSIXRlimit {
 	const unlimited = 1<<64 - 1
 	return []specs.POSIXRlimit{
@@ -40,8 +40,8 @@ func guestLimits() []specs.POSIXRlimit {
 	}
 }
 
-// guestCapabilities are all that gVisor emulates: a Machine is a computer of its
-// own, and root in it is root. Nothing of it reaches the host.
+// guestCapabilities are all capabilities that gVisor emulates: a Machine is a computer of its own,
+// and its root user is root. They do not apply to the host.
 func guestCapabilities() []string {
 	return []string{
 		"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_CHOWN",
@@ -54,7 +54,7 @@ func guestCapabilities() []string {
 	}
 }
 
-// guestMemory is what the guest sees as its memory, in bytes.
+// guestMemory is the size of the memory that the guest sees, in bytes.
 func guestMemory(spec *driver.Spec) int64 { return int64(spec.MemoryMB) << 20 }
 
 // runtimeSpec returns the OCI configuration of a sandbox.
@@ -121,7 +121,7 @@ func (d *Driver) runtimeSpec(spec *driver.Spec, headroom int64) *specs.Spec {
 	}
 }
 
-// initCommand returns what starts the guest's init: its arguments and environment.
+// initCommand returns the arguments and the environment that start the guest's init.
 func initCommand(spec *driver.Spec) (args, env []string) {
 	cmd := spec.Command
 	if len(spec.Others) == 0 {
@@ -136,9 +136,8 @@ func initCommand(spec *driver.Spec) (args, env []string) {
 	return guestinit.SeveralArgs(initPath, int(spec.StopSignal), spec.StopGrace, commands)
 }
 
-// specDigest identifies all that a snapshot depends on. What may change between
-// suspend and resume is left out: environment, host name, limits, network and the
-// sources of mounts.
+// specDigest identifies everything that a snapshot depends on. It omits what may change between
+// suspend and resume: environment, host name, limits, network and the sources of mounts.
 func (d *Driver) specDigest(spec *driver.Spec) (string, error) {
 	type mount struct {
 		Target   string
@@ -174,8 +173,7 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// writeBundle writes the files that the engine reads, and removes those that an
-// earlier sandbox left.
+// writeBundle writes the files that the engine reads, and removes files of an earlier sandbox.
 func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
 	raw, err := json.Marshal(d.runtimeSpec(spec, headroom))
 	if err != nil {
@@ -188,16 +186,16 @@ func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
 	if err != nil {
 		return err
 	}
-	// The configuration holds the environment, and that may hold secrets: it stays
-	// where the engine keeps its own copy, in memory, and goes with the sandbox.
+	// The configuration contains the environment, which may contain secrets. So it is in memory, where
+	// the engine has its own copy, and is removed with the sandbox.
 	config := filepath.Join(d.opts.Root, string(spec.ID)+configSuffix)
 	for _, f := range []struct{ path, content string }{
 		{filepath.Join(spec.Dir, bundle.TotalMemFile), strconv.FormatInt(guestMemory(spec), 10)},
 		{filepath.Join(spec.Dir, specDigestFile), sum},
 		{config, string(raw)},
 	} {
-		// Read only by this driver and its engine, and both written again before each start:
-		// nothing is lost if a crash cuts them short.
+		// Only this driver and its engine read these files, and each start writes them again, so a
+		// crash that truncates them does no harm.
 		if err := os.WriteFile(f.path, []byte(f.content), 0o600); err != nil {
 			return err
 		}
@@ -211,7 +209,7 @@ func (d *Driver) writeBundle(spec *driver.Spec, headroom int64) error {
 // configSuffix ends the name of a sandbox's configuration in Options.Root.
 const configSuffix = ".config"
 
-// specDigestFile keeps the digest for Suspend, which is not given a Spec.
+// specDigestFile keeps the digest for Suspend, which has no Spec.
 const specDigestFile = "specdigest"
 
 func removeFiles(dir string, names ...string) error {
@@ -224,14 +222,14 @@ func removeFiles(dir string, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// origin is what snapshots of this host have in common.
+// origin is what all snapshots of this host have in common.
 type origin struct {
 	engine string
 	cpu    string
 }
 
-// hostOrigin reads the version of gVisor from the engine and the features of the
-// processor from the kernel.
+// hostOrigin reads the version of gVisor from the engine, and the features of the processor from the
+// kernel.
 func hostOrigin(engine string) (origin, error) {
 	info, err := buildinfo.ReadFile(engine)
 	if err != nil {

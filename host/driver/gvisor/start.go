@@ -16,8 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// engineFlags are the runsc flags of every command. docs/adr/0002-engine-binary.md explains what
-// they fix.
+// engineFlags are the runsc flags of every command, which docs/adr/0002-engine-binary.md explains.
 func (d *Driver) engineFlags() []string {
 	return []string{
 		"--root=" + d.opts.Root,
@@ -65,7 +64,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 
 func (d *Driver) checkSpec(spec *driver.Spec) error {
 	switch {
-	case !spec.ID.Valid(): // ids are prefix-matched, so all must be equally long
+	case !spec.ID.Valid(): // ids are prefix-matched, so all must have the same length
 		return fmt.Errorf("invalid machine id %q", spec.ID)
 	case !filepath.IsAbs(spec.Dir), !filepath.IsAbs(spec.Root.Writable):
 		return fmt.Errorf("machine %s: directories must be absolute", spec.ID)
@@ -82,17 +81,17 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 	return nil
 }
 
-// boot makes a sandbox by the given engine command, once root has mounted its root file
-// system. On an error nothing is left.
+// boot makes a sandbox by the given engine command, after root has mounted its root file system. On
+// an error nothing is left.
 func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
 	d.watchers.Go(d.cgroup.quicken)
-	// Remains of an earlier sandbox: a lock file of a killed engine, or a socket that would make
-	// gVisor quietly use another directory.
+	// Remove what an earlier sandbox left: the lock file of a killed engine, or a socket that would
+	// make gVisor silently use another directory.
 	d.forget(spec.ID)
 	if err := errors.Join(d.removeRuntimeFiles(string(spec.ID)), removeFiles(spec.Dir, bundle.ResultFile)); err != nil {
 		return nil, err
 	}
-	// From here on there is something to undo, also when ctx ends.
+	// From here on an error must undo the start, even if ctx has ended.
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return d.Destroy(ctx, spec.ID, spec.Dir) }))
@@ -127,7 +126,7 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 	return d.take(h)
 }
 
-// take begins to watch a sandbox and returns its handle for the journal.
+// take starts to watch a sandbox and returns its handle for the journal.
 func (d *Driver) take(h handle) (driver.Handle, error) {
 	encoded, err := h.encode()
 	if err != nil {
@@ -139,15 +138,15 @@ func (d *Driver) take(h handle) (driver.Handle, error) {
 	return encoded, nil
 }
 
-// forget drops a sandbox that has ended, as the next one of the Machine begins.
+// forget drops an ended sandbox before the next one of the Machine starts.
 func (d *Driver) forget(id hangar.MachineID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sandboxes, id)
 }
 
-// openOutput opens the FIFO for the guest, which the sandbox keeps open for reading
-// from its start on. Until then held does: close it after the start.
+// openOutput opens the FIFO for the guest. From its start on, the sandbox keeps the FIFO open for
+// reading; until then held does. Close held after the start.
 func openOutput(path string) (out, held *os.File, err error) {
 	if path == "" {
 		path = os.DevNull
@@ -172,8 +171,7 @@ func openOutput(path string) (out, held *os.File, err error) {
 	return out, held, err
 }
 
-// runtimeFiles are the files that gVisor keeps of a sandbox in its root, and its
-// configuration.
+// runtimeFiles are a sandbox's files in gVisor's root directory, and its configuration.
 func (d *Driver) runtimeFiles(id string) []string {
 	name := id + "_sandbox:" + id
 	return []string{name + ".state", name + ".lock", "runsc-" + id + ".sock", id + configSuffix}

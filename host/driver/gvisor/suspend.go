@@ -15,20 +15,20 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Above these sizes, in bytes, it is faster to write a snapshot around the page
-// cache, because the kernel throttles who dirties much of it; and to let the guest
-// run while its memory is being read.
+// Above directAbove bytes, a snapshot is written faster around the page cache, because the kernel
+// throttles a process that dirties much of it. Above backgroundAbove bytes, the snapshot completes
+// sooner if the guest runs while its memory is read.
 const (
 	directAbove     = 1536 << 20
 	backgroundAbove = 384 << 20
 )
 
-// endPatience bounds the end of a sandbox whose memory is on the disk. The kernel may take long to
-// free what it had, and to give up there would fail a suspension that is complete.
+// endPatience limits the wait for the end of a sandbox whose memory is on disk. It is long because
+// the kernel may take long to free the memory, and giving up would fail a complete suspension.
 const endPatience = 10 * time.Minute
 
-// Suspend implements driver.Suspender. The snapshot is written and sealed by the
-// engine, so that it is complete or absent even if this process dies meanwhile.
+// Suspend implements driver.Suspender. The engine writes and seals the snapshot, so that it is
+// complete or absent even if this process dies meanwhile.
 func (d *Driver) Suspend(ctx context.Context, h driver.Handle, dir string) error {
 	s, err := d.running(h)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
-	// While this file exists, the end of the sandbox may mean that it is suspended.
+	// While this file exists, the end of the sandbox may mean that it was suspended.
 	lock := filepath.Join(s.Dir, bundle.SuspendFile)
 	if err := os.WriteFile(lock, []byte(dir), 0o600); err != nil {
 		return err
@@ -64,18 +64,18 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
-	// The kernel counts what the sandbox writes against its limit, too, until it is on
-	// disk. The guest, which is stopped meanwhile, cannot use what is added.
+	// The kernel counts the snapshot's unwritten pages against the sandbox's limit, too. The guest is
+	// stopped, so it cannot use the added memory.
 	if err := d.cgroup.setMemoryLimit(string(s.ID), 2*limit); err != nil {
 		return err
 	}
 	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
-		// An engine that was killed leaves a partial snapshot; a sealed snapshot stays sealed if
-		// only its answer was lost.
+		// A killed engine leaves a partial snapshot. A sealed snapshot stays valid even if its answer
+		// was lost.
 		if _, statErr := os.Lstat(dir); statErr != nil {
 			restored := d.cgroup.setMemoryLimit(string(s.ID), limit)
 			if s.ended() {
-				restored = nil // nor is there anything to limit
+				restored = nil // an ended sandbox has no limit to restore
 			}
 			return errors.Join(err, restored, os.RemoveAll(dir+".tmp"), removeFiles(s.Dir, bundle.SuspendFile))
 		}
@@ -83,8 +83,8 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	return finish.Do(ctx, endPatience, func(ctx finish.Context) error { return d.endSuspended(ctx, s) })
 }
 
-// endSuspended ends a sandbox whose memory is on the disk. Its only remaining work is to free its
-// memory, which the kernel does as well.
+// endSuspended ends a sandbox whose memory is on disk. It kills the sandbox, which would otherwise
+// only free its memory; the kernel does that as well.
 func (d *Driver) endSuspended(ctx finish.Context, s *sandbox) error {
 	if err := d.end(ctx, s); err != nil {
 		return err
@@ -95,8 +95,8 @@ func (d *Driver) endSuspended(ctx finish.Context, s *sandbox) error {
 	if err := errors.Join(d.removeRuntimeFiles(string(s.ID)), removeFiles(s.Dir, bundle.ResultFile)); err != nil {
 		return err
 	}
-	// The root file system stays mounted for Resume. Before it unmounts it, the kernel writes all
-	// dirty data of the file system below to disk: the snapshot above all.
+	// The root file system stays mounted for Resume. To unmount it, the kernel would first write all
+	// dirty data of the underlying file system to disk, including the snapshot.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.kept[s.ID] = true
@@ -110,7 +110,7 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	}
 	h, err := d.resume(ctx, &spec, dir)
 	if err != nil {
-		left := func(ctx finish.Context) error { return d.destroy(ctx, string(spec.ID), spec.Dir) } // by Suspend
+		left := func(ctx finish.Context) error { return d.destroy(ctx, string(spec.ID), spec.Dir) } // of the Suspend
 		err = errors.Join(err, finish.Do(ctx, undoPatience, left))
 		return nil, fmt.Errorf("resume machine %s: %w", spec.ID, err)
 	}
@@ -133,7 +133,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 	if meta.Size() > backgroundAbove {
 		args = append(args, "--background")
 	}
-	// The digest also covers the parts of the root file system.
+	// The digest also covers the layers of the root file system.
 	h, err := d.boot(ctx, spec, func() error {
 		if d.takeRoot(spec.ID, spec.Dir) {
 			return nil
@@ -151,7 +151,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 	return h, nil
 }
 
-// lowerLimit takes away the memory that only the loading needed, once it is over.
+// lowerLimit removes the memory that only a resume needs, once the pages are loaded.
 func (d *Driver) lowerLimit(ctx context.Context, s *sandbox, limit int64) {
 	ctx, cancel := finish.Lifetime(ctx)
 	d.watchers.Go(func() {

@@ -139,8 +139,7 @@ func open(tb testing.TB) *gvisor.Driver {
 	return d
 }
 
-// TestSuspendCycles: nothing is lost over many generations, neither memory, nor
-// the root file system, nor a TCP connection.
+// TestSuspendCycles: the memory, the root file system and a TCP connection survive many suspends.
 func TestSuspendCycles(t *testing.T) {
 	s := serve(t, open(t), 16)
 	conn := s.dial()
@@ -157,8 +156,7 @@ func TestSuspendCycles(t *testing.T) {
 	s.ask(fresh, *cycles+1, length)
 }
 
-// TestOutOfMemory: the exit says why, and in whose memory it happened does not
-// matter to the host.
+// TestOutOfMemory: the exit of a Machine that runs out of memory says so.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t)
 	spec := newSpec(t, "eat", "400")

@@ -13,16 +13,16 @@ const (
 	mostPIDs = 1 << 22
 )
 
-// maxTasks is how many tasks of the server a sandbox of a guest with so many bytes of memory
-// may have: each process of the guest is at least one. The kernel has a task for each 128 KiB
-// of the server's memory (threads-max in proc(5)), so that half of them stay the server's own.
-// A sandbox that needs more ends.
+// maxTasks is how many tasks of the server a sandbox may have whose guest has that many bytes of
+// memory; each process of the guest takes at least one. The kernel has a task for each 128 KiB of the
+// server's memory (threads-max in proc(5)), so half of them remain for the server itself. A sandbox
+// that needs more ends.
 func maxTasks(memory int64) int64 {
 	const bytesPerTask, ownTasks = 256 << 10, 256
 	return memory/bytesPerTask + ownTasks
 }
 
-// raiseMaxPID lets the server have as many process ids as tasks, as systemd does.
+// raiseMaxPID allows as many process ids as tasks, as systemd does.
 func raiseMaxPID() error {
 	raw, err := os.ReadFile(pidMaxFile)
 	if err != nil {

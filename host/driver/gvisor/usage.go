@@ -16,12 +16,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/cgroup"
 )
 
-// Usage implements driver.UsageReader, by files of the sandbox's groups alone.
+// Usage implements driver.UsageReader. It only reads files of the sandbox's groups.
 //
-// The memory of a guest is one file in the memory of the host, shared between the processes of
-// its sandbox, so that it is the group's shared memory. The group's other files are the page
-// cache of the guest's file systems, which the host keeps for it. The rest, which is not counted,
-// is the engine's own.
+// The memory of a guest is one file in the memory of the host, which the processes of its sandbox
+// share, so it is the shared memory of the group. The other files of the group are the page cache of
+// the guest's file systems, which the host keeps for it. The rest is the engine's own memory and is
+// not counted.
 func (d *Driver) Usage(_ context.Context, h driver.Handle) (driver.Usage, error) {
 	s, err := d.running(h)
 	if err != nil {
@@ -89,13 +89,13 @@ func (c cgroups) usageOfCPU(id string, u *driver.Usage) error {
 	return err
 }
 
-// swap is how many bytes of the Machine's memory may be swapped out beyond its limit, and how
+// swap returns how many bytes of the Machine's memory may be swapped out beyond its limit, and how
 // many are.
 func (c cgroups) swap(id string, stat map[string]int64) (total, used int64) {
 	if c.v2 {
 		total, err := number(filepath.Join(cgroup.Root, c.parent, id, "memory.swap.max"))
 		if err != nil {
-			return 0, 0 // it says max, or the host has none
+			return 0, 0 // the value is max, or the host has no swap
 		}
 		used, _ := number(c.file(id, "", "memory.swap.current"))
 		return total, used

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Directory is how a directory looks from outside.
+// Directory has the attributes of a directory.
 type Directory struct {
 	Path    string            `json:"path"`
 	Mode    uint32            `json:"mode"` // permissions with setuid, setgid and sticky
@@ -26,10 +26,10 @@ type Directory struct {
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
 }
 
-// Inherit returns how the implicit directories of the unpacked layer own look in the layers below
-// it (lowest first), with the directories above them. It answers nothing if they look as Unpack
-// made them. A layer that holds tmp/file but no entry for tmp must not make /tmp lose its mode;
-// since overlayfs shows a merged directory as its topmost layer has it, Shape writes the answer
+// Inherit returns the attributes that the layers below (lowest first) give to the implicit
+// directories of the unpacked layer own and to their parents. It returns nothing if all are as Unpack
+// made them. For example, a layer with tmp/file but no entry for tmp must not change the mode of
+// /tmp. Overlayfs shows a merged directory as its topmost layer has it, so Shape writes the result
 // into a layer of its own above own.
 func Inherit(own string, implicit, lower []string) ([]Directory, error) {
 	wanted := map[string]Directory{}
@@ -151,14 +151,14 @@ func getxattr(fd int, key string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// ShapeID names the layer that Shape makes of dirs: equal shapes, equal names.
+// ShapeID names the layer that Shape makes from dirs: equal shapes have equal names.
 func ShapeID(dirs []Directory) string {
 	raw, _ := json.Marshal(dirs) // cannot fail: the values are plain and map keys are sorted
 	sum := sha256.Sum256(raw)
 	return "shape:" + hex.EncodeToString(sum[:])
 }
 
-// Shape makes the directories that Inherit answered in the empty directory dir.
+// Shape makes the directories that Inherit returned, in the empty directory dir.
 func Shape(dir string, dirs []Directory) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

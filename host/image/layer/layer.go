@@ -1,20 +1,20 @@
 // Package layer turns the layers of an image, which are tar streams, into
 // directories that overlayfs takes as lower directories.
 //
-// A directory holds exactly what its layer says: owners, modes with setuid and setgid, modification
-// times, hard links, extended attributes. A deleted path is a character device 0/0, and a directory
-// that hides what is below it carries trusted.overlay.opaque, as the kernel wants them. A layer
-// with anything but files of the image is refused with hangar.ReasonBadImage: paths and links that
-// lead out of the layer, devices outside /dev, more bytes or files than the limits allow. No stream
-// can touch anything outside the target directory: the kernel resolves paths beneath it and never
-// follows symbolic links.
+// A directory has exactly what its layer says: owners, modes with setuid and setgid, modification
+// times, hard links, extended attributes. As the kernel wants it, a deleted path is a character
+// device 0/0, and a directory that hides what is below it has trusted.overlay.opaque. A layer with
+// anything but files of the image is refused with hangar.ReasonBadImage: paths and links that lead
+// out of the layer, devices outside /dev, more bytes or files than the limits allow. No stream can
+// touch anything outside the target directory: the kernel resolves paths beneath it and never follows
+// symbolic links.
 //
-// Devices beneath /dev are left out silently, because many old base images carry
-// /dev/null and /dev/console and every sandbox mounts its own /dev.
+// Devices below /dev are silently omitted, because many old base images contain /dev/null and
+// /dev/console, and every sandbox mounts its own /dev.
 //
-// Functions share no state and may run at the same time for different targets. The package
-// neither fetches nor keeps layers, and does not make a directory durable: the caller syncs it
-// before publishing it.
+// Functions share no state and may run at the same time for different targets. The package neither
+// fetches nor keeps layers, and does not make a directory durable: the caller syncs it before
+// publishing it.
 package layer
 
 import (
@@ -40,10 +40,10 @@ import (
 type Limits struct {
 	Bytes int64 // sum of the sizes of all files
 	Files int   // entries of the archive
-	// Space is the disk that the layer goes to; nil: its room is not looked at.
+	// Space is the disk of the layer; nil: its free space is not checked.
 	Space *diskspace.Space
-	// Ratio bounds the unpacked bytes to that many times the bytes read, beyond Slack bytes: a few
-	// megabytes that become gigabytes are an attack.
+	// Ratio bounds the unpacked bytes to that many times the bytes read, plus Slack: a few megabytes
+	// that become gigabytes are an attack.
 	Ratio int
 	Slack int64
 	// Budget is shared by the layers of an image; optional.
@@ -60,10 +60,10 @@ type Budget struct {
 	files int
 }
 
-// NewBudget returns a Budget of so many bytes of files, and entries of archives.
+// NewBudget returns a Budget of that many bytes of files, and entries of archives.
 func NewBudget(size int64, files int) *Budget { return &Budget{size: size, files: files} }
 
-// Take takes an amount from the budget; false: there is not enough left.
+// Take takes an amount from the budget. It reports false if not enough is left.
 func (b *Budget) Take(size int64, files int) bool {
 	if b == nil {
 		return true
@@ -97,8 +97,8 @@ type Result struct {
 	Implicit []string
 }
 
-// maxWindow bounds the memory that a zstd stream can ask for. Readers have to support 8 MB
-// (RFC 8878, section 3.1.1.1.2); levels of the reference implementation up to 20 ask for this.
+// maxWindow bounds the memory that a zstd stream can request. Readers must support 8 MB (RFC 8878,
+// section 3.1.1.1.2); levels up to 20 of the reference implementation request up to this much.
 const maxWindow = 32 << 20
 
 // Decompress returns the content of a gzip, zstd or plain stream. Its first bytes decide, because
@@ -127,10 +127,9 @@ func Decompress(r io.Reader) (io.ReadCloser, error) {
 	}
 }
 
-// Unpack writes the tar stream r, compressed or not, into the empty directory dir.
-// On an error the content of dir is undefined, and the Budget is as before. It answers
-// hangar.ReasonBadImage for a stream that is damaged or refused; other errors are those of
-// r, of the disk or of ctx. The whole of r is read.
+// Unpack writes the tar stream r, compressed or not, into the empty directory dir. It reads all of r.
+// It returns hangar.ReasonBadImage for a stream that is damaged or refused; other errors come from r,
+// the disk or ctx. On an error the content of dir is undefined, and the Budget is as before.
 func Unpack(ctx context.Context, dir string, r io.Reader, limits Limits) (Result, error) {
 	s, err := newStream(ctx, r, limits)
 	if err != nil {
@@ -193,7 +192,7 @@ func (s *stream) close() { _ = s.r.Close() }
 
 func (s *stream) digest() string { return "sha256:" + hex.EncodeToString(s.hash.Sum(nil)) }
 
-// allow refuses more output than the ratio of the limits allows for the input so far.
+// allow returns an error for more output than the ratio allows for the input so far.
 func (s *stream) allow(size int64) error {
 	if size-s.slack > s.ratio*s.in.n {
 		return bad("layer unpacks to more than %d times its size: %w", s.ratio, ErrTooLarge)

@@ -201,7 +201,7 @@ func TestUnpackedLayersMerge(t *testing.T) {
 	upper, _ := unpack(t,
 		file("etc/.wh.gone", ""), file("etc/changed", "new"), file("etc/new", "1"),
 		file(".wh.data", ""),
-		// The opaque mark may follow what the directory gets, and it makes other marks idle.
+		// The opaque mark may come after entries of its directory, and makes other marks redundant.
 		dir("cache", 0o700), file("cache/.wh.hidden", ""), file("cache/fresh", "1"), file("cache/.wh..wh..opq", ""),
 		// A deleted directory may be made again in the same layer, in either order.
 		file(".wh.again", ""), file("again/fresh", "1"),
@@ -242,8 +242,8 @@ func TestInheritKeepsTheLookOfDirectoriesWithoutAnEntry(t *testing.T) {
 	for _, d := range dirs {
 		names = append(names, d.Path)
 	}
-	// secret was deleted and created again, so its earlier attributes do not matter to the image;
-	// they are kept nevertheless, as other runtimes do.
+	// secret was deleted and created again, so the image does not depend on its earlier attributes.
+	// They are kept nevertheless, as by other runtimes.
 	if want := []string{"home", "home/app", "secret", "secret/in", "tmp"}; !slices.Equal(names, want) {
 		t.Fatalf("inherited %q, want %q", names, want)
 	}
@@ -279,7 +279,7 @@ func TestLinksWithinALayerLeadWhereTheyLeadInTheImage(t *testing.T) {
 		symlink("lib", "usr/lib"), symlink("var/run", "/run"), symlink("usr/up", "../run"),
 		file("lib/a", "1"), file("var/run/b", "1"), file("usr/up/c", "1"),
 		file("lib/new/d", "1"), link("e", "lib/a"),
-		// A later directory takes the place of a link.
+		// A later directory replaces a link.
 		symlink("swap", "usr"), dir("swap", 0o755), file("swap/f", "1"),
 	)
 	for _, p := range []string{"usr/lib/a", "run/b", "run/c", "usr/lib/new/d", "swap/f"} {

@@ -15,8 +15,8 @@ import (
 // maxLinks bounds the symbolic links in the resolution of one path.
 const maxLinks = 40
 
-// openParent returns the directory of an entry, and makes one that the archive has no entry for.
-// The directory stays open until the next call with another one. It cannot be replaced meanwhile,
+// openParent returns the directory of an entry, which it makes if the archive has no entry for it.
+// The directory stays open until the next call for another one. Nothing replaces it meanwhile,
 // because only an entry in a directory above could do that.
 func (u *unpacker) openParent(name string) (directory, error) {
 	if name == "." {
@@ -63,9 +63,9 @@ func openBeneath(root int, name string) (int, error) {
 	}
 }
 
-// resolve opens a directory. It follows symbolic links of the layer inside the image, as in a
-// chroot, and refuses one that leads above the root or to a missing target. With create it makes
-// missing directories.
+// resolve opens a directory. It follows symbolic links of the layer inside the image, as in a chroot,
+// and refuses a link that leads above the root or to a missing target. With create it makes missing
+// directories.
 func (u *unpacker) resolve(name string, create bool) (directory, error) {
 	if name == "." {
 		name = ""
@@ -188,8 +188,8 @@ func (u *unpacker) attributes(dirfd int, base, real string, h *tar.Header) error
 	return u.fdAttributes(fd, h)
 }
 
-// fdAttributes sets owner, extended attributes and mode, in this order: a change of owner clears
-// the setuid bit and the capabilities.
+// fdAttributes sets owner, extended attributes and mode, in this order, because a change of owner
+// clears the setuid bit and the capabilities.
 func (u *unpacker) fdAttributes(fd int, h *tar.Header) error {
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err
@@ -219,8 +219,8 @@ func (u *unpacker) nodeAttributes(parent directory, base string, h *tar.Header) 
 	return unix.UtimesNanoAt(parent.fd, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// keepXattr reports whether an extended attribute is kept. Attributes of overlayfs (with which an
-// image could redirect a directory) and of the host's security modules are dropped.
+// keepXattr reports whether an extended attribute is kept. It drops attributes of overlayfs, with
+// which an image could redirect a directory, and of the host's security modules.
 func keepXattr(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "user.overlay."):
@@ -234,7 +234,7 @@ func keepXattr(name string) bool {
 
 func permissions(h *tar.Header) uint32 { return uint32(h.Mode & 0o7777) }
 
-// timespec converts a time; one that some file system could not store becomes 0.
+// timespec converts a time. A time that some file systems cannot store becomes 0.
 func timespec(t time.Time) unix.Timespec {
 	if sec := t.Unix(); sec < 0 || sec > 1<<33 {
 		return unix.Timespec{}
@@ -242,7 +242,7 @@ func timespec(t time.Time) unix.Timespec {
 	return unix.NsecToTimespec(t.UnixNano())
 }
 
-// removeTree removes a directory and all in it without following links.
+// removeTree removes a directory and everything in it without following links.
 func removeTree(dirfd int, name string) error {
 	dir, err := os.OpenRoot(fdPath(dirfd))
 	if err != nil {
@@ -252,5 +252,5 @@ func removeTree(dirfd int, name string) error {
 	return dir.RemoveAll(name)
 }
 
-// fdPath names an open file, for the calls that do not take O_PATH descriptors.
+// fdPath names an open file for calls that do not accept O_PATH descriptors.
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -38,7 +38,7 @@ type unpacker struct {
 	files  int
 	buf    []byte
 
-	parent    directory // of the previous entry: archives list neighbours together
+	parent    directory // of the previous entry; archives list the files of a directory together
 	implicit  map[string]struct{}
 	opaque    map[string]struct{}
 	whiteouts []string
@@ -199,8 +199,8 @@ func (u *unpacker) directory(parent directory, base, real string, h *tar.Header)
 	return u.attributes(parent.fd, base, real, h)
 }
 
-// redirectory turns the existing entry into a directory. Paths that the same layer deleted before
-// stay deleted: the new directory hides the one below.
+// redirectory turns an existing whiteout or file into a directory. If the layer had deleted the path,
+// the new directory hides the one below.
 func (u *unpacker) redirectory(parent directory, base, real string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -252,8 +252,8 @@ func (u *unpacker) link(parent directory, base, real string, h *tar.Header) erro
 	})
 }
 
-// whiteout deletes a file of the lower layers, or the whole content of a directory. Additions of
-// the same layer stay.
+// whiteout deletes a file of the lower layers, or the whole content of a directory. It keeps the
+// files that this layer adds.
 func (u *unpacker) whiteout(parent directory, base string) error {
 	if base == whiteoutOpaque {
 		return u.markOpaque(parent.fd, ".", parent.path)
@@ -313,8 +313,8 @@ func (u *unpacker) replace(parent directory, base string, create func() error) e
 	return create()
 }
 
-// forget drops the cached state of a removed tree. The parent of the current entry is above the
-// tree and stays open.
+// forget drops the cached state of a removed tree. The parent of the current entry is above the tree
+// and stays open.
 func (u *unpacker) forget(real string) {
 	gone := func(p string) bool { return p == real || strings.HasPrefix(p, real+"/") }
 	maps.DeleteFunc(u.implicit, func(p string, _ struct{}) bool { return gone(p) })
@@ -352,8 +352,8 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// dropHiddenWhiteout removes a whiteout in an opaque directory: it has nothing to delete, and the
-// kernel would list it, because the directory is not merged.
+// dropHiddenWhiteout removes a whiteout in an opaque directory. It has nothing to delete there, and
+// the kernel would list it, because the directory is not merged.
 func (u *unpacker) dropHiddenWhiteout(real string) error {
 	hidden := false
 	for p := path.Dir(real); ; p = path.Dir(p) {

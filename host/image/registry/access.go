@@ -7,8 +7,8 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// TokenAccess lets the callers of a registry do what their API tokens allow. They send one token,
-// or several, as a bearer token or as the password of any user.
+// TokenAccess lets the callers of a registry do what their API tokens allow. A caller sends one or
+// more tokens as a bearer token or as the password of any user.
 type TokenAccess struct {
 	tokens       hangar.Authenticator
 	repositories hangar.RepositoryService
@@ -17,8 +17,8 @@ type TokenAccess struct {
 
 var _ Access = (*TokenAccess)(nil)
 
-// NewTokenAccess returns an Access that identifies callers by tokens, and asks the services as
-// them.
+// NewTokenAccess returns an Access that identifies callers by their tokens, and calls the services on
+// their behalf.
 func NewTokenAccess(tokens hangar.Authenticator, repositories hangar.RepositoryService, orgs hangar.OrgService) *TokenAccess {
 	return &TokenAccess{tokens, repositories, orgs}
 }

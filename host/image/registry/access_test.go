@@ -30,8 +30,8 @@ func (reader) Authenticate(_ context.Context, credential string) (hangar.Princip
 
 func (reader) Life(hangar.TokenID) context.Context { return context.Background() }
 
-// TestTokenAccess: the registry identifies clients by a token however they send it, and asks the
-// control plane as them what they may do.
+// TestTokenAccess: the registry accepts a token in every form in which clients send it, and asks
+// the control plane about that client's rights.
 func TestTokenAccess(t *testing.T) {
 	t.Parallel()
 	asked := &askers{}

@@ -13,7 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/flight"
 )
 
-// A host that has a manifest has everything that the manifest names. A client may leave out what
+// A host that has a manifest has everything that the manifest names. A client may omit content that
 // the repository has on another host; this host then fetches it from there.
 
 // maxAdopted bounds the manifests that one push fetches, and maxAdoptDepth the nesting of indexes.
@@ -30,7 +30,7 @@ type adoption struct {
 	manifests int
 }
 
-// adopt fetches everything that a manifest names, as far as the repository has it.
+// adopt fetches everything that a manifest names, if the repository has it.
 func (a *adoption) adopt(ctx context.Context, d document, depth int) error {
 	for _, digest := range d.blobs() {
 		if err := a.blob(ctx, digest); err != nil {
@@ -126,8 +126,8 @@ func (a *adoption) fetch(ctx context.Context, digest string) error {
 	return a.r.linkBlob(a.c.kept, digest)
 }
 
-// admit refuses to store more for an organization that has no room left; without an organization,
-// it checks the server's disk only.
+// admit returns an error if an organization has no space left. Without an organization, it checks the
+// server's disk only.
 func (r *Registry) admit(ctx context.Context, org hangar.OrgID, bytes int64) error {
 	if err := r.opts.Space.Admit(diskspace.PushImage, bytes); err != nil {
 		return err

@@ -19,7 +19,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 		return refuse(http.StatusBadRequest, "DIGEST_INVALID", "not a sha256 digest: %.100q", c.reference)
 	}
 	blob, err := h.r.Blob(req.Context(), c.kept, c.reference, c.limitKey)
-	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // a client that only asks may push the blob to this host as well
+	away := errors.Is(err, ErrAway) && req.Method == http.MethodHead // after a HEAD, the client can push the blob to this host
 	if errors.Is(err, ErrNotFound) || away {
 		return blobUnknown(c)
 	}
@@ -34,7 +34,7 @@ func (h *handler) getBlob(w http.ResponseWriter, req *http.Request, c call) erro
 		return h.sendRemote(w, req, blob)
 	}
 	if req.Method == http.MethodHead {
-		// A client that asks is about to push a manifest that relies on the answer.
+		// After a HEAD, a client may push a manifest that relies on the blob.
 		h.r.mu.RLock()
 		err := h.r.linkBlob(c.kept, c.reference)
 		h.r.mu.RUnlock()

@@ -183,8 +183,8 @@ func (f *files) Release(ctx context.Context, repository string, m hangar.PushedM
 	return all.Manifests[m.Digest].Revision == m.Revision, nil
 }
 
-// link is the record of a manifest that this host has. The modification time of its file is the
-// time of the last push.
+// link is the record of a manifest on this host. The modification time of its file is the time of the
+// last push.
 type link struct {
 	MediaType    string            `json:"media_type"`
 	Size         int64             `json:"size"`

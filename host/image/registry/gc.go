@@ -13,17 +13,16 @@ import (
 
 // Policy says what GC removes beyond blobs that no repository has.
 type Policy struct {
-	// UntaggedAge: manifests of that age are removed unless they have a tag, are part of an index
-	// that stays, refer to a manifest that stays, or Keep (which may be nil) claims them. Zero
-	// keeps all.
+	// UntaggedAge: manifests of that age are removed unless they have a tag, belong to an index that
+	// stays, refer to a manifest that stays, or Keep (which may be nil) claims them. Zero keeps all.
 	UntaggedAge time.Duration
 	Keep        func(digest string) bool
-	// UploadAge: uploads that were idle for so long are removed; zero: that of the Options.
+	// UploadAge: uploads idle for so long are removed; zero: UploadAge of the Options.
 	UploadAge time.Duration
 }
 
-// GC removes abandoned uploads, blobs that no manifest names and manifests as the policy says. It
-// answers how many bytes it freed.
+// GC removes abandoned uploads, blobs that no manifest names, and manifests according to the policy.
+// It returns how many bytes it freed.
 func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	if p.UploadAge == 0 {
 		p.UploadAge = r.opts.UploadAge
@@ -41,11 +40,11 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 			return 0, err
 		}
 	}
-	return r.sweep(ctx, repositories, dead, p)
+	return r.sweep(ctx, dead, p)
 }
 
-// release decides which manifests of a repository are removed, with the catalog's consent. It
-// removes none while the catalog cannot be reached.
+// release decides, with the catalog's consent, which manifests of a repository are removed. It
+// removes none while it cannot reach the catalog.
 func (r *Registry) release(ctx context.Context, repository string, p Policy) (map[string]bool, error) {
 	manifests, err := r.manifestsOf(repository)
 	if err != nil {
@@ -62,7 +61,7 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 	case r.opts.Catalog == nil && err != nil:
 		return nil, err
 	case err != nil:
-		r.log.WarnContext(ctx, "manifests are collected later", slog.String("repository", repository), slog.Any("error", err))
+		r.log.WarnContext(ctx, "collecting manifests is postponed", slog.String("repository", repository), slog.Any("error", err))
 		return nil, nil //nolint:nilnil // none
 	}
 	live := live(manifests, all.Tags, p)
@@ -84,9 +83,13 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 }
 
 // sweep removes the dead manifests, and blobs that no manifest needs.
-func (r *Registry) sweep(ctx context.Context, repositories []string, dead map[string]map[string]bool, p Policy) (int64, error) {
+func (r *Registry) sweep(ctx context.Context, dead map[string]map[string]bool, p Policy) (int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	repositories, err := r.allRepositories() // under mu: the blobs of one that is missing here are removed
+	if err != nil {
+		return 0, err
+	}
 	linked := map[string]bool{} // blobs that a repository has
 	freed := r.collectUploads(ctx, p.UploadAge)
 	for _, repository := range repositories {
@@ -179,7 +182,7 @@ func (r *Registry) collectRepository(repository string, dead map[string]bool, li
 	return nil
 }
 
-// linkedManifest is what the collector knows of a manifest of a repository.
+// linkedManifest is a manifest of a repository as the collector sees it.
 type linkedManifest struct {
 	doc document
 	age time.Duration // since the last push
@@ -203,8 +206,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 			m.doc, err = readDocument(raw)
 		}
 		if err != nil {
-			// No client can pull it, and it must not block the collection of the rest. The next
-			// push of the manifest repairs it.
+			// No client can pull the manifest, and it must not block the collection of the rest. Its
+			// next push repairs it.
 			r.log.Warn("manifest cannot be read", slog.String("repository", repository), slog.String("digest", digest), slog.Any("error", err))
 		}
 		manifests[digest] = m
@@ -212,8 +215,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 	return manifests, nil
 }
 
-// live marks the manifests that stay: tagged, young or claimed ones, the ones that their indexes
-// name, and referrers of one that stays.
+// live marks the manifests that stay: tagged, young and claimed ones, those that their indexes name,
+// and referrers of one that stays.
 func live(manifests map[string]linkedManifest, tags map[string]string, p Policy) map[string]bool {
 	tagged := map[string]bool{}
 	for _, digest := range tags {

@@ -54,18 +54,18 @@ func blobUnknown(c call) error {
 
 // Access decides what each caller may do. Its methods may be called from many goroutines.
 type Access interface {
-	// Repository returns where a repository is kept, by the name it has in the request, if the
-	// caller of the request may do action to it. With an empty name and no action it only
-	// authenticates the caller. It answers hangar.CodeUnauthenticated for an anonymous caller.
+	// Repository returns where a repository is stored, by its name in the request, if the caller of
+	// the request may do action to it. With an empty name and no action it only authenticates the
+	// caller. It returns hangar.CodeUnauthenticated for an anonymous caller.
 	Repository(req *http.Request, name string, action hangar.Action) (hangar.Repository, error)
-	// Orgs are the organizations in which the caller of a request may read something.
+	// Orgs returns the organizations in which the caller of a request may read something.
 	Orgs(req *http.Request) ([]*hangar.Org, error)
 }
 
-// Handler serves the OCI distribution API under /v2/. Each request is answered if access allows
-// it. To pull is hangar.ActionRead, to push hangar.ActionWrite, to delete hangar.ActionDelete; a
-// second repository in a request (the source of a mount, each line of the catalog) needs a read
-// of that one. A repository that the caller may not read is answered like a missing one.
+// Handler serves the OCI distribution API under /v2/, as far as access allows each request. A pull
+// needs hangar.ActionRead, a push hangar.ActionWrite and a delete hangar.ActionDelete. A second
+// repository in a request (the source of a mount, each line of the catalog) needs hangar.ActionRead.
+// A repository that the caller may not read looks like a missing one.
 func (r *Registry) Handler(access Access) http.Handler {
 	h := &handler{r: r, access: access}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -131,8 +131,8 @@ func (h *handler) serve(w http.ResponseWriter, req *http.Request) error {
 	return serve(w, req, c)
 }
 
-// admit authenticates a request and checks its rights. With named, the request is for a repository,
-// and admit returns where that is stored.
+// admit authenticates a request and checks its rights. If named is set, the request is for a
+// repository, and admit returns where that is stored.
 func (h *handler) admit(req *http.Request, c call, named bool) (hangar.Repository, error) {
 	repository, action := "", hangar.Action(0)
 	if named {
@@ -171,8 +171,8 @@ type call struct {
 	limitKey   string // see limitKey
 }
 
-// limitKey groups the requests whose reads from other hosts share a bound: by organization or, for
-// a repository of the server, which everyone may read, by client.
+// limitKey groups the requests whose reads from other hosts share a bound. It groups them by
+// organization, or by client for a repository of the server, which everyone may read.
 func limitKey(req *http.Request, at hangar.Repository) string {
 	if at.Org != "" {
 		return at.Root()
@@ -193,7 +193,7 @@ func (c call) unavailable(err error) error {
 	}
 }
 
-// action is the action of a call on its repository.
+// action is the action that a call needs on its repository.
 func (c call) action(method string) hangar.Action {
 	switch {
 	case c.kind == "uploads", c.kind == "upload":
@@ -280,8 +280,8 @@ func (h *handler) tags(w http.ResponseWriter, req *http.Request, c call) error {
 	return writeJSON(w, http.StatusOK, map[string]any{"name": c.repository, "tags": names})
 }
 
-// page returns the page of the sorted names that the query asks for, and adds a link to the next
-// one.
+// page returns the page of the sorted names that the query requests, and adds a link to the next
+// page.
 func page(w http.ResponseWriter, req *http.Request, path string, names []string) ([]string, error) {
 	slices.Sort(names)
 	q := req.URL.Query()

@@ -36,7 +36,7 @@ type descriptor struct {
 	Annotations  map[string]string `json:"annotations,omitempty"`
 }
 
-// foreign reports whether a layer is not expected in the registry.
+// foreign reports whether a layer is not kept in the registry.
 func (d descriptor) foreign() bool {
 	return len(d.URLs) > 0 || strings.Contains(d.MediaType, "nondistributable") || strings.Contains(d.MediaType, ".foreign.")
 }
@@ -130,7 +130,7 @@ func (h *handler) getManifest(w http.ResponseWriter, req *http.Request, c call) 
 		m, err = h.r.Manifest(req.Context(), c.kept, known.Digest, c.limitKey)
 	}
 	if req.Method == http.MethodHead && (errors.Is(err, ErrAway) || errors.Is(err, ErrGone)) {
-		return manifestUnknown(c) // a client that only asks may push the manifest to this host as well
+		return manifestUnknown(c) // after a HEAD, the client can push the manifest to this host
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):

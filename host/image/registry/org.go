@@ -13,12 +13,12 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// errOrgRemoved refuses writes for an organization that has been removed.
+// errOrgRemoved is the error of writes for a removed organization.
 var errOrgRemoved = errors.New("the organization is removed")
 
 var orgPattern = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
-// alive refuses repositories of removed organizations; the caller holds mu.
+// alive returns an error for repositories of removed organizations; the caller holds mu.
 func (r *Registry) alive(repository string) error {
 	root, id, _ := strings.Cut(rootOf(repository), "/")
 	if root == orgsRoot && r.removed[hangar.OrgID(id)] {
@@ -30,8 +30,8 @@ func (r *Registry) alive(repository string) error {
 // orgsRoot is the first part of hangar.Repository.Root for organizations.
 const orgsRoot = "orgs"
 
-// RemoveOrg removes the repositories and uploads of an organization, and blobs that no other
-// has. Nothing can be pushed to them any more. It may be repeated.
+// RemoveOrg removes the repositories and uploads of an organization, and blobs that no other one has.
+// Afterwards nothing can be pushed for the organization. It may be repeated.
 func (r *Registry) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 	if !orgPattern.MatchString(string(org)) {
 		return hangar.Errorf(hangar.CodeInvalid, "", "invalid id of an organization: %.64q", org)
@@ -76,16 +76,17 @@ func (r *Registry) hideOrg(org hangar.OrgID) (string, error) {
 	return to, durable.SyncDir(filepath.Dir(from))
 }
 
-// Usage is what an organization keeps in the registry, in bytes.
+// Usage is the size of an organization's content in the registry, in bytes.
 type Usage struct {
-	Stored  int64 // blobs and manifests, once each, with fileCost for each name of them
-	Uploads int64 // that are not finished
+	Stored  int64 // blobs and manifests, each counted once, and fileCost for each of their names
+	Uploads int64 // unfinished uploads
 }
 
 // fileCost is the disk usage of a small file, in bytes.
 const fileCost = 4 << 10
 
-// Usage counts what an organization keeps. A blob that others have, too, counts for each.
+// Usage measures an organization's content. A blob that other organizations have, too, counts for
+// each.
 func (r *Registry) Usage(ctx context.Context, org hangar.OrgID) (Usage, error) {
 	at := hangar.Repository{Org: org}
 	r.uploadsMu.Lock()

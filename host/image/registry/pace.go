@@ -19,7 +19,7 @@ type pacedWriter struct {
 // Unwrap implements the interface of http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Write implements http.ResponseWriter. A writer without deadlines is not bounded.
+// Write implements http.ResponseWriter. It does not limit a writer without deadlines.
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	now := time.Now()
 	if w.began.IsZero() {

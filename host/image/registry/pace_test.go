@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image/registry"
 )
 
-// pipes is a listener whose connections are made by dial.
+// pipes is a listener that gets its connections from dial.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {

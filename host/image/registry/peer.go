@@ -24,11 +24,11 @@ import (
 
 // Bounds of reads from other hosts, and of reads by them.
 const (
-	readsEach = 32  // concurrent reads for each PushedRead.For; enough for all pulls of an organization
+	readsEach = 32  // concurrent reads for each PushedRead.For; enough for an organization's pulls
 	readsAll  = 512 // concurrent reads
 	// maxFailures is how often a read resumes after a failure, at the same host or another.
 	maxFailures = 4
-	againPause  = 200 * time.Millisecond // before the first retry at the same host; it grows
+	againPause  = 200 * time.Millisecond // before the first retry at the same host; grows with each
 	rateWindow  = 20 * time.Second       // of the minimum rate
 )
 
@@ -38,7 +38,7 @@ const reasonAway = "registry_unreachable"
 // Errors of content that another host holds.
 var (
 	// ErrAway means that no host with the content can be reached.
-	ErrAway = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the server that has it is away")
+	ErrAway = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the server that has it cannot be reached")
 	// ErrGone means that hosts can be reached and none of them holds the content.
 	ErrGone = hangar.Errorf(hangar.CodeInvalid, hangar.ReasonImageNotFound, "no server has its content any more: push it again")
 
@@ -46,8 +46,8 @@ var (
 	errDamaged = hangar.Errorf(hangar.CodeUnavailable, reasonAway, "the content that a server has of it is damaged")
 )
 
-// Blob is a blob of a repository that is open for reading. The blob of another host is verified:
-// the read of its last bytes fails if its digest does not match.
+// Blob is a blob of a repository that is open for reading. A blob of another host is verified: the
+// read of its last bytes fails if its digest does not match.
 type Blob struct {
 	io.ReadCloser
 
@@ -58,8 +58,8 @@ type Blob struct {
 // Local reports whether this host holds the blob.
 func (b *Blob) Local() bool { return b.file != nil }
 
-// Blob opens a blob that a repository has, on this host or another. Reads from others are bounded
-// by limitKey, see its function. It answers ErrNotFound, ErrAway, or another
+// Blob opens a blob that a repository has, on this host or another. limitKey bounds reads from other
+// hosts, see the function of that name. Blob returns ErrNotFound, ErrAway, or another
 // hangar.CodeUnavailable.
 func (r *Registry) Blob(ctx context.Context, repository, digest, limitKey string) (*Blob, error) {
 	f, err := r.openBlob(repository, digest)
@@ -120,7 +120,7 @@ type remote struct {
 	from     io.ReadCloser // nil: closed
 }
 
-// openRemote opens content at one of the hosts. It answers ErrGone and ErrAway.
+// openRemote opens content at one of the hosts. It returns ErrGone or ErrAway if it cannot.
 func (r *Registry) openRemote(ctx context.Context, in hangar.PushedRead, hosts []hangar.HostID) (*remote, error) {
 	if !r.reads.Take(in.For) {
 		return nil, errTooMany
@@ -153,7 +153,7 @@ func (f *remote) open() error {
 			return f.ctx.Err()
 		case hangar.CodeOf(err) != hangar.CodeNotFound:
 			failed = ErrAway
-			f.r.log.WarnContext(f.ctx, "content is not read from another host", slog.String("host", string(host)),
+			f.r.log.WarnContext(f.ctx, "cannot read content from another host", slog.String("host", string(host)),
 				slog.String("repository", f.in.Repository), slog.String("digest", f.in.Digest), slog.Any("error", err))
 		}
 	}
@@ -204,7 +204,7 @@ func (f *remote) Read(p []byte) (int, error) {
 			return n, err
 		}
 		if n > 0 || err == nil {
-			return n, nil // the next Read meets the error again
+			return n, nil // the next Read returns the error again
 		}
 		if err := f.resume(err); err != nil {
 			return 0, err
@@ -212,7 +212,7 @@ func (f *remote) Read(p []byte) (int, error) {
 	}
 }
 
-// verified returns otherwise if the content matches its digest, else errDamaged.
+// verified returns otherwise if the content matches its digest, and errDamaged if not.
 func (f *remote) verified(otherwise error) error {
 	if "sha256:"+hex.EncodeToString(f.hash.Sum(nil)) == f.in.Digest {
 		return otherwise
@@ -251,9 +251,8 @@ func (f *remote) Close() error {
 	return f.from.Close()
 }
 
-// OpenPushed implements hangar.PushedReader: it reads what this host holds, for other hosts. The
-// blobs of a manifest that was read are kept for UploadAge, even if the manifest is deleted
-// meanwhile.
+// OpenPushed implements hangar.PushedReader: other hosts read this host's content with it. After a
+// manifest was read, its blobs are kept for UploadAge, even if the manifest is deleted meanwhile.
 func (r *Registry) OpenPushed(_ context.Context, in hangar.PushedRead) (hangar.PushedContent, error) {
 	if !validName(in.Repository) || !validDigest(in.Digest) || in.Offset < 0 {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "not a blob of a repository: %.100q of %.100q", in.Digest, in.Repository)

@@ -13,14 +13,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// pushes tracks manifests that are being pushed. The collector must not take one for deleted on
-// another host, and RemoveOrg waits for the last push of an organization. The zero value is ready
-// to use.
+// pushes tracks manifests that are being pushed. The collector must not consider one deleted on
+// another host, and RemoveOrg waits for the last push of an organization. The zero value is ready to
+// use.
 type pushes struct {
 	mu     sync.Mutex
 	ended  sync.Cond           // signals the end of a push; its L is mu
 	now    map[manifestAt]int  // pushes in progress
-	recent map[manifestAt]bool // pushes in progress at watch or later; nil: no one watches
+	recent map[manifestAt]bool // pushes in progress at watch or later; nil: no watch
 }
 
 // manifestAt is a manifest of a repository.
@@ -89,7 +89,7 @@ func (p *pushes) any(root string) bool {
 	return false
 }
 
-// publishedFile marks that the manifests from before the shared catalog were added to it. From then
+// publishedFile exists once the manifests from before the shared catalog were added to it. From then
 // on, content that the catalog does not know has been deleted.
 const publishedFile = "published"
 
@@ -102,8 +102,8 @@ func (r *Registry) published() (bool, error) {
 }
 
 // Publish adds the manifests and tags from before the shared catalog to it, once, before the first
-// push. It may be repeated, and does not change tags that the catalog knows. Until it has
-// succeeded, the collector treats nothing as deleted.
+// push. It may be repeated, and does not change tags that the catalog knows. The collector considers
+// nothing deleted before Publish has succeeded.
 func (r *Registry) Publish(ctx context.Context) error {
 	if done, err := r.published(); done || err != nil || r.opts.Catalog == nil {
 		return err
@@ -149,8 +149,8 @@ func (r *Registry) publishRepository(ctx context.Context, repository string) err
 	return nil
 }
 
-// Repositories lists the names that have a manifest on any host, of the organization of at or,
-// without one, of the server.
+// Repositories lists the names of repositories that have a manifest on any host, of the organization
+// of at or, without one, of the server.
 func (r *Registry) Repositories(ctx context.Context, at hangar.Repository) ([]string, error) {
 	paths, err := r.catalog.Repositories(ctx, at.Root())
 	names := make([]string, len(paths))

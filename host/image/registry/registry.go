@@ -2,24 +2,24 @@
 // OCI distribution API write to it and read from it, and the image store of the same host reads it
 // without a detour over the network.
 //
-// Repositories are kept by the id of their organization, and requests name them by its slug: a
+// Repositories are stored under the id of their organization, while requests name them by its slug: a
 // new organization with an old slug finds nothing of the old one.
 //
 // A blob is stored once, under its digest, however many repositories have it, and can be read only
 // through a repository that it was pushed or mounted to. A name becomes visible when its content is
 // on disk, so that after a crash every acknowledged manifest and tag exists and none is partial.
-// Every blob and manifest is checked against its digest before it gets its name. Uploads may be
-// continued after a restart; abandoned ones are collected. How many an organization has unfinished,
-// and how large they are, is bounded.
+// Every blob and manifest is checked against its digest before it gets its name. Uploads can continue
+// after a restart; abandoned ones are collected. The number and size of an organization's unfinished
+// uploads are bounded.
 //
-// All methods may be called from many goroutines. One lock separates the collector
-// (and deletes) from everything else; uploads run outside of it.
+// All methods may be called from many goroutines. One lock separates the collector (and deletes) from
+// everything else; uploads do not hold it.
 //
-// Several hosts have one registry: a Catalog knows what was pushed to any of them, and blobs that
-// this host lacks are read on request from one that has them. All blobs of a manifest are on the
+// Several hosts share one registry: a Catalog knows what was pushed to any of them, and blobs that
+// this host lacks are read on request from a host that has them. All blobs of a manifest are on the
 // host that it is pushed to. A blob of another host is served only to callers that may read a
-// repository with it, and its digest is verified. Content deleted on another host is no longer
-// found, and is collected. Content whose only copy was on a lost host is lost.
+// repository with it, and its digest is verified. Content that was deleted on another host is not
+// found any more, and is collected. Content whose only copy was on a lost host is lost.
 //
 // The package does not decide about access: the Handler asks an Access.
 package registry
@@ -58,35 +58,35 @@ const (
 	DefaultMaxStall      = time.Minute
 )
 
-// ErrNotFound means that there is no such repository, manifest, tag or blob.
+// ErrNotFound means that the repository, manifest, tag or blob does not exist.
 var ErrNotFound = errors.New("not found")
 
 // Options of a Registry.
 type Options struct {
-	Dir string // the registry's own; made by Open
+	Dir string // the registry's own; Open makes it
 	Log *slog.Logger
 	// ManifestBytes and BlobBytes bound what a client can push.
 	ManifestBytes int64
 	BlobBytes     int64
-	// UploadAge is how long an upload may be idle, and a blob without a manifest, before they are
+	// UploadAge is how long an idle upload, and a blob without a manifest, are kept before they are
 	// collected.
 	UploadAge time.Duration
-	Space     *diskspace.Space // of the disk that Dir is on; nil: its room is not looked at
-	// Quota refuses to keep more for an organization; nil: nothing is refused.
+	Space     *diskspace.Space // of the disk that Dir is on; nil: its free space is not checked
+	// Quota returns an error if an organization may not store more; nil: no limit.
 	Quota func(ctx context.Context, org hangar.OrgID) error
 	// OrgUploads and UploadBytes bound how many uploads of an organization may be unfinished,
 	// and how many bytes they may have.
 	OrgUploads  int
 	UploadBytes int64
-	// MinRate is the minimum average rate at which a client reads an answer, in bytes a second, and
-	// MaxStall the longest time without progress.
+	// MinRate is the minimum average rate at which a client must read a response, in bytes a second,
+	// and MaxStall the longest time without progress.
 	MinRate  int
 	MaxStall time.Duration
 
-	// Catalog is the shared catalog of all hosts' registries. Nil: this one is not shared, and its
-	// tags are in its directory.
+	// Catalog is the shared catalog of all hosts' registries. Nil: this registry is not shared, and
+	// its tags are in its directory.
 	Catalog hangar.ImageCatalog
-	Peers   hangar.PushedReaders // the registries of other hosts; nil: there are none
+	Peers   hangar.PushedReaders // the registries of other hosts; nil: none
 	Host    hangar.HostID        // this host, as the Catalog names it
 	// RateWindow is how long another host may send less than MinRate.
 	RateWindow time.Duration
@@ -104,8 +104,8 @@ type Registry struct {
 	reads      *connlimit.Count[string] // from other hosts, by limitKey
 	served     *connlimit.Count[string] // reads by other hosts, by PushedRead.For
 
-	// mu is read-locked while links and manifests are made, so that verified blobs stay on disk,
-	// and write-locked by removals.
+	// mu is read-locked while links and manifests are made, so that verified blobs stay on disk.
+	// Removals lock it for writing.
 	mu      sync.RWMutex
 	removed map[hangar.OrgID]bool // removed organizations; their ids are never reused
 
@@ -114,7 +114,7 @@ type Registry struct {
 	byOrg     map[string]uploadSum
 }
 
-// New returns a Registry that does nothing before Open.
+// New returns a Registry that Open makes usable.
 func New(opts Options) *Registry {
 	opts.ManifestBytes = cmp.Or(opts.ManifestBytes, DefaultManifestBytes)
 	opts.BlobBytes = cmp.Or(opts.BlobBytes, DefaultBlobBytes)
@@ -138,8 +138,8 @@ func New(opts Options) *Registry {
 	return r
 }
 
-// Open makes the directory, removes what a crash left unfinished and the uploads that were idle
-// for UploadAge, and counts the others.
+// Open makes the directory, removes partial files of a crash and uploads that were idle for
+// UploadAge, and counts the others.
 func (r *Registry) Open(ctx context.Context) error {
 	if err := os.RemoveAll(r.path("tmp")); err != nil {
 		return err
@@ -166,11 +166,11 @@ type Manifest struct {
 	Raw       []byte
 	MediaType string
 	Digest    string
-	Remote    bool // another host holds it, and all that it names
+	Remote    bool // another host has it and everything that it names
 }
 
-// Lookup returns the manifest that a tag or digest of a repository names, by its
-// hangar.Repository.Path, or ErrNotFound.
+// Lookup returns the manifest of a tag or digest, or ErrNotFound. repository is a
+// hangar.Repository.Path.
 func (r *Registry) Lookup(ctx context.Context, repository, reference string) (hangar.PushedManifest, error) {
 	if !validName(repository) || !validDigest(reference) && !tagPattern.MatchString(reference) {
 		return hangar.PushedManifest{}, ErrNotFound
@@ -183,8 +183,8 @@ func (r *Registry) Lookup(ctx context.Context, repository, reference string) (ha
 }
 
 // Manifest returns the manifest of a tag or digest of a repository, from this host or another.
-// Reads from others are bounded by limitKey, see its function. It answers ErrNotFound, ErrGone,
-// ErrAway, or another hangar.CodeUnavailable.
+// limitKey bounds reads from other hosts, see the function of that name. Manifest returns
+// ErrNotFound, ErrGone, ErrAway, or another hangar.CodeUnavailable.
 func (r *Registry) Manifest(ctx context.Context, repository, reference, limitKey string) (Manifest, error) {
 	m, err := r.Lookup(ctx, repository, reference)
 	if err != nil {
@@ -208,7 +208,7 @@ func (r *Registry) heldManifest(repository, digest string) ([]byte, error) {
 	return raw, notFound(err)
 }
 
-// openBlob opens a blob that a repository has on this host, or answers ErrNotFound.
+// openBlob opens a blob that a repository has on this host, or returns ErrNotFound.
 func (r *Registry) openBlob(repository, digest string) (*os.File, error) {
 	if !validName(repository) || !validDigest(digest) {
 		return nil, ErrNotFound

@@ -281,7 +281,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	s.status(t, http.StatusNotFound, "", "b", http.MethodHead, "/v2/b/app/blobs/"+blob, nil)
 	s.status(t, http.StatusAccepted, "", "b", http.MethodPost, "/v2/b/app/blobs/uploads/?from=a/app&mount="+blob, nil)
 	s.status(t, http.StatusNotFound, "BLOB_UNKNOWN", "b", http.MethodGet, "/v2/b/app/blobs/"+blob, nil)
-	// A manifest that names it does not help either.
+	// A manifest that names it gives no access either.
 	raw, _ := img.RawManifest()
 	s.status(t, http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "b", http.MethodPut, "/v2/b/app/manifests/v1", raw,
 		"Content-Type", "application/vnd.docker.distribution.manifest.v2+json")

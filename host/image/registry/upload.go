@@ -24,8 +24,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// upload is a blob that is arriving. Only its file is durable; the hash saves reading the file
-// again at the end.
+// upload is a blob that is arriving. Only its file is durable; the hash avoids reading the file again
+// at the end.
 type upload struct {
 	id         string
 	repository string // where it is stored
@@ -144,7 +144,7 @@ func (r *Registry) uploadSize(u *upload) int64 {
 	return u.size
 }
 
-// lockUpload locks an upload for one request, which unlocks it.
+// lockUpload locks an upload for one request, which must unlock it.
 func (r *Registry) lockUpload(c call) (*upload, error) {
 	u, err := r.findUpload(c)
 	if err != nil {
@@ -211,9 +211,9 @@ func (w uploadWriter) grow(n int64) bool {
 	return true
 }
 
-// receive appends the body of a request to an upload and returns its size. After a broken
+// receive appends the body of a request to an upload and returns the upload's size. After a broken
 // connection it keeps the received bytes, so that the client can resume. After a full disk or an
-// exceeded bound it does not, because the bytes would take room from others.
+// exceeded bound it removes the upload, because the bytes would take room from others.
 func (r *Registry) receive(req *http.Request, u *upload) (int64, error) {
 	size, err := r.appendTo(u, req)
 	var refused *apiError
@@ -267,7 +267,7 @@ func (r *Registry) appendTo(u *upload, req *http.Request) (int64, error) {
 	n, err := io.CopyBuffer(to, io.LimitReader(req.Body, room+1), make([]byte, 256<<10))
 	u.hashed += n
 	if err != nil {
-		u.hashed = -1 // how much of the last write is in the file is unknown
+		u.hashed = -1 // the hash may not match the file any more
 		return 0, err
 	}
 	if n > room {
@@ -306,8 +306,8 @@ func (r *Registry) publish(u *upload, digest string) error {
 	return r.linkBlob(u.repository, digest)
 }
 
-// collectUploads removes uploads that have been idle for age and have no writer. It returns the
-// bytes freed; the next run retries failures.
+// collectUploads removes uploads that have been idle for age and have no writer. It returns the bytes
+// freed; the next run repeats what failed.
 func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 {
 	r.uploadsMu.Lock()
 	all := make([]*upload, 0, len(r.uploads))
@@ -328,7 +328,7 @@ func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 
 		}
 		u.mu.Unlock()
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.log.WarnContext(ctx, "upload is not removed", slog.String("repository", u.repository), slog.Any("error", err))
+			r.log.WarnContext(ctx, "cannot remove an idle upload", slog.String("repository", u.repository), slog.Any("error", err))
 		}
 	}
 	return freed

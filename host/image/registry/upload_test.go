@@ -23,9 +23,9 @@ func (s server) begin(t *testing.T, user, repository string) string {
 	return s.status(t, http.StatusAccepted, "", user, http.MethodPost, "/v2/"+repository+"/blobs/uploads/", nil).Header.Get("Location")
 }
 
-// TestUnfinishedUploads: an organization that begins uploads and finishes none reaches a bound of
-// their number and bytes, over all of its repositories. The bound does not affect others, and holds
-// after a restart; abandoned uploads expire.
+// TestUnfinishedUploads: an organization that never finishes its uploads reaches a limit of their
+// number and bytes over all of its repositories. The limit does not affect others, and holds after
+// a restart; abandoned uploads expire.
 func TestUnfinishedUploads(t *testing.T) {
 	opts := registry.Options{OrgUploads: 4, UploadBytes: 1000, Dir: t.TempDir()}
 	s := serve(t, opts)
@@ -37,7 +37,7 @@ func TestUnfinishedUploads(t *testing.T) {
 	s.status(t, http.StatusTooManyRequests, "TOOMANYREQUESTS", "a", http.MethodPost, "/v2/a/new/blobs/uploads/", nil)
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[0], make([]byte, 600))
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[2], make([]byte, 300))
-	// An upload without room is removed, so that it does not keep the room from others.
+	// An upload that found no room is removed, so that it does not block the room.
 	s.status(t, http.StatusTooManyRequests, "bytes in uploads", "a", http.MethodPatch, at[1], make([]byte, 200))
 	s.status(t, http.StatusNotFound, "BLOB_UPLOAD_UNKNOWN", "a", http.MethodGet, at[1], nil)
 	other := s.begin(t, "b", "b/app")
@@ -71,7 +71,7 @@ func TestUnfinishedUploads(t *testing.T) {
 	at[0] = s.begin(t, "a", "a/app")
 	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at[0], make([]byte, 900))
 
-	// Under pressure an upload expires after an hour; at a start, after a day.
+	// When room is short, an upload expires after an hour; at a start, after a day.
 	old := time.Now().Add(-2 * time.Hour)
 	touch(t, s.dir, old)
 	if freed, err := s.GC(t.Context(), registry.Policy{}); err != nil || freed != 0 {

@@ -1,13 +1,13 @@
 // Package dm makes block devices on top of others with the kernel's device mapper, by means of
 // dmsetup(8).
 //
-// A device has no owner process: it stays until Remove, even after its maker has ended, and is
-// known by its name. Its table says what it does. A table may hold the key of a disk, so tables
-// pass through pipes alone, and are in no message and no list of processes.
+// A device has no owner process: it stays until Remove, even after its maker has ended, and its name
+// identifies it. Its table says what it does. A table may contain the key of a disk, so tables only
+// pass through pipes, and never appear in a message or a list of processes.
 //
-// A command continues when the process that began it is killed; Settle waits for such ones.
+// A command continues when the process that started it is killed; Settle waits for such commands.
 //
-// Methods may be called from many goroutines. The package does not know what devices are
+// Methods may be called from many goroutines. The package does not know what its devices are used
 // for.
 package dm
 
@@ -29,19 +29,19 @@ import (
 	"github.com/hangar-platform/hangar/internal/flock"
 )
 
-// Program and Package are what does it all, and where Debian has it.
+// Program is the program that the package runs, and Package the Debian package that has it.
 const (
 	Program = "dmsetup"
 	Package = "dmsetup"
 )
 
-// Path is the block device of a name.
+// Path returns the block device of a name.
 func Path(name string) string { return filepath.Join("/dev/mapper", name) }
 
-// Mapper gives commands to the device mapper.
+// Mapper sends commands to the device mapper.
 type Mapper struct {
-	// Lock is a file or directory that is locked while a command runs. Processes that use the
-	// same devices have the same one.
+	// Lock is a file or directory that is locked while a command runs. Processes that use the same
+	// devices must use the same one.
 	Lock string
 }
 
@@ -58,14 +58,14 @@ func (m Mapper) Settle(ctx context.Context) error {
 	return nil
 }
 
-// Run runs a program that gives commands to the device mapper.
+// Run runs a program that sends commands to the device mapper.
 func (m Mapper) Run(cmd *exec.Cmd) error {
 	lock, err := m.shared()
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	// The program inherits the lock, so that it lasts until both have ended.
+	// The program inherits the lock, so that the lock lasts until both have ended.
 	cmd.ExtraFiles = append(cmd.ExtraFiles, lock)
 	return cmd.Run()
 }
@@ -92,8 +92,7 @@ type State struct {
 	Open      bool // it is in use
 }
 
-// Targets are the kinds of targets that this kernel offers in tables, as far as their modules are
-// loaded.
+// Targets returns the kinds of targets that this kernel offers, as far as their modules are loaded.
 func (m Mapper) Targets(ctx context.Context) ([]string, error) {
 	out, err := m.run(ctx, "", "targets")
 	if err != nil {
@@ -116,7 +115,7 @@ func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
 	}
 	var states []State
 	for line := range strings.Lines(out) {
-		// Without any device, dmsetup prints a line that says so.
+		// Without any device, dmsetup prints a line of text.
 		fields := strings.Fields(line)
 		if len(fields) != 3 || len(fields[1]) != 4 || !strings.HasPrefix(fields[0], prefix) {
 			continue
@@ -132,7 +131,7 @@ func (m Mapper) List(ctx context.Context, prefix string) ([]State, error) {
 // undoPatience bounds the removal of a partly created device.
 const undoPatience = time.Minute
 
-// Create makes a device. It leaves nothing when it fails.
+// Create makes a device. On an error it leaves nothing behind.
 func (m Mapper) Create(ctx context.Context, name string, t Table, readOnly bool) error {
 	args := []string{"create", name}
 	if readOnly {
@@ -153,7 +152,7 @@ func (m Mapper) Tabled(ctx context.Context, name string) (Table, error) {
 	return parseTable(out)
 }
 
-// Load gives a device another table, which takes effect with Resume.
+// Load gives a device another table, which Resume makes current.
 func (m Mapper) Load(ctx context.Context, name string, t Table) error {
 	_, err := m.run(ctx, t.line(), "load", name)
 	return err
@@ -165,7 +164,7 @@ func (m Mapper) Clear(ctx finish.Context, name string) error {
 	return err
 }
 
-// Remove ends a device that is not in use; nil if there is none.
+// Remove ends a device that is not in use. A missing device is not an error.
 func (m Mapper) Remove(ctx finish.Context, name string) error {
 	_, err := m.run(ctx, "", "remove", "--retry", name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -174,8 +173,8 @@ func (m Mapper) Remove(ctx finish.Context, name string) error {
 	return err
 }
 
-// Abandon ends a device that is in use: its reads and writes fail from now on, it gets another
-// name, and it goes with its last user.
+// Abandon ends a device that is in use: its reads and writes fail from now on, it gets another name,
+// and it disappears with its last user.
 func (m Mapper) Abandon(ctx finish.Context, name, another string) error {
 	for _, args := range [][]string{
 		{"wipe_table", "--noflush", "--nolockfs", name},

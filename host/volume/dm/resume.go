@@ -8,16 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control exists if the kernel has device mapper, and opens if that works.
+// Control exists if the kernel has the device mapper, and can be opened if that works.
 const Control = "/dev/mapper/control"
 
-// Resume makes the waiting table of a device its current one, at one moment: what was written
-// before has gone through the old one. The kernel does it in one step, that no end of this
-// process leaves half-way. Without a waiting table, it ends a suspension.
+// Resume makes the waiting table of a device its current one: writes before that moment went through
+// the old table. The kernel does it in one step, which the end of this process cannot interrupt.
+// Without a waiting table, Resume ends a suspension.
 //
-// The file system on the device cannot be frozen meanwhile, and writers wait. So this is the one
-// thing that is asked of the kernel itself: dmsetup would have to be started, and would wait for
-// udev.
+// The file system on the device cannot be frozen meanwhile, and writers wait. So Resume calls the
+// kernel directly, and nothing else does: dmsetup would first have to start, and would wait for udev.
 func (m Mapper) Resume(name string) error {
 	lock, err := m.shared()
 	if err != nil {
@@ -29,7 +28,7 @@ func (m Mapper) Resume(name string) error {
 		return err
 	}
 	defer control.Close()
-	// The kernel names the request after suspending: without DM_SUSPEND_FLAG it resumes.
+	// The request is named after suspending; without DM_SUSPEND_FLAG it resumes.
 	request := unix.DmIoctl{Version: [3]uint32{4, 0, 0}, Flags: unix.DM_SKIP_LOCKFS_FLAG}
 	if len(name) >= len(request.Name) {
 		return fmt.Errorf("resume %s: %w", name, unix.ENAMETOOLONG)

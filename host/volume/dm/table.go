@@ -15,7 +15,7 @@ const sector = 512
 // unwritten data, and large enough that copies are few.
 const chunk = 32
 
-// Table says what a device does, from its first byte to its last.
+// Table is what a device does, from its first byte to its last.
 type Table struct {
 	sectors int64
 	target  string
@@ -30,7 +30,7 @@ const (
 	TargetSnapshot = "snapshot"
 )
 
-// underIndex returns the index of the underlying device among a target's arguments.
+// underIndex returns the position of the underlying device among a target's arguments.
 func underIndex(target string) (int, bool) {
 	switch target {
 	case TargetLinear, TargetOrigin, TargetSnapshot:
@@ -42,45 +42,45 @@ func underIndex(target string) (int, bool) {
 	}
 }
 
-// Linear is another device, unchanged.
+// Linear is a table for the unchanged content of another device.
 func Linear(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetLinear, args: []string{under, "0"}}
 }
 
-// Origin is another device of which there are snapshots: old blocks are copied for them before a
+// Origin is a table for another device that has snapshots: it copies old blocks for them before a
 // write.
 func Origin(size int64, under string) Table {
 	return Table{sectors: size / sector, target: TargetOrigin, args: []string{under}}
 }
 
-// Snapshot is the content of a device before the first write by way of its Origin; old blocks are
-// copied to another device. They are lost with the snapshot.
+// Snapshot is a table for the content of a device before the first write through its Origin. Old
+// blocks are copied to the device copies, and are lost with the snapshot.
 func Snapshot(size int64, under, copies string) Table {
 	return Table{sectors: size / sector, target: TargetSnapshot, args: []string{under, copies, "N", strconv.Itoa(chunk)}}
 }
 
-// CopyRoom is how large a device for copies has to be so that it never gets full.
+// CopyRoom is the size of a device for copies that never gets full.
 func CopyRoom(size int64) int64 {
 	const unit = chunk * sector
 	return (size + unit - 1) / unit * unit
 }
 
-// Size of the device, in bytes.
+// Size is the size of the device, in bytes.
 func (t Table) Size() int64 { return t.sectors * sector }
 
-// Sized is the same for another size.
+// Sized returns the same table for another size.
 func (t Table) Sized(size int64) Table {
 	t.sectors = size / sector
 	return t
 }
 
-// Under is the device under this one.
+// Under returns the underlying device.
 func (t Table) Under() string {
 	i, _ := underIndex(t.target)
 	return t.args[i]
 }
 
-// Over is the same over another device.
+// Over returns the same table over another device.
 func (t Table) Over(device string) Table {
 	i, _ := underIndex(t.target)
 	t.args = slices.Clone(t.args)
@@ -92,14 +92,14 @@ func (t Table) line() string {
 	return fmt.Sprintf("0 %d %s %s\n", t.sectors, t.target, strings.Join(t.args, " "))
 }
 
-// String has no keys.
+// String omits the keys.
 func (t Table) String() string {
 	return fmt.Sprintf("%s over %s, %d bytes", t.target, t.Under(), t.Size())
 }
 
 var errTable = errors.New("not a table of one known target")
 
-// parseTable parses the output of dmsetup. Its errors do not repeat the output, which has keys.
+// parseTable parses the output of dmsetup. Its errors do not repeat the output, which contains keys.
 func parseTable(out string) (Table, error) {
 	line, rest, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	fields := strings.Fields(line)

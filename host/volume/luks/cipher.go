@@ -11,9 +11,9 @@ import (
 // SectorSize is the unit of encryption, in bytes.
 const SectorSize = 512
 
-// Cipher encrypts and decrypts the data behind a header: AES in XTS mode, where the number of each
-// sector is its tweak. It may be used from many goroutines. golang.org/x/crypto/xts works byte by
-// byte, at less than a third of the rate.
+// Cipher encrypts and decrypts the data after a header: AES in XTS mode, with the number of each
+// sector as its tweak. It may be used from many goroutines. golang.org/x/crypto/xts works byte by
+// byte, at less than a third of the speed.
 type Cipher struct {
 	data, tweak cipher.Block
 }
@@ -30,14 +30,14 @@ func newCipher(key []byte) (*Cipher, error) {
 	return &Cipher{data: data, tweak: tweak}, nil
 }
 
-// chunk is the size of a piece of work, in bytes: what fits the processor's cache.
+// chunk is the size of a piece of work, in bytes. It fits the processor's cache.
 const chunk = 32 << 10
 
 // scratch holds the tweaks of a chunk.
 var scratch = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// Decrypt decrypts whole sectors in place, from the one with that number on, counted from
-// the beginning of the payload.
+// Decrypt decrypts whole sectors in place. sector is the number of the first one, counted from the
+// beginning of the payload.
 func (c *Cipher) Decrypt(b []byte, sector uint64) { c.crypt(b, sector, c.data.Decrypt) }
 
 // Encrypt is the opposite of Decrypt.
@@ -62,7 +62,7 @@ func (c *Cipher) crypt(b []byte, sector uint64, block func(dst, src []byte)) {
 	}
 }
 
-// tweaks writes the tweaks of all blocks of a sector, each the double of the one before in
+// tweaks writes the tweaks of all blocks of a sector; each is the double of the previous one in
 // GF(2^128).
 func (c *Cipher) tweaks(t []byte, sector uint64) {
 	clear(t[:aes.BlockSize])

@@ -35,7 +35,7 @@ type header struct {
 	Slots      [8]slot
 }
 
-// slot holds the master key, encrypted with a passphrase.
+// slot contains the master key, encrypted with a passphrase.
 type slot struct {
 	Active     uint32
 	Iterations uint32
@@ -104,7 +104,8 @@ func (s slot) open(r io.ReaderAt, passphrase []byte) ([]byte, error) {
 	return merge(material), nil
 }
 
-// merge undoes the anti-forensic splitter: recovering any part of the key takes every stripe.
+// merge undoes the anti-forensic splitter, which makes every stripe necessary to recover any part of
+// the key.
 func merge(material []byte) []byte {
 	d := make([]byte, masterSize)
 	last := len(material) - masterSize

@@ -1,13 +1,13 @@
 // Package luks makes and reads the headers of encrypted images in the format LUKS1, which
 // the kernel, QEMU and cryptsetup all open.
 //
-// A key is 32 random bytes; its passphrase is their hexadecimal form, because QEMU takes nothing
-// but text. No key is ever in a file or an argument of a program. Since LUKS1 has no checksum of
-// its header, Format adds one behind the key slots, where no other program looks, so that a
-// damaged header can be told from a wrong key.
+// A key is 32 random bytes; its passphrase is their hexadecimal form, because QEMU only accepts text.
+// A key never appears in a file or in an argument of a program. LUKS1 has no checksum of its header,
+// so Format adds one after the key slots, in a place that no other program uses. It distinguishes a
+// damaged header from a wrong key.
 //
-// The package does no more than that: its callers read and write the data behind the header, with
-// the Cipher of an unlocked header if they like. Functions may be called from many goroutines.
+// Callers read and write the data after the header, for example with the Cipher of an unlocked
+// header. Functions may be called from many goroutines.
 package luks
 
 import (
@@ -24,19 +24,19 @@ import (
 	"strconv"
 )
 
-// Program makes headers.
+// Program is the program that makes headers.
 const Program = "cryptsetup"
 
-// Payload is where the content of an image begins, in bytes, behind the header.
+// Payload is the offset of an image's content after the header, in bytes.
 const Payload = 2 << 20
 
-// KeySize is how many bytes a key has.
+// KeySize is the size of a key in bytes.
 const KeySize = 32
 
 // Errors of Unlock.
 var (
 	ErrNoHeader = errors.New("no LUKS1 header")
-	ErrFormat   = errors.New("the LUKS1 header is not as this program makes them")
+	ErrFormat   = errors.New("the LUKS1 header was not made by this program")
 	ErrDamaged  = errors.New("the LUKS1 header is damaged")
 	ErrWrongKey = errors.New("the key opens no slot of the LUKS1 header")
 )
@@ -47,14 +47,15 @@ const (
 	sealMagic = "hangar1\n"
 )
 
-// iterations of the key derivation: the minimum of cryptsetup, because a random key needs none.
+// iterations of the key derivation: the minimum of cryptsetup, because a random key needs no
+// stretching.
 const iterations = 1000
 
-// Passphrase is the passphrase of a key's image.
+// Passphrase is the passphrase of the images with a key.
 func Passphrase(key []byte) []byte { return hex.AppendEncode(nil, key) }
 
-// Format writes a header with one slot for the key at the beginning of a file, which has to exist
-// and be at least Payload bytes long.
+// Format writes a header with one slot for the key at the beginning of a file, which must exist and
+// have at least Payload bytes.
 func Format(ctx context.Context, file string, key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("format %s: a key has %d bytes, not %d", file, KeySize, len(key))
@@ -91,8 +92,8 @@ func checksum(r io.ReaderAt) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// Begun reports whether a file begins as an image does, regardless of the rest: with a header, or
-// with a checksum where one was.
+// Begun reports whether a file begins like an image, with a header or at least with its checksum. It
+// ignores the rest.
 func Begun(r io.ReaderAt) (bool, error) {
 	begin := make([]byte, len(magic))
 	if _, err := r.ReadAt(begin, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -105,8 +106,8 @@ func Begun(r io.ReaderAt) (bool, error) {
 	return string(begin) == magic || string(sealed) == sealMagic, nil
 }
 
-// Unlock tries a key on a header and returns the cipher of the data behind it. It answers
-// ErrNoHeader, ErrFormat, ErrDamaged and ErrWrongKey, and changes nothing.
+// Unlock tries a key on a header and returns the cipher of the data after it. It returns ErrNoHeader,
+// ErrFormat, ErrDamaged or ErrWrongKey if it cannot, and changes nothing.
 func Unlock(r io.ReaderAt, key []byte) (*Cipher, error) {
 	raw := make([]byte, headerSize)
 	if _, err := r.ReadAt(raw, 0); err != nil && !errors.Is(err, io.EOF) {

@@ -92,8 +92,8 @@ func TestUnlock(t *testing.T) {
 	}
 }
 
-// TestForeignHeaders: an image made by cryptsetup alone has no checksum, and opens nevertheless; an
-// image of another kind does not.
+// TestForeignHeaders: an image made by cryptsetup alone has no checksum but opens; another kind of
+// image does not.
 func TestForeignHeaders(t *testing.T) {
 	key := newKey()
 	for name, tt := range map[string]struct {
@@ -159,7 +159,7 @@ func unlocked(tb testing.TB) *luks.Cipher {
 	return c
 }
 
-// BenchmarkCipher shows why Cipher is not the library's.
+// BenchmarkCipher shows why Cipher does not use the library's XTS.
 func BenchmarkCipher(b *testing.B) {
 	c := unlocked(b)
 	library, err := xts.NewCipher(aes.NewCipher, append(newKey(), newKey()...))

@@ -1,10 +1,10 @@
 // Package nbd reads a remote block device by the NBD protocol, as far as QEMU's storage
 // daemon speaks it: the fixed newstyle handshake, structured replies, block status.
 //
-// A Client sends concurrent requests and sorts the answers by their cookies, so that methods may be
+// A Client sends concurrent requests and matches the answers by their cookies, so that methods may be
 // called from many goroutines. After the first failure of the connection, or when the server is
-// silent for Patience, every call fails; an error of the server concerns one call. The protocol is
-// that of https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md.
+// silent for Patience, every call fails; an error from the server fails one call only.
+// https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md specifies the protocol.
 package nbd
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/extent"
 )
 
-// Allocation is the context that says where data is.
+// Allocation is the context that shows where the data is.
 const Allocation = "base:allocation"
 
-// DirtyBitmap is the context that says where a dirty bitmap of QEMU has bits.
+// DirtyBitmap is the context that shows the set bits of a dirty bitmap of QEMU.
 func DirtyBitmap(name string) string { return "qemu:dirty-bitmap:" + name }
 
-// Flags of the status of a range. Those of a dirty bitmap have but the first.
+// Flags of the status of a range. A dirty bitmap has only FlagDirty.
 const (
-	FlagHole  = 1 // of Allocation: nothing is there
+	FlagHole  = 1 // of Allocation: nothing is allocated
 	FlagZero  = 2 // of Allocation: it reads as zeros
 	FlagDirty = 1 // of a DirtyBitmap
 )
@@ -42,8 +42,7 @@ const maxRead = 1 << 20
 // maxStatus bounds the range of one status request; its length has 32 bits.
 const maxStatus = 1 << 30
 
-// Patience is how long a server may take for its next answer, after which the connection is
-// broken.
+// Patience is how long a server may take for its next answer before the connection counts as broken.
 const Patience = 30 * time.Second
 
 // Client is a connection to an export. Dial makes it.
@@ -75,8 +74,8 @@ type status struct {
 	length, flags uint32
 }
 
-// Dial connects to an export by a Unix socket. For a context that the server does not know,
-// Status answers errors.ErrUnsupported.
+// Dial connects to an export through a Unix socket. For a context that the server does not know,
+// Status returns errors.ErrUnsupported.
 func Dial(ctx context.Context, socket, export string, contexts ...string) (*Client, error) {
 	conn, err := (&net.Dialer{Timeout: Patience}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -112,7 +111,7 @@ func (c *Client) renewDeadline() {
 	_ = c.conn.SetDeadline(deadline) // fails once the connection is closed
 }
 
-// Size is how large the export is, in bytes.
+// Size is the size of the export, in bytes.
 func (c *Client) Size() int64 { return c.size }
 
 // Close ends the connection. Calls in flight fail.
@@ -125,7 +124,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// ReadAt reads len(b) bytes, with several requests in flight if they are many.
+// ReadAt reads len(b) bytes. It splits a large read into concurrent requests.
 func (c *Client) ReadAt(b []byte, offset int64) (int, error) {
 	if offset < 0 {
 		return 0, fmt.Errorf("read at %d: %w", offset, syscall.EINVAL)
@@ -152,7 +151,7 @@ func (c *Client) ReadAt(b []byte, offset int64) (int, error) {
 	}
 }
 
-// Status returns where the flags of a context are what want says.
+// Status returns the ranges whose flags, in a context, satisfy want.
 func (c *Client) Status(ctx context.Context, name string, want func(flags uint32) bool) (extent.List, error) {
 	id, ok := c.contexts[name]
 	if !ok {
@@ -179,7 +178,7 @@ func (c *Client) Status(ctx context.Context, name string, want func(flags uint32
 			return nil, fmt.Errorf("status %s at %d: %w", name, from, err)
 		}
 		if at == from {
-			return nil, fmt.Errorf("status %s at %d: the server says nothing", name, from)
+			return nil, fmt.Errorf("status %s at %d: the server returned no status", name, from)
 		}
 	}
 	return extent.Of(found...), nil

@@ -49,8 +49,8 @@ func serve(t *testing.T, conn net.Conn) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// TestSilentServer: a server that stops answering breaks the connection after Patience, and not
-// before; without requests it may be silent.
+// TestSilentServer: if a server stops answering, the connection breaks after Patience and not
+// before; without pending requests it may be silent.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -71,7 +71,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestSilentHandshake: a handshake does not wait longer either.
+// TestSilentHandshake: a handshake waits no longer either.
 func TestSilentHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

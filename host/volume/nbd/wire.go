@@ -99,7 +99,7 @@ func (c *Client) negotiate(export string, contexts []string) error {
 		}
 	})
 	if err == nil && (!found || c.size < 0) {
-		err = errors.New("the server does not say how large it is")
+		err = errors.New("the server does not report the size of the export")
 	}
 	return err
 }
@@ -200,7 +200,7 @@ func (r *request) data(conn io.Reader, length int64) error {
 	return err
 }
 
-// part returns the part of the buffer at an offset that the server names.
+// part returns the part of the buffer for a range that the server names.
 func (r *request) part(offset, length int64) ([]byte, error) {
 	from := offset - r.offset
 	if from < 0 || length < 0 || from+length > int64(len(r.into)) {

@@ -12,15 +12,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// maxMarks bounds the cuts since which changes are counted. The newest are kept.
+// maxMarks bounds the cuts for which changes are counted. The newest are kept.
 const maxMarks = 3
 
 // granularity of counted changes, in bytes.
 const granularity = 64 << 10
 
-// Kinds of bitmaps of the image. A "since" bitmap grows with every write after a cut. While a view
-// is shown, each has a copy from the time of the view, "until". The number in the name grows from
-// cut to cut.
+// Kinds of bitmaps of the image. A "since" bitmap records every write after a cut. While a view is
+// shown, each "since" bitmap has an "until" copy from the time of the view. The number in the name
+// grows with each cut.
 const (
 	bitmapSince = "since"
 	bitmapUntil = "until"
@@ -83,7 +83,7 @@ func (t transaction) commit(ctx context.Context, q *qmp) error {
 	return q.do(ctx, "transaction", args{"actions": t}, nil)
 }
 
-// Mark begins to count changes for a mark, beside those for earlier ones.
+// Mark starts to count changes for a mark, beside those for earlier ones.
 func (d *Daemon) Mark(ctx context.Context, mark string) error {
 	since, err := d.bitmaps(ctx, bitmapSince)
 	if err != nil {
@@ -102,16 +102,16 @@ func (t *transaction) begin(mark string, since []bitmap) {
 	t.add("block-dirty-bitmap-add", nodeDisk, args{"name": next.name(), "granularity": granularity})
 }
 
-// Plan is a cut that is prepared. New counts begin before the cut, and old ones are copied after
-// it, so nothing is missed even if there are writes meanwhile.
+// Plan is a prepared cut. New counts begin before the cut and old ones are copied after it, so that
+// concurrent writes are not missed.
 type Plan struct {
 	begin, copies, forget transaction
 	until                 []string
 }
 
-// Prepare does the work that is possible before a cut. Changes are counted for mark from then on,
-// unless it is empty. cow is the file for overwritten blocks; it is made as large as the image, and
-// sparse.
+// Prepare does the work that is possible before a cut. From then on changes are counted for mark,
+// unless it is empty. cow is the file for overwritten blocks; Prepare makes it sparse and as large as
+// the image.
 func (d *Daemon) Prepare(ctx context.Context, mark, cow string) (*Plan, error) {
 	since, err := d.bitmaps(ctx, bitmapSince)
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *Plan) copy(since []bitmap) {
 	}
 }
 
-// Cut makes the moment of the view.
+// Cut takes the view.
 func (d *Daemon) Cut(ctx context.Context, p *Plan) error {
 	if err := p.begin.commit(ctx, d.qmp); err != nil {
 		return err
@@ -177,8 +177,8 @@ func (d *Daemon) reopen(ctx context.Context, file string) error {
 	return d.qmp.do(ctx, "blockdev-reopen", args{"options": []args{options}}, nil)
 }
 
-// Show offers the view by NBD: the image as it was, in ciphertext. QEMU 7.2 could decrypt it, too,
-// but then sometimes shows later writes.
+// Show exports the view by NBD: the image at the cut, in ciphertext. QEMU 7.2 could also decrypt it,
+// but then it sometimes shows later writes.
 func (d *Daemon) Show(ctx context.Context, p *Plan) error {
 	access := args{"driver": "snapshot-access", "node-name": nodeAccess, "file": nodeFilter}
 	if err := d.qmp.do(ctx, "blockdev-add", access, nil); err != nil {
@@ -202,8 +202,8 @@ func (d *Daemon) Counts(ctx context.Context) (bool, error) {
 	return len(since) > 0, err
 }
 
-// Marks returns the marks since which changes are counted and offered by Show,
-// oldest first, each with the name of its bitmap.
+// Marks returns the marks for which changes are counted and exported by Show, oldest first, each with
+// the name of its bitmap.
 func (d *Daemon) Marks(ctx context.Context) (marks, bitmaps []string, err error) {
 	until, err := d.bitmaps(ctx, bitmapUntil)
 	for _, b := range until {
@@ -212,8 +212,8 @@ func (d *Daemon) Marks(ctx context.Context) (marks, bitmaps []string, err error)
 	return marks, bitmaps, err
 }
 
-// Drop ends a view, in any state, with all that was made for it, and removes cow. It may be
-// repeated.
+// Drop ends a view, in any state, and removes everything that was made for it, including cow. It may
+// be repeated.
 func (d *Daemon) Drop(ctx finish.Context, cow string) error {
 	var errs []error
 	errs = append(errs, d.qmp.unexport(ctx, ExportImage), d.remove(ctx, nodeAccess), d.reopen(ctx, nodeDisk),

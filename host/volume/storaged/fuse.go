@@ -15,8 +15,8 @@ import (
 const fuseControl = "/sys/fs/fuse/connections"
 
 // noHoles makes hole punching in the exported file fail. For encrypted images, QEMU reports success
-// and does nothing, so that the loop driver, which clears blocks for ext4 by punching holes, would
-// leave the old data in place. After ENOSYS the kernel does not try again, and writes zeros itself.
+// and does nothing. The loop driver clears blocks for ext4 by punching holes, so the old data would
+// stay in place. After ENOSYS the kernel does not try again, and writes zeros itself.
 const noHoles = "inject-error.0.event=none,inject-error.0.iotype=discard,inject-error.0.errno=38,inject-error.0.once=off"
 
 // prepare makes the exported file safe to use, once.
@@ -39,7 +39,7 @@ func (s Spec) prepare() error {
 
 // serialize makes the kernel send the daemon one read or write of the exported file at a time.
 //
-// QEMU up to at least 7.2 receives every request into one buffer. If a request arrives while an
+// QEMU up to at least 7.2 receives every request into the same buffer. If a request arrives while an
 // earlier write still waits for the disk, that write stores the later request's data. The driver of
 // encrypted images copies its data before it waits. The driver of plain images does not, and loses
 // data within a second of mkfs.

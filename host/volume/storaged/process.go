@@ -64,7 +64,7 @@ func open(pid int, dir string) (*os.File, error) {
 	return proc, nil
 }
 
-// serves returns the directory that a process serves, or "" if it is no storage daemon or has
+// serves returns the directory that a process serves, or "" if it is not a storage daemon or has
 // ended.
 func serves(pid int) (string, error) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
@@ -105,8 +105,7 @@ func processes() (map[int]string, error) {
 	return found, nil
 }
 
-// List returns the directories beneath run that a daemon serves, or of which one left a
-// mount.
+// List returns the directories below run that a daemon serves, or in which a daemon has left a mount.
 func List(run string) ([]string, error) {
 	all, err := processes()
 	if err != nil {
@@ -152,8 +151,8 @@ func Kill(dir string) error {
 	}
 }
 
-// awaitEnd is pidfd.Await, and reaps the process if it is a child: daemons become children of a
-// process that is a subreaper (see prctl(2)).
+// awaitEnd is pidfd.Await, and reaps the process if it is a child: in a subreaper (see prctl(2)),
+// daemons become children.
 func awaitEnd(proc *os.File) error {
 	if err := pidfd.Await(proc); err != nil {
 		return err
@@ -169,8 +168,7 @@ func awaitEnd(proc *os.File) error {
 }
 
 // reapStarter reaps the process that forked the daemon of a directory, if this process is a
-// subreaper. With --daemonize, the program that was run forks a session leader, which forks the
-// daemon and exits.
+// subreaper. With --daemonize, the program forks a session leader, which forks the daemon and exits.
 func reapStarter(dir string) error {
 	pid, proc, err := find(dir)
 	if err != nil { // it has already ended
@@ -192,8 +190,8 @@ func reapStarter(dir string) error {
 	}
 }
 
-// reapFailed ends the remains of a daemon that failed to start, and reaps it and its starter. The
-// starter's PID is not known, so it reaps all zombie children that have the program's name and a
+// reapFailed ends the remains of a daemon that failed to start, and reaps it and its starter. It does
+// not know the starter's PID, so it reaps all zombie children that have the program's name and a
 // session of their own. Reaping another daemon in this way is harmless: see awaitEnd.
 func reapFailed(dir string) error {
 	if err := Kill(dir); err != nil {
@@ -217,12 +215,12 @@ func reapFailed(dir string) error {
 	return nil
 }
 
-// maxName is how much of a program's name the kernel keeps, in bytes.
+// maxName is how many bytes of a program's name the kernel keeps.
 const maxName = 15
 
 // isOrphan reports whether a process is a storage daemon or its starter, and a zombie child of this
-// process. own is the session of this process; programs that this process runs and waits for are in
-// it.
+// process. own is the session of this process, which also contains the programs that it runs and
+// waits for.
 func isOrphan(pid, own int) bool {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {

@@ -108,8 +108,8 @@ func (q *qmp) ask(ctx context.Context, command string, in args) (json.RawMessage
 	if err != nil {
 		return nil, err
 	}
-	// The deadline does not depend on ctx: the daemon completes a command even if the caller gives
-	// up.
+	// The deadline does not depend on ctx: the daemon completes a command even if the caller stops
+	// waiting.
 	if err := q.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (q *qmp) unexport(ctx context.Context, id string) error {
 }
 
 // isAbsent reports whether a command failed because its object is missing. The daemon has an error
-// class for that in a few cases only.
+// class for only a few such cases.
 func isAbsent(err error) bool {
 	e, ok := errors.AsType[*qmpError](err)
 	return ok && (e.Class == "DeviceNotFound" || absentText.MatchString(e.Text))

@@ -1,20 +1,21 @@
 // Package storaged runs QEMU's storage daemon: a process per image, which decrypts it and
 // offers it as a file by FUSE, from which a loop device can be made.
 //
-// A Daemon outlives the process that started it: Adopt takes it back, Kill ends its remains. It
-// is found by its directory, which holds its sockets, the exported file and its last output.
+// A Daemon outlives the process that started it: Adopt reconnects to it, and Kill ends it and removes
+// what it left. Its directory identifies it, and has its sockets, the exported file and its last
+// output.
 //
-// Data that the file's user syncs is on the disk under the image before the sync returns: the
-// file's fsync becomes a flush of every layer down to fdatasync of the image. A daemon that is
-// killed loses unsynced data, no more.
+// When the user of the file syncs data, the data is on the disk of the image before the sync returns:
+// the file's fsync becomes a flush of every layer down to fdatasync of the image. A killed daemon
+// loses unsynced data only.
 //
-// A Daemon can show the image as of one moment while it is written to: Prepare, Cut, Show, Drop,
-// in that order. From then on each overwrite first copies the old data, in ciphertext, to a file
-// beside the image; if that fails, the view is lost and not the write. Changes since some earlier
-// cuts are counted.
+// A Daemon can show the image as of one moment while it is written to: Prepare, Cut, Show, Drop, in
+// that order. After Cut, each overwrite first copies the old data, in ciphertext, to a file beside
+// the image; if that fails, the view is lost but not the write. The daemon counts the changes since
+// some earlier cuts.
 //
 // The key reaches the daemon through a pipe. Methods may be called from many goroutines, except for
-// those four, which belong to one.
+// Prepare, Cut, Show and Drop, which belong to one goroutine.
 package storaged
 
 import (
@@ -35,7 +36,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// Program is the storage daemon.
+// Program is the program that runs as a storage daemon.
 const Program = "qemu-storage-daemon"
 
 // Errors of daemons.
@@ -54,8 +55,8 @@ const (
 	controlDir = "fusectl" // exists briefly
 )
 
-// MaxSocketDir is how long the path of a directory may be, so that sockets in it have
-// addresses.
+// MaxSocketDir is the most bytes of a directory's path that leave room for its sockets in a socket
+// address.
 const MaxSocketDir = 100
 
 // Nodes of a daemon's block graph, and exports.
@@ -63,27 +64,27 @@ const (
 	nodeDisk   = "disk"  // the image
 	nodePlain  = "plain" // the content
 	nodeCow    = "cow"   // the file for blocks that were overwritten since the cut
-	nodeFilter = "cbw"   // copies them there; between disk and plain
+	nodeFilter = "cbw"   // copies these blocks to cow; between disk and plain
 	nodeAccess = "acc"   // the image at the cut
 	nodeTop    = "top"   // the content, without hole punching
 	secretID   = "key"
 	exportID   = "volume"
 )
 
-// ExportImage is the name of the export by NBD, while a view is shown: the content of the image,
-// which parts of it had ever been written, and which have changed.
+// ExportImage is the name of the NBD export of a view: the content of the image, the parts that were
+// ever written, and the changed parts.
 const ExportImage = "image"
 
 var absentText = regexp.MustCompile(`(?i)not found|does not exist|cannot find|is not found|failed to find`)
 
 // Spec is what a daemon serves.
 type Spec struct {
-	Dir    string // of the daemon alone; made
+	Dir    string // the daemon's own; Start makes it
 	Image  string
-	Secret []byte // passphrase of the image; nil: it is not encrypted
+	Secret []byte // passphrase of the image; nil: not encrypted
 }
 
-// Daemon is a storage daemon that runs.
+// Daemon is a running storage daemon.
 type Daemon struct {
 	spec    Spec
 	qmp     *qmp
@@ -95,10 +96,10 @@ type Daemon struct {
 	left    sync.Once
 }
 
-// Start starts a daemon, of which nothing is left in the directory.
+// Start starts a daemon. Its directory must not have remains of an earlier one.
 func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 	if len(spec.Dir) > MaxSocketDir {
-		return nil, fmt.Errorf("start the storage daemon: %s is too long a name for sockets", spec.Dir)
+		return nil, fmt.Errorf("start the storage daemon: the path %s is too long for sockets", spec.Dir)
 	}
 	if err := os.MkdirAll(spec.Dir, 0o700); err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 		said, readErr := os.ReadFile(spec.path(logFile))
 		if why := strings.TrimSpace(string(said)); why != "" || readErr != nil {
 			err = fmt.Errorf("start the storage daemon: %w: %s", err, why)
-		} else { // it says why it fails, unless it is killed
+		} else { // a killed daemon leaves no message
 			err = fmt.Errorf("start the storage daemon: %w: %w", ErrGone, err)
 		}
 		return nil, errors.Join(err, reapFailed(spec.Dir))
@@ -167,7 +168,7 @@ func (s Spec) command() (*exec.Cmd, error) {
 // escape quotes a value for QEMU's options.
 func escape(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
-// filled returns the read end of a pipe that holds b, which is less than a page.
+// filled returns the read end of a pipe that contains b, which is less than a page.
 func filled(b []byte) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -186,7 +187,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Adopt takes back the daemon of a directory. It answers ErrNotRunning only when there is none.
+// Adopt reconnects to the daemon of a directory. It returns ErrNotRunning only if there is none.
 func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
 	pid, proc, err := find(spec.Dir)
 	if err != nil {
@@ -194,14 +195,14 @@ func Adopt(ctx context.Context, spec Spec) (*Daemon, error) {
 	}
 	q, err := dialQMP(ctx, spec.path(qmpSocket))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("take back the storage daemon, process %d: %w", pid, err), proc.Close())
+		return nil, errors.Join(fmt.Errorf("connect to the storage daemon, process %d: %w", pid, err), proc.Close())
 	}
 	d := &Daemon{spec: spec, qmp: q, pid: pid, proc: proc, gone: make(chan struct{}), leaving: make(chan struct{}), done: make(chan struct{})}
 	go d.watch()
 	return d, nil
 }
 
-// watch closes gone when the process ends, until Leave. A failed poll is no proof of that.
+// watch closes gone when the process ends, until Leave. A failed poll does not prove its end.
 func (d *Daemon) watch() {
 	defer close(d.done)
 	for {
@@ -227,19 +228,19 @@ func (d *Daemon) Leave() (err error) {
 	return err
 }
 
-// File is what the daemon exports.
+// File is the path of the exported file.
 func (d *Daemon) File() string { return d.spec.path(exportFile) }
 
-// NBD is the socket on which views are shown.
+// NBD is the path of the socket on which views are shown.
 func (d *Daemon) NBD() string { return d.spec.path(nbdSocket) }
 
-// PID is the process.
+// PID is the id of the daemon's process.
 func (d *Daemon) PID() int { return d.pid }
 
 // Gone is closed when the daemon has ended.
 func (d *Daemon) Gone() <-chan struct{} { return d.gone }
 
-// Size is how large the content is, in bytes.
+// Size is the size of the content, in bytes.
 func (d *Daemon) Size() (int64, error) {
 	fi, err := os.Stat(d.File())
 	if err != nil {
@@ -253,7 +254,7 @@ func (d *Daemon) Resize(ctx context.Context, size int64) error {
 	return d.qmp.do(ctx, "block_resize", args{"node-name": nodeTop, "size": size}, nil)
 }
 
-// Quit ends the daemon once everything is on disk. Its file is not open.
+// Quit ends the daemon once everything is on disk. Its file must not be open.
 func (d *Daemon) Quit(ctx finish.Context) error {
 	err := d.qmp.unexport(ctx, exportID)
 	if err == nil {

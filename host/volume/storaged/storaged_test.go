@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
-// TestQuitAfterAKill: a daemon that is killed before it is asked to quit is released once, so that
-// a later forced end finds nothing wrong.
+// TestQuitAfterAKill: a daemon that is killed before it is asked to quit is released once, so a
+// later forced end reports no error.
 func TestQuitAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")

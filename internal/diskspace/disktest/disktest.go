@@ -22,8 +22,8 @@ const (
 // Kinds returns the kinds of file systems on which a data directory may be.
 func Kinds() []string { return []string{Ext4, XFS, Btrfs} }
 
-// Mount makes a file system of a kind in a sparse file of size bytes and mounts it until the
-// test ends. It skips the test where that cannot be done.
+// Mount makes a file system in a sparse file of size bytes, and mounts it until the test ends. It
+// skips the test where that is impossible.
 func Mount(tb testing.TB, kind string, size int64) string {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -37,7 +37,7 @@ func Mount(tb testing.TB, kind string, size int64) string {
 	if err != nil || !strings.Contains(string(known), "\t"+kind+"\n") {
 		tb.Skipf("the kernel has no %s: %v", kind, err)
 	}
-	// Short, because sockets may live below it.
+	// Short, because sockets may be below it.
 	base, err := os.MkdirTemp("", "hfs") //nolint:usetesting // a TempDir is named after the test and too long
 	if err != nil {
 		tb.Fatal(err)
@@ -70,8 +70,8 @@ func run(tb testing.TB, program string, args ...string) {
 	}
 }
 
-// Fill writes to a new file in dir until the disk below has no room for one byte more, or
-// leaves that many bytes, and returns the file's name.
+// Fill writes to a new file in dir until the disk has no room for another byte, or leave bytes are
+// free. It returns the file's name.
 func Fill(tb testing.TB, dir string, leave int64) string {
 	tb.Helper()
 	f, err := os.CreateTemp(dir, "fill")
@@ -85,8 +85,8 @@ func Fill(tb testing.TB, dir string, leave int64) string {
 	return f.Name()
 }
 
-// FillFile is Fill for a file that is open. It allocates blocks, which fills a disk as well as
-// writing to them, and faster.
+// FillFile is Fill for an open file. It allocates blocks, which fills a disk as well as writing them,
+// and faster.
 func FillFile(f *os.File, leave int64) error {
 	const largest, least = 64 << 20, 4 << 10
 	at := int64(0)
@@ -101,7 +101,7 @@ func FillFile(f *os.File, leave int64) error {
 		}
 		switch err := unix.Fallocate(int(f.Fd()), 0, at, size); {
 		case errors.Is(err, unix.ENOSPC):
-			size /= 2 // some room is left to smaller ones
+			size /= 2 // smaller pieces may fit
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return err

@@ -8,15 +8,15 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The kinds of receivers, and how sending ends.
+// The kinds of receivers, and the results of sending.
 const (
 	kindWebhook = "webhook"
 	kindEmail   = "email"
 
 	resultSent    = "sent"
 	resultFailed  = "failed"
-	resultLimited = "limited" // the organization has sent too many e-mails
-	resultDropped = "dropped" // after the last attempt, which has failed as well
+	resultLimited = "limited" // the organization has reached its limit of e-mails
+	resultDropped = "dropped" // given up after the last attempt failed
 )
 
 func kindOf(r hangar.AlertReceiver) string {
@@ -29,7 +29,7 @@ func kindOf(r hangar.AlertReceiver) string {
 func newCounts() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hangar_alert_notifications_total",
-		Help: "Attempts to notify receivers of alerts: sent, failed, limited where an organization has sent too many e-mails; dropped: it was given up after failures",
+		Help: "Attempts to notify receivers of alerts: sent, failed, limited (an organization has sent too many e-mails), dropped (given up after failures)",
 	}, []string{"kind", "result"})
 	for _, result := range []string{resultSent, resultFailed, resultDropped} {
 		c.WithLabelValues(kindWebhook, result)
@@ -51,8 +51,8 @@ func (r *receiver) count(err error) {
 	r.n.counts.WithLabelValues(kindOf(r.spec), result).Inc()
 }
 
-// waitingDesc is what Collect measures.
-var waitingDesc = prometheus.NewDesc("hangar_alert_waiting_changes", "Alerts that have begun to fire or were resolved, of which receivers have not been notified yet", nil, nil)
+// waitingDesc is the metric that Collect measures.
+var waitingDesc = prometheus.NewDesc("hangar_alert_waiting_changes", "Changes of alerts (started to fire, resolved) that receivers have not been notified of yet", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (n *Notifier) Describe(ch chan<- *prometheus.Desc) {

@@ -28,21 +28,20 @@ type Mail struct {
 	Port        int
 	ImplicitTLS bool   // from the first byte on (smtps)
 	Plain       bool   // without any TLS, for a relay on the same server
-	User        string // empty: the server wants no user
+	User        string // empty: no authentication
 	Password    hangar.Sensitive
 	From        string      // address of the sender
-	TLS         *tls.Config // nil: as the system trusts
+	TLS         *tls.Config // nil: the system's certificates
 }
 
-// The ports of SMTP: submission and its form with TLS from the first byte on (RFC 8314).
+// The ports of SMTP: submission, and submission with TLS from the first byte on (RFC 8314).
 const (
 	portSubmission  = 587
 	portSubmissions = 465
 )
 
-// ParseMail reads a URL, smtp://user:password@host:port or smtps://…, and the address of the
-// sender. smtp insists on STARTTLS unless the URL ends with ?tls=off. Errors do not repeat the
-// URL.
+// ParseMail reads a URL, smtp://user:password@host:port or smtps://…, and the address of the sender.
+// smtp requires STARTTLS unless the URL ends with ?tls=off. Errors do not repeat the URL.
 func ParseMail(text, from string) (*Mail, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.Fragment != "" {
@@ -103,7 +102,7 @@ var (
 	errMailLater   = errors.New("the mail server of the platform does not take the e-mail now")
 )
 
-// send sends a message. Its errors are for tenants; logCause gets the cause.
+// send sends a message. Its errors are for tenants; logCause receives the cause.
 func (s *mailer) send(ctx context.Context, org hangar.Org, to []string, m *message, external string, logCause func(error)) error {
 	if s.mail == nil {
 		return refusal{errNoMail}
@@ -174,7 +173,7 @@ func (s *mailer) client(ctx context.Context) (*mail.Client, error) {
 	if s.mail.User != "" {
 		kind := mail.SMTPAuthAutoDiscover
 		if s.mail.ImplicitTLS {
-			kind = mail.SMTPAuthPlainNoEnc // the library does not see that what was dialled is encrypted
+			kind = mail.SMTPAuthPlainNoEnc // the library does not know that the connection is encrypted
 		}
 		options = append(options, mail.WithSMTPAuth(kind), mail.WithUsername(s.mail.User), mail.WithPassword(s.mail.Password.Reveal()))
 	}
@@ -188,8 +187,8 @@ const (
 	maxMailText = 500 // characters of a label or annotation
 )
 
-// compose writes an e-mail. What tenants have written is one line each, so that it neither ends
-// a header nor looks like a part of the text that is ours.
+// compose writes an e-mail. Each text of a tenant is on one line, so that it can neither end a header
+// nor imitate the platform's own text.
 func (s *mailer) compose(org hangar.Org, to []string, m *message, external string) (*mail.Msg, error) {
 	msg := mail.NewMsg()
 	if err := errors.Join(msg.From(s.mail.From), msg.To(to...)); err != nil {
@@ -240,7 +239,7 @@ func (m *message) text(org hangar.Org, external string) string {
 	return b.String()
 }
 
-// oneLine replaces what could begin another line, and cuts a text.
+// oneLine replaces characters that could start another line, and truncates a text.
 func oneLine(text string, most int) string {
 	n := 0
 	return strings.Map(func(r rune) rune {

@@ -26,7 +26,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// mailbox is an SMTP server that keeps what it takes.
+// mailbox is an SMTP server that records the mail it accepts.
 type mailbox struct {
 	mu     sync.Mutex
 	got    []letter
@@ -90,7 +90,7 @@ func (s *session) Data(r io.Reader) error {
 func (s *session) Reset()        { s.letter = letter{} }
 func (s *session) Logout() error { return nil }
 
-// serve runs an SMTP server on loopback and returns how to send by it.
+// serve runs an SMTP server on loopback and returns the configuration to send through it.
 func serve(t *testing.T, box *mailbox, scheme, user, parameters string) *Mail {
 	t.Helper()
 	box.taken = make(chan struct{}, 1000)
@@ -153,7 +153,7 @@ func noCause(t *testing.T) func(error) {
 
 var acme = hangar.Org{ID: "org1", Slug: "acme"}
 
-// TestSMTP: STARTTLS, TLS from the first byte on, and none, with and without a user.
+// TestSMTP: STARTTLS, TLS from the first byte, and no TLS, with and without a user.
 func TestSMTP(t *testing.T) {
 	for _, c := range []struct {
 		scheme, user, parameters string
@@ -198,7 +198,7 @@ func TestSMTP(t *testing.T) {
 	}
 }
 
-// TestSMTPErrors: tenants learn nothing of what the mail server says.
+// TestSMTPErrors: tenants never see the mail server's text.
 func TestSMTPErrors(t *testing.T) {
 	box := &mailbox{}
 	m := newMailer(serve(t, box, "smtp", "", ""))
@@ -235,7 +235,7 @@ func TestSMTPErrors(t *testing.T) {
 	}
 }
 
-// TestHeaderInjection: nothing that a tenant writes adds a header, a recipient or an e-mail.
+// TestHeaderInjection: no text of a tenant adds a header, a recipient or an e-mail.
 func TestHeaderInjection(t *testing.T) {
 	box := &mailbox{}
 	m := newMailer(serve(t, box, "smtp", "", ""))
@@ -287,8 +287,7 @@ type noLedger struct{}
 func (noLedger) LoadNotices(hangar.OrgID) (map[string][]byte, error) { return nil, nil }
 func (noLedger) SaveNotices(hangar.OrgID, map[string][]byte) error   { return nil }
 
-// TestMailLimit: an organization sends a bounded number of e-mails, which takes none from
-// another one.
+// TestMailLimit: an organization sends a limited number of e-mails, without using up another one's.
 func TestMailLimit(t *testing.T) {
 	box := &mailbox{}
 	n := New(Options{Ledger: noLedger{}, Mail: serve(t, box, "smtp", "", ""), Log: slog.New(slog.DiscardHandler)})
@@ -298,7 +297,7 @@ func TestMailLimit(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	receiver := hangar.AlertReceiver{Name: "mail", Email: &hangar.AlertEmail{To: []string{"a@example.com", "b@example.com"}}}
-	// The least times that are not those of a config: the test does not wait for group_wait.
+	// The minimum times apply, not those of a config: the test does not wait for group_wait.
 	config := hangar.AlertConfig{Receivers: []hangar.AlertReceiver{receiver}, Grouping: hangar.AlertGrouping{By: []string{hangar.AllLabels}, Wait: 1}}
 	other := hangar.Org{ID: "org2", Slug: "other"}
 	n.Configure(acme, config)

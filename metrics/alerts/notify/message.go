@@ -11,18 +11,18 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxSent is how many alerts are in one notification. The others are counted.
+// maxSent is how many alerts a notification contains. The others are only counted.
 const maxSent = 200
 
-// message is what is said of a group.
+// message is the content of a notification about a group.
 type message struct {
 	group            string // its key
 	labels           map[string]string
 	firing, resolved []hangar.Alert
-	all              []hangar.Alert // those that are sent
+	all              []hangar.Alert // the alerts that are sent
 }
 
-// groupLabels are the labels that make the group of an alert.
+// groupLabels are the labels that identify the group of an alert.
 func groupLabels(by []string, labels map[string]string) map[string]string {
 	if slices.Equal(by, []string{hangar.AllLabels}) {
 		return labels
@@ -36,7 +36,7 @@ func groupLabels(by []string, labels map[string]string) map[string]string {
 	return of
 }
 
-// groupKey writes labels as Alertmanager does in the key of a group below its first route.
+// groupKey formats labels as Alertmanager does in the key of a group below its first route.
 func groupKey(labels map[string]string) string {
 	return "{}:" + matchers(labels)
 }
@@ -109,7 +109,7 @@ func (m *message) payload(receiver string, org hangar.Org, external string) Payl
 	return p
 }
 
-// shared are the pairs that all alerts have.
+// shared returns the pairs that all alerts have in common.
 func shared(alerts []hangar.Alert, of func(hangar.Alert) map[string]string) map[string]string {
 	all := map[string]string{}
 	for i, a := range alerts {
@@ -126,7 +126,7 @@ func shared(alerts []hangar.Alert, of func(hangar.Alert) map[string]string) map[
 	return all
 }
 
-// generatorURL is where the expression of an alert can be queried.
+// generatorURL is the URL at which the expression of an alert can be queried.
 func generatorURL(external string, org hangar.OrgSlug, expr string) string {
 	return external + "/prometheus/" + url.PathEscape(string(org)) + "/api/v1/query?" + url.Values{"query": {expr}}.Encode()
 }

@@ -1,18 +1,18 @@
 // Package notify sends alerts to the receivers of organizations: webhooks and e-mail.
 //
 // A Notifier receives the firing and the resolved alerts, and the receivers of each organization.
-// Every receiver has a worker and groups of its own, so that one that hangs or fails delays no
-// other. Its queue has the latest state of each alert, not a list of changes, and so is bounded
-// by the number of alerts. Alerts are grouped, held back and repeated as Alertmanager does it: a
-// group is checked some time after its first alert and then at every interval, and is sent if a
-// part of it was not sent yet, or not for a long time.
+// Every receiver has a worker and groups of its own, so that one that hangs or fails does not delay
+// others. Its queue has the latest state of each alert, not a list of changes, and so is bounded by
+// the number of alerts. Alerts are grouped, delayed and repeated as in Alertmanager: a group is
+// checked some time after its first alert and then at every interval. It is sent if a part of it was
+// not sent yet, or if the last notification was long ago.
 //
-// What was sent is in a Ledger, so that a restart repeats nothing. If the process dies between
-// sending and writing that down, a notification is sent twice; none is lost.
+// A Ledger records what was sent, so that a restart repeats nothing. If the process dies between
+// sending and recording, a notification is sent twice; none is lost.
 //
-// Addresses come from tenants. Webhooks are called with the Dial of Options, which decides which
-// addresses may be called, without redirects, and nothing of their answers but the status is
-// shown. E-mail goes through the server of the operator, a limited number per organization.
+// Addresses come from tenants. Webhooks are called with the Dial of Options, which decides about
+// addresses, and redirects are not followed. Of their responses, only the status is shown. E-mail
+// goes through the server of the operator, with a limit per organization.
 package notify
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Ledger remembers what was sent. An error means that it will be sent again.
+// Ledger records what was sent. After an error it is sent again.
 type Ledger interface {
 	// LoadNotices returns all values of an organization by their keys.
 	LoadNotices(org hangar.OrgID) (map[string][]byte, error)
@@ -42,11 +42,11 @@ type Ledger interface {
 // Options of a Notifier.
 type Options struct {
 	Ledger Ledger
-	// Dial connects to webhooks. It refuses addresses that tenants must not reach.
+	// Dial connects to webhooks. It must refuse addresses that tenants must not reach.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Mail *Mail // nil: e-mail is not sent
-	// ExternalURL is the URL of the platform's API, without a slash at its end. Empty: links
-	// have only a path.
+	// ExternalURL is the URL of the platform's API, without a trailing slash. Empty: links have only a
+	// path.
 	ExternalURL string
 	Log         *slog.Logger
 	Now         func() time.Time // nil: time.Now
@@ -55,11 +55,11 @@ type Options struct {
 // The rate at which an organization sends e-mail, counted by recipients.
 const (
 	mailBurst    = 20
-	mailInterval = 2 * time.Minute // after which there may be one more
+	mailInterval = 2 * time.Minute // after which one more is allowed
 )
 
-// Notifier sends alerts. Its methods may be called from many goroutines, and wait for no
-// receiver.
+// Notifier sends alerts. Its methods may be called from many goroutines, and do not wait for
+// receivers.
 type Notifier struct {
 	o       Options
 	webhook *webhooks
@@ -77,11 +77,11 @@ type recipient struct {
 	org       hangar.Org
 	grouping  hangar.AlertGrouping
 	receivers []*receiver
-	firing    map[string]hangar.Alert // by fingerprint; for receivers that are new
+	firing    map[string]hangar.Alert // by fingerprint; for new receivers
 	mails     *rate.Limiter
 }
 
-// New returns a Notifier, whose workers begin with Run.
+// New returns a Notifier, whose workers start with Run.
 func New(o Options) *Notifier {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -89,7 +89,7 @@ func New(o Options) *Notifier {
 	return &Notifier{o: o, webhook: newWebhooks(o.Dial), smtp: newMailer(o.Mail), counts: newCounts(), orgs: map[hangar.OrgID]*recipient{}}
 }
 
-// Run sends what is to be sent until ctx ends, and returns when all workers have ended.
+// Run sends notifications until ctx ends, and returns when all workers have ended.
 func (n *Notifier) Run(ctx context.Context) error {
 	n.mu.Lock()
 	n.ctx = ctx
@@ -112,7 +112,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return nil
 }
 
-// start begins the worker of a receiver. The caller holds mu.
+// start starts the worker of a receiver. The caller holds mu.
 func (n *Notifier) start(r *receiver) {
 	if n.ctx == nil || n.ctx.Err() != nil {
 		return
@@ -122,8 +122,8 @@ func (n *Notifier) start(r *receiver) {
 	n.workers.Go(func() { r.run(ctx) })
 }
 
-// Configure sets the receivers of an organization. An unchanged one continues; a new or
-// changed one gets what fires.
+// Configure sets the receivers of an organization. An unchanged one continues; a new or changed one
+// receives the firing alerts.
 func (n *Notifier) Configure(org hangar.Org, config hangar.AlertConfig) {
 	notices := n.notices(org.ID)
 	receivers := n.configure(org, config, notices)
@@ -172,11 +172,11 @@ func equal(a, b hangar.AlertReceiver) bool {
 		a.WantsResolved() == b.WantsResolved() && maps.Equal(a.Match, b.Match)
 }
 
-// notices are what was sent to an organization.
+// notices are the notices of what was sent to an organization.
 func (n *Notifier) notices(org hangar.OrgID) map[string][]byte {
 	notices, err := n.o.Ledger.LoadNotices(org)
 	if err != nil {
-		n.o.Log.Error("what was notified cannot be read: it may be repeated", keyOrg, org, keyError, err)
+		n.o.Log.Error("cannot read the sent notifications: they may be repeated", keyOrg, org, keyError, err)
 	}
 	return notices
 }
@@ -190,11 +190,11 @@ func (n *Notifier) forget(org hangar.OrgID, notices map[string][]byte, receivers
 		}
 	}
 	if err := n.o.Ledger.SaveNotices(org, gone); err != nil {
-		n.o.Log.Warn("notices of old receivers are kept", keyOrg, org, keyError, err)
+		n.o.Log.Warn("cannot remove the notices of old receivers", keyOrg, org, keyError, err)
 	}
 }
 
-// Update tells alerts that have begun to fire, have changed while they fire, or are resolved.
+// Update passes on alerts that have started to fire, have changed while they fire, or are resolved.
 func (n *Notifier) Update(org hangar.OrgID, alerts []hangar.Alert) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -226,8 +226,7 @@ func (n *Notifier) Remove(org hangar.OrgID) {
 	}
 }
 
-// Status is how notifications to the receivers of an organization went, in the order of its
-// config.
+// Status returns the statuses of an organization's receivers, in the order of its config.
 func (n *Notifier) Status(org hangar.OrgID) []hangar.AlertReceiverStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar/metrics/alerts/notify"
 )
 
-// pipes is a network in memory, on which the time of synctest passes.
+// pipes is a network in memory, which works with the time of synctest.
 type pipes struct{ conns chan net.Conn }
 
 func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -76,7 +76,7 @@ func (l *ledger) SaveNotices(org hangar.OrgID, values map[string][]byte) error {
 	return nil
 }
 
-// got is a notification that a webhook has taken.
+// got is a notification that a webhook has received.
 type got struct {
 	at   time.Duration // since the test began
 	path string
@@ -133,7 +133,7 @@ func (b *bed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(status)
 }
 
-// start begins a Notifier on the ledger, as after a restart.
+// start starts a Notifier with the ledger, as after a restart.
 func (b *bed) start() {
 	network := &pipes{make(chan net.Conn)}
 	server := &http.Server{Handler: b}
@@ -150,7 +150,7 @@ func (b *bed) start() {
 	})
 }
 
-// sent returns what was taken since the last call, as "time path status firing/resolved".
+// sent returns the notifications since the last call, as "time path status firing/resolved".
 func (b *bed) sent() []string {
 	synctest.Wait()
 	b.mu.Lock()
@@ -268,7 +268,7 @@ func TestTiming(t *testing.T) {
 	})
 }
 
-// TestRestart: what was sent is not sent again, what has changed meanwhile is.
+// TestRestart: sent notifications are not repeated, and changes during the restart are sent.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
@@ -298,7 +298,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestReceiversChange: an unchanged one continues, a new one gets what fires.
+// TestReceiversChange: an unchanged receiver continues, and a new one gets the firing alerts.
 func TestReceiversChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
@@ -332,8 +332,8 @@ func TestReceiversChange(t *testing.T) {
 	})
 }
 
-// TestFailures: a receiver that hangs, fails or redirects delays no other, of its organization
-// or of another one; it is retried with pauses, and what waits for it is bounded.
+// TestFailures: a receiver that hangs, fails or redirects delays no other one, of its own or
+// another organization. It is retried with pauses, and its waiting notifications are limited.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)

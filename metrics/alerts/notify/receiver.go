@@ -16,17 +16,17 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// The retries of a notification that was not taken.
+// The retries of a failed notification.
 const (
 	maxAttempts = 8 // after which the group waits for its next interval
 	firstRetry  = time.Second
 	lastRetry   = time.Minute
-	mailDelay   = time.Minute // after which the limit of e-mails is looked at again
+	mailDelay   = time.Minute // after which the limit of e-mails is checked again
 	sendTimeout = 10 * time.Second
 )
 
-// maxHeld bounds the alerts that a receiver knows: what may fire, and as many that are resolved
-// and not sent yet.
+// maxHeld bounds the alerts that a receiver holds: those that may fire, and as many resolved ones
+// that were not sent yet.
 const maxHeld = 2 * hangar.MaxAlerts
 
 // receiver is one receiver of an organization: its groups, and the worker that sends them.
@@ -36,30 +36,30 @@ type receiver struct {
 	spec  hangar.AlertReceiver
 	group hangar.AlertGrouping // with defaults
 	allow func(now time.Time, mails int) bool
-	id    string // of its notices: the name and what it sends to
+	id    string // prefix of its notices: the name and the target
 	stop  context.CancelFunc
-	wake  chan struct{} // has room for one
+	wake  chan struct{} // buffered 1
 
 	mu       sync.Mutex // guards what follows
 	groups   map[string]*group
-	notices  map[string]notice // of groups that are not known yet, by key; from before a restart
+	notices  map[string]notice // from before a restart, of groups that have no alert yet, by key
 	held     int               // alerts in all groups
-	retryAt  time.Time         // nothing is sent before
-	failures int               // of notifications, one after another
+	retryAt  time.Time         // nothing is sent before this time
+	failures int               // consecutive failures
 	status   hangar.AlertReceiverStatus
 }
 
-// group is alerts that are sent together.
+// group is a set of alerts that are sent together.
 type group struct {
 	key      string
 	labels   map[string]string
-	alerts   map[string]hangar.Alert // by fingerprint; firing, or resolved and not sent yet
+	alerts   map[string]hangar.Alert // by fingerprint; firing, or resolved but not sent yet
 	sent     notice
-	due      time.Time // when it is looked at next
-	attempts int       // of the notification that is due
+	due      time.Time // time of the next check
+	attempts int       // of the current notification
 }
 
-// notice is what was sent of a group.
+// notice records what was sent about a group.
 type notice struct {
 	At     time.Time `json:"at"`
 	Firing []string  `json:"firing"` // fingerprints, sorted
@@ -71,7 +71,7 @@ func (n notice) fired(a hangar.Alert) bool {
 	return found
 }
 
-// target is what a receiver sends to.
+// target is where a receiver sends to.
 func target(r hangar.AlertReceiver) string {
 	switch {
 	case r.Webhook != nil:
@@ -82,7 +82,7 @@ func target(r hangar.AlertReceiver) string {
 	return ""
 }
 
-// newReceiver returns a receiver that takes over what notices say of it.
+// newReceiver returns a receiver that continues from its notices.
 func newReceiver(n *Notifier, o *recipient, spec hangar.AlertReceiver, notices map[string][]byte) *receiver {
 	sum := sha256.Sum256([]byte(target(spec)))
 	r := &receiver{
@@ -100,10 +100,10 @@ func newReceiver(n *Notifier, o *recipient, spec hangar.AlertReceiver, notices m
 	return r
 }
 
-// owns reports whether a notice is one of this receiver.
+// owns reports whether a notice is this receiver's.
 func (r *receiver) owns(key string) bool { return strings.HasPrefix(key, r.id) }
 
-// update takes alerts over.
+// update passes alerts to the groups.
 func (r *receiver) update(alerts []hangar.Alert) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *receiver) update(alerts []hangar.Alert) {
 	}
 }
 
-// put adds an alert to its group, and reports whether it is of interest.
+// put adds an alert to its group, and reports whether it changes anything.
 func (r *receiver) put(a hangar.Alert, now time.Time) bool {
 	labels := groupLabels(r.group.By, a.Labels)
 	key := groupKey(labels)
@@ -172,7 +172,8 @@ func (r *receiver) run(ctx context.Context) {
 	}
 }
 
-// next returns the group that is due, or how long to wait for one if there is any.
+// next returns the group that is due, or else how long to wait for the next one. some is false
+// without groups.
 func (r *receiver) next() (due *group, wait time.Duration, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +196,7 @@ func (r *receiver) next() (due *group, wait time.Duration, some bool) {
 	return first, 0, true
 }
 
-// flush sends a group if there is something to say of it.
+// flush sends a group if there is something to send.
 func (r *receiver) flush(ctx context.Context, g *group) {
 	r.mu.Lock()
 	m, worth := r.message(g)
@@ -206,7 +207,7 @@ func (r *receiver) flush(ctx context.Context, g *group) {
 		err = r.send(limit, m)
 		cancel()
 		if ctx.Err() != nil {
-			return // it will be sent after the restart
+			return // it is sent after the restart
 		}
 		r.count(err)
 	}
@@ -215,7 +216,7 @@ func (r *receiver) flush(ctx context.Context, g *group) {
 	}
 }
 
-// sent takes down how sending went, and reports whether the notice of the group has changed.
+// sent records the result of sending, and reports whether the notice of the group has changed.
 func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +224,7 @@ func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bo
 	switch {
 	case !worth:
 		r.settle(g, m)
-		// One that fires again is new to a receiver that does not want to know of ends.
+		// For a receiver without notifications of ends, an alert that fires again is new.
 		before := len(g.sent.Firing)
 		g.sent.Firing = slices.DeleteFunc(g.sent.Firing, func(fingerprint string) bool {
 			_, known := g.alerts[fingerprint]
@@ -260,7 +261,7 @@ func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bo
 	return changed
 }
 
-// settle takes out of a group the alerts that were resolved when m was made, and still are.
+// settle removes the alerts from a group that were resolved when m was made, and still are.
 func (r *receiver) settle(g *group, m *message) {
 	for _, a := range m.resolved {
 		if now, ok := g.alerts[a.Fingerprint]; ok && now.State != hangar.AlertFiring && now.ResolvedAt.Equal(a.ResolvedAt) {
@@ -270,19 +271,19 @@ func (r *receiver) settle(g *group, m *message) {
 	}
 }
 
-// record writes down what was sent of a group. Only the worker changes that.
+// record stores the notice of a group, which only the worker changes.
 func (r *receiver) record(g *group) {
 	var raw []byte
 	if len(g.sent.Firing) > 0 {
-		raw, _ = json.Marshal(g.sent) //nolint:errchkjson // it has nothing that cannot be encoded
+		raw, _ = json.Marshal(g.sent) //nolint:errchkjson // cannot fail for this type
 	}
 	err := r.n.o.Ledger.SaveNotices(r.org.ID, map[string][]byte{r.id + g.key: raw})
 	if err != nil {
-		r.n.o.Log.Warn("notification is not written down: it may be repeated", keyOrg, r.org.ID, keyReceiver, r.spec.Name, keyError, err)
+		r.n.o.Log.Warn("cannot record a notification: it may be repeated", keyOrg, r.org.ID, keyReceiver, r.spec.Name, keyError, err)
 	}
 }
 
-// message returns what is to be said of a group, and whether it is worth saying.
+// message returns the message about a group, and whether it is worth sending.
 func (r *receiver) message(g *group) (m *message, worth bool) {
 	m = &message{group: g.key, labels: g.labels}
 	for _, a := range g.alerts {
@@ -322,8 +323,8 @@ func fingerprints(alerts []hangar.Alert) []string {
 	return list
 }
 
-// backoff is the pause after so many failures of a receiver, between half and all of a time
-// that doubles.
+// backoff is the pause after a number of consecutive failures: a random time between half and all of
+// a duration that doubles.
 func backoff(failures int) time.Duration {
 	d := min(firstRetry<<min(failures-1, 10), lastRetry)
 	return d/2 + rand.N(d/2+1) //nolint:gosec // it only spreads retries
@@ -341,7 +342,7 @@ func (r *receiver) send(ctx context.Context, m *message) error {
 	return r.n.webhook.send(ctx, *r.spec.Webhook, m.payload(r.spec.Name, r.org, r.n.o.ExternalURL))
 }
 
-// logCause logs why an e-mail was not taken, which only the operator may read.
+// logCause logs why an e-mail was rejected, which only the operator may see.
 func (r *receiver) logCause(err error) {
 	r.n.o.Log.Warn("e-mail of alerts was not sent", keyOrg, r.org.ID, keyReceiver, r.spec.Name, keyError, err)
 }
@@ -361,10 +362,10 @@ func (r *receiver) report() hangar.AlertReceiverStatus {
 	return status
 }
 
-// errTooManyMails says that an e-mail has to wait.
+// errTooManyMails means that an e-mail has to wait.
 var errTooManyMails = errors.New("the organization has sent as many e-mails as it may at the moment: the next one waits")
 
-// refusal is an error that repeating the same message does not change.
+// refusal is an error that persists when the same message is sent again.
 type refusal struct{ error }
 
 // Unwrap returns the error.

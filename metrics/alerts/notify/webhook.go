@@ -18,17 +18,17 @@ import (
 	"github.com/hangar-platform/hangar/internal/publicdial"
 )
 
-// webhooks calls webhooks. Connections are not kept: those of two organizations have nothing in
-// common, and calls are minutes apart.
+// webhooks calls webhooks. It does not keep connections: two organizations must not share them, and
+// calls are minutes apart.
 type webhooks struct{ client *http.Client }
 
 const (
 	maxAnswerHeader = 64 << 10 // bytes
-	maxAnswer       = 64 << 10 // bytes of a body that are read, and thrown away
+	maxAnswer       = 64 << 10 // bytes of a body that are read and discarded
 )
 
 func newWebhooks(dial func(ctx context.Context, network, address string) (net.Conn, error)) *webhooks {
-	if dial == nil { // which http.Transport would take for leave to call every address
+	if dial == nil { // with nil, http.Transport would call any address
 		dial = func(context.Context, string, string) (net.Conn, error) { return nil, errNoDialer }
 	}
 	return &webhooks{&http.Client{
@@ -51,7 +51,7 @@ func Signature(secret string, body []byte) string {
 	return "sha256=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// send posts a payload. Errors hold nothing of what the webhook has answered but its status.
+// send posts a payload. Errors contain only the status of the webhook's response.
 func (w *webhooks) send(ctx context.Context, to hangar.AlertWebhook, p Payload) error {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -68,12 +68,12 @@ func (w *webhooks) send(ctx context.Context, to hangar.AlertWebhook, p Payload) 
 	if err != nil {
 		return fmt.Errorf("the webhook %s", publicdial.Describe(err))
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // an answer that does not end is cut
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // bounded, because the response may be endless
 	_ = resp.Body.Close()
 	return verdict(resp.StatusCode)
 }
 
-// verdict says what the status of an answer means.
+// verdict returns the meaning of a response's status.
 func verdict(status int) error {
 	err := fmt.Errorf("the webhook answers with status %d", status)
 	switch {

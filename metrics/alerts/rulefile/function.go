@@ -19,10 +19,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// execution is one run of a template: it counts the work of its functions.
+// execution is one run of a template. It counts the work of its functions.
 type execution struct{ left int }
 
-// spend counts work, and fails when too much was done.
+// spend counts work, and returns an error when the limit is exceeded.
 func (e *execution) spend(work int) error {
 	if e.left -= work; e.left < 0 {
 		return errWork
@@ -30,7 +30,7 @@ func (e *execution) spend(work int) error {
 	return nil
 }
 
-// text returns what a function has made, of in bytes.
+// text returns the result of a function whose input has in bytes.
 func (e *execution) text(in int, out string) (string, error) {
 	if len(out) > maxOutput {
 		return "", errOutput
@@ -38,8 +38,8 @@ func (e *execution) text(in int, out string) (string, error) {
 	return out, e.spend(16 + in + len(out))
 }
 
-// functions are the functions that templates may call. They read only their arguments.
-// text/template has further ones; those that make texts are replaced here.
+// functions are the functions that templates may call. They read only their arguments. They also
+// replace the functions of text/template that make texts.
 func (e *execution) functions() template.FuncMap {
 	number := func(f func(float64) string) func(any) (string, error) {
 		return func(v any) (string, error) {
@@ -82,8 +82,8 @@ func (e *execution) functions() template.FuncMap {
 		},
 		"reReplaceAll": func(pattern, with, s string) (string, error) {
 			re, err := e.compile(pattern, s)
-			// Each byte of s is replaced once at most, and a group of s is in each replacement as
-			// often as it is named.
+			// Each byte of s is replaced at most once, and a replacement contains a group of s as often
+			// as it names the group.
 			if err == nil && (len(s)+1)*(len(with)+strings.Count(with, "$")+1) > 4*maxOutput {
 				err = errOutput
 			}
@@ -98,7 +98,7 @@ func (e *execution) functions() template.FuncMap {
 	}
 }
 
-// escape is a function that takes all its arguments as one text.
+// escape makes a function that joins all its arguments to one text.
 func (e *execution) escape(f func(string) string) func(...any) (string, error) {
 	return func(args ...any) (string, error) {
 		s, err := e.print(fmt.Sprint, args)
@@ -116,7 +116,7 @@ func (e *execution) print(f func(...any) string, args []any) (string, error) {
 	return e.text(0, f(args...))
 }
 
-// sized refuses arguments that together are longer than a text may be.
+// sized returns an error for arguments that together are longer than a text may be.
 func sized(args []any) error {
 	n := 0
 	for _, a := range args {
@@ -141,7 +141,7 @@ var (
 	maxVerbs = 64
 )
 
-// printf bounds what fmt.Sprintf can be made to do by widths and repeated arguments.
+// printf limits the work of fmt.Sprintf, which widths and repeated arguments could multiply.
 func (e *execution) printf(format string, args ...any) (string, error) {
 	flags := widths.FindAllString(format, maxVerbs+1)
 	if len(format) > maxText || len(flags) > maxVerbs {
@@ -156,14 +156,14 @@ func (e *execution) printf(format string, args ...any) (string, error) {
 	return e.text(len(format), fmt.Sprintf(format, args...))
 }
 
-// The bounds of regular expressions, in bytes.
+// The limits of regular expressions, in bytes.
 const (
 	maxPattern = 128
 	maxMatched = 1 << 10
 )
 
-// compile counts the work that matching can take: a step for each instruction of the pattern,
-// which repetitions multiply, and each byte of the text.
+// compile compiles a pattern, and counts the work that matching can cost: a step for each instruction
+// of the pattern, which repetitions multiply, and each byte of the text.
 func (e *execution) compile(pattern, s string) (*regexp.Regexp, error) {
 	if len(pattern) > maxPattern || len(s) > maxMatched {
 		return nil, errors.New("a pattern or the text that it is for is too long")
@@ -203,7 +203,7 @@ func special(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }
 
 func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
-// humanize writes a number with four digits and a prefix of the SI.
+// humanize formats a number with four digits and an SI prefix.
 func humanize(v float64) string {
 	if v == 0 || special(v) {
 		return short(v)
@@ -221,7 +221,7 @@ func humanize(v float64) string {
 	return short(v) + [...]string{"", "k", "M", "G", "T", "P", "E", "Z", "Y"}[step]
 }
 
-// humanize1024 does the same with powers of 1024.
+// humanize1024 formats a number with four digits and a prefix for powers of 1024.
 func humanize1024(v float64) string {
 	if math.Abs(v) <= 1 || special(v) {
 		return short(v)
@@ -233,7 +233,7 @@ func humanize1024(v float64) string {
 	return short(v) + [...]string{"", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"}[step]
 }
 
-// humanizeDuration writes seconds as days, hours, minutes and seconds.
+// humanizeDuration formats seconds as days, hours, minutes and seconds.
 func humanizeDuration(v float64) string {
 	switch {
 	case special(v):
@@ -264,7 +264,7 @@ func humanizeDuration(v float64) string {
 
 func humanizePercentage(v float64) string { return short(v*100) + "%" }
 
-// humanizeTimestamp writes seconds since 1970.
+// humanizeTimestamp formats seconds since 1970.
 func humanizeTimestamp(v float64) string {
 	if special(v) || math.Abs(v) > 1<<40 {
 		return short(v)
@@ -273,7 +273,7 @@ func humanizeTimestamp(v float64) string {
 	return time.Unix(int64(whole), int64(part*1e9)).UTC().Format("2006-01-02 15:04:05 +0000 UTC")
 }
 
-// title makes the first letter of each word a capital.
+// title capitalizes the first letter of each word.
 func title(s string) string {
 	before := ' '
 	return strings.Map(func(r rune) rune {
@@ -293,7 +293,7 @@ func stripPort(s string) string {
 	return s
 }
 
-// stripDomain leaves the first label of a name, and its port.
+// stripDomain keeps the first label of a name, and its port.
 func stripDomain(s string) string {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/VictoriaMetrics/metricsql"
 )
 
-// promtool returns a function that asks Prometheus itself about a rule file.
+// promtool returns a function that checks a rule file with Prometheus itself.
 func promtool(t *testing.T) func(t *testing.T, text string) (ok bool, said string) {
 	t.Helper()
 	program, err := exec.LookPath("promtool")
@@ -29,7 +29,7 @@ func promtool(t *testing.T) func(t *testing.T, text string) (ok bool, said strin
 	}
 }
 
-// taken reads a file as the platform does: Parse has the format, the store the expressions.
+// taken reads a file as the platform does: Parse checks the format, and the store the expressions.
 func taken(text string) error {
 	f, err := Parse(text)
 	if err != nil {
@@ -48,7 +48,7 @@ func taken(text string) error {
 // groupLabels is the field of a group that Prometheus has since 3.0.
 var groupLabels = regexp.MustCompile(`(?m)^    labels: \{team: web\}.*\n`)
 
-// TestDocumentedRules: the rule files of docs are taken by the platform, and by Prometheus.
+// TestDocumentedRules: the platform and Prometheus accept the rule files of docs.
 func TestDocumentedRules(t *testing.T) {
 	check := promtool(t)
 	raw, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "alerts.md"))
@@ -74,7 +74,7 @@ func TestDocumentedRules(t *testing.T) {
 	}
 }
 
-// TestRulesThatPrometheusTakes compares file by file. Where the two differ, it says why.
+// TestRulesThatPrometheusTakes compares file by file, with a reason where the two differ.
 func TestRulesThatPrometheusTakes(t *testing.T) {
 	check := promtool(t)
 	const ours, theirs = true, true

@@ -1,10 +1,10 @@
 // Package rulefile reads the rule files that Prometheus and vmalert share, as far as they are
 // about alerts.
 //
-// A file comes from a tenant. Parse refuses what it does not know, and says in which group, rule
-// and field it found that, and in which line. What it returns is bounded: a file has no aliases,
-// its groups, rules, labels and texts are counted, and the templates of a rule have no unbounded
-// loops, calls of other templates or queries; see Template.
+// A file comes from a tenant. Parse refuses what it does not know, and names the group, rule, field
+// and line. Its result is bounded: a file has no aliases, its groups, rules, labels and texts are
+// counted, and the templates of a rule have no unbounded loops, calls of other templates or queries;
+// see Template.
 //
 // The format is described at
 // https://prometheus.io/docs/prometheus/latest/configuration/alerting_rules/ and
@@ -55,14 +55,14 @@ type Rule struct {
 	Alert         string
 	Expr          string
 	For           time.Duration // how long the expression holds before the alert fires
-	KeepFiringFor time.Duration // how long it fires after the expression has held last
+	KeepFiringFor time.Duration // how long it still fires after the expression has stopped holding
 	// Labels and Annotations are sorted by name. Labels include those of the group.
 	Labels      []Template
 	Annotations []Template
 }
 
-// Identity tells the rule from the others of its group: two files have the same rule if group
-// and Identity are the same, even if its expression or durations have changed.
+// Identity identifies the rule within its group: rules of two files are the same if group and
+// Identity are equal, even if the expression or the durations differ.
 func (r *Rule) Identity() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q", r.Alert)
@@ -72,7 +72,7 @@ func (r *Rule) Identity() string {
 	return b.String()
 }
 
-// place is where in a file something is.
+// place is a position in a file.
 type place struct {
 	group string
 	rule  string
@@ -130,7 +130,7 @@ func Parse(text string) (*File, error) {
 	return f, f.check()
 }
 
-// document returns the top of a YAML text, or nil if it has nothing.
+// document returns the top node of a YAML text, or nil if the text is empty.
 func document(text string) (*yaml.Node, error) {
 	d := yaml.NewDecoder(strings.NewReader(text))
 	var n yaml.Node
@@ -327,7 +327,7 @@ func templates(n *yaml.Node, at place, labels bool) ([]Template, error) {
 	return list, err
 }
 
-// checkExpr bounds an expression. Whether it is one, the store says that evaluates it.
+// checkExpr bounds an expression. Only the store can check its syntax.
 func checkExpr(expr string) error {
 	if n := len(expr); n > hangar.MaxAlertExprBytes {
 		return fmt.Errorf("has %d bytes, more than the %d that are allowed", n, hangar.MaxAlertExprBytes)
@@ -341,7 +341,7 @@ func checkExpr(expr string) error {
 // maxDepth bounds the recursion of parsers.
 const maxDepth = 100
 
-// depth is how many opening brackets there are beyond closing ones, at most.
+// depth is the deepest nesting of brackets.
 func depth(expr string) int {
 	now, most := 0, 0
 	for _, c := range expr {
@@ -356,7 +356,8 @@ func depth(expr string) int {
 	return most
 }
 
-// mapping calls each for the fields of a mapping, whose keys it has checked to be unique texts.
+// mapping calls each for the fields of a mapping, after it has checked that the names are unique
+// texts.
 func mapping(n *yaml.Node, at place, each func(key string, value *yaml.Node, at place) error) error {
 	if n.Kind != yaml.MappingNode {
 		return at.at(n).errorf("must have fields with values")
@@ -401,7 +402,7 @@ func sequence(n *yaml.Node, at place, each func(n *yaml.Node, i int) error) erro
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// scalar reads a text, or a number or truth value as it is written.
+// scalar reads a text, or the text of a number or boolean.
 func scalar(n *yaml.Node, at place) (string, error) {
 	if n.Kind != yaml.ScalarNode {
 		return "", at.at(n).errorf("must be a text")
@@ -412,7 +413,7 @@ func scalar(n *yaml.Node, at place) (string, error) {
 	return n.Value, nil
 }
 
-// scalarOf finds a text in a mapping before that is read, to name it in errors.
+// scalarOf finds a text in a mapping that has not been read yet, to name it in errors.
 func scalarOf(n *yaml.Node, field string) string {
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
@@ -424,7 +425,7 @@ func scalarOf(n *yaml.Node, field string) string {
 	return ""
 }
 
-// duration reads a duration as Prometheus writes it, such as 1m30s or 2d.
+// duration reads a duration in the format of Prometheus, such as 1m30s or 2d.
 func duration(n *yaml.Node, at place, most time.Duration) (time.Duration, error) {
 	text, err := scalar(n, at)
 	if err != nil || text == "" {

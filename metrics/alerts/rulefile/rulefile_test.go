@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseErrors: what is wrong is named with its group, rule, field and line.
+// TestParseErrors: an error names the group, rule, field and line.
 func TestParseErrors(t *testing.T) {
 	rule := func(fields string) string {
 		return "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: up\n    " + fields + "\n"
@@ -204,7 +204,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestHostileTemplates: what would make much of little is stopped, and cheap to stop.
+// TestHostileTemplates: templates that expand to much are stopped early.
 func TestHostileTemplates(t *testing.T) {
 	for name, text := range map[string]string{
 		"width":            `{{ printf "%999999999d" 1 }}`,
@@ -259,7 +259,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// FuzzParse: all input is parsed or refused, and what is parsed stays within its bounds.
+// FuzzParse: any input is parsed or refused, and parsed rules stay within their limits.
 func FuzzParse(f *testing.F) {
 	f.Add(example, 1.5)
 	f.Add("groups: [{name: g, rules: [{alert: A, expr: 'up', annotations: {a: '{{ printf \"%5.1f\" $value }}', b: '{{ range $k, $v := $labels }}{{ $k | js | html }}{{ end }}'}}]}]", 0.0)

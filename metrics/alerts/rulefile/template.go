@@ -10,18 +10,18 @@ import (
 	"text/template/parse"
 )
 
-// Template is the value of a label or annotation: a text/template with the variables $labels,
-// $value, $externalLabels and $externalURL and the functions of functions. It may neither define
-// nor call templates, and loop over $labels only, without a loop within another: so the work that
-// it does is bounded by its own length, and Budget bounds the rest.
+// Template is the value of a label or annotation: a text/template with the variables $labels, $value,
+// $externalLabels and $externalURL and the functions of functions. It must not define or call
+// templates, and may only loop over $labels, without nested loops. So its own length bounds the
+// number of its steps, and Budget bounds the rest.
 type Template struct {
 	Name string // of the label or annotation
 	Text string
 
-	parsed *template.Template // nil: Text has nothing to replace
+	parsed *template.Template // nil: Text has no actions
 }
 
-// Data is what a template sees.
+// Data is the input of a template.
 type Data struct {
 	Labels         map[string]string // of the series
 	Value          float64
@@ -29,10 +29,10 @@ type Data struct {
 	ExternalURL    string
 }
 
-// prologue makes the variables of Prometheus' templates.
+// prologue defines the variables of Prometheus' templates.
 const prologue = `{{$labels := .Labels}}{{$value := .Value}}{{$externalLabels := .ExternalLabels}}{{$externalURL := .ExternalURL}}`
 
-// prologueNodes is how many actions the prologue has.
+// prologueNodes is the number of actions in the prologue.
 const prologueNodes = 4
 
 // NewTemplate parses a template.
@@ -48,7 +48,7 @@ func NewTemplate(name, text string) (Template, error) {
 	if len(parsed.Templates()) > 1 {
 		return t, errors.New("a template must not define others")
 	}
-	// The prologue is not the tenant's: it alone sets $labels.
+	// Only the prologue, which is not the tenant's, may set $labels.
 	for _, n := range parsed.Root.Nodes[prologueNodes:] {
 		if err := checkNode(n, false); err != nil {
 			return t, err
@@ -58,14 +58,14 @@ func NewTemplate(name, text string) (Template, error) {
 	return t, nil
 }
 
-// place of an error within a template, which counts the prologue and so is wrong.
+// templatePlace matches a position in an error, which counts the prologue and so is wrong.
 var templatePlace = regexp.MustCompile(`^template: [^ ]*:\d+(:\d+)?: `)
 
 func cleanError(err error) string {
 	return fmt.Sprintf("%.300s", templatePlace.ReplaceAllString(err.Error(), ""))
 }
 
-// checkNode refuses what could loop or call. within says that the node is in a loop.
+// checkNode refuses loops and calls that are not allowed. within means that the node is in a loop.
 func checkNode(n parse.Node, within bool) error {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -101,11 +101,11 @@ func checkBranch(n *parse.BranchNode, within bool) error {
 	return errors.Join(checkPipe(n.Pipe), checkNode(n.List, within), checkNode(n.ElseList, within))
 }
 
-// loopVariable is what a template may loop over, and so must not set: a loop over a number
-// would not end.
+// loopVariable is the only variable that a template may loop over. A template must not set it,
+// because a loop over a large number would not end.
 const loopVariable = "$labels"
 
-// checkPipe refuses to set loopVariable.
+// checkPipe refuses assignments to loopVariable.
 func checkPipe(p *parse.PipeNode) error {
 	for _, v := range p.Decl {
 		if v.Ident[0] == loopVariable {
@@ -133,22 +133,22 @@ const (
 	maxWork   = 64 << 10 // units of work, which are about a byte that is read or written
 )
 
-// ErrBudget says that a tenant's templates have used up their budget.
+// ErrBudget: the templates of the tenant have used up their budget.
 var ErrBudget = errors.New("the templates of the organization do too much work")
 
-// Budget is the work that templates may still do. Nil is without bound.
+// Budget is the work that templates may still do; nil: unlimited.
 type Budget interface {
-	// Spend reports whether so much work may be done, and counts it.
+	// Spend counts work, and reports whether it is allowed.
 	Spend(work int) bool
 }
 
-// Execute replaces what the template holds.
+// Execute executes the template.
 func (t Template) Execute(data Data, budget Budget) (string, error) {
 	if t.parsed == nil {
 		return t.Text, nil
 	}
 	e := &execution{left: maxWork - len(t.Text)}
-	// A clone has functions of its own, which count for this execution.
+	// A clone has functions of its own, which count the work of this execution.
 	own, err := t.parsed.Clone()
 	if err != nil {
 		return "", err
@@ -179,7 +179,7 @@ var (
 	errWork   = errors.New("does too much work")
 )
 
-// limitedWriter takes maxOutput bytes.
+// limitedWriter accepts up to maxOutput bytes.
 type limitedWriter struct{ strings.Builder }
 
 // Write implements io.Writer.
@@ -190,5 +190,5 @@ func (w *limitedWriter) Write(b []byte) (int, error) {
 	return w.Builder.Write(b)
 }
 
-// WriteString implements io.StringWriter, which Builder would do without a bound.
+// WriteString implements io.StringWriter. The method of Builder would bypass the limit.
 func (w *limitedWriter) WriteString(s string) (int, error) { return io.Writer(w).Write([]byte(s)) }

@@ -1,12 +1,11 @@
 // Package states keeps the states of alerts on disk, over restarts.
 //
-// A Store is one file. It has values by kind, organization and key, which it does not
-// interpret. A Save that has returned survives a loss of power, as a whole or not at all.
-// Writers that arrive during a write share the next transaction; a single one does not wait
-// for others.
+// A Store is one file. It stores values, which it does not interpret, by kind, organization and key.
+// A Save that has returned survives a loss of power, completely or not at all. Writers that arrive
+// during a write share the next transaction; a single one does not wait for others.
 //
-// Losing a Store costs repeated notifications, not more. So an unusable file is put aside, and
-// a new one is begun.
+// Losing a Store only causes repeated notifications. So Open renames an unusable file and starts a
+// new one.
 package states
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Kind is what values are about.
+// Kind is the kind of a value.
 type Kind string
 
 // The kinds.
@@ -39,20 +38,20 @@ type Store struct {
 	db *bolt.DB
 
 	mu      sync.Mutex // guards what follows
-	writing bool       // a writer is in its transaction, and takes care of waiting
+	writing bool       // a writer is in a transaction, and will signal waiting
 	waiting []*change
 }
 
-// change is what one writer does. It gets one signal, when it is written or when the writer is
-// to write for all that wait.
+// change is the write of one caller. It gets one signal: when it is written, or when its caller must
+// write for all waiting ones.
 type change struct {
 	apply  func(tx *bolt.Tx) error
-	signal chan struct{} // has room for one
+	signal chan struct{} // buffered 1
 	lead   bool
 	err    error
 }
 
-// write runs apply in a transaction, with those of others.
+// write runs apply in a transaction that it shares with other callers.
 func (s *Store) write(apply func(tx *bolt.Tx) error) error {
 	own := &change{apply: apply, signal: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -80,7 +79,7 @@ func (s *Store) write(apply func(tx *bolt.Tx) error) error {
 	return own.err
 }
 
-// commit writes changes in one transaction, which fails for all of them or none.
+// commit writes changes in one transaction, which succeeds or fails for all of them.
 func (s *Store) commit(batch []*change) {
 	err := s.db.Update(func(tx *bolt.Tx) error {
 		for _, c := range batch {
@@ -98,23 +97,23 @@ func (s *Store) commit(batch []*change) {
 	}
 }
 
-// lockTimeout is how long Open waits for another process to let go.
+// lockTimeout is how long Open waits for another process to release the file.
 const lockTimeout = 2 * time.Second
 
-// damaged is the suffix of a file that was put aside. Another one replaces it.
+// damaged is the suffix of a renamed unusable file, which replaces an earlier one.
 const damaged = ".damaged"
 
-// ErrLocked says that another process has the file open.
+// ErrLocked: another process has the file open.
 var ErrLocked = errors.New("the file with the states of alerts is in use by another process")
 
-// Open opens a file or makes it.
+// Open opens a file, or creates it.
 func Open(path string, log *slog.Logger) (*Store, error) {
 	s, err := open(path)
 	switch {
 	case err == nil || errors.Is(err, ErrLocked):
 		return s, err
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		log.Error("states of alerts cannot be read: notifications may be repeated", "path", path, "err", err)
+		log.Error("cannot read the states of alerts: notifications may be repeated", "path", path, "err", err)
 		if err := os.Rename(path, path+damaged); err != nil {
 			return nil, err
 		}
@@ -146,7 +145,7 @@ func open(path string) (*Store, error) {
 	return &Store{db: db}, nil
 }
 
-// Close closes the file, after the calls that run.
+// Close closes the file after running calls have ended.
 func (s *Store) Close() error { return s.db.Close() }
 
 // Load returns all values of a kind that an organization has.
@@ -165,7 +164,7 @@ func (s *Store) Load(kind Kind, org hangar.OrgID) (map[string][]byte, error) {
 	return all, err
 }
 
-// Save writes values by their keys, which must not be empty; nil removes one.
+// Save writes values by their keys, which must not be empty; nil removes a value.
 func (s *Store) Save(kind Kind, org hangar.OrgID, values map[string][]byte) error {
 	if len(values) == 0 {
 		return nil
@@ -189,7 +188,7 @@ func (s *Store) Save(kind Kind, org hangar.OrgID, values map[string][]byte) erro
 	})
 }
 
-// Forget removes all that an organization has.
+// Forget removes all values of an organization.
 func (s *Store) Forget(org hangar.OrgID) error {
 	return s.write(func(tx *bolt.Tx) error {
 		for _, k := range kinds() {
@@ -202,7 +201,7 @@ func (s *Store) Forget(org hangar.OrgID) error {
 	})
 }
 
-// Orgs returns the organizations of which there is something, in no order.
+// Orgs returns the organizations that have any values, in no particular order.
 func (s *Store) Orgs() ([]hangar.OrgID, error) {
 	seen := map[hangar.OrgID]struct{}{}
 	err := s.db.View(func(tx *bolt.Tx) error {
@@ -224,10 +223,10 @@ func (s *Store) Orgs() ([]hangar.OrgID, error) {
 	return list, err
 }
 
-// LoadNotices is Load of Notices.
+// LoadNotices loads values of the kind Notices.
 func (s *Store) LoadNotices(org hangar.OrgID) (map[string][]byte, error) { return s.Load(Notices, org) }
 
-// SaveNotices is Save of Notices.
+// SaveNotices saves values of the kind Notices.
 func (s *Store) SaveNotices(org hangar.OrgID, values map[string][]byte) error {
 	return s.Save(Notices, org, values)
 }

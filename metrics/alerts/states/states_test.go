@@ -54,7 +54,7 @@ func TestStore(t *testing.T) {
 	save(states.Alerts, "b", map[string][]byte{"x": []byte("5")})
 	save(states.Alerts, "c", nil)
 
-	// As kill -9 leaves it: the file as it is now, without Close.
+	// Copies the current file without Close, as SIGKILL would leave it.
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -387,6 +387,53 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// leasing is a transport that calls refreshed with the second request for a lease on a Machine.
+type leasing struct {
+	to        http.RoundTripper
+	machine   hangar.MachineID
+	requests  atomic.Int64
+	refreshed func()
+}
+
+func (l *leasing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/machines/"+string(l.machine)+"/lease") && l.requests.Add(1) == 2 {
+		l.refreshed()
+	}
+	return l.to.RoundTrip(r)
+}
+
+// TestWaitingForALease: a deploy that waits for the lease of one Machine keeps those of the others.
+func TestWaitingForALease(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	c := p.Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(machines, func(a, b *hangar.Machine) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	last := machines[len(machines)-1].Ref()
+	held, err := c.AcquireLease(t.Context(), last, hangar.LeaseAcquire{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := &leasing{to: p.Transport(), machine: machines[0].ID, refreshed: func() {
+		if err := c.ReleaseLease(hangar.WithLeaseNonce(t.Context(), held.Nonce), last); err != nil {
+			t.Errorf("the lease was refreshed after the wait: %v", err)
+		}
+	}}
+	waiting := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: watched}))
+	defer waiting.Close()
+	_, err = deploy(t.Context(), waiting, file(t, "2"), func(o *rollout.Options) { o.LeaseTTL, o.WaitLease = 6*time.Second, 2*time.Minute })
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, map[string]int{"2": 3}, complete, complete)
+}
+
 // TestTwoAtOnce: during a deploy, another is refused and learns whose it is.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,17 +33,18 @@ func (d *Deploy) Run(ctx context.Context) (err error) {
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	defer func() { err = d.end(ctx, err) }()
-	if err := d.acquireAll(ctx); err != nil {
-		return err
-	}
-	if err := d.abandon(ctx); err != nil {
-		return err
-	}
+	// From the first lease on: those that the deploy has must not end while it waits for others.
 	var beating sync.WaitGroup
 	beat, stop := context.WithCancel(ctx)
 	beating.Go(func() { d.heartbeat(beat, lost) })
 	defer beating.Wait()
 	defer stop()
+	if err := d.acquireAll(ctx); err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	if err := d.abandon(ctx); err != nil {
+		return err
+	}
 	d.address(ctx)
 	for i, stage := range d.Plan.Stages {
 		d.stage = i + 1

@@ -1,10 +1,10 @@
 // Package bundle is the protocol of the gVisor driver and its engine process in the directory of a
 // Machine: the names of the files, how a sandbox ended, what a snapshot consists of.
 //
-// A snapshot directory is complete or absent: Seal checks and renames it in one step, in the
-// engine process, so that a daemon that dies meanwhile changes nothing. Verify finds any file
-// that is missing, cut short or altered by damage; it is no defence against a process that may
-// write to the directory.
+// A snapshot directory is complete or absent: Seal checks it and renames it in one step, in the
+// engine process, so that the death of the daemon does not matter. Verify detects a file that is
+// missing, truncated or damaged. It does not protect against a process that may write to the
+// directory.
 //
 // Functions may be called from many goroutines, for different directories.
 //
@@ -23,8 +23,8 @@ import (
 const (
 	ConfigFile   = "config.json" // OCI runtime configuration: a link, see gvisor.Options.Root
 	TotalMemFile = "totalmem"    // bytes that the guest sees, decimal
-	ExitFile     = "exit"        // written by the sentry as it ends; empty until then
-	SuspendFile  = "suspend"     // exists while a snapshot is written; locked by its writer
+	ExitFile     = "exit"        // written by the sentry when it ends; empty until then
+	SuspendFile  = "suspend"     // exists while a snapshot is written; its writer holds the lock
 	ResultFile   = "result"      // of the start or resume that made the sandbox, once it has succeeded
 )
 
@@ -32,11 +32,11 @@ const (
 const ResultFD = 3
 
 // An engine that is started as `runsc await` reads its command from the socket AwaitFD, of type
-// SOCK_SEQPACKET: one message of at most MaxCommand bytes, the arguments with NUL between them,
-// and with it the descriptors of the result and, unless the command has no output, of the guest's
-// output. It answers with one byte. From then on it works in the directory that the command
-// names, which distinguishes it from one that still waits. It ends when the socket is closed
-// before that.
+// SOCK_SEQPACKET. The command is one message of at most MaxCommand bytes: the arguments, separated by
+// NUL. With it come the descriptor of the result and, unless the command has no output, that of the
+// guest's output. The engine answers with one byte. From then on its working directory is the one that
+// the command names, which distinguishes it from an engine that still waits. It ends when the socket
+// is closed before a command arrives.
 const (
 	AwaitArg   = "await"
 	AwaitFD    = 3
@@ -48,9 +48,9 @@ type Result struct {
 	SentryPID     int    `json:"sentry_pid,omitempty"`
 	GoferPID      int    `json:"gofer_pid,omitempty"`
 	ControlSocket string `json:"control_socket,omitempty"`
-	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot, as the processes are of
+	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot in which the processes started
 	Error         string `json:"error,omitempty"`
-	// Unusable: the snapshot is why a resume failed.
+	// Unusable: the resume failed because of the snapshot.
 	Unusable bool `json:"unusable,omitempty"`
 }
 
@@ -67,8 +67,8 @@ func WriteResult(dir string, r Result) error {
 	return os.Rename(path+".tmp", path)
 }
 
-// ReadResult returns what WriteResult wrote. The error is fs.ErrNotExist when no
-// start or resume has succeeded.
+// ReadResult returns what WriteResult wrote. The error is fs.ErrNotExist when no start or resume has
+// succeeded.
 func ReadResult(dir string) (Result, error) {
 	path := filepath.Join(dir, ResultFile)
 	raw, err := os.ReadFile(path)
@@ -82,14 +82,14 @@ func ReadResult(dir string) (Result, error) {
 	return r, nil
 }
 
-// ExitRecord is what the sentry writes as it ends.
+// ExitRecord is what the sentry writes when it ends.
 type ExitRecord struct {
-	WaitStatus uint32    `json:"ws"` // of the guest's main process, as of wait(2)
+	WaitStatus uint32    `json:"ws"` // of the guest's main process, as wait(2) returns it
 	At         time.Time `json:"at"`
 }
 
-// ReadExit returns the record of the sandbox that last ran in dir. The error is
-// fs.ErrNotExist when there is none because the sentry was killed or still runs.
+// ReadExit returns the record of the sandbox that last ran in dir. The error is fs.ErrNotExist when
+// the sentry still runs or was killed.
 func ReadExit(dir string) (ExitRecord, error) {
 	path := filepath.Join(dir, ExitFile)
 	raw, err := os.ReadFile(path)

@@ -20,16 +20,14 @@ import (
 // MetaFile describes the other files of a snapshot.
 const MetaFile = "meta.json"
 
-// metaFormat is the version of Meta and of how Sum is computed.
+// metaFormat is the version of Meta and of the algorithm of Sum.
 const metaFormat = 1
 
-// chunkSize is the part of a file that is checksummed at once; chunks are read by
-// all cores.
+// chunkSize is the part of a file that one goroutine checksums at a time.
 const chunkSize = 256 << 10
 
-// clockTick is more than the clock by which kernels stamp files moves at once, in
-// nanoseconds. A file that was changed that shortly before it was sealed may have
-// been changed after it with the same stamp.
+// clockTick, in nanoseconds, is more than one step of the clock that stamps files. A file that
+// changed within one step before it was sealed may have changed again afterwards with the same stamp.
 const clockTick = 20_000_000
 
 // ErrDamaged is Verify's answer for a snapshot that differs from what was sealed.
@@ -56,7 +54,7 @@ type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 	Sum  uint64 `json:"sum,string"`
-	// Inode and Changed show whether the file was touched since.
+	// Inode and Changed show whether the file has changed since.
 	Inode   uint64 `json:"inode,omitempty"`
 	Changed int64  `json:"changed,omitempty"` // ctime in nanoseconds
 }
@@ -87,8 +85,8 @@ func Seal(tmp, dir string, origin Origin) error {
 	return os.Rename(tmp, dir)
 }
 
-// ReadMeta returns the description of the snapshot in dir. The error is ErrDamaged,
-// wrapped, if there is none that can be read.
+// ReadMeta returns the description of the snapshot in dir. The error is ErrDamaged, wrapped, if it is
+// missing or unreadable.
 func ReadMeta(dir string) (Meta, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, MetaFile))
 	if err != nil {
@@ -107,8 +105,8 @@ func ReadMeta(dir string) (Meta, error) {
 	return meta, nil
 }
 
-// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. The content of a
-// file is not read if it is the very file that was sealed and still in memory; otherwise it is.
+// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. It does not read a
+// file that is unchanged since it was sealed and still in memory.
 func Verify(dir string, meta Meta) error {
 	sameBoot := meta.Boot != "" && meta.Boot == hostBoot()
 	conclusive := meta.Sealed - clockTick
@@ -156,9 +154,8 @@ func hostBoot() string {
 	return strings.TrimSpace(string(id))
 }
 
-// untouched reports whether a file is the one that was sealed, was not written to
-// since, and has never left the page cache, as far as the kernel remembers. Kernels
-// before 6.5 cannot say.
+// untouched reports whether a file is the one that was sealed, has not been written to since, and has
+// never left the page cache, as far as the kernel knows. Kernels before 6.5 cannot tell.
 func untouched(path string, sealed File) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -169,7 +166,7 @@ func untouched(path string, sealed File) bool {
 	if err != nil || now.Inode != sealed.Inode || now.Changed != sealed.Changed {
 		return false
 	}
-	var all unix.CachestatRange // of no length: to the end of the file
+	var all unix.CachestatRange // length 0: to the end of the file
 	var cached unix.Cachestat_t
 	if err := unix.Cachestat(uint(f.Fd()), &all, &cached, 0); err != nil {
 		return false
@@ -178,7 +175,7 @@ func untouched(path string, sealed File) bool {
 	return cached.Cache == uint64((sealed.Size+page-1)/page) && cached.Evicted == 0
 }
 
-// describe returns everything of a file but its sum.
+// describe returns everything about a file except its sum.
 func describe(f *os.File) (File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -187,8 +184,8 @@ func describe(f *os.File) (File, error) {
 	return File{Name: filepath.Base(f.Name()), Size: st.Size, Inode: st.Ino, Changed: st.Ctim.Nano()}, nil
 }
 
-// sum reads a file with all cores and returns the checksum over the checksums of
-// its chunks.
+// sum returns a file's description with its checksum, which covers the checksums of its chunks. All
+// cores read the chunks.
 func sum(path string) (File, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check is something that programs expect of the computer they run on.
+// check is a property that programs expect of their computer.
 type check struct {
 	name string
-	user bool // without privileges, too
+	user bool // also runs without privileges
 	run  func() error
 }
 
@@ -66,7 +66,7 @@ func checks() []check {
 	}
 }
 
-// fidelity runs the checks as root and as a user, and says each result.
+// fidelity runs the checks as root and as a user, and prints each result.
 func fidelity(asUser bool) {
 	for _, c := range checks() {
 		if !asUser {
@@ -85,7 +85,7 @@ func fidelity(asUser bool) {
 	fmt.Println("done")
 }
 
-// capable says the capabilities that this program has.
+// capable prints the capabilities of this program.
 func capable() {
 	effective, err := statusMask("CapEff")
 	must(err)
@@ -302,7 +302,7 @@ func statusMask(name string) (uint64, error) {
 func allCapabilities() error {
 	effective, err := statusMask("CapEff")
 	bounding, err2 := statusMask("CapBnd")
-	const through = unix.CAP_AUDIT_READ // the last that every kernel has
+	const through = unix.CAP_AUDIT_READ // the last one that every kernel has
 	const all = 1<<(through+1) - 1
 	return errors.Join(err, err2, want("CapEff", effective&all, all), want("CapBnd", bounding&all, all))
 }
@@ -435,7 +435,7 @@ func unixSockets() error {
 		return err
 	}
 	for _, name := range []string{filepath.Join(dir, "socket"), fmt.Sprintf("@check%d", os.Getpid())} {
-		for range 2 { // the second time over what the first left behind
+		for range 2 { // the second time over the first one's socket
 			_ = os.Remove(name)
 			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name})
 			if err != nil {

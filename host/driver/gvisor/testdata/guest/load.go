@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// listen waits for callers in several ways and shares one of its sockets with a
-// child. It says which ports are its own.
+// listen opens listening sockets of several kinds and shares one of them with a child. It prints its
+// ports.
 func listen() {
 	shared, err := net.Listen("tcp", ":80")
 	must(err)
@@ -40,8 +40,8 @@ func listen() {
 	forever()
 }
 
-// burn uses processor time, says how much, in milliseconds of user and system, and
-// stays.
+// burn uses processor time, prints how much, in milliseconds of user and system time, and continues
+// to run.
 func burn(ms int) {
 	var used syscall.Rusage
 	for n := 0; ; n++ {
@@ -66,7 +66,7 @@ func reopen() {
 	}
 }
 
-// flood says mb MiB, each line with its offset, as fast as it can, and then a sum.
+// flood prints mb MiB as fast as it can, each line with its offset, and then a checksum.
 func flood(mb int, ignore bool) {
 	if ignore {
 		signal.Ignore(syscall.SIGTERM)

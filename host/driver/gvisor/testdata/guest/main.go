@@ -1,4 +1,4 @@
-// Command testguest is what the tests of drivers run in a Machine: the words that
+// Command testguest is the program that the tests of drivers run in a Machine: the commands that
 // package drivertest defines, and an HTTP server with state to suspend.
 package main
 
@@ -115,7 +115,7 @@ func main() {
 	}
 }
 
-// forever does not return. An empty select would make the Go runtime give up.
+// forever does not return. An empty select would be a deadlock to the Go runtime.
 func forever() {
 	for {
 		time.Sleep(time.Hour)
@@ -154,7 +154,7 @@ func die(name string) {
 	time.Sleep(10 * time.Second)
 }
 
-// count adds one at each SIGUSR1, in memory and in a file, and says both.
+// count increments a counter in memory and in a file at each SIGUSR1, and prints both.
 func count() {
 	c := notify("USR1")
 	n := 0
@@ -183,7 +183,7 @@ func meminfo() int {
 	return 0
 }
 
-// eat touches memory until it is killed.
+// eat fills memory until it is killed.
 func eat(mb int) {
 	var hold [][]byte
 	for range mb {
@@ -197,8 +197,7 @@ func eat(mb int) {
 	forever()
 }
 
-// orphan leaves a process behind that ends when only PID 1 can reap it, and exits with 0 once
-// that happened.
+// orphan leaves behind a process that only PID 1 can reap, and exits with 0 once that has happened.
 func orphan() {
 	out, err := exec.Command("/proc/self/exe", "orphan-parent").Output()
 	must(err)
@@ -212,15 +211,15 @@ func orphan() {
 	os.Exit(1)
 }
 
-// orphanParent starts a process, says its id and leaves it alone.
+// orphanParent starts a process, prints its id and exits without waiting for it.
 func orphanParent() {
 	child := exec.Command("/proc/self/exe", "exit", "0")
 	must(child.Start())
 	fmt.Println(child.Process.Pid)
 }
 
-// serve is an HTTP server with state: a counter, mb MiB of memory with a checksum
-// over it, and a file that grows with the counter.
+// serve is an HTTP server with state: a counter, mb MiB of memory with a checksum, and a file that
+// grows with the counter.
 func serve(mb int) {
 	memory := make([]byte, mb<<20)
 	for i := range memory {

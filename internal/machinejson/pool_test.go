@@ -1,4 +1,4 @@
-package hangar_test
+package machinejson_test
 
 import (
 	"encoding/json"
@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // restored reads a config through a pool.
-func restored(t *testing.T, pool *hangar.MachinePool, document string) hangar.MachineConfig {
+func restored(t *testing.T, pool *machinejson.Pool, document string) hangar.MachineConfig {
 	t.Helper()
 	var m hangar.Machine
 	stored := pool.Stored(&m)
@@ -27,7 +28,7 @@ func restored(t *testing.T, pool *hangar.MachinePool, document string) hangar.Ma
 }
 
 func TestPoolSharesAllButMetadata(t *testing.T) {
-	var pool hangar.MachinePool
+	var pool machinejson.Pool
 	const document = `{"env":{"A":"1"},"guest":{"cpu_kind":"shared","cpus":1,"memory_mb":256},"image":"a","init":{},"metadata":{"n":"%d"},"x":[1]}`
 	one, two := restored(t, &pool, fmt.Sprintf(document, 1)), restored(t, &pool, fmt.Sprintf(document, 2))
 	if one.Guest != two.Guest || !reflect.DeepEqual(one.Env, two.Env) {
@@ -54,10 +55,10 @@ func TestPoolSharesAllButMetadata(t *testing.T) {
 	}
 }
 
-// TestPoolReadsAsWithoutIt reads documents, also such as MarshalJSON never writes, one
-// after the other through one pool.
+// TestPoolReadsAsWithoutIt reads documents one after the other through one pool, including documents
+// that MarshalJSON never writes.
 func TestPoolReadsAsWithoutIt(t *testing.T) {
-	var pool hangar.MachinePool
+	var pool machinejson.Pool
 	for range 2 {
 		for _, document := range poolDocuments() {
 			got, want := restored(t, &pool, document), restored(t, nil, document)
@@ -92,7 +93,7 @@ func poolDocuments() []string {
 }
 
 func TestPoolForgets(t *testing.T) {
-	var pool hangar.MachinePool
+	var pool machinejson.Pool
 	filler := strings.Repeat("x", 100_000)
 	for i := range 200 {
 		c := restored(t, &pool, fmt.Sprintf(`{"image":"a","env":{"N":"%d","X":"%s"},"metadata":{"n":"%d"}}`, i, filler, i))
@@ -107,10 +108,10 @@ func FuzzPool(f *testing.F) {
 		f.Add(document, document)
 	}
 	f.Fuzz(func(t *testing.T, first, second string) {
-		var pool hangar.MachinePool
+		var pool machinejson.Pool
 		for _, document := range []string{first, second} {
 			var want, got hangar.Machine
-			plain, shared := (*hangar.MachinePool)(nil).Stored(&want), pool.Stored(&got)
+			plain, shared := (*machinejson.Pool)(nil).Stored(&want), pool.Stored(&got)
 			raw := []byte(`{"config":` + document + `}`)
 			wantErr, gotErr := json.Unmarshal(raw, &plain), json.Unmarshal(raw, &shared)
 			if (gotErr == nil) != (wantErr == nil) {
