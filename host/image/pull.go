@@ -258,7 +258,7 @@ func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget
 		var own atomic.Bool
 		r, err := s.layers.do(ctx, p.who.key(p.origin, l.digest, l.diffID), report, func(ctx context.Context, report func(int64)) (layerRecord, error) {
 			own.Store(true)
-			return s.tryLayer(ctx, p, l, budget, report)
+			return again(ctx, s, l.digest, func() (layerRecord, error) { return s.showLayer(ctx, p, l, budget, report) })
 		})
 		if own.Load() || ctx.Err() != nil || hangar.ReasonOf(err) != hangar.ReasonBadImage {
 			return r, err
@@ -266,15 +266,15 @@ func (s *Store) ensureLayer(ctx context.Context, p *plan, l plannedLayer, budget
 	}
 }
 
-// tryLayer is showLayer with retries after temporary errors.
-func (s *Store) tryLayer(ctx context.Context, p *plan, l plannedLayer, budget *layer.Budget, report func(int64)) (layerRecord, error) {
+// again repeats the transfer of a layer after temporary errors.
+func again(ctx context.Context, s *Store, digest string, transfer func() (layerRecord, error)) (layerRecord, error) {
 	for attempt := 1; ; attempt++ {
-		r, err := s.showLayer(ctx, p, l, budget, report)
+		r, err := transfer()
 		err = diskspace.Explain(err)
 		if attempt == transferAttempts || ctx.Err() != nil || hangar.CodeOf(err) != hangar.CodeUnavailable || full(err) {
 			return r, err
 		}
-		s.log.WarnContext(ctx, "transferring a layer again", slog.String("layer", l.digest), slog.Any("error", err))
+		s.log.WarnContext(ctx, "transferring a layer again", slog.String("layer", digest), slog.Any("error", err))
 		if err := pause.For(ctx, time.Duration(attempt)*s.opts.Limits.RetryPause); err != nil {
 			return r, err
 		}

@@ -45,8 +45,7 @@ const (
 	EpochCookie = "__txepoch"
 	// HealthPath answers 200 while the replica keeps up, and 503 otherwise.
 	HealthPath = "/litefs/health"
-	// LagHeader is, in answers of a replica, how many milliseconds ago the replica last had all transactions of
-	// the primary.
+	// LagHeader is the header of a replica with the milliseconds since it last had all transactions of the primary.
 	LagHeader = "Hangar-Db-Lag"
 )
 

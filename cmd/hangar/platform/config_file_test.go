@@ -153,7 +153,7 @@ func TestRefusedValuesAreFoundInTheFile(t *testing.T) {
 		"acme-root: /does/not/exist":   ":1: acme-root: open /does/not/exist: no such file or directory",
 		"volume-overcommit: 0":         ":1: volume-overcommit: 0: must be above 0",
 		"wireguard: 51820":             `:1: wireguard: "51820": must be :PORT or off`,
-		"snapshots: s3://b?endpont=h":  `parameter "endpont" is not known`,
+		"snapshots: s3://b?endpont=h":  `parameter "endpont" is unknown`,
 		"rate-limits: -1":              `:1: rate-limits: "-1": must be off, public`,
 		"ipv4-pool: 10.0.0.1/8":        ":1: ipv4-pool: ",
 		"etcd: [http://ok:1, 'ok:1']":  ":1: etcd: ",
