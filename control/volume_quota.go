@@ -110,40 +110,48 @@ func (r *Rows) countVolume(ctx context.Context, row *hangar.VolumeRow, org *tena
 
 func (v volumeClaim) empty() bool { return v.SizeGB == 0 && v.Snapshots == 0 }
 
+// countsAs reports whether two claims count the same against quotas.
+func (v volumeClaim) countsAs(other volumeClaim) bool {
+	return v.SizeGB == other.SizeGB && v.Snapshots == other.Snapshots
+}
+
 // recountVolume is countVolume for a volume that is counted already.
 func (r *Rows) recountVolume(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord) error {
-	return ledger.Revise(ctx, r.ledger, volumeClaimKey(row.Volume.ID), org, func(known volumeClaim) (*volumeClaim, bool) {
-		next := claimOf(row)
-		next.CreatedAt = known.CreatedAt
+	return r.reviseClaim(ctx, row, org, func(known volumeClaim, next *volumeClaim) bool {
 		if row.Seq < known.Seq || row.Seq == known.Seq && org == nil {
-			return nil, false
+			return false
 		}
 		if org == nil && row.Volume.State == hangar.VolumeExtending {
 			next.SizeGB = known.SizeGB // the size stays at the claim
 		}
+		return org != nil || !next.countsAs(known)
+	})
+}
+
+// reviseClaim replaces the claim of a volume by that of its row, with what change changes in it, unless change
+// returns false. It stops counting a volume that has nothing left.
+func (r *Rows) reviseClaim(ctx context.Context, row *hangar.VolumeRow, org *tenants.OrgRecord, change func(known volumeClaim, next *volumeClaim) bool) error {
+	return ledger.Revise(ctx, r.ledger, volumeClaimKey(row.Volume.ID), org, func(known volumeClaim) (*volumeClaim, bool) {
+		next := claimOf(row)
+		next.CreatedAt = known.CreatedAt
+		changed := change(known, &next)
 		if next.empty() {
-			return nil, true
+			return nil, changed
 		}
-		same := next.SizeGB == known.SizeGB && next.Snapshots == known.Snapshots && org == nil
-		return &next, !same
+		return &next, changed
 	})
 }
 
 // unused reports whether a host has claimed more or less than the volume had in row, and has not committed a
 // change since, as far as it has published.
 func (v volumeClaim) unused(row *hangar.VolumeRow) bool {
-	has := claimOf(row)
-	return row.Seq == v.Seq && row.Volume.State != hangar.VolumeExtending && (has.SizeGB != v.SizeGB || has.Snapshots != v.Snapshots)
+	return row.Seq == v.Seq && row.Volume.State != hangar.VolumeExtending && !v.countsAs(claimOf(row))
 }
 
 // undoClaim counts a volume by its published row instead of an unused claim. If the host does use the claim later,
 // its next row counts.
 func (r *Rows) undoClaim(ctx context.Context, row *hangar.VolumeRow) error {
-	return ledger.Revise(ctx, r.ledger, volumeClaimKey(row.Volume.ID), nil, func(known volumeClaim) (*volumeClaim, bool) {
-		next := claimOf(row)
-		next.CreatedAt = known.CreatedAt
-		return &next, known.unused(row)
-	})
+	return r.reviseClaim(ctx, row, nil, func(known volumeClaim, _ *volumeClaim) bool { return known.unused(row) })
 }
 
 // disclaimVolume stops counting a volume.
