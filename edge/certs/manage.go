@@ -211,17 +211,16 @@ func (c *Certs) forget(name hangar.Hostname) {
 
 // save writes the difference between two tables to the disk, and what it could not write before.
 func (c *Certs) save(before, next *table, fresh map[hangar.Hostname][]byte) (err error) {
+	files := map[hangar.Hostname]bool{} // that there may be afterwards
+	maps.Copy(files, c.unsaved)
+	for name := range before.custom {
+		files[name] = true
+	}
 	for name, both := range fresh {
+		files[name] = true
 		err = errors.Join(err, write(c.disk.custom(), fileOf(name, customExt), both))
 	}
-	old := maps.Clone(c.unsaved)
-	if old == nil {
-		old = map[hangar.Hostname]bool{}
-	}
-	for name := range before.custom {
-		old[name] = true
-	}
-	for name := range old {
+	for name := range files {
 		if next.custom[name] == nil {
 			err = errors.Join(err, remove(filepath.Join(c.disk.custom(), fileOf(name, customExt))))
 		}
@@ -229,12 +228,8 @@ func (c *Certs) save(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	if c.unsaved != nil || !maps.Equal(before.wanted, next.wanted) {
 		err = errors.Join(err, c.disk.writeWanted(next.wanted))
 	}
-	c.unsaved = nil
-	if err != nil {
-		for name := range fresh {
-			old[name] = true
-		}
-		c.unsaved = old
+	if c.unsaved = nil; err != nil {
+		c.unsaved = files
 	}
 	return err
 }
