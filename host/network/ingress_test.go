@@ -56,7 +56,7 @@ func serveAt(t *testing.T, at netip.AddrPort) {
 	})
 }
 
-// TestIngress: only members of an App's network reach its private address, and nobody does after
+// TestIngress: only members of an App's network reach its private address, and no program does after
 // its removal.
 func TestIngress(t *testing.T) {
 	w := newWorldWithoutHost(t)
