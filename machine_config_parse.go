@@ -77,7 +77,7 @@ func (c *MachineConfig) UnmarshalJSON(raw []byte) error {
 	if tree["init"] == nil {
 		tree["init"] = map[string]any{}
 	}
-	doc, err := encode(tree)
+	doc, err := EncodeJSON(tree)
 	if err != nil {
 		return badConfig("config", "%s", err)
 	}
@@ -101,7 +101,7 @@ func (c MachineConfig) MarshalJSON() ([]byte, error) {
 	if c.Sealed() {
 		return c.sent.doc, nil
 	}
-	typed, err := encode(plainConfig(c))
+	typed, err := EncodeJSON(plainConfig(c))
 	if err != nil || c.sent == nil {
 		return typed, err
 	}
@@ -112,11 +112,11 @@ func (c MachineConfig) MarshalJSON() ([]byte, error) {
 	if err := json.Unmarshal(c.sent.doc, &before); err != nil {
 		return nil, fmt.Errorf("read the config as it was sent: %w", err)
 	}
-	was, err := encode(before)
+	was, err := EncodeJSON(before)
 	if err != nil {
 		return nil, err
 	}
-	return encode(overlay(mustTree(c.sent.doc), mustTree(was), mustTree(typed)))
+	return EncodeJSON(overlay(mustTree(c.sent.doc), mustTree(was), mustTree(typed)))
 }
 
 // Normalize expands Size and fills in Guest for a config that was built in Go, as
@@ -165,17 +165,17 @@ func (c *MachineConfig) sentWith(metadata map[string]string) (json.RawMessage, e
 	}
 	delete(doc, "metadata")
 	if len(metadata) > 0 {
-		pairs, err := encode(metadata)
+		pairs, err := EncodeJSON(metadata)
 		if err != nil {
 			return nil, err
 		}
 		doc["metadata"] = pairs
 	}
-	return encode(doc)
+	return EncodeJSON(doc)
 }
 
 func (c *MachineConfig) typedDigest() ([sha256.Size]byte, error) {
-	typed, err := encode(plainConfig(*c))
+	typed, err := EncodeJSON(plainConfig(*c))
 	return sha256.Sum256(typed), err
 }
 
@@ -323,7 +323,7 @@ func normalValue(v any, t reflect.Type, path string) (any, error) {
 
 // spelling reads v as a T and returns how a T is written.
 func spelling[T fmt.Stringer](v any, path string) (any, error) {
-	raw, err := encode(v)
+	raw, err := EncodeJSON(v)
 	var read T
 	if err == nil {
 		err = json.Unmarshal(raw, &read)
@@ -393,9 +393,9 @@ func clipPath(path string) string {
 	return path
 }
 
-// encode writes compact JSON without escaping for HTML, so that a config is
-// echoed byte for byte where it can be.
-func encode(v any) ([]byte, error) {
+// EncodeJSON encodes a value as compact JSON. Unlike json.Marshal it does not escape &, < and >, so that a
+// config in it is its document, byte for byte.
+func EncodeJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

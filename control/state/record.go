@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Read returns the record at a key, or ErrNotFound.
@@ -40,7 +39,7 @@ func Decode[T any](item Item) (T, error) {
 
 // Write returns the operation that stores a record.
 func Write(key string, v any) (Op, error) {
-	b, err := machinejson.Marshal(v)
+	b, err := hangar.EncodeJSON(v)
 	if err != nil {
 		return Op{}, fmt.Errorf("encode record %s: %w", key, err)
 	}

@@ -10,7 +10,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // Tx writes to the journal. It is valid only while the function that received it runs.
@@ -61,7 +60,7 @@ func (t *Tx) putRecord(bucket []byte, r *Record) (seq uint64, err error) {
 	stored := *r
 	stored.Seq = seq
 	stored.Machine.Events, stored.Machine.Checks = nil, nil
-	value, err := machinejson.Marshal(&stored)
+	value, err := hangar.EncodeJSON(&stored)
 	if err != nil {
 		return 0, fmt.Errorf("encode machine %s: %w", r.Machine.ID, err)
 	}
@@ -174,7 +173,7 @@ func (t *Tx) PutVersion(id hangar.MachineID, v hangar.MachineVersion) error {
 	if _, err := t.begin(); err != nil {
 		return err
 	}
-	value, err := machinejson.Marshal(&v)
+	value, err := hangar.EncodeJSON(&v)
 	if err != nil {
 		return fmt.Errorf("encode version of machine %s: %w", id, err)
 	}

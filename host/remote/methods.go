@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
 // method is how a host answers calls of one method that returns once.
@@ -170,5 +169,5 @@ func encodeCall(ctx context.Context, args []any) ([]byte, error) {
 	if err != nil {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "encode a call to another host: %w", err)
 	}
-	return machinejson.Marshal(c)
+	return hangar.EncodeJSON(c)
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/hangar-platform/hangar"
-	"github.com/hangar-platform/hangar/internal/machinejson"
 	"github.com/hangar-platform/hangar/internal/splice"
 )
 
@@ -57,7 +56,7 @@ func serveValues[T any](h *Handler, x *served, open func(context.Context) (iter.
 			h.answer(x, nil, err)
 			return
 		}
-		payload, err := machinejson.Marshal(v)
+		payload, err := hangar.EncodeJSON(v)
 		if err != nil {
 			h.answer(x, nil, err)
 			return

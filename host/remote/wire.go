@@ -176,7 +176,7 @@ func encode(v any) (json.RawMessage, error) {
 		}
 		v = list
 	}
-	return machinejson.Marshal(v)
+	return hangar.EncodeJSON(v)
 }
 
 // decode reads into p what encode wrote.

@@ -1,25 +1,12 @@
-// Package machinejson is how Machines are kept and sent between servers: as JSON, with each config as
-// its document.
+// Package machinejson reads Machines from the JSON that hangar.EncodeJSON wrote, in which each config is its
+// document: from where they are stored, and from other servers.
 package machinejson
 
 import (
 	"bytes"
-	"encoding/json"
 
 	"github.com/hangar-platform/hangar"
 )
-
-// Marshal encodes a value that contains Machines or configs. Unlike json.Marshal it does not escape &, <
-// and >, so that Pool.Stored can use the JSON of a config in place.
-func Marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
 
 // Machine decodes a stored Machine; see Pool.Stored.
 type Machine struct {

@@ -32,7 +32,7 @@ func TestStoredMachineComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		var pool machinejson.Pool
-		for name, encode := range map[string]func(any) ([]byte, error){"machinejson": machinejson.Marshal, "json.Marshal": json.Marshal} {
+		for name, encode := range map[string]func(any) ([]byte, error){"EncodeJSON": hangar.EncodeJSON, "json.Marshal": json.Marshal} {
 			raw, err := encode(hangar.Machine{ID: "d890123456789e", Name: "m", Config: c})
 			if err != nil {
 				t.Fatal(err)
