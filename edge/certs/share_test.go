@@ -69,3 +69,26 @@ func TestBucketsAreForgotten(t *testing.T) {
 		t.Errorf("%d buckets are kept", len(b.buckets))
 	}
 }
+
+// TestFailureOfAnotherEdge: it replaces what this edge waited for before it knew of the failure.
+func TestFailureOfAnotherEdge(t *testing.T) {
+	one := Limit{1, time.Hour}
+	c := New(Options{Dir: t.TempDir(), Limits: Limits{Account: one, Org: one, Domain: one, Own: one, Name: one}})
+	if err := c.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	now := time.Now()
+	req := orderRequest{name: "www.example.com", org: "a"}
+	c.budget.placed(req, now) // the other edge's order
+	if c.budget.room(req, now) == nil {
+		t.Fatal("the limit of all edges has room for two orders")
+	}
+	failed := &attempt{Org: "a", Failures: 1, At: now, Next: now.Add(time.Hour), Errors: []hangar.CertificateError{{Code: "caa"}}}
+	if !c.learn(req, failed) || c.attempts.get(req.name) != failed {
+		t.Fatal("the failure was not adopted")
+	}
+	if held := c.budget.held(req.name, now); held != nil {
+		t.Errorf("the name waits for the limit until %s", held.until)
+	}
+}

@@ -280,6 +280,7 @@ func (c *Certs) learn(req orderRequest, failed *attempt) bool {
 	if err := c.attempts.put(req.name, failed); err != nil {
 		c.log.Error("attempt is not on the disk", keyName, string(req.name), keyError, err)
 	}
+	c.budget.drop(req.name) // the order of the attempt may have taken what this edge waits for
 	return true
 }
 

@@ -363,13 +363,13 @@ func TestEdgesShareFailures(t *testing.T) {
 	i.at.Store(b.Certs)
 	close(a.locks)
 	for _, name := range refused {
-		for _, e := range []*issuingEdge{a, b} {
-			for len(e.CertificateState(name).Errors) == 0 {
-				time.Sleep(10 * time.Millisecond) // no event reports it
-			}
+		for len(a.CertificateState(name).Errors) == 0 {
+			time.Sleep(10 * time.Millisecond) // no event reports it
 		}
-		if first, second := a.CertificateState(name).Errors[0], b.CertificateState(name).Errors[0]; first != second {
-			t.Errorf("%s failed at one edge with %+v, at the other with %+v", name, first, second)
+		// Before it knows of the failure, the second edge may have found the limit used up.
+		failed := a.CertificateState(name).Errors[0]
+		for !slices.Contains(b.CertificateState(name).Errors, failed) {
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 	close(b.locks)
