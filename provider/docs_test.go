@@ -52,7 +52,7 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-// TestExamplesOfTheDocument: the requests that the document shows in full are signed as it says.
+// TestExamplesOfTheDocument: the complete requests of the document are signed as it describes.
 func TestExamplesOfTheDocument(t *testing.T) {
 	examples := regexp.MustCompile("(?s)```\n([A-Z]+) (/[^ \n]+) HTTP/1.1\n(.*?)\n```").FindAllStringSubmatch(document(t), -1)
 	if len(examples) != 2 {
@@ -181,7 +181,7 @@ func TestRecipeVerifyInPython(t *testing.T) {
 	}
 	const extensions = "https://logs.example.com/extensions"
 
-	// What is refused leaves nothing behind.
+	// A refused request leaves nothing behind.
 	add("method", changed(sign(0, "GET", extensions, ""), func(c *verifyCall) { c.Method = "PUT" }))
 	add("method", changed(sign(0, "GET", extensions, ""), func(c *verifyCall) { c.Body = "x" }))
 	add("signature", changed(sign(0, "POST", extensions, "{}"), func(c *verifyCall) { c.Body += " " }))

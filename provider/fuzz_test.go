@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/provider"
 )
 
-// FuzzVerify sends what was never signed: of all requests, only the two that were are accepted.
+// FuzzVerify: no request is accepted but the two that were signed.
 func FuzzVerify(f *testing.F) {
 	getSignature, postSignature := provider.Signature(secret, []byte(getMessage)), provider.Signature(secret, []byte(postMessage))
 	f.Add("GET", "/extensions/1", getMessage, "", getSignature)
@@ -154,7 +154,7 @@ func FuzzSign(f *testing.F) {
 	})
 }
 
-// fuzzJSON checks that what is read is read again as the same from what is written of it.
+// fuzzJSON checks that a value is the same after it was written and read again.
 func fuzzJSON[T any](f *testing.F, seeds ...string) {
 	f.Helper()
 	for _, seed := range seeds {
@@ -228,7 +228,7 @@ func FuzzMachineEvent(f *testing.F) {
 	})
 }
 
-// compact is JSON as the standard library writes it.
+// compact returns JSON as the standard library writes it.
 func compact(t *testing.T, raw []byte) []byte {
 	t.Helper()
 	if raw == nil {

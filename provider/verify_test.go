@@ -88,7 +88,7 @@ func rule(err error) provider.Rule {
 	return ""
 }
 
-// verdict is the broken rule, or "" for what is accepted.
+// verdict returns the broken rule, or "" for an accepted request.
 func verdict(t *testing.T, v *provider.Verifier, r *http.Request) provider.Rule {
 	t.Helper()
 	err := v.Verify(r)

@@ -144,7 +144,7 @@ func (n *appNode) do(method, path, cookie string) (*http.Response, string) {
 	return resp, string(b)
 }
 
-// TestProxyAndBackup has clients of two nodes read what they wrote, and restores what was written.
+// TestProxyAndBackup: clients of two nodes read their own writes, and a backup restores all of them.
 func TestProxyAndBackup(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "hangar-db")
 	if err := gobuild.Build(context.Background(), exe, "github.com/hangar-platform/hangar/cmd/hangar-db"); err != nil {
@@ -205,9 +205,9 @@ func TestProxyAndBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(newest); err != nil || !bytes.Equal(got, want) {
-		t.Error("the newest state is another than the export: ", err)
+		t.Error("the backup of the newest state differs from the export: ", err)
 	}
-	// The former content is imported as another database, and over the same one.
+	// The earlier content is imported as another database, and over the existing one.
 	for name, rows := range map[string]string{"old.db": "0000000000000001/", "app.db": ""} {
 		out := run(t, exe, "restore", "--from", store, "--db", "app.db", "--at", half.UTC().Format(time.RFC3339Nano), "--import", name, "--url", one.url)
 		if !strings.Contains(out, " as "+name+", which is now at "+rows) {

@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/config"
 )
 
-// TestExample runs the App of examples/database beside a node, as its Machines do.
+// TestExample runs the App of examples/database beside a node, as on its Machines.
 func TestExample(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

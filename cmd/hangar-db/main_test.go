@@ -30,7 +30,7 @@ type node struct {
 	cmd  *exec.Cmd
 	path string // of the database
 
-	rest chan string // gets the log after the line that startUntil waited for, when it ends
+	rest chan string // receives the log after the line that startUntil waited for, once the program has ended
 }
 
 func newNode(t *testing.T) *node {
@@ -285,7 +285,7 @@ func TestElection(t *testing.T) {
 		return strings.Contains(line, `"isPrimary":true`)
 	})
 	if !strings.Contains(line, fmt.Sprintf(`"app.db":{"txID":"%016x"`, committed)) {
-		t.Errorf("not all that was committed is there: %s", line)
+		t.Errorf("a committed row is missing: %s", line)
 	}
 	a.startUntil("capture is strict")
 	until(t, "a to follow", func() bool {
@@ -299,7 +299,7 @@ func TestElection(t *testing.T) {
 	}
 }
 
-// until waits for a condition that another process makes true.
+// until waits for a condition that depends on another process.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

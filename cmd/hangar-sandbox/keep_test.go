@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The keeper inherits only the listener, holds what it is given, and ends with its last
+// The keeper inherits only the listener, holds the descriptors that it receives, and ends with its last
 // client.
 func TestKeep(t *testing.T) {
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "socket"), Net: "unixpacket"}

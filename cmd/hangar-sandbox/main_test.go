@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/runsc/boot/filter"
 )
 
-// TestSeccompProgramsAreCurrent: a program of another gVisor would be left out, and
-// every boot be 20 ms slower.
+// TestSeccompProgramsAreCurrent: the programs are of the linked gVisor. Others would not be used, and every
+// boot would take 20 ms longer.
 func TestSeccompProgramsAreCurrent(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("programs are committed for amd64 alone")
@@ -33,7 +33,7 @@ func TestSeccompProgramsAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The engine is built without the race detector, which this test may be with.
+	// The engine is built without the race detector, although this test may have it.
 	plain := strings.NewReplacer("Instrumentation=true", "Instrumentation=false", "CgoEnabled=true", "CgoEnabled=false")
 	for _, info := range systrap.PrecompiledSeccompInfo() {
 		opt := filter.Options{Platform: info, HostFilesystem: true}
@@ -63,7 +63,7 @@ func TestTotalMemoryIsOverridden(t *testing.T) {
 		t.Errorf("with a file: %s", got)
 	}
 	os.Args = []string{argv0Sentry}
-	overrideTotalMemory() // no flag, no harm
+	overrideTotalMemory() // it does nothing without the flag
 }
 
 func TestProcessorsAreOverridden(t *testing.T) {

@@ -21,7 +21,7 @@ const browserPassword = "correct horse battery staple"
 
 var hiddenField = regexp.MustCompile(`<input type="hidden" name="([a-z]+)" value="([^"]*)">`)
 
-// surf opens a page as ann, signs in, and decides.
+// surf opens a page as ann, signs in, and allows or denies the login.
 func surf(t *testing.T, page, decision string) (shown string) {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -62,7 +62,7 @@ func surf(t *testing.T, page, decision string) (shown string) {
 	return shown
 }
 
-// login runs `hangar login` until a page is to be opened, and returns that and what ends the command.
+// login runs `hangar login` until it opens a page. It returns the page's URL and a function that waits for the command.
 func (l *laptop) login(t *testing.T, args ...string) (page string, end func() (int, string)) {
 	t.Helper()
 	errors, stderr := io.Pipe()
@@ -91,7 +91,7 @@ func (l *laptop) login(t *testing.T, args ...string) (page string, end func() (i
 	}
 }
 
-// TestLoginByBrowser: the token that results is one of signing in, and logout ends it.
+// TestLoginByBrowser: the token belongs to the sign-in, and logout revokes it.
 func TestLoginByBrowser(t *testing.T) {
 	t.Parallel()
 	p := platform.Start(t, platform.Options{})
@@ -109,7 +109,7 @@ func TestLoginByBrowser(t *testing.T) {
 	if err != nil || u.Query().Get("client_id") != "hangar-cli" || u.Query().Get("code_challenge_method") != "S256" {
 		t.Fatalf("asks to open %q: %v", page, err)
 	}
-	// Others on this computer cannot end it, or bring a code of their own.
+	// Other users of this computer can neither end the login nor give it a code of their own.
 	for _, bad := range []string{"", "?state=x&code=y", "?code=y", "?error=access_denied", "x"} {
 		res, err := http.Get(u.Query().Get("redirect_uri") + bad)
 		if err != nil {
@@ -154,7 +154,7 @@ func TestLoginByBrowser(t *testing.T) {
 	}
 }
 
-// TestLogoutWithoutThePlatform: the token is forgotten, and the command says that it stays valid.
+// TestLogoutWithoutThePlatform: the command forgets the token, and says that it stays valid.
 func TestLogoutWithoutThePlatform(t *testing.T) {
 	t.Parallel()
 	p := platform.Start(t, platform.Options{})

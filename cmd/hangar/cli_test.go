@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// atOnce are options of the race detector: a program ends when it ends, and not a second later.
+// atOnce are options of the race detector: without them, a program ends one second late.
 const atOnce = "atexit_sleep_ms=0"
 
 // TestCLI runs the scripts of testdata, each on a platform of its own.
@@ -126,11 +126,11 @@ func connectProxy(asked, address string) http.Handler {
 	})
 }
 
-// platformKey is where a script has its platform.
+// platformKey is the key of a script's platform.
 type platformKey struct{}
 
-// requestAtEdge asks the edge for paths of an App in turn, until the script ends, so that a
-// listener that starts meanwhile sees them: request APP PATH STATUS...
+// requestAtEdge requests paths of an App from the edge in turn, until the script ends, so that a
+// listener that starts meanwhile sees the requests: request APP PATH STATUS...
 func requestAtEdge(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args)%2 == 0 {
 		ts.Fatalf("usage: request APP PATH STATUS...")
@@ -155,7 +155,7 @@ func requestAtEdge(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 }
 
-// expectCode runs a command line that must end with a code: code 3 hangar apps list.
+// expectCode runs a command line that must end with an exit code: code 3 hangar apps list.
 func expectCode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: code N program args...")

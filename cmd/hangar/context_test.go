@@ -14,7 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-// fakeKeyring keeps tokens in memory. Its errors stand for a keyring that is locked.
+// fakeKeyring keeps tokens in memory. It returns errors while it is locked.
 type fakeKeyring struct {
 	tokens map[string]string
 	absent bool
@@ -45,7 +45,7 @@ func (k *fakeKeyring) Remove(context string) error {
 	return k.broken
 }
 
-// laptop is a computer with a keyring and a home, from which commands are run.
+// laptop is a computer with a keyring and a home directory, on which a test runs commands.
 type laptop struct {
 	t    *testing.T
 	home string
@@ -64,7 +64,7 @@ func (l *laptop) run(stdin string, args ...string) (int, string) {
 	return code, out.String()
 }
 
-// must is run for what succeeds.
+// must runs a command line that must succeed.
 func (l *laptop) must(stdin string, args ...string) string {
 	l.t.Helper()
 	code, out := l.run(stdin, args...)
@@ -74,7 +74,7 @@ func (l *laptop) must(stdin string, args ...string) string {
 	return out
 }
 
-// file is what the file of contexts has.
+// file returns the content of the file of contexts.
 func (l *laptop) file() string {
 	l.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(l.home, ".config", "hangar", "contexts.json"))
@@ -84,7 +84,7 @@ func (l *laptop) file() string {
 	return string(raw)
 }
 
-// newPlatform serves an empty platform and returns its URL and a token of it.
+// newPlatform serves an empty platform, and returns its URL and a token for it.
 func newPlatform(t *testing.T) (url, token string) {
 	t.Helper()
 	p := platform.Start(t, platform.Options{})
@@ -127,14 +127,14 @@ func TestTokensAreKeptInTheKeyring(t *testing.T) {
 	if code != cli.ExitFailed || !strings.Contains(out, "read the token of context lab from the keyring: locked") || !strings.Contains(out, "--no-keyring") {
 		t.Errorf("with a locked keyring: %d\n%s", code, out)
 	}
-	// A keyring that is locked is no reason not to sign in.
+	// Signing in works although the keyring is locked.
 	if out := l.must(token, "login", url, "--name", "other", "--token-stdin"); !strings.Contains(out, "(the keyring refused it: locked)") {
 		t.Errorf("login says\n%s", out)
 	}
 	l.must("", "apps", "list")
 	l.keys.broken = nil
 
-	// The token is in one place.
+	// The token is in one place only.
 	l.must(token, "login", "--context", "lab", "--token-stdin", "--no-keyring")
 	if len(l.keys.tokens) != 0 || !strings.Contains(l.file(), token) {
 		t.Errorf("keyring has %v", l.keys.tokens)

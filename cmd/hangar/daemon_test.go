@@ -31,11 +31,10 @@ import (
 	"github.com/hangar-platform/hangar/daemon"
 )
 
-// signals are what scripts send to daemons.
+// signals are the signals that scripts can send to daemons.
 var signals = map[string]unix.Signal{"TERM": unix.SIGTERM, "KILL": unix.SIGKILL}
 
-// TestDaemon runs scripts with real daemons in the background, whose Machines are
-// pretended.
+// TestDaemon runs scripts with real daemons in the background, which have the fake driver.
 func TestDaemon(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -58,7 +57,7 @@ func TestDaemon(t *testing.T) {
 					// A script that failed may have left volumes open.
 					down := cli.New(cli.Streams{Stdout: io.Discard, Stderr: io.Discard, Stdin: strings.NewReader("")}, func(string) string { return "" })
 					if _, err := os.Stat(filepath.Join(dir, daemon.ConfigFile)); err == nil && run(context.Background(), down, []string{"down", "--yes", "--dir", dir}) != cli.ExitOK {
-						t.Errorf("%s is not taken down", dir)
+						t.Errorf("%s is still there", dir)
 					}
 				}
 			})
@@ -138,7 +137,7 @@ func newPrivateRegistry(t *testing.T) string {
 	return host
 }
 
-// endDaemon ends a daemon that a failed script left behind.
+// endDaemon kills a daemon that a failed script left behind.
 func endDaemon(t *testing.T, dir string) {
 	t.Helper()
 	d, err := daemon.Find(dir)

@@ -42,7 +42,7 @@ path = "/"
 interval = "1s"
 `
 
-// program makes the command of this test's binary that is the program hangar.
+// program returns a command that runs this test's binary as the program hangar.
 func program(t *testing.T, p *platform.Platform, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("hangar") // put there by testscript.Main
@@ -54,13 +54,13 @@ func program(t *testing.T, p *platform.Platform, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestKilledDeploys kills the program that deploys at its beginning and in its middle, and deploys again: all
-// Machines are as the file says, and nothing is left of what was under way.
+// TestKilledDeploys kills the deploying program at its beginning and in its middle, and deploys again: all
+// Machines are as in the file, and nothing is left of the killed deploy.
 func TestKilledDeploys(t *testing.T) {
 	t.Parallel()
 	strategies := []string{"rolling", "bluegreen", "rolling_one", "canary", "immediate"}
 	if testing.Short() {
-		strategies = strategies[:2] // each takes a minute, which it spends waiting
+		strategies = strategies[:2] // each waits for a minute
 	}
 	for _, strategy := range strategies {
 		t.Run(strategy, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestKilledDeploys(t *testing.T) {
 			if out, err := program(t, p, deploy...).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			// Each kill costs the next deploy the time that the leases of the killed one last.
+			// After a kill, the next deploy waits for the end of the killed one's leases.
 			for i, events := range []int{2, 7} {
 				write(fmt.Sprint(i + 1))
 				killed := killAfter(t, program(t, p, deploy...), events)
@@ -94,7 +94,7 @@ func TestKilledDeploys(t *testing.T) {
 	}
 }
 
-// killAfter kills a command once it has reported so many events. It reports false for one that ended before.
+// killAfter kills a command after a number of events. It reports false if the command ended before.
 func killAfter(t *testing.T, cmd *exec.Cmd, events int) bool {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -116,7 +116,7 @@ func killAfter(t *testing.T, cmd *exec.Cmd, events int) bool {
 	return err != nil && strings.Contains(err.Error(), "killed")
 }
 
-// settled fails the test unless the App is as its file says, and no release, lease or Machine is left over.
+// settled fails the test unless the App is as in its file, and no release, lease or Machine is left over.
 func settled(t *testing.T, c *client.Client, version string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -159,7 +159,7 @@ func settled(t *testing.T, c *client.Client, version string) {
 	}
 }
 
-// waitForAny waits until a Machine that is on its way has come to rest. It fails when none is.
+// waitForAny waits until a Machine in a transitional state has settled. It fails if there is none.
 func waitForAny(ctx context.Context, c *client.Client, machines []*hangar.Machine) error {
 	for _, m := range machines {
 		if m.State == hangar.MachineStarted || m.State == hangar.MachineStopped || m.State == hangar.MachineDestroying {

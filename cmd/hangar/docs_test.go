@@ -18,11 +18,11 @@ var (
 	fence    = regexp.MustCompile("(?ms)^( *)```([a-z]*)\n(.*?)^ *```")
 	code     = regexp.MustCompile("`(hangar [^`]*)`")
 	comment  = regexp.MustCompile(`(^|\s)#( .*)?$`)
-	anything = "…·|<[]()" // in what only shows how a command looks
+	anything = "…·|<[]()" // only in synopses
 )
 
-// TestCommandsInDocs: each `hangar …` of a document is a command that there is, with flags that it has. In
-// blocks of code, which are there to be copied, the arguments must fit, too.
+// TestCommandsInDocs: each `hangar …` of a document is an existing command with existing flags. In blocks of
+// code, which readers copy, the arguments must be valid too.
 func TestCommandsInDocs(t *testing.T) {
 	var paths []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "bench/*.md"} {
@@ -41,7 +41,7 @@ func TestCommandsInDocs(t *testing.T) {
 		text := string(raw)
 		for _, block := range fence.FindAllStringSubmatch(text, -1) {
 			if block[2] != "" && block[2] != "sh" && block[2] != "console" {
-				continue // written from the commands, or no shell
+				continue // generated from the commands, or not for a shell
 			}
 			for _, line := range shellLines(block[3]) {
 				blocks++
@@ -66,7 +66,7 @@ func TestCommandsInDocs(t *testing.T) {
 	}
 }
 
-// TestSamples reads the commands that the reference of the API shows beside its requests.
+// TestSamples parses the commands that the API reference shows beside its requests.
 func TestSamples(t *testing.T) {
 	for id, line := range api.Commands() {
 		lines := shellLines(line)
@@ -80,7 +80,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// tree is a tree of commands that nothing has used yet.
+// tree returns a new tree of commands.
 func tree() *cobra.Command {
 	c := cli.New(cli.Streams{}, func(string) string { return "" })
 	c.Build.Version = "v1.2.3"
@@ -89,7 +89,7 @@ func tree() *cobra.Command {
 	return root
 }
 
-// understood tells why a command line is not one of hangar. It uses the tree up.
+// understood returns why hangar refuses a command line. A tree can be used once.
 func understood(root *cobra.Command, line []string) error {
 	cmd, err := named(root, line)
 	if err != nil {
@@ -108,7 +108,7 @@ func understood(root *cobra.Command, line []string) error {
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }
 
-// named finds the command that a line begins with, which must have the flags that it has.
+// named finds the command of a line, which must know the line's flags.
 func named(root *cobra.Command, line []string) (*cobra.Command, error) {
 	cmd, _, err := root.Find(line[1:])
 	if err != nil {
@@ -131,7 +131,7 @@ func named(root *cobra.Command, line []string) (*cobra.Command, error) {
 	return cmd, nil
 }
 
-// shellLines are the command lines of hangar in a shell script: without comments, what is around them in a
+// shellLines returns the command lines of hangar in a shell script, without comments, other commands of a
 // pipe, and redirections.
 func shellLines(script string) [][]string {
 	var list [][]string

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// background is a `hangar proxy` that a script runs. Scripts cannot do that
-// themselves, as they would not know when it listens and where.
+// background is a `hangar proxy` that a script runs. Scripts cannot run it by themselves, because they
+// would not know where it listens, and since when.
 type background struct {
 	addr   string
 	cancel context.CancelFunc
@@ -22,11 +22,10 @@ type background struct {
 	stderr strings.Builder
 }
 
-// proxyCommands are the commands by which scripts use a proxy: "proxy ARGS..." starts
-// one, "talk WORDS..." sends a line through it and expects it back, "end" ends it as
-// Ctrl-C does and has what it complained about be the stderr of the script.
+// proxyCommands are the script commands for a proxy: "proxy ARGS..." starts one, "talk WORDS..." sends a
+// line through it and expects it back, "end" interrupts it and sets the script's stderr to its errors.
 func proxyCommands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
-	var mu sync.Mutex // guards running: scripts run at once
+	var mu sync.Mutex // guards running: scripts run concurrently
 	running := map[*testscript.TestScript]*background{}
 	of := func(ts *testscript.TestScript) *background {
 		mu.Lock()
@@ -87,7 +86,7 @@ func newBackground(ts *testscript.TestScript, args []string) *background {
 	return b
 }
 
-// talk sends a text, says that this is all, and returns the answer.
+// talk sends a text, closes its side of the connection, and returns the answer.
 func talk(addr, text string) (string, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

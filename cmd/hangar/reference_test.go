@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md")
 
-// commandLine runs a command line here and returns what it prints.
+// commandLine runs a command line in this process and returns its output.
 func commandLine(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -50,7 +50,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestManPages writes the pages, which the formatter of man, if there is one, reads without a warning.
+// TestManPages generates the pages. groff, where it is installed, formats them without a warning.
 func TestManPages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man")
 	commandLine(t, "reference", "man", dir)

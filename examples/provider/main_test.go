@@ -128,11 +128,11 @@ func (w *world) provision(id, org string, at netip.Addr) (made provider.Provisio
 	return made
 }
 
-// TestProtocol has the example keep every rule.
+// TestProtocol: the example passes every check of the protocol.
 func TestProtocol(t *testing.T) {
 	w := newWorld(t)
 	err := check.Run(t.Context(), check.Config{BaseURL: w.baseURL, Secret: w.requestSecrets[0], AuthorizeURL: w.authURL + "/oauth/authorize"}, func(r check.Result) {
-		if r.Outcome != check.Kept && r.Rule != "webhooks are signed and whole" { // which are sent for what customers do
+		if r.Outcome != check.Kept && r.Rule != "webhooks are signed and whole" { // only actions of customers send webhooks
 			t.Errorf("%s: %s, %s", r.Rule, r.Outcome, r.Detail)
 		}
 	})
@@ -141,7 +141,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// browse opens a page, and returns what it says.
+// browse opens a page, and returns its text.
 func browse(t *testing.T, c *http.Client, method, to string, form url.Values) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, to, strings.NewReader(form.Encode()))
@@ -161,8 +161,8 @@ func browse(t *testing.T, c *http.Client, method, to string, form url.Values) (s
 	return res.StatusCode, string(body)
 }
 
-// TestSingleSignOn: a link of the platform leads to the page of the extension, by way of the platform's
-// authorization server, and what is done there reaches the platform as a webhook.
+// TestSingleSignOn: a link of the platform leads to the page of the extension, through the platform's
+// authorization server, and the platform gets a webhook for a change on that page.
 func TestSingleSignOn(t *testing.T) {
 	w := newWorld(t)
 	made := w.provision("ext-1", "org-1", netip.Addr{})
@@ -233,8 +233,7 @@ func (w *world) event() provider.Event {
 	return e
 }
 
-// ask uses a shelf through a connection to an address in the customer's network, as the edge of the
-// platform makes it.
+// ask uses a shelf through a connection like one of the platform's edge, to an address in the customer's network.
 func (w *world) ask(at netip.Addr, method, key, token, value string) (status int, text string) {
 	w.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -265,7 +264,7 @@ func (w *world) ask(at netip.Addr, method, key, token, value string) (status int
 	return res.StatusCode, string(body)
 }
 
-// TestShelf: values are kept for the extension whose address and token are used, and go with it.
+// TestShelf: values belong to the extension whose address and token a request uses, and are deleted with it.
 func TestShelf(t *testing.T) {
 	w := newWorld(t)
 	mine, theirs := netip.MustParseAddr("fdaa::1"), netip.MustParseAddr("fdaa::2")
@@ -297,7 +296,7 @@ func TestShelf(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded: what is remembered of events has a bound, and the newest are in it.
+// TestEventsAreBounded: a bounded number of events is remembered, the newest of them.
 func TestEventsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	id := func(i int) string {
@@ -309,9 +308,9 @@ func TestEventsAreBounded(t *testing.T) {
 		}
 	}
 	if fresh, err := w.store.remember(id(maxEvents + 19)); err != nil || fresh {
-		t.Errorf("the newest is not known any more: %v", err)
+		t.Errorf("the newest was forgotten: %v", err)
 	}
 	if fresh, err := w.store.remember(id(0)); err != nil || !fresh {
-		t.Errorf("the oldest is still known: %v", err)
+		t.Errorf("the oldest is still remembered: %v", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const secret, hookSecret = "secret for requests", "secret for webhooks"
 
-// flaw is what is wrong with a server.
+// flaw is a way in which a server breaks the protocol.
 type flaw string
 
 const (
@@ -172,7 +172,7 @@ func (s *server) signOn(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusFound)
 }
 
-// tell sends a webhook, without waiting.
+// tell sends a webhook in the background.
 func (s *server) tell(id string) {
 	key := hookSecret
 	if s.flaw == badWebhook {
@@ -184,7 +184,7 @@ func (s *server) tell(id string) {
 	}()
 }
 
-// verified puts in front of the server what its flaw leaves of a Verifier.
+// verified wraps the server in a Verifier, weakened by its flaw.
 func (s *server) verified(t *testing.T) http.Handler {
 	t.Helper()
 	verifiers := map[string]*provider.Verifier{}
@@ -247,7 +247,7 @@ func run(t *testing.T, f flaw) (results []check.Result, left int) {
 	return results, len(s.made)
 }
 
-// TestFlaws has each flaw found, under the rule that it breaks.
+// TestFlaws: the check finds each flaw, under the rule that it breaks.
 func TestFlaws(t *testing.T) {
 	t.Parallel()
 	for f, want := range map[flaw][]string{
@@ -313,7 +313,7 @@ func TestFlaws(t *testing.T) {
 	}
 }
 
-// TestEndedRunLeavesNothing: a run that is cut short deletes its extension.
+// TestEndedRunLeavesNothing: a canceled run deletes its extension.
 func TestEndedRunLeavesNothing(t *testing.T) {
 	s := &server{made: map[string]string{}, events: map[string]bool{}}
 	s.front = httptest.NewServer(nil)

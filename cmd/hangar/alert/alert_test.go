@@ -15,7 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// keptAlerts is a hangar.AlertService that keeps what it is given.
+// keptAlerts is a hangar.AlertService that records its calls.
 type keptAlerts struct {
 	org    hangar.OrgSlug
 	config *hangar.AlertConfig
@@ -140,7 +140,7 @@ grouping: {group_by: [app], repeat_interval: 12h}
 	}
 	run(0, "remove", "--yes")
 	if service.config != nil {
-		t.Error("the rules are still there")
+		t.Error("the rules still exist")
 	}
 	run(3, "show")
 }

@@ -26,7 +26,7 @@ func TestPlainHTTPIsForThisComputer(t *testing.T) {
 			t.Errorf("%s with HANGAR_INSECURE: %v", url, err)
 		}
 	}
-	// What is sent to an own address does not leave the computer.
+	// Requests to one of the computer's own addresses do not leave it.
 	own, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// dialer reaches the nodes of Machines that a test has.
+// dialer connects to the nodes in a test's Machines.
 type dialer map[hangar.MachineID]string
 
 func (d dialer) DialMachine(ctx context.Context, ref hangar.MachineRef, port int) (net.Conn, error) {
@@ -36,7 +36,7 @@ const (
 	three hangar.MachineID = "3d8d413b29d083"
 )
 
-// nodes serves a primary in one, a replica in two, and nothing in three.
+// nodes serves a primary in Machine one, a replica in two, and nothing in three.
 func nodes(t *testing.T) (dialer, []*hangar.Machine, *[]string) {
 	t.Helper()
 	var asked []string

@@ -55,7 +55,7 @@ func TestParsePort(t *testing.T) {
 	}
 }
 
-// TestMerge has the examples of RFC 7396, appendix A, that are objects.
+// TestMerge runs the examples of RFC 7396, appendix A, that are objects.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ base, patch, want string }{
@@ -89,7 +89,7 @@ func decode(t *testing.T, text string) object {
 	return o
 }
 
-// patchOf is the merge patch of a command line for an empty config.
+// patchOf returns the merge patch of a command line for an empty config.
 func patchOf(t *testing.T, command []string, args ...string) (object, error) {
 	t.Helper()
 	return patchOver(t, object{}, command, args...)
@@ -164,7 +164,7 @@ func TestFlagsBecomeAPatch(t *testing.T) {
 	}
 }
 
-// TestServicesThatAreThere: without a port, the flags change how the ports of the config are served.
+// TestServicesThatAreThere: without a port, the flags change the services of the config.
 func TestServicesThatAreThere(t *testing.T) {
 	t.Parallel()
 	base := decode(t, `{"services":[{"protocol":"tcp","internal_port":80,"future":1,"autostart":false,"ports":[{"port":80}]},{"protocol":"tcp","internal_port":81}]}`)
@@ -180,8 +180,8 @@ func TestServicesThatAreThere(t *testing.T) {
 	}
 }
 
-// TestUpdateKeepsWhatIsNotKnownHere: a property of a newer server survives.
-func TestUpdateKeepsWhatIsNotKnownHere(t *testing.T) {
+// TestUpdateKeepsUnknownKeys: an update keeps a property that only a newer server knows.
+func TestUpdateKeepsUnknownKeys(t *testing.T) {
 	t.Parallel()
 	base := decode(t, `{"image":"a","size":"shared-cpu-1x","guest":{"cpus":1,"memory_mb":256},"future":{"x":[1]}}`)
 	config, err := patched(base, decode(t, `{"guest":{"memory_mb":512}}`))

@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
-// answers is a hangar.SeriesQuerier with canned answers, which keeps the last request.
+// answers is a hangar.SeriesQuerier with canned answers, which records the last request.
 type answers struct {
 	status int
 	body   string
@@ -72,12 +72,12 @@ func joined(labels []string) string {
 	return strings.Join(pairs, ",")
 }
 
-// ranged has a point each 15 seconds up to now.
+// ranged returns a series with a point every 15 seconds until now.
 func ranged(values []float64, labels ...string) string {
 	return rangedUntil(time.Now().Unix(), values, labels...)
 }
 
-// rangedUntil is a series whose last value is of the last step before end.
+// rangedUntil returns a series whose last value is at the last step before end.
 func rangedUntil(end int64, values []float64, labels ...string) string {
 	end -= end % 15
 	var points []string
@@ -105,8 +105,8 @@ func TestCommands(t *testing.T) {
 		status int
 		body   string
 		code   int
-		path   string            // that is asked, with the organization before it
-		form   map[string]string // of what is asked
+		path   string            // of the request, with the organization before it
+		form   map[string]string // of the request
 		want   []string          // on standard output
 		errs   []string          // on standard error
 	}{
@@ -191,13 +191,13 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// series answers queries of any caller.
+// series returns a querier for any caller.
 type series interface {
 	hangar.SeriesQuerier
 	hangar.MetricsService
 }
 
-// run runs a command, and returns what it prints.
+// run runs a command, and returns its output.
 func run(t *testing.T, service series, want int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	server := httptest.NewServer(api.New(api.Config{Apps: apps{}, Series: service, MetricsScopes: service, Auth: everybody{}, Log: slog.New(slog.DiscardHandler)}))
@@ -221,7 +221,7 @@ func says(t *testing.T, text string, want ...string) {
 	}
 }
 
-// both answers queries over a range, and those at one time.
+// both answers range queries and instant queries.
 type both struct {
 	answers
 	ranges func(end int64) string // the series until a time
@@ -257,7 +257,7 @@ func TestShow(t *testing.T) {
 	}
 	says(t, show(), "WEB ", "LAST 1h ", "requests/s ", "response p95 ", "20ms", "2%", "d8912340000002")
 	if text := show(); strings.Contains(text, "concurrency  ") {
-		t.Errorf("what was not measured is shown:\n%s", text)
+		t.Errorf("a series without values is shown:\n%s", text)
 	}
 	says(t, show("--range", "4m"), "LAST 4m ", "▁▃█   3  ")
 	says(t, show("--json"), `"name": "requests/s"`, `"machine": "d8912340000002"`)
@@ -265,7 +265,7 @@ func TestShow(t *testing.T) {
 	says(t, show(), "There are no measurements of web")
 }
 
-// TestTop follows a live table from the first question to the last key.
+// TestTop follows a live table from the first query to the key that ends it.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	var model tea.Model = top{order: "cpu", interval: time.Second}
@@ -279,7 +279,7 @@ func TestTop(t *testing.T) {
 	busy := usage{App: "a", Machine: "0000000000busy", CPU: 2, Memory: 1, MemoryTotal: 100}
 	large := usage{App: "b", Machine: "00000000000big", CPU: 1, Memory: 50, MemoryTotal: 100}
 	if send(topAnswer{rows: []usage{large, busy}, at: time.Now()}) == nil {
-		t.Error("it is not asked again")
+		t.Error("it does not query again")
 	}
 	first := func() string { return strings.Split(view(), "\n")[3][:14] }
 	for _, c := range []struct{ key, want string }{{"m", large.Machine}, {"c", busy.Machine}, {"r", busy.Machine}, {"n", busy.Machine}} {
@@ -287,12 +287,12 @@ func TestTop(t *testing.T) {
 			t.Errorf("after %s, %s is first, not %s", c.key, first(), c.want)
 		}
 	}
-	// A failure is shown, with what was known.
+	// A failure is shown, with the last values.
 	send(topAnswer{err: errors.New("the store is away")})
 	says(t, view(), "the store is away", busy.Machine)
 	send(topAnswer{rows: []usage{busy}, at: time.Now()})
 	if text := view(); strings.Contains(text, "away") || strings.Contains(text, large.Machine) {
-		t.Errorf("what is over is shown:\n%s", text)
+		t.Errorf("an error that is over is shown:\n%s", text)
 	}
 	send(tea.WindowSizeMsg{Width: 20, Height: 3})
 	if lines := strings.Split(view(), "\n"); len(lines) != 3 || len([]rune(lines[2])) != 20 {

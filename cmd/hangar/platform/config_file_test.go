@@ -18,15 +18,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite packaging/hangar.yaml")
 
-// exampleHead is how packaging/hangar.yaml begins.
+// exampleHead is the beginning of packaging/hangar.yaml.
 const exampleHead = `# The configuration of hangar's daemon: copy it to /etc/hangar/hangar.yaml, uncomment what
 # differs from the defaults, and run ` + "`hangar config check`" + `. Flags of ` + "`hangar up`" + ` override it.
 `
 
-// examplePath is the example that packages install.
+// examplePath is the path of the example that packages install.
 var examplePath = filepath.Join("..", "..", "..", "packaging", "hangar.yaml")
 
-// upForFile are the flags of `up` as a configuration file can set them.
+// upForFile returns the flags of `up` that a configuration file can set, and where they store their values.
 func upForFile() (*upFlags, *pflag.FlagSet) {
 	c := &cli.Invocation{}
 	root := &cobra.Command{Use: "hangar"}
@@ -34,7 +34,7 @@ func upForFile() (*upFlags, *pflag.FlagSet) {
 	up := &cobra.Command{Use: "up"}
 	root.AddCommand(up)
 	f := &upFlags{}
-	up.Flags().SortFlags = false // the example has them as they belong together
+	up.Flags().SortFlags = false // the example groups them by subject
 	f.register(up)
 	c.Dir = cli.DefaultDir
 	return f, fileFlags(up)
@@ -85,8 +85,7 @@ func TestExampleConfig(t *testing.T) {
 	}
 }
 
-// TestEveryFlagOfUpCanBeInTheFile sets each flag, by the value that its type allows, and
-// finds it set.
+// TestEveryFlagOfUpCanBeInTheFile sets each flag to a value that its type allows.
 func TestEveryFlagOfUpCanBeInTheFile(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"bool": "true", "duration": "71s", "list": "[x, y]", "number": "71", "text": "other"} {
@@ -113,7 +112,7 @@ func TestEveryFlagOfUpCanBeInTheFile(t *testing.T) {
 			}
 		})
 	}
-	// What the file cannot set is about one start.
+	// The flags that the file cannot set are for one start.
 	_, flags := upForFile()
 	var excluded []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -139,8 +138,7 @@ func kindOf(f *pflag.Flag) string {
 	return "text"
 }
 
-// TestRefusedValuesAreFoundInTheFile: what validation refuses is reported with the line
-// of the file, for every flag.
+// TestRefusedValuesAreFoundInTheFile: the error about a refused value has its line in the file, for every flag.
 func TestRefusedValuesAreFoundInTheFile(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"github.com/hangar-platform/hangar/daemon"
 )
 
-// TestStoppingTakesAsLongAsDrain: a longer --drain is announced to systemd, which kills what
-// does not end in time.
+// TestStoppingTakesAsLongAsDrain: the daemon announces a longer --drain to systemd, which kills programs that
+// do not end in time.
 func TestStoppingTakesAsLongAsDrain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -40,7 +40,7 @@ func TestDetachedArgs(t *testing.T) {
 	}
 }
 
-// TestRefusedConfigIsWrongUse: a file that cannot be read is another failure.
+// TestRefusedConfigIsWrongUse: a refused config is wrong usage, an unreadable file is not.
 func TestRefusedConfigIsWrongUse(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

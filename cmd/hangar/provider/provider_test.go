@@ -21,7 +21,7 @@ func run(t *testing.T, stdin string, args ...string) (code int, stdout, stderr s
 	return code, out.String(), errs.String()
 }
 
-// TestCheck: a server that lets everything in is found out, and the exit status says so.
+// TestCheck: the check finds a server that accepts requests without a signature, and its exit status says so.
 func TestCheck(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -27,7 +27,7 @@ func (u user) run(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// want runs a command, and checks that it says texts.
+// want runs a command, and checks that its output has the texts.
 func (u user) want(code int, args []string, texts ...string) string {
 	u.Helper()
 	got, out, errs := u.run(args...)
@@ -42,7 +42,7 @@ func (u user) want(code int, args []string, texts ...string) string {
 	return out
 }
 
-// TestWebhooks walks through the life of a webhook.
+// TestWebhooks creates, changes, tests and deletes a webhook.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	refuses := false
@@ -83,11 +83,11 @@ func TestWebhooks(t *testing.T) {
 	u.want(0, []string{"show", "acme", id}, "New secret signs from")
 	u.want(0, []string{"deliveries", "acme", id}, "No deliveries.")
 	if code, _, errs := u.run("resend", "acme", id, "none"); code == 0 || errs == "" {
-		t.Errorf("a delivery that there is not: exit status %d, %s", code, errs)
+		t.Errorf("an unknown delivery: exit status %d, %s", code, errs)
 	}
 	u.want(0, []string{"remove", "acme", id, "--yes"}, "Removed webhook")
 	u.want(0, []string{"list", "acme"}, "No webhooks.")
 	if code, _, errs := u.run("create", "acme", "ftp://example.com/"); code == 0 || !strings.Contains(errs, "url") {
-		t.Errorf("a target that is no web server: exit status %d, %s", code, errs)
+		t.Errorf("a target that is not a web server: exit status %d, %s", code, errs)
 	}
 }

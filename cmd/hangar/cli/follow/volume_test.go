@@ -21,8 +21,7 @@ const (
 	gib          = int64(1) << 30
 )
 
-// scripted is a platform whose long work goes as a test says: each step is what it
-// answers from a time on.
+// scripted is a platform with scripted progress of long operations. Each step is its answer from a time on.
 type scripted struct {
 	hangar.VolumeService
 	began time.Time
@@ -77,8 +76,8 @@ func filling(state hangar.VolumeState, done int64) hangar.Volume {
 	return v
 }
 
-// inBubble runs a test with a clock of its own. What watches for signals is started
-// before, as it never ends.
+// inBubble runs a test with a fake clock. It starts the goroutine that watches for signals before, because that
+// never ends.
 func inBubble(t *testing.T, test func(*testing.T)) {
 	t.Helper()
 	c := make(chan os.Signal, 1)

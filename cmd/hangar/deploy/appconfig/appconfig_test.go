@@ -14,7 +14,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// published is the schema that editors load, from the folder of this package.
+// published is the path of the schema that editors load, relative to this package.
 const published = "../../../../docs/hangar.schema.json"
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -52,7 +52,7 @@ func full(t *testing.T) (*File, []byte) {
 	return f, raw
 }
 
-// TestMachines: what Machines of a complete file are made of.
+// TestMachines compares the Machines of a complete file with golden configs.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	f, _ := full(t)
@@ -80,8 +80,8 @@ func TestMachines(t *testing.T) {
 	golden(t, "full.json", append(text, '\n'))
 }
 
-// TestDefinition: what a release keeps of a file makes the same Machines again.
-// TestResize: one group gets another size, even if the file sets one, and no other does.
+// TestDefinition: the definition that a release keeps of a file results in the same Machines.
+// TestResize: one group gets another size, even if the file sets one, and the other groups keep theirs.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	const groups = "[processes]\na = \"x\"\nb = \"x\"\nc = \"x\"\n"
@@ -240,7 +240,7 @@ func TestFraction(t *testing.T) {
 	}
 }
 
-// TestSchema: the schema takes what Parse takes, and refuses a key that there is not.
+// TestSchema: the schema accepts every file that Parse accepts, and refuses unknown keys.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	raw, err := Schema()
@@ -284,7 +284,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file brings the parser down, and what it takes makes Machines and survives a release.
+// FuzzParse: no file makes the parser panic, and every accepted file results in Machines, also after a release.
 func FuzzParse(f *testing.F) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "full.toml"))
 	if err != nil {

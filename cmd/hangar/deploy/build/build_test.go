@@ -19,7 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/build"
 )
 
-// programs puts programs on PATH, alone, that note their arguments and have one image.
+// programs replaces PATH by a directory of programs that record their arguments and know one image.
 func programs(t *testing.T, names ...string) (said func() string) {
 	t.Helper()
 	dir := t.TempDir()

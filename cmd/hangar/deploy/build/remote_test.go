@@ -25,7 +25,7 @@ import (
 	"github.com/hangar-platform/hangar/test/platform"
 )
 
-// here is a Machine whose commands run on this computer, in a directory in place of its /tmp and /run.
+// here is a Machine whose commands run on this computer, with a directory in place of its /tmp and /run.
 type here struct{ dir string }
 
 func (h here) ExecMachine(ctx context.Context, _ hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
@@ -41,7 +41,7 @@ func (h here) ExecMachine(ctx context.Context, _ hangar.MachineRef, req hangar.E
 	return hangar.ExecResult{}, err
 }
 
-// buildctl plays BuildKit: it notes its options and what it is given, and has one image.
+// buildctl stands for BuildKit: it records its options and its input, and knows one image.
 const buildctl = `#!/bin/sh
 [ "$1" = debug ] && exit 0
 for a; do case $a in context=*) cd "${a#context=}";; dockerfile=*) d=${a#dockerfile=};; esac; done
@@ -142,7 +142,7 @@ func TestMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What acme builds must not go to others who have taken the name.
+	// The images of acme must not be built by another organization's App of that name.
 	if _, err := c.CreateApp(t.Context(), hangar.AppCreate{Name: "builder-acme", Org: "other"}); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	same()
-	// Its cache is there for the next one.
+	// The next build uses its cache.
 	if err := c.DestroyMachine(t.Context(), first.Ref(), hangar.MachineDestroy{Force: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestOneMachine: of many first builds at the same moment one makes the App, the volume and the Machine.
+// TestOneMachine: of many concurrent first builds, one creates the App, the volume and the Machine.
 func TestOneMachine(t *testing.T) {
 	t.Parallel()
 	c := platform.Start(t, platform.Options{}).Client()
@@ -243,7 +243,7 @@ func TestNoImage(t *testing.T) {
 	if usable := slices.DeleteFunc(volumes, func(v *hangar.Volume) bool { return !v.State.Usable() }); err != nil || len(usable) > 1 {
 		t.Errorf("volumes are %+v, %v", usable, err)
 	}
-	// One that cannot be started makes way for the next.
+	// The next build replaces a builder that cannot be started.
 	config := hangar.MachineConfig{Image: "broken", Env: map[string]string{"HANGAR_FAKE_START_ERROR": "command not found"}, Metadata: map[string]string{"hangar_builder": "1"}}
 	broken, err := c.CreateMachine(t.Context(), "builder-personal", hangar.MachineCreate{Name: "builder", Config: config})
 	if err != nil {

@@ -27,7 +27,7 @@ func green(of int) func(*Machine) {
 	return func(m *Machine) { m.Replaces = ids(of) }
 }
 
-// text is a plan in short: stages by lines.
+// text returns a plan in short form, one stage per line.
 func text(p *Plan) string {
 	var lines []string
 	for _, stage := range p.Stages {
@@ -137,12 +137,12 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// world is Machines whose deploys are cut off anywhere.
+// world has Machines whose deploys are interrupted at any step.
 type world struct {
 	t        *testing.T
 	machines map[hangar.MachineID]*Machine
 	next     int
-	least    int // serving at any time
+	least    int // the minimum number of Machines that serve at any time
 }
 
 func (w *world) list() []Machine {
@@ -167,8 +167,8 @@ func (w *world) serving() int {
 
 func (w *world) look() { w.least = min(w.least, w.serving()) }
 
-// run carries out a plan until so many steps have begun; -1: to its end. During a stage, the Machines
-// that it updates are away.
+// run executes a plan until a number of steps has begun; -1: to its end. During a stage, the Machines
+// that it updates do not serve.
 func (w *world) run(p *Plan, steps int) {
 	slots := map[string]hangar.MachineID{}
 	for _, stage := range p.Stages {
@@ -214,7 +214,7 @@ func (w *world) run(p *Plan, steps int) {
 			}
 			w.look()
 		}
-		// A step that was begun continues, also when the deploy has died.
+		// A step in progress continues after the deploy was killed.
 		for _, m := range back {
 			m.State, m.Crashed = hangar.MachineStarted, false
 		}
@@ -225,10 +225,10 @@ func (w *world) run(p *Plan, steps int) {
 	}
 }
 
-// TestAnyEndIsTakenUp: deploys with any strategy are cut off anywhere, again and again, and another
-// release may follow. At no time fewer Machines serve than the strategy allows, and the deploy that is
-// let go to its end leaves exactly what was wanted.
-func TestAnyEndIsTakenUp(t *testing.T) {
+// TestInterruptedDeploysContinue interrupts deploys of all strategies at any step, repeatedly, and may continue
+// with another release. At no time do fewer Machines serve than the strategy allows, and a deploy that
+// completes leaves exactly the wanted Machines.
+func TestInterruptedDeploysContinue(t *testing.T) {
 	t.Parallel()
 	strategies := []hangar.ReleaseStrategy{
 		hangar.StrategyRolling, hangar.StrategyRollingOne, hangar.StrategyCanary, hangar.StrategyBlueGreen, hangar.StrategyImmediate,
@@ -280,7 +280,7 @@ func TestAnyEndIsTakenUp(t *testing.T) {
 			t.Fatalf("seed %d: %d Machines and %d standbys, not %d and %d", seed, len(w.machines)-standbys, standbys, count, group.Standbys)
 		}
 		if p, err := Make(w.list(), Target{Strategy: hangar.StrategyRolling, Groups: []Group{group}, ReleaseCommand: true}); err != nil || p.Changes() {
-			t.Fatalf("seed %d: %v, and there is more to do:\n%s", seed, err, text(p))
+			t.Fatalf("seed %d: %v, and the plan is not complete:\n%s", seed, err, text(p))
 		}
 	}
 }

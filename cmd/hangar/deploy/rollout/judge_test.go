@@ -15,7 +15,7 @@ func event(kind hangar.EventType, status string, source hangar.EventSource, exit
 	return e
 }
 
-// TestJudge: what one look at a Machine says. Events are newest first.
+// TestJudge has verdicts about one view of a Machine. Events are newest first.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	launch := event(hangar.EventLaunch, "created", hangar.SourceUser, nil)

@@ -25,7 +25,7 @@ const (
 	poll = 10 * time.Millisecond
 )
 
-// start runs a platform with an App.
+// start starts a platform with an App.
 func start(t *testing.T) *platform.Platform {
 	t.Helper()
 	p := platform.Start(t, platform.Options{})
@@ -35,7 +35,7 @@ func start(t *testing.T) *platform.Platform {
 	return p
 }
 
-// file is the description of an App of three Machines, in a version that tells releases apart.
+// file describes an App of three Machines. version distinguishes releases.
 func file(t *testing.T, version string, more ...string) *appconfig.File {
 	t.Helper()
 	text := fmt.Sprintf("app = %q\n[build]\nimage = \"nginx\"\n[env]\nVERSION = %q\n[scale]\napp = 3\n%s", app, version, strings.Join(more, "\n"))
@@ -46,7 +46,7 @@ func file(t *testing.T, version string, more ...string) *appconfig.File {
 	return f
 }
 
-// deploy plans and runs.
+// deploy plans a deploy and runs it.
 func deploy(ctx context.Context, c *client.Client, f *appconfig.File, change ...func(*rollout.Options)) (*rollout.Deploy, error) {
 	o := rollout.Options{App: app, File: f, Poll: poll, WaitTimeout: time.Minute, Reason: "test"}
 	for _, ch := range change {
@@ -59,7 +59,7 @@ func deploy(ctx context.Context, c *client.Client, f *appconfig.File, change ...
 	return d, d.Run(ctx)
 }
 
-// versions counts the Machines that serve by the version that they have.
+// versions counts the Machines in service by version.
 func versions(t *testing.T, c *client.Client) map[string]int {
 	t.Helper()
 	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
@@ -112,7 +112,7 @@ const (
 	interrupted = hangar.ReleaseInterrupted
 )
 
-// checked is a service whose check asks for a path of the program that every Machine has.
+// checked is a service whose check requests a path of the program of every Machine.
 func checked(path string) string {
 	return fmt.Sprintf("[http_service]\ninternal_port = %d\n[[http_service.checks]]\npath = %q\ninterval = \"1s\"\n", platform.HTTPPort, path)
 }
@@ -149,7 +149,7 @@ func TestStrategies(t *testing.T) {
 	}
 }
 
-// pinnedOf counts the Machines whose image is named by its digest.
+// pinnedOf counts the Machines whose image is pinned to its digest.
 func pinnedOf(t *testing.T, c *client.Client) (n int) {
 	t.Helper()
 	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
@@ -218,7 +218,7 @@ func TestProgramThatEnds(t *testing.T) {
 		t.Error(err)
 	}
 	expect(t, c, map[string]int{"1": 2, "2 stopped": 1}, failed, complete)
-	// What has crashed is started again.
+	// The Machine that crashed is started again.
 	if _, err := deploy(t.Context(), c, file(t, "3")); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestMachineChecks(t *testing.T) {
 	expect(t, c, map[string]int{"1": 2, "2": 1}, failed, complete)
 }
 
-// TestSecretsAndNothing: a pinned image is not deployed again without a reason, and new secrets are one.
+// TestSecretsAndNothing: a pinned image is deployed again only for a reason, such as new secrets.
 func TestSecretsAndNothing(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -304,7 +304,7 @@ func TestSecretsAndNothing(t *testing.T) {
 	}
 }
 
-// TestGroups: groups come and go, and have standbys.
+// TestGroups adds and removes groups, with standbys.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -336,12 +336,11 @@ func TestGroups(t *testing.T) {
 	expect(t, c, map[string]int{"2": 1}, complete, complete)
 }
 
-// dying is a transport that carries so many changes and then nothing any more, as if its process had
-// been killed.
+// dying is a transport that fails after a number of changes, as if its process had been killed.
 type dying struct {
 	left atomic.Int64
 	to   http.RoundTripper
-	end  context.CancelFunc // ends what waits in the process
+	end  context.CancelFunc // ends the waits of the process
 }
 
 func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -352,7 +351,7 @@ func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.to.RoundTrip(r)
 }
 
-// TestKilled: a deploy that dies after any change is continued by the next one.
+// TestKilled: the next deploy continues one that was killed after any change.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for strategy, ends := range map[appconfig.Strategy][]int64{"rolling": {4, 6, 7}, "canary": {6, 7, 11}, "bluegreen": {7, 9, 12, 16, 20}} {
@@ -370,7 +369,7 @@ func TestKilled(t *testing.T) {
 				doomed := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: cut}))
 				defer doomed.Close()
 				chosen := func(o *rollout.Options) { o.Strategy, o.MaxUnavailable = strategy, 1 }
-				// What it leaves is over soon, and not before it was tried.
+				// Its leases end soon, but not before the next deploy was refused once.
 				if _, err := deploy(ctx, doomed, file(t, "2"), chosen, func(o *rollout.Options) { o.LeaseTTL = 6 * time.Second }); err == nil {
 					t.Fatal("a deploy that was killed succeeds")
 				}
@@ -387,7 +386,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// leasing is a transport that calls refreshed with the second request for a lease on a Machine.
+// leasing is a transport that calls refreshed at the second request for a lease on a Machine.
 type leasing struct {
 	to        http.RoundTripper
 	machine   hangar.MachineID
@@ -434,7 +433,7 @@ func TestWaitingForALease(t *testing.T) {
 	expect(t, c, map[string]int{"2": 3}, complete, complete)
 }
 
-// TestTwoAtOnce: during a deploy, another is refused and learns whose it is.
+// TestTwoAtOnce: a second deploy is refused during the first, and its error names the user of that.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -514,7 +513,7 @@ func TestVolumes(t *testing.T) {
 	expect(t, c, map[string]int{"2": 3}, complete, complete)
 }
 
-// TestOthersStay: Machines that no deploy has made stay as they are.
+// TestOthersStay: a deploy does not change Machines that no deploy created.
 func TestOthersStay(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -532,7 +531,7 @@ func TestOthersStay(t *testing.T) {
 	expect(t, c, map[string]int{"1": 3, "mine": 1}, complete)
 }
 
-// TestRegion: a primary region that there is not moves no Machine there, and is said.
+// TestRegion: an unknown primary region is reported, and moves no Machine.
 func TestRegion(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -554,7 +553,7 @@ func TestRegion(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a person who gives up leaves the Machines to others.
+// TestInterrupted: an interrupted deploy releases its leases.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()

@@ -11,8 +11,8 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/deploy/rollout"
 )
 
-// TestScaling: what scaling does not change stays as it is, although there are new secrets and the image has a tag,
-// and what it changes keeps its image.
+// TestScaling: scaling does not touch other Machines, although there are new secrets and the image has a tag,
+// and the Machines that it changes keep their image.
 func TestScaling(t *testing.T) {
 	t.Parallel()
 	c := start(t).Client()
@@ -101,11 +101,11 @@ func TestScaling(t *testing.T) {
 			t.Errorf("Machine %s of %s: %d MB, image %s, as it was: %v", m.ID, rollout.GroupOf(m), m.Config.Guest.MemoryMB, m.Config.Image, same(m))
 		}
 		if worker && !strings.HasSuffix(m.Config.Image, "@"+digest) {
-			t.Errorf("a Machine that is changed runs what %s leads to now", m.Config.Image)
+			t.Errorf("a changed Machine runs the image that %s names now", m.Config.Image)
 		}
 	}
 	var usage cli.UsageError
 	if err := scale(func(*appconfig.File) {}, "ams"); !errors.As(err, &usage) {
-		t.Errorf("a region that there is not: %v", err)
+		t.Errorf("an unknown region: %v", err)
 	}
 }

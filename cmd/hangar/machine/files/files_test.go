@@ -41,7 +41,7 @@ func (m machine) ExecMachine(ctx context.Context, _ hangar.MachineRef, req hanga
 	return hangar.ExecResult{}, nil
 }
 
-// on is a Machine with the files of a directory.
+// on returns a Machine with the files of a directory.
 func on(dir string) machine {
 	return func(_ context.Context, conn io.ReadWriteCloser) error {
 		server, err := sftp.NewServer(conn, sftp.WithServerWorkingDirectory(dir))
@@ -58,7 +58,7 @@ func open(t *testing.T, m machine) *files.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Close() }) // some tests have broken it
+	t.Cleanup(func() { _ = s.Close() }) // some tests break it
 	return s
 }
 
@@ -75,7 +75,7 @@ func write(t *testing.T, name, content string, mode fs.FileMode) {
 	}
 }
 
-// expect compares what a file has.
+// expect compares the content and the mode of a file.
 func expect(t *testing.T, name, content string, mode fs.FileMode) {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -92,7 +92,7 @@ func expect(t *testing.T, name, content string, mode fs.FileMode) {
 	}
 }
 
-// random is a text that no block of has twice.
+// random is a text without repeated blocks.
 func random(size int) string {
 	b := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
@@ -248,7 +248,7 @@ func TestCopyDirectories(t *testing.T) {
 	}
 }
 
-// liar lists a file by any name, and has it.
+// liar lists a file under any name, and serves it.
 type liar struct{ name string }
 
 func (l liar) Name() string       { return l.name }
@@ -258,7 +258,7 @@ func (l liar) ModTime() time.Time { return time.Time{} }
 func (l liar) IsDir() bool        { return false }
 func (l liar) Sys() any           { return nil }
 
-// top is the directory itself.
+// top describes the directory itself.
 type top struct{ liar }
 
 func (top) Mode() fs.FileMode { return fs.ModeDir | 0o755 }
@@ -289,7 +289,7 @@ func (l liar) Fileread(*sftp.Request) (io.ReaderAt, error) {
 func (l liar) Filewrite(*sftp.Request) (io.WriterAt, error) { return nil, fs.ErrPermission }
 func (l liar) Filecmd(*sftp.Request) error                  { return fs.ErrPermission }
 
-// TestHostileMachine gets files whose names lead out of the directory, or write to a terminal.
+// TestHostileMachine copies files whose names lead out of the directory, or have control characters.
 func TestHostileMachine(t *testing.T) {
 	for _, name := range []string{"../escaped", "/escaped", "..", ".", "", "a/b", "../../in/escaped"} {
 		s := open(t, func(_ context.Context, conn io.ReadWriteCloser) error {
@@ -300,7 +300,7 @@ func TestHostileMachine(t *testing.T) {
 		if err := os.MkdirAll(dir+"/in", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		// Whether it fails or not, what it writes is where it was to be.
+		// Whether it fails or not, it writes below the destination only.
 		_ = s.Get(t.Context(), "/home", dir+"/in/here", files.Options{Recursive: true, Force: true})
 		if err := filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() && filepath.Dir(at) != dir+"/in/here" {

@@ -119,7 +119,7 @@ func TestDrawManyDays(t *testing.T) {
 	}
 }
 
-// FuzzDraw: all numbers make a picture of bounded size.
+// FuzzDraw: a picture has a bounded size, whatever the numbers are.
 func FuzzDraw(f *testing.F) {
 	f.Add(1.0, 2.0, -3.0, 70, 12)
 	f.Add(math.MaxFloat64, -math.MaxFloat64, 0.0, 20, 4)

@@ -20,7 +20,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/mounttest"
 )
 
-// asNobody marks the child process that runs the checks without privileges.
+// asNobody marks the child process that runs the checks as an unprivileged user.
 const asNobody = "HANGAR_HOSTCHECK_TEST_NOBODY"
 
 func TestMain(m *testing.M) {
@@ -49,12 +49,12 @@ func wellFormed(t *testing.T, checks []Check) {
 		switch c.Status {
 		case OK:
 			if c.Fix != "" {
-				t.Errorf("%s is ok, and has the fix %q", c.Name, c.Fix)
+				t.Errorf("%s is ok, but has the fix %q", c.Name, c.Fix)
 			}
 		case Warn, Fail:
 			t.Logf("%s %s: %s. %s", c.Status, c.Name, c.Detail, c.Fix)
 			if c.Fix == "" {
-				t.Errorf("%s is not ok, and there is no fix", c.Name)
+				t.Errorf("%s is not ok, but has no fix", c.Name)
 			}
 		default:
 			t.Errorf("%s is %q", c.Name, c.Status)
@@ -65,7 +65,7 @@ func wellFormed(t *testing.T, checks []Check) {
 	}
 }
 
-// hostState is what checks could leave behind.
+// hostState returns everything that checks could leave behind.
 func hostState(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -121,7 +121,7 @@ func TestRunAsRoot(t *testing.T) {
 	data := filepath.Join(dir, "not", "yet", "there")
 	Run(t.Context(), Options{Dir: data}) // the runtime opens files of its own on first use
 	var checks []Check
-	for attempt := 1; ; attempt++ { // what another process checks at the same time is seen, too
+	for attempt := 1; ; attempt++ { // it includes the checks of other processes
 		before := hostState(t, dir)
 		checks = Run(t.Context(), Options{Dir: data})
 		after := hostState(t, dir)
@@ -134,7 +134,7 @@ func TestRunAsRoot(t *testing.T) {
 	}
 	wellFormed(t, checks)
 	for _, c := range checks {
-		// What the tests of the platform need, and so everyone who runs this.
+		// The platform's own tests need these checks to pass.
 		if c.Status == Fail {
 			t.Errorf("%s fails: %s", c.Name, c.Detail)
 		}
@@ -177,7 +177,7 @@ func TestOverlayIsReallyTried(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	// An overlay cannot be the upper layer of another one with a kernel's own limits.
+	// No overlay can have its upper layer in /proc.
 	if c := checkOverlay("/proc"); c.Status != Fail {
 		t.Errorf("in /proc: %+v", c)
 	}
