@@ -157,22 +157,10 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		return errors.Join(err, g.Wait())
 	}
 	server := node.NewServer()
-	g.Go(func() error {
-		serve := server.Serve
-		if server.TLSConfig != nil {
-			serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
-		}
-		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	g.Go(func() error { return serve(server, listener) })
 	g.Go(func() error {
 		<-ctx.Done()
-		err := finish.Do(ctx, replica.HandoffTimeout, func(ctx finish.Context) error { return node.Retire(ctx) })
-		if err != nil {
-			log.Warn("the lease was not given up", "err", err)
-		}
+		retire(ctx, node, log)
 		<-stored // if this node is still the primary, the backup stores the rest
 		stop()
 		// Requests of subscribers never end by themselves.
@@ -192,7 +180,7 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 			}
 			err := runAll(ctx, c, args)
 			if err != nil && !c.ExitOnError {
-				log.Error("command ended", "err", err)
+				log.Error("command ended", "error", err)
 				return nil
 			}
 			cancel()
@@ -200,6 +188,28 @@ func runNode(ctx context.Context, c *config.Config, args []string, stderr io.Wri
 		})
 	}
 	return g.Wait()
+}
+
+// serve serves requests until the server is shut down or closed.
+func serve(server *http.Server, l net.Listener) error {
+	var err error
+	if server.TLSConfig != nil {
+		err = server.ServeTLS(l, "", "")
+	} else {
+		err = server.Serve(l)
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// retire gives up the role of the primary. A failure delays other nodes until the lease expires.
+func retire(ctx context.Context, node *replica.Node, log *slog.Logger) {
+	err := finish.Do(ctx, replica.HandoffTimeout, func(ctx finish.Context) error { return node.Retire(ctx) })
+	if err != nil {
+		log.Warn("the lease was not given up", "error", err)
+	}
 }
 
 // runAll runs the commands one after another.

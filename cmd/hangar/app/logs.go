@@ -11,20 +11,26 @@ import (
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 )
 
+const logsLong = `Show the newest lines of the log of an App, or of one of its Machines, oldest first.
+
+With --edge, show the requests that the edge serves from now on: client, request, host, status, bytes of the body, ` +
+	`time, Machine and request id. Such lines are not stored. A reader that does not keep up misses some, and sees how many.`
+
+// logsFlags are the flags of `hangar logs`.
+type logsFlags struct {
+	follow, asJSON, bare, edge bool
+	limit                      int
+	region                     string
+}
+
 // NewLogsCommand makes `hangar logs`.
 func NewLogsCommand(c *cli.Invocation) *cobra.Command {
-	var (
-		follow, asJSON, bare, edge bool
-		limit                      int
-		region                     string
-	)
+	var f logsFlags
 	cmd := &cobra.Command{
-		Use:     "logs APP [MACHINE]",
-		Aliases: []string{"log"},
-		Short:   "Show the output of Machines",
-		Long: "Show the newest lines of the log of an App, or of one of its Machines, oldest first.\n\n" +
-			"With --edge, show the requests that the edge serves from now on: client, request, host, status, bytes of the body, " +
-			"time, Machine and request id. Such lines are not stored. A reader that does not keep up misses some, and sees how many.",
+		Use:               "logs APP [MACHINE]",
+		Aliases:           []string{"log"},
+		Short:             "Show the output of Machines",
+		Long:              logsLong,
 		Example:           "  hangar logs -f hello\n  hangar logs hello --edge --json | jq .edge.status",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: c.CompleteMachine,
@@ -34,7 +40,7 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 				return err
 			}
 			app := hangar.AppName(args[0])
-			query := hangar.LogQuery{Region: hangar.Region(region), Limit: limit}
+			query := hangar.LogQuery{Region: hangar.Region(f.region), Limit: f.limit}
 			if len(args) == 2 {
 				query.Instance = hangar.MachineID(args[1])
 				// A destroyed Machine has no name, but its lines can be read by its id.
@@ -46,31 +52,22 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 					query.Instance = m.ID
 				}
 			}
-			print := func(e hangar.LogEntry) error { return printEntry(c.Stdout, e) }
-			switch {
-			case asJSON:
-				print = func(e hangar.LogEntry) error { return c.PrintJSONLine(e) }
-			case bare:
-				print = func(e hangar.LogEntry) error {
-					_, err := fmt.Fprintln(c.Stdout, e.Message)
-					return err
-				}
-			}
-			if edge {
+			if f.edge {
 				query.Edge = true
 				entries := p.FollowLogs(cmd.Context(), app, query)
 				if cmd.Flags().Changed("limit") {
-					entries = firstEntries(entries, limit)
+					entries = firstEntries(entries, f.limit)
 				}
-				return printAll(entries, print)
+				return printAll(entries, f.printer(c))
 			}
-			if follow {
-				return printAll(p.FollowLogs(cmd.Context(), app, query), print)
+			if f.follow {
+				return printAll(p.FollowLogs(cmd.Context(), app, query), f.printer(c))
 			}
 			page, err := p.Logs(cmd.Context(), app, query)
 			if err != nil {
 				return err
 			}
+			print := f.printer(c)
 			for _, e := range page.Entries {
 				if err := print(e); err != nil {
 					return err
@@ -79,13 +76,28 @@ func NewLogsCommand(c *cli.Invocation) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines as they are written")
-	cmd.Flags().IntVarP(&limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
-	cmd.Flags().BoolVar(&edge, "edge", false, "follow the requests at the edge; -n: stop after so many lines")
-	cmd.Flags().StringVar(&region, "region", "", "only Machines in this region")
-	cmd.Flags().BoolVar(&bare, "bare", false, "print messages only, as they were written")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "continue with new lines as they are written")
+	cmd.Flags().IntVarP(&f.limit, "limit", "n", hangar.DefaultLogLimit, "show at most this many lines")
+	cmd.Flags().BoolVar(&f.edge, "edge", false, "follow the requests at the edge; -n: stop after so many lines")
+	cmd.Flags().StringVar(&f.region, "region", "", "only Machines in this region")
+	cmd.Flags().BoolVar(&f.bare, "bare", false, "print messages only, as they were written")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
 	return cmd
+}
+
+// printer returns how to print an entry.
+func (f *logsFlags) printer(c *cli.Invocation) func(hangar.LogEntry) error {
+	switch {
+	case f.asJSON:
+		return func(e hangar.LogEntry) error { return c.PrintJSONLine(e) }
+	case f.bare:
+		return func(e hangar.LogEntry) error {
+			_, err := fmt.Fprintln(c.Stdout, e.Message)
+			return err
+		}
+	default:
+		return func(e hangar.LogEntry) error { return printEntry(c.Stdout, e) }
+	}
 }
 
 // firstEntries ends after the n-th entry.

@@ -36,8 +36,8 @@ type verb struct {
 // command returns the command of a verb. All verbs have the arguments APP [MACHINE...] and the flags --all, --no-wait and --timeout.
 func (c commands) command(v verb) *cobra.Command {
 	var (
-		all, noWait bool
-		patience    time.Duration
+		all bool
+		w   waiting
 	)
 	cmd := &cobra.Command{
 		Use:               v.name + " APP [MACHINE...]",
@@ -66,37 +66,48 @@ func (c commands) command(v verb) *cobra.Command {
 				}
 			}
 			return c.each(cmd.Context(), machines, func(ctx context.Context, m *hangar.Machine) (string, error) {
-				began := time.Now()
-				if err := v.act(ctx, p, m.Ref()); err != nil {
-					return "", err
-				}
-				if len(v.reaches) == 0 {
-					return fmt.Sprintf("Machine %s is %s", m.ID, v.done), nil
-				}
-				if noWait {
-					return fmt.Sprintf("Machine %s: %s requested", m.ID, v.name), nil
-				}
-				reached, err := await(ctx, p, m.Ref(), hangar.MachineWait{States: v.reaches}, patience)
-				if err != nil && !gone(err, v.reaches) {
-					return "", err
-				}
-				// A verb that stops Machines is content with a failed one.
-				if reached.State == hangar.MachineFailed && v.reaches[0] == hangar.MachineStarted {
-					return "", follow.WhyFailed(ctx, p, m.Ref())
-				}
-				return fmt.Sprintf("Machine %s is %s (%s)", m.ID, cmp.Or(string(reached.State), v.done), cli.Brief(time.Since(began))), nil
+				return v.do(ctx, p, m, w)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every Machine of the App")
 	if len(v.reaches) > 0 {
-		cmd.Flags().BoolVar(&noWait, "no-wait", false, "return at once")
-		cmd.Flags().DurationVar(&patience, "timeout", cli.DefaultPatience, "how long to wait")
+		cmd.Flags().BoolVar(&w.skip, "no-wait", false, "return at once")
+		cmd.Flags().DurationVar(&w.patience, "timeout", cli.DefaultPatience, "how long to wait")
 	}
 	if v.flags != nil {
 		v.flags(cmd)
 	}
 	return cmd
+}
+
+// waiting says how long a verb waits for its effect.
+type waiting struct {
+	skip     bool // do not wait
+	patience time.Duration
+}
+
+// do acts on a Machine, waits for the effect, and returns a line that says what was reached.
+func (v *verb) do(ctx context.Context, p *client.Client, m *hangar.Machine, w waiting) (string, error) {
+	began := time.Now()
+	if err := v.act(ctx, p, m.Ref()); err != nil {
+		return "", err
+	}
+	switch {
+	case len(v.reaches) == 0:
+		return fmt.Sprintf("Machine %s is %s", m.ID, v.done), nil
+	case w.skip:
+		return fmt.Sprintf("Machine %s: %s requested", m.ID, v.name), nil
+	}
+	reached, err := await(ctx, p, m.Ref(), hangar.MachineWait{States: v.reaches}, w.patience)
+	if err != nil && !gone(err, v.reaches) {
+		return "", err
+	}
+	// A verb that stops Machines is content with a failed one.
+	if reached.State == hangar.MachineFailed && v.reaches[0] == hangar.MachineStarted {
+		return "", follow.WhyFailed(ctx, p, m.Ref())
+	}
+	return fmt.Sprintf("Machine %s is %s (%s)", m.ID, cmp.Or(string(reached.State), v.done), cli.Brief(time.Since(began))), nil
 }
 
 // each runs step for every Machine, several at a time, and prints the results in the order of the Machines. A failure

@@ -93,16 +93,56 @@ func checkRetention(days int) error {
 // maxVolumesAtOnce bounds --count.
 const maxVolumesAtOnce = 20
 
+// createFlags are the flags of `volumes create`.
+type createFlags struct {
+	fillFlags
+	count    int
+	yes      bool
+	fstype   string
+	snapshot string
+	compute  hangar.Guest
+	memory   string
+}
+
+func (f *createFlags) add(cmd *cobra.Command) {
+	f.fillFlags.add(cmd, "3, or that of the snapshot")
+	f.addFollow(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.plain, "no-encryption", false, "keep the data as it is on the server's disk")
+	fs.StringVar(&f.fstype, "fstype", "", "ext4, or raw for a block device without a file system (default ext4)")
+	fs.StringVar(&f.fstype, "fs-type", "", "the public platform's name of --fstype")
+	_ = fs.MarkHidden("fs-type")
+	fs.StringVar(&f.snapshot, "snapshot-id", "", "fill it from this snapshot")
+	fs.BoolVar(&f.in.UniqueZoneAppWide, "unique-zone-app-wide", false, "accepted for compatibility, and not enforced")
+	fs.IntVarP(&f.count, "count", "n", 1, "how many volumes to create")
+	fs.IntVar(&f.compute.CPUs, "vm-cpus", 0, "choose a server with room for a Machine with this many CPUs")
+	fs.StringVar(&f.compute.CPUKind, "vm-cpu-kind", "", "kind of these CPUs, shared or performance")
+	fs.StringVar(&f.memory, "vm-memory", "", "choose a server with room for a Machine with this much memory, e.g. 512, 1gb")
+	fs.BoolVarP(&f.yes, "yes", "y", false, "do not warn about the risk of a single volume")
+	cli.CompleteFlag(cmd, "fstype", string(hangar.FSExt4), string(hangar.FSRaw))
+	cli.CompleteFlag(cmd, "vm-cpu-kind", "shared", "performance")
+}
+
+// volumeCreate reads the flags.
+func (f *createFlags) volumeCreate(cmd *cobra.Command) (hangar.VolumeCreate, error) {
+	in, err := f.fillFlags.volumeCreate(cmd)
+	if err != nil {
+		return in, err
+	}
+	in.FSType, in.Snapshot = hangar.FSType(f.fstype), hangar.SnapshotID(f.snapshot)
+	if f.memory != "" {
+		if f.compute.MemoryMB, err = cli.ParseMemory(f.memory); err != nil {
+			return in, err
+		}
+	}
+	if f.compute.CPUs != 0 || f.compute.CPUKind != "" || f.compute.MemoryMB != 0 {
+		in.Compute = &f.compute
+	}
+	return in, nil
+}
+
 func newCreateCommand(c *commands) *cobra.Command {
-	var (
-		f        fillFlags
-		count    int
-		yes      bool
-		fstype   string
-		snapshot string
-		compute  hangar.Guest
-		memory   string
-	)
+	var f createFlags
 	cmd := &cobra.Command{
 		Use:               "create APP NAME",
 		Aliases:           []string{"add"},
@@ -118,63 +158,44 @@ func newCreateCommand(c *commands) *cobra.Command {
 				return err
 			case app == "" || len(names) != 1:
 				return cli.UsageErrorf("give the App and the name of the volume")
-			case count < 1 || count > maxVolumesAtOnce:
-				return cli.UsageErrorf("invalid --count %d: must be from 1 to %d", count, maxVolumesAtOnce)
+			case f.count < 1 || f.count > maxVolumesAtOnce:
+				return cli.UsageErrorf("invalid --count %d: must be from 1 to %d", f.count, maxVolumesAtOnce)
 			}
 			in, err := f.volumeCreate(cmd)
 			if err != nil {
 				return err
 			}
-			in.Name, in.FSType, in.Snapshot = names[0], hangar.FSType(fstype), hangar.SnapshotID(snapshot)
-			if memory != "" {
-				if compute.MemoryMB, err = cli.ParseMemory(memory); err != nil {
-					return err
-				}
-			}
-			if compute.CPUs != 0 || compute.CPUKind != "" || compute.MemoryMB != 0 {
-				in.Compute = &compute
-			}
-			p, err := c.Connect()
-			if err != nil {
-				return err
-			}
-			made := make([]*hangar.Volume, 0, count)
-			for range count {
-				v, err := c.createVolume(cmd.Context(), p, app, in, &f)
-				if err != nil {
-					return err
-				}
-				made = append(made, v)
-			}
-			if f.asJSON {
-				if count == 1 {
-					return c.PrintJSON(volumeJSON(made[0]))
-				}
-				return c.PrintJSON(volumesJSON(made))
-			}
-			if !f.quiet && !yes {
-				c.warnOfOneVolume(cmd.Context(), p, made[0])
-			}
-			return nil
+			in.Name = names[0]
+			return c.createVolumes(cmd.Context(), app, in, &f)
 		},
 	}
-	f.add(cmd, "3, or that of the snapshot")
-	f.addFollow(cmd)
-	fs := cmd.Flags()
-	fs.BoolVar(&f.plain, "no-encryption", false, "keep the data as it is on the server's disk")
-	fs.StringVar(&fstype, "fstype", "", "ext4, or raw for a block device without a file system (default ext4)")
-	fs.StringVar(&fstype, "fs-type", "", "the public platform's name of --fstype")
-	_ = fs.MarkHidden("fs-type")
-	fs.StringVar(&snapshot, "snapshot-id", "", "fill it from this snapshot")
-	fs.BoolVar(&f.in.UniqueZoneAppWide, "unique-zone-app-wide", false, "accepted for compatibility, and not enforced")
-	fs.IntVarP(&count, "count", "n", 1, "how many volumes to create")
-	fs.IntVar(&compute.CPUs, "vm-cpus", 0, "choose a server with room for a Machine with this many CPUs")
-	fs.StringVar(&compute.CPUKind, "vm-cpu-kind", "", "kind of these CPUs, shared or performance")
-	fs.StringVar(&memory, "vm-memory", "", "choose a server with room for a Machine with this much memory, e.g. 512, 1gb")
-	fs.BoolVarP(&yes, "yes", "y", false, "do not warn about the risk of a single volume")
-	cli.CompleteFlag(cmd, "fstype", string(hangar.FSExt4), string(hangar.FSRaw))
-	cli.CompleteFlag(cmd, "vm-cpu-kind", "shared", "performance")
+	f.add(cmd)
 	return cmd
+}
+
+// createVolumes creates --count equal volumes one after another.
+func (c *commands) createVolumes(ctx context.Context, app hangar.AppName, in hangar.VolumeCreate, f *createFlags) error {
+	p, err := c.Connect()
+	if err != nil {
+		return err
+	}
+	made := make([]*hangar.Volume, 0, f.count)
+	for range f.count {
+		v, err := c.createVolume(ctx, p, app, in, &f.fillFlags)
+		if err != nil {
+			return err
+		}
+		made = append(made, v)
+	}
+	switch {
+	case f.asJSON && f.count == 1:
+		return c.PrintJSON(volumeJSON(made[0]))
+	case f.asJSON:
+		return c.PrintJSON(volumesJSON(made))
+	case !f.quiet && !f.yes:
+		c.warnOfOneVolume(ctx, p, made[0])
+	}
+	return nil
 }
 
 // createVolume creates a volume and follows its filling. It prints progress unless the output is JSON.

@@ -50,6 +50,25 @@ type Sources struct {
 // check finds errors other than those of keys and their types.
 func (f *File) check(c *checker) {
 	groups := f.Groups()
+	f.checkSections(c, groups)
+	f.checkNumbers(c, groups)
+	if len(c.errors) > 0 {
+		return
+	}
+	// The platform's own checks, with placeholders for what only a deploy knows.
+	for _, name := range groups {
+		g, err := f.Group(name, Sources{Image: "image", ReadFile: func(string) ([]byte, error) { return nil, nil }})
+		if err == nil {
+			err = g.validate()
+		}
+		if err != nil {
+			c.find(&c.errors, "", fmt.Sprintf("process group %s: %s", name, err), "")
+		}
+	}
+}
+
+// checkSections finds sections for unknown process groups, and mounts that lack a key.
+func (f *File) checkSections(c *checker, groups []string) {
 	known := func(path string, names []string) {
 		for i, name := range names {
 			if !slices.Contains(groups, name) {
@@ -88,6 +107,10 @@ func (f *File) check(c *checker) {
 	for i := range f.Statics {
 		known(fmt.Sprintf("statics[%d]", i), f.Statics[i].Processes)
 	}
+}
+
+// checkNumbers finds wrong numbers of Machines.
+func (f *File) checkNumbers(c *checker, groups []string) {
 	for section, numbers := range map[string]map[string]int{"scale": f.Scale, "standbys": f.Standbys} {
 		for name, n := range numbers {
 			switch {
@@ -96,19 +119,6 @@ func (f *File) check(c *checker) {
 			case n < 0 || n > MaxMachines:
 				c.find(&c.errors, section+"."+name, fmt.Sprintf("%d is not from 0 to %d", n, MaxMachines), "")
 			}
-		}
-	}
-	if len(c.errors) > 0 {
-		return
-	}
-	// The platform's own checks, with placeholders for what only a deploy knows.
-	for _, name := range groups {
-		g, err := f.Group(name, Sources{Image: "image", ReadFile: func(string) ([]byte, error) { return nil, nil }})
-		if err == nil {
-			err = g.validate()
-		}
-		if err != nil {
-			c.find(&c.errors, "", fmt.Sprintf("process group %s: %s", name, err), "")
 		}
 	}
 }
@@ -167,24 +177,8 @@ func (f *File) Group(name string, from Sources) (Group, error) {
 		return g, err
 	}
 	f.addServices(&g, &config)
-	for key, k := range f.Checks {
-		if f.in(k.Processes, name) {
-			check := k.Check.config(cmp.Or(k.Type, "http"))
-			check.Kind = k.Kind
-			if config.Checks == nil {
-				config.Checks = map[string]hangar.Check{}
-			}
-			config.Checks[key] = check
-		}
-	}
-	for _, m := range f.Mounts {
-		if f.in(m.Processes, name) {
-			g.Mounts = append(g.Mounts, m)
-			config.Mounts = append(config.Mounts, hangar.Mount{
-				Path: m.Destination, ExtendThresholdPercent: m.ExtendThreshold, AddSizeGB: int(m.ExtendIncrement), SizeGBLimit: int(m.ExtendLimit),
-			})
-		}
-	}
+	f.addChecks(&g, &config)
+	f.addMounts(&g, &config)
 	for _, s := range f.Statics {
 		if f.in(s.Processes, name) {
 			config.Statics = append(config.Statics, hangar.Static{
@@ -211,6 +205,32 @@ func (f *File) Group(name string, from Sources) (Group, error) {
 	}
 	g.Config = config
 	return g, nil
+}
+
+func (f *File) addChecks(g *Group, config *hangar.MachineConfig) {
+	for key, k := range f.Checks {
+		if !f.in(k.Processes, g.Name) {
+			continue
+		}
+		check := k.Check.config(cmp.Or(k.Type, "http"))
+		check.Kind = k.Kind
+		if config.Checks == nil {
+			config.Checks = map[string]hangar.Check{}
+		}
+		config.Checks[key] = check
+	}
+}
+
+func (f *File) addMounts(g *Group, config *hangar.MachineConfig) {
+	for _, m := range f.Mounts {
+		if !f.in(m.Processes, g.Name) {
+			continue
+		}
+		g.Mounts = append(g.Mounts, m)
+		config.Mounts = append(config.Mounts, hangar.Mount{
+			Path: m.Destination, ExtendThresholdPercent: m.ExtendThreshold, AddSizeGB: int(m.ExtendIncrement), SizeGBLimit: int(m.ExtendLimit),
+		})
+	}
 }
 
 // basis returns what the configs of all groups and of the release command have in common.

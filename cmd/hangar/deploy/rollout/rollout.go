@@ -261,6 +261,15 @@ func (d *Deploy) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.adopt(machines)
+	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
+		return err
+	}
+	return d.chooseRegion(ctx)
+}
+
+// adopt keeps the Machines that deploys created, and notes how many others the App has.
+func (d *Deploy) adopt(machines []*hangar.Machine) {
 	others := 0
 	for _, m := range machines {
 		switch {
@@ -274,9 +283,11 @@ func (d *Deploy) look(ctx context.Context) error {
 	if others > 0 {
 		d.Notes = append(d.Notes, "not created by a deploy, and not changed: "+cli.Plural(others, "Machine", "Machines"))
 	}
-	if d.volumes, err = d.p.Volumes(ctx, d.o.App); err != nil {
-		return err
-	}
+}
+
+// chooseRegion sets the region of new Machines. It sets the file too, because a primary region that the
+// platform does not have is left out of it.
+func (d *Deploy) chooseRegion(ctx context.Context) error {
 	d.file = d.o.File
 	wanted := hangar.Region("")
 	if d.o.Scaling != nil {

@@ -75,10 +75,7 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 		}
 		return err
 	case plan.Retire:
-		if err := d.p.SetMachineMetadata(at, d.ref(*id), hangar.MetadataPair{Key: keyRetired, Value: retired}); err != nil {
-			return err
-		}
-		err := d.p.CordonMachine(at, d.ref(*id))
+		err := d.retire(at, *id)
 		if err == nil {
 			report("cordoned", true)
 		}
@@ -88,26 +85,40 @@ func (d *Deploy) change(ctx context.Context, id *hangar.MachineID, s plan.Step) 
 			return err
 		}
 		report("stopping", false)
-		if err := d.reach(ctx, *id, hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed); err != nil {
-			return err
+		err := d.reach(ctx, *id, hangar.MachineStopped, hangar.MachineSuspended, hangar.MachineFailed)
+		if err == nil {
+			report("stopped", true)
 		}
-		report("stopped", true)
-		return nil
+		return err
 	case plan.Destroy:
-		err := d.p.DestroyMachine(at, d.ref(*id), hangar.MachineDestroy{Force: true})
-		if hangar.ReasonOf(err) == hangar.ReasonMachineNotFound {
-			err = nil
-		}
+		err := d.destroy(at, *id)
 		if err == nil {
 			report("destroyed", true)
-			d.mu.Lock()
-			delete(d.leases, *id)
-			d.mu.Unlock()
 		}
 		return err
 	default:
 		return fmt.Errorf("unknown step %q", s.Kind)
 	}
+}
+
+// retire marks a Machine that this release replaces, and takes it out of service.
+func (d *Deploy) retire(leased context.Context, id hangar.MachineID) error {
+	if err := d.p.SetMachineMetadata(leased, d.ref(id), hangar.MetadataPair{Key: keyRetired, Value: retired}); err != nil {
+		return err
+	}
+	return d.p.CordonMachine(leased, d.ref(id))
+}
+
+// destroy destroys a Machine, with its lease. It is no error if the Machine does not exist.
+func (d *Deploy) destroy(leased context.Context, id hangar.MachineID) error {
+	err := d.p.DestroyMachine(leased, d.ref(id), hangar.MachineDestroy{Force: true})
+	if err != nil && hangar.ReasonOf(err) != hangar.ReasonMachineNotFound {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.leases, id)
+	return nil
 }
 
 func (d *Deploy) awaitIf(ctx context.Context, wanted bool, id hangar.MachineID, instance hangar.InstanceID, group string) error {
