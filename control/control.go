@@ -55,7 +55,7 @@ const (
 	keyHost    = "host"
 	keyKey     = "key"
 	keyPeer    = "peer"
-	keyError   = "err"
+	keyError   = "error"
 )
 
 // NewMirror returns a copy in memory of all of a state that control reads to answer

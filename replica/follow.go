@@ -49,7 +49,7 @@ func (n roles) follow(ctx context.Context, primary lease.Peer) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "err", err)
+		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "error", err)
 		jitter := rand.N(backoff) //nolint:gosec // spreads load; not a secret
 		if pause.For(ctx, backoff+jitter) != nil {
 			return nil

@@ -126,7 +126,7 @@ func (n programs) unhalt(ctx context.Context, db string, f forward) {
 		return err
 	})
 	if err != nil {
-		n.c.Log.Warn("the halt lock was not released", "db", db, "err", err)
+		n.c.Log.Warn("the halt lock was not released", "db", db, "error", err)
 	}
 }
 

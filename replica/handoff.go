@@ -122,7 +122,7 @@ func (n *Node) Retire(ctx context.Context) error {
 		return nil
 	}
 	if !errors.Is(err, ErrNoCandidate) {
-		n.c.Log.Warn("not handed over", "err", err)
+		n.c.Log.Warn("not handed over", "error", err)
 	}
 	n.holds.Add(1)
 	defer n.holds.Add(-1)

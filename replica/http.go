@@ -228,7 +228,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 // fail responds to a request that failed through a fault of the node.
 func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		n.c.Log.Error("request failed", "path", r.URL.Path, "err", err)
+		n.c.Log.Error("request failed", "path", r.URL.Path, "error", err)
 	}
 	http.Error(w, "Internal server error", http.StatusInternalServerError)
 }

@@ -248,7 +248,7 @@ func (n opening) choose() error {
 		if err == nil || n.c.Capture == Strict {
 			return err
 		}
-		n.c.Log.Warn("the directory cannot be mounted: capture is tail instead of strict", "err", err)
+		n.c.Log.Warn("the directory cannot be mounted: capture is tail instead of strict", "error", err)
 		n.strict = false
 		if err := n.closeDatabases(); err != nil {
 			return err

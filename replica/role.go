@@ -29,7 +29,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error {
 		for pause.For(ctx, n.c.TrimInterval) == nil {
 			if err := n.trim(); err != nil {
-				n.c.Log.Error("old transactions could not be removed", "err", err)
+				n.c.Log.Error("old transactions could not be removed", "error", err)
 			}
 		}
 		return nil
@@ -147,15 +147,15 @@ const resignTimeout = 5 * time.Second
 func (n roles) lead(ctx context.Context, term lease.Term) error {
 	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
 		if term.Quorum.Promises() {
-			n.c.Log.Error("not the primary: acknowledged transactions cannot be fetched from other nodes", "err", err)
+			n.c.Log.Error("not the primary: acknowledged transactions cannot be fetched from other nodes", "error", err)
 			err := finish.Do(ctx, resignTimeout, func(ctx finish.Context) error { return n.c.Lease.Resign(ctx) })
 			if err != nil && !errors.Is(err, lease.ErrNotHeld) {
-				n.c.Log.Warn("the lease was not given up", "err", err)
+				n.c.Log.Warn("the lease was not given up", "error", err)
 			}
 			<-ctx.Done()
 			return nil
 		}
-		n.c.Log.Warn("transactions of another node cannot be fetched, and may be lost", "err", err)
+		n.c.Log.Warn("transactions of another node cannot be fetched, and may be lost", "error", err)
 	}
 	n.mu.Lock()
 	var err error

@@ -87,7 +87,7 @@ func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	if f, ok := n.forwarding(db.Name()); ok && !n.Writable() {
 		err := n.send(ctx, db, f)
 		if err != nil {
-			n.c.Log.Error("a transaction that was committed here does not reach the primary", "db", db.Name(), "err", err)
+			n.c.Log.Error("a transaction that was committed here does not reach the primary", "db", db.Name(), "error", err)
 		}
 		return err
 	}
@@ -115,7 +115,7 @@ func (n programs) Replicated(ctx context.Context, db *database.DB) error {
 	n.sync.outs++
 	n.sync.mu.Unlock()
 	n.c.Log.Error("a transaction was not acknowledged: the database accepts no other one until it is", "db", name, "txid", id.String(),
-		"replicas", n.c.Replicas, "err", err)
+		"replicas", n.c.Replicas, "error", err)
 	return err
 }
 
@@ -181,7 +181,7 @@ func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 	for n.c.Replicas > 0 && !n.fixed() && ctx.Err() == nil {
 		news := n.sender.News()
 		if err := n.changeQuorum(ctx, term); err != nil && ctx.Err() == nil {
-			n.c.Log.Warn("the quorum was not recorded", "err", err)
+			n.c.Log.Warn("the quorum was not recorded", "error", err)
 		}
 		select {
 		case <-news:
@@ -235,7 +235,7 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 			return err
 		}
 		// The lease may have the new quorum: until that is known, both count.
-		n.c.Log.Warn("the quorum was not recorded", "err", err)
+		n.c.Log.Warn("the quorum was not recorded", "error", err)
 		if pause.For(ctx, quorumPause) != nil {
 			return err
 		}

@@ -4,5 +4,5 @@ package addresses
 const (
 	keyApp   = "app"
 	keyKey   = "key"
-	keyError = "err"
+	keyError = "error"
 )

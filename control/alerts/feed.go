@@ -41,7 +41,7 @@ func (r *Feed) read(ctx context.Context, opened vault.Opened[hangar.OrgAlerts]) 
 		return nil, 0, err
 	}
 	orgs, err := tenants.OrgsByID(ctx, r.store, func(item state.Item, err error) {
-		r.log.Error("organization skipped", "key", item.Key, "err", err)
+		r.log.Error("organization skipped", "key", item.Key, "error", err)
 	})
 	if err != nil {
 		return nil, 0, err
@@ -60,7 +60,7 @@ func (r *Feed) open(item state.Item, orgs map[hangar.OrgID]tenants.OrgRecord) ha
 	}
 	rec, err := vault.Decode[record](r.vault, item)
 	if err != nil {
-		r.log.Error("rules of alerts cannot be read", "key", item.Key, "err", err)
+		r.log.Error("rules of alerts cannot be read", "key", item.Key, "error", err)
 		return hangar.OrgAlerts{Org: org.Org, Unreadable: true}
 	}
 	return hangar.OrgAlerts{Org: org.Org, Config: rec.config()}

@@ -59,7 +59,7 @@ const (
 	maxParts      = 32       // of a credential
 
 	keyKey   = "key"
-	keyError = "err"
+	keyError = "error"
 )
 
 // Record is what is kept of a token.

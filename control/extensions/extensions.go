@@ -40,7 +40,7 @@ const (
 	keyKey       = "key"
 	keyExtension = "extension"
 	keyProvider  = "provider"
-	keyError     = "err"
+	keyError     = "error"
 )
 
 // Config is what the types of this package need.

@@ -29,7 +29,7 @@ import (
 const (
 	keyKey      = "key"
 	keyHostname = "hostname"
-	keyError    = "err"
+	keyError    = "error"
 )
 
 // Config is what Hostnames need.

@@ -34,7 +34,7 @@ const (
 	keyUser   = "user"
 	keyClient = "client"
 	keyGrant  = "grant"
-	keyError  = "err"
+	keyError  = "error"
 )
 
 // Config is what a Server needs.

@@ -42,7 +42,7 @@ const recordKey = Prefix + "keys"
 
 // Keys of log records.
 const (
-	keyError = "err"
+	keyError = "error"
 	keyKey   = "key" // that signs
 	keyCount = "keys"
 )

@@ -34,7 +34,7 @@ import (
 const (
 	keyKey      = "key"
 	keyProvider = "provider"
-	keyError    = "err"
+	keyError    = "error"
 )
 
 // Config is what a Registry needs.

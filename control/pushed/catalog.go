@@ -104,7 +104,7 @@ func (c *Catalog) read(ctx context.Context, from func(context.Context, state.Sto
 		if _, decided := errors.AsType[*hangar.Error](err); err == nil || decided || ctx.Err() != nil {
 			return state.HangarError(err)
 		}
-		c.cfg.Log.WarnContext(ctx, "the cluster state does not answer: what was pushed is found from memory", "err", err)
+		c.cfg.Log.WarnContext(ctx, "the cluster state does not answer: what was pushed is found from memory", "error", err)
 		c.mu.Lock()
 		c.stale = c.cfg.Now().Add(staleTime)
 		c.mu.Unlock()
@@ -170,7 +170,7 @@ func (c *Catalog) Repository(ctx context.Context, repository string) (all hangar
 				}
 			}
 			if unreadable != nil {
-				c.cfg.Log.ErrorContext(ctx, "record of a repository skipped", "key", item.Key, "err", unreadable)
+				c.cfg.Log.ErrorContext(ctx, "record of a repository skipped", "key", item.Key, "error", unreadable)
 			}
 		}
 		return err
@@ -293,7 +293,7 @@ func (c *Catalog) find(ctx context.Context, repository, digest string) (hangar.P
 	}
 	m, err := decode(item)
 	if err != nil {
-		c.cfg.Log.ErrorContext(ctx, "record of a manifest is replaced", "key", item.Key, "err", err)
+		c.cfg.Log.ErrorContext(ctx, "record of a manifest is replaced", "key", item.Key, "error", err)
 		m, err = hangar.PushedManifest{Digest: digest}, nil
 	}
 	return m, item, err

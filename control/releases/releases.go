@@ -70,7 +70,7 @@ func (s *Releases) of(ctx context.Context, app hangar.AppID) (list []kept, newes
 	for _, item := range slices.Backward(items) {
 		rec, err := state.Decode[hangar.Release](item)
 		if err != nil {
-			s.log.ErrorContext(ctx, "release skipped", "key", item.Key, "err", err)
+			s.log.ErrorContext(ctx, "release skipped", "key", item.Key, "error", err)
 			continue
 		}
 		list = append(list, kept{rec, item})

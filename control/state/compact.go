@@ -55,7 +55,7 @@ func (c *compactor) run(ctx context.Context) {
 				continue // a compaction writes as well; a later one with room frees more
 			}
 			if err := c.s.compact(ctx, now-c.history); err != nil && ctx.Err() == nil && !errors.Is(err, rpctypes.ErrCompacted) {
-				c.s.log.Warn("old revisions of the state are kept", "err", err)
+				c.s.log.Warn("old revisions of the state are kept", "error", err)
 			}
 		case <-ctx.Done():
 			return

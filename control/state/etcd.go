@@ -147,7 +147,7 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 	}
 	s.member, s.client = member, v3client.New(member.Server)
 	if err := s.room.keepProbe(); err != nil {
-		s.log.Warn("the next start needs room on the disk", "err", err)
+		s.log.Warn("the next start needs room on the disk", "error", err)
 	}
 	s.compactor = newCompactor(ctx, s, cmp.Or(cfg.History, DefaultHistory))
 	s.makeRoom(ctx)
@@ -159,13 +159,13 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 func (s *Etcd) makeRoom(ctx context.Context) {
 	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()) == nil {
 		if err := db.Defrag(); err != nil {
-			s.log.Warn("state file was not compacted", "err", err)
+			s.log.Warn("state file was not compacted", "error", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	if _, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		s.log.Warn("alarms of the state were not lifted", "err", err)
+		s.log.Warn("alarms of the state were not lifted", "error", err)
 	}
 }
 

@@ -127,7 +127,7 @@ func startMember(ctx context.Context, cfg MemberConfig, peers []string) (_ *memb
 		return nil, fmt.Errorf("state: start a member in %s: %w", cfg.Dir, err)
 	}
 	if err := m.room.keepProbe(); err != nil {
-		cfg.Log.Warn("the next start needs room on the disk", "err", err)
+		cfg.Log.Warn("the next start needs room on the disk", "error", err)
 	}
 	m.client = v3client.New(m.etcd.Server)
 	m.peers = etcdhttp.NewPeerHandler(zap.New(slogCore{log: cfg.Log}), m.etcd.Server)
@@ -197,7 +197,7 @@ func (m *member) tend(ctx context.Context) {
 		}
 		if m.room.space != nil {
 			if err := m.room.take(); err != nil {
-				m.cfg.Log.Warn("the state may need room on the disk that there is not", "err", err)
+				m.cfg.Log.Warn("the state may need room on the disk that there is not", "error", err)
 			}
 		}
 		now := m.etcd.Server.KV().Rev()
@@ -210,7 +210,7 @@ func (m *member) tend(ctx context.Context) {
 		due = now + history
 		bounded, cancel := context.WithTimeout(ctx, DefaultTimeout)
 		if _, err := m.client.Compact(bounded, now-history, clientv3.WithCompactPhysical()); err != nil && ctx.Err() == nil {
-			m.cfg.Log.Warn("old revisions of the state are kept", "err", err)
+			m.cfg.Log.Warn("old revisions of the state are kept", "error", err)
 		}
 		cancel()
 	}

@@ -212,7 +212,7 @@ func (m *Mirror) follow(ctx context.Context) {
 		if m.now.Load().revision > before {
 			delay = minWatchPause
 		}
-		m.log.Warn("the cluster state cannot be followed, what was last known is used", "err", err, "pause", delay)
+		m.log.Warn("the cluster state cannot be followed, what was last known is used", "error", err, "pause", delay)
 		_ = pause.For(ctx, delay)
 		delay = min(2*delay, maxWatchPause)
 	}

@@ -137,7 +137,7 @@ func (s *Seats) compareWith(ctx context.Context, others []string) error {
 		case errors.Is(err, errNotListed), errors.Is(err, ErrRemoved):
 			found = errors.Join(found, err)
 		default:
-			s.cfg.Log.Info("another member of the cluster state does not answer", "err", err)
+			s.cfg.Log.Info("another member of the cluster state does not answer", "error", err)
 		}
 	}
 	switch {
@@ -243,7 +243,7 @@ func (s *Seats) Await(ctx context.Context) error {
 		case removed(err):
 			return ErrRemoved
 		}
-		s.cfg.Log.Warn("the cluster state cannot be reached; start the other servers", "since", time.Since(began).Round(time.Second), "err", err)
+		s.cfg.Log.Warn("the cluster state cannot be reached; start the other servers", "since", time.Since(began).Round(time.Second), "error", err)
 		if err := pause.For(ctx, time.Second); err != nil {
 			return err
 		}
@@ -492,7 +492,7 @@ func (s *Seats) Run(ctx context.Context) error {
 		if err := s.Take(ctx); errors.Is(err, ErrRemoved) {
 			return err
 		} else if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("the members of the cluster state are not as they are to be", "err", err)
+			s.cfg.Log.Warn("the members of the cluster state are not as they are to be", "error", err)
 		}
 	}
 }

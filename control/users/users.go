@@ -35,7 +35,7 @@ import (
 const (
 	keyKey   = "key"
 	keyUser  = "user"
-	keyError = "err"
+	keyError = "error"
 )
 
 // Config is what Users need.

@@ -3,5 +3,5 @@ package vault
 // Keys of log records.
 const (
 	keyKey   = "key"
-	keyError = "err"
+	keyError = "error"
 )

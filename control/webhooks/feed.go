@@ -43,7 +43,7 @@ func (f *Feed) open(item state.Item) (all []hangar.EventReceiver, keep bool) {
 	org := hangar.OrgID(strings.TrimPrefix(item.Key, state.WebhooksPrefix))
 	rec, err := vault.Decode[record](f.vault, item)
 	if err != nil {
-		f.log.Error("webhooks cannot be read", "key", item.Key, "err", err)
+		f.log.Error("webhooks cannot be read", "key", item.Key, "error", err)
 		return []hangar.EventReceiver{{Org: org, Unreadable: true}}, false
 	}
 	for i := range rec.Webhooks {

@@ -43,7 +43,7 @@ import (
 // Keys of log records.
 const (
 	keyName  = "hostname"
-	keyError = "err"
+	keyError = "error"
 )
 
 // Defaults of Options.

@@ -211,7 +211,7 @@ func (m *Mesh) seen() map[hangar.HostID]link.Seen {
 	}
 	keys, err := m.link.Seen()
 	if err != nil {
-		m.Log.Warn("read the state of the mesh", slog.Any("err", err))
+		m.Log.Warn("read the state of the mesh", slog.Any("error", err))
 		return nil
 	}
 	all := make(map[hangar.HostID]link.Seen, len(m.neighbor))
@@ -235,7 +235,7 @@ func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 // again follows a feed that breaks, until ctx ends.
 func (m *Mesh) again(ctx context.Context, feed string, follow func(context.Context) error) error {
 	return pause.Between(ctx, retryDelay, follow, func(err error) {
-		m.Log.WarnContext(ctx, "feed broke, will be taken up again", slog.String("feed", feed), slog.Any("err", err))
+		m.Log.WarnContext(ctx, "feed broke, will be taken up again", slog.String("feed", feed), slog.Any("error", err))
 	})
 }
 

@@ -36,7 +36,7 @@ func (m *Mesh) settle(ctx context.Context) error {
 			retry, text = time.After(retryDelay), err.Error()
 		}
 		if text != told && text != "" && ctx.Err() == nil {
-			m.Log.ErrorContext(ctx, "the private network does not span all hosts, will be tried again", slog.Any("err", err))
+			m.Log.ErrorContext(ctx, "the private network does not span all hosts, will be tried again", slog.Any("error", err))
 		}
 		told = text
 		select {

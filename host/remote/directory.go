@@ -99,7 +99,7 @@ func (d *Directory) store(byID map[hangar.HostID]*member, synced bool) {
 func (d *Directory) Run(ctx context.Context) error {
 	defer d.disconnect()
 	return pause.Between(ctx, feedPause, d.follow, func(err error) {
-		d.cfg.Log.WarnContext(ctx, "the feed of hosts broke and is taken up again", "err", err)
+		d.cfg.Log.WarnContext(ctx, "the feed of hosts broke and is taken up again", "error", err)
 	})
 }
 

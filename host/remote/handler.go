@@ -209,7 +209,7 @@ func (h *Handler) answer(x *served, result any, failed error) {
 		return
 	}
 	if hangar.CodeOf(failed) == hangar.CodeInternal && !errors.Is(failed, context.Canceled) {
-		h.log.Error("call of another host failed", "method", x.name, "peer", x.peer, "err", failed)
+		h.log.Error("call of another host failed", "method", x.name, "peer", x.peer, "error", failed)
 	}
 	raw, err := json.Marshal(faultOf(failed))
 	if err != nil {

@@ -28,7 +28,7 @@ func (g *Gateway) recall(ctx context.Context) {
 		err = json.Unmarshal(b, &endpoints)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		g.Log.WarnContext(ctx, "peers must call by themselves", slog.Any("err", err))
+		g.Log.WarnContext(ctx, "peers must call by themselves", slog.Any("error", err))
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -53,6 +53,6 @@ func (g *Gateway) remember(ctx context.Context) {
 		err = durable.WriteFile(filepath.Join(g.Dir, EndpointsFile), append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		g.Log.WarnContext(ctx, "where peers are is not remembered", slog.Any("err", err))
+		g.Log.WarnContext(ctx, "where peers are is not remembered", slog.Any("error", err))
 	}
 }

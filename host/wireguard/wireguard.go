@@ -130,7 +130,7 @@ func (g *Gateway) follow(ctx context.Context) error {
 		}
 		return errors.New("feed ended")
 	}, func(err error) {
-		g.Log.WarnContext(ctx, "feed of peers broke, will be taken up again", slog.Any("err", err))
+		g.Log.WarnContext(ctx, "feed of peers broke, will be taken up again", slog.Any("error", err))
 	})
 }
 
@@ -160,7 +160,7 @@ func (g *Gateway) settle(ctx context.Context) error {
 		if err != nil {
 			retry = time.After(retryDelay)
 			if err.Error() != told {
-				g.Log.ErrorContext(ctx, "peers are not as they should be, will be tried again", slog.Any("err", err))
+				g.Log.ErrorContext(ctx, "peers are not as they should be, will be tried again", slog.Any("error", err))
 			}
 			told = err.Error()
 		} else {
@@ -375,7 +375,7 @@ func (g *Gateway) seen() map[hangar.PeerKey]link.Seen {
 	}
 	all, err := g.link.Seen()
 	if err != nil {
-		g.Log.Warn("read the state of WireGuard", slog.Any("err", err))
+		g.Log.Warn("read the state of WireGuard", slog.Any("error", err))
 	}
 	return all
 }

@@ -227,5 +227,5 @@ func (e *Evaluator) AlertReport(_ context.Context, org hangar.OrgID) (hangar.Ale
 const (
 	keyOrg   = "org"
 	keyGroup = "group"
-	keyError = "err"
+	keyError = "error"
 )

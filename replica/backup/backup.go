@@ -170,7 +170,7 @@ func (b *Backup) lead(ctx context.Context, cluster string, epoch uint64, over <-
 	_ = g.Wait() // the functions return no errors
 	if _, now, _, ok := b.o.Node.Leading(); ctx.Err() != nil && ok && now == epoch {
 		if err := finish.Do(ctx, lastPass, func(ctx finish.Context) error { return t.pass(ctx) }); err != nil {
-			b.o.Log.Warn("the newest transactions are not in the backup", "err", err)
+			b.o.Log.Warn("the newest transactions are not in the backup", "error", err)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (b *Backup) repeat(ctx context.Context, do func(context.Context) error) err
 		}
 		b.counts.failed()
 		if !failed {
-			b.o.Log.Error("the backup failed and will be retried", "store", b.o.Store.String(), "err", err)
+			b.o.Log.Error("the backup failed and will be retried", "store", b.o.Store.String(), "error", err)
 		}
 		failed = true
 		if err := pause.For(ctx, retry); err != nil {

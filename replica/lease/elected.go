@@ -85,7 +85,7 @@ func (e *Elected) Run(ctx context.Context, m Member) error {
 		if errors.Is(err, ErrCluster) {
 			return err
 		}
-		e.c.Log.Warn("no session of the lease's store", "err", err)
+		e.c.Log.Warn("no session of the lease's store", "error", err)
 		_ = pause.For(ctx, e.c.TTL/renewals)
 	}
 	return nil

@@ -89,7 +89,7 @@ func (s *session) run(ctx context.Context, lost chan error) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			s.e.c.Log.Warn("the election cannot be watched", "err", err)
+			s.e.c.Log.Warn("the election cannot be watched", "error", err)
 		}
 		s.e.lapse()
 		_ = pause.For(ctx, s.ttl/renewals)

@@ -105,7 +105,7 @@ func (s guard) halted(cancel <-chan struct{}, n *inode, l locks.Lock) fuse.Statu
 	}
 	err := s.c.Databases.Halt(request{cancel}, n.db)
 	if err != nil {
-		s.c.Log.Warn("the halt lock of the primary was not acquired", "db", n.db.Name(), "err", err)
+		s.c.Log.Warn("the halt lock of the primary was not acquired", "db", n.db.Name(), "error", err)
 		return fuse.Status(syscall.ENOLCK)
 	}
 	return fuse.OK
@@ -244,7 +244,7 @@ func (s *FS) captureJournal(db *database.DB) error {
 func (s *FS) captureWAL(db *database.DB, indexed bool) {
 	if err := db.CaptureWAL(indexed); err != nil {
 		// SQLite has committed and cannot handle the error any more.
-		s.c.Log.Error("transactions were not captured", "db", db.Name(), "err", err)
+		s.c.Log.Error("transactions were not captured", "db", db.Name(), "error", err)
 	}
 }
 
@@ -265,7 +265,7 @@ func (s *FS) settle(n *inode) {
 		}
 	}
 	if err := s.captureJournal(n.db); err != nil {
-		s.c.Log.Error("a transaction was not captured", "db", n.db.Name(), "err", err)
+		s.c.Log.Error("a transaction was not captured", "db", n.db.Name(), "error", err)
 	}
 }
 

@@ -466,6 +466,6 @@ func (s *FS) statusOf(err error) fuse.Status {
 	case errors.Is(err, context.Canceled):
 		return fuse.EINTR
 	}
-	s.c.Log.Error("request of the mount failed", "err", err)
+	s.c.Log.Error("request of the mount failed", "error", err)
 	return fuse.EIO
 }

@@ -294,7 +294,7 @@ func (p *Proxy) answered(resp *http.Response) error {
 	case err != nil && p.o.Acknowledged != nil:
 		return &unacknowledgedError{id, err}
 	case err != nil:
-		p.o.Log.Warn("the position of the write is not known", "db", p.o.DB, "err", err)
+		p.o.Log.Warn("the position of the write is not known", "db", p.o.DB, "error", err)
 		return nil
 	case id == 0:
 		return nil
@@ -348,7 +348,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		return // the client is gone
 	}
 	if _, ok := errors.AsType[*unacknowledgedError](err); ok {
-		p.o.Log.Warn("an answer was withheld", "err", err)
+		p.o.Log.Warn("an answer was withheld", "error", err)
 		text := "the write is committed, but not yet on as many replicas as required"
 		if errors.Is(err, errNotLeading) {
 			text = "the primary changed before the write was on as many replicas as required: it may be lost"
@@ -356,6 +356,6 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, http.StatusGatewayTimeout, text)
 		return
 	}
-	p.o.Log.Warn("the App does not answer", "err", err)
+	p.o.Log.Warn("the App does not answer", "error", err)
 	refuse(w, http.StatusBadGateway, "the App does not answer")
 }

@@ -160,7 +160,7 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer t.close()
 	if err := t.run(ctx, over); err != nil && context.Cause(ctx) == nil {
-		s.Log.Warn("stream to a replica ended", "replica", f.name, "err", err)
+		s.Log.Warn("stream to a replica ended", "replica", f.name, "error", err)
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -214,7 +214,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.detach()
 		if err != nil && !errors.Is(err, database.ErrFenced) {
-			f.log().Error("transactions are not captured", "err", err)
+			f.log().Error("transactions are not captured", "error", err)
 		}
 		f.wait(ctx, idle)
 	}

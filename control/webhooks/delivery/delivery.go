@@ -38,7 +38,7 @@ import (
 // Keys of log records.
 const (
 	keyReceiver = "receiver"
-	keyError    = "err"
+	keyError    = "error"
 )
 
 // Limits bound what receivers take of the server. Zero fields stand for the defaults.

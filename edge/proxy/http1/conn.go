@@ -356,7 +356,7 @@ func (c *serverConn) refuse(err error) {
 		return
 	}
 	if c.srv.Log != nil {
-		c.srv.Log.Debug("request refused", "remote", c.remote, "status", p.Status, "err", p)
+		c.srv.Log.Debug("request refused", "remote", c.remote, "status", p.Status, "error", p)
 	}
 	x := c.refusal()
 	if c.srv.Refuse != nil {

@@ -103,7 +103,7 @@ func (c *Carrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // it has answered
 	}
 	err = c.carry(r.Context(), ws, port)
-	c.log.DebugContext(r.Context(), "tunnel of WireGuard ended", slog.String("client", r.RemoteAddr), slog.Any("err", err))
+	c.log.DebugContext(r.Context(), "tunnel of WireGuard ended", slog.String("client", r.RemoteAddr), slog.Any("error", err))
 }
 
 // carry joins a WebSocket with the port of WireGuard until one of them ends.

@@ -243,5 +243,5 @@ func (n *Notifier) Status(org hangar.OrgID) []hangar.AlertReceiverStatus {
 const (
 	keyOrg      = "org"
 	keyReceiver = "receiver"
-	keyError    = "err"
+	keyError    = "error"
 )

@@ -113,7 +113,7 @@ func Open(path string, log *slog.Logger) (*Store, error) {
 	case err == nil || errors.Is(err, ErrLocked):
 		return s, err
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		log.Error("cannot read the states of alerts: notifications may be repeated", "path", path, "err", err)
+		log.Error("cannot read the states of alerts: notifications may be repeated", "path", path, "error", err)
 		if err := os.Rename(path, path+damaged); err != nil {
 			return nil, err
 		}
