@@ -1,8 +1,9 @@
 package compress
 
 import (
-	"strconv"
 	"strings"
+
+	"github.com/hangar-platform/hangar/internal/qvalue"
 )
 
 // encoding is a way to compress a body. Among encodings that a client likes equally, the first in
@@ -28,7 +29,7 @@ func negotiate(accept []string) (best encoding, refused bool) {
 	for _, line := range accept {
 		for item := range strings.SplitSeq(line, ",") {
 			name, params, _ := strings.Cut(item, ";")
-			q := weight(params)
+			q := qvalue.Parse(params)
 			switch strings.ToLower(strings.TrimSpace(name)) {
 			case "identity":
 				likes[noEncoding] = q
@@ -58,20 +59,4 @@ func negotiate(accept []string) (best encoding, refused bool) {
 	}
 	refused = likes[noEncoding] == 0 || likes[noEncoding] == unnamed && others == 0
 	return best, refused
-}
-
-// weight parses the parameter q, in thousandths. An unparsable value means that it is not accepted.
-func weight(params string) int {
-	for p := range strings.SplitSeq(params, ";") {
-		name, value, ok := strings.Cut(p, "=")
-		if !ok || !strings.EqualFold(strings.TrimSpace(name), "q") {
-			continue
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-		if err == nil && f >= 0 && f <= 1 {
-			return int(f*1000 + 0.5)
-		}
-		return 0
-	}
-	return 1000
 }

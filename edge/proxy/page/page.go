@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/qvalue"
 )
 
 // Problem is the JSON form.
@@ -158,25 +159,9 @@ func quality(accept []string, offer string) (q, specific int) {
 				level = 0
 			}
 			if level > specific {
-				q, specific = weight(params), level
+				q, specific = qvalue.Parse(params), level
 			}
 		}
 	}
 	return q, specific
-}
-
-// weight parses the parameter q, in thousandths. An unparsable value means that it is not accepted.
-func weight(params string) int {
-	for p := range strings.SplitSeq(params, ";") {
-		name, value, ok := strings.Cut(p, "=")
-		if !ok || !strings.EqualFold(strings.TrimSpace(name), "q") {
-			continue
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-		if err == nil && f >= 0 && f <= 1 {
-			return int(f*1000 + 0.5)
-		}
-		return 0
-	}
-	return 1000
 }
