@@ -102,6 +102,29 @@ func TestFollowEndsWithTheStore(t *testing.T) {
 	}
 }
 
+// A follower of another region waits for nothing, and ends with the Store all the same.
+func TestFollowOfAnotherRegionEndsWithTheStore(t *testing.T) {
+	s := open(t, Options{})
+	s.Append(ref, hangar.LogRunner, "info", "one")
+	ended := make(chan []error)
+	go func() {
+		var got []error
+		for _, err := range s.Follow(t.Context(), ref.AppID, hangar.LogQuery{Region: "fra"}) {
+			got = append(got, err)
+		}
+		ended <- got
+	}()
+	must(s.Close())
+	select {
+	case got := <-ended:
+		if len(got) != 1 || hangar.CodeOf(got[0]) != hangar.CodeUnavailable {
+			t.Errorf("yielded %v", got)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the follower does not end")
+	}
+}
+
 // Every follower gets every written line once and in order.
 func TestFollowMissesNothing(t *testing.T) {
 	s := open(t, Options{MaxBytes: 1 << 20, MaxFiles: 1000})

@@ -59,8 +59,12 @@ const burstSeconds = 8
 // MaxLine is the length of the longest line, in bytes. Longer lines are split.
 const MaxLine = 64 << 10
 
-// errClosed is the error of a Store that is not open.
-var errClosed = errors.New("log store is closed")
+var (
+	// errClosed is the error of a Store that is not open.
+	errClosed = errors.New("log store is closed")
+	// errGone is the error of a log that was removed or retired after it was found.
+	errGone = errors.New("the log is removed")
+)
 
 // Options of a Store.
 type Options struct {
@@ -197,11 +201,15 @@ func (s *Store) Close() error {
 // Append adds a line of the platform; a message of several lines becomes as many. The level is
 // "info", "warn" or "error". An error is logged.
 func (s *Store) Append(ref hangar.MachineRef, provider hangar.LogProvider, level, message string) {
-	s.mu.Lock()
-	m, err := s.machine(ref)
-	s.mu.Unlock()
-	if err == nil {
-		err = m.appendMessage(provider, level, message)
+	err := errGone
+	for errors.Is(err, errGone) {
+		var m *machineLog
+		s.mu.Lock()
+		m, err = s.machine(ref)
+		s.mu.Unlock()
+		if err == nil {
+			err = m.appendMessage(provider, level, message)
+		}
 	}
 	if err != nil {
 		s.log.Warn("log line of a machine is lost", slog.String("app", string(ref.AppID)),
@@ -223,16 +231,22 @@ func (s *Store) Remove(id hangar.MachineID) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	m.app.mu.Lock()
+	defer m.app.mu.Unlock()
 	if err := os.RemoveAll(m.dir); err != nil {
 		return err
 	}
-	delete(s.machines, id)
 	_ = os.Remove(filepath.Dir(m.dir)) // fails as intended while the App has other Machines
-	m.app.mu.Lock()
-	delete(m.app.machines, id)
-	m.app.mu.Unlock()
-	s.dropApp(m.app)
+	s.forgetLocked(m)
 	return nil
+}
+
+// forgetLocked forgets a log without files. The caller holds s.mu and the App's mu.
+func (s *Store) forgetLocked(m *machineLog) {
+	m.gone = true
+	delete(s.machines, m.id)
+	delete(m.app.machines, m.id)
+	s.dropAppLocked(m.app)
 }
 
 // machine returns the log of ref, and makes it if necessary. The caller holds s.mu.

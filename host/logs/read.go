@@ -72,10 +72,6 @@ func (s *Store) Read(app hangar.AppID, q hangar.LogQuery) (hangar.LogPage, error
 // rotation misses lines. When the Store is closed, the last element is an error with CodeUnavailable.
 func (s *Store) Follow(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
-		if q.Region != "" && q.Region != s.region {
-			<-ctx.Done()
-			return
-		}
 		a, closed, unfollow, err := s.follow(app)
 		if err != nil {
 			yield(hangar.LogEntry{}, err)

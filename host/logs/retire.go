@@ -135,15 +135,12 @@ func (s *Store) Retire(id hangar.MachineID) error {
 	if !ok {
 		return nil
 	}
-	a := m.app
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	m.app.mu.Lock()
+	defer m.app.mu.Unlock()
 	if err := s.putAway(m); err != nil {
 		return fmt.Errorf("retire the log of machine %s: %w", id, err)
 	}
-	delete(s.machines, id)
-	delete(a.machines, id)
-	s.dropAppLocked(a)
+	s.forgetLocked(m)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -30,6 +31,31 @@ func TestRemove(t *testing.T) {
 	must(s.Capture(ref, fifoOf(t)))
 	s.Append(ref, hangar.LogRunner, "info", "two")
 	wantMessages(t, readAll(t, s, 10), "two")
+}
+
+// TestAppendBesideRemoval: a line that is written while the log is removed or retired is in a log that
+// the Store knows, and so is removed later.
+func TestAppendBesideRemoval(t *testing.T) {
+	s := open(t, Options{})
+	for name, remove := range map[string]func(hangar.MachineID) error{"remove": s.Remove, "retire": s.Retire} {
+		s.Append(ref, hangar.LogRunner, "info", "one")
+		s.mu.Lock()
+		found, err := s.machine(ref)
+		s.mu.Unlock()
+		must(err)
+		must(remove(ref.ID))
+		if err := found.appendMessage(hangar.LogRunner, "info", "two"); !errors.Is(err, errGone) {
+			t.Errorf("%s: a write to the removed log: %v", name, err)
+		}
+		if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
+			t.Errorf("%s: a log that is not known has files: %v", name, err)
+		}
+		s.Append(ref, hangar.LogRunner, "info", "two")
+		must(s.Remove(ref.ID))
+		if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
+			t.Errorf("%s: a late line is not removed: %v", name, err)
+		}
+	}
 }
 
 // TestRetire: the log of a destroyed Machine reads as before, by itself and among others, even

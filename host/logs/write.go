@@ -53,6 +53,7 @@ type machineLog struct {
 	capture *capture // nil when there is none
 	note    *os.File // open while there is a capture
 	left    note     // a killed daemon's note, which the next capture settles
+	gone    bool     // removed or retired: a file that is written now would belong to no log
 }
 
 //nolint:gochecknoglobals // buffers are worth sharing between all Machines, most of which are silent
@@ -144,7 +145,7 @@ func cutTorn(path string) (int64, error) {
 	return 0, f.Truncate(0)
 }
 
-// appendMessage writes lines of the platform.
+// appendMessage writes lines of the platform, or answers errGone.
 func (m *machineLog) appendMessage(provider hangar.LogProvider, level, message string) error {
 	if level != levelWarn && level != levelError {
 		level = levelInfo
@@ -157,6 +158,9 @@ func (m *machineLog) appendMessage(provider hangar.LogProvider, level, message s
 	}
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
+	if m.gone {
+		return errGone
+	}
 	w := m.begin()
 	for line := range strings.Lines(message) {
 		line = strings.TrimRight(line, "\r\n")
