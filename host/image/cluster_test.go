@@ -20,7 +20,10 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	foreign "github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/image"
@@ -232,7 +235,7 @@ func TestBlobOfOthersByAnotherHost(t *testing.T) {
 	// A manifest that names it is refused, even by a host that would have to fetch it.
 	config := files(t, map[string]string{"c": "1"})
 	stolen := manifestOf(t, secret, config)
-	if code := b.put(t, "/v2/personal/app/manifests/stolen", stolen); code != http.StatusBadRequest {
+	if code := b.put(t, "/v2/personal/app/manifests/stolen", types.OCIManifestSchema1, stolen); code != http.StatusBadRequest {
 		t.Errorf("a manifest that names a blob of others is answered with %d", code)
 	}
 }
@@ -254,14 +257,15 @@ func manifestOf(tb testing.TB, layer, config v1.Layer) []byte {
 	return raw
 }
 
-func (h *atHost) put(tb testing.TB, path string, manifest []byte) int {
+// put pushes a manifest of a media type.
+func (h *atHost) put(tb testing.TB, path string, is types.MediaType, manifest []byte) int {
 	tb.Helper()
 	req, err := http.NewRequestWithContext(tb.Context(), http.MethodPut, "http://"+h.clients+path, bytes.NewReader(manifest))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	req.SetBasicAuth("x", "token")
-	req.Header.Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+	req.Header.Set("Content-Type", string(is))
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Do(req)
@@ -474,6 +478,69 @@ func TestFirstPushWithinACollection(t *testing.T) {
 	}
 	if got := pull(t, a.Store, builtIn+"/personal/new:v1"); got.Ref.Digest != digest(t, img) {
 		t.Errorf("pulled %v", got.Ref)
+	}
+}
+
+// TestIndexWithinACollection: an index that is accepted while a manifest that it names is collected, or
+// deleted, is complete.
+func TestIndexWithinACollection(t *testing.T) {
+	policy := image.Policy{UntaggedAge: time.Hour}
+	for name, run := range map[string]func(t *testing.T, all *shared, a *atHost, child string, push func()){
+		"before its release": func(t *testing.T, all *shared, a *atHost, _ string, push func()) {
+			var once atomic.Bool
+			all.listed = func() {
+				if once.CompareAndSwap(false, true) {
+					push()
+				}
+			}
+			if _, err := a.GC(t.Context(), policy); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"after its release": func(t *testing.T, all *shared, a *atHost, _ string, push func()) {
+			all.released = push
+			if _, err := a.GC(t.Context(), policy); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"after its deletion": func(t *testing.T, _ *shared, a *atHost, child string, push func()) {
+			a.want(t, http.StatusAccepted, "", http.MethodDelete, "/v2/personal/app/manifests/"+child)
+			push()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, hosts := cluster(t, aa)
+			a := hosts[aa]
+			img := imageOf(t, noise(t, 64<<10))
+			push(t, a.clients+"/personal/app:v1", img, token)
+			push(t, a.clients+"/personal/app:v1", imageOf(t, noise(t, 64<<10)), token)
+			age(t, filepath.Join(a.dir, "registry", "repositories", "orgs", string(tenant.Org), "app", "_", "manifests"))
+			index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img})
+			raw, err := index.RawManifest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted := false
+			run(t, all, a, digest(t, img), func() {
+				accepted = a.put(t, "/v2/personal/app/manifests/multi", types.OCIImageIndex, raw) == http.StatusCreated
+			})
+			for range 2 {
+				status := http.StatusNotFound
+				if accepted {
+					status = http.StatusOK
+				}
+				a.want(t, status, "", http.MethodGet, "/v2/personal/app/manifests/multi")
+				if accepted {
+					pull(t, a.Store, builtIn+"/personal/app:multi")
+				}
+				if _, err := a.GC(t.Context(), policy); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want := name == "before its release"; accepted != want {
+				t.Errorf("the index is accepted: %v, want %v", accepted, want)
+			}
+		})
 	}
 }
 

@@ -33,6 +33,7 @@ type shared struct {
 	hosts        map[string]map[hangar.HostID]bool // that hold something of a repository
 	away         bool
 	listed       func() // called after each Repository, if set
+	released     func() // called after each Release that has succeeded, if set
 }
 
 func newShared() *shared {
@@ -163,6 +164,11 @@ func (c catalog) Release(_ context.Context, repository string, m hangar.PushedMa
 	all.Manifests[m.Digest] = now
 	if len(now.Hosts) == 0 {
 		delete(all.Manifests, m.Digest)
+	}
+	if c.released != nil {
+		c.mu.Unlock()
+		defer c.mu.Lock()
+		c.released()
 	}
 	return true, nil
 }

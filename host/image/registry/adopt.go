@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/diskspace"
@@ -22,22 +23,46 @@ const (
 	maxAdoptDepth = 3
 )
 
-// adoption is the content that one push fetches.
+// adoption is the content that one push fetches. It keeps the collector away from the manifests that
+// the push names, until end.
 type adoption struct {
 	r         *Registry
 	c         call
 	org       hangar.OrgID
-	manifests int
+	manifests int                              // that were fetched
+	known     map[string]hangar.PushedManifest // of the repository; nil: not read yet
+	pushes    map[string]func()                // end the pushes of the named manifests, by digest
 }
 
-// adopt fetches everything that a manifest names, if the repository has it.
+func (r *Registry) newAdoption(c call) *adoption {
+	return &adoption{r: r, c: c, org: c.org, pushes: map[string]func(){}}
+}
+
+func (a *adoption) end() {
+	for _, end := range a.pushes {
+		end()
+	}
+}
+
+// adopt makes sure that this host has everything that a manifest names: it fetches what the
+// repository has on another host.
 func (a *adoption) adopt(ctx context.Context, d document, depth int) error {
 	for _, digest := range d.blobs() {
 		if err := a.blob(ctx, digest); err != nil {
 			return err
 		}
 	}
+	if len(d.Manifests) > 0 && a.known == nil {
+		all, err := a.r.catalog.Repository(ctx, a.c.kept)
+		if err != nil {
+			return err
+		}
+		a.known = all.Manifests
+	}
 	for _, digest := range digestsOf(d.Manifests) {
+		if a.pushes[digest] != nil {
+			continue
+		}
 		if err := a.manifest(ctx, digest, depth+1); err != nil {
 			return err
 		}
@@ -45,21 +70,30 @@ func (a *adoption) adopt(ctx context.Context, d document, depth int) error {
 	return nil
 }
 
-// manifest fetches a manifest and everything that it names.
+// manifest is adopt for a manifest itself and everything that it names. The catalog decides whether
+// the repository has it: after a deletion, its link stays on this host for a while.
 func (a *adoption) manifest(ctx context.Context, digest string, depth int) error {
-	_, err := a.r.heldManifest(a.c.kept, digest)
-	if !errors.Is(err, ErrNotFound) {
-		return err
+	a.pushes[digest] = a.r.pushes.begin(a.c.kept, digest)
+	released := a.r.pushes.isReleased(a.c.kept, digest)
+	missing := refuse(http.StatusBadRequest, "MANIFEST_BLOB_UNKNOWN", "the index names %s, which %s does not have", digest, a.c.repository)
+	known, ok := a.known[digest]
+	if !ok {
+		return missing
 	}
-	if a.manifests++; a.manifests > maxAdopted || depth > maxAdoptDepth {
-		return refuse(http.StatusBadRequest, "MANIFEST_INVALID", "the index names too many manifests that this server does not have; push them to it")
+	if depth > maxAdoptDepth {
+		return refuse(http.StatusBadRequest, "MANIFEST_INVALID", "indexes are nested more than %d deep", maxAdoptDepth)
 	}
-	m, err := a.r.Manifest(ctx, a.c.kept, digest, a.c.limitKey)
+	m, err := a.r.content(ctx, a.c.kept, known, a.c.limitKey)
 	if errors.Is(err, ErrNotFound) {
-		return nil // the caller refuses the push
+		return missing
 	}
 	if err != nil {
 		return err
+	}
+	if m.Remote {
+		if a.manifests++; a.manifests > maxAdopted {
+			return refuse(http.StatusBadRequest, "MANIFEST_INVALID", "the index names too many manifests that this server does not have; push them to it")
+		}
 	}
 	d, mediaType, err := parseManifest(m.Raw, m.MediaType)
 	if err != nil {
@@ -68,6 +102,11 @@ func (a *adoption) manifest(ctx context.Context, digest string, depth int) error
 	if err := a.adopt(ctx, d, depth); err != nil {
 		return err
 	}
+	counted := a.r.opts.Catalog == nil || slices.Contains(known.Hosts, a.r.opts.Host)
+	if !m.Remote && counted && !released {
+		return nil
+	}
+	// If the collector releases it, this push makes the catalog refuse that, or undoes it.
 	return a.r.keepManifest(ctx, a.c, "", m.Digest, mediaType, m.Raw, d)
 }
 

@@ -72,7 +72,7 @@ func (r *Registry) release(ctx context.Context, repository string, p Policy) (ma
 			dead[digest] = published // deleted on another host
 			continue
 		}
-		if live[digest] {
+		if live[digest] || !r.pushes.release(repository, digest) {
 			continue
 		}
 		if dead[digest], err = r.catalog.Release(ctx, repository, m); err != nil {

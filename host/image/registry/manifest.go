@@ -190,7 +190,8 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	default:
 		return refuse(http.StatusBadRequest, "TAG_INVALID", "not a tag: %.128q", c.reference)
 	}
-	a := &adoption{r: h.r, c: c, org: c.org}
+	a := h.r.newAdoption(c)
+	defer a.end()
 	if err := a.adopt(req.Context(), d, 0); err != nil {
 		return c.unavailable(err)
 	}

@@ -13,14 +13,15 @@ import (
 	"github.com/hangar-platform/hangar/internal/durable"
 )
 
-// pushes tracks manifests that are being pushed. The collector must not consider one deleted on
-// another host, and RemoveOrg waits for the last push of an organization. The zero value is ready to
-// use.
+// pushes tracks manifests that are being pushed, and those that an index that is being pushed names.
+// The collector must not remove one, or consider it deleted on another host, and RemoveOrg waits for
+// the last push of an organization. The zero value is ready to use.
 type pushes struct {
-	mu     sync.Mutex
-	ended  sync.Cond           // signals the end of a push; its L is mu
-	now    map[manifestAt]int  // pushes in progress
-	recent map[manifestAt]bool // pushes in progress at watch or later; nil: no watch
+	mu       sync.Mutex
+	ended    sync.Cond           // signals the end of a push; its L is mu
+	now      map[manifestAt]int  // pushes in progress
+	recent   map[manifestAt]bool // pushes in progress at watch or later; nil: no watch
+	released map[manifestAt]bool // what the collector releases; nil: no watch
 }
 
 // manifestAt is a manifest of a repository.
@@ -52,15 +53,35 @@ func (p *pushes) begin(repository, digest string) (end func()) {
 func (p *pushes) watch() (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.recent = map[manifestAt]bool{}
+	p.recent, p.released = map[manifestAt]bool{}, map[manifestAt]bool{}
 	for at := range p.now {
 		p.recent[at] = true
 	}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.recent = nil
+		p.recent, p.released = nil, nil
 	}
+}
+
+// release reports whether the collector may release a manifest in the catalog, because none of the
+// pushes in progress since watch is about it. A push that begins later finds it in isReleased.
+func (p *pushes) release(repository, digest string) bool {
+	at := manifestAt{repository, digest}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.recent[at] {
+		return false
+	}
+	p.released[at] = true
+	return true
+}
+
+// isReleased reports whether the collector has begun to release a manifest.
+func (p *pushes) isReleased(repository, digest string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.released[manifestAt{repository, digest}]
 }
 
 func (p *pushes) since(repository, digest string) bool {

@@ -190,6 +190,11 @@ func (r *Registry) Manifest(ctx context.Context, repository, reference, limitKey
 	if err != nil {
 		return Manifest{}, err
 	}
+	return r.content(ctx, repository, m, limitKey)
+}
+
+// content returns the content of a manifest that the catalog knows.
+func (r *Registry) content(ctx context.Context, repository string, m hangar.PushedManifest, limitKey string) (Manifest, error) {
 	raw, err := r.heldManifest(repository, m.Digest)
 	if errors.Is(err, ErrNotFound) {
 		return r.remoteManifest(ctx, repository, m, limitKey)

@@ -306,8 +306,9 @@ func (r *Registry) publish(u *upload, digest string) error {
 	return r.linkBlob(u.repository, digest)
 }
 
-// collectUploads removes uploads that have been idle for age and have no writer. It returns the bytes
-// freed; the next run repeats what failed.
+// collectUploads removes uploads that have been idle for age and have no writer, and forgets those
+// without a file, which publish has moved before it failed. It returns the bytes freed; the next run
+// repeats what failed. The caller holds mu.
 func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 {
 	r.uploadsMu.Lock()
 	all := make([]*upload, 0, len(r.uploads))
@@ -321,13 +322,17 @@ func (r *Registry) collectUploads(ctx context.Context, age time.Duration) int64 
 			continue
 		}
 		fi, err := os.Stat(r.uploadPath(u))
-		if err == nil && older(fi, age) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			r.forgetUpload(u)
+			err = nil
+		case err == nil && older(fi, age):
 			if err = r.removeUpload(u); err == nil {
 				freed += fi.Size()
 			}
 		}
 		u.mu.Unlock()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			r.log.WarnContext(ctx, "cannot remove an idle upload", slog.String("repository", u.repository), slog.Any("error", err))
 		}
 	}

@@ -90,6 +90,26 @@ func TestUnfinishedUploads(t *testing.T) {
 	}
 }
 
+// TestUploadWithoutAFile: an upload whose file was moved before its publication failed does not count
+// until the next start.
+func TestUploadWithoutAFile(t *testing.T) {
+	s := serve(t, registry.Options{OrgUploads: 1, UploadBytes: 1000})
+	at := s.begin(t, "a", "a/app")
+	s.status(t, http.StatusAccepted, "", "a", http.MethodPatch, at, make([]byte, 600))
+	for _, name := range uploadFiles(t, s.dir) {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.GC(t.Context(), registry.Policy{}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := s.Usage(t.Context(), orgOf("a")); err != nil || u.Uploads != 0 {
+		t.Errorf("%d bytes count, %v", u.Uploads, err)
+	}
+	s.begin(t, "a", "a/app")
+}
+
 func uploadFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
