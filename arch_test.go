@@ -43,6 +43,7 @@ var rules = map[string]rule{
 	"api/...":             {imports: plus(language, "api/openapi/...")},
 	"api/input":           {imports: language},
 	"api/longpoll":        {imports: language},
+	"api/names":           {imports: plus(language, "api/signon")},
 	"api/router":          {imports: plus(language, "api/input", "api/latency", "api/openapi", "api/view")},
 	"api/graphql":         {imports: plus(language, "api/graphql/execute", "api/input", "api/router")},
 	"api/graphql/execute": {imports: language},

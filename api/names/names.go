@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/api/signon"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -93,15 +94,11 @@ func seriesOnly(api http.Handler) http.Handler {
 
 // signOnOnly serves the pages where users sign in with a browser, and the endpoints for third parties.
 func signOnOnly(api http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch path := r.URL.Path; {
-		case strings.HasPrefix(path, "/oauth/"), path == "/.well-known/oauth-authorization-server",
-			path == "/sign-in", path == "/sign-in/openid", path == "/sign-in/openid/callback", path == "/sign-out":
-			api.ServeHTTP(w, r)
-		default:
-			http.NotFound(w, r)
-		}
-	})
+	only := http.NewServeMux() // answers 404 for all other paths
+	for _, path := range signon.Paths() {
+		only.Handle(path, api)
+	}
+	return only
 }
 
 // endingWith ends the contexts of requests a little after ctx.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/hangar-platform/hangar/api/signon"
 )
 
 // TestHandlers: each name serves its part, and nothing else.
@@ -56,7 +58,9 @@ func TestHandlers(t *testing.T) {
 		{"auth.example.com", "/.well-known/openid-configuration", ""},
 		{"auth.example.com", "/sign-in/openid", "/sign-in/openid"},
 		{"auth.example.com", "/sign-in/openid/callback?code=x&state=y", "/sign-in/openid/callback?code=x&state=y"},
-		{"auth.example.com", "/sign-in/x", ""},
+		{"auth.example.com", "/sign-in/x", "/sign-in/x"}, // answered by the pages
+		{"auth.example.com", "/sign-inx", ""},
+		{"auth.example.com", "/oauth/../v1/apps", ""},
 		{"auth.example.com", "/v1/sign-in", ""},
 		{"auth.example.com", "/", ""},
 	} {
@@ -93,6 +97,19 @@ func TestHandlers(t *testing.T) {
 		r.Header.Set("Upgrade", "WebSocket")
 		if c.handler.ServeHTTP(httptest.NewRecorder(), r); path != c.want {
 			t.Errorf("a WebSocket to %s%s is asked for as %q, want %q", c.host, c.target, path, c.want)
+		}
+	}
+}
+
+// TestSignOnPaths: the name for signing on serves all paths of the pages and endpoints.
+func TestSignOnPaths(t *testing.T) {
+	t.Parallel()
+	for _, path := range signon.Paths() {
+		served := false
+		signOnOnly(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true })).
+			ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+		if !served {
+			t.Errorf("%s is not served", path)
 		}
 	}
 }
