@@ -44,6 +44,7 @@ import (
 	"github.com/hangar-platform/hangar/control/users"
 	"github.com/hangar-platform/hangar/control/vault"
 	"github.com/hangar-platform/hangar/control/webhooks"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -197,7 +198,8 @@ func New(cfg Config) *Control {
 		store:      cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(), log: cfg.Log,
 	}
 	machines := &Machines{
-		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets, log: cfg.Log, now: cfg.Now,
+		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets,
+		execs: connlimit.NewCount[hangar.OrgID](orgExecs, allExecs), log: cfg.Log, now: cfg.Now,
 	}
 	volumes := &Volumes{store: cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, log: cfg.Log, now: cfg.Now}
 	apps := &Apps{

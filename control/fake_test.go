@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"net"
 	"slices"
@@ -374,9 +375,12 @@ func (f *fakeHost) WatchMachine(ctx context.Context, ref hangar.MachineRef) iter
 	}
 }
 
-// ExecMachine imitates exit CODE; everything else ends with 7.
-func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
+// ExecMachine imitates exit CODE; everything else ends with 7, once it has read its input.
+func (f *fakeHost) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 	_, err := f.do(ctx, ref, hangar.VerbExec, false, "")
+	if err == nil && streams.Stdin != nil {
+		_, err = io.Copy(io.Discard, streams.Stdin)
+	}
 	code := 7
 	if len(req.Command) == 2 && req.Command[0] == "exit" {
 		code, _ = strconv.Atoi(req.Command[1])

@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/vault"
+	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -25,6 +26,7 @@ type Machines struct {
 	rows         *Rows
 	reservations *reservations
 	secrets      *vault.AppSecrets
+	execs        *connlimit.Count[hangar.OrgID]
 	log          *slog.Logger
 	now          func() time.Time
 }
@@ -34,6 +36,11 @@ var _ hangar.MachineService = (*Machines)(nil)
 const (
 	listTimeout = 5 * time.Second // for one host of several to answer a list
 	createTries = 3               // attempts, each after another caller has released the reservation
+
+	// Commands that run at once, in Machines of one organization and of all. This server may have
+	// 8 MiB of the output of each in memory.
+	orgExecs = 64
+	allExecs = 256
 
 	hostOK          = "ok"
 	hostUnreachable = "unreachable" // shown as the host status of its Machines

@@ -245,6 +245,11 @@ func (m *Machines) ExecMachine(
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}
+	if !m.execs.Take(r.OrgID) {
+		return hangar.ExecResult{}, hangar.Errorf(hangar.CodeExhausted, hangar.ReasonAtLimit,
+			"too many commands run in Machines of the organization at once: at most %d may, and fewer while those of others run", orgExecs)
+	}
+	defer m.execs.Leave(r.OrgID)
 	return agent.ExecMachine(ctx, ref, req, streams)
 }
 
