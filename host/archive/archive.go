@@ -65,7 +65,7 @@ var (
 	ErrPassword = errors.New("wrong password for the archive")
 	// ErrForeign: the store is not an archive, or one of a newer format.
 	ErrForeign = errors.New("not an archive of snapshots")
-	// ErrUnreachable: the server does not answer, or refuses.
+	// ErrUnreachable: the server does not answer, or refuses, or the directory cannot be read.
 	ErrUnreachable = errors.New("the archive cannot be reached")
 	// ErrLocked: another process has the directory open.
 	ErrLocked = errors.New("the archive is in use by another process")
@@ -103,6 +103,11 @@ type Archive struct {
 	sessions map[*session]time.Time // sessions in progress, with the time of their begin
 
 	collecting chan struct{} // holds one element while a Collect runs
+
+	// seen is the latest lease of another process, and seenAt when it was first seen; for the Collect
+	// that runs.
+	seen   leaseRecord
+	seenAt time.Time
 }
 
 // gateAlone is the weight of an exclusive holder of the gate; a shared one holds 1.

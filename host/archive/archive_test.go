@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kopia/kopia/repo/blob"
 	"pgregory.net/rapid"
 
 	"github.com/hangar-platform/hangar"
@@ -527,6 +530,47 @@ func isDamage(t *testing.T, what string, id hangar.SnapshotID, err error, must b
 	}
 	if c, ok := errors.AsType[*archive.CorruptError](err); !ok || c.ID != id || !errors.Is(err, archive.ErrCorrupt) {
 		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// brokenStore is a storage in which the contents of volumes cannot be read while an error is set.
+type brokenStore struct {
+	blob.Storage
+	fault error
+}
+
+func (f *brokenStore) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
+	if f.fault != nil && strings.HasPrefix(string(id), "p") {
+		return f.fault
+	}
+	return f.Storage.GetBlob(ctx, id, offset, length, to)
+}
+
+// A store that cannot be read now proves nothing about a snapshot. Only damage is ErrCorrupt, upon
+// which a restore is given up.
+func TestFaultsOfTheStoreAreNoDamage(t *testing.T) {
+	a := inDirectory(t).open(t)
+	store := new(brokenStore)
+	a.Intercept(func(under blob.Storage) blob.Storage {
+		store.Storage = under
+		return store
+	})
+	d := randomDevice(mib, 1)
+	e := write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	read := func(fault error) error {
+		store.fault = fault
+		_, err := a.Read(t.Context(), e.ID, &device{b: make([]byte, d.Size())}, nil)
+		return err
+	}
+	for _, errno := range []syscall.Errno{syscall.ESTALE, syscall.EMFILE, syscall.ENFILE, syscall.EIO, syscall.ENOMEM, syscall.EACCES} {
+		err := read(&fs.PathError{Op: "open", Path: "p1", Err: errno})
+		if !errors.Is(err, archive.ErrUnreachable) || errors.Is(err, archive.ErrCorrupt) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+	isDamage(t, "missing", e.ID, read(blob.ErrBlobNotFound), true)
+	if err := read(nil); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -299,7 +299,7 @@ func (e *CorruptError) Error() string {
 func (e *CorruptError) Unwrap() []error { return []error{ErrCorrupt, e.Err} }
 
 // damaged separates damage from errors that say nothing about the snapshot: an ended context, a
-// network failure, or removal of the snapshot meanwhile.
+// store that cannot be read now, or removal of the snapshot meanwhile.
 func (a *Archive) damaged(ctx context.Context, id hangar.SnapshotID, offset int64, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -26,7 +26,7 @@ const (
 
 type leaseRecord struct {
 	Holder string    `json:"holder"`
-	Until  time.Time `json:"until"`
+	Until  time.Time `json:"until"` // by the holder's clock; each renewal changes it
 }
 
 // lease acquires the right to collect garbage. It lasts as long as the returned context, and end
@@ -36,7 +36,7 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 	switch held, err := a.holder(ctx); {
 	case err != nil:
 		return nil, nil, err
-	case held.Holder != "" && a.opts.Now().Before(held.Until):
+	case held.Holder != "" && a.held(held):
 		return nil, nil, nil
 	}
 	if err := a.hold(ctx, me); err != nil {
@@ -77,6 +77,17 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 			}
 		}
 	}, nil
+}
+
+// held reports whether a lease that was read may still be in force. Its holder's clock may differ from
+// this one, so that Until decides nothing: a lease has ended once this process has not seen it renewed
+// for leaseFor.
+func (a *Archive) held(lease leaseRecord) bool {
+	now := a.opts.Now()
+	if lease.Holder != a.seen.Holder || !lease.Until.Equal(a.seen.Until) {
+		a.seen, a.seenAt = lease, now
+	}
+	return now.Sub(a.seenAt) < leaseFor
 }
 
 func (a *Archive) holder(ctx context.Context) (held leaseRecord, err error) {

@@ -114,6 +114,40 @@ func (w *waiting) ReadAt(p []byte, off int64) (int, error) {
 	return w.device.ReadAt(p, off)
 }
 
+// The clocks of daemons differ. One whose clock is behind keeps the lease that it renews, and one that
+// died with a clock that is ahead does not keep it.
+func TestLeaseOfAnotherClock(t *testing.T) {
+	p := inBucket(t)
+	var c clock
+	opts := p.options()
+	opts.Now = c.now
+	a := open(t, opts)
+	collect := func(wantHolder string) {
+		t.Helper()
+		if _, err := a.Collect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if holder, err := a.LeaseHolder(t.Context()); err != nil || holder != wantHolder {
+			t.Errorf("the lease is held by %q %v, want %q", holder, err, wantHolder)
+		}
+	}
+	for renewal := range 4 {
+		if err := a.PutLease(t.Context(), "behind", c.now().Add(-time.Hour).Add(time.Duration(renewal)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		collect("behind")
+		c.advance(archive.LeaseTerm / 3)
+	}
+	if err := a.PutLease(t.Context(), "ahead", c.now().Add(24*365*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	collect("ahead")
+	c.advance(archive.LeaseTerm - time.Minute)
+	collect("ahead")
+	c.advance(time.Minute)
+	collect("")
+}
+
 // TestDaemonsBeginTogether: daemons that start at once with an empty store make one archive.
 func TestDaemonsBeginTogether(t *testing.T) {
 	p := inBucket(t)

@@ -27,11 +27,12 @@ type store struct {
 	dir    *directory // nil: remote
 }
 
-// GetBlob marks errors that say nothing about the blob, so that a network failure does not make a
-// snapshot look damaged.
+// GetBlob marks errors that say nothing about the blob, so that a failure of the network, of the disk
+// or of the process, such as too many open files, does not make a snapshot look damaged.
 func (s *store) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
 	err := s.Storage.GetBlob(ctx, id, offset, length, to)
-	if err == nil || !s.remote || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
+	_, system := errors.AsType[unix.Errno](err)
+	if err == nil || !s.remote && !system || errors.Is(err, blob.ErrBlobNotFound) || errors.Is(err, blob.ErrInvalidRange) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)

@@ -1,0 +1,32 @@
+package archive
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/kopia/kopia/repo/blob"
+)
+
+// Intercept has wrap stand between an open archive that is not in use and its storage.
+func (a *Archive) Intercept(wrap func(blob.Storage) blob.Storage) {
+	a.store.Storage = wrap(a.store.Storage)
+}
+
+// LeaseTerm is how long the lease to collect garbage lasts.
+const LeaseTerm = leaseFor
+
+// PutLease stores the lease of another process.
+func (a *Archive) PutLease(ctx context.Context, holder string, until time.Time) error {
+	b, err := json.Marshal(leaseRecord{Holder: holder, Until: until})
+	if err != nil {
+		return err
+	}
+	return a.store.PutBlob(ctx, leaseBlob, plain(b), blob.PutOptions{})
+}
+
+// LeaseHolder returns who has the lease; empty: no one.
+func (a *Archive) LeaseHolder(ctx context.Context) (string, error) {
+	held, err := a.holder(ctx)
+	return held.Holder, err
+}
