@@ -261,3 +261,34 @@ func TestLookupsOfOneNetwork(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamsOfOneNetwork: the Machines of one network, however many, leave connections to those of others.
+func TestStreamsOfOneNetwork(t *testing.T) {
+	s := serverOf(t, nil)
+	open := newStreams()
+	machine := func(network, n byte) asker {
+		return s.asker(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0xaa, 5: network, 12: n, 15: 2}))
+	}
+	var taken []asker
+	for n := range 256 {
+		for who := machine(1, byte(n)); open.take(who); {
+			taken = append(taken, who)
+		}
+	}
+	if len(taken) != maxStreams/2 {
+		t.Errorf("one network has %d connections", len(taken))
+	}
+	for i := range maxClientStreams {
+		who := machine(2, 1)
+		if !open.take(who) {
+			t.Fatalf("connection %d of another network is refused", i)
+		}
+		defer open.leave(who)
+	}
+	for _, who := range taken {
+		open.leave(who)
+	}
+	if !open.take(machine(1, 255)) || open.clients.Open() != maxClientStreams+1 || open.networks.Open() != maxClientStreams+1 {
+		t.Errorf("%d connections of clients and %d of networks are left", open.clients.Open(), open.networks.Open())
+	}
+}

@@ -10,7 +10,8 @@
 // Answers of resolvers are cached for their time to live, within bounds of memory, and a day longer
 // for when no resolver answers. Identical questions in flight share one lookup. A client that exceeds
 // its rate loses its own questions: over UDP they are dropped before any work, over TCP its
-// connection is closed. The clients of one network share at most half of the lookups in flight.
+// connection is closed. The clients of one network share at most half of the lookups in flight and of
+// the connections.
 //
 // Each socket has readers of its own, which answer from memory. A question for a resolver waits in a
 // goroutine of its own; their number is bounded. Run returns when all have ended.
@@ -166,7 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	for _, c := range s.packets {
-		s.servePackets(ctx, group, c)
+		group.Go(func() error { return s.servePackets(ctx, c, duplicate) })
 	}
 	for _, l := range s.streams {
 		group.Go(func() error { return s.serveStreams(ctx, l) })

@@ -67,30 +67,29 @@ func enlarge(c *net.UDPConn) {
 	})
 }
 
-// servePackets starts to serve a socket. One reader per processor shares its queue.
-func (s *Server) servePackets(ctx context.Context, group *errgroup.Group, conn *net.UDPConn) {
-	group.Go(func() error {
-		var waiting sync.WaitGroup
-		defer waiting.Wait()
-		readers, ctx := errgroup.WithContext(ctx)
-		for i := range min(maxReaders, runtime.GOMAXPROCS(0)) {
-			own := conn
-			if i > 0 {
-				// A descriptor of its own, because reads of one descriptor exclude each other.
-				var err error
-				if own, err = duplicate(conn); err != nil {
-					return fmt.Errorf("another reader of DNS: %w", err)
-				}
+// servePackets serves a socket until ctx ends. One reader per processor shares its queue, each with a
+// descriptor of its own from another, because reads of one descriptor exclude each other.
+func (s *Server) servePackets(ctx context.Context, conn *net.UDPConn, another func(*net.UDPConn) (*net.UDPConn, error)) error {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	readers, ctx := errgroup.WithContext(ctx)
+	for i := range min(maxReaders, runtime.GOMAXPROCS(0)) {
+		own := conn
+		if i > 0 {
+			var err error
+			if own, err = another(conn); err != nil {
+				readers.Go(func() error { return fmt.Errorf("another reader of DNS: %w", err) }) // ends the others
+				break
 			}
-			readers.Go(func() error {
-				defer own.Close()
-				defer context.AfterFunc(ctx, func() { _ = own.SetReadDeadline(time.Unix(1, 0)) })()
-				r := reader{server: s, conn: own, batches: ipv6.NewPacketConn(own), waiting: &waiting}
-				return r.run(ctx)
-			})
 		}
-		return readers.Wait()
-	})
+		readers.Go(func() error {
+			defer own.Close()
+			defer context.AfterFunc(ctx, func() { _ = own.SetReadDeadline(time.Unix(1, 0)) })()
+			r := reader{server: s, conn: own, batches: ipv6.NewPacketConn(own), waiting: &waiting}
+			return r.run(ctx)
+		})
+	}
+	return readers.Wait()
 }
 
 // duplicate returns another descriptor of a socket. conn.File would make the shared socket blocking

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/connlimit"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
@@ -18,20 +19,49 @@ import (
 const (
 	// streamPatience is how long a connection may be silent, and an answer may take to be accepted.
 	streamPatience = 10 * time.Second
-	// Bounds of concurrent connections, of all clients and of one. A new connection never evicts
-	// another.
+	// Bounds of concurrent connections, of all clients and of one. All Machines of one network together
+	// have at most half. A new connection never evicts another.
 	maxStreams       = 2048
 	maxClientStreams = 64
 	// retryPause is the pause after an error that prevents reading from a socket.
 	retryPause = 50 * time.Millisecond
 )
 
+// streams counts concurrent connections.
+type streams struct {
+	clients  *connlimit.Count[netip.Addr]
+	networks *connlimit.Count[hangar.NetworkID]
+}
+
+func newStreams() *streams {
+	return &streams{connlimit.NewCount[netip.Addr](maxClientStreams, maxStreams), connlimit.NewCount[hangar.NetworkID](maxStreams, maxStreams)}
+}
+
+// take counts a connection; false: its client or its network has enough.
+func (s *streams) take(who asker) bool {
+	client := connlimit.ClientOf(who.client())
+	if !s.clients.Take(client) {
+		return false
+	}
+	if !s.networks.Take(who.network) {
+		s.clients.Leave(client)
+		return false
+	}
+	return true
+}
+
+// leave undoes take.
+func (s *streams) leave(who asker) {
+	s.clients.Leave(connlimit.ClientOf(who.client()))
+	s.networks.Leave(who.network)
+}
+
 // serveStreams serves a listener until ctx ends.
 func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	open := connlimit.NewCount[netip.Addr](maxClientStreams, maxStreams)
+	open := newStreams()
 	for {
 		conn, err := l.AcceptTCP()
 		if ctx.Err() != nil {
@@ -49,13 +79,13 @@ func (s *Server) serveStreams(ctx context.Context, l *net.TCPListener) error {
 			continue
 		}
 		addr := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-		source := connlimit.ClientOf(s.asker(addr).client())
-		if !open.Take(source) {
+		who := s.asker(addr)
+		if !open.take(who) {
 			_ = conn.Close()
 			continue
 		}
 		serving.Go(func() {
-			defer open.Leave(source)
+			defer open.leave(who)
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 			s.serveStream(ctx, conn, addr)
