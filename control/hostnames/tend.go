@@ -11,12 +11,13 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/fairsem"
 )
 
 // The bounds of what tenants have looked up in the DNS.
 const (
 	lookupTimeout  = 5 * time.Second
-	lookupsAtOnce  = 16 // Hostnames, of all organizations
+	lookupsAtOnce  = 16 // Hostnames, of all organizations, which share them fairly
 	lookupsAtTurn  = 64 // of TendHostnames
 	lookupsPerOrg  = rate.Limit(1)
 	lookupBurst    = 20
@@ -29,14 +30,14 @@ const (
 
 // lookups bounds how often Hostnames are looked up, for each organization and for all.
 type lookups struct {
-	slots chan struct{} // one for each under way
+	slots *fairsem.Semaphore[hangar.OrgID] // of lookups under way
 
 	mu sync.Mutex // guards what follows
 	of map[hangar.OrgID]*rate.Limiter
 }
 
 func newLookups() *lookups {
-	return &lookups{slots: make(chan struct{}, lookupsAtOnce), of: map[hangar.OrgID]*rate.Limiter{}}
+	return &lookups{slots: fairsem.New[hangar.OrgID](lookupsAtOnce), of: map[hangar.OrgID]*rate.Limiter{}}
 }
 
 // allow takes a lookup of an organization from its share.
@@ -59,13 +60,12 @@ func (h *Hostnames) lookUp(ctx context.Context, org hangar.OrgID, name hangar.Ho
 	if !h.lookups.allow(org, h.now()) {
 		return observation{}, false
 	}
-	select {
-	case h.lookups.slots <- struct{}{}:
-		defer func() { <-h.lookups.slots }()
-		return h.observe(ctx, name), true
-	case <-ctx.Done():
+	release, err := h.lookups.slots.Acquire(ctx, org)
+	if err != nil {
 		return observation{}, false
 	}
+	defer release()
+	return h.observe(ctx, name), true
 }
 
 // Run tends Hostnames until ctx ends, and returns its error.
