@@ -187,3 +187,31 @@ func TestNumbersOfOrgs(t *testing.T) {
 		t.Errorf("%+v on network %d, after %+v on network %d", second, after.NetworkID, first, before.NetworkID)
 	}
 }
+
+// TestTokenRevokedDuringADeletion: the token counts no more when the deletion of its organization is undone.
+func TestTokenRevokedDuringADeletion(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	p.org(t, "acme")
+	token, err := p.Tokens().CreateToken(admin(t), hangar.TokenCreate{Org: "acme", Kind: hangar.TokenOrg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, err := p.store.Get(t.Context(), "/orgs/acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(value string) {
+		t.Helper()
+		if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(item.Key, []byte(value))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(strings.Replace(string(item.Value), "{", `{"deleting":true,`, 1))
+	if err := p.Tokens().RevokeToken(admin(t), string(token.ID)); err != nil {
+		t.Fatal(err)
+	}
+	put(string(item.Value))
+	if got := p.used(t, "acme", hangar.QuotaTokens); got != 0 {
+		t.Errorf("%d tokens count", got)
+	}
+}

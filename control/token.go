@@ -257,15 +257,10 @@ func (t *Tokens) revoke(ctx context.Context, token *hangar.Token) error {
 			return state.HangarError(err)
 		}
 		txn := state.Txn{If: []state.Compare{state.Unchanged(item)}}
-		var org tenants.OrgRecord
 		if !token.Kind.OfUser() {
-			org, _, err = t.tenants.AnyOrg(ctx, token.Grant.Org)
-		}
-		if err == nil && org.ID != "" {
-			err = t.ledger.Credit(ctx, org.ID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn)
-		}
-		if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
-			return state.HangarError(err)
+			if err := t.ledger.Credit(ctx, token.Grant.OrgID, hangar.Quotas{hangar.QuotaTokens: -1}, &txn); err != nil {
+				return state.HangarError(err)
+			}
 		}
 		if err := t.tokens.Revoke(ctx, token.ID, txn); !errors.Is(err, state.ErrConflict) {
 			return state.HangarError(err)
