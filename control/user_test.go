@@ -570,6 +570,54 @@ func TestUserAdmin(t *testing.T) {
 	})
 }
 
+// busyStore ends a context when it makes more transactions than a caller needs.
+type busyStore struct {
+	state.Store
+
+	left int
+	end  context.CancelFunc
+}
+
+func (s *busyStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	if s.left--; s.left == 0 {
+		s.end()
+	}
+	return s.Store.Txn(ctx, txn)
+}
+
+// TestDanglingUserKeys: single sign-on ends with an error if a key names a user who does not exist, as in a
+// damaged state.
+func TestDanglingUserKeys(t *testing.T) {
+	who := hangar.Identity{Issuer: "https://id.example.com", Subject: "1", Email: "ann@example.com", EmailVerified: true}
+	for _, prefix := range []string{state.EmailsPrefix, state.IdentitiesPrefix} {
+		t.Run(prefix, func(t *testing.T) {
+			store := &busyStore{Store: state.NewMemory()}
+			p := newPlane(t, store)
+			p.org(t, "acme")
+			p.invite(t, hangar.UserInvite{Email: who.Email, Org: "acme"})
+			if _, err := p.Sessions().OpenSessionAs(t.Context(), who); err != nil {
+				t.Fatal(err)
+			}
+			key := p.records(t, prefix)[0]
+			if err := p.Users().RemoveUser(admin(t), hangar.UserRef(who.Email)); err != nil {
+				t.Fatal(err)
+			}
+			p.invite(t, hangar.UserInvite{Email: who.Email, Org: "acme"})
+			if _, err := store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(key, []byte(`{"user":"gone"}`))}}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			store.left, store.end = 100, cancel
+			_, err := p.Sessions().OpenSessionAs(ctx, who)
+			if ctx.Err() != nil {
+				t.Fatal("it is tried again and again")
+			}
+			wantError(t, err, hangar.CodeInternal, "")
+		})
+	}
+}
+
 // crashing is a state whose process ends before its nth transaction from now on, or, if after, when that
 // was made and before the answer came.
 type crashing struct {

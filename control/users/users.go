@@ -206,18 +206,27 @@ func (u *Users) read(ctx context.Context, id hangar.UserID) (found, error) {
 // lookup returns the user whom a key belongs to: of an e-mail address, or of a customer address.
 // name is what the caller has asked for.
 func (u *Users) lookup(ctx context.Context, key string, name hangar.UserRef) (found, error) {
-	of, _, err := state.Read[owner](ctx, u.Store, key)
-	if errors.Is(err, state.ErrNotFound) {
-		return found{}, hangar.UserNotFound(name)
+	for revision := state.Revision(0); ; {
+		of, item, err := state.Read[owner](ctx, u.Store, key)
+		if errors.Is(err, state.ErrNotFound) {
+			return found{}, hangar.UserNotFound(name)
+		}
+		if err != nil {
+			return found{}, state.HangarError(err)
+		}
+		f, err := u.read(ctx, of.User)
+		switch {
+		case hangar.CodeOf(err) != hangar.CodeNotFound:
+			return f, err
+		case item.Revision == revision:
+			// Not found would have callers make a user, which conflicts with the key each time.
+			return found{}, &hangar.Error{
+				Code: hangar.CodeInternal, Message: "A record of the cluster state names a user who does not exist",
+				Err: fmt.Errorf("record %s: user %q", key, of.User),
+			}
+		}
+		revision = item.Revision // a user who was removed meanwhile took the key along
 	}
-	if err != nil {
-		return found{}, state.HangarError(err)
-	}
-	f, err := u.read(ctx, of.User)
-	if hangar.CodeOf(err) == hangar.CodeNotFound {
-		err = hangar.UserNotFound(name) // it was removed meanwhile
-	}
-	return f, err
 }
 
 // anyUser returns a user by id or e-mail address, without a check of access.
