@@ -64,6 +64,7 @@ func (a *Apps) markDeleting(ctx context.Context, name hangar.AppName, force bool
 			return state.Item{Key: item.Key, Value: mark.Value, Revision: revision}, nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
+			a.unfinished.signal() // whether it was written is unknown
 			return item, state.HangarError(err)
 		}
 	}

@@ -2,6 +2,8 @@ package control_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +48,95 @@ func TestLeftoversOfALostServer(t *testing.T) {
 		p.org(t, "gone") // the name is free
 		if _, err := p.Orgs().Org(ctx, hangar.OrgSlug("gone")); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// deafStore gets no answer to the transactions that lose selects. Only those that are written selects as well
+// are committed.
+type deafStore struct {
+	state.Store
+
+	lose, written func(state.Txn) bool
+}
+
+func (s *deafStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	if s.lose == nil || !s.lose(txn) {
+		return s.Store.Txn(ctx, txn)
+	}
+	if s.written(txn) {
+		if _, err := s.Store.Txn(ctx, txn); err != nil {
+			return 0, err
+		}
+	}
+	return 0, errors.New("no answer")
+}
+
+// TestReservationOfUnknownOutcome: a creation that does not learn whether its reservation was written, or
+// confirmed, has it settled soon, without waiting for the search at intervals.
+func TestReservationOfUnknownOutcome(t *testing.T) {
+	const confirmed = `"confirmed":true`
+	for what, confirms := range map[string]bool{"made": false, "confirmed": true} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return !confirms }}
+				p := newPlane(t, store)
+				p.app(t, "web")
+				ctx, cancel := context.WithCancel(admin(t))
+				var running sync.WaitGroup
+				defer func() { cancel(); running.Wait() }()
+				running.Go(func() { _ = p.Run(ctx) })
+				lost := false
+				store.lose = func(txn state.Txn) bool {
+					now := !lost && slices.ContainsFunc(txn.Then, func(o state.Op) bool {
+						return strings.HasPrefix(o.Key, "/machines/") && strings.Contains(string(o.Value), confirmed) == confirms
+					})
+					lost = lost || now
+					return now
+				}
+				_, err := p.Machines().CreateMachine(ctx, "web", wish("a"))
+				wantError(t, err, hangar.CodeUnavailable, "")
+				if found := p.records(t, "/machines/"); !lost || len(found) != 1 {
+					t.Fatalf("lost %t, reservations %v", lost, found)
+				}
+				p.clock.advance(time.Minute)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				left := p.items(t, "/machines/")
+				if want := len(p.hosts[0].alive()); len(left) != want {
+					t.Errorf("%d reservations of %d machines", len(left), want)
+				}
+				for _, item := range left {
+					if !strings.Contains(string(item.Value), confirmed) {
+						t.Errorf("reservation %s", item.Value)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestMarkOfUnknownOutcome: an App whose mark was written, without the answer, is destroyed soon.
+func TestMarkOfUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return true }}
+		p := newPlane(t, store)
+		p.app(t, "web")
+		ctx, cancel := context.WithCancel(admin(t))
+		var running sync.WaitGroup
+		defer func() { cancel(); running.Wait() }()
+		running.Go(func() { _ = p.Run(ctx) })
+		lost := false
+		store.lose = func(txn state.Txn) bool {
+			now := !lost && strings.HasPrefix(txn.Then[0].Key, state.AppsPrefix)
+			lost = lost || now
+			return now
+		}
+		wantError(t, p.Apps().DestroyApp(ctx, "web", false), hangar.CodeUnavailable, "")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if left := p.records(t, state.AppsPrefix); !lost || len(left) > 0 {
+			t.Errorf("lost %t, left %v", lost, left)
 		}
 	})
 }

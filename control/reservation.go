@@ -117,7 +117,10 @@ func (s *reservations) reserve(ctx context.Context, app tenants.AppRecord, id ha
 			return r, nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
-			return nil, state.HangarError(err)
+			if err = state.HangarError(err); unreachable(err) {
+				s.unfinished.signal() // whether it was written is unknown
+			}
+			return nil, err
 		}
 		if name == "" {
 			continue // with another name, or the App's current record
@@ -141,6 +144,7 @@ func (s *reservations) rewrite(ctx context.Context, r *heldReservation, change f
 		return errLost
 	}
 	if err != nil {
+		s.unfinished.signal() // whether it was written is unknown
 		return state.HangarError(err)
 	}
 	r.reservation = next
