@@ -214,16 +214,19 @@ func (c *commands) newExport() *cobra.Command {
 	return cmd
 }
 
-// save copies r to a new file, which it removes if copying fails.
+// save copies r to a new file, which it removes if that fails.
 func save(file string, r io.Reader) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(f, r); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(file))
+	if _, err = io.Copy(f, r); err == nil {
+		err = f.Sync()
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	return nil
 }
 
 func (c *commands) newImport() *cobra.Command {

@@ -2,6 +2,7 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -50,7 +51,7 @@ func newStateBackupCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// copyFile copies a file to a path that does not exist yet.
+// copyFile copies a file to a path that does not exist yet. It leaves nothing there if that fails.
 func copyFile(to, from string) (int64, error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -65,10 +66,10 @@ func copyFile(to, from string) (int64, error) {
 	if err == nil {
 		err = out.Sync()
 	}
-	if closed := out.Close(); err == nil {
-		err = closed
+	if err = errors.Join(err, out.Close()); err != nil {
+		return 0, errors.Join(err, os.Remove(to))
 	}
-	return n, err
+	return n, nil
 }
 
 const restoreLong = `Restore the cluster state from a copy. The daemon of this server must be stopped, and with
