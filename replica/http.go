@@ -211,7 +211,7 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		n.fail(w, r, err)
 		return
 	}
-	change, err := db.Import(r.Context(), r.Body)
+	change, err := db.Import(r.Context(), steadyBody{r.Body, http.NewResponseController(w)})
 	switch {
 	case errors.Is(err, database.ErrBadImport):
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -223,6 +223,23 @@ func (n endpoints) serveImport(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Hangar-Db-Position", change.Pos.String())
 		w.WriteHeader(http.StatusOK)
 	}
+}
+
+// importPatience is how long the client of an import may be silent.
+const importPatience = time.Minute
+
+// steadyBody is the body of a request, of any size, whose client may not stall.
+type steadyBody struct {
+	body    io.Reader
+	control *http.ResponseController
+}
+
+// Read implements io.Reader. Between reads there is no deadline: what is done with the body may take long.
+func (b steadyBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(importPatience))
+	n, err := b.body.Read(p)
+	_ = b.control.SetReadDeadline(time.Time{})
+	return n, err
 }
 
 // fail responds to a request that failed through a fault of the node.
