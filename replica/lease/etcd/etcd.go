@@ -31,7 +31,10 @@ const DefaultPrefix = "/hangar-db"
 
 const (
 	connectTimeout = 2 * time.Second
-	maxAnswer      = 16 << 20 // bytes of a response, or of one line of a watch
+	// A connection whose other end does not answer within about lostAfter is lost.
+	lostAfter = 6 * time.Second
+	probes    = 3
+	maxAnswer = 16 << 20 // bytes of a response, or of one line of a watch
 )
 
 // Config names an etcd and a prefix of its keys.
@@ -73,12 +76,21 @@ func New(c Config) (*Store, error) {
 	if c.Endpoints = endpoints; len(endpoints) == 0 {
 		return nil, errors.New("no endpoint of etcd is known")
 	}
-	dial := (&net.Dialer{Timeout: connectTimeout}).DialContext
+	dial := dialer().DialContext
 	if c.Dial != nil {
 		dial = func(ctx context.Context, _, address string) (net.Conn, error) { return c.Dial(ctx, address) }
 	}
 	transport := &http.Transport{DialContext: dial, TLSClientConfig: c.TLS, TLSHandshakeTimeout: connectTimeout, IdleConnTimeout: time.Minute}
 	return &Store{c: c, http: &http.Client{Transport: transport}}, nil
+}
+
+// dialer opens connections whose loss a watch notices although it only listens: etcd sends nothing while
+// nothing changes, for ten minutes by default. Requests would go on over other connections, or to another
+// endpoint, while the node missed that the primary is gone.
+func dialer() *net.Dialer {
+	return &net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: lostAfter / 2, Interval: lostAfter / 2 / probes, Count: probes,
+	}}
 }
 
 // String implements lease.Store.
