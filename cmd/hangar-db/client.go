@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const defaultURL = "http://localhost:20202"
@@ -83,7 +84,7 @@ func exportCommand() *cobra.Command {
 				return err
 			}
 			defer resp.Body.Close()
-			if err := save(args[0], resp.Body); err != nil {
+			if _, err := durable.CopyNew(args[0], resp.Body); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "Exported %s to %s, at %s\n", name, args[0], resp.Header.Get("Hangar-Db-Position"))
@@ -93,21 +94,6 @@ func exportCommand() *cobra.Command {
 	urlFlag(cmd, &node)
 	cmd.Flags().StringVar(&name, "name", "", "name of the database (default that of the file)")
 	return cmd
-}
-
-// save copies r to a new file, which it removes if that fails.
-func save(file string, r io.Reader) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(f, r); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file))
-	}
-	return nil
 }
 
 func statusCommand() *cobra.Command {

@@ -69,6 +69,23 @@ func write(tmp, pattern, name string, content func(io.Writer) error, mode os.Fil
 	return SyncDir(filepath.Dir(name))
 }
 
+// CopyNew copies r to a new file with mode 0600, and returns its size in bytes. It returns an error that is
+// fs.ErrExist if name exists. A failed copy leaves no file, but a crash may leave a part of it.
+func CopyNew(name string, r io.Reader) (int64, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names it
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.Copy(f, r)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, errors.Join(err, os.Remove(name))
+	}
+	return n, SyncDir(filepath.Dir(name))
+}
+
 // WriteChanged is WriteFile for content that rarely changes: an unchanged file needs no room on the
 // disk. A failure to read the old content is not an error.
 func WriteChanged(name string, data []byte, mode os.FileMode) error {

@@ -1,11 +1,15 @@
 package durable_test
 
 import (
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/hangar-platform/hangar/internal/durable"
 )
@@ -136,4 +140,36 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 	writers.Wait()
 	close(done)
 	readers.Wait()
+}
+
+// unsynced is content after which its file cannot be synced.
+type unsynced struct{ io.Reader }
+
+func (unsynced) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, "half")
+	return int64(n), errors.Join(err, w.(io.Closer).Close())
+}
+
+// TestCopyNew: a copy replaces no file, and leaves none if it breaks off or cannot be synced.
+func TestCopyNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for what, content := range map[string]io.Reader{
+		"breaks off": iotest.ErrReader(io.ErrUnexpectedEOF), "is not synced": unsynced{strings.NewReader("")},
+	} {
+		if _, err := durable.CopyNew(path, content); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the file is left: %v", what, err)
+		}
+	}
+	if n, err := durable.CopyNew(path, strings.NewReader("one")); n != 3 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if _, err := durable.CopyNew(path, strings.NewReader("other")); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second copy: %v", err)
+	}
+	if got, err := os.ReadFile(path); string(got) != "one" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
 }

@@ -4,9 +4,7 @@ package db
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const about = `See and change replicated databases of hangar-db nodes in an App's Machines.
@@ -202,7 +201,7 @@ func (c *commands) newExport() *cobra.Command {
 					return err
 				}
 				defer resp.Body.Close()
-				if err := save(file, resp.Body); err != nil {
+				if _, err := durable.CopyNew(file, resp.Body); err != nil {
 					return err
 				}
 				return c.Sayf("Exported %s of Machine %s to %s, at %s.", of, n.machine.ID, file, resp.Header.Get("Hangar-Db-Position"))
@@ -212,21 +211,6 @@ func (c *commands) newExport() *cobra.Command {
 	c.machineFlag(cmd, &machine)
 	cmd.Flags().StringVar(&name, "name", "", "name of the database (default that of the file)")
 	return cmd
-}
-
-// save copies r to a new file, which it removes if that fails.
-func save(file string, r io.Reader) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(f, r); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file))
-	}
-	return nil
 }
 
 func (c *commands) newImport() *cobra.Command {

@@ -2,9 +2,7 @@ package platform
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/daemon"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 const stateLong = `The cluster state: what all servers of the platform agree on, such as Apps, users and names.
@@ -51,25 +50,14 @@ func newStateBackupCommand(c commands) *cobra.Command {
 	return cmd
 }
 
-// copyFile copies a file to a path that does not exist yet. It leaves nothing there if that fails.
+// copyFile copies a file to a path that does not exist yet.
 func copyFile(to, from string) (int64, error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return 0, err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	n, err := io.Copy(out, in)
-	if err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return 0, errors.Join(err, os.Remove(to))
-	}
-	return n, nil
+	return durable.CopyNew(to, in)
 }
 
 const restoreLong = `Restore the cluster state from a copy. The daemon of this server must be stopped, and with
