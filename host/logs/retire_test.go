@@ -38,22 +38,24 @@ func TestRemove(t *testing.T) {
 func TestAppendBesideRemoval(t *testing.T) {
 	s := open(t, Options{})
 	for name, remove := range map[string]func(hangar.MachineID) error{"remove": s.Remove, "retire": s.Retire} {
-		s.Append(ref, hangar.LogRunner, "info", "one")
-		s.mu.Lock()
-		found, err := s.machine(ref)
-		s.mu.Unlock()
-		must(err)
-		must(remove(ref.ID))
-		if err := found.appendMessage(hangar.LogRunner, "info", "two"); !errors.Is(err, errGone) {
-			t.Errorf("%s: a write to the removed log: %v", name, err)
-		}
-		if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
-			t.Errorf("%s: a log that is not known has files: %v", name, err)
-		}
-		s.Append(ref, hangar.LogRunner, "info", "two")
-		must(s.Remove(ref.ID))
-		if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
-			t.Errorf("%s: a late line is not removed: %v", name, err)
+		for _, before := range []string{"", "one"} { // without a line, a log has no files
+			s.Append(ref, hangar.LogRunner, "info", before)
+			s.mu.Lock()
+			found, err := s.machine(ref)
+			s.mu.Unlock()
+			must(err)
+			must(remove(ref.ID))
+			if err := found.appendMessage(hangar.LogRunner, "info", "two"); !errors.Is(err, errGone) {
+				t.Errorf("%s after %q: a write to the removed log: %v", name, before, err)
+			}
+			if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
+				t.Errorf("%s after %q: a log that is not known has files: %v", name, before, err)
+			}
+			s.Append(ref, hangar.LogRunner, "info", "two")
+			must(s.Remove(ref.ID))
+			if _, err := os.Stat(found.dir); !os.IsNotExist(err) {
+				t.Errorf("%s after %q: a late line is not removed: %v", name, before, err)
+			}
 		}
 	}
 }
