@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -79,26 +80,61 @@ func TestNothingStaysBehind(t *testing.T) {
 	t.Logf("%d cycles with %d Machines in %s, %.1f a minute; %d kinds of things; heap %.0f KB",
 		most, made, took.Round(time.Second), float64(most)/took.Minutes(), len(after), heap/1024)
 	if t.Failed() {
-		for _, who := range creators(p.d.Quit()) {
-			t.Log(who)
+		p.logGoroutines(t, image, seed, warmUp)
+	}
+}
+
+// logGoroutines logs the goroutines of the daemon by their creator, and those of which a new daemon has
+// fewer after the first cycles. A daemon prints its goroutines when it ends.
+func (p *platform) logGoroutines(t *testing.T, image string, seed uint64, warmUp int) {
+	t.Helper()
+	printed := p.d.Quit()
+	after := creators(printed)
+	for _, who := range slices.Sorted(maps.Keys(after)) {
+		t.Logf("%d goroutines of %s", after[who], who)
+	}
+	p.d.Up()
+	p.turnOver(t, image, seed, 0, warmUp)
+	p.settled(t, nil)
+	before := creators(strings.TrimPrefix(p.d.Quit(), printed))
+	for _, who := range slices.Sorted(maps.Keys(after)) {
+		if after[who] > before[who] {
+			t.Logf("more goroutines of %s: %d, were %d", who, after[who], before[who])
 		}
 	}
 }
 
-// creators counts, in the stacks that a daemon has printed, the goroutines by their creator.
-func creators(stacks string) (list []string) {
+// creators counts, in the stacks that a daemon has printed, the goroutines by their creator, without those
+// of the runtime. One of a group counts for its own function.
+func creators(stacks string) map[string]int {
 	counts := map[string]int{}
+	function := ""
 	for line := range strings.Lines(stacks) {
-		if who, ok := strings.CutPrefix(line, "created by "); ok {
+		who, last := strings.CutPrefix(strings.TrimSpace(line), "created by ")
+		group := strings.HasPrefix(who, "golang.org/x/sync/errgroup.") || strings.HasPrefix(who, "sync.(*WaitGroup)")
+		switch {
+		case last && group:
+			counts[function]++
+		case last && !strings.HasPrefix(who, "runtime."):
 			who, _, _ = strings.Cut(who, " in goroutine")
-			counts[strings.TrimSpace(who)]++
+			counts[who]++
+		case !last && !group && !strings.HasPrefix(line, "\t") && strings.HasSuffix(who, ")"):
+			function = who[:strings.LastIndex(who, "(")]
 		}
 	}
-	for who, n := range counts {
-		list = append(list, fmt.Sprintf("%d goroutines of %s", n, who))
+	return counts
+}
+
+// TestCreators: goroutines count for the function that started them.
+func TestCreators(t *testing.T) {
+	t.Parallel()
+	got := creators("goroutine 7 [select]:\nmain.work()\n\t/src/main.go:1 +0x1\ncreated by main.start in goroutine 1\n\t/src/main.go:2 +0x2\n\n" +
+		"goroutine 8 [select]:\nmain.work()\ncreated by main.start in goroutine 9\n\ngoroutine 2 [finalizer wait]:\nruntime.runFinalizers()\n" +
+		"created by runtime.createfing in goroutine 1\n\ngoroutine 3 [select]:\nmain.wait(...)\n\t/src/main.go:3 +0x3\nmain.(*T).all.func1(0x1)\n\t/src/main.go:4\n" +
+		"sync.(*WaitGroup).Go.func1()\n\t/go/wg.go:1\ncreated by sync.(*WaitGroup).Go in goroutine 1\n\ngoroutine 1 [running]:\nmain.main()\n")
+	if want := map[string]int{"main.start": 2, "main.(*T).all.func1": 1}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
-	slices.Sort(list)
-	return list
 }
 
 // turnOver goes through the cycles of some numbers, four at once, and purges what is left of their
