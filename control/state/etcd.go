@@ -231,8 +231,8 @@ func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
 	if err := validKey(key); err != nil {
 		return Item{}, err
 	}
-	if s.closed.Load() {
-		return Item{}, ErrClosed
+	if err := s.usable(ctx, "get", key); err != nil {
+		return Item{}, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
@@ -248,8 +248,8 @@ func (s *Etcd) Get(ctx context.Context, key string) (Item, error) {
 
 // List implements Store.
 func (s *Etcd) List(ctx context.Context, prefix string, o ListOptions) (Page, error) {
-	if s.closed.Load() {
-		return Page{}, ErrClosed
+	if err := s.usable(ctx, "list", prefix); err != nil {
+		return Page{}, err
 	}
 	from := s.prefix + prefix
 	end := clientv3.GetPrefixRangeEnd(from)
@@ -344,8 +344,8 @@ func (s *Etcd) Txn(ctx context.Context, txn Txn) (Revision, error) {
 	if err := txn.validate(); err != nil {
 		return 0, err
 	}
-	if s.closed.Load() {
-		return 0, ErrClosed
+	if err := s.usable(ctx, "txn", txn.Then[0].Key); err != nil {
+		return 0, err
 	}
 	if s.room != nil {
 		if err := s.room.admit(txn); err != nil {
@@ -410,6 +410,14 @@ func (s *Etcd) batch(events []*clientv3.Event) Batch {
 		b.Revision = c.Revision
 	}
 	return b
+}
+
+// usable returns the error of a call that cannot begin. The client may answer although ctx has ended.
+func (s *Etcd) usable(ctx context.Context, verb, key string) error {
+	if s.closed.Load() || ctx.Err() != nil {
+		return s.classify(ctx, verb, key, ctx.Err())
+	}
+	return nil
 }
 
 // classify converts errors that callers distinguish into those of this package. The end of the
