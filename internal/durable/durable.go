@@ -72,7 +72,7 @@ func write(tmp, pattern, name string, content func(io.Writer) error, mode os.Fil
 // CopyNew copies r to a new file with mode 0600, and returns its size in bytes. It returns an error that is
 // fs.ErrExist if name exists. A failed copy leaves no file, but a crash may leave a part of it.
 func CopyNew(name string, r io.Reader) (int64, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names it
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0, err
 	}
