@@ -43,8 +43,8 @@ const (
 //
 // A Get or List sees a whole state that the Store had, and never an older one than
 // any read of the same Mirror before it. It sees every write that was made through
-// the same Mirror and has returned; every change that a Watch of the same Mirror has yielded; and after a
-// Txn that ended with ErrConflict, the write that it conflicted with. So with one Mirror per Store, as with embedded
+// the same Mirror and has returned; and after a Txn that ended with ErrConflict,
+// the write that it conflicted with. So with one Mirror per Store, as with embedded
 // etcd, reads are linearizable. Writes of other processes are seen as soon as the watch delivers them,
 // usually within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
 // what another process has made, and acknowledged, is never reported missing. While the Store cannot be
@@ -381,22 +381,12 @@ func (i Item) copied(keyOnly bool) Item {
 	return i
 }
 
-// Watch implements Store. It yields changes once reads see them.
+// Watch implements Store.
 func (m *Mirror) Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error] {
-	return func(yield func(Batch, error) bool) {
-		if m.closed.Load() {
-			yield(Batch{}, ErrClosed)
-			return
-		}
-		for batch, err := range m.store.Watch(ctx, prefix, from) {
-			if err == nil && m.now.Load() != nil && slices.ContainsFunc(batch.Changes, func(c Change) bool { return m.keeps(c.Key) }) {
-				err = m.reach(ctx, batch.Revision)
-			}
-			if ctx.Err() != nil || !yield(batch, err) || err != nil {
-				return
-			}
-		}
+	if m.closed.Load() {
+		return func(yield func(Batch, error) bool) { yield(Batch{}, ErrClosed) }
 	}
+	return m.store.Watch(ctx, prefix, from)
 }
 
 // Txn implements Store. It returns when reads see its writes or, on ErrConflict,
