@@ -14,16 +14,24 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
+// inBackground runs the work of a plane as an administrator until the test ends, and returns its context.
+func inBackground(t *testing.T, work ...func(context.Context) error) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(admin(t))
+	var running sync.WaitGroup
+	for _, do := range work {
+		running.Go(func() { _ = do(ctx) })
+	}
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return ctx
+}
+
 // TestLeftoversOfALostServer: a removal that a server has begun which is lost is finished by another one
 // that looks for such things at intervals, once nothing has happened to it for a while.
 func TestLeftoversOfALostServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"))
-		ctx, cancel := context.WithCancel(admin(t))
-		var running sync.WaitGroup
-		defer func() { cancel(); running.Wait() }()
-		running.Go(func() { _ = p.Run(ctx) })
-		running.Go(func() { _ = p.HealEvery(ctx, 5*time.Minute) })
+		ctx := inBackground(t, p.Run, func(ctx context.Context) error { return p.HealEvery(ctx, 5*time.Minute) })
 		p.org(t, "gone")
 		item, err := p.store.Get(ctx, "/orgs/gone")
 		if err != nil {
@@ -82,10 +90,7 @@ func TestReservationOfUnknownOutcome(t *testing.T) {
 				store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return !confirms }}
 				p := newPlane(t, store)
 				p.app(t, "web")
-				ctx, cancel := context.WithCancel(admin(t))
-				var running sync.WaitGroup
-				defer func() { cancel(); running.Wait() }()
-				running.Go(func() { _ = p.Run(ctx) })
+				ctx := inBackground(t, p.Run)
 				lost := false
 				store.lose = func(txn state.Txn) bool {
 					now := !lost && slices.ContainsFunc(txn.Then, func(o state.Op) bool {
@@ -122,10 +127,7 @@ func TestMarkOfUnknownOutcome(t *testing.T) {
 		store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return true }}
 		p := newPlane(t, store)
 		p.app(t, "web")
-		ctx, cancel := context.WithCancel(admin(t))
-		var running sync.WaitGroup
-		defer func() { cancel(); running.Wait() }()
-		running.Go(func() { _ = p.Run(ctx) })
+		ctx := inBackground(t, p.Run)
 		lost := false
 		store.lose = func(txn state.Txn) bool {
 			now := !lost && strings.HasPrefix(txn.Then[0].Key, state.AppsPrefix)
@@ -145,11 +147,7 @@ func TestMarkOfUnknownOutcome(t *testing.T) {
 func TestUnusedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(t, state.NewMemory())
-		ctx, cancel := context.WithCancel(admin(t))
-		var running sync.WaitGroup
-		defer func() { cancel(); running.Wait() }()
-		running.Go(func() { _ = p.Run(ctx) })
-		running.Go(func() { _ = p.HealEvery(ctx, 5*time.Minute) })
+		ctx := inBackground(t, p.Run, func(ctx context.Context) error { return p.HealEvery(ctx, 5*time.Minute) })
 		p.orgWithApp(t, "acme")
 		v, err := p.Volumes().CreateVolume(ctx, "acme", hangar.VolumeCreate{Name: "data", SizeGB: 2})
 		if err != nil {
