@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
@@ -32,6 +33,9 @@ const (
 	DefaultTimeout    = 10 * time.Second
 	DefaultHistory    = 2_000
 )
+
+// streamName is the key of metadata with which apart names streams.
+const streamName = "stream"
 
 const (
 	tickMillis      = 10  // a single member elects itself; short ticks only shorten its start
@@ -310,8 +314,14 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 	}
 }
 
+// apart returns a context whose watches share a stream only with those of the same name. The client gives progress to
+// all watches of a stream, also to one that was just created and has not received earlier changes yet.
+func apart(ctx context.Context, name string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, streamName, name)
+}
+
 // watchContext is the context of every watch. Watches with the same context metadata share a
-// stream, which receives progress notifications.
+// stream.
 func (s *Etcd) watchContext(ctx context.Context) context.Context {
 	if s.member == nil {
 		return clientv3.WithRequireLeader(ctx) // a member without quorum then returns an error instead of staying silent
@@ -319,7 +329,7 @@ func (s *Etcd) watchContext(ctx context.Context) context.Context {
 	return ctx
 }
 
-// progress makes every Watch yield its progress.
+// progress makes the watches whose contexts are apart with the same name yield their progress.
 func (s *Etcd) progress(ctx context.Context) error {
 	if err := s.client.RequestProgress(s.watchContext(ctx)); err != nil {
 		return s.classify(ctx, "ask for progress of", "watches", err)

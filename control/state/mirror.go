@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -43,10 +44,10 @@ const (
 //
 // A Get or List sees a whole state that the Store had, and never an older one than
 // any read of the same Mirror before it. It sees every write that was made through
-// the same Mirror and has returned; and after a Txn that ended with ErrConflict,
-// the write that it conflicted with. So with one Mirror per Store, as with embedded
-// etcd, reads are linearizable. Writes of other processes are seen as soon as the watch delivers them,
-// usually within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
+// the same Mirror and has returned; every change that a Watch of the same Mirror has
+// yielded; and after a Txn that ended with ErrConflict, the write that it conflicted
+// with. So with one Mirror per Store, as with embedded etcd, reads are linearizable.
+// Writes of other processes are seen as soon as the watch delivers them, usually within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
 // what another process has made, and acknowledged, is never reported missing. While the Store cannot be
 // reached, reads answer with what was last known. Transactions go to the Store, compare with what it
 // really holds, and stay linearizable throughout: a caller that decides by a read compares its revision,
@@ -61,6 +62,8 @@ type Mirror struct {
 	log    *slog.Logger
 	now    atomic.Pointer[image] // nil before Open
 	closed atomic.Bool
+	stream string             // of its watch alone: see apart
+	asked  atomic.Int64       // when progress was asked for last, in nanoseconds
 	stop   context.CancelFunc // ends follow; nil before Open
 	done   chan struct{}      // closed when follow has ended
 
@@ -82,8 +85,8 @@ type waiter struct {
 	reached  chan struct{} // closed when the mirror has it
 }
 
-// progresser is a Store that can be asked to report its progress to watchers. Otherwise they do not
-// learn of writes outside of their prefix.
+// progresser is a Store that can be asked to report its progress to the watches of contexts that are apart.
+// Otherwise they do not learn of writes outside of their prefix.
 type progresser interface {
 	progress(ctx context.Context) error
 }
@@ -114,7 +117,7 @@ var _ Store = (*Mirror)(nil)
 
 // NewMirror returns a Mirror that has read nothing yet.
 func NewMirror(cfg MirrorConfig) *Mirror {
-	return &Mirror{store: cfg.Store, except: cfg.Except, log: cfg.Log, done: make(chan struct{})}
+	return &Mirror{store: cfg.Store, except: cfg.Except, log: cfg.Log, stream: rand.Text(), done: make(chan struct{})}
 }
 
 // Open reads the Store and follows it until Close.
@@ -219,7 +222,7 @@ func (m *Mirror) follow(ctx context.Context) {
 }
 
 func (m *Mirror) watch(ctx context.Context) error {
-	for batch, err := range m.store.Watch(ctx, mirrorRoot, m.now.Load().revision+1) {
+	for batch, err := range m.store.Watch(apart(ctx, m.stream), mirrorRoot, m.now.Load().revision+1) {
 		if err != nil {
 			return err
 		}
@@ -272,11 +275,7 @@ func (m *Mirror) reach(ctx context.Context, revision Revision) error {
 		case <-w.reached:
 			return nil
 		case <-asking.C:
-			if p, ok := m.store.(progresser); ok {
-				if err := p.progress(ctx); err != nil {
-					return err
-				}
-			}
+			m.askProgress(ctx)
 		case <-patience.C:
 			return fmt.Errorf("state: revision %d was not seen within %s", revision, mirrorPatience)
 		case <-m.done:
@@ -284,6 +283,21 @@ func (m *Mirror) reach(ctx context.Context, revision Revision) error {
 		case <-ctx.Done():
 			return fmt.Errorf("state: wait for revision %d: %w", revision, ctx.Err())
 		}
+	}
+}
+
+// askProgress has the watch report its progress, once in progressAfter for all waiters. If it cannot be asked, a
+// waiter asks again.
+func (m *Mirror) askProgress(ctx context.Context) {
+	p, ok := m.store.(progresser)
+	now, last := time.Now().UnixNano(), m.asked.Load()
+	if !ok || now-last < int64(progressAfter) || !m.asked.CompareAndSwap(last, now) {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, progressAfter)
+	defer cancel()
+	if err := p.progress(apart(bounded, m.stream)); err != nil {
+		m.log.Debug("progress of the cluster state was not asked for", "error", err)
 	}
 }
 
@@ -381,12 +395,29 @@ func (i Item) copied(keyOnly bool) Item {
 	return i
 }
 
-// Watch implements Store.
+// Watch implements Store. It yields changes once reads see them.
 func (m *Mirror) Watch(ctx context.Context, prefix string, from Revision) iter.Seq2[Batch, error] {
-	if m.closed.Load() {
-		return func(yield func(Batch, error) bool) { yield(Batch{}, ErrClosed) }
+	return func(yield func(Batch, error) bool) {
+		if m.closed.Load() {
+			yield(Batch{}, ErrClosed)
+			return
+		}
+		for batch, err := range m.store.Watch(ctx, prefix, from) {
+			if err == nil && m.now.Load() != nil && slices.ContainsFunc(batch.Changes, func(c Change) bool { return m.keeps(c.Key) }) {
+				err = m.reach(ctx, batch.Revision)
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				yield(Batch{}, err)
+				return
+			}
+			if !yield(batch, nil) {
+				return
+			}
+		}
 	}
-	return m.store.Watch(ctx, prefix, from)
 }
 
 // Txn implements Store. It returns when reads see its writes or, on ErrConflict,

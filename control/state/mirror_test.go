@@ -184,6 +184,38 @@ func TestMirrorConflictIsFresh(t *testing.T) {
 	}
 }
 
+// TestMirrorReadsWhatItsWatchYields: a caller that has seen a change, also of another process, reads it.
+func TestMirrorReadsWhatItsWatchYields(t *testing.T) {
+	s := newSlow()
+	m := mirror(t, s)
+	defer func() { _ = m.Close() }()
+	first, err := m.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/k/1", nil)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const changes = 100
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() {
+		for range changes {
+			if _, err := s.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/k/1", nil)}}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for batch, err := range m.Watch(t.Context(), "/k/", first+1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read, err := m.Get(t.Context(), "/k/1"); err != nil || read.Revision < batch.Revision {
+			t.Fatalf("after revision %d was seen, %d is read, %v", batch.Revision, read.Revision, err)
+		}
+		if batch.Revision == first+changes {
+			break
+		}
+	}
+}
+
 // TestMirrorAnswersWhileTheStoreIsAway: it also catches up when the store is back, even if the
 // changes meanwhile were compacted.
 func TestMirrorAnswersWhileTheStoreIsAway(t *testing.T) {
