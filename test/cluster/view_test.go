@@ -140,8 +140,18 @@ func (v *view) differs(o *view) string {
 			}
 		}
 		if len(machines) != len(others) {
-			return fmt.Sprintf("%d and %d Machines of %s", len(machines), len(others), app)
+			return fmt.Sprintf("Machines of %s: %s and %s", app, briefly(machines), briefly(others))
 		}
 	}
 	return ""
+}
+
+// briefly says which Machines a list shows, and where.
+func briefly(machines map[hangar.MachineID]*hangar.Machine) string {
+	var list []string
+	for id, m := range machines {
+		list = append(list, fmt.Sprintf("%s (%s, %s on %s, host %s)", id, m.Name, m.State, m.Host, m.HostStatus))
+	}
+	slices.Sort(list)
+	return "[" + strings.Join(list, ", ") + "]"
 }
