@@ -226,7 +226,7 @@ func fillDevice(ctx context.Context, device Device, write func(Target) error) er
 
 // giveUpFilling marks a volume as failed, and erases its image.
 func (v *volume) giveUpFilling(ctx context.Context, fault string) error {
-	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	err := v.recordEnd(ctx, func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		if next.Volume.State != hangar.VolumeRestoring {
 			return nil
 		}

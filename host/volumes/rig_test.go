@@ -45,7 +45,8 @@ type rig struct {
 	session *volumestest.Session // of the disk, the Store's
 	store   *volumestest.Archive
 	vols    *volumestest.Rows
-	ahead   atomic.Int64 // nanoseconds by which the Store's clock is
+	journal *journal.Journal // the Store's
+	ahead   atomic.Int64     // nanoseconds by which the Store's clock is
 
 	archivePatience time.Duration // set before open
 
@@ -95,7 +96,7 @@ func (r *rig) open() {
 	r.must(s.Open(ctx))
 	r.must(s.Sweep(ctx))
 	r.must(s.Run())
-	r.Store, r.Volumes, r.session = s, s, session
+	r.Store, r.Volumes, r.session, r.journal = s, s, session, j
 	working, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.Purge(working) })

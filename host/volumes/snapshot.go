@@ -162,10 +162,10 @@ func (v *volume) takeSnapshot(ctx context.Context, id hangar.SnapshotID) {
 	if err != nil {
 		store.o.Log.Error("snapshot of a volume", keyVolume, v.id, keySnapshot, id, keyError, err)
 		store.metrics.snapshots.WithLabelValues(resultFailed).Inc()
-		err = v.snapshotFailed(id, hangar.MessageOf(err))
+		err = v.recordEnd(ctx, v.snapshotFailed(id, hangar.MessageOf(err)))
 	} else {
 		store.metrics.snapshots.WithLabelValues(resultCreated).Inc()
-		err = v.snapshotCreated(entry, took)
+		err = v.recordEnd(ctx, v.snapshotCreated(entry, took))
 	}
 	if err != nil && ctx.Err() == nil {
 		store.o.Log.Error("record the end of a snapshot", keyVolume, v.id, keySnapshot, id, keyError, err)
@@ -184,9 +184,10 @@ func (v *volume) putOff(id hangar.SnapshotID) {
 	}
 }
 
-func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) error {
+// snapshotCreated marks a snapshot as created, and discards those that are dispensable then.
+func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) change {
 	now := v.store.o.Now()
-	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	return func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, entry.ID, func(s *hangar.Snapshot) {
 			s.State, s.FinishedAt, s.Frozen = hangar.SnapshotCreated, wholeSecond(now), took
 			s.Size, s.VolumeSize, s.Digest = entry.Stored, entry.VolumeSize, entry.Digest
@@ -196,22 +197,20 @@ func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) error 
 			Type: hangar.VolumeEventSnapshot, Snapshot: entry.ID,
 			Text: fmt.Sprintf("A snapshot was taken: %d bytes were added to the archive, and writes waited for %s", entry.Stored, took.Round(time.Millisecond)),
 		}}
-	})
-	return err
+	}
 }
 
-// snapshotFailed records a failed snapshot, and discards the parts of it that the archive may have.
-func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) error {
+// snapshotFailed marks a snapshot as failed, and discards the parts of it that the archive may have.
+func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) change {
 	now := v.store.o.Now()
-	_, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	return func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = withSnapshot(next.Snapshots, id, func(s *hangar.Snapshot) {
 			s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), fault
 		})
 		next.Discarded = append(slices.Clone(next.Discarded), id)
 		discard(next, dispensable(next.Snapshots, now)...)
 		return []hangar.VolumeEvent{{Type: hangar.VolumeEventSnapshot, Snapshot: id, Text: "No snapshot was taken", Fault: fault}}
-	})
-	return err
+	}
 }
 
 // archiveSnapshot stores the content of the volume in the archive. took is how long writers waited.
@@ -270,7 +269,7 @@ func (s *Store) recoverSnapshots() error {
 				s.work.Go(func() { v.takeSnapshot(s.work.Context, snapshot.ID) })
 			case hangar.SnapshotRunning:
 				s.metrics.snapshots.WithLabelValues(resultFailed).Inc()
-				if err := v.snapshotFailed(snapshot.ID, "the server ended unexpectedly meanwhile"); err != nil {
+				if _, err := v.record(v.snapshotFailed(snapshot.ID, "the server ended unexpectedly meanwhile")); err != nil {
 					return err
 				}
 			default:

@@ -13,7 +13,11 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
+
+// fullPause is how long recordEnd waits for room on the disk between two attempts.
+const fullPause = time.Second
 
 // volume is one volume in memory. Its mu is taken after that of a Machine,
 // and of several volumes in the order of their ids.
@@ -101,6 +105,17 @@ func (v *volume) record(alter change) (*journal.VolumeRecord, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.commit(alter)
+}
+
+// recordEnd is record for the end of work that cannot be repeated at once. While the disk is full, it tries
+// again until ctx ends.
+func (v *volume) recordEnd(ctx context.Context, alter change) error {
+	for {
+		_, err := v.record(alter)
+		if hangar.ReasonOf(err) != hangar.ReasonDiskFull || pause.For(ctx, fullPause) != nil {
+			return err
+		}
+	}
 }
 
 // recordEvents is record for events alone.
