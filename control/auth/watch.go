@@ -21,9 +21,7 @@ const (
 	// FlushInterval is how far the times of use in the state lag behind.
 	FlushInterval = 5 * time.Minute
 
-	minRetryDelay = 100 * time.Millisecond
-	maxRetryDelay = 10 * time.Second
-	flushTimeout  = 5 * time.Second // of the last flush, when the daemon ends
+	flushTimeout = 5 * time.Second // of the last flush, when the daemon ends
 )
 
 // Run follows the state and writes down now and then which tokens were used, until
@@ -31,34 +29,24 @@ const (
 func (t *Tokens) Run(ctx context.Context) error {
 	var others sync.WaitGroup
 	others.Go(func() { t.flushUses(ctx) })
-	others.Go(func() { t.follow(ctx, "users", t.accountsRevision, t.watchAccounts, t.loadAccounts) })
-	t.follow(ctx, "tokens", t.revision, t.watch, t.load)
+	others.Go(func() { t.follow(ctx, "users", t.watchAccounts, t.loadAccounts) })
+	t.follow(ctx, "tokens", t.watch, t.load)
 	others.Wait()
 	return ctx.Err()
 }
 
 // follow watches until ctx ends: again when the feed breaks, and from what load has read when
 // there is no way to go on.
-func (t *Tokens) follow(ctx context.Context, what string, revision func() state.Revision, watch, load func(context.Context) error) {
-	delay := minRetryDelay
-	for {
-		from := revision()
+func (t *Tokens) follow(ctx context.Context, what string, watch, load func(context.Context) error) {
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		err := watch(ctx)
-		if ctx.Err() != nil {
-			return
-		}
 		if errors.Is(err, state.ErrCompacted) {
 			err = load(ctx)
 		}
-		if revision() > from {
-			delay = minRetryDelay
-		}
-		if err != nil {
-			t.cfg.Log.Warn("changes by other servers go unnoticed", "of", what, keyError, err)
-		}
-		_ = pause.For(ctx, delay)
-		delay = min(2*delay, maxRetryDelay)
-	}
+		return err
+	}, func(err error) {
+		t.cfg.Log.Warn("changes by other servers go unnoticed", "of", what, keyError, err)
+	})
 }
 
 // watch takes changes as they come, until the feed breaks.

@@ -16,7 +16,6 @@ import (
 const (
 	firstPause = 2 * time.Second
 	lastPause  = 5 * time.Minute
-	watchPause = time.Second // before a broken watch is resumed
 	sweepEvery = 15 * time.Minute
 )
 
@@ -89,16 +88,9 @@ func backOff(failures int) time.Duration {
 
 // follow updates the schedule from the state until ctx ends.
 func (p *Provisioner) follow(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := p.followOnce(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && !errors.Is(err, state.ErrCompacted) {
-			p.Log.Warn("extensions cannot be followed", keyError, err)
-			_ = pause.For(ctx, watchPause)
-		}
-	}
+	_ = pause.Between(ctx, pause.Feeds, p.followOnce, func(err error) {
+		p.Log.Warn("extensions cannot be followed", keyError, err)
+	})
 }
 
 func (p *Provisioner) followOnce(ctx context.Context) error {

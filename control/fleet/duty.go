@@ -121,7 +121,7 @@ func (d *Duty) Run(ctx context.Context, do func(context.Context), left func()) e
 	stop := func() {}
 	defer func() { stop() }()
 	mine := false
-	return pause.Between(ctx, retryAfter, func(ctx context.Context) error {
+	return pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for v, err := range state.Snapshots(ctx, d.f.cfg.Store, state.FleetPrefix, d.read) {
 			if err != nil {
 				return err

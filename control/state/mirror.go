@@ -35,8 +35,6 @@ const (
 	mirrorDegree   = 32                    // of the tree
 	mirrorPatience = 10 * time.Second      // bounds the time until the watch delivers our own write
 	progressAfter  = 10 * time.Millisecond // after so long, a waiter asks an etcd with other users for its progress
-	minWatchPause  = 50 * time.Millisecond // before a broken watch is resumed
-	maxWatchPause  = 2 * time.Second
 )
 
 // Mirror is a Store whose reads are answered from memory, which follows a Store
@@ -198,27 +196,23 @@ func (m *Mirror) show(next *image) {
 // follow is the only goroutine of a Mirror, and alone shows images.
 func (m *Mirror) follow(ctx context.Context) {
 	defer close(m.done)
-	delay := minWatchPause
-	for ctx.Err() == nil {
-		before := m.now.Load().revision
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		err := m.watch(ctx)
 		if errors.Is(err, ErrCompacted) {
 			var fresh *image
 			if fresh, err = m.load(ctx); err == nil {
 				m.show(fresh)
-				continue
 			}
 		}
-		if ctx.Err() != nil || errors.Is(err, ErrClosed) {
-			return
+		if errors.Is(err, ErrClosed) {
+			end()
 		}
-		if m.now.Load().revision > before {
-			delay = minWatchPause
-		}
-		m.log.Warn("the cluster state cannot be followed, what was last known is used", "error", err, "pause", delay)
-		_ = pause.For(ctx, delay)
-		delay = min(2*delay, maxWatchPause)
-	}
+		return err
+	}, func(err error) {
+		m.log.Warn("the cluster state cannot be followed, what was last known is used", "error", err)
+	})
 }
 
 func (m *Mirror) watch(ctx context.Context) error {

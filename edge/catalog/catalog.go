@@ -26,17 +26,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/pause"
-)
-
-// Bounds of the pause before a broken feed is followed again. It doubles with each failure in a
-// row.
-const (
-	MinRetryDelay = 100 * time.Millisecond
-	MaxRetryDelay = 10 * time.Second
 )
 
 // Catalog is the view. Use New.
@@ -156,37 +148,20 @@ func (c *Catalog) Apps() []hangar.AppID {
 
 // Run follows the feed until ctx ends, and returns its error.
 func (c *Catalog) Run(ctx context.Context) error {
-	return again(ctx, c.log, "machines", c.follow)
-}
-
-// again follows a feed that breaks, with pauses, until ctx ends. follow reports whether it has seen
-// all earlier rows.
-func again(ctx context.Context, log *slog.Logger, feed string, follow func(context.Context) (synced bool, err error)) error {
-	delay := MinRetryDelay
-	for {
-		synced, err := follow(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if synced {
-			delay = MinRetryDelay
-		}
-		log.Warn("feed broke, will be taken up again", "feed", feed, "error", err, "delay", delay)
-		if err := pause.For(ctx, delay); err != nil {
-			return err
-		}
-		delay = min(2*delay, MaxRetryDelay)
-	}
+	return pause.Between(ctx, pause.Feeds, c.follow, func(err error) {
+		c.log.Warn("feed broke, will be taken up again", "feed", "machines", "error", err)
+	})
 }
 
 var errFeedEnded = errors.New("feed ended")
 
 // follow consumes the feed once.
-func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
+func (c *Catalog) follow(ctx context.Context) error {
+	synced := false
 	seen := make(map[hangar.MachineID]bool)
 	for change, err := range c.feed.WatchMachines(ctx) {
 		if err != nil {
-			return synced, err
+			return err
 		}
 		switch {
 		case change.Synced:
@@ -207,7 +182,7 @@ func (c *Catalog) follow(ctx context.Context) (synced bool, err error) {
 			c.put(change.ID, change.Row)
 		}
 	}
-	return synced, errFeedEnded
+	return errFeedEnded
 }
 
 // put takes a row.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/edge/catalog"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -334,7 +335,7 @@ func TestResyncThatBreaksDropsNothing(t *testing.T) {
 func TestRetryBacksOff(t *testing.T) {
 	within(t, func(in bubble) {
 		t, f, log := in.t, in.feed, in.log
-		delay := catalog.MinRetryDelay
+		delay := pause.Feeds.First
 		for n := range 12 {
 			begin := time.Now()
 			if n%2 == 0 {
@@ -349,15 +350,17 @@ func TestRetryBacksOff(t *testing.T) {
 			if took := time.Since(begin); took != delay {
 				t.Errorf("retry %d after %v, want %v", n, took, delay)
 			}
-			delay = min(2*delay, catalog.MaxRetryDelay)
+			delay = min(2*delay, pause.Feeds.Most)
 		}
-		f.session(synced, broken)
+		good := f.session(synced)
+		time.Sleep(2 * pause.Feeds.Most)
+		good <- broken
 		begin, starts := time.Now(), f.starts.Load()
 		for f.starts.Load() == starts {
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
 		}
-		if took := time.Since(begin); took != catalog.MinRetryDelay {
+		if took := time.Since(begin); took != pause.Feeds.First {
 			t.Errorf("retry after a good session: %v", took)
 		}
 		for _, text := range []string{"connection lost", "feed ended"} {

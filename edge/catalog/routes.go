@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Routes is the live view of every App's addresses and names. It follows a hangar.RouteFeed as
@@ -174,15 +175,18 @@ func (r *Routes) Await(ctx context.Context, app hangar.AppID, seq uint64) error 
 
 // Run follows the feed until ctx ends, and returns its error.
 func (r *Routes) Run(ctx context.Context) error {
-	return again(ctx, r.log, "routes", r.follow)
+	return pause.Between(ctx, pause.Feeds, r.follow, func(err error) {
+		r.log.Warn("feed broke, will be taken up again", "feed", "routes", "error", err)
+	})
 }
 
 // follow consumes the feed once.
-func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
+func (r *Routes) follow(ctx context.Context) error {
+	synced := false
 	seen := make(map[hangar.AppID]bool)
 	for change, err := range r.feed.WatchRoutes(ctx) {
 		if err != nil {
-			return synced, err
+			return err
 		}
 		switch {
 		case change.Synced:
@@ -206,7 +210,7 @@ func (r *Routes) follow(ctx context.Context) (synced bool, err error) {
 			r.replace(change.App, change.Route)
 		}
 	}
-	return synced, errFeedEnded
+	return errFeedEnded
 }
 
 // routeFault returns the faults of a route by itself.

@@ -42,9 +42,9 @@ func TestObserversBeforeAwait(t *testing.T) {
 			told = append(told, "-"+string(old.Machine.ID))
 		}
 	})
-	_, _ = c.follow(t.Context())
+	_ = c.follow(t.Context())
 	c.feed = changes{{Synced: true}} // 2 is gone when the feed is taken up again
-	_, _ = c.follow(t.Context())
+	_ = c.follow(t.Context())
 	if want := "[+1 +2 -1 -2]"; fmt.Sprint(told) != want || c.Len() != 0 {
 		t.Errorf("told %v, want %s; %d rows", told, want, c.Len())
 	}

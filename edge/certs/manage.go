@@ -21,8 +21,6 @@ const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate of an unknown App is checked again
 	expiredKept  = 30 * 24 * time.Hour // how long a certificate that no App wants stays on the disk after its end
-	feedPause    = time.Second         // after the feed has failed, doubled up to feedMost
-	feedMost     = 30 * time.Second
 )
 
 // restore reads the directory.
@@ -127,23 +125,23 @@ func (c *Certs) readFiles(name hangar.Hostname) (chain, private []byte, err erro
 
 // follow applies the sets of the feed until ctx ends.
 func (c *Certs) follow(ctx context.Context) {
-	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for set, err := range c.options.Feed.WatchCertificates(ctx) {
 			if err != nil {
-				c.log.WarnContext(ctx, "certificates cannot be followed", keyError, err)
-				break
+				return err
 			}
-			if c.apply(set); c.unsaved != nil {
-				break // the feed yields the set again
+			if err := c.apply(set); err != nil {
+				return err // the feed yields the set again
 			}
-			delay = feedPause
 		}
-		_ = pause.For(ctx, delay)
-	}
+		return nil
+	}, func(err error) {
+		c.log.WarnContext(ctx, "certificates cannot be followed", keyError, err)
+	})
 }
 
-// apply installs a set of the feed, first for handshakes, then on the disk.
-func (c *Certs) apply(set hangar.CertificateSet) {
+// apply installs a set of the feed, first for handshakes, then on the disk. It returns an error of the disk.
+func (c *Certs) apply(set hangar.CertificateSet) error {
 	before, now := c.table.Load(), time.Now()
 	next := emptyTable()
 	fresh := map[hangar.Hostname][]byte{}
@@ -169,9 +167,7 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 		}
 	}
 	c.replace(next)
-	if err := c.save(before, next, fresh); err != nil {
-		c.log.Error("certificates are not on the disk", keyError, err)
-	}
+	failure := c.save(before, next, fresh)
 	for name, org := range next.wanted {
 		was, known := before.wanted[name]
 		if known && was != org {
@@ -187,6 +183,10 @@ func (c *Certs) apply(set hangar.CertificateSet) {
 			c.forget(name)
 		}
 	}
+	if failure != nil {
+		return fmt.Errorf("write them to the disk: %w", failure)
+	}
+	return nil
 }
 
 // replace installs the table that handshakes use, with issued certificates that are still wanted.

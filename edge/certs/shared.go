@@ -378,12 +378,11 @@ func (c *Certs) publish(ctx context.Context, req orderRequest, current *entry) t
 // followShared applies the shared values of other edges until ctx ends.
 func (c *Certs) followShared(ctx context.Context) {
 	ready := sync.OnceFunc(func() { close(c.shared.listed) })
-	for delay := feedPause; ctx.Err() == nil; delay = min(2*delay, feedMost) {
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		listed := map[string]bool{} // keys; nil once the existing values, which are not fresh, were yielded
 		for batch, err := range c.shared.store.WatchShared(ctx) {
 			if err != nil {
-				c.log.WarnContext(ctx, "what other edges do cannot be followed", keyError, err)
-				break
+				return err
 			}
 			for _, v := range batch.Values {
 				if listed != nil {
@@ -393,13 +392,15 @@ func (c *Certs) followShared(ctx context.Context) {
 			}
 			if batch.Listed && listed != nil {
 				c.dropUnlisted(ctx, listed)
-				listed, delay = nil, feedPause
+				listed = nil
 				ready()
 				c.publishAll()
 			}
 		}
-		_ = pause.For(ctx, delay)
-	}
+		return nil
+	}, func(err error) {
+		c.log.WarnContext(ctx, "what other edges do cannot be followed", keyError, err)
+	})
 }
 
 // dropUnlisted applies deletions that happened while the watch was down.

@@ -60,7 +60,7 @@ const (
 
 // The pauses between attempts.
 const (
-	retryDelay = 5 * time.Second  // to change the device, or to take up a feed again
+	retryDelay = 5 * time.Second  // to change the device
 	lookDelay  = 30 * time.Second // between two looks at which hosts are silent
 )
 
@@ -234,7 +234,7 @@ func (m *Mesh) Run(ctx context.Context, hosts hangar.HostFeed) error {
 
 // again follows a feed that breaks, until ctx ends.
 func (m *Mesh) again(ctx context.Context, feed string, follow func(context.Context) error) error {
-	return pause.Between(ctx, retryDelay, follow, func(err error) {
+	return pause.Between(ctx, pause.Feeds, follow, func(err error) {
 		m.Log.WarnContext(ctx, "feed broke, will be taken up again", slog.String("feed", feed), slog.Any("error", err))
 	})
 }

@@ -16,9 +16,6 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// feedPause is the pause before a broken feed of hosts is followed again.
-const feedPause = time.Second
-
 // DirectoryConfig has the dependencies of a Directory.
 type DirectoryConfig struct {
 	Agent hangar.Agent       // of this host
@@ -98,7 +95,7 @@ func (d *Directory) store(byID map[hangar.HostID]*member, synced bool) {
 // Run follows the feed until ctx ends, and closes the connections to other hosts.
 func (d *Directory) Run(ctx context.Context) error {
 	defer d.disconnect()
-	return pause.Between(ctx, feedPause, d.follow, func(err error) {
+	return pause.Between(ctx, pause.Feeds, d.follow, func(err error) {
 		d.cfg.Log.WarnContext(ctx, "the feed of hosts broke and is taken up again", "error", err)
 	})
 }

@@ -46,7 +46,7 @@ const DefaultPort = 51820
 
 // The pauses between attempts.
 const (
-	retryDelay    = 5 * time.Second  // to have the port, or to take up the feed again
+	retryDelay    = 5 * time.Second  // to have the port
 	rememberDelay = 10 * time.Second // between two records of peers' addresses
 )
 
@@ -121,7 +121,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 
 // follow takes the wanted peers from the feed.
 func (g *Gateway) follow(ctx context.Context) error {
-	return pause.Between(ctx, retryDelay, func(ctx context.Context) error {
+	return pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for peers, err := range g.Feed.WatchPeers(ctx) {
 			if err != nil {
 				return err

@@ -22,15 +22,35 @@ func For(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Between repeats work, such as following a feed that breaks, with pauses in between, until ctx ends.
-// It calls failed with each result of work, and returns the error of ctx.
-func Between(ctx context.Context, d time.Duration, work func(context.Context) error, failed func(error)) error {
-	for {
+// Backoff is how long the pauses between attempts are: they double from First to Most, and begin with First again
+// after an attempt that took longer than Most.
+type Backoff struct{ First, Most time.Duration }
+
+// Feeds is for feeds of the daemon that break, which all do while the cluster state cannot be reached.
+var Feeds = Backoff{First: 100 * time.Millisecond, Most: time.Second}
+
+// repeatAfter is when Between reports an error again that has not changed.
+const repeatAfter = time.Minute
+
+// Between repeats work, such as following a feed that breaks, with pauses in between, until ctx ends, and returns the
+// error of ctx. It reports an error of work when it differs from the one before, and otherwise once a minute.
+func Between(ctx context.Context, b Backoff, work func(context.Context) error, report func(error)) error {
+	var last string    // what was reported
+	var when time.Time // it was
+	for d := b.First; ; d = min(2*d, b.Most) {
+		began := time.Now()
 		err := work(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		failed(err)
+		ended := time.Now()
+		if ended.Sub(began) > b.Most {
+			d, last = b.First, ""
+		}
+		if err != nil && (err.Error() != last || ended.Sub(when) >= repeatAfter) {
+			report(err)
+			last, when = err.Error(), ended
+		}
 		if err := For(ctx, d); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package pause_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,25 +36,70 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// TestBetween: pauses double up to the most and begin anew after a long attempt; an error is reported when it is
+// another one, or a minute after it was.
 func TestBetween(t *testing.T) {
+	away, broken := errors.New("away"), errors.New("broken")
+	attempts := []struct {
+		takes    time.Duration
+		err      error
+		reported bool
+		pause    time.Duration // after it
+	}{
+		{err: away, reported: true, pause: time.Second},
+		{err: away, pause: 2 * time.Second},
+		{err: nil, pause: 4 * time.Second},
+		{err: broken, reported: true, pause: 5 * time.Second},
+		{err: broken, pause: 5 * time.Second},
+		{takes: 4 * time.Second, err: broken, pause: 5 * time.Second},
+		{takes: 6 * time.Second, err: broken, reported: true, pause: time.Second},
+		{err: broken, pause: 2 * time.Second},
+	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		begun, broken := time.Now(), errors.New("broken")
-		var failures []error
-		times := 0
-		err := pause.Between(ctx, time.Minute, func(context.Context) error {
-			if times++; times == 3 {
-				cancel()
-				return nil
+		var ended time.Time
+		n := -1
+		reported := false
+		check := func() {
+			if n < 0 {
+				return
 			}
-			return broken
-		}, func(err error) { failures = append(failures, err) })
-		if !errors.Is(err, context.Canceled) || !slices.Equal(failures, []error{broken, broken}) {
-			t.Errorf("%v after %v", err, failures)
+			if a := attempts[n]; reported != a.reported || time.Since(ended) != a.pause {
+				t.Errorf("attempt %d: the error was reported: %t, and it was followed by a pause of %s", n, reported, time.Since(ended))
+			}
 		}
-		if took := time.Since(begun); took != 2*time.Minute {
-			t.Errorf("it took %s", took)
+		err := pause.Between(ctx, pause.Backoff{First: time.Second, Most: 5 * time.Second}, func(context.Context) error {
+			check()
+			if n++; n == len(attempts) {
+				cancel()
+				return broken
+			}
+			reported = false
+			time.Sleep(attempts[n].takes)
+			ended = time.Now()
+			return attempts[n].err
+		}, func(err error) {
+			if reported = true; err != attempts[n].err { //nolint:errorlint // this very one
+				t.Errorf("attempt %d: %v is reported", n, err)
+			}
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestBetweenRepeatsReports: an error that lasts is reported once a minute.
+func TestBetweenRepeatsReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lasts = 10*time.Minute + 30*time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), lasts)
+		defer cancel()
+		reports := 0
+		_ = pause.Between(ctx, pause.Feeds, func(context.Context) error { return errors.New("away") }, func(error) { reports++ })
+		if want := 11; reports != want {
+			t.Errorf("%d reports in %s, want %d", reports, lasts, want)
 		}
 	})
 }

@@ -103,20 +103,17 @@ func New(o Options) *Evaluator {
 	}
 }
 
-// feedPause is the pause after an error before the feed is read again.
-const feedPause = time.Second
-
 // Run evaluates and notifies until ctx ends. It may then be called again, and continues with the
 // stored states.
 func (e *Evaluator) Run(ctx context.Context) error {
 	notifying, quiet := finish.Lifetime(ctx)
 	var notifier, running sync.WaitGroup
 	notifier.Go(func() { _ = e.o.Notifier.Run(notifying) }) // ends only with its context
-	for first := true; ctx.Err() == nil; {
+	first := true
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for set, err := range e.o.Configs.WatchAlerts(ctx) {
 			if err != nil {
-				e.o.Log.Warn("cannot read the configs of alerts", keyError, err)
-				break
+				return err
 			}
 			e.apply(ctx, set, &running)
 			if first {
@@ -124,8 +121,10 @@ func (e *Evaluator) Run(ctx context.Context) error {
 				first = false
 			}
 		}
-		_ = pause.For(ctx, feedPause) // the loop checks ctx
-	}
+		return nil
+	}, func(err error) {
+		e.o.Log.Warn("cannot read the configs of alerts", keyError, err)
+	})
 	running.Wait()
 	quiet() // everything that calls the notifier has ended
 	notifier.Wait()

@@ -212,31 +212,19 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Bounds of the pause after a failure of the platform itself.
-const (
-	minFaultPause = 50 * time.Millisecond
-	maxFaultPause = 5 * time.Second
-)
-
 // follow keeps the receivers of one feed.
 func (d *Dispatcher) follow(ctx context.Context, i int, feed hangar.EventReceiverFeed) {
-	delay := minFaultPause
-	for ctx.Err() == nil {
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for set, err := range feed.WatchEventReceivers(ctx) {
 			if err != nil {
-				if ctx.Err() == nil {
-					d.o.Log.Warn("receivers of events cannot be followed: what is known of them counts on", keyError, err)
-				}
-				break
+				return err
 			}
-			delay = minFaultPause
 			d.set(i, set)
 		}
-		if pause.For(ctx, delay) != nil {
-			return
-		}
-		delay = min(2*delay, maxFaultPause)
-	}
+		return nil
+	}, func(err error) {
+		d.o.Log.Warn("receivers of events cannot be followed: what is known of them counts on", keyError, err)
+	})
 }
 
 // set installs the receivers of the i-th feed, and removes the queues of receivers that are gone.

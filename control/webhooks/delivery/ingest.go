@@ -19,26 +19,23 @@ func (d *Dispatcher) ingest(ctx context.Context) {
 		return
 	}
 	cursor, told := d.store.cursor(), uint64(0)
-	delay := minFaultPause
-	for ctx.Err() == nil {
-		next, err := d.ingestSome(ctx, cursor)
-		if err != nil {
-			if ctx.Err() != nil {
-				return
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
+		for {
+			next, err := d.ingestSome(ctx, cursor)
+			if err != nil {
+				return err
 			}
-			d.o.Log.Warn("events of Machines wait with their host", keyError, err)
-			_ = pause.For(ctx, delay)
-			delay = min(2*delay, maxFaultPause)
-			continue
-		}
-		delay, cursor = minFaultPause, next
-		if cursor < told || cursor >= told+trimAfter {
-			if err := d.o.Feed.TookMachineEvents(cursor); err != nil && ctx.Err() == nil {
-				d.o.Log.Warn("host does not forget events that were taken", keyError, err)
+			cursor = next
+			if cursor < told || cursor >= told+trimAfter {
+				if err := d.o.Feed.TookMachineEvents(cursor); err != nil && ctx.Err() == nil {
+					d.o.Log.Warn("host does not forget events that were taken", keyError, err)
+				}
+				told = cursor
 			}
-			told = cursor
 		}
-	}
+	}, func(err error) {
+		d.o.Log.Warn("events of Machines wait with their host", keyError, err)
+	})
 }
 
 // ingestSome takes some events and returns the next cursor.

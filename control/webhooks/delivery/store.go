@@ -110,7 +110,10 @@ const maxOutcomes = 8192
 // initialMap is the address space reserved for the file at first, which costs no memory.
 const initialMap = 64 << 20
 
-const lockTimeout = 2 * time.Second
+const (
+	lockTimeout = 2 * time.Second
+	writePause  = 5 * time.Second // after outcomes could not be written
+)
 
 // damaged is the suffix of a damaged file, which is renamed and replaced by an empty one.
 const damaged = ".damaged"
@@ -263,7 +266,7 @@ func (s *store) flushes(ctx context.Context, every time.Duration) {
 		}
 		if err := s.flush(); err != nil {
 			s.o.log.Warn("deliveries of webhooks are not written down", keyError, err)
-			_ = pause.For(ctx, maxFaultPause)
+			_ = pause.For(ctx, writePause)
 			s.signal()
 		}
 	}
