@@ -195,7 +195,8 @@ func New(cfg Config) *Control {
 	})
 	orgs := &Orgs{
 		extensions: provisioner,
-		store:      cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(), log: cfg.Log,
+		store:      cfg.Store, tenants: dir, ledger: book, hosts: servers, rows: rows, peers: peers, tokens: cfg.Tokens, users: people.Upkeep(),
+		unfinished: reserved.unfinished, log: cfg.Log,
 	}
 	machines := &Machines{
 		store: cfg.Store, tenants: dir, hosts: servers, rows: rows, reservations: reserved, secrets: secrets,

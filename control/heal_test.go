@@ -121,26 +121,37 @@ func TestReservationOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestMarkOfUnknownOutcome: an App whose mark was written, without the answer, is destroyed soon.
+// TestMarkOfUnknownOutcome: what is marked to be removed, without the answer, is removed soon.
 func TestMarkOfUnknownOutcome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return true }}
-		p := newPlane(t, store)
-		p.app(t, "web")
-		ctx := inBackground(t, p.Run)
-		lost := false
-		store.lose = func(txn state.Txn) bool {
-			now := !lost && strings.HasPrefix(txn.Then[0].Key, state.AppsPrefix)
-			lost = lost || now
-			return now
-		}
-		wantError(t, p.Apps().DestroyApp(ctx, "web", false), hangar.CodeUnavailable, "")
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if left := p.records(t, state.AppsPrefix); !lost || len(left) > 0 {
-			t.Errorf("lost %t, left %v", lost, left)
-		}
-	})
+	for key, remove := range map[string]func(ctx context.Context, p *plane) error{
+		state.AppKey("web"):  func(ctx context.Context, p *plane) error { return p.Apps().DestroyApp(ctx, "web", false) },
+		state.OrgKey("gone"): func(ctx context.Context, p *plane) error { return p.Orgs().DeleteOrg(ctx, "gone") },
+	} {
+		t.Run(key, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &deafStore{Store: state.NewMemory(), written: func(state.Txn) bool { return true }}
+				p := newPlane(t, store)
+				p.app(t, "web")
+				p.org(t, "gone")
+				ctx := inBackground(t, p.Run)
+				lost := false
+				store.lose = func(txn state.Txn) bool {
+					now := !lost && txn.Then[0].Key == key
+					lost = lost || now
+					return now
+				}
+				wantError(t, remove(ctx, p), hangar.CodeUnavailable, "")
+				for range 2 { // an organization is first seen, and then removed if nothing has happened to it
+					time.Sleep(2 * time.Minute)
+					synctest.Wait()
+					p.clock.advance(time.Minute)
+				}
+				if left := p.records(t, key); !lost || len(left) > 0 {
+					t.Errorf("lost %t, left %v", lost, left)
+				}
+			})
+		})
+	}
 }
 
 // TestUnusedClaim: a claim is undone if its host is killed, or misses the answer, before it changes the volume.

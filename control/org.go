@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/control/users"
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/random"
 )
 
@@ -30,6 +31,7 @@ type Orgs struct {
 	users   users.Upkeep
 	// extensions destroys the extensions of an organization that is being deleted.
 	extensions *extensions.Provisioner
+	unfinished unfinished
 	log        *slog.Logger
 }
 
@@ -180,9 +182,18 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 // caller has changed it.
 func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.Item) error {
 	item, err := o.markOrg(ctx, rec, item, true)
-	if err != nil {
-		return err
+	if err == nil {
+		// The removal continues if the caller disconnects, because half of one is useless.
+		err = finish.Do(ctx, destroyTimeout, func(ctx finish.Context) error { return o.finishRemoval(ctx, rec, item) })
 	}
+	if err != nil && !errors.Is(err, state.ErrConflict) && hangar.ReasonOf(err) != hangar.ReasonOrgNotEmpty {
+		o.unfinished.signal()
+	}
+	return err
+}
+
+// finishRemoval removes an organization that is marked, or its mark if there is an App after all.
+func (o *Orgs) finishRemoval(ctx context.Context, rec tenants.OrgRecord, item state.Item) error {
 	if err := o.empty(ctx, rec.ID); err != nil {
 		if hangar.ReasonOf(err) == hangar.ReasonOrgNotEmpty {
 			_, unmarked := o.markOrg(ctx, rec, item, false)

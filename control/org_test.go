@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -161,6 +162,21 @@ func TestOrgsVanishWhole(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOrgIsRemovedWithoutItsCaller: once an organization is marked, its removal does not end with the request.
+func TestOrgIsRemovedWithoutItsCaller(t *testing.T) {
+	store := &busyStore{Store: state.NewMemory()}
+	p := newPlane(t, store)
+	p.org(t, "acme")
+	ctx, cancel := context.WithCancel(admin(t))
+	store.left, store.end = 2, cancel // after the mark
+	if err := p.Orgs().DeleteOrg(ctx, "acme"); err != nil || ctx.Err() == nil {
+		t.Errorf("the removal: %v, its caller: %v", err, ctx.Err())
+	}
+	if left := p.records(t, state.OrgKey("acme")); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
 }
 
 // TestNumbersOfOrgs: an organization that takes the slug of one that is gone has

@@ -618,6 +618,58 @@ func TestDanglingUserKeys(t *testing.T) {
 	}
 }
 
+// interruptedStore lets something happen before it first reads keys with a prefix.
+type interruptedStore struct {
+	state.Store
+
+	prefix string
+	happen func()
+}
+
+func (s *interruptedStore) interrupt(key string) {
+	if happen := s.happen; happen != nil && strings.HasPrefix(key, s.prefix) {
+		s.happen = nil
+		happen()
+	}
+}
+
+func (s *interruptedStore) Get(ctx context.Context, key string) (state.Item, error) {
+	s.interrupt(key)
+	return s.Store.Get(ctx, key)
+}
+
+func (s *interruptedStore) List(ctx context.Context, prefix string, o state.ListOptions) (state.Page, error) {
+	s.interrupt(prefix)
+	return s.Store.List(ctx, prefix, o)
+}
+
+// TestFirstSignInsAtOnce: two first sign-ins of one person both succeed, wherever one comes between the steps of the
+// other.
+func TestFirstSignInsAtOnce(t *testing.T) {
+	who := hangar.Identity{Issuer: "https://id.example.com", Subject: "1", Email: "ann@example.com", EmailVerified: true}
+	for _, known := range []bool{false, true} {
+		for _, prefix := range []string{state.IdentitiesPrefix, state.EmailsPrefix, state.InvitationsPrefix} {
+			t.Run(fmt.Sprintf("%s known %t", prefix, known), func(t *testing.T) {
+				store := &interruptedStore{Store: state.NewMemory(), prefix: prefix}
+				p := newPlane(t, store)
+				p.org(t, "acme")
+				if in := (hangar.UserInvite{Email: who.Email, Org: "acme"}); known {
+					p.join(t, in)
+				} else {
+					p.invite(t, in)
+				}
+				signIn := func() {
+					if _, err := p.Sessions().OpenSessionAs(t.Context(), who); err != nil {
+						t.Error(err)
+					}
+				}
+				store.happen = signIn
+				signIn()
+			})
+		}
+	}
+}
+
 // crashing is a state whose process ends before its nth transaction from now on, or, if after, when that
 // was made and before the answer came.
 type crashing struct {

@@ -1,6 +1,7 @@
 package users
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -56,6 +57,8 @@ func (u *Users) bind(ctx context.Context, who hangar.Identity) error {
 		return u.createInvited(ctx, who)
 	case err != nil:
 		return err
+	case f.Identity == identityOf(who):
+		return nil // another sign-in has just tied it
 	case f.Identity != "":
 		return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The user of %s signs in with another identity", who.Email)
 	}
@@ -116,6 +119,9 @@ func (u *Users) createInvited(ctx context.Context, who hangar.Identity) error {
 		taken++
 	}
 	if taken == 0 {
+		if _, err := u.lookup(ctx, emailKey(who.Email), hangar.UserRef(who.Email)); hangar.CodeOf(err) != hangar.CodeNotFound {
+			return cmp.Or(err, state.ErrConflict) // another sign-in has just taken them
+		}
 		return uninvited()
 	}
 	_, err = u.create(ctx, rec, txn)
