@@ -79,6 +79,7 @@ func (c *Control) healAgain(ctx context.Context, seen *state.Sightings) error {
 		return err
 	}
 	*seen = next
+	c.users.Upkeep().Heal(ctx)
 	if _, err := c.reservations.heal(ctx, createTimeout); err != nil {
 		return err
 	}

@@ -116,9 +116,12 @@ func (k Upkeep) Open(ctx context.Context) error {
 	if err := u.sweep(ctx, ""); err != nil {
 		return fmt.Errorf("invitations: %w", err)
 	}
-	u.revokeFallen(ctx, "")
+	k.Heal(ctx)
 	return nil
 }
+
+// Heal removes tokens that have become void and could not be removed then: they still count.
+func (k Upkeep) Heal(ctx context.Context) { k.users.revokeFallen(ctx, "") }
 
 func (u *Users) ensureAdmin(ctx context.Context) error {
 	for {
@@ -242,7 +245,7 @@ func (u *Users) anyUser(ctx context.Context, ref hangar.UserRef) (found, error) 
 }
 
 // revokeFallen removes the tokens of a user, or of all, that allow nothing any more. They are void
-// already: what cannot be removed now, a later call or Open will.
+// already: what cannot be removed now, Heal will.
 func (u *Users) revokeFallen(ctx context.Context, user hangar.UserID) {
 	for _, token := range u.Tokens.VoidTokens() {
 		if user != "" && token.UserID != user {

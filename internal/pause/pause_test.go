@@ -36,7 +36,7 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestBetween: pauses double up to the most and begin anew after a long attempt; an error is reported when it is
+// TestBetween: pauses double up to the most and begin again with the first after a long attempt; an error is reported when it is
 // another one, or a minute after it was.
 func TestBetween(t *testing.T) {
 	away, broken := errors.New("away"), errors.New("broken")
