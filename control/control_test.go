@@ -68,6 +68,7 @@ type plane struct {
 	issuer       *oidc.Issuer
 	dir          string // of the admin token
 	hosts        fleet
+	agents       hangar.Agents // nil: the hosts
 	rows         *control.Rows
 	keys         *keyset.Keyset
 	clock        *clock
@@ -127,8 +128,12 @@ func (p *plane) restart(t *testing.T) {
 	if p.rows != nil {
 		p.rows.SetQuotas(p.quotas)
 	}
+	agents := p.agents
+	if agents == nil {
+		agents = p.hosts
+	}
 	p.Control = control.New(control.Config{
-		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: p.hosts, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now, Calls: call.New(publicdial.New(publicdial.Options{}), p.clock.Now),
+		Store: p.store, Tokens: p.auth, Issuer: p.issuer, Peers: p.gateway, Routes: p.edge, EdgeLog: p.log, Certificates: p.certificates, Resolver: p.resolver, TrustHostnames: p.trustNames, Roots: p.roots, Doors: []hangar.Hostname{"oidc.example.com"}, Addresses: p.pools, Quotas: p.quotas, Agents: agents, Keys: p.keys, Region: "loc", Log: quiet, Now: p.clock.Now, Calls: call.New(publicdial.New(publicdial.Options{}), p.clock.Now),
 		PasswordCost: users.PasswordCost{Memory: 16, Passes: 1, Threads: 1},
 	})
 	if err := p.Open(t.Context()); err != nil {

@@ -17,53 +17,151 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 )
 
-// A fault is what becomes of one transaction.
+// A fault is what becomes of one step: of a transaction, or a call of a host.
 type fault string
 
 const (
-	refused    fault = "refused"           // the state did not make it
-	lost       fault = "made, answer lost" // the state has made it and could not say so
-	callerGone fault = "made, caller gone" // the caller disconnects when the state has made it
-	killed     fault = "made, as the last" // the state has made it, and makes no other until the next start
+	refused    fault = "refused"           // it was not done
+	lost       fault = "done, answer lost" // it was done, without an answer
+	callerGone fault = "done, caller gone" // the caller disconnects when it was done
+	killed     fault = "done, as the last" // nothing else can be done until the next start
 )
 
-// faultyStore has a fault at one transaction.
-type faultyStore struct {
-	state.Store
-
+// faults has a fault at one step.
+type faults struct {
+	mu    sync.Mutex // guards left
 	fault fault
-	left  int // transactions until then; 0: there is none; negative: all are refused
+	left  int // steps until then; 0: there is none; negative: all are refused
 	leave context.CancelFunc
 }
 
-func (s *faultyStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
-	if s.left == 0 {
-		return s.Store.Txn(ctx, txn)
-	}
-	if s.left--; s.left > 0 {
-		return s.Store.Txn(ctx, txn)
-	}
-	if s.left < 0 || s.fault == refused {
-		return 0, errNoAnswer
-	}
-	revision, err := s.Store.Txn(ctx, txn)
-	switch s.fault {
-	case lost:
-		return 0, errNoAnswer
-	case callerGone:
-		s.leave()
-	case killed:
-		s.left = -1
-	}
-	return revision, err
+// arm has a fault at the nth step from now on.
+func (f *faults) arm(what fault, n int, leave context.CancelFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault, f.left, f.leave = what, n, leave
 }
 
-var errNoAnswer = errors.New("no answer")
+// disarm ends the fault, and reports whether there were so many steps.
+func (f *faults) disarm() (hit bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hit, f.left = f.left <= 0, 0
+	return hit
+}
+
+// next reports what becomes of the next step.
+func (f *faults) next() fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left < 0 {
+		return refused
+	}
+	if f.left == 0 {
+		return ""
+	}
+	if f.left--; f.left > 0 {
+		return ""
+	}
+	if f.fault == killed {
+		f.left = -1
+	}
+	return f.fault
+}
+
+// try takes a step, whose error is away where there is no answer.
+func try[T any](f *faults, away error, do func() (T, error)) (T, error) {
+	var none T
+	now := f.next()
+	if now == refused {
+		return none, away
+	}
+	v, err := do()
+	switch now {
+	case lost:
+		return none, away
+	case callerGone:
+		f.leave()
+	}
+	return v, err
+}
+
+// faultyStore is a state whose transactions are steps.
+type faultyStore struct {
+	state.Store
+	*faults
+}
+
+func (s faultyStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	return try(s.faults, errors.New("no answer"), func() (state.Revision, error) { return s.Store.Txn(ctx, txn) })
+}
+
+// faultyAgents are hosts of which calls are steps.
+type faultyAgents struct {
+	hangar.Agents
+	*faults
+}
+
+func (a faultyAgents) Agent(id hangar.HostID) (hangar.Agent, error) {
+	agent, err := a.Agents.Agent(id)
+	return faultyAgent{agent, a.faults}, err
+}
+
+type faultyAgent struct {
+	hangar.Agent
+	*faults
+}
+
+func (a faultyAgent) CreateMachine(ctx context.Context, spec hangar.MachineSpec) (*hangar.Machine, error) {
+	return try(a.faults, errDown, func() (*hangar.Machine, error) { return a.Agent.CreateMachine(ctx, spec) })
+}
+
+func (a faultyAgent) UpdateMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineUpdate) (*hangar.Machine, error) {
+	return try(a.faults, errDown, func() (*hangar.Machine, error) { return a.Agent.UpdateMachine(ctx, ref, in) })
+}
+
+func (a faultyAgent) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
+	_, err := try(a.faults, errDown, func() (any, error) { return nil, a.Agent.DestroyMachine(ctx, ref, in) })
+	return err
+}
+
+func (a faultyAgent) Machine(ctx context.Context, ref hangar.MachineRef) (*hangar.Machine, error) {
+	return try(a.faults, errDown, func() (*hangar.Machine, error) { return a.Agent.Machine(ctx, ref) })
+}
+
+func (a faultyAgent) Machines(ctx context.Context, app hangar.AppID, filter hangar.MachineFilter) ([]*hangar.Machine, error) {
+	return try(a.faults, errDown, func() ([]*hangar.Machine, error) { return a.Agent.Machines(ctx, app, filter) })
+}
+
+func (a faultyAgent) CreateVolume(ctx context.Context, spec hangar.VolumeSpec) (*hangar.VolumeRow, error) {
+	return try(a.faults, errDown, func() (*hangar.VolumeRow, error) { return a.Agent.CreateVolume(ctx, spec) })
+}
+
+func (a faultyAgent) VolumeRow(ctx context.Context, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return try(a.faults, errDown, func() (*hangar.VolumeRow, error) { return a.Agent.VolumeRow(ctx, ref) })
+}
+
+func (a faultyAgent) VolumeRows(ctx context.Context, app hangar.AppID) ([]*hangar.VolumeRow, error) {
+	return try(a.faults, errDown, func() ([]*hangar.VolumeRow, error) { return a.Agent.VolumeRows(ctx, app) })
+}
+
+func (a faultyAgent) ExtendVolume(ctx context.Context, ref hangar.VolumeRef, sizeGB int) (*hangar.VolumeRow, error) {
+	return try(a.faults, errDown, func() (*hangar.VolumeRow, error) { return a.Agent.ExtendVolume(ctx, ref, sizeGB) })
+}
+
+func (a faultyAgent) DestroyVolume(ctx context.Context, ref hangar.VolumeRef) (*hangar.VolumeRow, error) {
+	return try(a.faults, errDown, func() (*hangar.VolumeRow, error) { return a.Agent.DestroyVolume(ctx, ref) })
+}
+
+func (a faultyAgent) CreateSnapshot(ctx context.Context, ref hangar.VolumeRef) (*hangar.Snapshot, error) {
+	return try(a.faults, errDown, func() (*hangar.Snapshot, error) { return a.Agent.CreateSnapshot(ctx, ref) })
+}
 
 // change is a request that changes something of the organization "acme", which has an App of the same name.
 type change struct {
 	before func(ctx context.Context, p *plane) error // nil: nothing has to be there
 	make   func(ctx context.Context, p *plane) error
+	undo   func(ctx context.Context, p *plane) error // nil: what undoes it leaves nothing
 }
 
 func changes(t *testing.T) map[string]change {
@@ -75,17 +173,27 @@ func changes(t *testing.T) map[string]change {
 		}
 		all["take one more of "+string(key)] = change{make: func(ctx context.Context, p *plane) error { return abuse(ctx, t, p, "acme", 1) }}
 	}
-	machine := func(ctx context.Context, p *plane) (hangar.MachineRef, error) {
-		list, err := p.Machines().Machines(ctx, app, hangar.MachineFilter{})
-		if err != nil || len(list) != 1 {
-			return hangar.MachineRef{}, fmt.Errorf("%d machines: %w", len(list), err)
-		}
-		return list[0].Ref(), nil
-	}
 	volume := func(ctx context.Context, p *plane) (hangar.VolumeRef, error) {
 		list, err := p.Volumes().Volumes(ctx, app)
 		if err != nil || len(list) != 1 {
 			return hangar.VolumeRef{}, fmt.Errorf("%d volumes: %w", len(list), err)
+		}
+		return list[0].Ref(), nil
+	}
+	destroyVolume := func(ctx context.Context, p *plane) error {
+		ref, err := volume(ctx, p)
+		if err == nil {
+			_, err = p.Volumes().DestroyVolume(ctx, ref)
+		}
+		return err
+	}
+	made := all["take one more of "+string(hangar.QuotaVolumes)]
+	made.undo = destroyVolume // which can be undeleted for a while
+	all["take one more of "+string(hangar.QuotaVolumes)] = made
+	machine := func(ctx context.Context, p *plane) (hangar.MachineRef, error) {
+		list, err := p.Machines().Machines(ctx, app, hangar.MachineFilter{})
+		if err != nil || len(list) != 1 {
+			return hangar.MachineRef{}, fmt.Errorf("%d machines: %w", len(list), err)
 		}
 		return list[0].Ref(), nil
 	}
@@ -119,13 +227,7 @@ func changes(t *testing.T) map[string]change {
 			}
 			return err
 		}),
-		"destroy a volume": after(hangar.QuotaVolumes, func(ctx context.Context, p *plane) error {
-			ref, err := volume(ctx, p)
-			if err == nil {
-				_, err = p.Volumes().DestroyVolume(ctx, ref)
-			}
-			return err
-		}),
+		"destroy a volume": after(hangar.QuotaVolumes, destroyVolume),
 		"take a snapshot": after(hangar.QuotaVolumes, func(ctx context.Context, p *plane) error {
 			ref, err := volume(ctx, p)
 			if err == nil {
@@ -210,38 +312,55 @@ func (p *plane) summary(t *testing.T) string {
 		}
 	}
 	fmt.Fprintf(&b, "%d Machines", len(p.hosts[0].alive()))
+	host := &p.hosts[0].volumes
+	host.mu.Lock()
+	defer host.mu.Unlock()
+	for _, row := range host.rows {
+		fmt.Fprintf(&b, ", a volume %s of %d GB", row.Volume.State, row.Volume.SizeGB)
+	}
 	return b.String()
 }
 
-// TestInterruptedChanges has a fault at each transaction of each change. What heals by itself makes of it either
+// TestInterruptedChanges has a fault at each step of each change. What heals by itself makes of it either
 // nothing or the whole change.
 func TestInterruptedChanges(t *testing.T) {
 	for name, c := range changes(t) {
 		t.Run(name, func(t *testing.T) {
-			var nothing, whole string
+			var want outcomes
 			synctest.Test(t, func(t *testing.T) {
 				p, _ := prepare(t, c)
-				nothing = settle(t, p)
+				want.nothing = settle(t, p)
 				p, _ = prepare(t, c)
 				if err := c.make(admin(t), p); err != nil {
 					t.Fatal(err)
 				}
-				whole = settle(t, p)
+				want.whole = settle(t, p)
+				want.undone = want.nothing
+				if c.undo != nil {
+					if err := c.undo(admin(t), p); err != nil {
+						t.Fatal(err)
+					}
+					want.undone = settle(t, p)
+				}
 			})
 			for _, f := range []fault{refused, lost, callerGone, killed} {
 				for n, hit := 1, true; hit; n++ {
-					synctest.Test(t, func(t *testing.T) { hit = interrupt(t, c, f, n, nothing, whole) })
+					synctest.Test(t, func(t *testing.T) { hit = interrupt(t, c, f, n, want) })
 				}
 			}
 		})
 	}
 }
 
+// outcomes are the summaries that may follow.
+type outcomes struct{ nothing, whole, undone string }
+
 // prepare returns a plane to which a change can be made.
-func prepare(t *testing.T, c change) (*plane, *faultyStore) {
+func prepare(t *testing.T, c change) (*plane, *faults) {
 	raw := state.NewMemory()
-	store := &faultyStore{Store: raw}
-	p := newPlane(t, store)
+	f := new(faults)
+	p := newPlane(t, faultyStore{raw, f})
+	p.agents = faultyAgents{p.hosts, f}
 	p.certificates = &fakeCertificates{states: map[hangar.Hostname]hangar.CertificateState{}}
 	p.restart(t)
 	rows := control.NewRows(raw, quiet) // a host publishes until it has succeeded
@@ -253,7 +372,7 @@ func prepare(t *testing.T, c change) (*plane, *faultyStore) {
 			t.Fatal(err)
 		}
 	}
-	return p, store
+	return p, f
 }
 
 // settle lets a plane heal for a while, and returns its summary then.
@@ -273,22 +392,21 @@ func settle(t *testing.T, p *plane) string {
 	return p.summary(t)
 }
 
-// interrupt makes a change with a fault at its nth transaction, and reports whether it had so many.
-func interrupt(t *testing.T, c change, f fault, n int, nothing, whole string) (hit bool) {
-	p, store := prepare(t, c)
+// interrupt makes a change with a fault at its nth step, and reports whether it had so many.
+func interrupt(t *testing.T, c change, what fault, n int, want outcomes) (hit bool) {
+	p, faults := prepare(t, c)
 	ctx, leave := context.WithCancel(admin(t))
 	defer leave()
-	store.fault, store.left, store.leave = f, n, leave
+	faults.arm(what, n, leave)
 	err := c.make(ctx, p)
-	hit, store.left = store.left <= 0, 0
-	if hit && f == killed {
+	if hit = faults.disarm(); hit && what == killed {
 		p.restart(t)
 	}
 	switch got := settle(t, p); {
-	case err == nil && got != whole:
-		t.Errorf("transaction %d %s, and the change succeeded:\n%s\ninstead of\n%s", n, f, got, whole)
-	case got != nothing && got != whole:
-		t.Errorf("transaction %d %s: %v:\n%s\ninstead of\n%s\nor\n%s", n, f, err, got, nothing, whole)
+	case err == nil && got != want.whole:
+		t.Errorf("step %d was %s, and the change succeeded:\n%s\ninstead of\n%s", n, what, got, want.whole)
+	case got != want.nothing && got != want.whole && got != want.undone:
+		t.Errorf("step %d was %s: %v:\n%s\ninstead of\n%s\nor\n%s", n, what, err, got, want.nothing, want.whole)
 	}
 	return hit
 }
