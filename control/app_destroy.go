@@ -151,7 +151,7 @@ func (a *Apps) owners(ctx context.Context, app hangar.AppID, reserved []state.It
 }
 
 func (a *Apps) destroyMachines(ctx context.Context, app tenants.AppRecord, owners map[hangar.MachineID]owner) error {
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group // after a failure, all others are destroyed nevertheless
 	group.SetLimit(destroysAtOnce)
 	for id, owner := range owners {
 		group.Go(func() error {
@@ -231,6 +231,8 @@ func (a *Apps) heal(ctx context.Context) error {
 	if err != nil {
 		return state.HangarError(err)
 	}
+	var group errgroup.Group
+	group.SetLimit(destroysAtOnce)
 	for _, item := range items {
 		rec, err := state.Decode[tenants.AppRecord](item)
 		if err != nil {
@@ -240,13 +242,15 @@ func (a *Apps) heal(ctx context.Context) error {
 		if !rec.Deleting {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(ctx, destroyTimeout)
-		err = a.finishDestroy(bounded, item)
-		cancel()
-		if err != nil {
-			a.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
-			a.unfinished.signal()
-		}
+		group.Go(func() error {
+			bounded, cancel := context.WithTimeout(ctx, destroyTimeout)
+			defer cancel()
+			if err := a.finishDestroy(bounded, item); err != nil {
+				a.log.Warn("app is not destroyed yet", keyApp, rec.Name, keyError, err)
+				a.unfinished.signal()
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }

@@ -220,12 +220,15 @@ func TestDestroyAppWhileAHostIsAway(t *testing.T) {
 	p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
 	ctx := admin(t)
 	p.app(t, "web")
-	for range 6 {
+	for range 40 {
 		p.machine(t, "web", "")
 	}
 	p.hosts[1].setDown(true)
 	if err := p.Apps().DestroyApp(ctx, "web", true); hangar.CodeOf(err) != hangar.CodeUnavailable {
 		t.Fatalf("with a host away: %v, want unavailable", err)
+	}
+	if alive := p.hosts[0].alive(); len(alive) > 0 {
+		t.Errorf("with a host away, the other one still has %d Machines", len(alive))
 	}
 	_, err := p.Machines().CreateMachine(ctx, "web", wish(""))
 	wantError(t, err, hangar.CodeFailedPrecondition, hangar.ReasonWrongState)

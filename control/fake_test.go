@@ -247,6 +247,9 @@ func (f *fakeHost) SignalMachine(ctx context.Context, ref hangar.MachineRef, _ h
 }
 
 func (f *fakeHost) DestroyMachine(ctx context.Context, ref hangar.MachineRef, in hangar.MachineDestroy) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	lease := f.leases[ref.ID]
 	f.mu.Unlock()

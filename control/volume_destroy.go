@@ -19,7 +19,7 @@ const destroyPause = 100 * time.Millisecond
 // because App ids are never reused; a caller that may read all of the organization can restore
 // their snapshots.
 func (v *Volumes) destroyAll(ctx context.Context, rows []hangar.VolumeRow) error {
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	group.SetLimit(destroysAtOnce)
 	for _, row := range rows {
 		if !row.Volume.State.Gone() {
