@@ -72,12 +72,12 @@ func (t logToken) String() string {
 type hostLog struct {
 	host  hangar.HostID
 	agent hangar.LogAgent
+	away  error // why there is no agent
 	query hangar.LogQuery
 }
 
 // split makes the queries of hosts. Each host may return its share of the lines, so that a page
-// holds all returned lines and the next one continues without a gap. Hosts that cannot be reached
-// are left out, unless none can.
+// holds all returned lines and the next one continues without a gap. At least one can be reached.
 func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (tenants.AppRecord, []hostLog, logToken, error) {
 	rec, _, err := l.tenants.AppFor(ctx, hangar.ActionRead, hangar.MachineRef{App: app, ID: q.Instance})
 	if err != nil {
@@ -95,22 +95,13 @@ func (l *Logs) split(ctx context.Context, app hangar.AppName, q hangar.LogQuery)
 	if limit <= 0 {
 		limit = hangar.DefaultLogLimit
 	}
-	var logs []hostLog
-	var away error
-	for _, id := range ids {
-		agent, err := l.hosts.agent(id)
-		if err != nil {
-			away = err
-			continue
-		}
-		part := q
-		part.Limit, part.Token = max(1, limit/len(ids)), token[id]
-		logs = append(logs, hostLog{host: id, agent: agent, query: part})
+	logs := make([]hostLog, len(ids))
+	for i, id := range ids {
+		logs[i] = hostLog{host: id, query: q}
+		logs[i].query.Limit, logs[i].query.Token = max(1, limit/len(ids)), token[id]
+		logs[i].agent, logs[i].away = l.hosts.agent(id)
 	}
-	if len(logs) == 0 && away != nil {
-		return rec, nil, nil, away
-	}
-	return rec, logs, token, nil
+	return rec, logs, token, noneReached(logs)
 }
 
 // logHosts returns the hosts that may have lines of the App. Only the hosts know about its
@@ -137,6 +128,14 @@ func (l *Logs) logHosts(ctx context.Context, app tenants.AppRecord, q hangar.Log
 	return slices.Compact(ids), nil
 }
 
+// noneReached returns why the first host is away if all are.
+func noneReached(logs []hostLog) error {
+	if len(logs) == 0 || slices.ContainsFunc(logs, func(part hostLog) bool { return part.away == nil }) {
+		return nil
+	}
+	return logs[0].away
+}
+
 // Logs implements hangar.LogService.
 func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) (hangar.LogPage, error) {
 	rec, logs, token, err := l.split(ctx, app, q)
@@ -148,17 +147,23 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 	}
 	pages := make([]hangar.LogPage, len(logs))
 	group, bounded := errgroup.WithContext(ctx)
-	for i, part := range logs {
+	for i := range logs {
 		group.Go(func() (err error) {
-			pages[i], err = part.agent.Logs(bounded, rec.ID, part.query)
-			if err != nil && unreachable(err) && len(logs) > 1 {
-				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.host, keyError, err)
-				pages[i], err = hangar.LogPage{Next: part.query.Token}, nil
+			part := &logs[i]
+			if part.away == nil {
+				pages[i], err = part.agent.Logs(bounded, rec.ID, part.query)
+			}
+			if unreachable(err) {
+				part.away, err = err, nil
+			}
+			if part.away != nil {
+				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.host, keyError, part.away)
+				pages[i] = hangar.LogPage{Next: part.query.Token}
 			}
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
+	if err := cmp.Or(group.Wait(), noneReached(logs)); err != nil {
 		return hangar.LogPage{}, err
 	}
 	page := hangar.LogPage{Entries: []hangar.LogEntry{}}
@@ -176,7 +181,8 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 }
 
 // FollowLogs implements hangar.LogService. It ends with the first error of a host, or when the
-// followed App or Machine is destroyed.
+// followed App or Machine is destroyed. Where there are several hosts, one that cannot be reached is left out
+// until it can.
 func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
 	return func(yield func(hangar.LogEntry, error) bool) {
 		if q.Edge {
@@ -193,7 +199,7 @@ func (l *Logs) FollowLogs(ctx context.Context, app hangar.AppName, q hangar.LogQ
 				logs[0].agent.FollowLogs(ctx, rec.ID, logs[0].query)(yield)
 				return
 			}
-			merge(ctx, rec.ID, logs, yield)
+			l.merge(ctx, rec.ID, logs, yield)
 		})
 	}
 }
@@ -300,7 +306,7 @@ func (l *Logs) followEdge(ctx context.Context, app hangar.AppName, q hangar.LogQ
 }
 
 // merge yields the lines of several hosts as they arrive.
-func merge(ctx context.Context, app hangar.AppID, logs []hostLog, yield func(hangar.LogEntry, error) bool) {
+func (l *Logs) merge(ctx context.Context, app hangar.AppID, logs []hostLog, yield func(hangar.LogEntry, error) bool) {
 	type line struct {
 		entry hangar.LogEntry
 		err   error
@@ -310,13 +316,14 @@ func merge(ctx context.Context, app hangar.AppID, logs []hostLog, yield func(han
 	var followers sync.WaitGroup
 	for _, part := range logs {
 		followers.Go(func() {
-			for entry, err := range part.agent.FollowLogs(ctx, app, part.query) {
+			l.followHost(ctx, app, part, func(entry hangar.LogEntry, err error) bool {
 				select {
 				case lines <- line{entry, err}:
+					return true
 				case <-ctx.Done():
-					return
+					return false
 				}
-			}
+			})
 		})
 	}
 	ended := make(chan struct{})
@@ -338,4 +345,38 @@ func merge(ctx context.Context, app hangar.AppID, logs []hostLog, yield func(han
 			return
 		}
 	}
+}
+
+// followHost yields the lines of a host. When it could not be reached for a while, it continues with the newest that
+// it has not yielded.
+func (l *Logs) followHost(ctx context.Context, app hangar.AppID, part hostLog, yield func(hangar.LogEntry, error) bool) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var newest time.Time // of the lines that were yielded
+	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
+		agent, err := l.hosts.agent(part.host)
+		if err != nil {
+			return err
+		}
+		known, old := newest, part.query.Limit // of the first lines, some may be known
+		for entry, err := range agent.FollowLogs(ctx, app, part.query) {
+			if unreachable(err) {
+				part.query.Token, part.query.Limit = "", hangar.DefaultLogLimit
+				return err
+			}
+			if old--; old >= 0 && err == nil && !entry.Time.After(known) {
+				continue
+			}
+			if entry.Time.After(newest) {
+				newest = entry.Time
+			}
+			if !yield(entry, err) || err != nil {
+				break
+			}
+		}
+		end()
+		return nil
+	}, func(err error) {
+		l.log.Warn("logs of a host left out", keyHost, part.host, keyError, err)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -125,6 +126,65 @@ func TestFollowLogs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// brokenFollows are hosts of which "bbbbbbbb" is lost and comes back while its log is followed.
+type brokenFollows struct {
+	fleet
+	times int
+}
+
+func (f *brokenFollows) Agent(id hangar.HostID) (hangar.Agent, error) {
+	agent, err := f.fleet.Agent(id)
+	if id == "bbbbbbbb" {
+		if f.times++; f.times == 3 { // after it was asked for and followed once
+			return nil, errDown
+		}
+		return brokenFollow{agent, f.times == 2}, err
+	}
+	return agent, err
+}
+
+type brokenFollow struct {
+	hangar.Agent
+	breaks bool
+}
+
+func (f brokenFollow) FollowLogs(ctx context.Context, app hangar.AppID, q hangar.LogQuery) iter.Seq2[hangar.LogEntry, error] {
+	if !f.breaks {
+		return f.Agent.FollowLogs(ctx, app, q)
+	}
+	return func(yield func(hangar.LogEntry, error) bool) {
+		if yield(hangar.LogEntry{Time: time.Unix(1, 0), Message: "b1"}, nil) {
+			yield(hangar.LogEntry{}, errDown)
+		}
+	}
+}
+
+// TestFollowLogsWhileAHostIsAway: the lines of the other hosts go on, and those of the host continue when it is back.
+func TestFollowLogsWhileAHostIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"), newFakeHost("bbbbbbbb", "loc"))
+		p.app(t, "web")
+		p.hosts[0].say(time.Unix(1, 0), "a1")
+		p.hosts[1].say(time.Unix(1, 0), "b1")
+		p.hosts[1].say(time.Unix(2, 0), "b2")
+		p.agents = &brokenFollows{fleet: p.hosts}
+		p.restart(t)
+		ctx, cancel := context.WithTimeout(admin(t), time.Minute)
+		defer cancel()
+		var lines []string
+		for e, err := range p.Logs().FollowLogs(ctx, "web", hangar.LogQuery{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, e.Message)
+		}
+		slices.Sort(lines)
+		if want := []string{"a1", "b1", "b2"}; !slices.Equal(lines, want) {
+			t.Errorf("%v, want %v", lines, want)
+		}
+	})
 }
 
 // endless is an edge that does nothing, but is followed.
