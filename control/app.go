@@ -150,15 +150,7 @@ func (a *Apps) App(ctx context.Context, name hangar.AppName) (*hangar.App, error
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
-	names, _, err := state.All(ctx, a.store, state.NameKey(rec.ID, ""), true)
-	if err != nil {
-		return nil, state.HangarError(err)
-	}
-	volumes, err := a.rows.volumesOf(ctx, rec.ID)
-	if err != nil {
-		return nil, err
-	}
-	return present(rec, org.Org, len(names), countVolumes(volumes)[rec.ID]), nil
+	return a.counted(ctx, rec, org.Org)
 }
 
 // Apps implements hangar.AppService. An App whose record cannot be read is left
@@ -177,15 +169,6 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 	if err != nil {
 		return nil, err
 	}
-	counts, err := a.machineCounts(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := a.rows.volumes(ctx, state.VolumesPrefix)
-	if err != nil {
-		return nil, err
-	}
-	volumes := countVolumes(rows)
 	items, _, err := state.All(ctx, a.store, state.AppsPrefix, false)
 	if err != nil {
 		return nil, state.HangarError(err)
@@ -197,9 +180,14 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if p.May(hangar.ActionRead, rec.Target("")) && (filter.Org == "" || filter.Org == rec.Org) {
-			apps = append(apps, present(rec, orgs[rec.Org], counts[rec.ID], volumes[rec.ID]))
+		if !p.May(hangar.ActionRead, rec.Target("")) || filter.Org != "" && filter.Org != rec.Org {
+			continue
 		}
+		app, err := a.counted(ctx, rec, orgs[rec.Org])
+		if err != nil {
+			return nil, err
+		}
+		apps = append(apps, app)
 	}
 	slices.SortFunc(apps, func(x, y *hangar.App) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return apps, nil
@@ -222,29 +210,18 @@ func (a *Apps) allOrgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, erro
 	return orgs, nil
 }
 
-// machineCounts counts the Machines of each App, by their names: only existing Machines have one.
-func (a *Apps) machineCounts(ctx context.Context) (map[hangar.AppID]int, error) {
-	items, _, err := state.All(ctx, a.store, state.NamesPrefix, true)
+// counted is present with what the App has now. Only existing Machines have a name.
+func (a *Apps) counted(ctx context.Context, rec tenants.AppRecord, org hangar.Org) (*hangar.App, error) {
+	names, _, err := state.All(ctx, a.store, state.NameKey(rec.ID, ""), true)
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
-	counts := map[hangar.AppID]int{}
-	for _, item := range items {
-		app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.NamesPrefix), "/")
-		counts[hangar.AppID(app)]++
+	volumes, err := a.rows.volumesOf(ctx, rec.ID)
+	if err != nil {
+		return nil, err
 	}
-	return counts, nil
-}
-
-// countVolumes counts the volumes that are not destroyed.
-func countVolumes(rows []hangar.VolumeRow) map[hangar.AppID]int {
-	counts := map[hangar.AppID]int{}
-	for _, row := range rows {
-		if !row.Volume.State.Gone() {
-			counts[row.Volume.AppID]++
-		}
-	}
-	return counts
+	volumes = slices.DeleteFunc(volumes, func(row hangar.VolumeRow) bool { return row.Volume.State.Gone() })
+	return present(rec, org, len(names), len(volumes)), nil
 }
 
 func present(rec tenants.AppRecord, org hangar.Org, machines, volumes int) *hangar.App {

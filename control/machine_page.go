@@ -108,23 +108,25 @@ func (m *Machines) reservedAfter(ctx context.Context, p hangar.Principal, org ha
 			reached[rec.ID] = rec
 		}
 	}
-	items, _, err := state.All(ctx, m.store, state.ReservationsPrefix, false)
-	if err != nil {
-		return nil, state.HangarError(err)
-	}
 	found := &readable{p: p, apps: reached, byHost: map[hangar.HostID]map[hangar.MachineID]hangar.AppID{}}
-	for _, item := range items {
-		app, id, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
-		rec, ok := reached[hangar.AppID(app)]
-		if !ok || hangar.MachineID(id) <= after || !p.May(hangar.ActionRead, rec.Target(hangar.MachineID(id))) {
-			continue
-		}
-		r, err := state.Decode[reservation](item)
+	for _, rec := range reached {
+		prefix := state.ReservationKey(rec.Ref(""))
+		items, _, err := state.All(ctx, m.store, prefix, false)
 		if err != nil {
-			m.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
-			continue
+			return nil, state.HangarError(err)
 		}
-		found.onHost(r.Host)[r.ID] = rec.ID
+		for _, item := range items {
+			id := hangar.MachineID(strings.TrimPrefix(item.Key, prefix))
+			if id <= after || !p.May(hangar.ActionRead, rec.Target(id)) {
+				continue
+			}
+			r, err := state.Decode[reservation](item)
+			if err != nil {
+				m.log.Error("reservation skipped", keyKey, item.Key, keyError, err)
+				continue
+			}
+			found.onHost(r.Host)[r.ID] = rec.ID
+		}
 	}
 	return found, nil
 }
