@@ -252,9 +252,10 @@ func (d *Dispatcher) replace(i int, set []hangar.EventReceiver) (gone []string) 
 		r := d.receivers[spec.ID]
 		if r == nil {
 			r = newReceiver(d, i, spec)
-			if d.work.Go(func() { r.run(d.work.Context) }) {
-				d.receivers[spec.ID] = r
+			if !d.work.Go(func() { r.run(d.work.Context) }) {
+				return nil // it ends, and a queue without a receiver is not one of a receiver that is gone
 			}
+			d.receivers[spec.ID] = r
 			continue
 		}
 		r.update(spec)

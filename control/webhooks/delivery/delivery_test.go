@@ -602,6 +602,31 @@ func TestAwaitReceiver(t *testing.T) {
 	}
 }
 
+// TestQueueOfOneThatEndsWhileItStarts: a Dispatcher that learns of its receivers when it ends keeps their queues.
+func TestQueueOfOneThatEndsWhileItStarts(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	s := newSink(t, func(*http.Request, string) int {
+		if up.Load() {
+			return http.StatusOK
+		}
+		return http.StatusBadGateway
+	})
+	rig := newRig(t, fast, to("a", "acme", s.URL))
+	rig.await()
+	rig.feed.record(event("acme", 1, hangar.EventStart))
+	rig.until("a", func(s hangar.WebhookStatus) bool { return s.Waiting == 1 })
+	rig.stop()
+	rig.registry.late = make(chan struct{})
+	rig.start()
+	<-rig.registry.late
+	rig.stop()
+	rig.registry.late = nil
+	up.Store(true)
+	rig.start()
+	s.until(t.Context(), t, 1)
+}
+
 // TestModel records events for receivers that are up, down, slow, hanging or broken for some Machines,
 // which changes all the time, and drops the process at any moment. In the end every event was accepted
 // by every receiver, those of a Machine in order.

@@ -81,6 +81,7 @@ type registry struct {
 	mu      sync.Mutex
 	set     []hangar.EventReceiver
 	changed chan struct{}
+	late    chan struct{} // not nil: closed by a watcher, to which the set is yielded when it ends
 }
 
 func newRegistry(set ...hangar.EventReceiver) *registry {
@@ -99,8 +100,12 @@ func (r *registry) WatchEventReceivers(ctx context.Context) iter.Seq2[[]hangar.E
 	return func(yield func([]hangar.EventReceiver, error) bool) {
 		for {
 			r.mu.Lock()
-			set, changed := slices.Clone(r.set), r.changed
+			set, changed, late := slices.Clone(r.set), r.changed, r.late
 			r.mu.Unlock()
+			if late != nil {
+				close(late)
+				<-ctx.Done()
+			}
 			if !yield(set, nil) {
 				return
 			}
