@@ -191,48 +191,66 @@ func reapStarter(dir string) error {
 }
 
 // reapFailed ends the remains of a daemon that failed to start, and reaps it and its starter. It does
-// not know the starter's PID, so it reaps all zombie children that have the program's name and a
+// not know the starter's PID, so it reaps all children that have ended, with the program's name and a
 // session of their own. Reaping another daemon in this way is harmless: see awaitEnd.
 func reapFailed(dir string) error {
 	if err := Kill(dir); err != nil {
 		return err
 	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		exiting, err := reapOrphans()
+		if err != nil || !exiting || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// reapOrphans reaps the orphans that have ended. It reports whether others are about to end: they have no command line
+// any more, or are zombies of which a thread is still ending.
+func reapOrphans() (exiting bool, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return err
+		return false, err
 	}
 	own, err := unix.Getsid(0)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !isOrphan(pid, own) {
+		if err != nil {
 			continue
 		}
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // an error means that it is already reaped
+		switch orphan, zombie := orphanState(pid, own); {
+		case zombie:
+			reaped, err := unix.Wait4(pid, nil, unix.WNOHANG, nil) // an error means that it is already reaped
+			exiting = exiting || err == nil && reaped == 0
+		case orphan:
+			argv, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+			exiting = exiting || err == nil && len(argv) == 0
+		}
 	}
-	return nil
+	return exiting, nil
 }
 
 // maxName is how many bytes of a program's name the kernel keeps.
 const maxName = 15
 
-// isOrphan reports whether a process is a storage daemon or its starter, and a zombie child of this
-// process. own is the session of this process, which also contains the programs that it runs and
-// waits for.
-func isOrphan(pid, own int) bool {
+// orphanState reports whether a process is a storage daemon or its starter, and a child of this
+// process, and whether it is a zombie. own is the session of this process, which also contains the
+// programs that it runs and waits for.
+func orphanState(pid, own int) (orphan, zombie bool) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return false
+		return false, false
 	}
 	// "7 (name) Z parent group session"; the name may contain anything.
 	from, to := bytes.IndexByte(raw, '('), bytes.LastIndexByte(raw, ')')
 	if from < 0 || to < from || string(raw[from+1:to]) != Program[:maxName] {
-		return false
+		return false, false
 	}
 	const state, parent, session = 0, 1, 3
 	fields := strings.Fields(string(raw[to+1:]))
-	return len(fields) > session && fields[state] == "Z" &&
-		fields[parent] == strconv.Itoa(os.Getpid()) && fields[session] != strconv.Itoa(own)
+	orphan = len(fields) > session && fields[parent] == strconv.Itoa(os.Getpid()) && fields[session] != strconv.Itoa(own)
+	return orphan, orphan && fields[state] == "Z"
 }
