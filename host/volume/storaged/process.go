@@ -197,7 +197,7 @@ func reapFailed(dir string) error {
 	if err := Kill(dir); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; <-time.After(time.Millisecond) {
 		exiting, err := reapOrphans()
 		if err != nil || !exiting || time.Now().After(deadline) {
 			return err
