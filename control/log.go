@@ -154,10 +154,10 @@ func (l *Logs) Logs(ctx context.Context, app hangar.AppName, q hangar.LogQuery) 
 				pages[i], err = part.agent.Logs(bounded, rec.ID, part.query)
 			}
 			if unreachable(err) {
+				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.host, keyError, err)
 				part.away, err = err, nil
 			}
 			if part.away != nil {
-				l.log.Warn("logs of a host left out", keyApp, app, keyHost, part.host, keyError, part.away)
 				pages[i] = hangar.LogPage{Next: part.query.Token}
 			}
 			return err
