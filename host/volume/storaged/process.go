@@ -206,7 +206,7 @@ func reapFailed(dir string) error {
 }
 
 // reapOrphans reaps the orphans that have ended. It reports whether others are about to end: they have no command line
-// any more, or are zombies of which a thread is still ending.
+// any more, and may even be zombies, of which a thread is still ending.
 func reapOrphans() (exiting bool, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -218,17 +218,14 @@ func reapOrphans() (exiting bool, err error) {
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+		if err != nil || !isOrphan(pid, own) {
 			continue
 		}
-		switch orphan, zombie := orphanState(pid, own); {
-		case zombie:
-			reaped, err := unix.Wait4(pid, nil, unix.WNOHANG, nil) // an error means that it is already reaped
-			exiting = exiting || err == nil && reaped == 0
-		case orphan:
-			argv, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-			exiting = exiting || err == nil && len(argv) == 0
+		if reaped, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); reaped != 0 || err != nil {
+			continue // an error means that it is already reaped
 		}
+		argv, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		exiting = exiting || err == nil && len(argv) == 0
 	}
 	return exiting, nil
 }
@@ -236,21 +233,20 @@ func reapOrphans() (exiting bool, err error) {
 // maxName is how many bytes of a program's name the kernel keeps.
 const maxName = 15
 
-// orphanState reports whether a process is a storage daemon or its starter, and a child of this
-// process, and whether it is a zombie. own is the session of this process, which also contains the
-// programs that it runs and waits for.
-func orphanState(pid, own int) (orphan, zombie bool) {
+// isOrphan reports whether a process is a storage daemon or its starter, and a child of this
+// process. own is the session of this process, which also contains the programs that it runs and
+// waits for.
+func isOrphan(pid, own int) bool {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		return false, false
+		return false
 	}
 	// "7 (name) Z parent group session"; the name may contain anything.
 	from, to := bytes.IndexByte(raw, '('), bytes.LastIndexByte(raw, ')')
 	if from < 0 || to < from || string(raw[from+1:to]) != Program[:maxName] {
-		return false, false
+		return false
 	}
-	const state, parent, session = 0, 1, 3
+	const parent, session = 1, 3
 	fields := strings.Fields(string(raw[to+1:]))
-	orphan = len(fields) > session && fields[parent] == strconv.Itoa(os.Getpid()) && fields[session] != strconv.Itoa(own)
-	return orphan, orphan && fields[state] == "Z"
+	return len(fields) > session && fields[parent] == strconv.Itoa(os.Getpid()) && fields[session] != strconv.Itoa(own)
 }
