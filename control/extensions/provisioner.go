@@ -108,6 +108,9 @@ func (p *Provisioner) followOnce(ctx context.Context) error {
 	p.schedule.keep(there)
 	p.wake()
 	for batch, err := range p.Store.Watch(ctx, state.ExtensionsPrefix, revision+1) {
+		if errors.Is(err, state.ErrCompacted) {
+			return nil // all is read again
+		}
 		if err != nil {
 			return err
 		}
