@@ -45,7 +45,8 @@ const (
 // the same Mirror and has returned; every change that a Watch of the same Mirror has
 // yielded; and after a Txn that ended with ErrConflict, the write that it conflicted
 // with. So with one Mirror per Store, as with embedded etcd, reads are linearizable.
-// Writes of other processes are seen as soon as the watch delivers them, usually within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
+// Writes of other processes are seen as soon as the watch delivers them, usually
+// within milliseconds; but a Get of a missing key asks the Store first for its revision, so that
 // what another process has made, and acknowledged, is never reported missing. While the Store cannot be
 // reached, reads answer with what was last known. Transactions go to the Store, compare with what it
 // really holds, and stay linearizable throughout: a caller that decides by a read compares its revision,

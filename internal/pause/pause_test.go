@@ -36,8 +36,8 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestBetween: pauses double up to the most and begin again with the first after a long attempt; an error is reported when it is
-// another one, or a minute after it was.
+// TestBetween: pauses double up to the most and begin again with the first after a long attempt; an error is
+// reported when it is another one.
 func TestBetween(t *testing.T) {
 	away, broken := errors.New("away"), errors.New("broken")
 	attempts := []struct {
