@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -330,7 +329,6 @@ func (m *Mirror) Get(ctx context.Context, key string) (Item, error) {
 	if !ok {
 		return Item{}, cmp.Or(ctx.Err(), ErrNotFound)
 	}
-	item.Value = bytes.Clone(item.Value)
 	return item, nil
 }
 
@@ -346,12 +344,12 @@ func (m *Mirror) List(ctx context.Context, prefix string, o ListOptions) (Page, 
 	}
 	page := Page{Revision: now.revision}
 	limit := o.limit()
-	now.each(prefix, o.After, func(item Item) bool {
+	now.each(prefix, o, func(item Item) bool {
 		if len(page.Items) == limit {
 			page.More = true
 			return false
 		}
-		page.Items = append(page.Items, item.copied(o.KeysOnly))
+		page.Items = append(page.Items, item)
 		return true
 	})
 	return page, nil
@@ -364,30 +362,24 @@ func (m *Mirror) all(ctx context.Context, prefix string, keysOnly bool) ([]Item,
 		return nil, 0, err != nil, err
 	}
 	var items []Item
-	now.each(prefix, "", func(item Item) bool {
-		items = append(items, item.copied(keysOnly))
+	now.each(prefix, ListOptions{KeysOnly: keysOnly}, func(item Item) bool {
+		items = append(items, item)
 		return true
 	})
 	return items, now.revision, true, nil
 }
 
-// each yields the items whose keys start with prefix and sort after a key.
-func (i *image) each(prefix, after string, yield func(Item) bool) {
-	i.items.AscendGreaterOrEqual(Item{Key: max(prefix, after)}, func(item Item) bool {
+// each yields the items whose keys start with prefix, after and with what the options say.
+func (i *image) each(prefix string, o ListOptions, yield func(Item) bool) {
+	i.items.AscendGreaterOrEqual(Item{Key: max(prefix, o.After)}, func(item Item) bool {
 		if !strings.HasPrefix(item.Key, prefix) {
 			return item.Key < prefix
 		}
-		return item.Key == after || yield(item)
+		if o.KeysOnly {
+			item.Value = nil
+		}
+		return item.Key == o.After || yield(item)
 	})
-}
-
-func (i Item) copied(keyOnly bool) Item {
-	if keyOnly {
-		i.Value = nil
-	} else {
-		i.Value = bytes.Clone(i.Value)
-	}
-	return i
 }
 
 // Watch implements Store. It yields changes once reads see them.

@@ -361,6 +361,14 @@ func BenchmarkMirror(b *testing.B) {
 				}
 			}
 		})
+		b.Run(fmt.Sprintf("All/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if items, _, err := state.All(b.Context(), m, "/machines/", false); err != nil || len(items) != n {
+					b.Fatal(len(items), err)
+				}
+			}
+		})
 		_ = m.Close()
 	}
 	m := mirror(b, openEtcd(b, b.TempDir()))

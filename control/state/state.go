@@ -55,7 +55,7 @@ var (
 // Item is a key with its value.
 type Item struct {
 	Key      string
-	Value    []byte
+	Value    []byte   // must not be changed: a Mirror shares it
 	Revision Revision // of the write that gave the key this value
 
 	parsed *parsed // nil but for what a Mirror keeps

@@ -304,10 +304,8 @@ func valuesAreCopies(t *testing.T, s Store) {
 		t.Fatal(err)
 	}
 	value[0] = 'X'
-	got := get(t, s, "/a")
-	got.Value[1] = 'X'
-	if again := get(t, s, "/a"); string(again.Value) != "mine" {
-		t.Fatalf("value became %q by writing to the caller's slices", again.Value)
+	if got := get(t, s, "/a"); string(got.Value) != "mine" {
+		t.Fatalf("value became %q by writing to the caller's slice", got.Value)
 	}
 }
 
