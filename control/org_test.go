@@ -166,11 +166,11 @@ func TestOrgsVanishWhole(t *testing.T) {
 
 // TestOrgIsRemovedWithoutItsCaller: once an organization is marked, its removal does not end with the request.
 func TestOrgIsRemovedWithoutItsCaller(t *testing.T) {
-	store := &busyStore{Store: state.NewMemory()}
+	store := faultyStore{state.NewMemory(), &faults{}}
 	p := newPlane(t, store)
 	p.org(t, "acme")
 	ctx, cancel := context.WithCancel(admin(t))
-	store.left, store.end = 2, cancel // after the mark
+	store.arm(callerGone, 1, cancel) // by the mark
 	if err := p.Orgs().DeleteOrg(ctx, "acme"); err != nil || ctx.Err() == nil {
 		t.Errorf("the removal: %v, its caller: %v", err, ctx.Err())
 	}

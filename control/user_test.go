@@ -3,7 +3,6 @@ package control_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -570,28 +569,13 @@ func TestUserAdmin(t *testing.T) {
 	})
 }
 
-// busyStore ends a context when it makes more transactions than a caller needs.
-type busyStore struct {
-	state.Store
-
-	left int
-	end  context.CancelFunc
-}
-
-func (s *busyStore) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
-	if s.left--; s.left == 0 {
-		s.end()
-	}
-	return s.Store.Txn(ctx, txn)
-}
-
 // TestDanglingUserKeys: single sign-on ends with an error if a key names a user who does not exist, as in a
 // damaged state.
 func TestDanglingUserKeys(t *testing.T) {
 	who := hangar.Identity{Issuer: "https://id.example.com", Subject: "1", Email: "ann@example.com", EmailVerified: true}
 	for _, prefix := range []string{state.EmailsPrefix, state.IdentitiesPrefix} {
 		t.Run(prefix, func(t *testing.T) {
-			store := &busyStore{Store: state.NewMemory()}
+			store := faultyStore{state.NewMemory(), &faults{}}
 			p := newPlane(t, store)
 			p.org(t, "acme")
 			p.invite(t, hangar.UserInvite{Email: who.Email, Org: "acme"})
@@ -608,7 +592,7 @@ func TestDanglingUserKeys(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			store.left, store.end = 100, cancel
+			store.arm(callerGone, 100, cancel) // more than it needs
 			_, err := p.Sessions().OpenSessionAs(ctx, who)
 			if ctx.Err() != nil {
 				t.Fatal("it is tried again and again")
@@ -670,29 +654,6 @@ func TestFirstSignInsAtOnce(t *testing.T) {
 	}
 }
 
-// crashing is a state whose process ends before its nth transaction from now on, or, if after, when that
-// was made and before the answer came.
-type crashing struct {
-	state.Store
-	left  int // negative: never
-	after bool
-}
-
-var errCrash = errors.New("the process has ended")
-
-func (c *crashing) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
-	if c.left == 0 {
-		return 0, errCrash
-	}
-	if c.left--; c.left == 0 && c.after {
-		if _, err := c.Store.Txn(ctx, txn); err != nil {
-			return 0, err
-		}
-		return 0, errCrash
-	}
-	return c.Store.Txn(ctx, txn)
-}
-
 // TestCrashesWithUsers ends the process around each transaction of what takes several. What has begun to
 // end counts for nothing from then on, and the next start, or another attempt, removes the rest.
 func TestCrashesWithUsers(t *testing.T) {
@@ -704,45 +665,42 @@ func TestCrashesWithUsers(t *testing.T) {
 		"an organization deleted": func(ctx context.Context, p *plane) error { return p.Orgs().DeleteOrg(ctx, "acme") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			done := false
-			for n := 1; !done; n++ {
-				for _, after := range []bool{false, true} {
-					store := &crashing{Store: state.NewMemory(), left: -1, after: after}
-					p := newPlane(t, store)
-					p.org(t, "acme")
-					_, login := p.member(t, "ann", "acme", hangar.RoleAdmin)
-					var texts []string
-					for range 3 {
-						made, err := p.Tokens().CreateToken(p.with(t, login), hangar.TokenCreate{Kind: hangar.TokenOrg, Org: "acme"})
-						if err != nil {
-							t.Fatal(err)
-						}
-						texts = append(texts, made.Text)
+			hit := true
+			for n := 1; hit; n++ {
+				store := faultyStore{state.NewMemory(), &faults{}}
+				p := newPlane(t, store)
+				p.org(t, "acme")
+				_, login := p.member(t, "ann", "acme", hangar.RoleAdmin)
+				var texts []string
+				for range 3 {
+					made, err := p.Tokens().CreateToken(p.with(t, login), hangar.TokenCreate{Kind: hangar.TokenOrg, Org: "acme"})
+					if err != nil {
+						t.Fatal(err)
 					}
-					p.invite(t, hangar.UserInvite{Email: "bob@example.com", Org: "acme"})
-					store.left = n
-					err := end(admin(t), p)
-					done = store.left > 0
-					store.left = -1
-					p.restart(t)
-					if err := end(admin(t), p); err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
-						t.Fatalf("after a crash at transaction %d: %v", n, err)
+					texts = append(texts, made.Text)
+				}
+				p.invite(t, hangar.UserInvite{Email: "bob@example.com", Org: "acme"})
+				store.arm(killed, n, nil)
+				_ = end(admin(t), p) // nobody gets the answer
+				hit = store.disarm()
+				p.restart(t)
+				if err := end(admin(t), p); err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
+					t.Fatalf("after a crash at transaction %d: %v", n, err)
+				}
+				for _, text := range texts {
+					if p.valid(t, text) {
+						t.Errorf("after a crash at transaction %d, a token is valid", n)
 					}
-					for _, text := range texts {
-						if p.valid(t, text) {
-							t.Errorf("after a crash at transaction %d (%v), a token is valid", n, err)
-						}
-					}
-					if left := p.records(t, "/tokens/"); len(left) > 2 { // the administrator's, and that of signing in
-						t.Errorf("after a crash at transaction %d (%v): %v", n, err, left)
-					}
-					if left := p.records(t, state.MembersPrefix); len(left) != 0 {
-						t.Errorf("after a crash at transaction %d (%v): %v", n, err, left)
-					}
-					if org, err := p.Orgs().Org(admin(t), "acme"); err == nil {
-						if got := p.used(t, org.Slug, hangar.QuotaMembers); got != 1 || p.used(t, "acme", hangar.QuotaTokens) != 0 {
-							t.Errorf("after a crash at transaction %d: %d members are counted", n, got)
-						}
+				}
+				if left := p.records(t, "/tokens/"); len(left) > 2 { // the administrator's, and that of signing in
+					t.Errorf("after a crash at transaction %d: %v", n, left)
+				}
+				if left := p.records(t, state.MembersPrefix); len(left) != 0 {
+					t.Errorf("after a crash at transaction %d: %v", n, left)
+				}
+				if org, err := p.Orgs().Org(admin(t), "acme"); err == nil {
+					if got := p.used(t, org.Slug, hangar.QuotaMembers); got != 1 || p.used(t, "acme", hangar.QuotaTokens) != 0 {
+						t.Errorf("after a crash at transaction %d: %d members are counted", n, got)
 					}
 				}
 			}
