@@ -28,7 +28,7 @@ func TestSync(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
 			c := newCluster(t, 1)
-			c.timeout = 2 * time.Second
+			c.timeout = 5 * time.Second
 			for _, name := range []string{"a", "b"} {
 				c.roots[name] = t.TempDir()
 				c.start(name)

@@ -128,7 +128,7 @@ func TestTenantThatOrdersMany(t *testing.T) {
 	}
 	good := hangar.WantedCertificate{Hostname: "www.example.com", Org: "good"}
 	f.put(hangar.CertificateSet{ACME: append(slices.Clone(all.ACME), good)})
-	eventually(t, "the other organization's order is placed", func() bool { return server.ordered("www.example.com") == 1 })
+	eventually(t, "the other organization's order is placed", func() bool { return server.ordered("www.example.com") > 0 })
 	eventually(t, "all are asked for or have to wait", func() bool { return decided(c, names) })
 	if n := server.ordered(".evil"); n != 20 {
 		t.Errorf("%d orders were placed for one organization, want 20", n)

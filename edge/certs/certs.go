@@ -289,24 +289,24 @@ var errPending = errors.New("the ACME server has not issued it yet")
 // Options.DemandWait.
 func (c *Certs) demand(hello *tls.ClientHelloInfo, name hangar.Hostname) (*tls.Certificate, error) {
 	done, err := c.jobs.demand(name, maxDemanded)
-	if err != nil {
-		return nil, noCertificate(name, err)
+	if err == nil {
+		err = errPending
+		timer := time.NewTimer(c.options.DemandWait)
+		defer timer.Stop()
+		var gone <-chan struct{}
+		if ctx := hello.Context(); ctx != nil {
+			gone = ctx.Done()
+		}
+		select {
+		case <-done:
+		case <-timer.C:
+		case <-gone:
+		}
 	}
-	var gone <-chan struct{}
-	if ctx := hello.Context(); ctx != nil {
-		gone = ctx.Done()
-	}
-	timer := time.NewTimer(c.options.DemandWait)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-gone:
-	}
-	if found, _ := c.find(name, time.Now()); found != nil {
+	if found, _ := c.find(name, time.Now()); found != nil { // also if it was issued just before the demand
 		return found.pair, nil
 	}
-	return nil, noCertificate(name, errPending)
+	return nil, noCertificate(name, err)
 }
 
 // serverName returns the canonical server name of a handshake; false if it is missing or invalid.

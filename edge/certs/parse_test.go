@@ -2,6 +2,7 @@ package certs
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"testing"
@@ -92,6 +93,18 @@ func TestPace(t *testing.T) {
 		if next.Failures != tt.failures+1 || len(next.Errors) > maxErrors || next.Errors[0].Code != tt.code || next.Errors[0].Message == "" || next.Errors[0].Remediation == "" {
 			t.Errorf("%s: %+v", tt.what, next)
 		}
+	}
+}
+
+// TestDemandOfWhatWasJustIssued: a handshake that looked for a certificate just before it was issued gets it.
+func TestDemandOfWhatWasJustIssued(t *testing.T) {
+	const name = "app.apps.example.com"
+	c := New(Options{Domain: "apps.example.com", DemandWait: time.Hour})
+	issued := &entry{pair: &tls.Certificate{}, notAfter: time.Now().Add(time.Hour)}
+	c.table.Store(emptyTable().withIssued(name, issued))
+	c.jobs.set(name, issued.notAfter) // to renew it
+	if pair, err := c.demand(&tls.ClientHelloInfo{}, name); pair != issued.pair {
+		t.Error(err)
 	}
 }
 

@@ -85,7 +85,7 @@ func TestLongOtherNames(t *testing.T) {
 	if got := ask(t, "tcp", one, addr, query("www.example.com", mdns.TypeAAAA)); got.Truncated || len(got.Answer) != 100 {
 		t.Errorf("over TCP: %d records, cut: %t", len(got.Answer), got.Truncated)
 	}
-	if n := u.times("www.example.com."); n != 2 { // UDP, then TCP
+	if n := u.times("www.example.com."); n < 2 || n > 6 { // UDP, then TCP; a lookup that is slow asks up to three times
 		t.Errorf("looked up %d times", n)
 	}
 }

@@ -325,12 +325,11 @@ func TestSlowAndLargeToThePlatform(t *testing.T) {
 		})
 	})
 	const head = "Host: api.apps.test\r\nConnection: close\r\n"
-	const soon = 100 * time.Millisecond // so only what is to be too late has no more time than that
-	hurried, _, _ := newPlatform(t, func(o *proxy.Options) { o.Limits.HeaderTimeout = soon })
+	hurried, _, _ := newPlatform(t, func(o *proxy.Options) { o.Limits.HeaderTimeout = time.Second })
 	if answer := hurried.say(hurried.begin("api.apps.test"), "GET / HTTP/1.1\r\nHost: api"); !strings.Contains(answer, " 408 ") {
 		t.Errorf("a header that does not end: %.100q", answer)
 	}
-	hurried, _, _ = newPlatform(t, func(o *proxy.Options) { o.Limits.BodyTimeout = soon })
+	hurried, _, _ = newPlatform(t, func(o *proxy.Options) { o.Limits.BodyTimeout = 100 * time.Millisecond })
 	if answer := hurried.say(hurried.begin("api.apps.test"), "POST / HTTP/1.1\r\n"+head+"Content-Length: 5\r\n\r\nx"); !strings.Contains(answer, " 400 ") {
 		t.Errorf("a body that does not come: %.100q", answer)
 	}

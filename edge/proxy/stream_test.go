@@ -275,7 +275,7 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 func TestSlowHeader(t *testing.T) {
-	w := newWorld(t, func(o *proxy.Options) { o.Limits.HeaderTimeout = 100 * time.Millisecond })
+	w := newWorld(t, func(o *proxy.Options) { o.Limits.HeaderTimeout = time.Second })
 	if got := w.raw("GET / HTTP/1.1\r\nHost: app."); !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, "PH04") {
 		t.Errorf("got %q", got)
 	}

@@ -42,6 +42,7 @@ type issuing struct {
 	keys      *keyset.Keyset
 	directory string
 	roots     *x509.CertPool
+	locked    time.Duration               // for how long an edge that is dead keeps its locks
 	orders    atomic.Int64                // that were placed
 	at        atomic.Pointer[certs.Certs] // where names are validated
 	resolved  atomic.Pointer[func()]      // is called before each validation
@@ -58,7 +59,7 @@ func newIssuing(t *testing.T) *issuing {
 			t.Error(err)
 		}
 	})
-	i := &issuing{t: t, store: store, roots: x509.NewCertPool()}
+	i := &issuing{t: t, store: store, roots: x509.NewCertPool(), locked: time.Minute}
 	keys, err := keyset.Create(filepath.Join(t.TempDir(), keyset.File))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +196,7 @@ func (i *issuing) edge(host hangar.HostID, change func(*certs.Options)) *issuing
 	if err := mirror.Open(i.t.Context()); err != nil {
 		i.t.Fatal(err)
 	}
-	e.store = &lateStore{CertificateStore: hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), 5*time.Second, log), locks: e.locks}
+	e.store = &lateStore{CertificateStore: hostnames.NewOrders(mirror, vault.New(mirror, i.keys, log), i.locked, log), locks: e.locks}
 	many := certs.Limit{N: 1000, Per: time.Second}
 	o := certs.Options{
 		Dir: i.t.TempDir(), Domain: "apps.example.com", Host: host, Directory: i.directory, Roots: i.roots, Log: log,
@@ -310,7 +311,13 @@ func TestChallengesAreReadSparingly(t *testing.T) {
 		t.Errorf("without an order in flight, requests read the state %d times", n)
 	}
 	flooded := make(chan struct{})
-	ordering := sync.OnceFunc(func() { defer close(flooded); flood() })
+	ordering := sync.OnceFunc(func() {
+		defer close(flooded)
+		for tries := 0; b.store.reads.Load() == 0 && tries < 100; tries++ {
+			time.Sleep(10 * time.Millisecond) // no event reports that the other edge knows of the order
+			flood()
+		}
+	})
 	i.resolved.Store(&ordering)
 	close(a.locks)
 	<-flooded
@@ -324,6 +331,7 @@ func TestChallengesAreReadSparingly(t *testing.T) {
 // and the dead one changes nothing when it is back.
 func TestOrderOfADeadEdge(t *testing.T) {
 	i := newIssuing(t)
+	i.locked = 5 * time.Second
 	const name = "www.example.org"
 	use := func(o *certs.Options) { o.Feed = wanted{name} }
 	a, b := i.edge("aaaaaaaa", use), i.edge("bbbbbbbb", use)

@@ -189,7 +189,7 @@ func TestFailingChecks(t *testing.T) {
 		t.Run(string(strategy), func(t *testing.T) {
 			t.Parallel()
 			c := start(t).Client()
-			chosen := func(o *rollout.Options) { o.Strategy, o.WaitTimeout = strategy, 3*time.Second }
+			chosen := func(o *rollout.Options) { o.Strategy, o.WaitTimeout = strategy, 6*time.Second }
 			if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +370,7 @@ func TestKilled(t *testing.T) {
 				defer doomed.Close()
 				chosen := func(o *rollout.Options) { o.Strategy, o.MaxUnavailable = strategy, 1 }
 				// Its leases end soon, but not before the next deploy was refused once.
-				if _, err := deploy(ctx, doomed, file(t, "2"), chosen, func(o *rollout.Options) { o.LeaseTTL = 6 * time.Second }); err == nil {
+				if _, err := deploy(ctx, doomed, file(t, "2"), chosen, func(o *rollout.Options) { o.LeaseTTL = 9 * time.Second }); err == nil {
 					t.Fatal("a deploy that was killed succeeds")
 				}
 				if _, err := deploy(t.Context(), c, file(t, "2"), chosen); hangar.ReasonOf(err) != hangar.ReasonLeaseHeld {
@@ -426,7 +426,7 @@ func TestWaitingForALease(t *testing.T) {
 	}}
 	waiting := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: watched}))
 	defer waiting.Close()
-	_, err = deploy(t.Context(), waiting, file(t, "2"), func(o *rollout.Options) { o.LeaseTTL, o.WaitLease = 6*time.Second, 2*time.Minute })
+	_, err = deploy(t.Context(), waiting, file(t, "2"), func(o *rollout.Options) { o.LeaseTTL, o.WaitLease = 9*time.Second, 2*time.Minute })
 	if err != nil {
 		t.Fatal(err)
 	}
