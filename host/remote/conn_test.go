@@ -255,6 +255,23 @@ func TestConnectionIsLost(t *testing.T) {
 	}
 }
 
+func TestConnectionIsLostDuringDial(t *testing.T) {
+	hostEnd, program := tcpPair(t)
+	s := &stub{id: other}
+	w := newWorld(t, s, s)
+	s.dial = func(ctx context.Context, _ int) (net.Conn, error) {
+		w.line.cut()
+		<-ctx.Done()
+		return hostEnd, nil
+	}
+	if _, err := w.agent().DialMachine(t.Context(), hangar.MachineRef{ID: "1"}, 80); err == nil {
+		t.Error("a call whose connection was lost succeeds")
+	}
+	if _, err := io.ReadAll(program); err == nil {
+		t.Error("the program takes a lost connection for one that has ended")
+	}
+}
+
 func TestDatagrams(t *testing.T) {
 	server, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

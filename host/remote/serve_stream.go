@@ -166,7 +166,8 @@ func (h *Handler) dial(
 		return
 	}
 	defer machine.Close()
-	if x.out.write(kindOpen, nil) != nil {
+	if err := x.out.write(kindOpen, nil); err != nil {
+		splice.Abort(machine, err)
 		return
 	}
 	caller := newConn(x.r.Body, x.out, fmt.Sprintf("host %s", x.peer), datagrams, x.r.Context().Done(), func() {}, x.abort)
