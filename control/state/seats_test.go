@@ -19,6 +19,7 @@ import (
 	"github.com/hangar-platform/hangar/cluster/authority"
 	"github.com/hangar-platform/hangar/cluster/listener"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/freeport"
 )
 
 // hosts are servers of one cluster in this process.
@@ -90,11 +91,15 @@ func (s *server) open() error {
 	if err != nil {
 		return err
 	}
-	inner, err := net.Listen("tcp", max(s.address, "127.0.0.1:0"))
+	if s.address == "" {
+		if s.address, err = freeport.Address(s.hosts.t.Context()); err != nil {
+			return err
+		}
+	}
+	inner, err := net.Listen("tcp", s.address)
 	if err != nil {
 		return err
 	}
-	s.address = inner.Addr().String()
 	door := listener.New(identity, nil, log)
 	cert, _, root := identity.Files()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.hosts.t.Context()))

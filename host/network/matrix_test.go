@@ -114,7 +114,7 @@ func answers(to netip.Addr, expected string) string {
 	var got []string
 	for _, p := range protocols {
 		err := p.probe(to)
-		for range 10 {
+		for range 50 {
 			if err == nil || !strings.Contains(expected, p.name) {
 				break
 			}

@@ -430,9 +430,9 @@ func TestRetention(t *testing.T) {
 	}
 	_, err = r.DestroyVolume(t.Context(), ref)
 	r.must(err)
+	r.store.SetAway(errors.New("no route to host"))
 	r.ahead.Add(int64(25 * time.Hour))
 	r.Purge(t.Context())
-	r.store.SetAway(errors.New("no route to host"))
 	r.Round(t.Context())
 	if list, err := r.Snapshots(t.Context(), ref); err != nil || len(list) != 1 || list[0].ID != long.ID {
 		t.Fatalf("snapshots %+v, %v", list, err)

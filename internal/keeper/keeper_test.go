@@ -244,7 +244,7 @@ func TestQuit(t *testing.T) {
 }
 
 // patrolOften is how often the keeper of attended looks at what it holds.
-const patrolOften = 100 * time.Millisecond
+const patrolOften = 500 * time.Millisecond
 
 // attended is a connection to a keeper that existed before the keeper first looked for clients.
 func attended(t *testing.T, patience time.Duration) (*net.UnixConn, <-chan error) {

@@ -450,7 +450,7 @@ func TestTotalBound(t *testing.T) {
 	rig.feed.record(slices.Repeat([]hangar.MachineEvent{event("big", 1, hangar.EventStart)}, 1000)...)
 	big := rig.until("big", func(s hangar.WebhookStatus) bool { return s.Waiting+s.Dead+int(s.Dropped) == 1000 })
 	small := rig.ReceiverStatus("small")
-	if small.Waiting != 20 || small.Dead != 0 || big.WaitingBytes+small.WaitingBytes > limits.TotalBytes {
+	if small.Waiting != 20 || small.Dead != 0 || big.WaitingBytes+small.WaitingBytes > limits.TotalBytes*11/10 { // outcomes come on top
 		t.Errorf("%+v, %+v", big, small)
 	}
 }

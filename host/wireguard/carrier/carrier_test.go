@@ -124,9 +124,7 @@ func TestStrangers(t *testing.T) {
 	ends(t, long)
 	// Whom WireGuard does not answer is gone, also one that goes on to send.
 	unanswered := open(t, serve(t, port, carrier.Limits{Answer: 50 * time.Millisecond}), websocket.MessageText, carrier.Magic)
-	if _, err := unanswered.Write(framed("no")); err != nil {
-		t.Fatal(err)
-	}
+	_, _ = unanswered.Write(framed("no")) // it may have ended already
 	ends(t, unanswered)
 	ends(t, open(t, serve(t, port, carrier.Limits{Silence: 50 * time.Millisecond}), websocket.MessageText, carrier.Magic))
 
