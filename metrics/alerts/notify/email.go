@@ -102,15 +102,43 @@ var (
 	errMailLater   = errors.New("the mail server of the platform does not take the e-mail now")
 )
 
-// send sends a message. Its errors are for tenants; logCause receives the cause.
+// mails records who has received the current e-mail of a group, so that only the others get it when it is sent
+// again.
+type mails struct {
+	of       string          // the alerts that it is about
+	received map[string]bool // by address
+}
+
+// missing returns those of the addresses that have not received the e-mail about a message.
+func (s *mails) missing(m *message, to []string) []string {
+	if of := m.changes(); s.of != of || s.received == nil {
+		*s = mails{of: of, received: map[string]bool{}}
+	}
+	return slices.DeleteFunc(slices.Clone(to), func(address string) bool { return s.received[address] })
+}
+
+// unreached are addresses that the mail server refuses, while others have received the e-mail.
+type unreached []string
+
+// Error implements error.
+func (u unreached) Error() string {
+	return "the mail server of the platform does not take e-mails to " + strings.Join(u, ", ")
+}
+
+// send sends a message as one e-mail to each address, and records in m.mails who has received it. It returns
+// unreached if only some are refused. Its errors are for tenants; logCause receives the cause.
 func (s *mailer) send(ctx context.Context, org hangar.Org, to []string, m *message, external string, logCause func(error)) error {
 	if s.mail == nil {
 		return refusal{errNoMail}
 	}
-	msg, err := s.compose(org, to, m, external)
-	if err != nil {
-		logCause(err)
-		return refusal{errMailRefused}
+	var list []*mail.Msg
+	for _, address := range to {
+		msg, err := s.compose(org, address, m, external)
+		if err != nil {
+			logCause(err)
+			return refusal{errMailRefused}
+		}
+		list = append(list, msg)
 	}
 	release, err := s.slots.Acquire(ctx, org.ID)
 	if err != nil {
@@ -119,19 +147,38 @@ func (s *mailer) send(ctx context.Context, org hangar.Org, to []string, m *messa
 	defer release()
 	client, err := s.client(ctx)
 	if err == nil {
-		err = client.DialAndSendWithContext(ctx, msg)
+		err = client.DialAndSendWithContext(ctx, list...)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		logCause(err)
 	}
-	logCause(err)
-	if e, ok := errors.AsType[*mail.SendError](err); ok {
-		if e.IsTemp() {
-			return errMailLater
+	var later error
+	var refused unreached
+	for i, msg := range list {
+		if msg.IsDelivered() { // whatever came after that
+			m.mails.received[to[i]] = true
+			continue
 		}
-		return refusal{errMailRefused}
+		// Only a reply of the server is a refusal (RFC 5321, section 4.2.1), a lost connection is none.
+		e, _ := errors.AsType[*mail.SendError](msg.SendError())
+		switch {
+		case e != nil && e.ErrorCode()/100 == 5:
+			refused = append(refused, to[i])
+		case e != nil && e.ErrorCode()/100 == 4:
+			later = errMailLater
+		default:
+			later = errMailServer
+		}
 	}
-	return errMailServer
+	switch {
+	case later != nil:
+		return later
+	case len(refused) > 0 && len(m.mails.received) == 0:
+		return refusal{errMailRefused}
+	case len(refused) > 0:
+		return refused
+	}
+	return nil
 }
 
 // client returns a client whose connection ends with ctx.
@@ -189,9 +236,9 @@ const (
 
 // compose writes an e-mail. Each text of a tenant is on one line, so that it can neither end a header
 // nor imitate the platform's own text.
-func (s *mailer) compose(org hangar.Org, to []string, m *message, external string) (*mail.Msg, error) {
+func (s *mailer) compose(org hangar.Org, to string, m *message, external string) (*mail.Msg, error) {
 	msg := mail.NewMsg()
-	if err := errors.Join(msg.From(s.mail.From), msg.To(to...)); err != nil {
+	if err := errors.Join(msg.From(s.mail.From), msg.To(to)); err != nil {
 		return nil, err
 	}
 	_, domain, _ := strings.Cut(s.mail.From, "@")

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,9 +31,11 @@ import (
 type mailbox struct {
 	mu     sync.Mutex
 	got    []letter
-	taken  chan struct{} // gets one for each letter
-	refuse error         // of every letter
-	user   bool          // it wants a user
+	taken  chan struct{}         // gets one for each letter
+	refuse error                 // of every letter
+	rcpt   func(to string) error // whether a recipient is refused; nil: none is
+	cut    string                // where the connection breaks off: "mail", or "delivered"
+	user   bool                  // it wants a user
 }
 
 type letter struct {
@@ -67,10 +70,23 @@ func (s *session) Mail(from string, _ *smtp.MailOptions) error {
 	if s.box.user && !s.in {
 		return smtp.ErrAuthRequired
 	}
+	if s.box.cut == "mail" {
+		return s.conn.Conn().Close()
+	}
 	s.from = from
 	return nil
 }
-func (s *session) Rcpt(to string, _ *smtp.RcptOptions) error { s.to = append(s.to, to); return nil }
+
+func (s *session) Rcpt(to string, _ *smtp.RcptOptions) error {
+	if s.box.rcpt != nil {
+		if err := s.box.rcpt(to); err != nil {
+			return err
+		}
+	}
+	s.to = append(s.to, to)
+	return nil
+}
+
 func (s *session) Data(r io.Reader) error {
 	b, err := io.ReadAll(r)
 	if err != nil {
@@ -87,7 +103,13 @@ func (s *session) Data(r io.Reader) error {
 	s.box.taken <- struct{}{}
 	return nil
 }
-func (s *session) Reset()        { s.letter = letter{} }
+
+func (s *session) Reset() {
+	if s.data != nil && s.box.cut == "delivered" {
+		_ = s.conn.Conn().Close()
+	}
+	s.letter = letter{}
+}
 func (s *session) Logout() error { return nil }
 
 // serve runs an SMTP server on loopback and returns the configuration to send through it.
@@ -171,10 +193,13 @@ func TestSMTP(t *testing.T) {
 			if err := m.send(t.Context(), acme, to, exampleMessage(), "https://api.example.com", noCause(t)); err != nil {
 				t.Fatal(err)
 			}
-			got := box.letters(t, 1)[0]
-			if got.from != "alerts@example.com" || strings.Join(got.to, " ") != strings.Join(to, " ") || got.tls != c.tls {
-				t.Errorf("from %s to %v, TLS %t", got.from, got.to, got.tls)
+			letters := box.letters(t, len(to))
+			for i, got := range letters {
+				if got.from != "alerts@example.com" || len(got.to) != 1 || got.to[0] != to[i] || got.tls != c.tls {
+					t.Errorf("from %s to %v, TLS %t", got.from, got.to, got.tls)
+				}
 			}
+			got := letters[0]
 			parsed, err := netmail.ReadMessage(bytes.NewReader(got.data))
 			if err != nil {
 				t.Fatal(err)
@@ -232,6 +257,63 @@ func TestSMTPErrors(t *testing.T) {
 	}
 	if n := len(box.got); n > 0 {
 		t.Errorf("%d e-mails were sent", n)
+	}
+}
+
+// TestMailServerBreaksOff: a lost connection is no refusal, and after the server has taken the e-mail no failure.
+func TestMailServerBreaksOff(t *testing.T) {
+	for cut, want := range map[string]error{"mail": errMailServer, "delivered": nil} {
+		box := &mailbox{cut: cut}
+		m := newMailer(serve(t, box, "smtp", "", ""))
+		if err := m.send(t.Context(), acme, []string{"a@example.com"}, exampleMessage(), "", func(error) {}); err != want { //nolint:errorlint // this very value
+			t.Errorf("%s: %v, want %v", cut, err, want)
+		}
+	}
+}
+
+// TestOneAddressOfMany: an address that the server refuses, now or for good, does not keep the e-mail from the
+// others, who get it once.
+func TestOneAddressOfMany(t *testing.T) {
+	for name, c := range map[string]struct {
+		code    int
+		forGood bool
+	}{"refused": {550, true}, "refused now": {451, false}} {
+		t.Run(name, func(t *testing.T) {
+			var tries atomic.Int64
+			box := &mailbox{rcpt: func(to string) error {
+				if to == "b@example.com" && (tries.Add(1) == 1 || c.forGood) {
+					return &smtp.SMTPError{Code: c.code, Message: "no"}
+				}
+				return nil
+			}}
+			n := New(Options{Ledger: noLedger{}, Mail: serve(t, box, "smtp", "", ""), Log: slog.New(slog.DiscardHandler)})
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = n.Run(ctx) })
+			defer wg.Wait()
+			defer cancel()
+			to := []string{"a@example.com", "b@example.com", "c@example.com"}
+			receiver := hangar.AlertReceiver{Name: "mail", Email: &hangar.AlertEmail{To: to}}
+			n.Configure(acme, hangar.AlertConfig{Receivers: []hangar.AlertReceiver{receiver}, Grouping: hangar.AlertGrouping{By: []string{hangar.AllLabels}, Wait: 1}})
+			n.Update(acme.ID, exampleMessage().firing)
+			for n.Status(acme.ID)[0].SentAt.IsZero() {
+				time.Sleep(10 * time.Millisecond) // no event reports it
+			}
+			want := "a@example.com c@example.com"
+			if !c.forGood {
+				want += " b@example.com"
+			}
+			var got []string
+			for _, l := range box.letters(t, len(strings.Fields(want))) {
+				got = append(got, l.to...)
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("e-mails to %v, want %s", got, want)
+			}
+			if s := n.Status(acme.ID)[0]; s.Dropped != 0 || strings.Contains(s.Error, "e-mails to b@example.com") != c.forGood {
+				t.Errorf("status %+v", s)
+			}
+		})
 	}
 }
 

@@ -20,6 +20,12 @@ type message struct {
 	labels           map[string]string
 	firing, resolved []hangar.Alert
 	all              []hangar.Alert // the alerts that are sent
+	mails            *mails         // of the group
+}
+
+// changes identifies the alerts of a message with their states, whatever their values are now.
+func (m *message) changes() string {
+	return strings.Join(fingerprints(m.firing), " ") + "|" + strings.Join(fingerprints(m.resolved), " ")
 }
 
 // groupLabels are the labels that identify the group of an alert.

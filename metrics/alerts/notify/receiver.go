@@ -57,6 +57,7 @@ type group struct {
 	sent     notice
 	due      time.Time // time of the next check
 	attempts int       // of the current notification
+	mails    mails     // of it; only the worker uses them
 }
 
 // notice records what was sent about a group.
@@ -231,8 +232,11 @@ func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bo
 			return !known
 		})
 		changed = len(g.sent.Firing) < before
-	case err == nil:
+	case err == nil, isUnreached(err):
 		r.failures, r.retryAt, r.status.Error, r.status.SentAt = 0, time.Time{}, "", now
+		if err != nil {
+			r.status.FailedAt, r.status.Error = now, err.Error()
+		}
 		g.sent = notice{At: now, Firing: fingerprints(m.firing)}
 		r.settle(g, m)
 		changed = true
@@ -250,8 +254,12 @@ func (r *receiver) sent(g *group, m *message, worth bool, err error) (changed bo
 		r.status.Dropped++
 		r.n.counts.WithLabelValues(kindOf(r.spec), resultDropped).Inc()
 		r.settle(g, m)
+		if len(g.mails.received) > 0 { // who has the e-mail does not get it at each interval
+			g.sent = notice{At: now, Firing: fingerprints(m.firing)}
+			changed = true
+		}
 	}
-	g.attempts = 0
+	g.attempts, g.mails = 0, mails{}
 	g.due = now.Add(time.Duration(r.group.Interval))
 	if len(g.alerts) == 0 {
 		delete(r.groups, g.key)
@@ -285,7 +293,7 @@ func (r *receiver) record(g *group) {
 
 // message returns the message about a group, and whether it is worth sending.
 func (r *receiver) message(g *group) (m *message, worth bool) {
-	m = &message{group: g.key, labels: g.labels}
+	m = &message{group: g.key, labels: g.labels, mails: &g.mails}
 	for _, a := range g.alerts {
 		if a.State == hangar.AlertFiring {
 			m.firing = append(m.firing, a)
@@ -333,7 +341,7 @@ func backoff(failures int) time.Duration {
 // send sends a message once.
 func (r *receiver) send(ctx context.Context, m *message) error {
 	if r.spec.Email != nil {
-		to := r.spec.Email.To
+		to := m.mails.missing(m, r.spec.Email.To)
 		if !r.allow(r.n.o.Now(), len(to)) {
 			return errTooManyMails
 		}
@@ -364,6 +372,11 @@ func (r *receiver) report() hangar.AlertReceiverStatus {
 
 // errTooManyMails means that an e-mail has to wait.
 var errTooManyMails = errors.New("the organization has sent as many e-mails as it may at the moment: the next one waits")
+
+func isUnreached(err error) bool {
+	_, ok := errors.AsType[unreached](err)
+	return ok
+}
 
 // refusal is an error that persists when the same message is sent again.
 type refusal struct{ error }

@@ -37,7 +37,7 @@ func exampleMessage() *message {
 	two.State, two.ResolvedAt, two.Labels, two.Fingerprint = hangar.AlertResolved, at.Add(90*time.Second), labels("e8912340000003"), "8796a5b4c3d2e1f0"
 	two.Annotations = map[string]string{"summary": "9% left", "runbook": "https://example.com/memory"}
 	group := map[string]string{"alertname": "HighMemory", "app": "web"}
-	return &message{group: groupKey(group), labels: group, firing: []hangar.Alert{one}, resolved: []hangar.Alert{two}, all: []hangar.Alert{one, two}}
+	return &message{group: groupKey(group), labels: group, firing: []hangar.Alert{one}, resolved: []hangar.Alert{two}, all: []hangar.Alert{one, two}, mails: &mails{received: map[string]bool{}}}
 }
 
 // TestGoldenBody: the body of a webhook has the fields of Alertmanager's documentation, no more
