@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,19 +167,51 @@ func TestAsynchronous(t *testing.T) {
 func TestSilentProvider(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		t.Run(fmt.Sprint(async), func(t *testing.T) {
-			w, server := newWorld(t), extensionstest.New(t)
-			w.provider("logs", server, func(in *hangar.ProviderCreate) { in.Asynchronous = async })
-			server.Fault(on("GET", answering(404, "", "")))
-			w.create(hangar.ExtensionCreate{Provider: "logs"})
-			w.steps()
-			want := hangar.ExtensionReady
-			if async {
-				want = hangar.ExtensionProvisioning
-			}
-			if e := w.one(); e.Status != want {
-				t.Errorf("it is %+v, want %s", e, want)
+			for _, status := range []int{404, 405, 501} {
+				w, server := newWorld(t), extensionstest.New(t)
+				w.provider("logs", server, func(in *hangar.ProviderCreate) { in.Asynchronous = async })
+				var asked atomic.Int64
+				server.Fault(on("GET", func(rw http.ResponseWriter, r *http.Request, serve func()) bool {
+					asked.Add(1)
+					return answering(status, "", "")(rw, r, serve)
+				}))
+				w.create(hangar.ExtensionCreate{Provider: "logs"})
+				w.steps()
+				want := hangar.ExtensionReady
+				if async {
+					want = hangar.ExtensionProvisioning
+				}
+				if e := w.one(); e.Status != want {
+					t.Errorf("%d: it is %+v, want %s", status, e, want)
+				}
+				for day := int64(2); day < 5 && !async; day++ { // it stays so, and is asked once a day
+					w.clock.advance(checkEvery)
+					w.steps()
+					w.steps()
+					if e := w.one(); e.Status != want || e.Error != "" || asked.Load() != day {
+						t.Errorf("%d: on day %d it is %+v, asked %d times", status, day, e, asked.Load())
+					}
+				}
 			}
 		})
+	}
+}
+
+// TestCheckAfterAWrongClock: an extension that was checked while the clock was ahead is checked once the clock is
+// right.
+func TestCheckAfterAWrongClock(t *testing.T) {
+	w, server := newWorld(t), extensionstest.New(t)
+	w.provider("logs", server, nil)
+	w.create(hangar.ExtensionCreate{Provider: "logs"})
+	w.steps()
+	for at, rec := range w.refs() {
+		rec.CheckedAt = rec.CheckedAt.Add(1000 * checkEvery)
+		w.write(map[string]any{at.key(): rec})
+	}
+	server.Change("web-logs", func(e *extensionstest.Extension) { e.Status = "sleeping" })
+	w.steps()
+	if e := w.one(); e.Status != hangar.ExtensionSleeping {
+		t.Errorf("it is %+v", e)
 	}
 }
 

@@ -55,6 +55,7 @@ type record struct {
 	// Remote is the provider's id; empty until an answer has contained it.
 	Remote    string   `json:"remote,omitempty"`
 	Pending   bool     `json:"pending,omitempty"` // the provider has only accepted the POST
+	Silent    bool     `json:"silent,omitempty"`  // the provider has no GET: the extension was ready with its POST
 	Overwrite bool     `json:"overwrite,omitempty"`
 	Before    *choices `json:"before,omitempty"` // what a change replaces
 

@@ -59,8 +59,8 @@ func (s *shared) step(ctx context.Context, at ref, seen state.Item) (nextStep, e
 		return nextStep{never: true}, nil
 	}
 	if f.Phase == phaseLive {
-		if due := f.CheckedAt.Add(checkEvery).Sub(s.Now()); due > 0 {
-			return nextStep{after: due}, nil
+		if age := s.Now().Sub(f.CheckedAt); age >= 0 && age < checkEvery { // otherwise a clock was set back
+			return nextStep{after: checkEvery - age}, nil
 		}
 	}
 	to, err := s.target(ctx, f.Provider)
@@ -305,13 +305,12 @@ func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
 	status := of.Status
 	if err != nil {
-		e, ok := errors.AsType[*call.Error](err)
-		silent := ok && (e.Kind == call.Missing || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
-		switch {
+		switch _, ok := errors.AsType[*call.Error](err); {
 		case !ok:
 			return nextStep{failed: true}, err
-		case silent && !f.Pending && !to.by.Asynchronous:
-			status = provider.StatusReady // the provider has answered the POST and has no GET
+		case hasNoGET(err) && !f.Pending && !to.by.Asynchronous:
+			f.Silent = true
+			status = provider.StatusReady // with its answer to the POST
 		case s.Now().Sub(f.Since) >= awaitPatience:
 			return atOnce(s.fail(ctx, f, text(err)))
 		default:
@@ -337,6 +336,12 @@ func (s *shared) await(ctx context.Context, to target, f found) (nextStep, error
 		}
 	}
 	return nextStep{failed: true}, nil
+}
+
+// hasNoGET reports whether a provider's answer to a GET may mean that it has none.
+func hasNoGET(err error) bool {
+	e, ok := errors.AsType[*call.Error](err)
+	return ok && (e.Kind == call.Missing || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
 }
 
 // complete sets the secrets of an extension that is ready, and makes it live.
@@ -417,11 +422,15 @@ func (s *shared) patch(ctx context.Context, to target, f found) (nextStep, error
 // check reads the status of a live extension from its provider.
 func (s *shared) check(ctx context.Context, to target, f found) (nextStep, error) {
 	of, err := s.Caller.Resource(ctx, to.Target, f.Remote)
-	if err != nil {
-		if call.KindOf(err) != call.Missing {
-			return s.later(ctx, f, err)
-		}
+	switch {
+	case err == nil:
+		f.Silent = false
+	case f.Silent && hasNoGET(err):
+		of, err = provider.Resource{Extra: f.Usage}, nil
+	case call.KindOf(err) == call.Missing:
 		of = provider.Resource{Status: provider.StatusError}
+	default:
+		return s.later(ctx, f, err)
 	}
 	rec := f.record
 	rec.Error = ""
