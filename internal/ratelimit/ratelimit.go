@@ -42,7 +42,7 @@ func New[K comparable](most int, rest time.Duration, now func() time.Time) *Limi
 }
 
 // Take counts one action now. If there were too many, it does not count the action, and returns how
-// long to wait. The pace of a key is that of its first use.
+// long to wait. A key may have another pace than before.
 func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 	now := l.now()
 	l.mu.Lock()
@@ -56,6 +56,10 @@ func (l *Limiter[K]) Take(key K, p Pace) time.Duration {
 			limiter = rate.NewLimiter(rate.Limit(p.PerSecond), p.Burst)
 		}
 		l.young[key] = limiter
+	}
+	if limiter.Limit() != rate.Limit(p.PerSecond) || limiter.Burst() != p.Burst {
+		limiter.SetLimitAt(now, rate.Limit(p.PerSecond))
+		limiter.SetBurstAt(now, p.Burst)
 	}
 	reservation := limiter.ReserveN(now, 1)
 	wait := reservation.DelayFrom(now)

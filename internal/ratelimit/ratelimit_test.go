@@ -50,3 +50,25 @@ func BenchmarkTake(b *testing.B) {
 		l.Take("busy", pace)
 	}
 }
+
+// TestPaceChanges: a key that goes on has a changed pace at once, higher or lower.
+func TestPaceChanges(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	slow, fast := ratelimit.Pace{PerSecond: 1, Burst: 2}, ratelimit.Pace{PerSecond: 100, Burst: 2}
+	l := ratelimit.New[string](10, slow.Refill(), func() time.Time { return now })
+	for l.Take("a", slow) == 0 {
+	}
+	now = now.Add(100 * time.Millisecond)
+	if l.Take("a", slow) == 0 {
+		t.Fatal("allowed too early")
+	}
+	if wait := l.Take("a", fast); wait > 10*time.Millisecond {
+		t.Errorf("with the higher pace it waits %s", wait)
+	}
+	now = now.Add(time.Second)
+	for l.Take("a", fast) == 0 {
+	}
+	if wait := l.Take("a", slow); wait < 500*time.Millisecond {
+		t.Errorf("with the lower pace it waits %s", wait)
+	}
+}
