@@ -170,22 +170,29 @@ func (r *Registry) view(ctx context.Context, rec *Record) (*hangar.Provider, err
 	return p, nil
 }
 
-// complete fills in missing settings, validates all, and resolves Apps.
-func (r *Registry) complete(ctx context.Context, rec *Record) error {
+// complete fills in missing settings, validates all, and resolves the Apps of those that are set now. What was set
+// before stays with its Apps, because another App may have such a name by now.
+func (r *Registry) complete(ctx context.Context, rec *Record, platform, granted bool) error {
 	if rec.DisplayName == "" {
 		rec.DisplayName = string(rec.Name)
 	}
 	if err := rec.Validate(); err != nil {
 		return err
 	}
-	rec.PlatformAppID, rec.PlatformOrgID, rec.GrantedAppIDs = "", "", nil
-	if rec.PlatformApp != "" {
+	if platform {
+		rec.PlatformAppID, rec.PlatformOrgID = "", ""
+	}
+	if platform && rec.PlatformApp != "" {
 		app, err := r.app(ctx, "platform_app_name", rec.PlatformApp)
 		if err != nil {
 			return err
 		}
 		rec.PlatformAppID, rec.PlatformOrgID = app.ID, app.OrgID
 	}
+	if !granted {
+		return nil
+	}
+	rec.GrantedAppIDs = nil
 	for _, name := range rec.GrantedApps {
 		app, err := r.app(ctx, "granted_apps", name)
 		if err != nil {
@@ -239,7 +246,7 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 	}
 	now := p.registry.Now().UTC().Truncate(time.Second)
 	rec := Record{Name: in.Name, ProviderSettings: in.ProviderSettings, ClientID: random.ID(), CreatedAt: now, UpdatedAt: now}
-	if err := p.registry.complete(ctx, &rec); err != nil {
+	if err := p.registry.complete(ctx, &rec, true, true); err != nil {
 		return nil, err
 	}
 	made := p.newSecrets(hangar.ProviderSecrets())
@@ -323,7 +330,7 @@ func (p *Providers) UpdateProvider(ctx context.Context, name hangar.ProviderName
 			return nil, err
 		}
 		rec.ProviderSettings, rec.UpdatedAt = in.Apply(rec.ProviderSettings), p.registry.Now().UTC().Truncate(time.Second)
-		if err := p.registry.complete(ctx, &rec); err != nil {
+		if err := p.registry.complete(ctx, &rec, in.PlatformApp != nil, in.GrantedApps != nil); err != nil {
 			return nil, err
 		}
 		put, err := state.Write(item.Key, rec)

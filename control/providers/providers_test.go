@@ -275,6 +275,41 @@ func TestEventReceivers(t *testing.T) {
 	}
 }
 
+// TestNamesOfAppsChangeHands: a change of another setting gives an App that has taken a name nothing of what the
+// provider's App had, and needs no App of that name.
+func TestNamesOfAppsChangeHands(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.create(t, "logs", func(s *hangar.ProviderSettings) { s.PlatformApp, s.GrantedApps = "db", []hangar.AppName{"db"} }); err != nil {
+		t.Fatal(err)
+	}
+	rivals, err := state.Write(state.AppKey("db"), tenants.AppRecord{ID: "rivals", Name: "db", Org: "rival", OrgID: "rival-id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, op := range map[string]state.Op{"no App": state.Delete(state.AppKey("db")), "a rival's": rivals} {
+		if _, err := w.store.Txn(t.Context(), state.Txn{Then: []state.Op{op}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.service.UpdateProvider(admin(t), "logs", hangar.ProviderUpdate{Limits: &hangar.ProviderLimits{PerOrg: 3}}); err != nil {
+			t.Errorf("%s has the name: %v", what, err)
+		}
+		rec, _, err := w.Find(t.Context(), "logs")
+		if err != nil || rec.PlatformAppID != "id-of-db" || rec.PlatformOrgID != "vendor-id" || !slices.Equal(rec.GrantedAppIDs, []hangar.AppID{"id-of-db"}) {
+			t.Errorf("%s has the name, and the provider has %+v, %v", what, rec, err)
+		}
+	}
+	if _, err := w.store.Txn(t.Context(), state.Txn{Then: []state.Op{rivals}}); err != nil {
+		t.Fatal(err)
+	}
+	name := hangar.AppName("db")
+	if _, err := w.service.UpdateProvider(admin(t), "logs", hangar.ProviderUpdate{PlatformApp: &name}); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, err := w.Find(t.Context(), "logs"); err != nil || rec.PlatformAppID != "rivals" || !slices.Equal(rec.GrantedAppIDs, []hangar.AppID{"id-of-db"}) {
+		t.Errorf("set again, the provider has %+v, %v", rec, err)
+	}
+}
+
 // TestProvidersAreBounded: there are so many and no more.
 func TestProvidersAreBounded(t *testing.T) {
 	w := newWorld(t)
