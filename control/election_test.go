@@ -63,6 +63,39 @@ func textOf(e *hangar.Election) string {
 	return strings.Join(list, " ")
 }
 
+// TestInterruptedRemovalOfAnElection: a removal that the state has refused leaves what memory has of the others as it
+// was.
+func TestInterruptedRemovalOfAnElection(t *testing.T) {
+	store := faultyStore{state.NewMemory(), &faults{}}
+	p := newPlane(t, mirror(t, store))
+	p.app(t, "web")
+	in := p.within(t, p.machine(t, "web", "one"))
+	names := []hangar.ElectionName{"a", "b", "c", "d"}
+	for _, name := range names {
+		if _, err := p.Elections().OpenElectionSession(in, "web", name, hangar.ElectionSessionOpen{TTL: minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.arm(refused, 1, nil)
+	if err := p.Elections().RemoveElection(admin(t), "web", "a"); err == nil {
+		t.Fatal("a removal that the state has refused succeeds")
+	}
+	store.disarm()
+	for _, name := range names[:2] {
+		if err := p.Elections().RemoveElection(admin(t), "web", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []hangar.ElectionName{"e", "f", "g"} { // as many as were removed, and one more
+		_, err := p.Elections().OpenElectionSession(in, "web", name, hangar.ElectionSessionOpen{TTL: minute})
+		if i < 2 && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if i == 2 && (hangar.ReasonOf(err) != hangar.ReasonQuota || !strings.Contains(err.Error(), "(c, d, e, f)")) {
+			t.Errorf("one too many: %v", err)
+		}
+	}
+}
+
 // TestElection has two Machines of an App take the lead one after another.
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

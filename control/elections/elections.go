@@ -233,7 +233,7 @@ func (e *Elections) names(ctx context.Context, app hangar.AppID) ([]string, stat
 	if errors.Is(err, state.ErrNotFound) {
 		return nil, state.Item{Key: indexKey(app)}, nil
 	}
-	return names, item, err
+	return slices.Clone(names), item, err // what is read is shared
 }
 
 // RemoveElection implements hangar.ElectionService.
