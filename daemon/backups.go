@@ -124,7 +124,7 @@ func (b *backups) due() time.Duration {
 	if err != nil {
 		return backupEvery
 	}
-	return max(0, backupEvery-b.now().Sub(info.ModTime()))
+	return min(max(0, backupEvery-b.now().Sub(info.ModTime())), backupEvery) // the clock may have been ahead
 }
 
 // aloneWithState records that only this server has the cluster state, so that the others take it over
