@@ -110,6 +110,8 @@ type bed struct {
 	path  string // of the states
 	log   *slog.Logger
 
+	now   func() time.Time // nil: time.Now
+
 	*alerts.Evaluator
 	store *states.Store
 	pause func() // ends Run
@@ -129,7 +131,7 @@ func (b *bed) start() {
 		b.t.Fatal(err)
 	}
 	b.store = store
-	b.Evaluator = alerts.New(alerts.Options{Configs: b.feed, Query: b.query, States: store, Notifier: b.told, Workers: 4, Log: b.log})
+	b.Evaluator = alerts.New(alerts.Options{Configs: b.feed, Query: b.query, States: store, Notifier: b.told, Workers: 4, Now: b.now, Log: b.log})
 	b.run()
 }
 
@@ -203,6 +205,32 @@ var (
 // rules writes a file with one group of rules.
 func rules(group string, list ...string) string {
 	return fmt.Sprintf("groups:\n- name: %s\n  interval: 15s\n  rules:\n  - {%s}\n", group, strings.Join(list, "}\n  - {"))
+}
+
+// TestClockIsSet: rules are evaluated at the time of the clock soon after it was set, in either direction.
+func TestClockIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64 // nanoseconds
+		var last atomic.Pointer[time.Time]
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		b := newBed(t, func(_ context.Context, _ metrics.Tenant, _ string, at time.Time) ([]metrics.Sample, error) {
+			last.Store(&at)
+			return nil, nil
+		})
+		b.stop()
+		b.now = now
+		b.start()
+		defer func() { b.stop() }()
+		b.feed.put(acme, rules("g", "alert: A, expr: m > 0"))
+		for _, offset := range []time.Duration{0, time.Hour, 0, -time.Hour, 24 * time.Hour} {
+			ahead.Store(int64(offset))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if off := now().Sub(*last.Load()); off < 0 || off > 15*time.Second {
+				t.Errorf("with the clock %s ahead, the last evaluation was for the time %s ago", offset, off)
+			}
+		}
+	})
 }
 
 func TestAlertContents(t *testing.T) {

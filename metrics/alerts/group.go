@@ -58,13 +58,18 @@ func (g *group) first(now time.Time) time.Time {
 	return now.Add(time.Duration(interval - since))
 }
 
-// run evaluates the group until ctx ends.
+// run evaluates the group until ctx ends, at times of the wall clock, as samples have them, also if that is set.
 func (g *group) run(ctx context.Context) {
-	next := g.first(g.t.e.o.Now())
-	for pause.For(ctx, next.Sub(g.t.e.o.Now())) == nil {
+	wall := func() time.Time { return g.t.e.o.Now().Round(0) }
+	next := g.first(wall())
+	for pause.For(ctx, next.Sub(wall())) == nil {
+		if now := wall(); next.Sub(now) > g.parsed.Interval/2 { // the clock was set back
+			next = g.first(now)
+			continue
+		}
 		g.evaluate(ctx, next)
 		following := next.Add(g.parsed.Interval)
-		if now := g.t.e.o.Now(); following.Before(now) {
+		if now := wall(); following.Before(now) {
 			after := g.first(now)
 			missed := int(after.Sub(following) / g.parsed.Interval)
 			g.t.e.counts.missed.Add(float64(missed))
