@@ -211,6 +211,29 @@ func (h *contest) issued(name hangar.Hostname) {
 
 const bank hangar.Hostname = "www.bank.com"
 
+// TestTendingGoesOn: a record of one organization that cannot be read delays no hostname of another.
+func TestTendingGoesOn(t *testing.T) {
+	h := newHostnames(t)
+	if _, err := h.Certificates().RequestCertificate(h.evil, "bad", "expires.biz"); err != nil { // is looked at first
+		t.Fatal(err)
+	}
+	h.clock.advance(hangar.HostnameClaimLife + time.Second)
+	h.must(t, "web", bank, "")
+	evil, err := h.Orgs().Org(admin(t), "evil")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(state.UsageKey(evil.ID), []byte("x"))}}); err != nil {
+		t.Fatal(err)
+	}
+	h.dns.set(string(bank), h.own["web"].String())
+	h.clock.advance(2 * time.Hour)
+	if err := h.Hostnames.Tend(t.Context()); err == nil {
+		t.Error("a record that cannot be read is not reported")
+	}
+	h.has(t, "web", bank, true, true)
+}
+
 // TestHostnameProofs: what the DNS says, and what it proves.
 func TestHostnameProofs(t *testing.T) {
 	for what, tt := range map[string]struct {

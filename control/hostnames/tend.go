@@ -95,6 +95,7 @@ func (h *Hostnames) Tend(ctx context.Context) error {
 	now := h.now()
 	turns := map[hangar.OrgID]hangar.Hostname{} // of each organization, the one that has waited longest
 	unproven := map[hangar.Hostname]struct{}{}
+	var failed error // the others are looked at nevertheless
 	for _, item := range all {
 		name := Name(item.Key)
 		rec, err := state.Decode[hostnameRecord](item)
@@ -108,14 +109,12 @@ func (h *Hostnames) Tend(ctx context.Context) error {
 				Then: []state.Op{state.Delete(item.Key), state.Delete(certificateKey(name))},
 			})
 			if err != nil && !errors.Is(err, state.ErrConflict) {
-				return state.HangarError(err)
+				failed = errors.Join(failed, state.HangarError(err))
 			}
 		case rec.State == claimPending, rec.State == claimLeading:
 			unproven[name] = struct{}{}
 			if h.certificateIssued(name, rec) {
-				if err := h.settle(ctx, name, claimIssued, hangar.ProofACME); err != nil {
-					return err
-				}
+				failed = errors.Join(failed, h.settle(ctx, name, claimIssued, hangar.ProofACME))
 				continue
 			}
 			at := h.tended.at(name)
@@ -138,7 +137,7 @@ func (h *Hostnames) Tend(ctx context.Context) error {
 			}
 		})
 	}
-	return nil
+	return failed
 }
 
 // certificateIssued reports whether an ACME server has issued a certificate to this server
