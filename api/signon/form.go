@@ -12,8 +12,12 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// maxQuery bounds the query of a request, in bytes, and so the request that pages carry.
-const maxQuery = 8 << 10
+// The bounds of a query, in bytes: of a request, and so of the request that pages carry; and of what a foreign
+// provider sends back, whose code may have any length (RFC 6749, section 4.1.2).
+const (
+	maxQuery        = 8 << 10
+	maxForeignQuery = 32 << 10
+)
 
 // form has parameters that occur at most once each (RFC 6749, section 3.1).
 type form map[string]string
@@ -29,6 +33,11 @@ var (
 // parseForm reads parameters. With errFormTwice it returns those that occur once, so that the error can be
 // sent to the client.
 func parseForm(raw string, most int) (form, error) {
+	return parseFormOf(raw, most, hangar.MaxOAuthParameter)
+}
+
+// parseFormOf is parseForm with another bound for each parameter.
+func parseFormOf(raw string, most, parameter int) (form, error) {
 	if len(raw) > most {
 		return nil, errFormTooLarge
 	}
@@ -42,7 +51,7 @@ func parseForm(raw string, most int) (form, error) {
 			twice = true
 			continue
 		}
-		if len(list[0]) > hangar.MaxOAuthParameter && name != fieldRequest {
+		if len(list[0]) > parameter && name != fieldRequest {
 			return nil, errFormTooLarge
 		}
 		if !utf8.ValidString(list[0]) || strings.ContainsRune(list[0], 0) {

@@ -76,7 +76,7 @@ func (h *Handler) goToOpenID(w http.ResponseWriter, r *http.Request) {
 
 // backFromOpenID opens a session for a browser that comes back from the provider.
 func (h *Handler) backFromOpenID(w http.ResponseWriter, r *http.Request) {
-	f, err := parseForm(r.URL.RawQuery, maxQuery)
+	f, err := parseFormOf(r.URL.RawQuery, maxForeignQuery, maxForeignQuery)
 	if err != nil {
 		h.formRefused(w, r, err)
 		return

@@ -211,6 +211,18 @@ func TestOpenIDSignIn(t *testing.T) {
 	}
 }
 
+// TestOpenIDLongAnswer: a provider's answer may have parameters of any length that a browser sends.
+func TestOpenIDLongAnswer(t *testing.T) {
+	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
+	w := newOpenIDWorld(t, p)
+	w.user(t, "ann")
+	b := w.browser(t)
+	back := b.atProvider(t, b.get(t, "/sign-in"), "ann")
+	if shown := b.get(t, back+"&session_state="+strings.Repeat("s", 20_000)); !b.signedIn(t) {
+		t.Errorf("not signed in: %d %s", shown.status, shown.body)
+	}
+}
+
 // TestOpenIDMisuse: a callback of a sign-in that did not start here signs no one in.
 func TestOpenIDMisuse(t *testing.T) {
 	p := newOpenIDProvider(t, openIDUsers{"1": {Username: "ann", Email: "ann@example.com", EmailVerified: true}})
