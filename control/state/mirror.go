@@ -60,8 +60,9 @@ type Mirror struct {
 	log    *slog.Logger
 	now    atomic.Pointer[image] // nil before Open
 	closed atomic.Bool
-	stream string             // of its watch alone: see apart
-	asked  atomic.Int64       // when progress was asked for last, in nanoseconds
+	stream string // of its watch alone: see apart
+	began  time.Time
+	asked  atomic.Int64       // when progress was asked for last, in nanoseconds since began
 	stop   context.CancelFunc // ends follow; nil before Open
 	done   chan struct{}      // closed when follow has ended
 
@@ -115,7 +116,7 @@ var _ Store = (*Mirror)(nil)
 
 // NewMirror returns a Mirror that has read nothing yet.
 func NewMirror(cfg MirrorConfig) *Mirror {
-	return &Mirror{store: cfg.Store, except: cfg.Except, log: cfg.Log, stream: rand.Text(), done: make(chan struct{})}
+	return &Mirror{store: cfg.Store, except: cfg.Except, log: cfg.Log, stream: rand.Text(), began: time.Now(), done: make(chan struct{})}
 }
 
 // Open reads the Store and follows it until Close.
@@ -284,7 +285,7 @@ func (m *Mirror) reach(ctx context.Context, revision Revision) error {
 // waiter asks again.
 func (m *Mirror) askProgress(ctx context.Context) {
 	p, ok := m.store.(progresser)
-	now, last := time.Now().UnixNano(), m.asked.Load()
+	now, last := int64(time.Since(m.began)), m.asked.Load()
 	if !ok || now-last < int64(progressAfter) || !m.asked.CompareAndSwap(last, now) {
 		return
 	}
