@@ -7,8 +7,8 @@
 // never runs twice at once. Nothing here acts on a Machine.
 //
 // One goroutine, Run, keeps the time of all checks; a run has a goroutine for as long as it takes.
-// Concurrent runs are bounded, in total and for each Machine, so that a Machine that does not
-// answer cannot delay the others. Methods may be called from any goroutine.
+// Concurrent runs are bounded, in total and for each Machine, and organizations share them fairly, so that
+// Machines that do not answer cannot delay those of others. Methods may be called from any goroutine.
 //
 // The package stores nothing; the observer of changes records what must outlive the daemon.
 package check
@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/fairsem"
 	"github.com/hangar-platform/hangar/internal/pqueue"
 )
 
@@ -68,6 +69,7 @@ type Options struct {
 // Target is a Machine to be watched.
 type Target struct {
 	Machine hangar.MachineID
+	Org     hangar.OrgID
 	Addr    netip.Addr // by which requests name the Machine
 	Checks  []hangar.NamedCheck
 	// Booted is when the Machine booted: grace periods are counted from then. Zero: no grace
@@ -83,8 +85,8 @@ const Unknown = "the check has not run yet"
 // Checker watches Machines. Use New, then Run.
 type Checker struct {
 	o     Options
-	wake  chan struct{} // buffered 1: the queue has a new head, or a run has ended
-	slots chan struct{} // one for each run under way
+	wake  chan struct{}                    // buffered 1: the queue has a new head, or a run has ended
+	slots *fairsem.Semaphore[hangar.OrgID] // of runs
 	runs  sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows
@@ -95,6 +97,7 @@ type Checker struct {
 // machine is a Machine that is watched.
 type machine struct {
 	id     hangar.MachineID
+	org    hangar.OrgID
 	addr   netip.Addr
 	probes []*probe
 	active int      // runs under way
@@ -119,7 +122,7 @@ func New(o Options) *Checker {
 	o.AtOnce = cmp.Or(o.AtOnce, DefaultAtOnce)
 	o.PerMachine = cmp.Or(o.PerMachine, DefaultPerMachine)
 	return &Checker{
-		o: o, wake: make(chan struct{}, 1), slots: make(chan struct{}, o.AtOnce), machines: make(map[hangar.MachineID]*machine),
+		o: o, wake: make(chan struct{}, 1), slots: fairsem.New[hangar.OrgID](o.AtOnce), machines: make(map[hangar.MachineID]*machine),
 		queue: pqueue.New(
 			func(a, b *probe) bool { return a.due.Before(b.due) },
 			func(p *probe) *pqueue.Place { return &p.place },
@@ -130,7 +133,7 @@ func New(o Options) *Checker {
 // Watch begins to watch a Machine, from the start even if it is watched.
 func (c *Checker) Watch(t Target) {
 	now := time.Now()
-	m := &machine{id: t.Machine, addr: t.Addr}
+	m := &machine{id: t.Machine, org: t.Org, addr: t.Addr}
 	since := c.o.Now()
 	for i, spec := range t.Checks {
 		p := &probe{machine: m, spec: spec, due: now, eager: minEager}
@@ -258,13 +261,12 @@ func (c *Checker) next(now time.Time) (*probe, time.Duration) {
 
 // begin runs a probe, once there is a slot for it.
 func (c *Checker) begin(ctx context.Context, p *probe) {
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
 	c.runs.Go(func() {
-		defer func() { <-c.slots }()
+		release, err := c.slots.Acquire(ctx, p.machine.org)
+		if err != nil {
+			return
+		}
+		defer release()
 		bounded, cancel := context.WithTimeout(ctx, p.spec.Timeout)
 		defer cancel()
 		if !c.claim(p, cancel) {

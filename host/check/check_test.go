@@ -291,7 +291,7 @@ func TestRunsAtOnceAreBounded(t *testing.T) {
 					checks = append(checks, tcp(fmt.Sprint(port), port, time.Second, time.Second, 0))
 				}
 				for m := range test.machines {
-					b.Watch(check.Target{Machine: hangar.MachineID(fmt.Sprint(m)), Checks: checks})
+					b.Watch(check.Target{Machine: hangar.MachineID(fmt.Sprint(m)), Org: hangar.OrgID(fmt.Sprint(m)), Checks: checks})
 				}
 				time.Sleep(2 * time.Minute)
 				if _, most := b.under(); most != test.most {
@@ -305,6 +305,29 @@ func TestRunsAtOnceAreBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestChecksOfOneOrganization: Machines of an organization that do not answer, of which there are more than all runs
+// at a time, delay no check of another.
+func TestChecksOfOneOrganization(t *testing.T) {
+	const hanging, quick = 1, 2
+	answer := func(_ time.Duration, port int) (time.Duration, error) {
+		if port == hanging {
+			return time.Hour, nil
+		}
+		return 0, nil
+	}
+	within(t, check.Options{AtOnce: 4}, answer, func(t *testing.T, b *bench) {
+		for i := range 20 {
+			b.Watch(check.Target{Machine: hangar.MachineID(fmt.Sprint(i)), Org: "evil", Checks: []hangar.NamedCheck{tcp("c", hanging, time.Second, time.Minute, 0)}})
+		}
+		time.Sleep(time.Second)
+		b.Watch(check.Target{Machine: "good", Org: "good", Checks: []hangar.NamedCheck{tcp("c", quick, time.Second, time.Second, 0)}})
+		time.Sleep(time.Minute)
+		if n := len(b.times(quick)); n < 59 {
+			t.Errorf("it was checked %d times in a minute", n)
+		}
+	})
 }
 
 // TestForgetCutsOff also watches again, and must not mix up the two.

@@ -29,7 +29,7 @@ func (m *machine) checkHealth(before, now *journal.Record) {
 		m.store.health.checks.Forget(m.id)
 		return
 	}
-	t := check.Target{Machine: m.id, Addr: now.Machine.PrivateIP, Checks: now.Machine.Config.NamedChecks()}
+	t := check.Target{Machine: m.id, Org: now.OrgID, Addr: now.Machine.PrivateIP, Checks: now.Machine.Config.NamedChecks()}
 	switch {
 	case before == nil:
 		t.Booted = now.Since
