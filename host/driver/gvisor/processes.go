@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,22 +19,31 @@ import (
 	guestinit "github.com/hangar-platform/hangar/host/guest/init"
 )
 
-// Processes implements driver.Driver. The guest's init is not listed.
+// listWait limits how long a sandbox may take to list its processes.
+const listWait = 10 * time.Second
+
+// errTooMuch: the sandbox answers with more than it can have to say.
+var errTooMuch = errors.New("the sandbox's answer is too large")
+
+// Processes implements driver.Driver. The guest's init is not listed. A guest controls what it answers,
+// so the size of each part and the time of the whole are limited.
 func (d *Driver) Processes(ctx context.Context, h driver.Handle) ([]hangar.Process, error) {
 	s, err := d.running(h)
 	if err != nil {
 		return nil, err
 	}
-	var entries []procfsEntry
-	if err := s.call(ctx, methodProcfs, &struct{}{}, &entries); err != nil {
+	limited, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	var list procfsList
+	if err := s.call(limited, methodProcfs, &struct{}{}, &list); err != nil {
 		return nil, fmt.Errorf("list processes of machine %s: %w", s.ID, err)
 	}
-	entries = slices.DeleteFunc(entries, procfsEntry.isInit)
-	times, err := s.processorTimes(ctx, entries)
+	entries := slices.DeleteFunc(list, procfsEntry.isInit)
+	times, err := s.processorTimes(limited, entries)
 	if err != nil {
 		return nil, fmt.Errorf("read processor times in machine %s: %w", s.ID, err)
 	}
-	listening, err := s.listening(ctx, entries)
+	listening, err := s.listening(limited, entries)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -103,7 +113,7 @@ func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (ma
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || errors.Is(err, driver.ErrNotFound) {
+		if ctx.Err() != nil || errors.Is(err, driver.ErrNotFound) || errors.Is(err, errTooMuch) {
 			return nil, err
 		}
 		// The sandbox stopped at the first missing file: continue after it.
@@ -119,26 +129,38 @@ func (s *sandbox) processorTimes(ctx context.Context, entries []procfsEntry) (ma
 	return out, nil
 }
 
-// cat returns the concatenated contents of files in the sandbox. On an error it returns what it has
-// read so far.
+// maxStat limits the length of a /proc/PID/stat, which has 52 numbers and a short name.
+const maxStat = 4 << 10
+
+// cat returns the concatenated contents of files in the sandbox, of maxStat bytes each on average at
+// most. On an error it returns what it has read so far.
 func (s *sandbox) cat(ctx context.Context, files []string) (string, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", err
 	}
 	defer r.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // the sandbox may still write
+	limit := maxStat * len(files)
 	read := make(chan []byte, 1)
 	go func() {
-		b, _ := io.ReadAll(r) // ends when both the sandbox and this side have closed the other end
+		// Ends when both the sandbox and this side have closed the other end.
+		b, _ := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+		if len(b) > limit {
+			cancel()
+		}
 		read <- b
 	}()
 	args := catArgs{Files: files, filePayload: filePayload{Files: []*os.File{w}}}
 	err = s.call(ctx, methodCat, &args, nil)
 	_ = w.Close()
-	if ctx.Err() != nil {
-		_ = r.Close() // the sandbox may still write
+	b := <-read
+	if len(b) > limit {
+		return "", errTooMuch
 	}
-	return string(<-read), err
+	return string(b), err
 }
 
 // parseStat reads a line of /proc/PID/stat.
@@ -199,21 +221,41 @@ func (s *sandbox) listening(ctx context.Context, entries []procfsEntry) (map[int
 	for _, f := range ask {
 		in = guestinit.AppendFile(in, f)
 	}
-	var printed bytes.Buffer
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	printed := capped{limit: guestinit.RecordSize * len(ask), excess: cancel}
 	result, err := s.exec(ctx, driver.Command{Args: guestinit.SocketsArgs(initPath)}, hangar.ExecStreams{
 		Stdin: bytes.NewReader(in), Stdout: &printed,
 	})
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(printed.err, err)
 	}
 	if result.ExitCode != 0 {
 		return nil, fmt.Errorf("guest's init ended with code %d", result.ExitCode)
 	}
 	out := make(map[int32][]hangar.ListenSocket)
-	for _, l := range guestinit.ListeningSockets(printed.Bytes()) {
+	for _, l := range guestinit.ListeningSockets(printed.kept) {
 		for _, pid := range holders[names[l.File]] {
 			out[pid] = append(out[pid], hangar.ListenSocket{Proto: l.Proto, Address: l.Address.String()})
 		}
 	}
 	return out, nil
+}
+
+// capped keeps up to limit bytes. It refuses a write beyond them, and calls excess.
+type capped struct {
+	kept   []byte
+	limit  int
+	excess func()
+	err    error
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if len(p) > c.limit-len(c.kept) {
+		c.err = errTooMuch
+		c.excess()
+		return 0, c.err
+	}
+	c.kept = append(c.kept, p...)
+	return len(p), nil
 }

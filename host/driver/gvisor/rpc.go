@@ -1,10 +1,12 @@
 package gvisor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -95,6 +97,32 @@ type fdEntry struct {
 	Path   string `json:"path"`
 }
 
+// procfsList is the answer of methodProcfs.
+type procfsList []procfsEntry
+
+// allTasks is how many tasks a sandbox of gVisor can have.
+const allTasks = 1 << 16
+
+// UnmarshalJSON refuses more processes than a sandbox can have: an entry takes up to 35 times the memory
+// of its text.
+func (l *procfsList) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	for d.More() {
+		if len(*l) == allTasks {
+			return errTooMuch
+		}
+		var e procfsEntry
+		if err := d.Decode(&e); err != nil {
+			return err
+		}
+		*l = append(*l, e)
+	}
+	return nil
+}
+
 // catArgs are the arguments of methodCat. The file receives the contents.
 type catArgs struct {
 	Files []string `json:"files"`
@@ -144,7 +172,7 @@ func (s *sandbox) call(ctx context.Context, method string, arg, result any) erro
 			return ctx.Err()
 		}
 		err = fmt.Errorf("%s: %w", method, err)
-		if errors.As(err, new(refusal)) {
+		if errors.As(err, new(refusal)) || errors.Is(err, errTooMuch) {
 			return err
 		}
 		return s.broken(ctx, err)
@@ -193,6 +221,10 @@ func (s *sandbox) broken(ctx context.Context, err error) error {
 // endWait limits the wait for a sandbox whose connections broke.
 const endWait = time.Second
 
+// maxAnswer limits the answer to a call. The largest describes all processes, with their mappings and
+// environments.
+const maxAnswer = 64 << 20
+
 // exchange sends the request of a call and reads its answer.
 func exchange(conn *net.UnixConn, method string, arg, result any) error {
 	data, err := json.Marshal(request{method, arg})
@@ -212,7 +244,11 @@ func exchange(conn *net.UnixConn, method string, arg, result any) error {
 		return err
 	}
 	a := answer{Result: result}
-	if err := json.NewDecoder(conn).Decode(&a); err != nil {
+	in := &io.LimitedReader{R: conn, N: maxAnswer}
+	if err := json.NewDecoder(in).Decode(&a); err != nil {
+		if in.N <= 0 {
+			return errTooMuch
+		}
 		return err
 	}
 	if !a.Success {

@@ -30,9 +30,11 @@ type Socket struct {
 	Address netip.AddrPort
 }
 
-// The record that the program prints for each socket; see struct sock in src/init.c.
+// RecordSize is how many bytes the program prints for each socket at most.
+const RecordSize = 44
+
+// The fields of the record that the program prints for each socket; see struct sock in src/init.c.
 const (
-	recordSize  = 44
 	typeOffset  = 8
 	waitOffset  = 12
 	nameOffset  = 16
@@ -46,8 +48,8 @@ const (
 // peer. An incomplete record at the end is left out.
 func ListeningSockets(printed []byte) []Socket {
 	var out []Socket
-	for ; len(printed) >= recordSize; printed = printed[recordSize:] {
-		s, ok := parseSocket(printed[:recordSize])
+	for ; len(printed) >= RecordSize; printed = printed[RecordSize:] {
+		s, ok := parseSocket(printed[:RecordSize])
 		if ok {
 			out = append(out, s)
 		}

@@ -1,0 +1,140 @@
+package gvisor
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
+)
+
+// hostile is the control server of a sandbox that its guest has taken over.
+type hostile struct {
+	testing.TB
+	procfs  string // the answer of methodProcfs
+	endless string // the method whose answer has no end
+	killed  chan struct{}
+	kill    func()
+}
+
+// endlessly writes text until nobody reads it any more.
+func endlessly(w interface{ Write(b []byte) (int, error) }, text string) {
+	text = strings.Repeat(text, 64<<10/len(text))
+	for {
+		if _, err := w.Write([]byte(text)); err != nil {
+			return
+		}
+	}
+}
+
+func (h *hostile) serve(conn *net.UnixConn) {
+	defer conn.Close()
+	b, oob := make([]byte, 1<<20), make([]byte, 4<<10)
+	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
+	if err != nil {
+		return
+	}
+	var files []*os.File
+	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		fds, _ := unix.ParseUnixRights(&messages[i])
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "payload"))
+		}
+	}
+	var ask struct{ Method string }
+	if err := json.Unmarshal(b[:n], &ask); err != nil {
+		h.Error(err)
+	}
+	result := "null"
+	switch endless := ask.Method == h.endless; ask.Method {
+	case methodProcfs:
+		result = h.procfs
+		if endless {
+			_, _ = conn.Write([]byte(`{"success":true,"result":`))
+			endlessly(conn, h.procfs)
+		}
+	case methodCat:
+		if endless {
+			endlessly(files[0], "1 (a) R 0 ")
+		}
+	case methodExec:
+		result = "7"
+		if endless {
+			go endlessly(files[1], "1234")
+			files = slices.Delete(files, 1, 2)
+		}
+	case methodSignal:
+		h.kill()
+	case methodWaitPID:
+		<-h.killed
+		result = "9"
+	}
+	for _, f := range files {
+		_ = f.Close()
+	}
+	_, _ = conn.Write([]byte(`{"success":true,"result":` + result + `}`))
+}
+
+// list lists the processes of the hostile sandbox.
+func (h *hostile) list() ([]hangar.Process, error) {
+	h.killed = make(chan struct{})
+	h.kill = sync.OnceFunc(func() { close(h.killed) })
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(h.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go h.serve(conn)
+		}
+	}()
+	d := New(Options{})
+	s := &sandbox{handle: handle{ID: "m", Dir: "/", Socket: l.Addr().String()}, done: make(chan struct{})}
+	d.sandboxes[s.ID] = s
+	at, err := s.encode()
+	if err != nil {
+		h.Fatal(err)
+	}
+	return d.Processes(h.Context(), at)
+}
+
+// TestEndlessAnswers: however much a guest answers, its host keeps only what a Machine can have to say.
+func TestEndlessAnswers(t *testing.T) {
+	t.Parallel()
+	const process = `{"args":["a"],"fdlist":[{"number":3,"path":"socket:[1]"}],"status":{"pid":1}}`
+	for name, h := range map[string]*hostile{
+		"text":      {procfs: strings.Repeat(" ", 1<<10), endless: methodProcfs},
+		"processes": {procfs: "[" + strings.Repeat("{},", allTasks) + "{}]"},
+		"file":      {procfs: "[" + process + "]", endless: methodCat},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h.TB = t
+			if list, err := h.list(); !errors.Is(err, errTooMuch) {
+				t.Errorf("%d processes, %v", len(list), err)
+			}
+		})
+	}
+	t.Run("program", func(t *testing.T) {
+		t.Parallel()
+		h := &hostile{TB: t, procfs: "[" + process + "]", endless: methodExec}
+		list, err := h.list()
+		if err != nil || len(list) != 1 || len(list[0].ListenSockets) > 0 {
+			t.Errorf("%+v, %v; want the process without sockets", list, err)
+		}
+	})
+}
