@@ -10,15 +10,30 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
 )
 
 // maxLinks is how many symbolic links a path may lead through, as in Linux.
 const maxLinks = 40
 
+// maxSteps is how many parts of paths are looked at in search of one file. The parts of
+// each directory on its way are looked at again, in each layer.
+const maxSteps = 1 << 16
+
+// search looks for one file in the layers of an image.
+type search struct {
+	layers []string
+	name   string
+	steps  int
+}
+
 // openInLayers opens a regular file as the Machine will see it, before its layers are
 // mounted: of several layers the topmost counts, what a layer removes is gone, and
-// links lead through all of them but never out. It answers fs.ErrNotExist.
+// links lead through all of them but never out. It answers fs.ErrNotExist, and
+// CodeInvalid when the way to the file is too long.
 func openInLayers(layers []string, name string) (*os.File, error) {
+	s := &search{layers: layers, name: name}
 	where, todo := "", strings.Split(name, "/")
 	for links := 0; len(todo) > 0; {
 		next := todo[0]
@@ -31,7 +46,7 @@ func openInLayers(layers []string, name string) (*os.File, error) {
 			continue
 		}
 		where = path.Join(where, next)
-		fd, st, err := topmost(layers, where)
+		fd, st, err := s.topmost(where)
 		if err != nil {
 			return nil, err
 		}
@@ -65,9 +80,9 @@ func openInLayers(layers []string, name string) (*os.File, error) {
 
 // topmost returns a descriptor of name, whose directories are no links, in the
 // highest layer that has it.
-func topmost(layers []string, name string) (fd int, st unix.Stat_t, err error) {
-	for _, layer := range slices.Backward(layers) {
-		fd, st, last, err := inLayer(layer, name)
+func (s *search) topmost(name string) (fd int, st unix.Stat_t, err error) {
+	for _, layer := range slices.Backward(s.layers) {
+		fd, st, last, err := s.inLayer(layer, name)
 		if err == nil || last {
 			return fd, st, err
 		}
@@ -80,12 +95,17 @@ func topmost(layers []string, name string) (fd int, st unix.Stat_t, err error) {
 
 // inLayer looks into one layer. With an error, last says that the layers below do not
 // count either: this one removes or replaces what they have.
-func inLayer(layer, name string) (fd int, st unix.Stat_t, last bool, err error) {
+func (s *search) inLayer(layer, name string) (fd int, st unix.Stat_t, last bool, err error) {
 	dir, err := unix.Open(layer, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, st, true, &fs.PathError{Op: "open", Path: layer, Err: err}
 	}
 	for part := range strings.SplitSeq(name, "/") {
+		if s.steps++; s.steps > maxSteps {
+			_ = unix.Close(dir)
+			return -1, st, true, hangar.Errorf(hangar.CodeInvalid, hangar.ReasonBadConfig,
+				"the image's /%s leads through too many directories", s.name)
+		}
 		last = last || opaque(dir)
 		next, err := unix.Openat2(dir, part, &unix.OpenHow{
 			Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH,

@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar"
 )
 
 // TestLayers compares with the kernel, which mounts the same layers.
@@ -70,5 +73,17 @@ func TestLayers(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, the kernel reads %q", name, got, want)
 		}
+	}
+}
+
+// TestLongWay: a link through a very deep directory is refused instead of followed for minutes.
+func TestLongWay(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("a/", 400)
+	image := layer(t, map[string]string{
+		deep + "passwd": "root:x:0:0::/root:/bin/sh\n", "etc/passwd": "-> /" + deep + "passwd",
+	})
+	if _, err := User([]string{image}, "other"); hangar.ReasonOf(err) != hangar.ReasonBadConfig || !strings.Contains(err.Error(), "too many directories") {
+		t.Errorf("User: %v", err)
 	}
 }

@@ -41,6 +41,7 @@ func (t *tree) findCommand(cmd driver.Command) error {
 		return fmt.Errorf("%w: no command", driver.ErrCommandNotFound)
 	}
 	name := cmd.Args[0]
+	t.steps = 0
 	var why error
 	for _, candidate := range candidates(name, cmd) {
 		err := t.executable(candidate, cmd, maxInterpreters)
@@ -57,6 +58,9 @@ func (t *tree) findCommand(cmd driver.Command) error {
 	return fmt.Errorf("%w: %w", driver.ErrCommandNotFound, why)
 }
 
+// maxCandidates limits the directories of PATH that are searched.
+const maxCandidates = 256
+
 // candidates are the paths at which to look for name.
 func candidates(name string, cmd driver.Command) []string {
 	if strings.Contains(name, "/") {
@@ -70,6 +74,9 @@ func candidates(name string, cmd driver.Command) []string {
 	}
 	var out []string
 	for dir := range strings.SplitSeq(search, ":") {
+		if len(out) == maxCandidates {
+			break
+		}
 		if dir == "" { // means the working directory
 			dir = "."
 		}
@@ -92,11 +99,19 @@ const maxInterpreters = 4
 // maxLinks limits the symbolic links in a path, as in Linux.
 const maxLinks = 40
 
+// maxSteps limits the parts of paths that are looked at in search of one command. The parts of each
+// directory on its way are looked at again.
+const maxSteps = 1 << 18
+
+// errLongWay: a path leads through so many directories that it is not followed to its end.
+var errLongWay = errors.New("its path leads through too many directories")
+
 // tree is the file system that the guest will see. The sandbox has not made the mounts yet, so tree
 // looks into their sources.
 type tree struct {
 	root   int
 	mounts []mountPoint // in mount order
+	steps  int
 }
 
 type mountPoint struct {
@@ -139,7 +154,7 @@ func (t *tree) walk(name string) (string, unix.Stat_t, error) {
 			continue
 		case err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR:
 			return where, st, unix.ENOTDIR
-		case err != nil && next == "..":
+		case err != nil && (next == ".." || errors.Is(err, errLongWay)):
 			return where, st, err
 		case err != nil: // continue: a mount may be below a missing path
 			where = path.Join(where, next)
@@ -199,6 +214,9 @@ func (t *tree) open(name string) (int, error) {
 
 func (t *tree) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
+	if t.steps += 1 + strings.Count(name, "/"); t.steps > maxSteps {
+		return st, errLongWay
+	}
 	fd, err := t.open(name)
 	if err != nil {
 		return st, err

@@ -134,6 +134,30 @@ func TestFindCommand(t *testing.T) {
 	}
 }
 
+// TestLongSearch: neither a link through a very deep directory nor a very long PATH is followed to its end.
+func TestLongSearch(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	deep := strings.Repeat("a/", 800)
+	plant(t, root, map[string]string{"start": "-> " + deep + "start", deep + "start": "binary", "bin/sh": "binary"})
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	err = findCommands(dir, &driver.Spec{Command: driver.Command{Args: []string{"/start"}}})
+	if !errors.Is(err, driver.ErrCommandNotFound) || !errors.Is(err, errLongWay) {
+		t.Errorf("deep directory: %v", err)
+	}
+	long := driver.Command{Args: []string{"sh"}, Env: []string{"PATH=" + strings.Repeat("/none:", 10_000) + "/bin"}}
+	if err := findCommands(dir, &driver.Spec{Command: long}); !errors.Is(err, driver.ErrCommandNotFound) {
+		t.Errorf("long PATH: %v", err)
+	}
+	if err := findCommands(dir, &driver.Spec{Command: driver.Command{Args: []string{"sh"}}}); err != nil {
+		t.Errorf("a command of another search: %v", err)
+	}
+}
+
 // TestInterpreterOfBinary: a binary names its dynamic linker, which an image for
 // another C library lacks.
 func TestInterpreterOfBinary(t *testing.T) {
