@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +54,9 @@ func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	freed += n
 	if err != nil {
 		return freed, err
+	}
+	if s.reread() {
+		return freed, ctx.Err() // removing images would free no layers
 	}
 	if n, err = s.sweep(ctx); err != nil {
 		return freed + n, err
@@ -124,9 +128,37 @@ func (s *Store) evict(c candidate) (bool, error) {
 	return true, nil
 }
 
+// reread reads again the records that Open could not read, and removes those of images that no Machine
+// uses. It reports whether one remains: the layers of its image are unknown, so none may be removed.
+func (s *Store) reread() bool {
+	used := s.inUse()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for file := range s.unread {
+		r, err := s.readRecord(file)
+		switch {
+		case err == nil:
+			s.records[r.Ref.Digest] = r
+		case used["sha256:"+strings.TrimSuffix(file, ".json")]:
+			s.log.Warn("layers are kept, because an image that a Machine uses cannot be read",
+				slog.String("file", file), slog.Any("error", err))
+			continue
+		default:
+			if err := os.RemoveAll(s.path("images", file)); err != nil {
+				s.log.Warn("cannot remove an image that cannot be read", slog.String("file", file), slog.Any("error", err))
+			}
+		}
+		delete(s.unread, file)
+	}
+	return len(s.unread) > 0
+}
+
 // sweep removes layers that belong to no image and that no pull relies on. It moves them away under
 // the lock, so that a pull finds a complete layer or none.
 func (s *Store) sweep(ctx context.Context) (freed int64, err error) {
+	if s.reread() {
+		return 0, ctx.Err()
+	}
 	dead, err := s.hide()
 	for _, d := range dead {
 		if rerr := os.RemoveAll(d.dir); rerr != nil {

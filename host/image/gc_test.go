@@ -2,6 +2,7 @@ package image_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,6 +69,63 @@ func TestGC(t *testing.T) {
 	}
 	if n, tmp := left(t, dir); n != 2 || tmp != 0 {
 		t.Errorf("%d layers, %d half-made things", n, tmp)
+	}
+}
+
+// TestGCOfUnreadImages: while the record of an image that a Machine uses cannot be read, the collector
+// removes no layers. A record that can be read again is back; a damaged one of no use is removed.
+func TestGCOfUnreadImages(t *testing.T) {
+	u := serve(t)
+	dir := t.TempDir()
+	used := map[string]bool{}
+	opts := image.Options{Dir: dir, InUse: func() map[string]bool { return used }}
+	s := open(t, opts)
+	img := imageOf(t, files(t, map[string]string{"f": "content"}))
+	held := pull(t, s, u.push(t, "app:v1", img))
+	record := filepath.Join(dir, "images", strings.TrimPrefix(held.Ref.Digest, "sha256:")+".json")
+	text, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used[held.Ref.Digest] = true
+	collect := func() {
+		t.Helper()
+		s = open(t, opts)
+		if _, err := s.GC(t.Context(), image.Policy{}); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, damage := range map[string]func() error{
+		"unreadable": func() error { return os.Mkdir(record, 0o700) },
+		"damaged":    func() error { return os.WriteFile(record, []byte("{"), 0o600) },
+	} {
+		if err := errors.Join(os.RemoveAll(record), damage()); err != nil {
+			t.Fatal(err)
+		}
+		collect()
+		if _, err := os.Stat(filepath.Join(held.Layers[0], "f")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := errors.Join(os.RemoveAll(record), os.WriteFile(record, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GC(t.Context(), image.Policy{}); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Get(held.Ref.Digest); err != nil {
+			t.Errorf("%s, now readable: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	delete(used, held.Ref.Digest)
+	collect()
+	if n, _ := left(t, dir); n != 0 {
+		t.Errorf("%d layers of an image that no Machine uses", n)
+	}
+	if _, err := os.Stat(record); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its damaged record: %v", err)
 	}
 }
 

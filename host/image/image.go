@@ -161,6 +161,7 @@ type Store struct {
 	mu      sync.Mutex
 	usages  map[hangar.OrgID]measured // at most Limits.UsageAge old when last checked
 	records map[string]*record        // by digest
+	unread  map[string]bool           // files of records that could not be read
 	pins    map[string]int            // layers, by name, that pulls in progress rely on
 }
 
@@ -210,7 +211,7 @@ func New(opts Options) *Store {
 }
 
 // Open makes the directory, removes the partial files of a crash and reads the held images. An
-// image whose record or layers are damaged is dropped and logged.
+// image whose record or layers cannot be read is logged and is not held; see reread.
 func (s *Store) Open(ctx context.Context) error {
 	if err := os.RemoveAll(s.path("tmp")); err != nil {
 		return err
@@ -227,21 +228,19 @@ func (s *Store) Open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	records := map[string]*record{}
+	records, unread := map[string]*record{}, map[string]bool{}
 	for _, e := range entries {
 		r, err := s.readRecord(e.Name())
 		if err != nil {
-			s.log.WarnContext(ctx, "image dropped", slog.String("file", e.Name()), slog.Any("error", err))
-			if err := os.Remove(s.path("images", e.Name())); err != nil {
-				return err
-			}
+			s.log.WarnContext(ctx, "image cannot be read", slog.String("file", e.Name()), slog.Any("error", err))
+			unread[e.Name()] = true
 			continue
 		}
 		records[r.Ref.Digest] = r
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.records = records
+	s.records, s.unread = records, unread
 	return ctx.Err()
 }
 
@@ -394,6 +393,7 @@ func (s *Store) write(r *record) error {
 	r.lastUsed = time.Now()
 	r.noted = r.lastUsed
 	s.records[r.Ref.Digest] = r
+	delete(s.unread, recordFile(r.Ref.Digest))
 	return nil
 }
 
