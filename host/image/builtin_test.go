@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -68,6 +70,17 @@ func TestBuiltInRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	pull(t, s, "registry.hangar.localhost/personal/app:v1")
+	// It goes on with unpacked images when pushed ones cannot be read.
+	manifest := filepath.Join(dir, "registry", "blobs", strings.TrimPrefix(digest(t, img), "sha256:"))
+	if err := errors.Join(os.Remove(manifest), os.Mkdir(manifest, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.GC(t.Context(), image.Policy{MaxAge: 1}); err == nil {
+		t.Error("GC reports no error")
+	}
+	if n, _ := left(t, dir); n != 0 {
+		t.Errorf("%d layers of an image that expired", n)
+	}
 }
 
 // TestShortNames looks for names without a registry in the repositories of the organization, then of the server, and

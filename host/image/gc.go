@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -50,18 +51,19 @@ func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	if free < p.MinFreeBytes {
 		collect.UploadAge = pressedUploadAge
 	}
-	n, err := s.registry.GC(ctx, collect)
+	freed, failed := s.registry.GC(ctx, collect)
+	if ctx.Err() != nil {
+		return freed, ctx.Err()
+	}
+	defer func() { err = errors.Join(failed, err) }()
+	if s.reread() {
+		return freed, ctx.Err() // removing images would free no layers
+	}
+	n, err := s.sweep(ctx)
 	freed += n
 	if err != nil {
 		return freed, err
 	}
-	if s.reread() {
-		return freed, ctx.Err() // removing images would free no layers
-	}
-	if n, err = s.sweep(ctx); err != nil {
-		return freed + n, err
-	}
-	freed += n
 	for _, r := range s.leastRecentlyUsed() {
 		age := time.Since(r.lastUsed)
 		expired := p.MaxAge > 0 && age > p.MaxAge

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -22,7 +23,7 @@ type Policy struct {
 }
 
 // GC removes abandoned uploads, blobs that no manifest names, and manifests according to the policy.
-// It returns how many bytes it freed.
+// It returns how many bytes it freed. Repositories that cannot be read keep what they have.
 func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 	if p.UploadAge == 0 {
 		p.UploadAge = r.opts.UploadAge
@@ -35,12 +36,23 @@ func (r *Registry) GC(ctx context.Context, p Policy) (int64, error) {
 		return 0, err
 	}
 	dead := map[string]map[string]bool{} // manifests to remove, by repository
+	var failed error
 	for _, repository := range repositories {
-		if dead[repository], err = r.release(ctx, repository, p); err != nil {
-			return 0, err
+		if dead[repository], err = r.release(ctx, repository, p); ctx.Err() != nil {
+			return 0, ctx.Err()
 		}
+		failed = errors.Join(failed, about(repository, err))
 	}
-	return r.sweep(ctx, dead, p)
+	freed, err := r.sweep(ctx, dead, p)
+	return freed, errors.Join(failed, err)
+}
+
+// about adds the repository to an error of its collection.
+func about(repository string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("collect repository %s: %w", repository, err)
 }
 
 // release decides, with the catalog's consent, which manifests of a repository are removed. It
@@ -92,17 +104,23 @@ func (r *Registry) sweep(ctx context.Context, dead map[string]map[string]bool, p
 	}
 	linked := map[string]bool{} // blobs that a repository has
 	freed := r.collectUploads(ctx, p.UploadAge)
+	var failed error
 	for _, repository := range repositories {
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		if err := r.collectRepository(repository, dead[repository], linked); err != nil {
-			return freed, err
+		err := r.collectRepository(repository, dead[repository], linked)
+		if err == nil {
+			continue
+		}
+		failed = errors.Join(failed, about(repository, err))
+		if err := r.keepRepository(repository, linked); err != nil {
+			return freed, errors.Join(failed, about(repository, err)) // its blobs are unknown
 		}
 	}
 	blobs, err := os.ReadDir(r.path("blobs"))
 	if err != nil {
-		return freed, err
+		return freed, errors.Join(failed, err)
 	}
 	for _, e := range blobs {
 		if linked[e.Name()] {
@@ -110,14 +128,28 @@ func (r *Registry) sweep(ctx context.Context, dead map[string]map[string]bool, p
 		}
 		fi, err := e.Info()
 		if err != nil {
-			return freed, err
+			return freed, errors.Join(failed, err)
 		}
 		if err := os.Remove(r.path("blobs", e.Name())); err != nil {
-			return freed, err
+			return freed, errors.Join(failed, err)
 		}
 		freed += fi.Size()
 	}
-	return freed, nil
+	return freed, failed
+}
+
+// keepRepository adds all links of a repository to linked.
+func (r *Registry) keepRepository(repository string, linked map[string]bool) error {
+	for _, kind := range []string{"manifests", "blobs"} {
+		entries, err := os.ReadDir(r.repoPath(repository, kind))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			linked[e.Name()] = true
+		}
+	}
+	return nil
 }
 
 func (r *Registry) allRepositories() ([]string, error) { return r.repositoriesBelow("") }
@@ -204,6 +236,8 @@ func (r *Registry) manifestsOf(repository string) (map[string]linkedManifest, er
 		raw, err := os.ReadFile(r.blobPath(digest))
 		if err == nil {
 			m.doc, err = readDocument(raw)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err // it may be readable later
 		}
 		if err != nil {
 			// No client can pull the manifest, and it must not block the collection of the rest. Its

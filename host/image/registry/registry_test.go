@@ -520,6 +520,33 @@ func TestGC(t *testing.T) {
 	}
 }
 
+// TestGCOfUnreadManifest: while a manifest cannot be read, its repository keeps its blobs, and others are
+// collected.
+func TestGCOfUnreadManifest(t *testing.T) {
+	s := serve(t, registry.Options{})
+	unread, other := randomImage(t, 2), randomImage(t, 2)
+	for path, img := range map[string]v1.Image{"a/app": unread, "b/app": other} {
+		if err := remote.Write(s.repo(t, path).Tag("v1"), img, options(t, path[:1])...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.status(t, http.StatusAccepted, "", "b", http.MethodDelete, "/v2/b/app/manifests/"+digest(t, other), nil)
+	age(t, s.dir)
+	manifest := filepath.Join(s.dir, "blobs", strings.TrimPrefix(digest(t, unread), "sha256:"))
+	if err := errors.Join(os.Rename(manifest, manifest+".away"), os.Mkdir(manifest, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.GC(t.Context(), registry.Policy{}); err == nil || !strings.Contains(err.Error(), kept("a", "app")) {
+		t.Errorf("GC: %v", err)
+	}
+	layers, _ := unread.Layers()
+	s.status(t, http.StatusOK, "", "a", http.MethodGet, "/v2/a/app/blobs/"+digest(t, layers[0]), nil)
+	layers, _ = other.Layers()
+	if _, err := os.Stat(filepath.Join(s.dir, "blobs", strings.TrimPrefix(digest(t, layers[0]), "sha256:"))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("layer of a deleted image in another repository: %v", err)
+	}
+}
+
 // TestConcurrentPushesAndCollections: acknowledged pushes survive concurrent work.
 func TestConcurrentPushesAndCollections(t *testing.T) {
 	s := serve(t, registry.Options{})
