@@ -144,6 +144,9 @@ func (u *unpacker) step(dir, name string, create bool) (string, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT) && create:
 		u.implicit[real] = struct{}{}
+		if err := u.keep(real); err != nil {
+			return "", err
+		}
 		return "", u.makeImplicit(fd, name)
 	case err != nil:
 		return "", err
@@ -184,6 +187,11 @@ func (u *unpacker) attributes(dirfd int, base, real string, h *tar.Header) error
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
+	if _, known := u.times[real]; !known {
+		if err := u.keep(real); err != nil {
+			return err
+		}
+	}
 	u.times[real] = h.ModTime
 	return u.fdAttributes(fd, h)
 }

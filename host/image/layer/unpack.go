@@ -43,6 +43,22 @@ type unpacker struct {
 	opaque    map[string]struct{}
 	whiteouts []string
 	times     map[string]time.Time // of directories; set last, because writing into a directory changes its time
+	kept      int                  // memory of these paths, see keep
+}
+
+// maxKept bounds the memory of the paths that one unpacker keeps, in bytes; pathOverhead is that of a
+// path beyond its text. A layer of 300,000 directories needs half of it.
+const (
+	maxKept      = 64 << 20
+	pathOverhead = 32
+)
+
+// keep counts a path that is kept until the end of the layer.
+func (u *unpacker) keep(path string) error {
+	if u.kept += len(path) + pathOverhead; u.kept > maxKept {
+		return bad("layer has too many or too long paths of directories and deleted files: %w", ErrTooLarge)
+	}
+	return nil
 }
 
 // directory is an open directory and its path without symbolic links.
@@ -269,7 +285,7 @@ func (u *unpacker) whiteout(parent directory, base string) error {
 	err := unix.Mknodat(parent.fd, name, unix.S_IFCHR, 0)
 	if err == nil {
 		u.whiteouts = append(u.whiteouts, real)
-		return nil
+		return u.keep(real)
 	}
 	if !errors.Is(err, unix.EEXIST) {
 		return err
@@ -290,6 +306,11 @@ func (u *unpacker) markOpaque(dirfd int, name, real string) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
+	if _, known := u.opaque[real]; !known {
+		if err := u.keep(real); err != nil {
+			return err
+		}
+	}
 	u.opaque[real] = struct{}{}
 	return unix.Fsetxattr(fd, xattrOpaque, []byte("y"), 0)
 }
