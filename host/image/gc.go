@@ -44,7 +44,7 @@ type Policy struct {
 func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 	used := s.inUse()
 	collect := registry.Policy{UntaggedAge: p.UntaggedAge, Keep: func(digest string) bool { return used[digest] }}
-	free, err := s.free()
+	free, err := freeBytes(s.opts.Dir)
 	if err != nil {
 		return 0, err
 	}
@@ -68,7 +68,7 @@ func (s *Store) GC(ctx context.Context, p Policy) (freed int64, err error) {
 		age := time.Since(r.lastUsed)
 		expired := p.MaxAge > 0 && age > p.MaxAge
 		if !expired && age > grace && p.MinFreeBytes > 0 {
-			free, err := s.free()
+			free, err := freeBytes(s.opts.Dir)
 			if err != nil {
 				return freed, err
 			}
@@ -213,10 +213,10 @@ func (s *Store) hide() ([]deadLayer, error) {
 	return dead, durable.SyncDir(filepath.Join(s.opts.Dir, "layers"))
 }
 
-// free returns the free space of the file system, in bytes.
-func (s *Store) free() (int64, error) {
+// freeBytes returns the free space of the file system that dir is on.
+func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.opts.Dir, &st); err != nil {
+	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, err
 	}
 	return int64(st.Bavail) * st.Bsize, nil
