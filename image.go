@@ -91,7 +91,7 @@ type Image struct {
 type ImageUsage struct {
 	Stored   int64 `json:"stored_bytes"`   // in its repositories of the built-in registry
 	Uploads  int64 `json:"upload_bytes"`   // pushed and not finished
-	Unpacked int64 `json:"unpacked_bytes"` // images that were pulled for it
+	Unpacked int64 `json:"unpacked_bytes"` // images that were pulled for it, with their configs
 }
 
 // ResolvedImage is what a reference to an image stands for at present.

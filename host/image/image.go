@@ -81,7 +81,7 @@ type Limits struct {
 	// Ratio is how many times its compressed size a layer may unpack to, beyond RatioSlack bytes.
 	Ratio         int
 	RatioSlack    int64
-	ManifestBytes int64 // of a manifest, index or config
+	ManifestBytes int64 // of a manifest or index; a config has at most maxConfigBytes, too
 	BlobBytes     int64 // of one layer as it is transferred
 
 	// MinRate is the minimum rate, in bytes a second, of transfers and of clients that read from the
@@ -349,8 +349,9 @@ type record struct {
 	Layers  []string        `json:"layers"` // names of directories in layers, lowest first
 	Size    int64           `json:"size"`
 
-	lastUsed time.Time
-	noted    time.Time // lastUsed in the file
+	configSize int64 // of Config, which stays in memory, in bytes of JSON
+	lastUsed   time.Time
+	noted      time.Time // lastUsed in the file
 }
 
 func (s *Store) readRecord(file string) (*record, error) {
@@ -370,6 +371,9 @@ func (s *Store) readRecord(file string) (*record, error) {
 	if recordFile(r.Ref.Digest) != file || len(r.Layers) == 0 {
 		return nil, errors.New("record is damaged")
 	}
+	if err := r.weigh(); err != nil {
+		return nil, err
+	}
 	for _, l := range r.Layers {
 		if !filepath.IsLocal(l) {
 			return nil, errors.New("record is damaged")
@@ -381,8 +385,18 @@ func (s *Store) readRecord(file string) (*record, error) {
 	return r, nil
 }
 
+// weigh sets configSize.
+func (r *record) weigh() error {
+	config, err := json.Marshal(r.Config)
+	r.configSize = int64(len(config))
+	return err
+}
+
 // write writes a record durably; the caller holds mu.
 func (s *Store) write(r *record) error {
+	if err := r.weigh(); err != nil {
+		return err
+	}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func (s *Store) Usage(ctx context.Context, org hangar.OrgID) (hangar.ImageUsage,
 	defer s.mu.Unlock()
 	for _, r := range s.records {
 		if slices.ContainsFunc(r.Sources, func(source string) bool { return strings.HasPrefix(source, string(org)+" ") }) {
-			usage.Unpacked += r.Size
+			usage.Unpacked += r.Size + r.configSize
 		}
 	}
 	return usage, err

@@ -242,6 +242,9 @@ func (s *Store) pick(list []v1.Descriptor) (string, error) {
 	return "", badImage("image is not made for %s, only for: %s", s.opts.Platform, strings.Join(offered, ", "))
 }
 
+// maxConfigBytes bounds a config, of which the host keeps a part in memory as long as it holds the image.
+const maxConfigBytes = 1 << 20
+
 // readConfig reads the config and completes the plan.
 func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 	switch m.Config.MediaType {
@@ -252,7 +255,7 @@ func (s *Store) readConfig(ctx context.Context, p *plan, m manifest) error {
 	if len(m.Layers) > s.opts.Limits.Layers {
 		return badImage("image has %d layers; at most %d are allowed", len(m.Layers), s.opts.Limits.Layers)
 	}
-	raw, err := readBlob(ctx, p.source, m.Config.Digest.String(), m.Config.Size, s.opts.Limits.ManifestBytes)
+	raw, err := readBlob(ctx, p.source, m.Config.Digest.String(), m.Config.Size, min(maxConfigBytes, s.opts.Limits.ManifestBytes))
 	if err != nil {
 		return err
 	}
