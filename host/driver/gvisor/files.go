@@ -29,10 +29,7 @@ func writeFile(root int, f *driver.File) error {
 		return err
 	}
 	// O_NONBLOCK, because the image may have a FIFO without a reader at this path.
-	fd, err := unix.Openat2(root, strings.TrimLeft(f.Path, "/"), &unix.OpenHow{
-		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Mode: 0o600,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	fd, err := inRoot(root, f.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package gvisor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -85,5 +87,51 @@ func TestWriteFiles(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(dir, "a", "b")); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("directory that was made: %v, %v", info, err)
+	}
+}
+
+// TestOpenBesideRenames: the kernel refuses a path with ".." that it looks up during a rename, even one
+// elsewhere.
+func TestOpenBesideRenames(t *testing.T) {
+	t.Parallel()
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(root) }()
+	one, other := filepath.Join(elsewhere, "one"), filepath.Join(elsewhere, "other")
+	if err := os.Mkdir(one, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var renaming sync.WaitGroup
+	defer renaming.Wait()
+	defer close(done)
+	renaming.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := errors.Join(unix.Rename(one, other), unix.Rename(other, one)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	up := strings.Repeat("a/../", 400)
+	for range 2000 {
+		fd, err := inRoot(root, up, unix.O_PATH)
+		if err == nil {
+			err = unix.Close(fd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

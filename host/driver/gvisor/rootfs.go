@@ -182,11 +182,20 @@ func unmountAll(target string) {
 	}
 }
 
-// inRoot opens name as the guest would see it. Links, even absolute ones, are resolved within root.
+// inRoot opens name as the guest would see it. Links, even absolute ones, are resolved within root. A
+// file that it makes has the mode 0600. The kernel gives up at a ".." while something is renamed or
+// mounted anywhere on the server: inRoot tries again.
 func inRoot(root int, name string, flags uint64) (int, error) {
-	return unix.Openat2(root, strings.TrimLeft(name, "/"), &unix.OpenHow{
-		Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	how := &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	for {
+		fd, err := unix.Openat2(root, strings.TrimLeft(name, "/"), how)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
 }
 
 // prepareRoot makes the directories that programs rely on and an image may lack: /root, /tmp, /run
