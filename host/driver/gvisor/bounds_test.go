@@ -84,8 +84,8 @@ func (h *hostile) serve(conn *net.UnixConn) {
 	_, _ = conn.Write([]byte(`{"success":true,"result":` + result + `}`))
 }
 
-// list lists the processes of the hostile sandbox.
-func (h *hostile) list() ([]hangar.Process, error) {
+// start serves the sandbox.
+func (h *hostile) start() *sandbox {
 	h.killed = make(chan struct{})
 	h.kill = sync.OnceFunc(func() { close(h.killed) })
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(h.TempDir(), "s"), Net: "unix"})
@@ -102,8 +102,12 @@ func (h *hostile) list() ([]hangar.Process, error) {
 			go h.serve(conn)
 		}
 	}()
-	d := New(Options{})
-	s := &sandbox{handle: handle{ID: "m", Dir: "/", Socket: l.Addr().String()}, done: make(chan struct{})}
+	return &sandbox{handle: handle{ID: "m", Dir: "/", Socket: l.Addr().String()}, done: make(chan struct{})}
+}
+
+// list lists the processes of the sandbox.
+func (h *hostile) list() ([]hangar.Process, error) {
+	d, s := New(Options{}), h.start()
 	d.sandboxes[s.ID] = s
 	at, err := s.encode()
 	if err != nil {
@@ -117,7 +121,6 @@ func TestEndlessAnswers(t *testing.T) {
 	t.Parallel()
 	const process = `{"args":["a"],"fdlist":[{"number":3,"path":"socket:[1]"}],"status":{"pid":1}}`
 	for name, h := range map[string]*hostile{
-		"text":      {procfs: strings.Repeat(" ", 1<<10), endless: methodProcfs},
 		"processes": {procfs: "[" + strings.Repeat("{},", allTasks) + "{}]"},
 		"file":      {procfs: "[" + process + "]", endless: methodCat},
 	} {
@@ -129,6 +132,13 @@ func TestEndlessAnswers(t *testing.T) {
 			}
 		})
 	}
+	t.Run("text", func(t *testing.T) {
+		t.Parallel()
+		h := &hostile{TB: t, procfs: strings.Repeat(" ", 1<<10), endless: methodProcfs}
+		if err := h.start().call(t.Context(), methodProcfs, &struct{}{}, new(procfsList)); !errors.Is(err, errTooMuch) {
+			t.Error(err)
+		}
+	})
 	t.Run("program", func(t *testing.T) {
 		t.Parallel()
 		h := &hostile{TB: t, procfs: "[" + process + "]", endless: methodExec}
