@@ -54,8 +54,8 @@ const (
 )
 
 // keep counts a path that is kept until the end of the layer.
-func (u *unpacker) keep(path string) error {
-	if u.kept += len(path) + pathOverhead; u.kept > maxKept {
+func (u *unpacker) keep(name string) error {
+	if u.kept += len(name) + pathOverhead; u.kept > maxKept {
 		return bad("layer has too many or too long paths of directories and deleted files: %w", ErrTooLarge)
 	}
 	return nil
