@@ -80,6 +80,9 @@ func (js *jobs) put(name hangar.Hostname, at time.Time) *job {
 		j.dropped = false
 	default:
 		j.at = at
+		if j.demanded && at.After(time.Now()) { // nothing to wait for, and no reason to go first
+			js.settle(j)
+		}
 		js.due.Put(j)
 	}
 	js.poke()
@@ -140,7 +143,7 @@ func (js *jobs) demand(name hangar.Hostname, most int) (<-chan struct{}, error) 
 	return j.finished, nil
 }
 
-// settle wakes the waiters of a job that was done or has left the queue.
+// settle wakes the waiters of a job that was done, was put off or has left the queue.
 func (js *jobs) settle(j *job) {
 	if j.demanded && !j.working {
 		j.demanded = false

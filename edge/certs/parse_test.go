@@ -108,6 +108,29 @@ func TestDemandOfWhatWasJustIssued(t *testing.T) {
 	}
 }
 
+// TestDemandedIsPostponed: a demanded name that is set to a later time, as when another edge has issued its
+// certificate, lets the others go first, and its waiters go on.
+func TestDemandedIsPostponed(t *testing.T) {
+	o := newJobs(1, nil)
+	done, err := o.demand("x", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.set("x", time.Now().Add(time.Hour))
+	o.set("y", time.Now())
+	if first, _ := o.due.First(); first.name != "y" {
+		t.Errorf("%s goes first", first.name)
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("the handshake still waits")
+	}
+	if _, err := o.demand("y", 1); err != nil {
+		t.Errorf("the postponed one still counts as demanded: %v", err)
+	}
+}
+
 // TestOrders: names that a handshake waits for go first, a name is worked on by one worker at a
 // time, and a stopped queue has no waiters.
 func TestOrders(t *testing.T) {
