@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -24,11 +25,12 @@ var (
 // One attempt reads at a time. When the next attempt begins, an earlier one gets no more bytes; the
 // bytes of a read in progress are buffered for the next.
 type body struct {
-	src    io.ReadCloser
-	of     *http.Request // has the trailers once src has ended
-	org    hangar.OrgID  // whose room it takes
-	limits bodyLimits
-	max    int64 // bytes that the client may send; 0: any number
+	src       io.ReadCloser
+	of        *http.Request // has the trailers once src has ended
+	announced http.Header   // the trailers of the requests to Machines
+	org       hangar.OrgID  // whose room it takes
+	limits    bodyLimits
+	max       int64 // bytes that the client may send; 0: any number
 
 	mu     sync.Mutex // held while src is read
 	memory []byte     // the first bytes
@@ -47,6 +49,33 @@ type bodyLimits struct {
 	spool  int64     // bytes of one body altogether, if more than memory: in a file
 	dir    string    // where such files are; empty: where temporary files are
 	room   *bodyRoom // for all bodies
+}
+
+// bodyless reports whether a request has no body. Over HTTP/3 only reading tells if there is no Content-Length,
+// and for methods that rarely have a body it waits for that.
+func bodyless(r *http.Request) bool {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return true
+	}
+	if r.ProtoMajor != 3 || r.ContentLength > 0 || len(r.Trailer) > 0 {
+		return false
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodDelete:
+	default:
+		return false
+	}
+	var first [1]byte
+	n, err := io.ReadFull(r.Body, first[:])
+	if err == io.EOF {
+		r.ContentLength = 0
+		return true
+	}
+	r.Body = struct { // an error comes again
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(first[:n]), r.Body), r.Body}
+	return false
 }
 
 // attempt returns a reader of the whole body, or false if it is not fully buffered.
@@ -188,6 +217,9 @@ func (b *body) readAt(a *attemptBody, p []byte) (int, error) {
 	b.read += int64(n)
 	if b.err = err; err == io.EOF {
 		dropForged(b.of.Trailer)
+		for name := range b.announced { // over HTTP/3 they come in another map
+			b.announced[name] = b.of.Trailer[name]
+		}
 	}
 	if b.reader.Load() != a {
 		return 0, errBodyEnded // the next attempt reads these bytes from the buffer

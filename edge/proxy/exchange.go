@@ -74,10 +74,10 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, v *clientConn) {
 		return // it has been answered
 	}
 	x.identify(now)
-	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
-		x.body = &body{src: r.Body, of: r, org: x.home.route.Org, limits: p.bodies, max: p.limits.MaxBody}
-	} else {
+	if bodyless(r) {
 		r.Body = http.NoBody // with HTTP/2 it is an empty reader
+	} else {
+		x.body = &body{src: r.Body, of: r, announced: r.Trailer, org: x.home.route.Org, limits: p.bodies, max: p.limits.MaxBody}
 	}
 	if x.statics() {
 		return

@@ -69,6 +69,9 @@ func (x *exchange) pass(a *answer) {
 	}
 	x.answered(a.StatusCode)
 	w.WriteHeader(a.StatusCode)
+	if x.sent.ProtoMajor == 3 && x.sent.Method == http.MethodHead && a.ContentLength < 0 {
+		_ = http.NewResponseController(w).Flush() // otherwise the library tells a length of 0
+	}
 	if end = x.stream(w, a); end == nil {
 		cleanTrailers(a.Trailer)
 		trail(h, a.Trailer, announced)
