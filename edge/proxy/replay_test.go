@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -208,6 +209,33 @@ func TestStatics(t *testing.T) {
 	}
 	if got := w.get("http://app.apps.test/static/none"); !strings.HasPrefix(got.body, "a1 GET /static/none ") {
 		t.Errorf("got %d %q", got.StatusCode, got.body)
+	}
+}
+
+// TestStaticBreaksOff: a client can tell that a file was not read to its end, compressed or not.
+func TestStaticBreaksOff(t *testing.T) {
+	yes := true
+	w := newWorld(t)
+	w.gate.files["/srv/www/a.css"] = strings.Repeat("0123456789abcdef", 4<<10)
+	w.row("a1", "app", w.backend(replaying("a1")), func(m *hangar.Machine) {
+		m.Config.Services = service(func(p *hangar.ServicePort) { p.HTTP = &hangar.HTTPOptions{Compress: &yes} })
+		m.Config.Statics = []hangar.Static{{GuestPath: "/srv/www", URLPrefix: "/static"}}
+	})
+	c := w.client()
+	for _, end := range []error{errors.New("the host is away"), io.EOF} {
+		w.gate.mu.Lock()
+		w.gate.breakOff = end
+		w.gate.mu.Unlock()
+		for _, encoding := range []string{"gzip", "identity"} {
+			res, err := c.Do(w.request("GET", "http://app.apps.test/static/a.css", nil, "Accept-Encoding", encoding))
+			if err != nil {
+				continue // nothing had been sent yet
+			}
+			if body, err := io.ReadAll(res.Body); err == nil {
+				t.Errorf("%v, %s: got %d and %d bytes as if they were all", end, encoding, res.StatusCode, len(body))
+			}
+			_ = res.Body.Close()
+		}
 	}
 }
 

@@ -64,6 +64,7 @@ type gate struct {
 	mu                 sync.Mutex
 	dials              map[hangar.MachineID]func(ctx context.Context) (net.Conn, error)
 	files              map[string]string
+	breakOff           error // of files after their first 4 KiB; nil: they do not
 	in                 map[hangar.MachineID]int
 	logs               []string
 	limit              int
@@ -144,6 +145,19 @@ func (g *gate) WakeMachine(context.Context, hangar.MachineRef, int) error { retu
 
 type file struct {
 	*strings.Reader
+
+	breakOff error
+}
+
+func (f file) Read(p []byte) (int, error) {
+	if f.breakOff == nil {
+		return f.Reader.Read(p)
+	}
+	left := 4<<10 - (f.Reader.Size() - int64(f.Len()))
+	if left <= 0 {
+		return 0, f.breakOff
+	}
+	return f.Reader.Read(p[:min(int64(len(p)), left)])
 }
 
 func (file) Close() error       { return nil }
@@ -157,7 +171,7 @@ func (g *gate) OpenMachineFile(_ context.Context, _ hangar.MachineRef, path stri
 	if !ok {
 		return nil, &hangar.Error{Code: hangar.CodeNotFound}
 	}
-	return file{strings.NewReader(text)}, nil
+	return file{strings.NewReader(text), g.breakOff}, nil
 }
 
 func (g *gate) LogEdge(ref hangar.MachineRef, level, message string) {

@@ -15,11 +15,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -83,7 +85,8 @@ func clean(escaped string) (string, bool) {
 }
 
 // Serve answers a request with a file of a Machine: rule and rest are what Match found. It
-// returns ErrNoFile, or an EdgeError of EdgeStatics, and has then written nothing.
+// returns ErrNoFile, or an EdgeError of EdgeStatics, and has then written nothing; once it has, a
+// failure is returned as it is, and the answer is not complete.
 func Serve(w http.ResponseWriter, r *http.Request, files Source, rule hangar.Static, rest string) error {
 	if !Offered(r.Method) || rest == "" || strings.HasSuffix(rest, "/") {
 		return ErrNoFile // files of Machines have no index document
@@ -103,8 +106,38 @@ func Serve(w http.ResponseWriter, r *http.Request, files Source, rule hangar.Sta
 	if kind := contentType(name); kind != "" {
 		h.Set("Content-Type", kind)
 	}
-	http.ServeContent(w, r, "", modified, f)
+	content := &reader{f: f}
+	http.ServeContent(w, r, "", modified, content)
+	if failed := content.failed.Load(); failed != nil {
+		return *failed
+	}
 	return nil
+}
+
+// reader reads a file for http.ServeContent, which does not tell that it could not be read to its end.
+type reader struct {
+	f      hangar.MachineFile
+	at     int64
+	failed atomic.Pointer[error] // since the last Seek; for several ranges, another goroutine reads
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.f.Read(p)
+	r.at += int64(n)
+	if err == io.EOF && r.at < r.f.Size() {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		failed := err
+		r.failed.Store(&failed)
+	}
+	return n, err
+}
+
+func (r *reader) Seek(offset int64, whence int) (_ int64, err error) {
+	r.failed.Store(nil)
+	r.at, err = r.f.Seek(offset, whence)
+	return r.at, err
 }
 
 // failure is the error that the client gets for an unavailable file.
