@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -258,6 +259,9 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 		a.stop()
 		return nil, &failure{err: bodyLost(x.body), final: true}
 	}
+	if x.body != nil {
+		out.Body = &touchingBody{out.Body, a}
+	}
 	forHTTP2(out)
 	used := m.used.Load()
 	res, err := m.RoundTrip(out)
@@ -276,6 +280,20 @@ func (x *exchange) roundTripHTTP2(ctx context.Context, m *multiplexed) (*answer,
 	}
 	a.Response = res
 	return a, nil
+}
+
+// touchingBody is the body of a request whose progress keeps the exchange from being idle.
+type touchingBody struct {
+	io.ReadCloser
+	a *answer
+}
+
+func (b *touchingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.a.touch()
+	}
+	return n, err
 }
 
 // forHTTP2 completes a request for a connection of the HTTP library.

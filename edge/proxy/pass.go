@@ -162,7 +162,7 @@ func (x *exchange) stream(w http.ResponseWriter, a *answer) error {
 	}
 }
 
-// touch records progress of an answer over HTTP/2.
+// touch records progress of an exchange over HTTP/2.
 func (a *answer) touch() {
 	if a.stallTimer != nil {
 		a.stallTimer.Reset(a.stallTimeout)

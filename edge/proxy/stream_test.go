@@ -233,6 +233,18 @@ func TestClientGone(t *testing.T) {
 	})
 }
 
+// trickle is a body that comes slowly.
+type trickle struct{ left int }
+
+func (b *trickle) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(300 * time.Millisecond)
+	b.left--
+	return copy(p, "x"), nil
+}
+
 func TestIdleTimeout(t *testing.T) {
 	one := uint32(1)
 	kinds(t, func(t *testing.T, w *world, c *http.Client, change func(*hangar.ServicePort)) {
@@ -246,6 +258,10 @@ func TestIdleTimeout(t *testing.T) {
 				}
 				return
 			}
+			if r.URL.Path == "/upload" {
+				_, _ = io.Copy(rw, r.Body)
+				return
+			}
 			<-r.Context().Done()
 		})
 		w.machine("a1", "app", addr, func(p *hangar.ServicePort) {
@@ -254,8 +270,8 @@ func TestIdleTimeout(t *testing.T) {
 			}
 			p.HTTP.IdleTimeout = &one
 		})
-		slow := func() (text string) {
-			res, err := c.Do(w.request("GET", "http://app.apps.test/slow", nil))
+		slow := func(method, path string, sent io.Reader) (text string) {
+			res, err := c.Do(w.request(method, "http://app.apps.test"+path, sent))
 			if err != nil {
 				return err.Error()
 			}
@@ -263,12 +279,17 @@ func TestIdleTimeout(t *testing.T) {
 			body, err := io.ReadAll(res.Body)
 			return fmt.Sprint(string(body), err)
 		}
-		got := slow()
-		for tries := 1; got != "xxxxxx<nil>" && tries < 5; tries++ {
-			got = slow() // a stall of the whole machine makes an answer idle, but not each
-		}
-		if got != "xxxxxx<nil>" {
-			t.Errorf("got %q", got)
+		for path, do := range map[string]func() string{
+			"/slow":   func() string { return slow("GET", "/slow", nil) },
+			"/upload": func() string { return slow("POST", "/upload", &trickle{left: 6}) },
+		} {
+			got := do()
+			for tries := 1; got != "xxxxxx<nil>" && tries < 5; tries++ {
+				got = do() // a stall of the whole machine makes an exchange idle, but not each
+			}
+			if got != "xxxxxx<nil>" {
+				t.Errorf("%s: got %q", path, got)
+			}
 		}
 		wantCode(t, w.do(c, w.request("POST", "http://app.apps.test/", nil)), 504, hangar.EdgeIncomplete)
 	})

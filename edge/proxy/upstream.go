@@ -25,7 +25,7 @@ type answer struct {
 	conn      *upstream    // HTTP/1.1
 	h2        *multiplexed // HTTP/2
 	stop      func()       // cancels the request to the Machine
-	// stallTimer ends an answer over HTTP/2 without progress; nil: nothing does.
+	// stallTimer ends an exchange over HTTP/2 without progress; nil: nothing does.
 	stallTimer   *time.Timer
 	stallTimeout time.Duration
 }
