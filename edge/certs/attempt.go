@@ -37,6 +37,7 @@ const (
 	codeOther   = "internal"
 	jitter      = 0.1 // share of a wait that is added at random, so that retries of names spread
 	maxDoubling = 20
+	maxAhead    = time.Minute // of the clock of another edge
 )
 
 // attempt is a failed order for a name's certificate, with the failures before it. It never
@@ -49,6 +50,9 @@ type attempt struct {
 	LimitedUntil time.Time                 `json:"limited_until,omitzero"`
 	Errors       []hangar.CertificateError `json:"errors"` // newest first
 }
+
+// future reports whether an attempt was recorded while a clock was ahead, so that its times mean nothing.
+func (a *attempt) future(now time.Time) bool { return a.At.After(now.Add(maxAhead)) }
 
 // attempts has the attempt of each name whose last order has failed.
 type attempts struct {
@@ -68,10 +72,14 @@ func (a *attempts) restore() error {
 	})
 }
 
+// get returns the attempt of a name, unless it is in the future; nil: there is none.
 func (a *attempts) get(name hangar.Hostname) *attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.of[name]
+	if last := a.of[name]; last != nil && !last.future(time.Now()) {
+		return last
+	}
+	return nil
 }
 
 // next returns when a certificate for a name may be ordered again.

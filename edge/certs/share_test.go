@@ -92,3 +92,47 @@ func TestFailureOfAnotherEdge(t *testing.T) {
 		t.Errorf("the name waits for the limit until %s", held.until)
 	}
 }
+
+// TestFailureByAWrongClock: a failure that was recorded while a clock was ahead does not hold a name back.
+func TestFailureByAWrongClock(t *testing.T) {
+	const name = "www.example.com"
+	o := Options{Dir: t.TempDir()}
+	c := New(o)
+	if err := c.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ahead := time.Now().Add(365 * 24 * time.Hour)
+	failed := &attempt{Org: "a", Failures: 1, At: ahead, Next: ahead.Add(time.Hour), LimitedUntil: ahead.Add(time.Hour)}
+	if err := c.attempts.put(name, failed); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	c = New(o)
+	if err := c.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	now := time.Now()
+	table := emptyTable()
+	table.wanted[name] = "a"
+	c.table.Store(table)
+	if at := c.dueAt(table, name, now); at.After(now) {
+		t.Errorf("it is ordered at %s", at)
+	}
+	c.jobs.set(name, ahead)
+	c.RetryCertificate(name)
+	if at := c.jobs.all[name].at; at.After(time.Now()) {
+		t.Errorf("it is retried at %s", at)
+	}
+	req := orderRequest{name: name, org: "a"}
+	if c.learn(req, failed) {
+		t.Error("another edge's failure in the future is adopted")
+	}
+	failed = &attempt{Org: "a", Failures: 1, At: now, Next: now.Add(time.Hour)}
+	if !c.learn(req, failed) || !c.dueAt(table, name, now).Equal(failed.Next) {
+		t.Error("another edge's failure of now is not adopted")
+	}
+	if err := c.attempts.forget(name); err != nil {
+		t.Error(err)
+	}
+}

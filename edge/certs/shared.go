@@ -274,7 +274,11 @@ func (c *Certs) catchUp(ctx context.Context, req orderRequest) (at time.Time, do
 
 // learn adopts a failed attempt of another edge; false: it is not newer, or no longer matters.
 func (c *Certs) learn(req orderRequest, failed *attempt) bool {
-	if last := c.attempts.get(req.name); failed.Org != req.org || last != nil && !failed.At.After(last.At) || !failed.Next.After(time.Now()) {
+	now := time.Now()
+	if failed.Org != req.org || failed.future(now) || !failed.Next.After(now) {
+		return false
+	}
+	if last := c.attempts.get(req.name); last != nil && !failed.At.After(last.At) {
 		return false
 	}
 	if err := c.attempts.put(req.name, failed); err != nil {
