@@ -85,18 +85,25 @@ func TestStreamBothWays(t *testing.T) {
 func TestTrailers(t *testing.T) {
 	kinds(t, func(t *testing.T, w *world, c *http.Client, change func(*hangar.ServicePort)) {
 		addr := w.backend(func(rw http.ResponseWriter, r *http.Request) {
-			rw.Header().Set("Trailer", "X-Sum")
+			sum := http.TrailerPrefix + "X-Sum"
+			if r.URL.Path == "/announced" {
+				sum = "X-Sum"
+				rw.Header().Set("Trailer", sum)
+			}
 			body, _ := io.ReadAll(r.Body)
 			fmt.Fprintf(rw, "%s %s", body, r.Trailer.Get("X-Client"))
-			rw.Header().Set("X-Sum", "42")
+			rw.(http.Flusher).Flush()
+			rw.Header().Set(sum, "42")
 			rw.Header().Set(http.TrailerPrefix+"X-More", "unannounced")
 		})
 		w.machine("a1", "app", addr, change)
-		r := w.request("POST", "https://app.apps.test/", io.MultiReader(strings.NewReader("hello")))
-		r.Trailer = http.Header{"X-Client": {"trailer"}}
-		got := w.do(c, r)
-		if got.body != "hello trailer" || got.Trailer.Get("X-Sum") != "42" || got.Trailer.Get("X-More") != "unannounced" {
-			t.Errorf("got %q %v", got.body, got.Trailer)
+		for _, path := range []string{"/announced", "/"} {
+			r := w.request("POST", "https://app.apps.test"+path, io.MultiReader(strings.NewReader("hello")))
+			r.Trailer = http.Header{"X-Client": {"trailer"}}
+			got := w.do(c, r)
+			if got.body != "hello trailer" || got.Trailer.Get("X-Sum") != "42" || got.Trailer.Get("X-More") != "unannounced" {
+				t.Errorf("%s: got %q %v", path, got.body, got.Trailer)
+			}
 		}
 	})
 }

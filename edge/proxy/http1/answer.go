@@ -25,7 +25,7 @@ type answer struct {
 	hasType     bool // or does not need one
 	hasDate     bool
 	trailers    []string // names that were announced
-	anyTrailers bool
+	anyTrailers bool     // announced, or in the header with http.TrailerPrefix
 	status      int
 	headEnd     int   // in out: start of the hole
 	length      int64 // as set by the handler; -1: not set
@@ -434,6 +434,9 @@ func (x *exchange) endAnswer() {
 	c := x.c
 	if !x.wroteHeader {
 		x.WriteHeader(http.StatusOK)
+	}
+	for name := range x.header { // what was not announced is known only now
+		x.anyTrailers = x.anyTrailers || strings.HasPrefix(name, http.TrailerPrefix)
 	}
 	x.commit(true)
 	if x.chunked {

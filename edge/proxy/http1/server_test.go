@@ -137,6 +137,17 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("X-Sum", "1")
 			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
 		}, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTrailer: X-Sum, Content-Length\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Sum: 1\r\nX-Late: 2\r\n\r\n"},
+		{"trailers after a flush", get(""), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "a/b")
+			io.WriteString(w, "hi")
+			w.(http.Flusher).Flush()
+			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+		}, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Late: 2\r\n\r\n"},
+		{"trailers of a short answer", get(""), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "a/b")
+			io.WriteString(w, "hi")
+			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+		}, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Late: 2\r\n\r\n"},
 		{"early hints", get(""), func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Link", "x")
 			w.WriteHeader(http.StatusEarlyHints)
