@@ -241,7 +241,7 @@ func (c *Conn) readConn(p []byte) (int, error) {
 			c.read = true
 			return n, err
 		}
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !c.waitOn() {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !c.waitOn(false) {
 			return n, err
 		}
 	}
@@ -285,14 +285,16 @@ func (c *Conn) setDeadline(t time.Time) {
 	}
 }
 
-// waitOn reports whether to retry a read after its deadline.
-func (c *Conn) waitOn() bool {
+// waitOn reports whether to retry a read after its deadline. moved says that bytes came since it was set.
+func (c *Conn) waitOn(moved bool) bool {
 	now := time.Now() // readBy is unchanged, so that setReadBy moves the deadline
 	switch {
 	case c.watch != nil && c.ctx.Err() != nil:
 		return false
 	case c.upload != nil && c.upload.failure() != nil:
 		return false
+	case moved:
+		return true
 	case !c.headBy.IsZero() && !now.Before(c.headBy):
 		if c.upload == nil || c.upload.over() {
 			return false

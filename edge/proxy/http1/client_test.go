@@ -330,6 +330,48 @@ func TestSlowIsNotIdle(t *testing.T) {
 	})
 }
 
+// TestSlowClientIsNotIdle: an answer that the kernel moves is not idle while the client takes it, however slowly.
+func TestSlowClientIsNotIdle(t *testing.T) {
+	t.Parallel()
+	const size = 16 << 20
+	addr := accept(t, func(c net.Conn) {
+		defer c.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: %d\r\n\r\n", size)
+			c.Write(make([]byte, size))
+		}
+	})
+	conn := dial(t, addr)
+	conn.SetReadBuffer(16 << 10) // several reads for what is moved at once
+	out := newRequest(t, "GET", nil)
+	proxied := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
+		c := NewConn(conn)
+		defer c.Close()
+		resp, err := c.RoundTrip(r.Context(), out, RoundTripOptions{IdleTimeout: time.Second})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.Header()["Content-Type"], w.Header()["Content-Length"] = resp.Header["Content-Type"], resp.Header["Content-Length"]
+		if _, err := w.(io.ReaderFrom).ReadFrom(resp.Body); err != nil {
+			t.Error(err)
+		}
+	}))
+	c := dial(t, proxied)
+	io.WriteString(c, get(""))
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		time.Sleep(1300 * time.Millisecond)
+		io.CopyN(io.Discard, resp.Body, 2<<20)
+	}
+	if n, err := io.Copy(io.Discard, resp.Body); n != size-4<<20 || err != nil {
+		t.Errorf("the last %d bytes came: %v", n, err)
+	}
+}
+
 func TestContinue(t *testing.T) {
 	addr := listen(t, quick(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/no" {

@@ -120,6 +120,11 @@ func (c *serverConn) writeWithin() {
 	_ = c.conn.SetWriteDeadline(c.writeBy) // the write fails, too
 }
 
+// mayWrite reports whether the deadline of writes, if there is one, is known and has not passed.
+func (c *serverConn) mayWrite() bool {
+	return !c.ownWrite.Load() && (c.srv.BodyTimeout <= 0 || time.Now().Before(c.writeBy))
+}
+
 // tryRead is a read that releases its buffer if there is nothing to read.
 func (c *serverConn) tryRead(fd uintptr) bool {
 	room := c.in.room(windowSize)

@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -193,6 +194,10 @@ func (x *exchange) splice(body *answerBody, left int64) (n int64, done bool, err
 		body.took(m)
 		if err == nil && m < wanted {
 			err = body.cut()
+		}
+		// The time that the client took counts, too. After a late write, bytes are missing.
+		if errors.Is(err, os.ErrDeadlineExceeded) && c.mayWrite() && body.c.waitOn(m > 0) {
+			continue
 		}
 		if err != nil { // from either; neither can be reused
 			_ = body.broken(err)
