@@ -35,13 +35,15 @@ func (r *ResolvConf) List() []netip.AddrPort {
 		return r.all
 	}
 	r.checked = now
-	// While the file is missing, the resolvers stay.
+	// While the file is missing, cannot be read or is being written, the resolvers stay.
 	if info, err := os.Stat(r.path); err == nil && !info.ModTime().Equal(r.written) {
-		r.written = info.ModTime()
-		r.all = nil
+		var all []netip.AddrPort
 		for _, addr := range ReadNameservers(r.path) {
 			const port = 53
-			r.all = append(r.all, netip.AddrPortFrom(addr, port))
+			all = append(all, netip.AddrPortFrom(addr, port))
+		}
+		if len(all) > 0 {
+			r.written, r.all = info.ModTime(), all
 		}
 	}
 	return r.all

@@ -37,10 +37,14 @@ func TestResolversFollowTheirFile(t *testing.T) {
 	expect("127.0.0.53:53", "[fe80::1%eth0]:53")
 	write("nameserver 192.0.2.1\nnameserver\nnameserver x\n", time.Unix(2000, 0))
 	expect("192.0.2.1:53")
+	write("", time.Unix(3000, 0)) // as while it is being written
+	expect("192.0.2.1:53")
+	write("nameserver 192.0.2.2\n", time.Unix(3000, 0))
+	expect("192.0.2.2:53")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	expect("192.0.2.1:53")
+	expect("192.0.2.2:53")
 	if list := ReadNameservers(path); list != nil {
 		t.Error(list)
 	}
