@@ -124,10 +124,10 @@ type reader struct {
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.f.Read(p)
 	r.at += int64(n)
-	if err == io.EOF && r.at < r.f.Size() {
+	if errors.Is(err, io.EOF) && r.at < r.f.Size() {
 		err = io.ErrUnexpectedEOF
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		failed := err
 		r.failed.Store(&failed)
 	}
