@@ -33,6 +33,7 @@ import (
 	"github.com/hangar-platform/hangar/replica/lease"
 	"github.com/hangar-platform/hangar/replica/locks"
 	"github.com/hangar-platform/hangar/replica/mount"
+	"github.com/hangar-platform/hangar/replica/sqlite"
 	"github.com/hangar-platform/hangar/replica/stream"
 	"github.com/hangar-platform/hangar/replica/tail"
 )
@@ -312,18 +313,30 @@ func (n opening) openAll() error {
 		return err
 	}
 	for _, f := range files {
-		if name, kind := database.Split(f.Name()); kind == database.Main && ValidName(name) && f.Type().IsRegular() {
-			names[name] = true
+		name, kind := database.Split(f.Name())
+		if kind != database.Main || !ValidName(name) || !f.Type().IsRegular() {
+			continue
 		}
+		is := n.strict // the mount has made it
+		if !is {
+			if is, err = sqlite.IsDatabase(filepath.Join(n.filesDir(), name)); err != nil {
+				return err
+			}
+		}
+		names[name] = is
 	}
 	logs, err := os.ReadDir(filepath.Join(n.c.Data, "log"))
 	if err != nil {
 		return err
 	}
 	for _, l := range logs {
-		names[l.Name()] = true
+		info, err := os.Stat(filepath.Join(n.filesDir(), l.Name()))
+		names[l.Name()] = err != nil || info.Mode().IsRegular()
 	}
-	for name := range names {
+	for name, is := range names {
+		if !is {
+			continue
+		}
 		db, err := n.Database(name, true)
 		if err != nil {
 			return err

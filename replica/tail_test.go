@@ -2,8 +2,10 @@ package replica_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"sync"
@@ -11,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/sqlite"
@@ -54,6 +58,40 @@ func TestTailMember(t *testing.T) {
 	before := n.Position("app.db")
 	n.exec("app.db", "wal", "INSERT INTO t VALUES(1)")
 	eventually(t, "the database to be captured", func() bool { return n.Position("app.db") > before })
+}
+
+// TestTailOtherFiles: other files than databases in the directory are left alone, and the node starts again with them,
+// also if a log has the name of one.
+func TestTailOtherFiles(t *testing.T) {
+	root := t.TempDir()
+	dir, logs := filepath.Join(root, "mnt"), filepath.Join(root, "data", "log")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Join(dir, "sub"), 0o700), os.MkdirAll(filepath.Join(dir, "old"), 0o700), os.MkdirAll(filepath.Join(logs, "old"), 0o700),
+		unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600), os.WriteFile(filepath.Join(dir, "notes"), make([]byte, 4096), 0o600),
+		os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		n := startNode(t, nodeConfig{root: root, capture: replica.Tail})
+		n.ready()
+		if err := os.WriteFile(filepath.Join(dir, "later"), []byte("text"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := n.Position("app.db")
+		n.exec("app.db", "wal", "CREATE TABLE t"+strconv.Itoa(i)+"(v)")
+		eventually(t, "the database to be captured", func() bool { return n.Position("app.db") > before })
+		for _, db := range n.All() {
+			if db.Name() != "app.db" {
+				t.Error("a database: ", db.Name())
+			}
+		}
+		n.stop()
+	}
+	entries, err := os.ReadDir(logs)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("logs: %v, %v; want those of app.db and old", entries, err)
+	}
 }
 
 // TestTailReaders: programs open a replica's database, read it and close it, as some do for each

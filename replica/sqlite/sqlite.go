@@ -10,6 +10,7 @@ import (
 	"errors"
 	"hash/crc64"
 	"io"
+	"os"
 
 	"github.com/superfly/ltx"
 )
@@ -48,6 +49,32 @@ func ParseHeader(b []byte) (Header, error) {
 		h.Pages = binary.BigEndian.Uint32(b[28:])
 	}
 	return h, nil
+}
+
+// IsDatabase reports whether a path is a regular file with the header of a database. A new database is still empty,
+// and has no header.
+func IsDatabase(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil || !info.Mode().IsRegular() || info.Size() < HeaderSize {
+		return false, err // another kind of file may block when it is opened
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	var b [HeaderSize]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil && !errors.Is(err, io.EOF) {
+		return false, err
+	}
+	_, err = ParseHeader(b[:])
+	return err == nil, nil
 }
 
 var isoTable = crc64.MakeTable(crc64.ISO)

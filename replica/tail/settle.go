@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -38,10 +37,10 @@ func (t *Tail) state(name string) (at captured, attached bool, wake chan<- struc
 	return at, attached, t.wake[name]
 }
 
-// exists reports whether a database has a file, even if Run has not seen it yet.
+// exists reports whether a file is a database, even if Run has not seen it yet.
 func (t *Tail) exists(name string) bool {
-	_, err := os.Stat(filepath.Join(t.c.Dir, name))
-	return t.c.Databases.Named(name) && !errors.Is(err, os.ErrNotExist)
+	is, err := sqlite.IsDatabase(filepath.Join(t.c.Dir, name))
+	return t.c.Databases.Named(name) && (is || err != nil)
 }
 
 // ErrNotCaptured is returned for a database in rollback mode.
@@ -78,7 +77,7 @@ func (t *Tail) Settled(ctx context.Context, name string) error {
 			return nil // attaching has compared everything that was committed before
 		case still && known && int32(now.change-committed) >= 0: // the counter may wrap to 0
 			return nil
-		case wake == nil && db == nil && !t.exists(name):
+		case db == nil && !t.exists(name):
 			return nil
 		}
 		select {

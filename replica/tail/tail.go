@@ -146,15 +146,13 @@ func (t *Tail) Run(ctx context.Context) error {
 		if !known {
 			wake = make(chan struct{}, 1)
 			t.wake[name] = wake
-		}
-		t.mu.Unlock()
-		if !known {
 			running.Go(func() { (&follower{t: t, name: name, wake: wake}).run(ctx) })
 		}
 		select {
 		case wake <- struct{}{}:
 		default:
 		}
+		t.mu.Unlock()
 	}
 	entries, err := os.ReadDir(t.c.Dir)
 	if err != nil {
@@ -216,8 +214,33 @@ func (f *follower) run(ctx context.Context) {
 		if err != nil && !errors.Is(err, database.ErrFenced) {
 			f.log().Error("transactions are not captured", "error", err)
 		}
+		if f.t.forget(f.name) {
+			return
+		}
 		f.wait(ctx, idle)
 	}
+}
+
+// forget ends the watch of a name that is no database, until the next write to such a file. It reports false if the
+// name is a database, or may be one: a program has just written, or it has made an empty file.
+func (t *Tail) forget(name string) bool {
+	if db, err := t.c.Databases.Database(name, false); err != nil || db != nil {
+		return false
+	}
+	path := filepath.Join(t.c.Dir, name)
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		return false
+	}
+	if is, err := sqlite.IsDatabase(path); err != nil || is {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.wake[name]) > 0 {
+		return false
+	}
+	delete(t.wake, name)
+	return true
 }
 
 // wait waits for a write to a file of the database.
@@ -255,8 +278,9 @@ func (f *follower) attach() (bool, error) {
 		return false, nil
 	}
 	path := filepath.Join(f.t.c.Dir, f.name)
-	if _, err := os.Stat(path); err != nil {
-		return false, nil //nolint:nilerr // it was removed
+	// What is no database, or none yet, must leave no log.
+	if is, err := sqlite.IsDatabase(path); err != nil || !is {
+		return false, err
 	}
 	db, err := f.t.c.Databases.Database(f.name, true)
 	if err != nil {
