@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -302,6 +303,78 @@ func TestFullDisk(t *testing.T) {
 	must(t, b.round(t.Context(), false, true))
 	for _, state := range s.history {
 		s.exact(t, store, state.Stamp)
+	}
+}
+
+// readOnly is a Store whose objects cannot be removed.
+type readOnly struct {
+	Store
+
+	refused atomic.Int32
+}
+
+func (s *readOnly) Remove(context.Context, string) error {
+	s.refused.Add(1)
+	return os.ErrPermission
+}
+
+// TestRemovalRefused runs a backup in a store that refuses to remove objects: it continues to store snapshots.
+func TestRemovalRefused(t *testing.T) {
+	objects, _ := openDirectory(t)
+	store := &readOnly{Store: objects}
+	c := newClock()
+	s := newSource(t, c)
+	b := newBackup(t, s, store, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- b.Run(ctx) }()
+	rng := rand.New(rand.NewPCG(11, 11))
+	stored := func() bool { return b.Needs("app.db") == s.db.Pos().TXID }
+	must(t, s.write(rng, ""))
+	eventually(t, "the transaction is stored", stored)
+	for n, size := range []int{1024, 2048, 1024} { // with each, the log begins again
+		c.advance(40 * 24 * time.Hour)
+		must(t, s.write(rng, fmt.Sprintf("PRAGMA page_size=%d; VACUUM", size)))
+		eventually(t, "the snapshot is stored", stored)
+		if n > 0 {
+			eventually(t, "old objects would be removed", func() bool { return store.refused.Load() > 0 })
+		}
+	}
+	cancel()
+	must(t, <-done)
+}
+
+// TestTidyDamaged: an object that is damaged does not keep others from being merged.
+func TestTidyDamaged(t *testing.T) {
+	store, dir := openDirectory(t)
+	c := newClock()
+	s := newSource(t, c)
+	b := newBackup(t, s, store, c)
+	rng := rand.New(rand.NewPCG(12, 12))
+	for n := range 4 {
+		c.advance(2 * time.Hour)
+		must(t, s.write(rng, ""))
+		must(t, b.round(t.Context(), n == 0, false))
+	}
+	forms := func() map[form]int {
+		count := map[form]int{}
+		for _, name := range names(t, store) {
+			if _, i, ok := parseItem(name, 0); ok {
+				count[i.form]++
+			}
+		}
+		return count
+	}
+	for _, name := range names(t, store) {
+		if _, i, ok := parseItem(name, 0); ok && i.from.TXID == 0 && i.form == single {
+			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		}
+	}
+	c.advance(2 * DefaultExact)
+	must(t, s.write(rng, ""))
+	err := b.round(t.Context(), false, true)
+	if got := forms(); err == nil || got[single] != 2 || got[merged] != 3 {
+		t.Errorf("%v, %v; want the damaged and the newest object, and 3 merged ones", got, err)
 	}
 }
 

@@ -17,20 +17,36 @@ import (
 // maintain stores snapshots, merges old objects and removes expired ones, until ctx ends. It works
 // on one database at a time.
 func (t *term) maintain(ctx context.Context) {
-	tidied := t.o.Now()
+	tidied, retry := t.o.Now(), t.o.Delay
 	for ctx.Err() == nil {
-		_ = t.repeat(ctx, func(ctx context.Context) error { return t.snapshots(ctx) }) // fails when the term ends
+		limit := maintain
+		if t.attempt(ctx, t.snapshots) {
+			retry = t.o.Delay
+		} else {
+			limit, retry = retry, min(2*retry, maxRetry)
+		}
+		// It may fail for as long as the store is as it is, so it must not keep snapshots from being stored.
 		if t.o.Now().Sub(tidied) >= tidyInterval {
 			tidied = t.o.Now()
-			_ = t.repeat(ctx, t.tidy) // fails when the term ends
+			t.attempt(ctx, t.tidy)
 		}
-		t.rest(ctx)
+		t.rest(ctx, limit)
 	}
 }
 
-// rest waits until there may be work.
-func (t *term) rest(ctx context.Context) {
-	timer := time.NewTimer(maintain)
+// attempt does something once, and reports whether it succeeded. It counts and logs a failure, unless ctx has ended.
+func (t *term) attempt(ctx context.Context, do func(context.Context) error) bool {
+	err := do(ctx)
+	if err != nil && ctx.Err() == nil {
+		t.counts.failed()
+		t.o.Log.Error("the backup failed and will be retried", "store", t.o.Store.String(), "error", err)
+	}
+	return err == nil
+}
+
+// rest waits until there may be work, at most for a limit.
+func (t *term) rest(ctx context.Context, limit time.Duration) {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-t.wake:
@@ -173,21 +189,30 @@ func (t *term) tidy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// tidyErrors is how many errors of a database tidy reports.
+const tidyErrors = 5
+
 func (t *term) tidyOne(ctx context.Context, db string, c *catalog) error {
+	var errs []error
+	failed := func(err error) bool {
+		if err != nil && len(errs) < tidyErrors {
+			errs = append(errs, err)
+		}
+		return err != nil
+	}
 	need := c.needed(t.o.Now().Add(-t.o.Retention))
 	for _, i := range c.items {
-		if need[i] {
+		if need[i] || ctx.Err() != nil {
 			continue
 		}
-		if err := t.o.Store.Remove(ctx, i.name(db)); err != nil {
-			return err
+		if !failed(t.o.Store.Remove(ctx, i.name(db))) {
+			t.counts.removed(1)
 		}
-		t.counts.removed(1)
 	}
 	for _, g := range c.groups(need, t.o.Now(), t.o.Exact) {
-		if err := t.join(ctx, db, g); err != nil {
-			return err
+		if ctx.Err() == nil {
+			failed(t.join(ctx, db, g))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
