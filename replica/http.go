@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/stream"
 )
 
 // DefaultPort is the TCP port on which a node serves HTTP.
@@ -250,7 +251,8 @@ func (n endpoints) fail(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "Internal server error", http.StatusInternalServerError)
 }
 
-// NewServer returns a server of the node's handler, for HTTP/1.1 and for HTTP/2 with or without TLS.
+// NewServer returns a server of the node's handler, for HTTP/1.1 and for HTTP/2 with or without TLS. It closes the
+// connection of a replica that was lost without a word.
 func (n *Node) NewServer() *http.Server {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -258,6 +260,7 @@ func (n *Node) NewServer() *http.Server {
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
 		Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: &p, TLSConfig: n.c.ServerTLS.Clone(),
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: stream.Silence, PingTimeout: stream.Silence},
 		ErrorLog: slog.NewLogLogger(n.c.Log.Handler(), slog.LevelWarn),
 	}
 }

@@ -214,8 +214,9 @@ func (n quorum) changeQuorum(ctx context.Context, term lease.Term) error {
 		if within(next.Nodes, n.candidates(marks)) {
 			break
 		}
-		if !within(next.Nodes, n.candidates(nil)) {
-			// A node has disconnected, so another quorum is needed. This one is not in the lease yet.
+		if !slices.Equal(next.Nodes, n.candidates(nil)) {
+			// Another quorum is needed, with which commits may not have to wait for a node that does not answer. This
+			// one is not in the lease yet.
 			n.setNext(nil)
 			n.sender.Announce()
 			return nil
