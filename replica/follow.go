@@ -23,40 +23,44 @@ const (
 )
 
 // follow follows a primary until ctx ends.
-func (n roles) follow(ctx context.Context, primary lease.Peer) error {
+func (n roles) follow(ctx context.Context, primary lease.Peer) {
 	transport := n.newTransport()
 	defer transport.CloseIdleConnections()
 	backoff := minBackoff
 	for ctx.Err() == nil {
-		if err := n.settle(ctx); err != nil {
-			return err
-		}
 		side := &follower{Node: n.Node, peer: primary}
-		n.mu.Lock()
-		f := stream.Follower{
-			Replica: side, Client: &http.Client{Transport: transport},
-			Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster, Candidate: n.c.Candidate,
+		err := n.settle(ctx)
+		if err == nil {
+			err = n.connect(ctx, side, transport)
 		}
-		n.mu.Unlock()
-		connection, end := context.WithCancel(ctx)
-		n.endConnection.Store(&end)
-		err := f.Follow(connection, primary.URL)
-		end()
 		if side.joined {
 			backoff = minBackoff
 			n.connected(lease.Peer{})
 		}
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		n.c.Log.Warn("not connected to the primary", "primary", primary.URL, "error", err)
 		jitter := rand.N(backoff) //nolint:gosec // spreads load; not a secret
 		if pause.For(ctx, backoff+jitter) != nil {
-			return nil
+			return
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
-	return nil
+}
+
+// connect follows a primary until the connection or ctx ends. It always returns an error.
+func (n roles) connect(ctx context.Context, side *follower, transport *http.Transport) error {
+	n.mu.Lock()
+	f := stream.Follower{
+		Replica: side, Client: &http.Client{Transport: transport},
+		Node: n.id.Node, Hostname: n.c.Hostname, Cluster: n.id.Cluster, Candidate: n.c.Candidate,
+	}
+	n.mu.Unlock()
+	connection, end := context.WithCancel(ctx)
+	defer end()
+	n.endConnection.Store(&end)
+	return f.Follow(connection, side.peer.URL)
 }
 
 // settle prepares the databases for transactions of a primary.
@@ -129,11 +133,7 @@ func (f *follower) Join(cluster, hostname string, epoch uint64) error {
 		n.mu.Unlock()
 		return fmt.Errorf("the primary has epoch %d, but this node has seen %d", epoch, mine)
 	}
-	var err error
-	if n.id.Cluster != cluster || n.id.Epoch != epoch {
-		n.id.Cluster, n.id.Epoch = cluster, epoch
-		err = n.saveIdentity()
-	}
+	err := n.identify(cluster, epoch)
 	n.mu.Unlock()
 	if err != nil {
 		return err

@@ -24,8 +24,7 @@ func (m member) Adopt(cluster string) error {
 	case cluster:
 		return nil
 	case "":
-		m.id.Cluster = cluster
-		return m.saveIdentity()
+		return m.identify(cluster, m.id.Epoch)
 	}
 	return fmt.Errorf("%w: %s, not %s", lease.ErrCluster, m.id.Cluster, cluster)
 }

@@ -219,7 +219,7 @@ func (n opening) loadIdentity() error {
 		var id [8]byte
 		_, _ = rand.Read(id[:]) // never fails
 		n.id.Node = binary.BigEndian.Uint64(id[:])
-		return n.saveIdentity()
+		return n.saveIdentity(n.id)
 	}
 	if err != nil {
 		return err
@@ -230,12 +230,25 @@ func (n opening) loadIdentity() error {
 	return nil
 }
 
-func (n *Node) saveIdentity() error {
-	b, err := json.Marshal(n.id)
+func (n *Node) saveIdentity(id identity) error {
+	b, err := json.Marshal(id)
 	if err != nil {
 		return err
 	}
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
+}
+
+// identify changes the cluster and the epoch of the node, once they are on the disk. The caller holds n.mu.
+func (n *Node) identify(cluster string, epoch uint64) error {
+	id := identity{n.id.Node, cluster, epoch}
+	if id == n.id {
+		return nil
+	}
+	if err := n.saveIdentity(id); err != nil {
+		return err
+	}
+	n.id.Cluster, n.id.Epoch = cluster, epoch
+	return nil
 }
 
 // opening finds the databases and begins to serve them.

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,10 @@ import (
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.c.Lease.Run(ctx, member{n}) })
-	g.Go(func() error { return roles{n}.run(ctx) })
+	g.Go(func() error {
+		roles{n}.run(ctx)
+		return nil
+	})
 	if t, ok := n.captures().(*tail.Tail); ok {
 		g.Go(func() error { return t.Run(ctx) })
 	}
@@ -41,64 +45,83 @@ func (n *Node) Run(ctx context.Context) error {
 type roles struct{ *Node }
 
 // run leads or follows, term after term, until ctx ends.
-func (n roles) run(ctx context.Context) error {
+func (n roles) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		term, changed := n.c.Lease.Term()
 		inTerm, end := context.WithCancel(ctx)
-		done := make(chan error, 1)
-		go func() { done <- n.runTerm(inTerm, term) }()
-		var err error
+		var running sync.WaitGroup
+		running.Go(func() { n.runTerm(inTerm, term) })
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case err = <-done:
-			done <- nil
 		}
 		end()
-		if err = errors.Join(err, <-done); err != nil && ctx.Err() == nil {
-			return err
-		}
+		running.Wait()
 	}
-	return nil
 }
 
 // runTerm leads or follows in one term, until ctx ends.
-func (n roles) runTerm(ctx context.Context, term lease.Term) error {
+func (n roles) runTerm(ctx context.Context, term lease.Term) {
 	if !term.Held {
 		n.setRole()
 		if term.Primary.URL == "" {
 			<-ctx.Done()
-			return nil
+			return
 		}
 	}
 	n.roleMu.Lock()
 	defer n.roleMu.Unlock()
-	if err := n.raise(term.Epoch); err != nil || ctx.Err() != nil {
-		return err
-	}
+	n.insist(ctx, term, func() error { return n.raise(term.Epoch) })
 	if !term.Held {
-		return n.follow(ctx, term.Primary)
+		n.follow(ctx, term.Primary)
+		return
 	}
 	defer func() {
 		if n.leading.Swap(0) != 0 {
 			n.c.Log.Info("no longer the primary", "epoch", term.Epoch)
 		}
 	}()
-	if err := n.lead(ctx, term); err != nil {
-		return err
+	n.insist(ctx, term, func() error { return n.lead(ctx, term) })
+	quorum(n).keepQuorum(ctx, term)
+}
+
+// insist does something that a role needs, until it succeeds or ctx ends. Meanwhile the node has no role, and another
+// candidate may take the lease.
+func (n roles) insist(ctx context.Context, term lease.Term, do func() error) {
+	if ctx.Err() != nil {
+		return
 	}
-	return quorum(n).keepQuorum(ctx, term)
+	trying, done := context.WithCancel(ctx)
+	defer done()
+	_ = pause.Between(trying, pause.Backoff{First: minBackoff, Most: maxBackoff}, func(context.Context) error {
+		err := do()
+		if err == nil {
+			done()
+			return nil
+		}
+		n.setRole()
+		if term.Held {
+			n.resign(ctx)
+		}
+		return err
+	}, func(err error) {
+		n.c.Log.Error("the node cannot take its role yet", "primary", term.Held, "epoch", term.Epoch, "error", err)
+	})
+}
+
+// resign gives up a lease that this node cannot use.
+func (n roles) resign(ctx context.Context) {
+	err := finish.Do(ctx, resignTimeout, func(ctx finish.Context) error { return n.c.Lease.Resign(ctx) })
+	if err != nil && !errors.Is(err, lease.ErrNotHeld) && !errors.Is(err, lease.ErrFixed) {
+		n.c.Log.Warn("the lease was not given up", "error", err)
+	}
 }
 
 // raise records an epoch. The node then rejects everything of an earlier epoch.
 func (n *Node) raise(epoch uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if epoch <= n.id.Epoch {
-		return nil
-	}
-	n.id.Epoch = epoch
-	return n.saveIdentity()
+	return n.identify(n.id.Cluster, max(epoch, n.id.Epoch))
 }
 
 // epoch returns the highest epoch that the node has seen.
@@ -148,21 +171,14 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 	if err := n.gather(ctx, term); err != nil && ctx.Err() == nil {
 		if term.Quorum.Promises() {
 			n.c.Log.Error("not the primary: acknowledged transactions cannot be fetched from other nodes", "error", err)
-			err := finish.Do(ctx, resignTimeout, func(ctx finish.Context) error { return n.c.Lease.Resign(ctx) })
-			if err != nil && !errors.Is(err, lease.ErrNotHeld) {
-				n.c.Log.Warn("the lease was not given up", "error", err)
-			}
+			n.resign(ctx)
 			<-ctx.Done()
 			return nil
 		}
 		n.c.Log.Warn("transactions of another node cannot be fetched, and may be lost", "error", err)
 	}
 	n.mu.Lock()
-	var err error
-	if n.id.Cluster == "" {
-		n.id.Cluster = lease.NewClusterID()
-		err = n.saveIdentity()
-	}
+	err := n.identify(cmp.Or(n.id.Cluster, lease.NewClusterID()), n.id.Epoch)
 	n.mu.Unlock()
 	if err != nil {
 		return err

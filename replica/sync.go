@@ -170,7 +170,7 @@ func (n programs) Synced(db *database.DB) (ltx.TXID, uint64, bool) {
 const quorumPause = 200 * time.Millisecond
 
 // keepQuorum keeps the quorum equal to the connected, caught-up candidates until ctx ends.
-func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
+func (n quorum) keepQuorum(ctx context.Context, term lease.Term) {
 	for n.c.Replicas == 0 && term.Quorum.Promises() && ctx.Err() == nil {
 		// The configuration no longer requires a quorum.
 		if n.c.Lease.SetQuorum(ctx, term.Epoch, lease.Quorum{}) == nil {
@@ -190,7 +190,6 @@ func (n quorum) keepQuorum(ctx context.Context, term lease.Term) error {
 		}
 	}
 	<-ctx.Done()
-	return nil
 }
 
 // changeQuorum changes the quorum if it differs from the connected candidates.
