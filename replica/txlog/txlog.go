@@ -151,9 +151,12 @@ func (l *Log) load(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s, ok := readSegmentHeader(f, path)
-	if !ok || len(l.segments) > 0 && s.base != l.pos {
+	s, err := readSegmentHeader(f, path)
+	if errors.Is(err, io.EOF) || err == nil && len(l.segments) > 0 && s.base != l.pos {
 		return false, os.Remove(path)
+	}
+	if err != nil {
+		return false, err
 	}
 	s.last = info.ModTime()
 	if len(l.segments) == 0 {
@@ -193,18 +196,21 @@ func (l *Log) note(s *segment, t *Tx, n int64) {
 	l.last = Meta{Header: t.Header, Valid: true}
 }
 
-func readSegmentHeader(f io.ReaderAt, path string) (*segment, bool) {
+// readSegmentHeader reads the header of a segment. It returns io.EOF if there is no complete one.
+func readSegmentHeader(f io.ReaderAt, path string) (*segment, error) {
 	var b [segmentHeader]byte
-	if _, err := f.ReadAt(b[:], 0); err != nil || string(b[:8]) != segmentMagic ||
-		crc32.Checksum(b[:32], castagnoli) != binary.BigEndian.Uint32(b[32:]) {
-		return nil, false
+	if _, err := f.ReadAt(b[:], 0); err != nil {
+		return nil, err
+	}
+	if string(b[:8]) != segmentMagic || crc32.Checksum(b[:32], castagnoli) != binary.BigEndian.Uint32(b[32:]) {
+		return nil, io.EOF
 	}
 	return &segment{
 		path:  path,
 		base:  ltx.Pos{TXID: ltx.TXID(binary.BigEndian.Uint64(b[8:])), PostApplyChecksum: ltx.Checksum(binary.BigEndian.Uint64(b[16:]))},
 		epoch: binary.BigEndian.Uint64(b[24:]),
 		size:  segmentHeader,
-	}, true
+	}, nil
 }
 
 // readRecord reads the record at an offset of a segment of this size. It returns io.EOF if there is

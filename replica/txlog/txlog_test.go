@@ -173,6 +173,72 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
+// TestUnreadable: a segment that cannot be read at this moment makes Open fail. Nothing is removed, unlike with a
+// segment whose header is damaged.
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	l, err := txlog.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(4, 4))
+	var e txlog.Encoder
+	for epoch := range uint64(3) { // each begins a segment
+		tx := next(l.Pos(), rng)
+		b, err := e.Append(nil, tx)
+		if err == nil {
+			err = l.Append(tx, b, epoch, time.Now(), false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		name := filepath.Join(dir, fmt.Sprintf("%016x.seg", i+1))
+		aside := filepath.Join(t.TempDir(), "segment")
+		if err := errors.Join(os.Rename(name, aside), os.Mkdir(name, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := txlog.Open(dir); err == nil {
+			t.Error("opened at ", l.Pos(), l.Close())
+		}
+		if err := errors.Join(os.RemoveAll(name), os.Rename(aside, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l, err = txlog.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(read(t, l, l.Base())); n != 3 {
+		t.Errorf("%d records", n)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := filepath.Join(dir, "0000000000000002.seg")
+	for _, damage := range []func() error{
+		func() error { return os.Truncate(second, 39) },
+		func() error { return os.WriteFile(second, make([]byte, 99), 0o600) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		l, err := txlog.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Pos().TXID != 1 {
+			t.Error("after damage, the log is at ", l.Pos())
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // block makes a file that a log is about to write impossible to write, as a full disk does. The returned
 // function undoes that.
 func block(t *testing.T, path string) func() {
