@@ -43,12 +43,12 @@ func (h History) until(id ltx.TXID) History {
 const historyName = "history"
 
 // loadHistory reads the history, and adds missing epochs from the segments.
-func (l *Log) loadHistory() {
+func (l *Log) loadHistory() error {
 	b, err := os.ReadFile(filepath.Join(l.dir, historyName))
-	if err == nil {
-		err = json.Unmarshal(b, &l.history)
-	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err != nil || json.Unmarshal(b, &l.history) != nil {
 		l.history = nil // it is rebuilt from the segments
 	}
 	l.history = l.history.until(l.pos.TXID)
@@ -57,6 +57,7 @@ func (l *Log) loadHistory() {
 			l.history = append(l.history.until(s.base.TXID), Start{s.epoch, s.base.TXID + 1})
 		}
 	}
+	return nil
 }
 
 // remember records that transactions from an ID on belong to an epoch. The caller holds l.mu.

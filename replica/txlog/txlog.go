@@ -116,10 +116,14 @@ func Open(dir string) (*Log, error) {
 		if err := l.begin(ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}, 0); err != nil {
 			return nil, err
 		}
-		l.loadHistory()
+		if err := l.loadHistory(); err != nil {
+			return nil, errors.Join(err, l.active.Close())
+		}
 		return l, nil
 	}
-	l.loadHistory()
+	if err := l.loadHistory(); err != nil {
+		return nil, err
+	}
 	s := l.segments[len(l.segments)-1]
 	if l.active, err = os.OpenFile(s.path, os.O_RDWR, 0); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -173,7 +174,7 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a segment that cannot be read at this moment makes Open fail. Nothing is removed, unlike with a
+// TestUnreadable: a segment, or the history, that cannot be read at this moment makes Open fail. Nothing is removed, unlike with a
 // segment whose header is damaged.
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
@@ -196,8 +197,9 @@ func TestUnreadable(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 3 {
-		name := filepath.Join(dir, fmt.Sprintf("%016x.seg", i+1))
+	history := l.History()
+	for _, base := range []string{"0000000000000001.seg", "0000000000000002.seg", "0000000000000003.seg", "history"} {
+		name := filepath.Join(dir, base)
 		aside := filepath.Join(t.TempDir(), "segment")
 		if err := errors.Join(os.Rename(name, aside), os.Mkdir(name, 0o700)); err != nil {
 			t.Fatal(err)
@@ -212,8 +214,8 @@ func TestUnreadable(t *testing.T) {
 	if l, err = txlog.Open(dir); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(read(t, l, l.Base())); n != 3 {
-		t.Errorf("%d records", n)
+	if n := len(read(t, l, l.Base())); n != 3 || !slices.Equal(l.History(), history) {
+		t.Errorf("%d records, epochs %v, want %v", n, l.History(), history)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
