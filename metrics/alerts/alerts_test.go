@@ -109,7 +109,6 @@ type bed struct {
 	query alerts.Query
 	path  string // of the states
 	log   *slog.Logger
-
 	now   func() time.Time // nil: time.Now
 
 	*alerts.Evaluator

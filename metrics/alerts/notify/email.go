@@ -155,15 +155,16 @@ func (s *mailer) send(ctx context.Context, org hangar.Org, to []string, m *messa
 	var later error
 	var refused unreached
 	for i, msg := range list {
+		address := to[i]       //nolint:gosec // G602: there is one e-mail for each
 		if msg.IsDelivered() { // whatever came after that
-			m.mails.received[to[i]] = true
+			m.mails.received[address] = true
 			continue
 		}
 		// Only a reply of the server is a refusal (RFC 5321, section 4.2.1), a lost connection is none.
 		e, _ := errors.AsType[*mail.SendError](msg.SendError())
 		switch {
 		case e != nil && e.ErrorCode()/100 == 5:
-			refused = append(refused, to[i])
+			refused = append(refused, address)
 		case e != nil && e.ErrorCode()/100 == 4:
 			later = errMailLater
 		default:
