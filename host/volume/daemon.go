@@ -141,11 +141,7 @@ func (h *daemonHandle) resume(ctx finish.Context) error {
 	if err != nil {
 		return err
 	}
-	switch len(found) {
-	case 0:
-		return errNotOpen
-	case 1:
-	default:
+	if len(found) != 1 {
 		return fmt.Errorf("there are %d loop devices", len(found))
 	}
 	size, err := h.daemon.Size()

@@ -12,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/finish/finishtest"
+	"github.com/hangar-platform/hangar/internal/loopdev"
 )
 
 // TestStorageDaemonHangs: a hanging storage daemon blocks only its own volume.
@@ -129,4 +131,42 @@ func TestLimitsEnd(t *testing.T) {
 		t.Errorf("the limit is %q, %v", is, err)
 	}
 	w.close(d)
+}
+
+// TestMountedWithoutLoopDevice: a mount stays, with the storage daemon below it, even if the process
+// that takes over finds no loop device. Without a mount, the volume is opened afresh.
+func TestMountedWithoutLoopDevice(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		w.create(spec)
+		d := w.attach(spec)
+		if byKernel(d) {
+			t.Skip("there is no storage daemon")
+		}
+		pid := daemonPID(t, w, spec)
+		dir := filepath.Join(w.options.Run, string(spec.ID), "mnt")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := loopdev.Detach(d.Path()); err != nil {
+			t.Fatal(err)
+		}
+		w.reopen()
+		if _, err := w.Attach(t.Context(), spec); err == nil {
+			t.Error("taken over without a loop device")
+		}
+		if mounted, err := ext4.IsMounted(dir); err != nil || !mounted || daemonPID(t, w, spec) != pid {
+			t.Fatalf("the mount is there: %v, %v", mounted, err)
+		}
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Fatal(err)
+		}
+		d = w.attach(spec)
+		if daemonPID(t, w, spec) == pid {
+			t.Error("the storage daemon is still the same")
+		}
+		w.close(d)
+	})
 }

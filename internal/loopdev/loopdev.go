@@ -158,21 +158,31 @@ func Detach(path string) error {
 // the file, which may hang, so List reads labels only for files that labelled selects. The file of an
 // unmounted file system has the name "/".
 func List(labelled func(file string) bool) ([]Device, error) {
-	found, err := filepath.Glob(filepath.Join(sysBlock, "loop*", "loop", "backing_file"))
+	entries, err := os.ReadDir(sysBlock)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list loop devices: %w", err)
 	}
 	var list []Device
-	for _, name := range found {
-		d := Device{Path: filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(name))))}
-		file, err := os.ReadFile(name)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "loop") {
+			continue
+		}
+		d := Device{Path: filepath.Join("/dev", e.Name())}
+		file, err := os.ReadFile(filepath.Join(sysBlock, e.Name(), "loop", "backing_file"))
+		if isGone(err) {
+			continue // it has no file, or ended meanwhile
+		}
 		if err != nil {
-			continue // it ended meanwhile
+			return nil, fmt.Errorf("list loop devices: %w", err)
 		}
 		d.File = strings.TrimSuffix(string(file), "\n")
 		if labelled(d.File) {
-			if d.Label, err = labelOf(d.Path); isGone(err) {
+			d.Label, err = labelOf(d.Path)
+			if isGone(err) {
 				continue
+			}
+			if errors.As(err, new(*fs.PathError)) { // not opened; the kernel may withhold the label of an open one
+				return nil, fmt.Errorf("list loop devices: %w", err)
 			}
 		}
 		list = append(list, d)
@@ -180,7 +190,9 @@ func List(labelled func(file string) bool) ([]Device, error) {
 	return list, nil
 }
 
-func isGone(err error) bool { return errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) }
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
+}
 
 // Await waits until the device no longer has this file.
 func Await(ctx context.Context, d Device) error {
