@@ -38,6 +38,12 @@ func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	if err != nil {
 		return err
 	}
+	if exit.Suspended && w.hasMemory() { // a suspend that was given up has completed after all
+		return w.advance(rec, func(next *journal.Record) []hangar.Event {
+			next.Machine.State = hangar.MachineSuspending
+			return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.SourceAgent}}
+		})
+	}
 	return w.exited(rec, exit)
 }
 

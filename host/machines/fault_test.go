@@ -2,6 +2,7 @@ package machines_test
 
 import (
 	"errors"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -115,6 +116,31 @@ func TestForceWorksWhateverHangs(t *testing.T) {
 		if r.isRunning(ref) {
 			t.Errorf("%s: the machine still runs", op)
 		}
+	}
+}
+
+// TestSuspendThatCompletesLate: a suspend that was given up, but that the engine completes nevertheless,
+// is no exit, which would lose the memory.
+func TestSuspendThatCompletesLate(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.exec(ref, "incr")
+	r.failing(fake.OpSuspend, 1)
+	r.must(r.SuspendMachine(t.Context(), ref))
+	r.until(func() bool { return strings.HasSuffix(r.history(ref), "suspend/started") })
+	engine := fake.New(r.world, fake.Options{})
+	handle, err := engine.Adopt(t.Context(), ref.ID, "")
+	r.must(err)
+	r.must(engine.Suspend(t.Context(), handle, filepath.Join(r.dir, "machines", string(ref.ID), "snapshot")))
+	r.until(func() bool { return r.state(ref) != hangar.MachineStarted })
+	r.wait(ref, hangar.WaitSettled)
+	if got, history := r.state(ref), r.history(ref); got != hangar.MachineSuspended || strings.Contains(history, "exit/") {
+		t.Fatalf("machine is %s: %s", got, history)
+	}
+	r.start(ref)
+	if got := r.exec(ref, "memory"); got != "1" {
+		t.Errorf("the machine counted to %s after the resume, want 1: %s", got, r.history(ref))
 	}
 }
 

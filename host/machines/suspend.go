@@ -14,13 +14,12 @@ import (
 // suspend brings a Machine from suspending to suspended. If that fails and the Machine still runs,
 // it returns to started.
 func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
-	snapshot := w.path(snapshotDir)
 	if err := w.recoverHandle(ctx, rec); err != nil {
 		return err
 	}
 	// An existing snapshot was completed before the daemon was killed: the directory appears
 	// complete or not at all, and booted removes it.
-	if _, err := os.Stat(snapshot); err != nil {
+	if !w.hasMemory() {
 		release, err := w.store.o.Space.Hold(diskspace.SuspendMachine, snapshotSize(rec))
 		if err != nil {
 			return w.notSuspended(ctx, rec, err)
@@ -29,7 +28,7 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 		// The caller may be the Machine itself, whose connections do not survive the suspend (ADR
 		// 16).
 		w.store.o.Local.Settle(bounded, w.id)
-		err = w.store.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, snapshot)
+		err = w.store.o.Driver.(driver.Suspender).Suspend(bounded, rec.Handle, w.path(snapshotDir))
 		cancel()
 		release()
 		switch {
@@ -42,6 +41,12 @@ func (w *worker) suspend(ctx context.Context, rec *journal.Record) error {
 		}
 	}
 	return w.suspended(ctx, rec)
+}
+
+// hasMemory reports whether a snapshot is on disk.
+func (w *worker) hasMemory() bool {
+	_, err := os.Stat(w.path(snapshotDir))
+	return err == nil
 }
 
 // suspended records that the memory is on disk, after it has synced the volumes and the writable
