@@ -31,6 +31,9 @@ var (
 	// ErrSnapshotUnusable: the snapshot is missing, damaged or of another engine; only a cold boot
 	// with the same writable layer is left.
 	ErrSnapshotUnusable = errors.New("snapshot unusable")
+	// ErrNotBegun: the attempt failed before anything of the Machine ran, so that a snapshot can still be
+	// resumed.
+	ErrNotBegun = errors.New("sandbox not begun")
 )
 
 // Driver runs Machines.
@@ -72,7 +75,7 @@ type Suspender interface {
 	// error dir does not exist, and the sandbox either still runs or Wait returns its exit.
 	Suspend(ctx context.Context, h Handle, dir string) error
 	// Resume continues from the snapshot in dir, with the writable layer as it was left. It does not
-	// remove dir. On ErrSnapshotUnusable only spec.Dir is left behind.
+	// remove dir. On ErrSnapshotUnusable only spec.Dir is left behind. After ErrNotBegun it may be repeated.
 	Resume(ctx context.Context, spec Spec, dir string) (Handle, error)
 }
 

@@ -61,6 +61,9 @@ func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
+		if errors.Is(cause, driver.ErrNotBegun) {
+			next.Resuming = false // the memory is untouched, and the next start resumes it
+		}
 		if next.Resuming {
 			forgetMemory(next, withoutDir(w.store.o.Dir, hangar.MessageOf(cause)))
 		}

@@ -2,6 +2,7 @@ package machines_test
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/fake"
 	"github.com/hangar-platform/hangar/host/machines"
 )
@@ -141,6 +143,29 @@ func TestSuspendThatCompletesLate(t *testing.T) {
 	r.start(ref)
 	if got := r.exec(ref, "memory"); got != "1" {
 		t.Errorf("the machine counted to %s after the resume, want 1: %s", got, r.history(ref))
+	}
+}
+
+// TestResumeThatNeverBegan: a resume that failed before anything ran can be tried again.
+func TestResumeThatNeverBegan(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.exec(ref, "incr")
+	r.suspend(ref)
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == fake.OpResume {
+			return 0, fmt.Errorf("%w: too many open files", driver.ErrNotBegun)
+		}
+		return 0, nil
+	})
+	_, err := r.StartMachine(t.Context(), ref)
+	r.must(err)
+	r.wait(ref, hangar.MachineFailed)
+	r.inject(nil)
+	r.start(ref)
+	if got, e := r.exec(ref, "memory"), r.newest(ref); got != "1" || e.Request != nil && e.Request.ColdBoot != "" {
+		t.Errorf("the machine counted to %s, want 1: %s %+v", got, r.history(ref), e.Request)
 	}
 }
 

@@ -28,17 +28,17 @@ const engineName = "runsc"
 // cleans up the rest.
 func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
-		return bundle.Result{}, err
+		return bundle.Result{}, notBegun{err}
 	}
 	reply, replyEnd, err := os.Pipe()
 	if err != nil {
-		return bundle.Result{}, err
+		return bundle.Result{}, notBegun{err}
 	}
 	defer reply.Close()
 	defer replyEnd.Close()
 	cmd, waited, err := d.command(out, replyEnd, append(d.engineFlags(), args...))
 	if err != nil {
-		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
+		return bundle.Result{}, notBegun{fmt.Errorf("start engine: %w", err)}
 	}
 	_ = replyEnd.Close()
 	orphans := make(chan []process, 1)
@@ -69,6 +69,13 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	}
 	return r, nil
 }
+
+// notBegun is an error from before the engine ran.
+type notBegun struct{ error }
+
+func (e notBegun) Is(target error) bool { return target == driver.ErrNotBegun }
+
+func (e notBegun) Unwrap() error { return e.error }
 
 // cutOff kills a command of the engine, and returns the processes that it has started. They become
 // children of this process. They include zombies and processes about to end, whose former parent is

@@ -89,7 +89,7 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 	// make gVisor silently use another directory.
 	d.forget(spec.ID)
 	if err := errors.Join(d.removeRuntimeFiles(string(spec.ID)), removeFiles(spec.Dir, bundle.ResultFile)); err != nil {
-		return nil, err
+		return nil, notBegun{err}
 	}
 	// From here on an error must undo the start, even if ctx has ended.
 	defer func() {
@@ -98,14 +98,14 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 		}
 	}()
 	if err := root(); err != nil {
-		return nil, err
+		return nil, notBegun{err}
 	}
 	if err := d.writeBundle(spec, headroom); err != nil {
-		return nil, err
+		return nil, notBegun{err}
 	}
 	out, held, err := openOutput(spec.Output)
 	if err != nil {
-		return nil, err
+		return nil, notBegun{err}
 	}
 	defer held.Close()
 	defer out.Close()

@@ -119,12 +119,15 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 
 func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (driver.Handle, error) {
 	meta, err := bundle.ReadMeta(dir)
-	if err != nil {
+	if errors.Is(err, bundle.ErrDamaged) {
 		return nil, fmt.Errorf("%w: %w", driver.ErrSnapshotUnusable, err)
+	}
+	if err != nil {
+		return nil, notBegun{err}
 	}
 	sum, err := d.specDigest(spec)
 	if err != nil {
-		return nil, err
+		return nil, notBegun{err}
 	}
 	if want := (bundle.Origin{Engine: d.origin.engine, CPU: d.origin.cpu, Spec: sum}); meta.Origin != want {
 		return nil, fmt.Errorf("%w: it was made by %+v, this is %+v", driver.ErrSnapshotUnusable, meta.Origin, want)

@@ -3,6 +3,7 @@ package gvisor_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
@@ -154,6 +157,37 @@ func TestSuspendCycles(t *testing.T) {
 	defer fresh.Close()
 	length += len(strconv.Itoa(*cycles+1)) + 1
 	s.ask(fresh, *cycles+1, length)
+}
+
+// TestResumeWithoutDescriptors: a resume for which the process may open no files can be repeated.
+func TestResumeWithoutDescriptors(t *testing.T) {
+	d := open(t)
+	spec := newSpec(t, "count")
+	m := boot(t, d, spec)
+	snapshot := filepath.Join(spec.Dir, "snapshot")
+	if err := d.Suspend(t.Context(), m.handle, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Resume(t.Context(), spec, snapshot)
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); restored != nil {
+		t.Fatal(restored)
+	}
+	if !errors.Is(err, driver.ErrNotBegun) || errors.Is(err, driver.ErrSnapshotUnusable) {
+		t.Errorf("resumed: %v", err)
+	}
+	if m.handle, err = d.Resume(t.Context(), spec, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Signal(t.Context(), m.handle, 10); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestOutOfMemory: the exit of a Machine that runs out of memory says so.

@@ -182,6 +182,24 @@ func TestReadMetaRefuses(t *testing.T) {
 	}
 }
 
+// A process that may open no more descriptors knows nothing about the snapshot.
+func TestReadMetaWithoutDescriptors(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ReadMeta("/nowhere")
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); restored != nil {
+		t.Fatal(restored)
+	}
+	if !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrDamaged) {
+		t.Errorf("read: %v", err)
+	}
+}
+
 func TestReadExit(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ExitFile)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -85,12 +86,15 @@ func Seal(tmp, dir string, origin Origin) error {
 	return os.Rename(tmp, dir)
 }
 
-// ReadMeta returns the description of the snapshot in dir. The error is ErrDamaged, wrapped, if it is
-// missing or unreadable.
+// ReadMeta returns the description of the snapshot in dir. The error is ErrDamaged, wrapped, if that is
+// missing or damaged.
 func ReadMeta(dir string) (Meta, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, MetaFile))
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EIO) {
 		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return Meta{}, err
 	}
 	var meta Meta
 	if err := json.Unmarshal(raw, &meta); err != nil {
