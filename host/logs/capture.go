@@ -37,8 +37,8 @@ type capture struct {
 }
 
 // Capture makes the FIFO, unless it exists, and copies its content until Release. It may be repeated,
-// even after a restart of the daemon. With a keeper, no output that is written after Capture has
-// returned is lost, whether the Machine or the daemon ends first.
+// even after a restart of the daemon or a failure to copy. With a keeper, no output that is written after
+// Capture has returned is lost, whether the Machine or the daemon ends first.
 func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	}
 	m.app.mu.Lock()
 	defer m.app.mu.Unlock()
-	if m.capture != nil {
+	if m.capture != nil && !isClosed(m.capture.done) {
 		if m.capture.path != fifo {
 			return fmt.Errorf("output of machine %s is captured from %s already, not from %s", ref.ID, m.capture.path, fifo)
 		}
@@ -60,6 +60,11 @@ func (s *Store) Capture(ref hangar.MachineRef, fifo string) error {
 	}
 	if err := c.resume(s.tap, m.left); err != nil {
 		return errors.Join(fmt.Errorf("capture output of machine %s: %w", ref.ID, err), c.fifo.Close())
+	}
+	if failed := m.capture; failed != nil { // closed only now, so that the FIFO keeps its content
+		failed.stop.Do(func() { close(failed.stopping); _ = failed.fifo.Close() })
+		m.capture = nil
+		_ = m.closeNote()
 	}
 	m.left = note{}
 	if m.note, err = openNote(m.dir); err == nil {

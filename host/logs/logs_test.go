@@ -559,6 +559,20 @@ func TestCaptureRefusesWhatIsNoFIFO(t *testing.T) {
 	}
 }
 
+// A failed capture is replaced.
+func TestCaptureAfterAFailure(t *testing.T) {
+	s, fifo := open(t, Options{}), fifoOf(t)
+	must(s.Capture(ref, fifo))
+	f := machineOutput(t, fifo)
+	failed := s.machines[ref.ID].capture
+	must(failed.fifo.Close())
+	<-failed.done
+	write(t, f, "still here\n")
+	must(s.Capture(ref, fifo))
+	must(s.Release(ref.ID))
+	wantMessages(t, readAll(t, s, 10), "still here")
+}
+
 // A full disk must not block the Machine, and the loss is logged.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -178,7 +178,7 @@ func (w *worker) capture(rec *journal.Record) error {
 	if err := w.makeDirs(); err != nil {
 		return err
 	}
-	w.released = false
+	w.released, w.missing = false, nil
 	return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -23,9 +24,14 @@ func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 		return w.withoutVolume(ctx, rec, err)
 	}
 	watched, end := w.store.o.Volumes.Watch(ctx, w.id, &rec.Machine.Config)
+	var retaking sync.WaitGroup
+	if len(w.missing) > 0 {
+		retaking.Go(func() { w.retakeMissing(watched) })
+	}
 	exit, err := w.store.o.Driver.Wait(watched, rec.Handle)
 	lostVolume := context.Cause(watched)
 	end()
+	retaking.Wait()
 	if ctx.Err() != nil {
 		return errOvertaken
 	}

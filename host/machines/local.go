@@ -77,10 +77,7 @@ func (w *worker) openLocal(rec *journal.Record) error {
 	return w.store.o.Local.Open(dir, rec.Org, rec.OrgID, rec.Machine.Ref())
 }
 
-// reopenLocal makes the socket of a Machine that kept running without a daemon. A failure must not
-// prevent its recovery.
+// reopenLocal makes the socket of a Machine that kept running without a daemon.
 func (w *worker) reopenLocal(rec *journal.Record) {
-	if err := w.openLocal(rec); err != nil {
-		w.store.o.Log.Error("local API of a machine", keyMachine, w.id, keyError, err)
-	}
+	w.retake("local API of a machine", func() error { return w.openLocal(rec) })
 }

@@ -111,6 +111,30 @@ func newLocalRig(t *testing.T) *rig {
 	return r
 }
 
+// TestRetakenLater: what the daemon cannot take back of a running Machine at its start, it takes back
+// once it can.
+func TestRetakenLater(t *testing.T) {
+	r := newLocalRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.crash()
+	output, local := filepath.Join(r.dir, "machines", string(ref.ID), "output"), filepath.Dir(r.local(ref, "api"))
+	for _, part := range []string{output, local} {
+		r.must(os.Rename(part, part+".away"))
+		r.must(os.WriteFile(part, nil, 0o600))
+	}
+	r.open()
+	r.wait(ref, hangar.MachineStarted)
+	if _, err := r.asks(ref); err == nil {
+		t.Fatal("nothing was tested")
+	}
+	for _, part := range []string{output, local} {
+		r.must(errors.Join(os.Remove(part), os.Rename(part+".away", part)))
+	}
+	r.until(func() bool { r.exec(ref, "say", "hello"); return r.logged(ref, "hello") })
+	r.until(func() bool { _, err := r.asks(ref); return err == nil })
+}
+
 // TestLocalSocketOfManyUsers: a Machine may let other users in, until its next boot.
 func TestLocalSocketOfManyUsers(t *testing.T) {
 	r := newLocalRig(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sync/errgroup"
@@ -14,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/internal/background"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // recoverers bounds how many Machines are recovered concurrently.
@@ -131,15 +133,29 @@ func (w *worker) reattach(ctx context.Context) {
 		return
 	}
 	// The output is captured first: it includes what a sandbox wrote without a reader.
-	if err := w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)); err != nil {
-		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
-	}
+	w.retake("capture output", func() error { return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)) })
 	if !rec.Ended {
 		w.reopenLocal(rec)
 		w.resumeRole()
 	}
 	if err := w.recoverHandle(ctx, rec); err != nil {
 		w.store.o.Log.Error("take back machine", keyMachine, w.id, keyError, err)
+	}
+}
+
+// retake takes back a part of a running Machine. A failure must not prevent its recovery; watch then
+// tries again.
+func (w *worker) retake(what string, take func() error) {
+	if err := take(); err != nil {
+		w.store.o.Log.Error(what, keyMachine, w.id, keyError, err)
+		w.missing = append(w.missing, take)
+	}
+}
+
+// retakeMissing takes back the missing parts of a running Machine, until ctx ends.
+func (w *worker) retakeMissing(ctx context.Context) {
+	for delay := minStepPause; len(w.missing) > 0 && pause.For(ctx, delay) == nil; delay = min(2*delay, maxStepPause) {
+		w.missing = slices.DeleteFunc(w.missing, func(take func() error) bool { return take() == nil })
 	}
 }
 

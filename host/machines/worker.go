@@ -21,6 +21,8 @@ type worker struct {
 	known      bool // the driver has recovered the record's handle
 	unrecorded bool // a sandbox may run whose handle was not recorded
 	released   bool // a Machine at rest holds no unneeded resources
+
+	missing []func() error // take back what reattach could not
 }
 
 // advance commits a step's result, unless the Machine has changed since the step began.
