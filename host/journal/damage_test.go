@@ -33,6 +33,9 @@ func TestUnreadableRecordHarmsNoOther(t *testing.T) {
 	if n := j.Stats().Unreadable; n != 1 {
 		t.Errorf("Unreadable = %d", n)
 	}
+	if _, err := j.Machine(machineID(1)); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("Machine = %v", err)
+	}
 	ids, err := j.IDs()
 	if err != nil || len(ids) != 3 {
 		t.Errorf("IDs = %v, %v: what it holds is still claimed", ids, err)

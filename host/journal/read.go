@@ -134,7 +134,11 @@ func (j *Journal) IDs() ([]hangar.MachineID, error) {
 	return ids, err
 }
 
-// Machine returns the record of a Machine, or ErrNotFound.
+// errUnreadable: a record does not parse.
+var errUnreadable = errors.New("unreadable")
+
+// Machine returns the record of a Machine, or ErrNotFound. A record that does not parse is logged,
+// counted and not found.
 func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 	var r *Record
 	err := j.view(func(tx *bolt.Tx) (err error) {
@@ -143,6 +147,10 @@ func (j *Journal) Machine(id hangar.MachineID) (*Record, error) {
 		}
 		return err
 	})
+	if errors.Is(err, errUnreadable) {
+		j.skipped("machine", id, err)
+		return nil, fmt.Errorf("machine %s: %w", id, ErrNotFound)
+	}
 	return r, err
 }
 
@@ -166,7 +174,7 @@ func readRecord(b *bolt.Bucket, id hangar.MachineID, pool *machinejson.Pool) (*R
 	}
 	r, err := decodeRecord(v, pool)
 	if err != nil {
-		return nil, fmt.Errorf("decode machine %s: %w", id, err)
+		return nil, fmt.Errorf("decode machine %s: %w: %w", id, errUnreadable, err)
 	}
 	return r, nil
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	bolt "go.etcd.io/bbolt"
@@ -90,14 +91,24 @@ func (t *Tx) Volume(id hangar.VolumeID) (*VolumeRecord, error) {
 	return readVolume(t.tx, id)
 }
 
-// Volume returns the record of a volume, or ErrNotFound.
+// Volume returns the record of a volume, or ErrNotFound. A record that does not parse is logged,
+// counted and not found.
 func (j *Journal) Volume(id hangar.VolumeID) (*VolumeRecord, error) {
 	var r *VolumeRecord
 	err := j.view(func(tx *bolt.Tx) (err error) {
 		r, err = readVolume(tx, id)
 		return err
 	})
+	if errors.Is(err, errUnreadable) {
+		j.skippedVolume(id, err)
+		return nil, fmt.Errorf("volume %s: %w", id, ErrNotFound)
+	}
 	return r, err
+}
+
+func (j *Journal) skippedVolume(id hangar.VolumeID, err error) {
+	j.unreadable.Add(1)
+	j.log.Error("journal entry is unreadable, skipped", "what", "volume", "volume", string(id), "error", err)
 }
 
 // volumesPerRead bounds how long Volumes keeps a read transaction open.
@@ -122,8 +133,7 @@ func (j *Journal) Volumes(yield func(*VolumeRecord) error) error {
 				after = bytes.Clone(k)
 				r, err := decodeVolume(v)
 				if err != nil {
-					j.unreadable.Add(1)
-					j.log.Error("journal entry is unreadable, skipped", "what", "volume", "volume", string(k), "error", err)
+					j.skippedVolume(hangar.VolumeID(k), err)
 					continue
 				}
 				batch = append(batch, r)
@@ -163,7 +173,7 @@ func readVolume(tx *bolt.Tx, id hangar.VolumeID) (*VolumeRecord, error) {
 	}
 	r, err := decodeVolume(v)
 	if err != nil {
-		return nil, fmt.Errorf("decode volume %s: %w", id, err)
+		return nil, fmt.Errorf("decode volume %s: %w: %w", id, errUnreadable, err)
 	}
 	return r, nil
 }

@@ -176,6 +176,9 @@ func TestUnreadableVolumeIsSkippedAndNamed(t *testing.T) {
 	if n := j.Stats().Unreadable; n != 1 {
 		t.Errorf("%d unreadable", n)
 	}
+	if _, err := j.Volume("vol_1"); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("Volume = %v", err)
+	}
 }
 
 func TestJournalOfBeforeThereWereVolumes(t *testing.T) {

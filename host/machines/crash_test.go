@@ -373,6 +373,20 @@ func TestUnreadableRecordKeepsWhatItHas(t *testing.T) {
 	}
 }
 
+// TestUnreadableRecordHoldsUpNobody: other Machines' rows do not queue behind a damaged record.
+func TestUnreadableRecordHoldsUpNobody(t *testing.T) {
+	r := newRig(t)
+	r.rows.setAway(true)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.crash()
+	r.editJournal(func(machines *bolt.Bucket) error { return machines.Put([]byte(ref.ID), []byte("{")) })
+	r.open()
+	r.rows.setAway(false)
+	r.published(r.create(nil), hangar.MachineStarted)
+	r.until(func() bool { n, err := r.machines().PublishSome(t.Context()); return n == 0 && err == nil })
+}
+
 // editJournal changes records without the agent, which must be closed.
 func (r *rig) editJournal(edit func(machines *bolt.Bucket) error) {
 	r.Helper()

@@ -83,7 +83,7 @@ func (r *rows) publishRow(ctx context.Context, p journal.Pending) error {
 	// Read from the journal, because memory lags behind it.
 	rec, err := r.journal.Machine(p.ID)
 	if errors.Is(err, journal.ErrNotFound) {
-		return nil // its removal is queued behind
+		return nil // its removal is queued behind, or it is unreadable
 	}
 	if err != nil {
 		return err

@@ -59,7 +59,7 @@ func (r *rows) publish(ctx context.Context, p journal.PendingVolume) error {
 	}
 	rec, err := r.journal.Volume(p.Ref.ID)
 	if errors.Is(err, journal.ErrNotFound) {
-		return nil // its retraction is queued behind
+		return nil // its retraction is queued behind, or it is unreadable
 	}
 	if err != nil {
 		return err
