@@ -97,7 +97,7 @@ func (m *Mesh) locate(ctx context.Context, looks *lookups, silent map[hangar.Hos
 			continue
 		}
 		n := m.neighbor[id]
-		if h.MeshAddress == "" || n != nil && n.key == h.MeshKey && n.address == h.MeshAddress && !silent[id] {
+		if h.MeshAddress == "" || n != nil && !n.broken && n.key == h.MeshKey && n.address == h.MeshAddress && !silent[id] {
 			continue
 		}
 		if at, err := netip.ParseAddrPort(h.MeshAddress); err == nil {

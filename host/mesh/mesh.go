@@ -87,7 +87,8 @@ type Mesh struct {
 	lookup   lookup        // that of the system
 
 	mu       sync.Mutex // guards what follows
-	link     *link.Link // nil: closed, or its device is gone
+	link     device     // nil: closed, or its device is gone
+	own      hangar.PeerKey
 	hosts    map[hangar.HostID]hangar.Host
 	members  members
 	peers    map[member]struct{}         // what peers have added to members
@@ -95,11 +96,23 @@ type Mesh struct {
 	changed  map[member]struct{}         // has to be compared with neighbor
 }
 
+// device is a link.Link.
+type device interface {
+	Reach(key hangar.PeerKey, at netip.AddrPort) error
+	Call(key hangar.PeerKey) error
+	Lead(key hangar.PeerKey, add, remove []netip.Prefix, source netip.Addr) error
+	Forget(key hangar.PeerKey, prefixes []netip.Prefix) error
+	Seen() (map[hangar.PeerKey]link.Seen, error)
+	Gone() <-chan struct{}
+	Close()
+}
+
 // neighbor is another host as the device has it.
 type neighbor struct {
 	key      hangar.PeerKey
 	address  string // of which endpoint was made
 	prefixes map[netip.Prefix]struct{}
+	broken   bool      // a change of its routes has failed, and it has to be set up again
 	call     time.Time // when it is called next; zero: it has answered, or was called often enough
 	called   time.Time // when it was called last; zero: never
 	calls    int       // how often it was called without an answer
@@ -141,11 +154,12 @@ func (m *Mesh) Open(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.identity = identity
-	if err := m.openLink(ctx); err != nil {
+	port, err := m.openLink(ctx)
+	if err != nil {
 		return err
 	}
-	if m.Port == 0 && identity.Port != m.link.Port {
-		m.identity.Port = m.link.Port
+	if m.Port == 0 && identity.Port != port {
+		m.identity.Port = port
 		if err := m.identity.Save(path); err != nil {
 			m.closeLink()
 			return err
@@ -154,19 +168,19 @@ func (m *Mesh) Open(ctx context.Context) error {
 	return nil
 }
 
-// openLink makes the device. The caller holds mu.
-func (m *Mesh) openLink(ctx context.Context) error {
-	port := cmp.Or(m.Port, m.identity.Port)
+// openLink makes the device, and returns its port. The caller holds mu.
+func (m *Mesh) openLink(ctx context.Context) (port uint16, err error) {
+	port = cmp.Or(m.Port, m.identity.Port)
 	l, err := link.Open(m.Device, m.identity.PrivateKey(), port, m.Log)
 	if link.InUse(err) {
-		return fmt.Errorf("%w: %d: %w", ErrPortInUse, port, err)
+		return 0, fmt.Errorf("%w: %d: %w", ErrPortInUse, port, err)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	m.link = l
+	m.link, m.own = l, l.PublicKey
 	m.Log.InfoContext(ctx, "the private network spans hosts", slog.Int("port", int(l.Port)), slog.String("device", m.Device))
-	return nil
+	return l.Port, nil
 }
 
 // closeLink removes the device. The caller holds mu.

@@ -68,12 +68,12 @@ func (m *Mesh) reconcile(ctx context.Context, looks *lookups, silent map[hangar.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.link == nil {
-		if err := m.openLink(ctx); err != nil {
+		if _, err := m.openLink(ctx); err != nil {
 			return nil, err
 		}
 	}
 	for id, n := range m.neighbor {
-		if h, ok := m.hosts[id]; !ok || h.MeshKey != n.key {
+		if h, ok := m.hosts[id]; !ok || h.MeshKey != n.key || n.broken {
 			errs = append(errs, m.part(id, n))
 		}
 	}
@@ -92,7 +92,7 @@ func (m *Mesh) reach(h hangar.Host, at netip.AddrPort) error {
 	if _, err := hangar.ParsePeerKey(string(h.MeshKey)); err != nil || !own.IsValid() {
 		return fmt.Errorf("host %s has no key of the mesh", h.ID)
 	}
-	if h.MeshKey == m.link.PublicKey {
+	if h.MeshKey == m.own {
 		return fmt.Errorf("host %s has the key of this one: its data directory may be a copy", h.ID)
 	}
 	for id, n := range m.neighbor {
@@ -196,8 +196,8 @@ func (m *Mesh) lead() error {
 	return err
 }
 
-// change changes the routes to a host. The caller holds mu. After an error there are none, and the
-// host is set up again.
+// change changes the routes to a host. The caller holds mu. After an error the host is removed
+// and set up again.
 func (m *Mesh) change(id hangar.HostID, n *neighbor, add, remove []netip.Prefix) error {
 	if len(add)+len(remove) == 0 {
 		return nil
@@ -206,6 +206,7 @@ func (m *Mesh) change(id hangar.HostID, n *neighbor, add, remove []netip.Prefix)
 		for _, p := range add {
 			n.prefixes[p] = struct{}{} // some of them may lead there
 		}
+		n.broken = true
 		return errors.Join(fmt.Errorf("host %s: %w", id, err), m.part(id, n))
 	}
 	for _, p := range add {
