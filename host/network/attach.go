@@ -242,7 +242,18 @@ func (n *Network) detach(id hangar.MachineID) error {
 	}
 	n.attachments.forget(id, at)
 	n.attachments.leaves(id, link)
+	n.forgetLeft()
 	return nil
+}
+
+// forgetLeft forgets devices that the kernel has deleted since. It examines few devices, but more than
+// a detach adds.
+func (n *Network) forgetLeft() {
+	for id, link := range n.attachments.someLeaving(2) {
+		if gone, err := n.linkGone(link); err == nil && gone {
+			n.attachments.gone(id, link)
+		}
+	}
 }
 
 // setNeighbours makes the neighbours of a device permanent. The kernel need not ask for them, which a

@@ -167,6 +167,20 @@ func (a *attachments) present() (attached []hangar.MachineID, leaving map[hangar
 	return slices.Collect(maps.Keys(a.attached)), maps.Clone(a.leaving)
 }
 
+// someLeaving returns at most count of the devices that the kernel has yet to delete.
+func (a *attachments) someLeaving(count int) map[hangar.MachineID]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	some := make(map[hangar.MachineID]string, count)
+	for id, link := range a.leaving {
+		if len(some) == count {
+			break
+		}
+		some[id] = link
+	}
+	return some
+}
+
 // memberships returns the number of attached Machines of each network.
 func (a *attachments) memberships() map[hangar.NetworkID]int {
 	a.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -59,6 +60,24 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	if len(n.attached)+len(n.numbers)+len(n.taken)+len(n.leaving)+len(n.members) != 0 {
 		t.Errorf("remembered: %v %v %v %v %v", n.attached, n.numbers, n.taken, n.leaving, n.members)
+	}
+}
+
+// Nothing is remembered of detached Machines, even if nobody lists what is left.
+func TestDetachedAreForgotten(t *testing.T) {
+	n := open(t, "forget")
+	const machines = 20
+	var last Endpoint
+	for i := range uint64(machines) {
+		last = endpointOf(5, i)
+		attach(t, n, last)
+		must(n.Detach(last.ID))
+	}
+	for deadline := time.Now().Add(time.Minute); len(n.leaving) > 0; time.Sleep(time.Millisecond) {
+		must(n.Detach(last.ID))
+		if time.Now().After(deadline) {
+			t.Fatalf("remembered: %v", n.leaving)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -46,6 +47,24 @@ func (s *stubborn) release(ctx finish.Context, _ hangar.VolumeID) error {
 		return errRelease
 	}
 	return nil
+}
+
+// TestLocksEnd: an unused volume has no lock.
+func TestLocksEnd(t *testing.T) {
+	v, id := New(Options{}), hangar.NewVolumeID()
+	unlock, err := v.lock(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := v.lock(ended, id); err == nil || len(v.locks) != 1 {
+		t.Errorf("%d locks, and a second one of the same volume: %v", len(v.locks), err)
+	}
+	unlock()
+	if len(v.locks) != 0 {
+		t.Errorf("%d locks are left", len(v.locks))
+	}
 }
 
 // TestForcedRelease: a forced release still has time after closing has used up its own, and the

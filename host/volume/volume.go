@@ -85,13 +85,19 @@ type Volumes struct {
 	backend backends
 
 	mu      sync.Mutex // guards what follows
-	locks   map[hangar.VolumeID]chan struct{}
+	locks   map[hangar.VolumeID]*volumeLock
 	devices map[hangar.VolumeID]*Device
+}
+
+// volumeLock is the lock of a volume that somebody uses.
+type volumeLock struct {
+	held  chan struct{} // full while it is held
+	users int           // who hold it or wait for it; guarded by Volumes.mu
 }
 
 // New returns Volumes that Open makes usable.
 func New(o Options) *Volumes {
-	return &Volumes{o: o, locks: map[hangar.VolumeID]chan struct{}{}, devices: map[hangar.VolumeID]*Device{}}
+	return &Volumes{o: o, locks: map[hangar.VolumeID]*volumeLock{}, devices: map[hangar.VolumeID]*Device{}}
 }
 
 // programs lists the required programs with their Debian packages.
@@ -187,16 +193,25 @@ func (v *Volumes) Close() error {
 // lock waits for the lock of a volume.
 func (v *Volumes) lock(ctx context.Context, id hangar.VolumeID) (unlock func(), err error) {
 	v.mu.Lock()
-	c := v.locks[id]
-	if c == nil {
-		c = make(chan struct{}, 1)
-		v.locks[id] = c
+	l := v.locks[id]
+	if l == nil {
+		l = &volumeLock{held: make(chan struct{}, 1)}
+		v.locks[id] = l
 	}
+	l.users++
 	v.mu.Unlock()
+	leave := func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(v.locks, id)
+		}
+	}
 	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
 	case <-ctx.Done():
+		leave()
 		return nil, fmt.Errorf("volume %s is busy: %w", id, ctx.Err())
 	}
 }
