@@ -29,6 +29,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -73,6 +74,8 @@ const (
 	// socketPatience is how long sockets are held without a daemon. Then connections are refused,
 	// which is better than clients that wait.
 	socketPatience = 2 * time.Minute
+	// acceptPause is the time between attempts to accept a connection when the host lacks something.
+	acceptPause = 100 * time.Millisecond
 	// spareFiles is the number of descriptors that the keeper leaves free for connections.
 	spareFiles = 32
 )
@@ -180,6 +183,10 @@ func (k *keeper) run() error {
 				continue
 			}
 		}
+		if isPassing(err) {
+			<-time.After(acceptPause)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -190,6 +197,13 @@ func (k *keeper) run() error {
 			return nil
 		}
 	}
+}
+
+// isPassing reports whether a connection could not be accepted for lack of something that may be there
+// again soon.
+func isPassing(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // attend records whether a client is connected and reports whether nothing is held.

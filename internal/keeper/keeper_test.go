@@ -278,6 +278,42 @@ func TestFIFOsThatWereRemovedAreNotHeld(t *testing.T) {
 	}
 }
 
+// A keeper that has no descriptor for a connection keeps what it holds, and accepts the connection later.
+func TestNoDescriptors(t *testing.T) {
+	conn, ended := attended(t, socketPatience)
+	f := machine(t, "text")
+	must(handOver(conn, "name", holding{wordHold, f.Name(), f}))
+	_, err := list(conn) // which shows that it is held
+	must(err)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	must(err)
+	next := os.NewFile(uintptr(fd), "socket")
+	defer next.Close()
+	var limit unix.Rlimit
+	must(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}))
+	must(conn.Close())
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: conn.RemoteAddr().String()})
+	select {
+	case ending := <-ended:
+		t.Errorf("the keeper has ended: %v", ending)
+	case <-time.After(acceptPause / 2): // it has tried by now
+	}
+	must(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	must(err)
+	if t.Failed() {
+		return
+	}
+	c, err := net.FileConn(next)
+	must(err)
+	if got, err := list(c.(*net.UnixConn)); err != nil || len(got) != 1 {
+		t.Errorf("held are %v, %v", got, err)
+	}
+	must(send(c.(*net.UnixConn), message{wordQuit}, nil))
+	must(c.Close())
+	must(<-ended)
+}
+
 func TestRefusals(t *testing.T) {
 	h := newHost(t)
 	c := h.client(t)
