@@ -54,12 +54,11 @@ func (n *Network) Ingress(ctx context.Context, addresses []netip.Addr) error {
 		n.ingress = before
 		return fmt.Errorf("open private addresses: %w", err)
 	}
-	for _, a := range closed {
-		if err := n.dropLocal(netip.PrefixFrom(a, a.BitLen())); err != nil {
-			return err
-		}
+	var errs []error
+	for _, a := range closed { // all of them, because the next call does not know them any more
+		errs = append(errs, n.dropLocal(netip.PrefixFrom(a, a.BitLen())))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // OpenPorts sets the ports of the host that Machines and peers may call beside the services of the
