@@ -79,5 +79,5 @@ func (w *worker) openLocal(rec *journal.Record) error {
 
 // reopenLocal makes the socket of a Machine that kept running without a daemon.
 func (w *worker) reopenLocal(rec *journal.Record) {
-	w.retake("local API of a machine", func() error { return w.openLocal(rec) })
+	w.retake(func() error { return w.openLocal(rec) })
 }

@@ -133,7 +133,7 @@ func (w *worker) reattach(ctx context.Context) {
 		return
 	}
 	// The output is captured first: it includes what a sandbox wrote without a reader.
-	w.retake("capture output", func() error { return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)) })
+	w.retake(func() error { return w.store.o.Logs.Capture(rec.Machine.Ref(), w.path(outputFile)) })
 	if !rec.Ended {
 		w.reopenLocal(rec)
 		w.resumeRole()
@@ -145,9 +145,9 @@ func (w *worker) reattach(ctx context.Context) {
 
 // retake takes back a part of a running Machine. A failure must not prevent its recovery; watch then
 // tries again.
-func (w *worker) retake(what string, take func() error) {
+func (w *worker) retake(take func() error) {
 	if err := take(); err != nil {
-		w.store.o.Log.Error(what, keyMachine, w.id, keyError, err)
+		w.store.o.Log.Error("take back a part of a machine", keyMachine, w.id, keyError, err)
 		w.missing = append(w.missing, take)
 	}
 }
