@@ -308,11 +308,17 @@ func (s *Etcd) Watch(ctx context.Context, prefix string, from Revision) iter.Seq
 				return
 			}
 		}
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case s.closed.Load():
 			yield(Batch{}, ErrClosed)
+		default: // the client drops the reason if the watch was not waiting for it
+			yield(Batch{}, errWatchEnded)
 		}
 	}
 }
+
+var errWatchEnded = errors.New("state: the watch has ended")
 
 // apart returns a context whose watches share a stream only with those of the same name. The client gives progress to
 // all watches of a stream, also to one that was just created and has not received earlier changes yet.

@@ -306,8 +306,11 @@ func (s *Seats) follow(members []*etcdserverpb.Member) error {
 	if len(urls) == 0 || slices.Equal(urls, s.client.Endpoints()) {
 		return nil
 	}
+	if err := s.cfg.Save(urls); err != nil {
+		return err
+	}
 	s.client.SetEndpoints(urls...)
-	return s.cfg.Save(urls)
+	return nil
 }
 
 // locked calls change while no other host changes the members.
