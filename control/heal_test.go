@@ -154,6 +154,34 @@ func TestMarkOfUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestUnreadableAppHoldsUpNobody: the record of an App that cannot be read keeps no daemon from starting, and volumes
+// of Apps that are missing are destroyed nevertheless.
+func TestUnreadableAppHoldsUpNobody(t *testing.T) {
+	p := newPlane(t, state.NewMemory())
+	volumes := map[hangar.AppName]*hangar.Volume{"unreadable": nil, "missing": nil}
+	for app := range volumes {
+		p.app(t, app)
+		v, err := p.Volumes().CreateVolume(admin(t), app, hangar.VolumeCreate{Name: "data", SizeGB: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		volumes[app] = v
+	}
+	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{
+		state.Put(state.AppKey("unreadable"), []byte("{")), state.Delete(state.AppKey("missing")),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	p.clock.advance(time.Hour)
+	p.restart(t)
+	for app, v := range volumes {
+		row, err := p.hosts[0].VolumeRow(t.Context(), v.Ref())
+		if gone := hangar.CodeOf(err) == hangar.CodeNotFound || err == nil && row.Volume.State.Gone(); gone != (app == "missing") {
+			t.Errorf("the volume of the App %s: gone %t, %v", app, gone, err)
+		}
+	}
+}
+
 // TestUnusedClaim: a claim is undone if its host is killed, or misses the answer, before it changes the volume.
 func TestUnusedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -404,8 +404,11 @@ func (p *rows) PublishMachine(_ context.Context, row hangar.MachineRow) error {
 	if p.away {
 		return errAway
 	}
-	if row.Machine.Name == "poison" {
+	switch row.Machine.Name {
+	case "poison":
 		return hangar.Errorf(hangar.CodeInvalid, "", "the row is too large")
+	case "unreadable":
+		return hangar.Errorf(hangar.CodeInternal, "", "a record cannot be read")
 	}
 	if p.has == nil {
 		p.has = make(map[hangar.MachineID]hangar.MachineRow)
