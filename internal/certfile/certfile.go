@@ -4,6 +4,7 @@ package certfile
 import (
 	"crypto/tls"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
@@ -16,9 +17,11 @@ import (
 type Pair struct {
 	cert, key string
 	log       *slog.Logger
+	load      func(cert, key string) (tls.Certificate, error)
 
-	mu   sync.Mutex // guards what follows
-	seen [2]fileVersion
+	mu   sync.Mutex     // guards what follows
+	seen [2]fileVersion // that was read
+	told [2]fileVersion // of which an error was logged
 	pair *tls.Certificate
 }
 
@@ -30,10 +33,10 @@ type fileVersion struct {
 
 // Open reads the PEM files of a certificate, with its chain, and of its key.
 func Open(cert, key string, log *slog.Logger) (*Pair, error) {
-	p := &Pair{cert: cert, key: key, log: log}
+	p := &Pair{cert: cert, key: key, log: log, load: tls.LoadX509KeyPair}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.refresh(); err != nil {
+	if _, err := p.refresh(); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -43,15 +46,16 @@ func Open(cert, key string, log *slog.Logger) (*Pair, error) {
 func (p *Pair) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.refresh(); err != nil {
+	if now, err := p.refresh(); err != nil && now != p.told {
+		p.told = now
 		p.log.Warn("cannot read a changed certificate; the previous one stays in use", "path", p.cert, "error", err)
 	}
 	return p.pair, nil
 }
 
-// refresh reads files that have changed. An error is logged once for each version. p.mu is held.
-func (p *Pair) refresh() error {
-	var now [2]fileVersion
+// refresh reads files that have changed, whose versions it returns. Files that could not be read, as for lack of a
+// descriptor, are read again at the next call. p.mu is held.
+func (p *Pair) refresh() (now [2]fileVersion, err error) {
 	var errs [2]error
 	for i, path := range []string{p.cert, p.key} {
 		info, err := os.Stat(path)
@@ -60,15 +64,18 @@ func (p *Pair) refresh() error {
 		}
 	}
 	if now == p.seen && p.pair != nil {
-		return nil
+		return now, nil
 	}
-	p.seen = now
-	if err := errors.Join(errs[:]...); err != nil {
-		return err
+	if err = errors.Join(errs[:]...); err != nil {
+		p.seen = now
+		return now, err
 	}
-	pair, err := tls.LoadX509KeyPair(p.cert, p.key)
+	pair, err := p.load(p.cert, p.key)
 	if err == nil {
 		p.pair = &pair
 	}
-	return err
+	if !errors.As(err, new(*fs.PathError)) {
+		p.seen = now
+	}
+	return now, err
 }

@@ -8,10 +8,12 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -85,4 +87,35 @@ func TestFilesAreReadAgain(t *testing.T) {
 	write(cert, firstCert)
 	write(key, firstKey)
 	expect("put back", "first.example")
+}
+
+// TestUnreadableForAMoment: a changed certificate that could not be opened once, for lack of a descriptor, is read later.
+func TestUnreadableForAMoment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	write := func(name string, at time.Time) {
+		t.Helper()
+		chain, private := certificateFor(t, name)
+		err := errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(key, private, 0o600), os.Chtimes(cert, at, at), os.Chtimes(key, at, at))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first.example", time.Now().Add(-time.Hour))
+	files, err := Open(cert, key, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := files.load
+	files.load = func(string, string) (tls.Certificate, error) {
+		files.load = load
+		return tls.Certificate{}, &fs.PathError{Op: "open", Path: cert, Err: syscall.EMFILE}
+	}
+	write("second.example", time.Now())
+	for _, want := range []string{"first.example", "second.example"} {
+		if pair, err := files.Get(nil); err != nil || pair.Leaf.DNSNames[0] != want {
+			t.Errorf("served is %v, %v, want %s", pair.Leaf.DNSNames, err, want)
+		}
+	}
 }
