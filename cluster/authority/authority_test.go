@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,6 +214,47 @@ func TestRenewal(t *testing.T) {
 		if _, err := authority.Open(dir, hostA, quiet(), later); err != nil || read() == second {
 			t.Errorf("a host that was away for long: %v", err)
 		}
+	})
+}
+
+// TestRenewalWhenTheClockIsSet: a certificate that was made while the clock was ahead is replaced, and one whose time
+// passes because the clock is set is renewed within an hour.
+func TestRenewalWhenTheClockIsSet(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		if err := authority.Found(dir, hostA, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var ahead atomic.Int64 // nanoseconds
+		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		ahead.Store(int64(authority.CertificateLife))
+		i, err := authority.Open(dir, hostA, quiet(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begins := func() time.Time {
+			pair, err := i.ServerConfig().GetCertificate(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pair.Leaf.NotBefore
+		}
+		if !begins().After(time.Now()) {
+			t.Fatal("the certificate was not renewed while the clock was ahead")
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- i.Run(ctx) }()
+		for _, offset := range []time.Duration{0, authority.CertificateLife, 0} {
+			ahead.Store(int64(offset))
+			time.Sleep(time.Hour + time.Second)
+			synctest.Wait()
+			if age := now().Sub(begins()); age < 0 || age > 3*time.Hour {
+				t.Errorf("with the clock %s ahead, the certificate is %s old", offset, age)
+			}
+		}
+		end()
+		<-ended
 	})
 }
 

@@ -30,8 +30,12 @@ const (
 	hostFile      = "host.pem" // the key of this host, its certificate and that of the authority
 )
 
-// renewRetry is when a renewal that has failed is tried again.
-const renewRetry = time.Hour
+// renewRetry is when a renewal that has failed is tried again, and recheck the most that passes between two looks at
+// the clock, which may be set.
+const (
+	renewRetry = time.Hour
+	recheck    = time.Hour
+)
 
 // Identity is how a host proves which one it is. Run renews it.
 type Identity struct {
@@ -159,8 +163,11 @@ func (i *Identity) Files() (certificate, key, authority string) {
 // due is in how long the certificate has to be renewed.
 func (i *Identity) due() time.Duration {
 	leaf := i.pair.Load().Leaf
-	begin := leaf.NotBefore.Add(skew)
-	return begin.Add(leaf.NotAfter.Sub(begin) / 2).Sub(i.now())
+	begin, now := leaf.NotBefore.Add(skew), i.now()
+	if begin.After(now.Add(skew)) { // the clock was ahead, and other hosts do not take the certificate yet
+		return 0
+	}
+	return begin.Add(leaf.NotAfter.Sub(begin) / 2).Sub(now)
 }
 
 // renew replaces the certificate and its key.
@@ -188,7 +195,7 @@ func (i *Identity) Run(ctx context.Context) error {
 				wait = renewRetry
 			}
 		}
-		if err := pause.For(ctx, wait); err != nil {
+		if err := pause.For(ctx, min(wait, recheck)); err != nil {
 			return err
 		}
 	}
