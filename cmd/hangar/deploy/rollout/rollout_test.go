@@ -433,6 +433,48 @@ func TestWaitingForALease(t *testing.T) {
 	expect(t, c, map[string]int{"2": 3}, complete, complete)
 }
 
+// unmarked is a transport to a platform that does not take metadata.
+type unmarked struct{ to http.RoundTripper }
+
+func (u unmarked) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.Contains(r.URL.Path, "/metadata") && r.Method != http.MethodGet {
+		return nil, errors.New("not now")
+	}
+	return u.to.RoundTrip(r)
+}
+
+// TestMarksAreMissing: a deploy does not fail because Machines that needed no update could not be marked.
+func TestMarksAreMissing(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	c := p.Client()
+	if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := c.Machines(t.Context(), app, hangar.MachineFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := func(o *rollout.Options) { o.Image = "nginx@" + machines[0].ImageRef.Digest }
+	if _, err := deploy(t.Context(), c, file(t, "1"), pinned); err != nil {
+		t.Fatal(err)
+	}
+	cut := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: unmarked{p.Transport()}}))
+	defer cut.Close()
+	told := 0
+	_, err = deploy(t.Context(), cut, file(t, "1"), pinned, func(o *rollout.Options) {
+		o.Report = func(e rollout.Event) {
+			if strings.Contains(e.Text, "not marked") {
+				told++
+			}
+		}
+	})
+	if err != nil || told != 3 {
+		t.Errorf("%v, told %d times", err, told)
+	}
+	expect(t, c, map[string]int{"1": 3}, complete, complete, complete)
+}
+
 // TestTwoAtOnce: a second deploy is refused during the first, and its error names the user of that.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()

@@ -216,12 +216,13 @@ func (d *Deploy) runStage(ctx context.Context, stage plan.Stage) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// mark writes the release to the metadata of Machines that needed no update.
+// mark writes the release to the metadata of Machines that needed no update. The next deploy updates those for which
+// that fails.
 func (d *Deploy) mark(ctx context.Context) error {
 	version := strconv.Itoa(d.Release.Version)
 	machines, err := d.p.Machines(ctx, d.o.App, hangar.MachineFilter{Metadata: map[string]string{keyPlatform: platformManaged}})
-	if err != nil {
-		return err
+	if err != nil && ctx.Err() == nil {
+		d.report(Event{Text: fmt.Sprintf("Machines that needed no update are not marked with the release: %s", err)})
 	}
 	for _, m := range machines {
 		if m.State == hangar.MachineDestroying || m.Config.Metadata[keyVersion] == version {
@@ -229,11 +230,11 @@ func (d *Deploy) mark(ctx context.Context) error {
 		}
 		if err := d.p.MergeMachineMetadata(ctx, m.Ref(), hangar.MetadataWrite{Pairs: map[string]string{
 			keyVersion: version, keyRelease: string(d.Release.ID),
-		}}); err != nil {
-			return err
+		}}); err != nil && ctx.Err() == nil {
+			d.report(Event{Text: fmt.Sprintf("Machine %s needed no update and is not marked with the release: %s", m.ID, err)})
 		}
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 // address allocates the shared address for an App that serves HTTP and has no address.
