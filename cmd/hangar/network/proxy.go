@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/internal/splice"
 )
 
@@ -129,16 +131,26 @@ type proxy struct {
 	said  string // the last error printed
 }
 
-// serve accepts connections until ctx ends, and then closes the open ones.
+// acceptPause is the time between attempts to accept a connection while descriptors or memory are missing.
+const acceptPause = 100 * time.Millisecond
+
+// serve accepts connections until ctx ends or it cannot, and then closes the open ones.
 func (x *proxy) serve(ctx context.Context, l net.Listener) error {
+	outer := ctx
+	ctx, end := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	var connections sync.WaitGroup
 	defer connections.Wait()
+	defer end()
 	for {
 		conn, err := l.Accept()
 		switch {
-		case ctx.Err() != nil:
+		case outer.Err() != nil:
 			return nil
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+			x.complain(err)
+			_ = pause.For(ctx, acceptPause)
+			continue
 		case err != nil:
 			return err
 		}
