@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -225,25 +226,33 @@ func runAll(ctx context.Context, c *config.Config, args []string) error {
 				return fmt.Errorf("exec: %w", err)
 			}
 		}
-		if err := runProgram(ctx, words); err != nil {
+		err := runProgram(ctx, words)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the program was stopped
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runProgram runs a program until it ends. When ctx ends, it sends SIGTERM, and kills the program after stopGrace.
+// runProgram runs a program until it ends. When ctx ends, it sends SIGTERM, and kills the program after stopGrace. It
+// returns an exitStatus other than 0, which is 128 and the number of a signal that has ended the program.
 func runProgram(ctx context.Context, words []string) error {
 	p := exec.CommandContext(ctx, words[0], words[1:]...)
 	p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
 	p.Cancel = func() error { return p.Process.Signal(unix.SIGTERM) }
 	p.WaitDelay = stopGrace
 	err := p.Run()
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the program was stopped
+	if p.ProcessState == nil {
+		return err
 	}
-	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exitStatus(ended.ExitCode())
+	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return exitStatus(128 + int(status.Signal()))
 	}
-	return err
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		return exitStatus(code)
+	}
+	return nil // also if it was asked to end
 }
