@@ -52,7 +52,9 @@ func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...
 		raw, err = io.ReadAll(io.LimitReader(s.Stdin, maxPasswordInput))
 	case IsTerminal(s.Stdin) && IsTerminal(s.Stderr):
 		fmt.Fprintf(s.Stderr, format, args...)
+		leave := RestoreOnSignal(stdin)
 		raw, err = term.ReadPassword(int(stdin.Fd()))
+		leave()
 		fmt.Fprintln(s.Stderr)
 	default:
 		return hangar.Sensitive{}, UsageErrorf("--%s-stdin is missing: without a terminal there is no prompt for the %s", what, what)

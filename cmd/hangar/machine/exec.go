@@ -104,12 +104,15 @@ func (c commands) terminal(ctx context.Context, req *hangar.ExecRequest, streams
 		}
 		return restore, nil
 	}
+	leave := cli.RestoreOnSignal(in)
 	before, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
+		leave()
 		return nil, err
 	}
 	stop := restore
 	return func() {
+		defer leave()
 		if stop != nil {
 			stop()
 		}

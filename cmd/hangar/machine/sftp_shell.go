@@ -153,12 +153,16 @@ func (x *fileShell) converse(ctx context.Context, in, out *os.File) error {
 	t := term.NewTerminal(screen, "")
 	for {
 		t.SetPrompt(files.Printable(x.dir) + "> ")
+		leave := cli.RestoreOnSignal(in)
 		before, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
+			leave()
 			return err
 		}
 		line, err := t.ReadLine()
-		if wrong := term.Restore(int(in.Fd()), before); wrong != nil {
+		wrong := term.Restore(int(in.Fd()), before)
+		leave()
+		if wrong != nil {
 			return wrong
 		}
 		if errors.Is(err, io.EOF) {
