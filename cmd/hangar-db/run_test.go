@@ -36,7 +36,9 @@ func TestStoppedPrograms(t *testing.T) {
 		if err := stop(runProgram); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", script, err, want)
 		}
-		err := stop(func(ctx context.Context, words []string) error { return runAll(ctx, &config.Config{Exec: config.Exec{{}}}, words) })
+		err := stop(func(ctx context.Context, words []string) error {
+			return runAll(ctx, &config.Config{Exec: config.Exec{{}}}, words)
+		})
 		if err != nil {
 			t.Errorf("%s, of a mount: %v", script, err)
 		}
