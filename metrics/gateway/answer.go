@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -125,10 +127,10 @@ func (a *answer) receive(q *query, from io.Reader, transfer time.Duration) error
 func (a *answer) copy(q *query, from io.Reader) error {
 	switch q.kind {
 	case labels:
-		return a.copyList(q, from)
+		return copyList(a, q, from, func(name string) bool { return name != metrics.OrgLabel })
 	case labelValues:
 		if q.limit > 0 {
-			return a.copyList(q, from)
+			return copyList(a, q, from, func(string) bool { return true })
 		}
 		return a.copyJSON(from)
 	case statistics:
@@ -137,7 +139,10 @@ func (a *answer) copy(q *query, from io.Reader) error {
 		return redactText(a, from)
 	default:
 		if q.kind == series && q.limit > 0 {
-			return a.copySeries(q, from)
+			return copyList(a, q, from, func(labels map[string]string) bool {
+				delete(labels, metrics.OrgLabel)
+				return true
+			})
 		}
 		return a.copyJSON(from)
 	}
@@ -153,58 +158,112 @@ func (a *answer) copyJSON(from io.Reader) error {
 	return filter.Close()
 }
 
-// decode decodes a whole answer, of at most a.limit bytes.
-func (a *answer) decode(from io.Reader, into any) error {
+// decode calls read with a decoder of an answer of at most a.limit bytes.
+func (a *answer) decode(from io.Reader, read func(*json.Decoder) error) error {
 	limited := &io.LimitedReader{R: from, N: a.limit + 1}
-	if err := json.NewDecoder(limited).Decode(into); err != nil {
-		if limited.N == 0 {
-			return errTooLarge
+	err := read(json.NewDecoder(limited))
+	if err != nil && limited.N == 0 {
+		return errTooLarge
+	}
+	return err
+}
+
+// copyList copies the elements of a list one at a time: up to q.limit of those for which redact, which may
+// change them, returns true. It reads the others too, so that an incomplete answer is an error.
+func copyList[E any](a *answer, q *query, from io.Reader, redact func(E) bool) error {
+	out := bufio.NewWriterSize(a, readBytes)
+	status, begun := json.RawMessage(`""`), false
+	err := a.decode(from, func(d *json.Decoder) error {
+		return readMembers(d, func(name string) error {
+			switch {
+			case name == "status":
+				return d.Decode(&status)
+			case name == "data" && !begun:
+				begun = true
+				if _, err := fmt.Fprintf(out, `{"status":%s,"data":[`, status); err != nil {
+					return err
+				}
+				return copyElements(out, d, q.limit, redact)
+			default:
+				return d.Decode(new(json.RawMessage))
+			}
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if !begun {
+		return errBadJSON
+	}
+	if _, err := out.WriteString("]}\n"); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// copyElements copies the elements of a list, without its brackets.
+func copyElements[E any](out *bufio.Writer, d *json.Decoder, limit int, redact func(E) bool) error {
+	switch begin, err := nextToken(d); {
+	case err != nil:
+		return err
+	case begin == nil: // null
+		return nil
+	case begin != json.Delim('['):
+		return errBadJSON
+	}
+	for n := 0; d.More(); {
+		var element E
+		if err := d.Decode(&element); err != nil {
+			return err
 		}
-		return err
+		if !redact(element) || limit > 0 && n == limit {
+			continue
+		}
+		if n++; n > 1 {
+			if err := out.WriteByte(','); err != nil {
+				return err
+			}
+		}
+		text, err := json.Marshal(element)
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(text); err != nil {
+			return err
+		}
 	}
-	return nil
+	_, err := nextToken(d) // the end, or why there is none
+	return err
 }
 
-// copyList copies a list of names or values, without the hidden label's name.
-func (a *answer) copyList(q *query, from io.Reader) error {
-	var list struct {
-		Status string   `json:"status"`
-		Data   []string `json:"data"`
-	}
-	if err := a.decode(from, &list); err != nil {
+// readMembers calls read for each member of an object, with the decoder before its value.
+func readMembers(d *json.Decoder, read func(name string) error) error {
+	if begin, err := nextToken(d); err != nil {
 		return err
+	} else if begin != json.Delim('{') {
+		return errBadJSON
 	}
-	if q.kind == labels {
-		list.Data = slices.DeleteFunc(list.Data, func(name string) bool { return name == metrics.OrgLabel })
+	for d.More() {
+		token, err := nextToken(d)
+		if err != nil {
+			return err
+		}
+		name, _ := token.(string) // a decoder takes no other names
+		if err := read(name); err != nil {
+			return err
+		}
 	}
-	if q.limit > 0 && len(list.Data) > q.limit {
-		list.Data = list.Data[:q.limit]
-	}
-	if list.Data == nil {
-		list.Data = []string{}
-	}
-	return json.NewEncoder(a).Encode(list)
+	_, err := nextToken(d) // the end, or why there is none
+	return err
 }
 
-// copySeries copies a list of series.
-func (a *answer) copySeries(q *query, from io.Reader) error {
-	var list struct {
-		Status string              `json:"status"`
-		Data   []map[string]string `json:"data"`
+// nextToken returns the next token of an answer that has not ended.
+func nextToken(d *json.Decoder) (json.Token, error) {
+	token, err := d.Token()
+	if errors.Is(err, io.EOF) {
+		return nil, io.ErrUnexpectedEOF
 	}
-	if err := a.decode(from, &list); err != nil {
-		return err
-	}
-	for _, s := range list.Data {
-		delete(s, metrics.OrgLabel)
-	}
-	if len(list.Data) > q.limit {
-		list.Data = list.Data[:q.limit]
-	}
-	if list.Data == nil {
-		list.Data = []map[string]string{}
-	}
-	return json.NewEncoder(a).Encode(list)
+	return token, err
 }
 
 // statisticsEntry is an element of a list of status/tsdb.
@@ -228,7 +287,7 @@ func (a *answer) copyStatistics(q *query, from io.Reader) error {
 			ValuesByLabelName    []statisticsEntry `json:"labelValueCountByLabelName"`
 		} `json:"data"`
 	}
-	if err := a.decode(from, &status); err != nil {
+	if err := a.decode(from, func(d *json.Decoder) error { return d.Decode(&status) }); err != nil {
 		return err
 	}
 	d := &status.Data
