@@ -73,7 +73,7 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	to := v.rec.Load().Growing
 	online, mounted, failure := v.open.grow(ctx, int64(to)<<30)
 	event.Type = hangar.VolumeEventExtend
-	rec, err := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
+	end := func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Volume.State, next.Growing = hangar.VolumeCreated, 0
 		if failure != nil {
 			event.Fault = hangar.MessageOf(failure)
@@ -85,11 +85,26 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 		next.Volume.SizeGB = to
 		next.Volume.NeedsRestart = mounted && !online
 		return []hangar.VolumeEvent{event}
-	})
+	}
+	rec, err := v.record(end)
+	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
+		v.store.work.Go(func() { v.endExtending(v.store.work.Context, end) })
+	}
 	if err != nil || failure != nil {
 		return cmp.Or(failure, err)
 	}
 	return v.store.o.Machines.DescribeVolume(&rec.Volume)
+}
+
+// endExtending records the end of an extension once the disk has room for that.
+func (v *volume) endExtending(ctx context.Context, end change) {
+	err := v.recordEnd(ctx, end)
+	if err == nil {
+		err = v.store.o.Machines.DescribeVolume(&v.rec.Load().Volume)
+	}
+	if err != nil && ctx.Err() == nil {
+		v.store.o.Log.Error("the end of an extension was not recorded", keyVolume, v.id, keyError, err)
+	}
 }
 
 // grow extends the image and the device to size bytes. online: a mounted file system is extended,

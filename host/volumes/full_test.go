@@ -92,3 +92,32 @@ func TestEndOnAFullDisk(t *testing.T) {
 		t.Errorf("the volume that could not be filled on the full disk is %s", v.State)
 	}
 }
+
+// TestExtensionEndsOnAFullDisk: likewise an extension, after its request has ended.
+func TestExtensionEndsOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	r.close()
+	r.dir = disktest.Mount(t, disktest.Ext4, 160<<20)
+	r.open()
+	ref := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
+	var fill string
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+		if op != "extend" {
+			return nil
+		}
+		fill = r.exhaust()
+		return hangar.Errorf(hangar.CodeInvalid, "", "%s", strings.Repeat("x", 256<<10)) // the end takes more than is left
+	})
+	if _, err := r.ExtendVolume(t.Context(), ref, 3); err == nil {
+		t.Fatal("it was extended")
+	}
+	if v := r.Look(ref); v.State != hangar.VolumeExtending {
+		t.Fatalf("the volume is %s: the disk was not full", v.State)
+	}
+	r.disk.Inject(nil)
+	r.must(os.Remove(fill))
+	r.until(func() bool { return r.Look(ref).State == hangar.VolumeCreated })
+	if _, err := r.ExtendVolume(t.Context(), ref, 3); err != nil {
+		t.Error(err)
+	}
+}
