@@ -160,10 +160,21 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	if err == nil && named.ID == r.ID {
 		txn.If, txn.Then = append(txn.If, state.Unchanged(nameItem)), append(txn.Then, state.Delete(nameItem.Key))
 	}
-	if _, err = s.ledger.GiveBack(ctx, r.OrgID, r.Counts, txn); err != nil && !errors.Is(err, state.ErrConflict) {
-		return state.HangarError(err)
+	_, err = s.ledger.GiveBack(ctx, r.OrgID, r.Counts, txn)
+	switch {
+	case errors.Is(err, state.ErrConflict):
+		return nil
+	case unreadable(err):
+		s.log.Error("reservation cannot be released", keyApp, app, keyMachine, r.ID, keyError, err)
+		return nil
 	}
-	return nil
+	return state.HangarError(err)
+}
+
+// unreadable reports whether a record of the cluster state cannot be read, which concerns only whose it is.
+func unreadable(err error) bool {
+	e, ok := errors.AsType[*hangar.Error](err)
+	return ok && e.Code == hangar.CodeInternal
 }
 
 // exists asks only the host whether it has recorded a Machine.
@@ -199,7 +210,12 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 		if err != nil {
 			continue // parse has logged why
 		}
-		if err := s.rows.adopt(ctx, row); err != nil {
+		err = s.rows.adopt(ctx, row)
+		if unreadable(err) {
+			s.log.Error("a machine without a reservation is passed over", keyMachine, id, keyError, err)
+			continue
+		}
+		if err != nil {
 			return state.HangarError(err)
 		}
 	}

@@ -66,11 +66,11 @@ func (v *Volumes) heal(ctx context.Context) error {
 		switch {
 		case err == nil && rec.ID == row.Volume.AppID:
 			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
-			v.log.Warn("whether the app of a volume exists is not known now", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)
+		case unreadable(err):
+			v.log.Error("whether the app of a volume exists is not known", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)
 			continue
+		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:
+			return err
 		}
 		v.log.Info("destroying a volume without an app", keyApp, row.Volume.App, keyVolume, row.Volume.ID)
 		v.undo(ctx, &row)
