@@ -70,8 +70,8 @@ func writeArchive(
 			entry, err = store.Write(ctx, meta, watched, data, base, progress)
 		}
 	}
-	if base != nil && errors.Is(err, archive.ErrNotFound) {
-		// The base is no longer in the archive, so everything is read.
+	if base != nil && (errors.Is(err, archive.ErrNotFound) || errors.Is(err, archive.ErrCorrupt)) {
+		// The base is no longer in the archive, or damaged there, so everything is read.
 		entry, err = store.Write(ctx, meta, watched, data, nil, progress)
 	}
 	return entry, watched.of("written", err)
