@@ -88,23 +88,21 @@ func (v *volume) finishExtending(ctx context.Context, event hangar.VolumeEvent) 
 	}
 	rec, err := v.record(end)
 	if hangar.ReasonOf(err) == hangar.ReasonDiskFull {
-		v.store.work.Go(func() { v.endExtending(v.store.work.Context, end) })
+		v.store.work.Go(func() { // once the disk has room for that
+			ctx := v.store.work.Context
+			err := v.recordEnd(ctx, end)
+			if err == nil {
+				err = v.store.o.Machines.DescribeVolume(&v.rec.Load().Volume)
+			}
+			if err != nil && ctx.Err() == nil {
+				v.store.o.Log.Error("the end of an extension was not recorded", keyVolume, v.id, keyError, err)
+			}
+		})
 	}
 	if err != nil || failure != nil {
 		return cmp.Or(failure, err)
 	}
 	return v.store.o.Machines.DescribeVolume(&rec.Volume)
-}
-
-// endExtending records the end of an extension once the disk has room for that.
-func (v *volume) endExtending(ctx context.Context, end change) {
-	err := v.recordEnd(ctx, end)
-	if err == nil {
-		err = v.store.o.Machines.DescribeVolume(&v.rec.Load().Volume)
-	}
-	if err != nil && ctx.Err() == nil {
-		v.store.o.Log.Error("the end of an extension was not recorded", keyVolume, v.id, keyError, err)
-	}
 }
 
 // grow extends the image and the device to size bytes. online: a mounted file system is extended,
