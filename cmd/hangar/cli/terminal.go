@@ -17,7 +17,11 @@ func RestoreOnSignal(terminal *os.File) (leave func()) {
 		return func() {}
 	}
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) { // as by nohup
+			signal.Notify(signals, s)
+		}
+	}
 	left := make(chan struct{})
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
