@@ -240,8 +240,10 @@ func exchange(conn *net.UnixConn, method string, arg, result any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(data[n:]); err != nil {
-		return err
+	if n < len(data) { // writing nothing would fail when the sandbox has answered and hung up
+		if _, err := conn.Write(data[n:]); err != nil {
+			return err
+		}
 	}
 	a := answer{Result: result}
 	in := &io.LimitedReader{R: conn, N: maxAnswer}
