@@ -37,7 +37,7 @@ func (s *Store) Purge(ctx context.Context) {
 // purge does the next steps of a destroyed volume that are due.
 func (v *volume) purge(ctx context.Context) error {
 	rec := v.rec.Load()
-	if rec.Volume.State == hangar.VolumePendingDestroy && v.store.o.Now().Sub(rec.Volume.DestroyedAt) >= hangar.VolumeGrace {
+	if rec.Volume.State == hangar.VolumePendingDestroy && v.store.expiry.now().Sub(rec.Volume.DestroyedAt) >= hangar.VolumeGrace {
 		if err := v.destroyKey(); err != nil {
 			return err
 		}

@@ -1,7 +1,9 @@
 package volumes
 
 import (
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -13,6 +15,46 @@ const (
 	failedKept    = day
 	maxFailedKept = 20
 )
+
+// What is removed because of its age is lost, so that a clock which is wrong for a while must not decide that. settling
+// is how long the clock has to run without having been set, and clockStep by how much it may have been.
+const (
+	settling  = time.Hour
+	clockStep = time.Minute
+)
+
+// expiry is the clock by which snapshots expire and keys of destroyed volumes are destroyed.
+type expiry struct {
+	read func() (wall time.Time, elapsed time.Duration) // elapsed is of the monotonic clock, and 0 at first
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	wall  time.Time // both clocks at the first look since the clock was set, or the daemon started
+	since time.Duration
+}
+
+func newExpiry(now func() time.Time, log *slog.Logger) *expiry {
+	began := now()
+	return &expiry{
+		read: func() (time.Time, time.Duration) { at := now(); return at.Round(0), at.Sub(began) },
+		log:  log, wall: began.Round(0),
+	}
+}
+
+// now is the time, or the zero time, at which nothing has expired, while the clock may be wrong.
+func (e *expiry) now() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	wall, elapsed := e.read()
+	if step := wall.Sub(e.wall) - (elapsed - e.since); step.Abs() > clockStep {
+		e.log.Warn("the clock was set: no snapshot expires and no destroyed volume is removed for a while", "by", step, "wait", settling)
+		e.wall, e.since = wall, elapsed
+	}
+	if elapsed-e.since < settling {
+		return time.Time{}
+	}
+	return wall
+}
 
 // expired reports whether a snapshot is to be removed.
 func expired(s *hangar.Snapshot, now time.Time) bool {

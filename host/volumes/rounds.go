@@ -61,7 +61,7 @@ func (r *rounds) Round(ctx context.Context) {
 		if dueDaily(v.rec.Load(), now) && v.claimable() {
 			v.failed("take the daily one", v.takeDaily(ctx))
 		}
-		v.failed("take expired ones off the list", v.expire(now))
+		v.failed("take expired ones off the list", v.expire())
 		v.failed("remove discarded ones from the archive", v.removeDiscarded(ctx))
 		rec := v.rec.Load()
 		apps[rec.Volume.AppID] = append(apps[rec.Volume.AppID], rec)
@@ -107,7 +107,8 @@ func (v *volume) failed(what string, err error) {
 }
 
 // expire takes expired snapshots off the list.
-func (v *volume) expire(now time.Time) error {
+func (v *volume) expire() error {
+	now := v.store.expiry.now()
 	if len(dispensable(v.rec.Load().Snapshots, now)) == 0 {
 		return nil
 	}

@@ -103,7 +103,7 @@ func (v *volume) dailySnapshot(ctx context.Context) error {
 	s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), hangar.MessageOf(err)
 	_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 		next.Snapshots = slices.Insert(slices.Clone(next.Snapshots), 0, s)
-		discard(next, dispensable(next.Snapshots, now)...)
+		discard(next, dispensable(next.Snapshots, v.store.expiry.now())...)
 		return []hangar.VolumeEvent{{Type: hangar.VolumeEventSnapshot, Snapshot: s.ID, Text: "The daily snapshot was not taken", Fault: s.Fault}}
 	})
 	return recorded
@@ -192,7 +192,7 @@ func (v *volume) snapshotCreated(entry archive.Entry, took time.Duration) change
 			s.State, s.FinishedAt, s.Frozen = hangar.SnapshotCreated, wholeSecond(now), took
 			s.Size, s.VolumeSize, s.Digest = entry.Stored, entry.VolumeSize, entry.Digest
 		})
-		discard(next, dispensable(next.Snapshots, now)...)
+		discard(next, dispensable(next.Snapshots, v.store.expiry.now())...)
 		return []hangar.VolumeEvent{{
 			Type: hangar.VolumeEventSnapshot, Snapshot: entry.ID,
 			Text: fmt.Sprintf("A snapshot was taken: %d bytes were added to the archive, and writes waited for %s", entry.Stored, took.Round(time.Millisecond)),
@@ -208,7 +208,7 @@ func (v *volume) snapshotFailed(id hangar.SnapshotID, fault string) change {
 			s.State, s.FinishedAt, s.Fault = hangar.SnapshotFailed, wholeSecond(now), fault
 		})
 		next.Discarded = append(slices.Clone(next.Discarded), id)
-		discard(next, dispensable(next.Snapshots, now)...)
+		discard(next, dispensable(next.Snapshots, v.store.expiry.now())...)
 		return []hangar.VolumeEvent{{Type: hangar.VolumeEventSnapshot, Snapshot: id, Text: "No snapshot was taken", Fault: fault}}
 	}
 }

@@ -64,6 +64,7 @@ func TestForkOfWhatIsDestroyed(t *testing.T) {
 				reached, release = r.hold("freeze")
 				r.open()
 				<-reached
+				r.ahead.Add(int64(time.Hour)) // nothing is removed before
 				r.Purge(t.Context())
 				if v := r.Look(from); v.State != hangar.VolumePendingDestroy {
 					t.Fatalf("after the kill it is %s", v.State)

@@ -96,6 +96,7 @@ type Store struct {
 	*rounds   // scheduled work on their snapshots
 
 	o       Options
+	expiry  *expiry
 	creates singleflight.Group
 	metrics metrics
 
@@ -128,6 +129,7 @@ func New(o Options) *Store {
 	s.keys = &keys{index: s.index, keyset: o.Keys, log: o.Log}
 	s.promises = &promises{index: s.index, o: &s.o, purging: semaphore.NewWeighted(1)}
 	s.archiver = newArchiver(&s.o)
+	s.expiry = newExpiry(o.Now, o.Log)
 	s.drills = newDrills(s)
 	s.metrics = newMetrics(o.Metrics, s)
 	s.rounds = &rounds{index: s.index, drills: s.drills, soon: make(chan struct{}, 1), now: o.Now, log: o.Log}
