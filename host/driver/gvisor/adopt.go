@@ -66,7 +66,7 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 			h.Gofer = p
 		}
 	}
-	return d.take(h)
+	return d.take(ctx, h)
 }
 
 // othersIn returns the number of commands beside the main one of the bundle in dir.

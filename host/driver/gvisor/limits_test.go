@@ -3,13 +3,18 @@ package gvisor_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
 // TestMoreCoresThanTheHost: a Machine may have more cores in its config than the host has.
@@ -44,15 +49,97 @@ func TestLimitAfterResume(t *testing.T) {
 	if m.handle, err = d.Resume(t.Context(), spec, snapshot); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(step); ; {
-		after := memoryLimit(t, opts.CgroupParent, spec.ID)
-		if after == before {
+	awaitLimit(t, opts, spec.ID, before)
+}
+
+// awaitLimit waits until a sandbox has a limit of its memory.
+func awaitLimit(t *testing.T, opts gvisor.Options, id hangar.MachineID, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(step); ; <-time.After(time.Millisecond) {
+		limit := memoryLimit(t, opts.CgroupParent, id)
+		if limit == want {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("limit %s after resume, %s before", after, before)
+			t.Fatalf("limit %s, want %s", limit, want)
 		}
-		time.Sleep(time.Millisecond)
+	}
+}
+
+// doubled doubles the limit of a sandbox's memory, as a daemon that dies during a suspend leaves it.
+func doubled(t *testing.T, opts gvisor.Options, spec *driver.Spec) (before, after string) {
+	t.Helper()
+	before = memoryLimit(t, opts.CgroupParent, spec.ID)
+	n, err := strconv.ParseInt(before, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after = strconv.FormatInt(2*n, 10)
+	if err := os.WriteFile(limitFile(opts.CgroupParent, spec.ID), []byte(after), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(spec.Dir, bundle.SuspendFile), []byte(filepath.Join(spec.Dir, "snapshot")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return before, after
+}
+
+// TestLimitAfterASuspendThatIsGivenUp: a Machine that the daemon did not suspend before it was killed has no more memory
+// than before, once the engine has ended.
+func TestLimitAfterASuspendThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, adopted := range []bool{false, true} {
+		opts := options(t)
+		spec := newSpec(t, "sleep")
+		discardOutput(t, spec.Output)
+		old := startDaemon(t, daemonWork{Options: opts, Spec: spec})
+		h := driver.Handle(old.line())
+		old.kill()
+		d := reopen(t, opts)
+		t.Cleanup(func() { destroyed(t, d, spec) })
+		before, after := doubled(t, opts, &spec)
+		if adopted {
+			if _, err := d.Adopt(t.Context(), spec.ID, spec.Dir); err != nil {
+				t.Fatal(err)
+			}
+			awaitLimit(t, opts, spec.ID, before)
+			continue
+		}
+		engine := exec.CommandContext(t.Context(), "cat")
+		engine.Args = []string{"runsc", "-", spec.Dir} // reads until its input ends
+		input, err := engine.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := engine.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Recover(t.Context(), h); err != nil {
+			t.Fatal(err)
+		}
+		if limit := memoryLimit(t, opts.CgroupParent, spec.ID); limit != after {
+			t.Errorf("limit %s while the snapshot is written, want %s", limit, after)
+		}
+		_ = input.Close()
+		_ = engine.Wait() // the driver may have collected it
+		awaitLimit(t, opts, spec.ID, before)
+	}
+}
+
+// TestLimitAfterAFailedSuspend: a suspend that fails leaves the limit that a Machine should have, whatever it had.
+func TestLimitAfterAFailedSuspend(t *testing.T) {
+	t.Parallel()
+	d, opts := newDriver(t)
+	t.Cleanup(func() { _ = d.Close() })
+	spec := newSpec(t, "sleep")
+	m := boot(t, d, spec)
+	m.line()
+	before, _ := doubled(t, opts, &spec)
+	if err := d.Suspend(t.Context(), m.handle, filepath.Join(spec.Dir, "missing", "snapshot")); err == nil {
+		t.Fatal("suspended to a directory that does not exist")
+	}
+	if after := memoryLimit(t, opts.CgroupParent, spec.ID); after != before {
+		t.Errorf("limit %s after a suspend that failed, %s before", after, before)
 	}
 }
 
@@ -92,11 +179,21 @@ func TestTasksAreBounded(t *testing.T) {
 // memoryLimit returns the limit that the kernel enforces.
 func memoryLimit(t *testing.T, parent string, id hangar.MachineID) string {
 	t.Helper()
-	for _, file := range []string{"memory/" + parent + "/" + string(id) + "/memory.limit_in_bytes", parent + "/" + string(id) + "/memory.max"} {
-		if b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", file)); err == nil {
-			return strings.TrimSpace(string(b))
-		}
+	b, err := os.ReadFile(limitFile(parent, id))
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no memory limit")
-	return ""
+	return strings.TrimSpace(string(b))
+}
+
+func limitFile(parent string, id hangar.MachineID) string {
+	if file := filepath.Join("/sys/fs/cgroup/memory", parent, string(id), "memory.limit_in_bytes"); fileExists(file) {
+		return file
+	}
+	return filepath.Join("/sys/fs/cgroup", parent, string(id), "memory.max")
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

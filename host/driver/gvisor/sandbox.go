@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
@@ -58,6 +59,8 @@ type sandbox struct {
 
 	release func() // ends the watcher
 
+	memory *semaphore.Weighted // held while the limit of its memory is not the usual one
+
 	killed atomic.Bool // the driver killed the sentry, which then leaves no record
 }
 
@@ -91,8 +94,8 @@ func (h handle) processes() (sentry, gofer *os.File, err error) {
 
 // watch registers the sandbox and starts the goroutine that waits for its end. The sandbox may have
 // ended already. An error says nothing about the sandbox.
-func (d *Driver) watch(h handle) error {
-	s := &sandbox{handle: h, done: make(chan struct{})}
+func (d *Driver) watch(ctx context.Context, h handle) error {
+	s := &sandbox{handle: h, done: make(chan struct{}), memory: semaphore.NewWeighted(1)}
 	sentry, gofer, err := h.processes()
 	if err != nil {
 		return fmt.Errorf("watch the sandbox of machine %s: %w", h.ID, err)
@@ -105,6 +108,9 @@ func (d *Driver) watch(h handle) error {
 		}
 	})
 	s.release = closeAll
+	if sentry != nil {
+		d.lowerLimit(ctx, s)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
@@ -240,7 +246,7 @@ func (d *Driver) Wait(ctx context.Context, h driver.Handle) (driver.Exit, error)
 }
 
 // Recover implements driver.Driver.
-func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
+func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 	want, err := decodeHandle(h)
 	if err != nil {
 		return err
@@ -256,5 +262,5 @@ func (d *Driver) Recover(_ context.Context, h driver.Handle) error {
 	if err != nil {
 		return err
 	}
-	return d.watch(want)
+	return d.watch(ctx, want)
 }

@@ -123,16 +123,16 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 			return nil, fmt.Errorf("find gofer: %w", err)
 		}
 	}
-	return d.take(h)
+	return d.take(ctx, h)
 }
 
 // take starts to watch a sandbox and returns its handle for the journal.
-func (d *Driver) take(h handle) (driver.Handle, error) {
+func (d *Driver) take(ctx context.Context, h handle) (driver.Handle, error) {
 	encoded, err := h.encode()
 	if err != nil {
 		return nil, err
 	}
-	if err := d.watch(h); err != nil {
+	if err := d.watch(ctx, h); err != nil {
 		return nil, err
 	}
 	return encoded, nil

@@ -48,6 +48,14 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err != nil {
 		return err
 	}
+	usual, err := s.usualLimit()
+	if err != nil {
+		return err
+	}
+	if err := s.memory.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.memory.Release(1)
 	// While this file exists, the end of the sandbox may mean that it was suspended.
 	lock := filepath.Join(s.Dir, bundle.SuspendFile)
 	if err := os.WriteFile(lock, []byte(dir), 0o600); err != nil {
@@ -60,20 +68,16 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if used, err := d.cgroup.memory(string(s.ID)); err == nil && used > directAbove {
 		args = append(args, "--direct")
 	}
-	limit, err := d.cgroup.memoryLimit(string(s.ID))
-	if err != nil {
-		return err
-	}
 	// The kernel counts the snapshot's unwritten pages against the sandbox's limit, too. The guest is
 	// stopped, so it cannot use the added memory.
-	if err := d.cgroup.setMemoryLimit(string(s.ID), 2*limit); err != nil {
+	if err := d.cgroup.setMemoryLimit(string(s.ID), 2*usual); err != nil {
 		return err
 	}
 	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
 		// A killed engine leaves a partial snapshot. A sealed snapshot stays valid even if its answer
 		// was lost.
 		if _, statErr := os.Lstat(dir); statErr != nil {
-			restored := d.cgroup.setMemoryLimit(string(s.ID), limit)
+			restored := d.cgroup.setMemoryLimit(string(s.ID), usual)
 			if s.ended() {
 				restored = nil // an ended sandbox has no limit to restore
 			}
@@ -137,25 +141,28 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 		args = append(args, "--background")
 	}
 	// The digest also covers the layers of the root file system.
-	h, err := d.boot(ctx, spec, func() error {
+	return d.boot(ctx, spec, func() error {
 		if d.takeRoot(spec.ID, spec.Dir) {
 			return nil
 		}
 		return d.mountRoot(spec)
 	}, resumeHeadroom, "resume", args...)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.lookup(h)
-	if err != nil {
-		return nil, err
-	}
-	d.lowerLimit(ctx, s, guestMemory(spec)+sentryHeadroom)
-	return h, nil
 }
 
-// lowerLimit removes the memory that only a resume needs, once the pages are loaded.
-func (d *Driver) lowerLimit(ctx context.Context, s *sandbox, limit int64) {
+// usualLimit is the limit of a sandbox's memory, in bytes, while it is neither suspended nor resumed.
+func (s *sandbox) usualLimit() (int64, error) {
+	guest, err := number(filepath.Join(s.Dir, bundle.TotalMemFile))
+	return guest + sentryHeadroom, err
+}
+
+// lowerLimit takes back the memory that a new sandbox needs only while its pages are loaded or, if an earlier daemon
+// died while it suspended the sandbox, while the snapshot is written. Until then no Suspend begins.
+func (d *Driver) lowerLimit(ctx context.Context, s *sandbox) {
+	usual, err := s.usualLimit()
+	if limit, limitErr := d.cgroup.memoryLimit(string(s.ID)); err != nil || limitErr == nil && limit == usual {
+		return
+	}
+	s.memory.TryAcquire(1) // nobody else has the sandbox yet
 	ctx, cancel := finish.Lifetime(ctx)
 	d.watchers.Go(func() {
 		defer cancel()
@@ -166,14 +173,29 @@ func (d *Driver) lowerLimit(ctx context.Context, s *sandbox, limit int64) {
 		}
 	})
 	d.watchers.Go(func() {
+		defer s.memory.Release(1)
 		defer cancel()
-		err := s.call(ctx, methodRestored, &struct{}{}, nil)
+		err := s.moved(ctx)
 		if err == nil {
-			err = d.cgroup.setMemoryLimit(string(s.ID), limit)
+			err = d.cgroup.setMemoryLimit(string(s.ID), usual)
 		}
 		if err != nil && !s.ended() {
-			d.log.LogAttrs(ctx, slog.LevelDebug, "memory limit not lowered after resume",
+			d.log.LogAttrs(ctx, slog.LevelDebug, "memory limit not lowered",
 				slog.String("machine", string(s.ID)), slog.Any("error", err))
 		}
 	})
+}
+
+// moved waits until no snapshot of a running sandbox is written, and the one that it continues from has been read.
+func (s *sandbox) moved(ctx context.Context) error {
+	if _, err := os.Lstat(filepath.Join(s.Dir, bundle.SuspendFile)); err == nil {
+		if err := awaitEngine(ctx, s.Dir); err != nil {
+			return err
+		}
+	}
+	err := s.call(ctx, methodRestored, &struct{}{}, nil)
+	if errors.As(err, new(refusal)) {
+		return nil // it continues from none
+	}
+	return err
 }
