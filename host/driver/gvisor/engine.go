@@ -25,20 +25,20 @@ import (
 const engineName = "runsc"
 
 // engine runs one command of the engine. If ctx ends, it kills the command and its children; Destroy
-// cleans up the rest.
-func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bundle.Result, error) {
+// cleans up the rest. begun is set once the engine has received the command.
+func (d *Driver) engine(ctx context.Context, begun *bool, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
-		return bundle.Result{}, notBegun{err}
+		return bundle.Result{}, err
 	}
 	reply, replyEnd, err := os.Pipe()
 	if err != nil {
-		return bundle.Result{}, notBegun{err}
+		return bundle.Result{}, err
 	}
 	defer reply.Close()
 	defer replyEnd.Close()
 	cmd, waited, err := d.command(out, replyEnd, append(d.engineFlags(), args...))
 	if err != nil {
-		return bundle.Result{}, notBegun{fmt.Errorf("start engine: %w", err)}
+		return bundle.Result{}, fmt.Errorf("start engine: %w", err)
 	}
 	_ = replyEnd.Close()
 	orphans := make(chan []process, 1)
@@ -50,8 +50,9 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 		started = <-orphans
 	}
 	if waited != nil && !waited.begun() { // the spare was killed, perhaps for lack of memory; run the command again
-		return d.engine(ctx, out, args...)
+		return d.engine(ctx, begun, out, args...)
 	}
+	*begun = true
 	d.spare.later(d.fillSpare)
 	if len(started) > 0 {
 		err := finish.Do(ctx, undoPatience, func(ctx finish.Context) error { return killAll(ctx, started) })
@@ -69,13 +70,6 @@ func (d *Driver) engine(ctx context.Context, out *os.File, args ...string) (bund
 	}
 	return r, nil
 }
-
-// notBegun is an error from before the engine ran.
-type notBegun struct{ error }
-
-func (e notBegun) Is(target error) bool { return target == driver.ErrNotBegun }
-
-func (e notBegun) Unwrap() error { return e.error }
 
 // cutOff kills a command of the engine, and returns the processes that it has started. They become
 // children of this process. They include zombies and processes about to end, whose former parent is

@@ -38,7 +38,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Handle, er
 	if err := d.checkSpec(&spec); err != nil {
 		return nil, err
 	}
-	h, err := d.boot(ctx, &spec, func() error {
+	h, err := d.boot(ctx, new(bool), &spec, func() error {
 		if err := d.mountRoot(&spec); err != nil {
 			return err
 		}
@@ -82,14 +82,14 @@ func (d *Driver) checkSpec(spec *driver.Spec) error {
 }
 
 // boot makes a sandbox by the given engine command, after root has mounted its root file system. On
-// an error nothing is left.
-func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
+// an error nothing is left. begun is set once the engine has received the command.
+func (d *Driver) boot(ctx context.Context, begun *bool, spec *driver.Spec, root func() error, headroom int64, command string, args ...string) (_ driver.Handle, err error) {
 	d.watchers.Go(d.cgroup.quicken)
 	// Remove what an earlier sandbox left: the lock file of a killed engine, or a socket that would
 	// make gVisor silently use another directory.
 	d.forget(spec.ID)
 	if err := errors.Join(d.removeRuntimeFiles(string(spec.ID)), removeFiles(spec.Dir, bundle.ResultFile)); err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	// From here on an error must undo the start, even if ctx has ended.
 	defer func() {
@@ -98,19 +98,19 @@ func (d *Driver) boot(ctx context.Context, spec *driver.Spec, root func() error,
 		}
 	}()
 	if err := root(); err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	if err := d.writeBundle(spec, headroom); err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	out, held, err := openOutput(spec.Output)
 	if err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	defer held.Close()
 	defer out.Close()
 	args = append([]string{command, "--bundle=" + spec.Dir}, args...)
-	r, err := d.engine(ctx, out, append(args, string(spec.ID))...)
+	r, err := d.engine(ctx, begun, out, append(args, string(spec.ID))...)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func (d *Driver) suspend(ctx context.Context, s *sandbox, dir string) error {
 	if err := d.cgroup.setMemoryLimit(string(s.ID), 2*usual); err != nil {
 		return err
 	}
-	if _, err := d.engine(ctx, nil, append(args, string(s.ID))...); err != nil {
+	if _, err := d.engine(ctx, new(bool), nil, append(args, string(s.ID))...); err != nil {
 		// A killed engine leaves a partial snapshot. A sealed snapshot stays valid even if its answer
 		// was lost.
 		if _, statErr := os.Lstat(dir); statErr != nil {
@@ -112,8 +112,12 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	if err := d.checkSpec(&spec); err != nil {
 		return nil, err
 	}
-	h, err := d.resume(ctx, &spec, dir)
+	begun := false
+	h, err := d.resume(ctx, &begun, &spec, dir)
 	if err != nil {
+		if !begun && !errors.Is(err, driver.ErrSnapshotUnusable) {
+			err = fmt.Errorf("%w: %w", driver.ErrNotBegun, err)
+		}
 		left := func(ctx finish.Context) error { return d.destroy(ctx, string(spec.ID), spec.Dir) } // of the Suspend
 		err = errors.Join(err, finish.Do(ctx, undoPatience, left))
 		return nil, fmt.Errorf("resume machine %s: %w", spec.ID, err)
@@ -121,17 +125,17 @@ func (d *Driver) Resume(ctx context.Context, spec driver.Spec, dir string) (driv
 	return h, nil
 }
 
-func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (driver.Handle, error) {
+func (d *Driver) resume(ctx context.Context, begun *bool, spec *driver.Spec, dir string) (driver.Handle, error) {
 	meta, err := bundle.ReadMeta(dir)
 	if errors.Is(err, bundle.ErrDamaged) {
 		return nil, fmt.Errorf("%w: %w", driver.ErrSnapshotUnusable, err)
 	}
 	if err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	sum, err := d.specDigest(spec)
 	if err != nil {
-		return nil, notBegun{err}
+		return nil, err
 	}
 	if want := (bundle.Origin{Engine: d.origin.engine, CPU: d.origin.cpu, Spec: sum}); meta.Origin != want {
 		return nil, fmt.Errorf("%w: it was made by %+v, this is %+v", driver.ErrSnapshotUnusable, meta.Origin, want)
@@ -141,7 +145,7 @@ func (d *Driver) resume(ctx context.Context, spec *driver.Spec, dir string) (dri
 		args = append(args, "--background")
 	}
 	// The digest also covers the layers of the root file system.
-	return d.boot(ctx, spec, func() error {
+	return d.boot(ctx, begun, spec, func() error {
 		if d.takeRoot(spec.ID, spec.Dir) {
 			return nil
 		}

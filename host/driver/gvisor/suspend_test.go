@@ -190,6 +190,34 @@ func TestResumeWithoutDescriptors(t *testing.T) {
 	}
 }
 
+// TestResumeThatTheEngineBegan: a resume that fails once the engine has its command cannot be repeated.
+func TestResumeThatTheEngineBegan(t *testing.T) {
+	opts := options(t)
+	engine := opts.Engine
+	opts.Engine = filepath.Join(t.TempDir(), "engine")
+	if err := os.Symlink(engine, opts.Engine); err != nil {
+		t.Fatal(err)
+	}
+	before := waiting(t)
+	d := reopen(t, opts)
+	spec := newSpec(t, "sleep")
+	m := boot(t, d, spec)
+	snapshot := filepath.Join(spec.Dir, "snapshot")
+	if err := d.Suspend(t.Context(), m.handle, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(newlyWaiting(t, before), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(opts.Engine), os.Symlink("/bin/true", opts.Engine)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Resume(t.Context(), spec, snapshot)
+	if err == nil || errors.Is(err, driver.ErrNotBegun) || errors.Is(err, driver.ErrSnapshotUnusable) {
+		t.Errorf("resumed: %v", err)
+	}
+}
+
 // TestOutOfMemory: the exit of a Machine that runs out of memory says so.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t)
