@@ -390,7 +390,7 @@ func TestMailLimit(t *testing.T) {
 		a.Fingerprint = strconv.Itoa(i)
 		n.Update(acme.ID, []hangar.Alert{a})
 	}
-	box.letters(t, mailBurst/2)
+	box.letters(t, mailBurst) // to two addresses each
 	n.Update(other.ID, exampleMessage().firing)
 	letters := box.letters(t, 1)
 	if !bytes.Contains(letters[len(letters)-1].data, []byte("(other)")) {
