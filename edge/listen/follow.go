@@ -65,7 +65,7 @@ func (f *follower) follow(ctx context.Context) {
 	early := retryFirst
 	soon := time.NewTimer(early)
 	defer soon.Stop()
-	for began := time.Now(); ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		routes, ports := f.o.Routes.Changed(), f.o.Balancer.PortsChanged()
 		round := time.Now()
 		f.keys.rotate(round, f.log, f.configs.clear)
@@ -84,9 +84,7 @@ func (f *follower) follow(ctx context.Context) {
 				soon.Reset(early)
 			}
 		case <-retry.C:
-			if len(f.inherited.sockets) > 0 && time.Since(began) >= retryEvery {
-				f.inherited.renounce(ofApps)
-			}
+			f.renounce()
 		case <-ctx.Done():
 		}
 	}
@@ -99,6 +97,16 @@ func (f *follower) follow(ctx context.Context) {
 			_ = closeOnce(s)
 		}
 	}
+}
+
+// renounce closes the inherited sockets that no App needs. Those that could not be taken over are kept
+// for the next attempt.
+func (f *follower) renounce() {
+	needed := make(map[string]bool, len(f.failed))
+	for k := range f.failed {
+		needed[k.name()] = true
+	}
+	f.inherited.renounce(func(name string) bool { return ofApps(name) && !needed[name] })
 }
 
 // sockets are all that are open.

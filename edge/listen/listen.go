@@ -177,9 +177,12 @@ func (l *Listeners) Open(ctx context.Context) (err error) {
 	}
 	if l.o.HTTP3 && l.https != nil {
 		l.quic, err = l.listenUDP(ctx, "http3 "+l.o.HTTPS, net.JoinHostPort(hostOf(l.o.HTTPS), fmt.Sprint(l.https.local.Port())))
+		if err != nil {
+			return err
+		}
 	}
 	l.inherited.renounce(func(name string) bool { return !ofApps(name) })
-	return err
+	return nil
 }
 
 // MaxConns is the largest number of connections: as Limits say, or fewer if the process may not

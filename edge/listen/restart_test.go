@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/internal/keeper"
 )
@@ -232,4 +235,78 @@ func TestAddressesOfADaemonChange(t *testing.T) {
 		r.stop()
 		must(k.Close())
 	}
+}
+
+// keepSockets leaves listeners at TCP addresses with a keeper, and returns a Client that has not taken
+// them yet.
+func keepSockets(t *testing.T, addresses ...string) *keeper.Client {
+	t.Helper()
+	o := keeper.Options{Socket: filepath.Join(t.TempDir(), "keeper", "socket"), Start: startKeeper, Log: slog.New(slog.DiscardHandler)}
+	k := keeper.New(o)
+	must(k.Open(t.Context()))
+	t.Cleanup(func() { must(keeper.Quit(context.Background(), o.Socket)) })
+	l := New(Options{Keeper: k})
+	for _, address := range addresses {
+		s, err := l.listen(t.Context(), "tcp "+address, address, 0)
+		must(err)
+		defer s.Close()
+	}
+	must(k.Close())
+	k = keeper.New(o)
+	must(k.Open(t.Context()))
+	t.Cleanup(func() { must(k.Close()) })
+	return k
+}
+
+// A socket that cannot be taken over is tried again, and its clients wait.
+func TestInheritedSocketIsTriedAgain(t *testing.T) {
+	w := newWorld()
+	w.echo(t, 1, "")
+	port := freePort(t)
+	name := "tcp " + at(dedicated, port)
+	k := keepSockets(t, at(dedicated, port))
+	c := dial(t, "tcp", at(dedicated, port))
+	w.app("shop", []string{"v4 " + dedicated}, service("tcp", 1, port))
+	spoiled := make(chan struct{})
+	r := newRig(t, w, func(o *Options) {
+		o.Keeper = k
+		o.Ready = func(context.Context) error {
+			<-spoiled
+			return nil
+		}
+	})
+	f := r.inherited.sockets[name]
+	whole, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	must(err)
+	null, err := os.Open(os.DevNull)
+	must(err)
+	must(unix.Dup3(int(null.Fd()), int(f.Fd()), unix.O_CLOEXEC))
+	must(null.Close())
+	close(spoiled)
+	w.logged(t, "cannot listen on "+name)
+	if err := unix.Dup3(whole, int(f.Fd()), unix.O_CLOEXEC); err != nil {
+		t.Fatalf("the socket was given up after one attempt: %v", err)
+	}
+	must(unix.Close(whole))
+	must(r.Await(t.Context()))
+	if got := exchange(t, c, "waited"); got != "waited" {
+		t.Errorf("the client received %q", got)
+	}
+}
+
+// What no App needs is given up. A socket that could not be taken over yet is not.
+func TestUnneededSocketsAreGivenUp(t *testing.T) {
+	port := freePort(t)
+	k := keepSockets(t, at(dedicated, port), at(dedicated2, port))
+	f := newFollower(t.Context(), New(Options{Keeper: k}))
+	f.inherited.take(k)
+	defer f.inherited.close()
+	pending := key{addr: netip.MustParseAddrPort(at(dedicated, port))}
+	f.failed[pending] = "why"
+	f.renounce()
+	refuses(t, at(dedicated2, port))
+	must(dial(t, "tcp", at(dedicated, port)).Close())
+	delete(f.failed, pending)
+	f.renounce()
+	refuses(t, at(dedicated, port))
 }

@@ -27,17 +27,18 @@ type socket struct {
 	own   bool // it has an address of one App
 }
 
-// listen opens a socket, or takes it back from the keeper, and leaves it there.
+// listen opens a socket, or takes it back from the keeper, and leaves it there. If that fails it may be
+// called again.
 func (l *Listeners) listen(ctx context.Context, name, address string, port int) (*socket, error) {
 	s := &socket{name: name, port: port}
-	if f := l.inherited.get(name); f != nil {
+	if f := l.inherited.sockets[name]; f != nil {
 		inner, err := net.FileListener(f) // a copy
-		_ = f.Close()
-		if tcp, ok := inner.(*net.TCPListener); ok && err == nil {
-			s.TCPListener = tcp
+		if err != nil {
+			return nil, err
 		}
-	}
-	if s.TCPListener == nil {
+		s.TCPListener = inner.(*net.TCPListener) //nolint:forcetypeassert // no other has such a name
+		l.inherited.taken(name)
+	} else {
 		config := net.ListenConfig{Control: bindAhead, KeepAlive: keepAlive}
 		config.SetMultipathTCP(false) // whose connections could not be spliced
 		inner, err := config.Listen(ctx, "tcp", address)
@@ -76,14 +77,14 @@ func (l *Listeners) listenFixed(ctx context.Context, name, address string, port 
 // there.
 func (l *Listeners) listenUDP(ctx context.Context, name, address string) (*net.UDPConn, error) {
 	var conn *net.UDPConn
-	if f := l.inherited.get(name); f != nil {
+	if f := l.inherited.sockets[name]; f != nil {
 		inner, err := net.FilePacketConn(f) // a copy
-		_ = f.Close()
-		if udp, ok := inner.(*net.UDPConn); ok && err == nil {
-			conn = udp
+		if err != nil {
+			return nil, err
 		}
-	}
-	if conn == nil {
+		conn = inner.(*net.UDPConn) //nolint:forcetypeassert // no other has such a name
+		l.inherited.taken(name)
+	} else {
 		inner, err := (&net.ListenConfig{Control: bindAhead}).ListenPacket(ctx, "udp", address)
 		if err != nil {
 			return nil, err
@@ -147,14 +148,13 @@ func (i *inheritance) take(k *keeper.Client) {
 	}
 }
 
-// get returns the socket of a name, or nil. It is the caller's then.
-func (i *inheritance) get(name string) *os.File {
-	f := i.sockets[name]
+// taken closes a socket of which a listener has a copy.
+func (i *inheritance) taken(name string) {
+	_ = i.sockets[name].Close()
 	delete(i.sockets, name)
-	return f
 }
 
-// renounce closes the inherited sockets with certain names that no listener has claimed.
+// renounce closes the inherited sockets with certain names that no listener has taken.
 func (i *inheritance) renounce(which func(name string) bool) {
 	for name, f := range i.sockets {
 		if which(name) {
