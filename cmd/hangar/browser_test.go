@@ -127,7 +127,7 @@ func TestLoginByBrowser(t *testing.T) {
 	if code != cli.ExitOK || !strings.Contains(said, "as ann@example.com") || !strings.Contains(said, "all that the user may do") {
 		t.Fatalf("code %d\n%s", code, said)
 	}
-	token := l.keys.tokens["lab"]
+	token := strings.TrimPrefix(l.keys.tokens["lab"], p.URL()+" ")
 	as := client.New(p.URL(), token)
 	defer as.Close()
 	if tokens, err := as.CurrentTokens(t.Context()); err != nil || len(tokens) != 1 || tokens[0].Kind != hangar.TokenLogin {

@@ -117,7 +117,7 @@ func TestTokensAreKeptInTheKeyring(t *testing.T) {
 	if out := l.must(token+"\n", "login", url, "--name", "lab", "--token-stdin"); !strings.Contains(out, "kept in the keyring") {
 		t.Errorf("login says\n%s", out)
 	}
-	if l.keys.tokens["lab"] != token || strings.Contains(l.file(), token) {
+	if l.keys.tokens["lab"] != url+" "+token || strings.Contains(l.file(), token) {
 		t.Errorf("keyring has %q, the file\n%s", l.keys.tokens["lab"], l.file())
 	}
 	l.must("", "apps", "list")

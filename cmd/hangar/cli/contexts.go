@@ -154,15 +154,20 @@ func (all *Contexts) Remove(name string) {
 	}
 }
 
-// token returns the token of the context; empty: signed out.
+// token returns the token of the context; empty: signed out. One that the keyring has for another URL is not the
+// context's: a sign-in there under the same name ended before it saved its context.
 func (x *SavedContext) token(k Keyring) (string, error) {
 	if !x.Keyring {
 		return x.Token, nil
 	}
-	token, err := k.Get(x.Name)
+	kept, err := k.Get(x.Name)
 	if err != nil {
 		return "", WithHint(fmt.Errorf("read the token of context %s from the keyring: %w", x.Name, err),
 			"unlock the keyring, or keep the token in a file: hangar login --context "+x.Name+" --no-keyring")
+	}
+	url, token, _ := strings.Cut(kept, " ")
+	if url != x.URL {
+		return "", nil
 	}
 	return token, nil
 }
@@ -203,7 +208,7 @@ func (t *Target) KeepContext(x *SavedContext, token string, inFile bool) (where 
 		where = dir + "/" + contextsFile
 	}
 	if !inFile && t.Keyring.Here() {
-		if err := t.Keyring.Set(x.Name, token); err == nil {
+		if err := t.Keyring.Set(x.Name, x.URL+" "+token); err == nil {
 			x.Keyring, where = true, "the keyring"
 		} else {
 			where = fmt.Sprintf("%s/%s (the keyring refused it: %v)", dir, contextsFile, err)

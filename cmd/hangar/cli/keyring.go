@@ -9,12 +9,12 @@ import (
 	system "github.com/zalando/go-keyring"
 )
 
-// Keyring keeps the tokens of contexts outside of files.
+// Keyring keeps the tokens of contexts outside of files, each behind the URL of its platform and a space.
 type Keyring interface {
 	// Here reports whether there is a keyring.
 	Here() bool
 	Get(context string) (string, error)
-	Set(context, token string) error
+	Set(context, urlAndToken string) error
 	// Remove removes a token. A missing token is not an error.
 	Remove(context string) error
 }
