@@ -20,6 +20,9 @@ import (
 // still become an error.
 const heldBytes = 1 << 20
 
+// partBytes is how much of an answer a client has to receive within Limits.Transfer.
+const partBytes = 8 << 20
+
 // buffers are the memory for copying an answer. They are reused for answers of any organization, but
 // only bytes that were written for the same answer are read from them.
 type buffers struct{ in, filtered, held []byte }
@@ -45,21 +48,23 @@ func (b *buffers) free() {
 // finish is called.
 type answer struct {
 	w       http.ResponseWriter
-	limit   int64 // of bytes
+	limits  Limits
 	length  int64 // of what was written
+	part    int   // bytes that may be sent until the client gets more time
 	held    []byte
 	buffers *buffers
 	begun   bool
 	content string // type
 }
 
-// newAnswer returns an answer of at most limit bytes. The caller must close it.
-func newAnswer(w http.ResponseWriter, limit int64) *answer {
+// newAnswer returns an answer. The caller must close it.
+func newAnswer(w http.ResponseWriter, limits Limits) *answer {
 	b := unusedBuffers.Get().(*buffers)
-	return &answer{w: w, limit: limit, buffers: b, held: b.held}
+	return &answer{w: w, limits: limits, buffers: b, held: b.held}
 }
 
 func (a *answer) close() {
+	_ = http.NewResponseController(a.w).SetWriteDeadline(time.Time{}) // for the next answer on the connection
 	if a.held != nil {
 		a.buffers.held = a.held
 	}
@@ -69,21 +74,38 @@ func (a *answer) close() {
 
 // Write appends to the answer.
 func (a *answer) Write(p []byte) (int, error) {
-	if a.length += int64(len(p)); a.length > a.limit {
+	if a.length += int64(len(p)); a.length > a.limits.Bytes {
 		return 0, errTooLarge
 	}
 	if a.begun {
-		return a.w.Write(p)
+		return a.send(p)
 	}
 	if a.held = append(a.held, p...); len(a.held) <= heldBytes {
 		return len(p), nil
 	}
 	a.header()
-	if _, err := a.w.Write(a.held); err != nil {
+	if _, err := a.send(a.held); err != nil {
 		return 0, err
 	}
 	a.held = nil
 	return len(p), nil
+}
+
+// send passes bytes to the client. It fails if the client takes too long for a part of the answer.
+func (a *answer) send(p []byte) (sent int, err error) {
+	for len(p) > 0 && err == nil {
+		if a.part == 0 {
+			err := http.NewResponseController(a.w).SetWriteDeadline(time.Now().Add(a.limits.Transfer))
+			if err != nil && !errors.Is(err, http.ErrNotSupported) {
+				return sent, err
+			}
+			a.part = partBytes
+		}
+		var n int
+		n, err = a.w.Write(p[:min(len(p), a.part)])
+		a.part, sent, p = a.part-n, sent+n, p[n:]
+	}
+	return sent, err
 }
 
 func (a *answer) header() {
@@ -105,19 +127,13 @@ func (a *answer) finish(contentType, text string) error {
 	}
 	a.w.Header().Set("Content-Length", strconv.Itoa(len(a.held)))
 	a.header()
-	_, err := a.w.Write(a.held)
+	_, err := a.send(a.held)
 	return err
 }
 
-// receive copies an answer of the store, without the hidden label. It fails if the client takes
-// longer than transfer.
-func (a *answer) receive(q *query, from io.Reader, transfer time.Duration) error {
+// receive copies an answer of the store, without the hidden label.
+func (a *answer) receive(q *query, from io.Reader) error {
 	a.content = q.contentType
-	control := http.NewResponseController(a.w)
-	if err := control.SetWriteDeadline(time.Now().Add(transfer)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	defer func() { _ = control.SetWriteDeadline(time.Time{}) }() // for the next answer on the connection
 	if err := a.copy(q, from); err != nil {
 		return err
 	}
@@ -158,9 +174,9 @@ func (a *answer) copyJSON(from io.Reader) error {
 	return filter.Close()
 }
 
-// decode calls read with a decoder of an answer of at most a.limit bytes.
+// decode calls read with a decoder of an answer of at most a.limits.Bytes.
 func (a *answer) decode(from io.Reader, read func(*json.Decoder) error) error {
-	limited := &io.LimitedReader{R: from, N: a.limit + 1}
+	limited := &io.LimitedReader{R: from, N: a.limits.Bytes + 1}
 	err := read(json.NewDecoder(limited))
 	if err != nil && limited.N == 0 {
 		return errTooLarge

@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -41,7 +42,7 @@ type Limits struct {
 	Range      time.Duration // time span of a query, and of each window and offset in it
 	Points     int           // of a series in an answer
 	Time       time.Duration // of the store for a query
-	Transfer   time.Duration // of a client to receive an answer
+	Transfer   time.Duration // of a client to receive 8 MiB of an answer, or all of a shorter one
 	Bytes      int64         // of an answer
 	FormBytes  int64         // of the parameters of a request
 	Total      int           // queries of all organizations at the same time
@@ -130,7 +131,7 @@ func New(opts Options) *Gateway {
 // are answers in the form of Prometheus. If Serve cannot complete an answer that it has begun to
 // send, it panics with http.ErrAbortHandler, so that the client notices that it is incomplete.
 func (g *Gateway) Serve(w http.ResponseWriter, r *http.Request, tenant metrics.Tenant, scope Scope, path string) {
-	answer, began := newAnswer(w, g.limits.Bytes), time.Now()
+	answer, began := newAnswer(w, g.limits), time.Now()
 	defer answer.close()
 	err := g.serve(answer, r, tenant, scope, path)
 	g.counts.answered(r.Context(), err, time.Since(began))
@@ -173,7 +174,8 @@ func (g *Gateway) serve(answer *answer, r *http.Request, tenant metrics.Tenant, 
 		return err
 	}
 	defer release()
-	return finish.Do(r.Context(), q.timeout+stoppingGrace+g.limits.Transfer, func(ctx finish.Context) error {
+	parts := time.Duration(1 + g.limits.Bytes/partBytes)
+	return finish.Do(r.Context(), q.timeout+stoppingGrace+parts*g.limits.Transfer, func(ctx finish.Context) error {
 		return g.run(ctx, answer, r, tenant, scope, q)
 	})
 }
@@ -204,26 +206,53 @@ func (g *Gateway) admit(ctx context.Context, org hangar.OrgID) (release func(), 
 
 // run sends a query to the store and copies the answer. Its context does not end with the client's,
 // because the store continues a query whose client has disconnected.
-func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) error {
-	asking, cancel := context.WithTimeoutCause(ctx, q.timeout+stoppingGrace, errTookTooLong)
-	defer cancel()
+func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenant metrics.Tenant, scope Scope, q *query) (err error) {
+	asking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer func() {
+		if err != nil && errors.Is(context.Cause(asking), errTookTooLong) {
+			err = errTookTooLong
+		}
+	}()
 	request, err := q.request(asking, g.store.QueryURL(tenant), tenant, scope.narrowed(q.apps))
 	if err != nil {
 		return err
 	}
-	resp, err := g.store.Client().Do(request) //nolint:gosec // the path is from a list
+	w := &work{left: q.timeout + stoppingGrace, end: func() { cancel(errTookTooLong) }}
+	var resp *http.Response
+	w.wait(func() { resp, err = g.store.Client().Do(request) }) //nolint:gosec // the path is from a list
 	if err != nil {
-		if errors.Is(context.Cause(asking), errTookTooLong) {
-			return errTookTooLong
-		}
 		return err
 	}
 	defer resp.Body.Close()
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
+	w.ReadCloser, resp.Body = resp.Body, w
 	if resp.StatusCode != http.StatusOK {
 		return refusal(resp)
 	}
-	return answer.receive(q, resp.Body, g.limits.Transfer)
+	return answer.receive(q, resp.Body)
+}
+
+// work is that of the store for a query. It ends when the store has been waited for too long; the time
+// that the client takes does not count.
+type work struct {
+	io.ReadCloser // the answer
+
+	left time.Duration
+	end  func()
+}
+
+func (w *work) wait(step func()) {
+	began, timer := time.Now(), time.AfterFunc(w.left, w.end)
+	step()
+	timer.Stop()
+	w.left -= time.Since(began)
+}
+
+// Read implements io.Reader.
+func (w *work) Read(p []byte) (n int, err error) {
+	w.wait(func() { n, err = w.ReadCloser.Read(p) })
+	return n, err
 }

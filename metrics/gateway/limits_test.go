@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -405,6 +406,113 @@ func TestQueryThatTakesTooLong(t *testing.T) {
 		g := newGateway(t, newBlocking(), Limits{Time: 3 * time.Second})
 		began := time.Now()
 		w := call(t, g, own, Scope{}, http.MethodGet, "/api/v1/query", ask)
+		if kind, _ := failed(t, w); w.Code != http.StatusServiceUnavailable || kind != "timeout" {
+			t.Errorf("answered %d %s", w.Code, kind)
+		}
+		if took := time.Since(began); took != 3*time.Second+stoppingGrace {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+// slowClient takes a time for each MiB, or fails at its deadline.
+type slowClient struct {
+	recorder
+
+	perMiB time.Duration
+	stalls int // after so many bytes it takes nothing more; 0: never
+	by     time.Time
+}
+
+func (c *slowClient) SetWriteDeadline(t time.Time) error {
+	c.by = t
+	return nil
+}
+
+func (c *slowClient) Write(p []byte) (int, error) {
+	ready := time.Now().Add(c.perMiB * time.Duration(len(p)) >> 20)
+	if c.stalls > 0 && c.body.Len() >= c.stalls {
+		ready = ready.Add(24 * time.Hour)
+	}
+	if !c.by.IsZero() && ready.After(c.by) {
+		time.Sleep(time.Until(c.by))
+		return 0, os.ErrDeadlineExceeded
+	}
+	time.Sleep(time.Until(ready))
+	return c.recorder.Write(p)
+}
+
+// drip returns a store whose answer is a list of n values, each of which takes it a pause.
+func drip(n int, value string, pause time.Duration) pretended {
+	return func(r *http.Request) (*http.Response, error) {
+		next, n := `{"status":"success","data":["first"`, n
+		body := readerFunc(func(p []byte) (int, error) {
+			if next == "" {
+				switch n--; {
+				case n > 0:
+					next = `,"` + value + `"`
+				case n == 0:
+					next = "]}"
+				default:
+					return 0, io.EOF
+				}
+				select {
+				case <-time.After(pause):
+				case <-r.Context().Done():
+				}
+			}
+			if err := r.Context().Err(); err != nil {
+				return 0, err
+			}
+			k := copy(p, next)
+			next = next[k:]
+			return k, nil
+		})
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(body)}, nil
+	}
+}
+
+// TestSlowClients: one that reads is served until the end, however little time the query has, and one
+// that does not is cut.
+func TestSlowClients(t *testing.T) {
+	const mib = 1 << 20
+	limits := Limits{Transfer: 30 * time.Second}
+	for name, c := range map[string]struct {
+		path   string
+		client slowClient
+		took   time.Duration // at most
+		whole  bool
+	}{
+		"list that is read":     {"/api/v1/labels", slowClient{perMiB: 3 * time.Second}, 90 * time.Second, true},
+		"answer that is read":   {"/api/v1/query", slowClient{perMiB: 3 * time.Second}, 90 * time.Second, true},
+		"read too slowly":       {"/api/v1/labels", slowClient{perMiB: 5 * time.Second}, limits.Transfer, false},
+		"not read":              {"/api/v1/query", slowClient{stalls: 1}, limits.Transfer, false},
+		"not read at some time": {"/api/v1/labels", slowClient{perMiB: time.Second, stalls: 10 * mib}, 10*time.Second + limits.Transfer, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.client.header = http.Header{}
+				g := newGateway(t, drip(25, strings.Repeat("x", mib), 0), limits)
+				began := time.Now()
+				cut := func() (cut bool) {
+					defer func() { cut = recover() != nil }()
+					get(t, g, &c.client, c.path, "query=up&timeout=1")
+					return
+				}()
+				if took := time.Since(began); cut == c.whole || took > c.took {
+					t.Errorf("after %s and %d bytes: the answer is cut: %t", took, c.client.body.Len(), cut)
+				}
+			})
+		})
+	}
+}
+
+// TestStoreThatDrips: the pauses of a store count together.
+func TestStoreThatDrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t, drip(1000, "x", time.Second), Limits{Time: 3 * time.Second})
+		began := time.Now()
+		w := call(t, g, own, Scope{}, http.MethodGet, "/api/v1/labels", nil)
 		if kind, _ := failed(t, w); w.Code != http.StatusServiceUnavailable || kind != "timeout" {
 			t.Errorf("answered %d %s", w.Code, kind)
 		}
