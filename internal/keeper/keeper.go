@@ -29,12 +29,13 @@ import (
 	"errors"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // message is one datagram of a SEQPACKET socket: words, separated by zero bytes.
@@ -183,7 +184,7 @@ func (k *keeper) run() error {
 				continue
 			}
 		}
-		if isPassing(err) {
+		if pause.Helps(err) {
 			<-time.After(acceptPause)
 			continue
 		}
@@ -197,13 +198,6 @@ func (k *keeper) run() error {
 			return nil
 		}
 	}
-}
-
-// isPassing reports whether a connection could not be accepted for lack of something that may be there
-// again soon.
-func isPassing(err error) bool {
-	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED},
-		func(e error) bool { return errors.Is(err, e) })
 }
 
 // attend records whether a client is connected and reports whether nothing is held.

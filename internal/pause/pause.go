@@ -3,6 +3,8 @@ package pause
 
 import (
 	"context"
+	"errors"
+	"syscall"
 	"time"
 )
 
@@ -20,6 +22,13 @@ func For(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Helps reports whether an attempt, such as one to accept a connection, failed for lack of descriptors or memory,
+// which may be there again soon.
+func Helps(err error) bool {
+	e, _ := errors.AsType[syscall.Errno](err)
+	return e == syscall.EMFILE || e == syscall.ENFILE || e == syscall.ENOBUFS || e == syscall.ENOMEM
 }
 
 // Backoff is how long the pauses between attempts are: they double from First to Most, and begin with First again

@@ -3,12 +3,30 @@ package pause_test
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hangar-platform/hangar/internal/pause"
 )
+
+func TestHelps(t *testing.T) {
+	for err, want := range map[error]bool{
+		syscall.EMFILE: true, syscall.ENFILE: true, syscall.ENOBUFS: true, syscall.ENOMEM: true,
+		&net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}: true,
+		syscall.EINVAL: false, net.ErrClosed: false, os.ErrDeadlineExceeded: false,
+	} {
+		if pause.Helps(err) != want {
+			t.Errorf("%v: %t", err, !want)
+		}
+	}
+	if pause.Helps(nil) {
+		t.Error("a pause helps against nothing")
+	}
+}
 
 func TestFor(t *testing.T) {
 	for name, c := range map[string]struct {

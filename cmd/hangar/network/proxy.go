@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os/signal"
@@ -147,7 +146,7 @@ func (x *proxy) serve(ctx context.Context, l net.Listener) error {
 		switch {
 		case outer.Err() != nil:
 			return nil
-		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		case pause.Helps(err):
 			x.complain(err)
 			_ = pause.For(ctx, acceptPause)
 			continue
