@@ -38,6 +38,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/background"
 	"github.com/hangar-platform/hangar/internal/connlimit"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/internal/ratelimit"
 )
 
@@ -116,6 +117,9 @@ func (s *Server) Close() error {
 	return nil
 }
 
+// acceptPause is the time between attempts to accept a connection while descriptors or memory are missing.
+const acceptPause = time.Second
+
 // Serve accepts connections until ctx ends. called returns the Machine of a connection.
 func (s *Server) Serve(ctx context.Context, l net.Listener, called func(net.Conn) (hangar.MachineID, bool)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -124,6 +128,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, called func(net.Conn
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case pause.Helps(err):
+			s.o.Log.WarnContext(ctx, "a connection for SSH cannot be accepted", slog.Any("error", err))
+			_ = pause.For(ctx, acceptPause)
+			continue
 		case err != nil:
 			return err
 		}

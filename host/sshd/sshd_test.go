@@ -16,7 +16,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -488,6 +490,29 @@ func TestFloods(t *testing.T) {
 	if open != limits.Channels[0] {
 		t.Errorf("%d sessions of an organization, want %d", open, limits.Channels[0])
 	}
+}
+
+// failing is a listener that accepts nothing.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+
+// TestNoDescriptors: a lack of descriptors does not end the server, which is a part of the daemon.
+func TestNoDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := sshd.New(sshd.Options{Limits: sshd.DefaultLimits(), Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		gone := errors.New("gone")
+		if err := server.Serve(t.Context(), &failing{errs: []error{syscall.EMFILE, syscall.ENFILE, gone}}, nil); !errors.Is(err, gone) {
+			t.Errorf("the server ends with %v", err)
+		}
+	})
 }
 
 // TestHandshakesArePaced: a flood of handshakes costs the host a bounded number.
