@@ -238,7 +238,8 @@ func (n *Node) saveIdentity(id identity) error {
 	return durable.WriteFile(n.identityPath(), append(b, '\n'), 0o600)
 }
 
-// identify changes the cluster and the epoch of the node, once they are on the disk. The caller holds n.mu.
+// identify changes the cluster and the epoch of the node, once they are on the disk. The caller holds n.mu,
+// without which ID reads the rest of n.id.
 func (n *Node) identify(cluster string, epoch uint64) error {
 	id := identity{n.id.Node, cluster, epoch}
 	if id == n.id {
