@@ -220,7 +220,7 @@ func (g *Gateway) run(ctx finish.Context, answer *answer, r *http.Request, tenan
 	}
 	w := &work{left: q.timeout + stoppingGrace, end: func() { cancel(errTookTooLong) }}
 	var resp *http.Response
-	w.wait(func() { resp, err = g.store.Client().Do(request) }) //nolint:gosec // the path is from a list
+	w.wait(func() { resp, err = g.store.Client().Do(request) }) //nolint:gosec,bodyclose // the path is from a list; closed below
 	if err != nil {
 		return err
 	}
