@@ -13,6 +13,10 @@
 // snapshot's digest, which does not depend on the store and can be computed from a device alone:
 // see Digest. Stored objects are never changed in place, so that Collect may be killed anywhere.
 //
+// What is lost or damaged in the store is stored again by the next snapshot that has it, after Collect
+// has found a file missing or too short, or a reader has found its content damaged. Snapshots that
+// share it can then be restored again. An error of the network or the system is no proof of damage.
+//
 // All methods may be called from any goroutine, between Open and Close. A directory belongs to
 // one process at a time, which holds a lock on it; a bucket may be shared by any number of
 // daemons that have the same password. Collect never removes what a snapshot needs, even one that
@@ -103,6 +107,8 @@ type Archive struct {
 	sessions map[*session]time.Time // sessions in progress, with the time of their begin
 
 	collecting chan struct{} // holds one element while a Collect runs
+
+	lost sync.Map // of blob.ID: files that are known to be lost or damaged
 
 	// seen is the latest lease of another process, and seenAt when it was first seen; for the Collect
 	// that runs.
@@ -304,6 +310,8 @@ type session struct {
 	w        repo.DirectRepositoryWriter
 	uploaded atomic.Int64 // bytes
 	release  func()
+
+	replacing sync.Mutex // held while content of a lost file is replaced
 }
 
 // begin starts a session; the caller ends it. Unflushed writes are lost.

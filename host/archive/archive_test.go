@@ -568,7 +568,13 @@ func TestFaultsOfTheStoreAreNoDamage(t *testing.T) {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}
+	if lost := marks(t, a); len(lost) > 0 {
+		t.Errorf("%v are marked as lost", lost)
+	}
 	isDamage(t, "missing", e.ID, read(blob.ErrBlobNotFound), true)
+	if lost, want := marks(t, a), filesOf(t, a, segments); len(lost) != 1 || lost[0] != string(want[0]) {
+		t.Errorf("%v are marked as lost, want %v", lost, want)
+	}
 	if err := read(nil); err != nil {
 		t.Error(err)
 	}

@@ -23,6 +23,9 @@ import (
 //
 // Room is freed in files of some 10 MiB. A file that is still needed in part is rewritten once
 // less than three quarters of 10 MiB of it are.
+//
+// First it looks, in one list of the files, for those that are missing or too short, and logs them.
+// Write then stores again what it needs of them.
 func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
 	ctx = a.logged(ctx)
 	select {
@@ -57,6 +60,9 @@ func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
 		return 0, err
 	}
 	defer s.end()
+	if err := a.inspect(ctx); err != nil {
+		return 0, fmt.Errorf("look for lost files: %w", err)
+	}
 	safety := a.safety()
 	marked, err := a.mark(ctx, s, safety)
 	if err != nil {

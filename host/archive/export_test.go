@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kopia/kopia/repo/blob"
+	"github.com/kopia/kopia/repo/content"
 )
 
 // Intercept has wrap stand between an open archive that is not in use and its storage.
@@ -29,4 +30,16 @@ func (a *Archive) PutLease(ctx context.Context, holder string, until time.Time) 
 func (a *Archive) LeaseHolder(ctx context.Context) (string, error) {
 	held, err := a.holder(ctx)
 	return held.Holder, err
+}
+
+// Storage is where the blobs are.
+func (a *Archive) Storage() blob.Storage { return a.store }
+
+// Contents returns what the index has, garbage as well.
+func (a *Archive) Contents(ctx context.Context) (all []content.Info, err error) {
+	err = a.rep.ContentReader().IterateContents(ctx, content.IterateOptions{IncludeDeleted: true}, func(i content.Info) error {
+		all = append(all, i)
+		return nil
+	})
+	return all, err
 }

@@ -79,7 +79,7 @@ func put(ctx context.Context, w repo.RepositoryWriter, prefix string, b []byte) 
 }
 
 // putIndex stores an object that consists of others, with the given lengths.
-func putIndex(ctx context.Context, w repo.RepositoryWriter, parts []object.ID, length func(i int) int64) (object.ID, error) {
+func (s *session) putIndex(ctx context.Context, parts []object.ID, length func(i int) int64) (object.ID, error) {
 	x := index{Stream: indexStream}
 	var at int64
 	for i, part := range parts {
@@ -90,7 +90,7 @@ func putIndex(ctx context.Context, w repo.RepositoryWriter, parts []object.ID, l
 	if err != nil {
 		return object.EmptyID, err
 	}
-	id, err := put(ctx, w, indexPrefix, b)
+	id, err := s.put(ctx, indexPrefix, b)
 	if err != nil {
 		return object.EmptyID, err
 	}
@@ -106,6 +106,11 @@ func get(ctx context.Context, rep repo.DirectRepository, id object.ID) ([]byte, 
 			return nil, err
 		}
 		b, err = getOnce(ctx, rep, id)
+	}
+	if of, _, ok := id.ContentID(); ok && err != nil {
+		if info, gone := rep.ContentInfo(ctx, of); gone == nil {
+			err = &unreadable{err, info.PackBlobID}
+		}
 	}
 	return b, err
 }
@@ -152,25 +157,25 @@ func getIndex(ctx context.Context, rep repo.DirectRepository, id object.ID, n in
 
 // putTree stores what is above the groups of a snapshot. It returns the root and all objects that
 // it has stored.
-func putTree(ctx context.Context, w repo.RepositoryWriter, t *tree) (*snapshot.DirEntry, []object.ID, error) {
+func (s *session) putTree(ctx context.Context, t *tree) (*snapshot.DirEntry, []object.ID, error) {
 	data, tables := make([]object.ID, len(t.groups)), make([]object.ID, len(t.groups))
 	sums := make([]sum, len(t.groups))
 	for g, stored := range t.groups {
 		data[g], tables[g], sums[g] = stored.data, stored.table, stored.sum
 	}
-	whole, err := putIndex(ctx, w, data, func(g int) int64 { return t.span(g).Length })
+	whole, err := s.putIndex(ctx, data, func(g int) int64 { return t.span(g).Length })
 	if err != nil {
 		return nil, nil, err
 	}
-	segments, err := putIndex(ctx, w, tables, func(g int) int64 { return int64(t.segments(g) * len(sum{})) })
+	segments, err := s.putIndex(ctx, tables, func(g int) int64 { return int64(t.segments(g) * len(sum{})) })
 	if err != nil {
 		return nil, nil, err
 	}
-	groups, err := put(ctx, w, indexPrefix, flat(sums))
+	groups, err := s.put(ctx, indexPrefix, flat(sums))
 	if err != nil {
 		return nil, nil, err
 	}
-	written, length, err := putWritten(ctx, w, t.written, t.size)
+	written, length, err := s.putWritten(ctx, t.written, t.size)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -195,7 +200,7 @@ func putTree(ctx context.Context, w repo.RepositoryWriter, t *tree) (*snapshot.D
 	if err != nil {
 		return nil, nil, err
 	}
-	root, err := put(ctx, w, dirPrefix, b)
+	root, err := s.put(ctx, dirPrefix, b)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -310,6 +315,7 @@ func (a *Archive) damaged(ctx context.Context, id hangar.SnapshotID, offset int6
 	if _, _, gone := a.find(ctx, id); errors.Is(gone, ErrNotFound) {
 		return gone
 	}
+	a.suspect(ctx, err)
 	return &CorruptError{ID: id, Offset: offset, Err: err}
 }
 

@@ -17,7 +17,8 @@ import (
 // WriteAt is called by several goroutines at once. progress is called as by Write; of its total,
 // zeros are done sooner than the rest.
 //
-// Each segment is checked before it is written. After ErrCorrupt, with a *CorruptError,
+// Each segment is checked before it is written. The file of a damaged one is marked, so that Write
+// stores again what it needs of it. After ErrCorrupt, with a *CorruptError,
 // ErrNotFound or any other error, the content of dst cannot be used.
 func (a *Archive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (Entry, error) {
 	ctx = a.logged(ctx)

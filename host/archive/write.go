@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,7 +27,8 @@ type Base struct {
 // Write stores the content of src, of which only data was ever written, and returns when
 // that is durable. With a base it reads only what of data has changed; a base that is not
 // in the archive, is damaged or of another volume counts as none. Without one it reads
-// all of data, and stores what the archive does not have. It answers ErrExists.
+// all of data, and stores what the archive does not have, or is known to have lost. It
+// answers ErrExists.
 //
 // src must not change meanwhile: parts of it may be read again. progress, which may be
 // nil, is called at most ten times a second, and when all is read; never twice at once.
@@ -50,6 +50,9 @@ func (a *Archive) write(ctx context.Context, meta Meta, src Source, data extent.
 	case err == nil:
 		return Entry{}, ErrExists
 	case !errors.Is(err, ErrNotFound):
+		return Entry{}, err
+	}
+	if _, err := a.marked(ctx); err != nil {
 		return Entry{}, err
 	}
 	meta.CreatedAt = meta.CreatedAt.UTC()
@@ -186,11 +189,11 @@ func (w *writing) writeGroup(ctx context.Context, g int, base *tree, buf []byte)
 	if err != nil {
 		return group{}, err
 	}
-	data, err := putIndex(ctx, w.w, parts, func(i int) int64 { return w.segment(g, i).Length })
+	data, err := w.putIndex(ctx, parts, func(i int) int64 { return w.segment(g, i).Length })
 	if err != nil {
 		return group{}, err
 	}
-	table, err := put(ctx, w.w, indexPrefix, flat(sums))
+	table, err := w.put(ctx, indexPrefix, flat(sums))
 	if err != nil {
 		return group{}, err
 	}
@@ -213,7 +216,7 @@ func (w *writing) writeSegment(ctx context.Context, b []byte) (object.ID, sum, e
 		return w.writeZeros(ctx, int64(len(b)))
 	}
 	w.pending.Add(1)
-	id, err := put(ctx, w.w, "", b)
+	id, err := w.put(ctx, "", b)
 	return id, sha256.Sum256(b), err
 }
 
@@ -224,7 +227,7 @@ func (w *writing) writeZeros(ctx context.Context, length int64) (id object.ID, o
 	if id, ok := w.zeros[length]; ok {
 		return id, of, nil
 	}
-	if id, err = put(ctx, w.w, "", make([]byte, length)); err == nil {
+	if id, err = w.put(ctx, "", make([]byte, length)); err == nil {
 		w.zeros[length] = id
 	}
 	return id, of, err
@@ -241,15 +244,19 @@ func (w *writing) finish(ctx context.Context) error {
 	if err := w.a.refresh(ctx); err != nil {
 		return err
 	}
-	switch healed, err := w.heal(ctx); {
-	case err != nil:
-		return err
-	case healed:
-		if err := w.w.Flush(ctx); err != nil {
+	for round := 1; ; round++ {
+		healed, err := w.heal(ctx)
+		if err != nil {
 			return err
 		}
-		if again, err := w.heal(ctx); err != nil || again {
-			return cmp.Or(err, errLost)
+		if !healed {
+			break
+		}
+		if round == healRounds {
+			return errLost
+		}
+		if err := w.w.Flush(ctx); err != nil {
+			return err
 		}
 	}
 	sums := make([]sum, len(w.groups))
@@ -257,7 +264,7 @@ func (w *writing) finish(ctx context.Context) error {
 		sums[g] = w.groups[g].sum
 	}
 	w.Digest = w.digest(sums)
-	root, parts, err := putTree(ctx, w.w, w.tree)
+	root, parts, err := w.putTree(ctx, w.tree)
 	if err != nil {
 		return err
 	}
@@ -282,8 +289,12 @@ func (w *writing) finish(ctx context.Context) error {
 // of a content by time, so that after the clock was set back, it can still count as garbage.
 var errLost = errors.New("stored content is missing: was the clock set back?")
 
-// heal stores groups again that have become garbage, and reports whether there were any. That
-// happens when another snapshot had stored them and was removed meanwhile.
+// healRounds is how often heal runs: the first finds garbage and damaged indexes, the second what it
+// had found sound in the files with those indexes, and the third nothing.
+const healRounds = 3
+
+// heal stores groups again that have become garbage or are lost, and reports whether there were any.
+// They become garbage when another snapshot had stored them and was removed meanwhile.
 func (w *writing) heal(ctx context.Context) (healed bool, err error) {
 	clear(w.zeros)
 	var mu sync.Mutex
@@ -321,6 +332,7 @@ func (w *writing) intact(ctx context.Context, g int) bool {
 	}
 	parts, err := getIndex(ctx, w.w, w.groups[g].data, w.segments(g))
 	if err != nil {
+		w.a.suspect(ctx, err)
 		return false
 	}
 	for _, part := range parts {
@@ -340,5 +352,5 @@ func (w *writing) has(ctx context.Context, id object.ID) bool {
 		return false
 	}
 	info, err := w.w.ContentInfo(ctx, content)
-	return err == nil && !info.Deleted
+	return err == nil && !info.Deleted && !w.a.isLost(info)
 }

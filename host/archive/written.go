@@ -60,12 +60,12 @@ const maxWritten = 512 << 10
 
 // putWritten stores the list of a volume. For each extent it has the distance from the end of the
 // previous one, and the length.
-func putWritten(ctx context.Context, w repo.RepositoryWriter, list extent.List, size int64) (id object.ID, length int64, err error) {
+func (s *session) putWritten(ctx context.Context, list extent.List, size int64) (id object.ID, length int64, err error) {
 	b := encodeWritten(list)
 	for unit := int64(4096); len(b) > maxWritten; unit *= 2 {
 		b = encodeWritten(list.Align(unit, size))
 	}
-	id, err = put(ctx, w, indexPrefix, b)
+	id, err = s.put(ctx, indexPrefix, b)
 	return id, int64(len(b)), err
 }
 
