@@ -112,7 +112,7 @@ func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.Safet
 		return time.Time{}, err
 	}
 	now := a.opts.Now()
-	if err := snapshotgc.Run(ctx, s.w, true, safety, now); err != nil {
+	if err := snapshotgc.Run(ctx, &careful{DirectRepositoryWriter: s.w}, true, safety, now); err != nil {
 		return time.Time{}, err
 	}
 	return now.Truncate(time.Second), nil

@@ -7,7 +7,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -279,5 +281,62 @@ func TestKillWhileLostContentIsStoredAgain(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// failingManifests is a storage whose index changes while the manifests of snapshots are read, so that
+// they are read again, which fails.
+type failingManifests struct {
+	blob.Storage
+	changes func()
+	fault   error
+	first   sync.Once
+	left    atomic.Int64 // reads that succeed
+}
+
+func (f *failingManifests) GetBlob(ctx context.Context, id blob.ID, offset, length int64, to blob.OutputBuffer) error {
+	if f.changes != nil && strings.HasPrefix(string(id), "q") {
+		if f.left.Add(-1) < 0 {
+			return f.fault
+		}
+		f.first.Do(f.changes)
+	}
+	return f.Storage.GetBlob(ctx, id, offset, length, to)
+}
+
+// TestCollectWithoutManifests: content is no garbage because the manifest of its snapshot cannot be read.
+func TestCollectWithoutManifests(t *testing.T) {
+	var c clock
+	opts := inDirectory(t).options()
+	opts.Now = c.now
+	a := open(t, opts)
+	store := &failingManifests{fault: syscall.EMFILE}
+	a.Intercept(func(under blob.Storage) blob.Storage {
+		store.Storage = under
+		return store
+	})
+	d := randomDevice(mib, 1)
+	e := write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	c.advance(time.Hour)
+	contents, err := a.Contents(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range contents {
+		if c.ContentID.Prefix() == "m" {
+			store.left.Add(1)
+		}
+	}
+	store.changes = func() {
+		if err := a.Touch(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := a.Collect(t.Context()); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("garbage was collected: %v", err)
+	}
+	store.changes = nil
+	if !bytes.Equal(restore(t, a, e), d.b) {
+		t.Error("the volume came back otherwise")
 	}
 }
