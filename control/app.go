@@ -120,7 +120,7 @@ func (a *Apps) tryCreateApp(ctx context.Context, in hangar.AppCreate, org hangar
 		return rec, err
 	}
 	txn.If = append(txn.If, state.Absent(state.AppKey(in.Name)), unclaimed, state.Unchanged(orgItem))
-	txn.Then = append(txn.Then, put, claim)
+	txn.Then = append(txn.Then, put, state.Put(state.OrgAppKey(org, rec.Name), []byte(rec.ID)), claim)
 	owner, err := state.Decode[tenants.OrgRecord](orgItem)
 	if err != nil {
 		return rec, err
@@ -160,54 +160,35 @@ func (a *Apps) Apps(ctx context.Context, filter hangar.AppFilter) ([]*hangar.App
 	if err != nil {
 		return nil, err
 	}
+	var orgs []hangar.Org
 	if filter.Org != "" {
-		if _, err := a.orgs.Org(ctx, filter.Org); err != nil {
+		org, err := a.orgs.Org(ctx, filter.Org)
+		if err != nil {
 			return nil, err
 		}
-	}
-	orgs, err := a.allOrgs(ctx)
-	if err != nil {
+		orgs = []hangar.Org{*org}
+	} else if orgs, err = a.orgs.reached(ctx, p); err != nil {
 		return nil, err
 	}
-	items, _, err := state.All(ctx, a.store, state.AppsPrefix, false)
-	if err != nil {
-		return nil, state.HangarError(err)
-	}
 	apps := []*hangar.App{}
-	for _, item := range items {
-		rec, err := state.Decode[tenants.AppRecord](item)
-		if err != nil {
-			a.log.Error("app skipped", keyKey, item.Key, keyError, err)
-			continue
-		}
-		if !p.May(hangar.ActionRead, rec.Target("")) || filter.Org != "" && filter.Org != rec.Org {
-			continue
-		}
-		app, err := a.counted(ctx, rec, orgs[rec.Org])
+	for _, org := range orgs {
+		recs, err := a.tenants.AppsOf(ctx, org.ID, func(item state.Item, err error) { a.log.Error("app skipped", keyKey, item.Key, keyError, err) })
 		if err != nil {
 			return nil, err
 		}
-		apps = append(apps, app)
+		for _, rec := range recs {
+			if !p.May(hangar.ActionRead, rec.Target("")) {
+				continue
+			}
+			app, err := a.counted(ctx, rec, org)
+			if err != nil {
+				return nil, err
+			}
+			apps = append(apps, app)
+		}
 	}
 	slices.SortFunc(apps, func(x, y *hangar.App) int { return strings.Compare(string(x.Name), string(y.Name)) })
 	return apps, nil
-}
-
-func (a *Apps) allOrgs(ctx context.Context) (map[hangar.OrgSlug]hangar.Org, error) {
-	items, _, err := state.All(ctx, a.store, state.OrgsPrefix, false)
-	if err != nil {
-		return nil, state.HangarError(err)
-	}
-	orgs := make(map[hangar.OrgSlug]hangar.Org, len(items))
-	for _, item := range items {
-		rec, err := state.Decode[tenants.OrgRecord](item)
-		if err != nil {
-			a.log.Error("organization skipped", keyKey, item.Key, keyError, err)
-			continue
-		}
-		orgs[rec.Slug] = rec.Org
-	}
-	return orgs, nil
 }
 
 // counted is present with what the App has now. Only existing Machines have a name.

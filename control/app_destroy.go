@@ -220,7 +220,8 @@ func (a *Apps) forgetApp(ctx context.Context, app hangar.AppID, marked state.Ite
 		counted = ledger.Sum(counted, secrets)
 	}
 	_, err = a.ledger.GiveBack(ctx, owner.OrgID, counted, state.Txn{
-		If: []state.Compare{state.Unchanged(marked)}, Then: []state.Op{state.Delete(marked.Key), state.Delete(vault.SecretsKey(app))},
+		If:   []state.Compare{state.Unchanged(marked)},
+		Then: []state.Op{state.Delete(marked.Key), state.Delete(state.OrgAppKey(owner.OrgID, owner.Name)), state.Delete(vault.SecretsKey(app))},
 	})
 	return err
 }

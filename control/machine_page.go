@@ -93,18 +93,13 @@ func (r *readable) has(host hangar.HostID, m *hangar.Machine) bool {
 // reservedAfter returns which Machines of an organization are reserved on which
 // host: those after an id, those that p may read.
 func (m *Machines) reservedAfter(ctx context.Context, p hangar.Principal, org hangar.OrgID, after hangar.MachineID) (*readable, error) {
-	apps, _, err := state.All(ctx, m.store, state.AppsPrefix, false)
+	apps, err := m.tenants.AppsOf(ctx, org, func(item state.Item, err error) { m.log.Error("app skipped", keyKey, item.Key, keyError, err) })
 	if err != nil {
-		return nil, state.HangarError(err)
+		return nil, err
 	}
 	reached := map[hangar.AppID]tenants.AppRecord{}
-	for _, item := range apps {
-		rec, err := state.Decode[tenants.AppRecord](item)
-		if err != nil {
-			m.log.Error("app skipped", keyKey, item.Key, keyError, err)
-			continue
-		}
-		if rec.OrgID == org && p.Reaches(hangar.ActionRead, rec.Target("")) {
+	for _, rec := range apps {
+		if p.Reaches(hangar.ActionRead, rec.Target("")) {
 			reached[rec.ID] = rec
 		}
 	}

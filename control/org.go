@@ -129,11 +129,37 @@ func (o *Orgs) Orgs(ctx context.Context) ([]*hangar.Org, error) {
 	if err != nil {
 		return nil, err
 	}
-	items, _, err := state.All(ctx, o.store, state.OrgsPrefix, false)
+	list, err := o.reached(ctx, p)
 	if err != nil {
-		return nil, state.HangarError(err)
+		return nil, err
 	}
-	orgs := []*hangar.Org{}
+	orgs := make([]*hangar.Org, len(list))
+	for i := range list {
+		orgs[i] = &list[i]
+	}
+	return orgs, nil
+}
+
+// reached returns the organizations that p sees, sorted by slug, without those that cannot be read: for
+// administrators all, and otherwise those that the grants name.
+func (o *Orgs) reached(ctx context.Context, p hangar.Principal) (orgs []hangar.Org, err error) {
+	var items []state.Item
+	if p.Admin {
+		if items, _, err = state.All(ctx, o.store, state.OrgsPrefix, false); err != nil {
+			return nil, state.HangarError(err)
+		}
+	} else {
+		for _, slug := range p.Orgs() {
+			item, err := o.store.Get(ctx, state.OrgKey(slug))
+			if errors.Is(err, state.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, state.HangarError(err)
+			}
+			items = append(items, item)
+		}
+	}
 	for _, item := range items {
 		rec, err := state.Decode[tenants.OrgRecord](item)
 		if err != nil {
@@ -141,10 +167,9 @@ func (o *Orgs) Orgs(ctx context.Context) ([]*hangar.Org, error) {
 			continue
 		}
 		if !rec.Deleting && p.Sees(tenants.OrgTarget(rec.Org)) {
-			orgs = append(orgs, &rec.Org)
+			orgs = append(orgs, rec.Org)
 		}
 	}
-	slices.SortFunc(orgs, func(a, b *hangar.Org) int { return strings.Compare(string(a.Slug), string(b.Slug)) })
 	return orgs, nil
 }
 
@@ -169,7 +194,7 @@ func (o *Orgs) DeleteOrg(ctx context.Context, slug hangar.OrgSlug) error {
 			return hangar.Errorf(hangar.CodeFailedPrecondition, "", "The organization %q is always there", slug)
 		}
 		// Checked before the mark, too, so that creators do not see a mark that is undone.
-		if err := o.empty(ctx, rec.ID); err != nil {
+		if err := o.empty(ctx, rec.Org); err != nil {
 			return state.HangarError(err)
 		}
 		if err = o.removeOrg(ctx, rec, item); !errors.Is(err, state.ErrConflict) {
@@ -194,7 +219,7 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 
 // finishRemoval removes an organization that is marked, or its mark if there is an App after all.
 func (o *Orgs) finishRemoval(ctx context.Context, rec tenants.OrgRecord, item state.Item) error {
-	if err := o.empty(ctx, rec.ID); err != nil {
+	if err := o.empty(ctx, rec.Org); err != nil {
 		if hangar.ReasonOf(err) == hangar.ReasonOrgNotEmpty {
 			_, unmarked := o.markOrg(ctx, rec, item, false)
 			return cmp.Or(unmarked, err)
@@ -272,24 +297,15 @@ func (o *Orgs) markOrg(ctx context.Context, rec tenants.OrgRecord, item state.It
 	return state.Item{Key: item.Key, Value: put.Value, Revision: revision}, err
 }
 
-// empty refuses an organization that has an App. A record that cannot be read may be
-// one.
-func (o *Orgs) empty(ctx context.Context, org hangar.OrgID) error {
-	items, _, err := state.All(ctx, o.store, state.AppsPrefix, false)
-	if err != nil {
+// empty refuses an organization that has an App, also one whose record cannot be read.
+func (o *Orgs) empty(ctx context.Context, org hangar.Org) error {
+	prefix := state.OrgAppKey(org.ID, "")
+	page, err := o.store.List(ctx, prefix, state.ListOptions{KeysOnly: true, Limit: 1})
+	if err != nil || len(page.Items) == 0 {
 		return err
 	}
-	for _, item := range items {
-		rec, err := state.Decode[tenants.AppRecord](item)
-		if err != nil {
-			return err
-		}
-		if rec.OrgID == org {
-			return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOrgNotEmpty,
-				"The organization %q has apps, such as %q; destroy them first", rec.Org, rec.Name)
-		}
-	}
-	return nil
+	return hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonOrgNotEmpty,
+		"The organization %q has apps, such as %q; destroy them first", org.Slug, strings.TrimPrefix(page.Items[0].Key, prefix))
 }
 
 // heal finishes the deletion of the organizations that ripe selects.

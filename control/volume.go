@@ -187,26 +187,25 @@ func (v *Volumes) OrgVolumes(ctx context.Context, org hangar.OrgSlug, after hang
 	if err != nil {
 		return nil, err
 	}
-	rows, err := v.rows.volumes(ctx, state.VolumesPrefix)
+	apps, err := v.tenants.AppsOf(ctx, of.ID, func(item state.Item, err error) { v.log.Error("app skipped", keyKey, item.Key, keyError, err) })
 	if err != nil {
 		return nil, err
 	}
-	away := map[hangar.HostID]bool{}
-	mine := map[hangar.AppID]bool{} // existing Apps of this organization that the caller may read
-	list := []*hangar.Volume{}
-	for _, row := range rows {
-		if row.OrgID != of.ID || row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
+	var rows []hangar.VolumeRow
+	for _, app := range apps {
+		if !p.May(hangar.ActionRead, app.Target("")) {
 			continue
 		}
-		app := row.Volume.AppID
-		if _, known := mine[app]; !known {
-			rec, _, err := v.tenants.AnyApp(ctx, row.Volume.App)
-			if err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {
-				return nil, err
-			}
-			mine[app] = err == nil && rec.ID == app && p.May(hangar.ActionRead, rec.Target(""))
+		of, err := v.rows.volumesOf(ctx, app.ID)
+		if err != nil {
+			return nil, err
 		}
-		if !mine[app] {
+		rows = append(rows, of...)
+	}
+	away := map[hangar.HostID]bool{}
+	list := []*hangar.Volume{}
+	for _, row := range rows {
+		if row.Volume.ID <= after || row.Volume.State == hangar.VolumeDestroyed {
 			continue
 		}
 		host := row.Volume.Host

@@ -10,6 +10,7 @@ const (
 	OrgsPrefix         = "/orgs/"            // <org>
 	NetworksPrefix     = "/networks/"        // <id of the org>/<network>
 	AppsPrefix         = "/apps/"            // <app>
+	OrgAppsPrefix      = "/org-apps/"        // <id of the org>/<app>, whose id it is
 	ReservationsPrefix = "/machines/"        // <id of the app>/<id>
 	NamesPrefix        = "/machine-names/"   // <id of the app>/<name>
 	HostsPrefix        = "/hosts/"           // <host>/machines/<id>
@@ -83,6 +84,11 @@ func NetworkKey(org hangar.OrgID, name string) string {
 
 // AppKey is the key of an App.
 func AppKey(app hangar.AppName) string { return AppsPrefix + string(app) }
+
+// OrgAppKey is the key by which an App is found among those of its organization; without a name, the prefix of all.
+func OrgAppKey(org hangar.OrgID, app hangar.AppName) string {
+	return OrgAppsPrefix + string(org) + "/" + string(app)
+}
 
 // ReservationKey is the key of the reservation of a Machine; without an id, the prefix of all of
 // its App.

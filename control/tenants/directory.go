@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
@@ -46,6 +47,35 @@ func (d *Directory) AnyApp(ctx context.Context, name hangar.AppName) (AppRecord,
 		return rec, item, hangar.AppNotFound()
 	}
 	return rec, item, state.HangarError(err)
+}
+
+// AppsOf returns the Apps of an organization, in the order of their names, without a check of access. One whose record
+// cannot be read is left out; skipped is called for it.
+func (d *Directory) AppsOf(ctx context.Context, org hangar.OrgID, skipped func(item state.Item, err error)) ([]AppRecord, error) {
+	prefix := state.OrgAppKey(org, "")
+	names, _, err := state.All(ctx, d.store, prefix, true)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	apps := make([]AppRecord, 0, len(names))
+	for _, name := range names {
+		item, err := d.store.Get(ctx, state.AppKey(hangar.AppName(strings.TrimPrefix(name.Key, prefix))))
+		if errors.Is(err, state.ErrNotFound) {
+			continue // destroyed meanwhile
+		}
+		if err != nil {
+			return nil, state.HangarError(err)
+		}
+		rec, err := state.Decode[AppRecord](item)
+		if err != nil {
+			skipped(item, err)
+			continue
+		}
+		if rec.OrgID == org { // otherwise the name has changed hands meanwhile
+			apps = append(apps, rec)
+		}
+	}
+	return apps, nil
 }
 
 // AppOf returns the App that has both a name and an id, without a check of access. The name may

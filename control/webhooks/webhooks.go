@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -105,7 +106,7 @@ func (w *Webhooks) settle(ctx context.Context, org hangar.Org, made webhook) (ha
 	if ctx.Err() != nil {
 		return hangar.Webhook{}, err
 	}
-	names, err := w.names(ctx, []webhook{made})
+	names, err := w.names(ctx, org.ID, []webhook{made})
 	return w.shown(org, made, names), err
 }
 
@@ -115,20 +116,19 @@ func (w *Webhooks) shown(org hangar.Org, one webhook, names map[hangar.AppID]han
 	return v
 }
 
-// names returns the names of the Apps of webhooks.
-func (w *Webhooks) names(ctx context.Context, list []webhook) (map[hangar.AppID]hangar.AppName, error) {
+// names returns the names of the Apps of an organization, if its webhooks have any.
+func (w *Webhooks) names(ctx context.Context, org hangar.OrgID, list []webhook) (map[hangar.AppID]hangar.AppName, error) {
 	if !slices.ContainsFunc(list, func(one webhook) bool { return len(one.Apps) > 0 }) {
 		return nil, nil //nolint:nilnil // an empty map
 	}
-	items, _, err := state.All(ctx, w.store, state.AppsPrefix, false)
+	prefix := state.OrgAppKey(org, "")
+	items, _, err := state.All(ctx, w.store, prefix, false)
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
-	names := map[hangar.AppID]hangar.AppName{}
+	names := make(map[hangar.AppID]hangar.AppName, len(items))
 	for _, item := range items {
-		if app, err := state.Decode[tenants.AppRecord](item); err == nil { // an unreadable App has no name
-			names[app.ID] = app.Name
-		}
+		names[hangar.AppID(item.Value)] = hangar.AppName(strings.TrimPrefix(item.Key, prefix))
 	}
 	return names, nil
 }
@@ -210,7 +210,7 @@ func (w *Webhooks) Webhooks(ctx context.Context, slug hangar.OrgSlug) ([]hangar.
 	if err != nil {
 		return nil, err
 	}
-	names, err := w.names(ctx, rec.Webhooks)
+	names, err := w.names(ctx, org.ID, rec.Webhooks)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (w *Webhooks) Webhook(ctx context.Context, slug hangar.OrgSlug, id hangar.W
 	if err != nil {
 		return hangar.Webhook{}, err
 	}
-	names, err := w.names(ctx, []webhook{found})
+	names, err := w.names(ctx, org.ID, []webhook{found})
 	return w.shown(org, found, names), err
 }
 
