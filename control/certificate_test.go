@@ -183,7 +183,8 @@ func TestCertificatesFollow(t *testing.T) {
 	app := p.app(t, "web")
 	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{
 		state.Put("/hostnames/com.example.bad", []byte("{")),
-		state.Put("/hostnames/net.example.worse", fmt.Appendf(nil, `{"app":"web","app_id":%q,"custom":true,"state":"proven"}`, app.ID)),
+		state.Put("/hostnames/net.example.worse", fmt.Appendf(nil, `{"app":"web","app_id":%q,"org_id":%q,"custom":true,"state":"proven"}`, app.ID, app.Org.ID)),
+		state.Put("/held-hostnames/"+string(app.Org.ID)+"/"+string(app.ID)+"/net.example.worse", nil),
 		state.Put("/certificates/worse.example.net", []byte(`{"sealed":"AAAA"}`)),
 	}}); err != nil {
 		t.Fatal(err)
@@ -340,8 +341,7 @@ func TestMostHostnames(t *testing.T) {
 		var txn state.Txn
 		for range chunk {
 			n++
-			name := fmt.Sprintf("/hostnames/n%d.example.com", n)
-			txn.Then = append(txn.Then, state.Put(name, fmt.Appendf(nil, `{"app":"web","app_id":%q,"acme":true,"state":"proven"}`, app.ID)))
+			txn.Then = append(txn.Then, state.Put(fmt.Sprintf("/held-hostnames/%s/%s/com.example.n%d", app.Org.ID, app.ID, n), nil))
 		}
 		if _, err := p.store.Txn(t.Context(), txn); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -88,7 +89,37 @@ func newHostnames(t *testing.T) *contest {
 	}
 	h.newApp(t, "web", hangar.OrgPersonal)
 	h.newApp(t, "bad", "evil")
+	t.Cleanup(func() { h.everyOneFindsItsOwn(t) })
 	return h
+}
+
+// everyOneFindsItsOwn checks that each Hostname is found by whose it is, and by nothing else.
+func (h *contest) everyOneFindsItsOwn(t *testing.T) {
+	t.Helper()
+	items, _, err := state.All(context.Background(), h.store, "/", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, found []string
+	for _, item := range items {
+		if name, ok := strings.CutPrefix(item.Key, "/hostnames/"); ok {
+			var of struct {
+				App hangar.AppID `json:"app_id"`
+				Org hangar.OrgID `json:"org_id"`
+			}
+			if err := json.Unmarshal(item.Value, &of); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, string(of.Org)+"/"+string(of.App)+"/"+name)
+		}
+		if key, ok := strings.CutPrefix(item.Key, "/held-hostnames/"); ok {
+			found = append(found, key)
+		}
+	}
+	slices.Sort(want)
+	if !slices.Equal(want, found) {
+		t.Errorf("hostnames are found as %q, want %q", found, want)
+	}
 }
 
 // newApp makes an App with a shared address and one of its own.
@@ -745,11 +776,11 @@ func TestReleasedHostnamesAreBounded(t *testing.T) {
 	h := newHostnames(t)
 	evil := strings.TrimPrefix(h.ownership(t, "bad", bank).OrgValue, "org-")
 	for _, org := range []string{evil, "other"} {
-		for chunk := range slices.Chunk(make([]int, most), state.MaxTxnOps-1) {
+		for chunk := range slices.Chunk(make([]int, most), state.MaxTxnOps/2) {
 			var txn state.Txn
 			for range chunk {
-				key := "/hostnames/com." + org + "." + strings.ToLower(rand.Text())
-				txn.Then = append(txn.Then, state.Put(key, fmt.Appendf(nil, `{"org_id":%q,"state":"released","updated_at":"2023-11-14T00:00:00Z"}`, org)))
+				name := "com." + org + "." + strings.ToLower(rand.Text())
+				txn.Then = append(txn.Then, state.Put("/held-hostnames/"+org+"//"+name, nil), state.Put("/hostnames/"+name, fmt.Appendf(nil, `{"org_id":%q,"state":"released","updated_at":"2023-11-14T00:00:00Z"}`, org)))
 			}
 			if _, err := h.store.Txn(t.Context(), txn); err != nil {
 				t.Fatal(err)

@@ -59,12 +59,23 @@ func (s *readStore) read(f func(), words ...string) []string {
 func TestAnswersReadNothingOfOthers(t *testing.T) {
 	store := &readStore{Store: state.NewMemory()}
 	p := newPlane(t, store)
+	p.trustNames = true
+	p.certificates = &fakeCertificates{states: map[hangar.Hostname]hangar.CertificateState{}}
+	p.restart(t)
 	w := p.Webhooks(&fakeDelivery{})
 	p.orgWithApp(t, "acme")
 	p.orgWithApp(t, "rival")
 	p.org(t, "empty")
-	for _, app := range []hangar.AppName{"acme", "rival"} {
+	for app, names := range map[hangar.AppName][]hangar.Hostname{"acme": {"www.acme.com", "old.acme.com"}, "rival": {"www.rival.com", "old.rival.com"}} {
 		if _, err := p.Volumes().CreateVolume(admin(t), app, hangar.VolumeCreate{Name: "data", SizeGB: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if _, err := p.Certificates().RequestCertificate(admin(t), app, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := p.Certificates().RemoveCertificate(admin(t), app, names[1], ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,6 +125,16 @@ func TestAnswersReadNothingOfOthers(t *testing.T) {
 			return err
 		}},
 		{"webhooks", func() error { _, err := w.Webhooks(me, "acme"); return err }},
+		{"a new Hostname", func() error { _, err := p.Certificates().RequestCertificate(me, "acme", "new.acme.com"); return err }},
+		{"Hostnames", func() error {
+			list, err := p.Certificates().Certificates(me, "acme")
+			if len(list) != 2 {
+				t.Errorf("%d Hostnames", len(list))
+			}
+			return err
+		}},
+		{"a Hostname given up", func() error { _, err := p.Certificates().RemoveCertificate(me, "acme", "new.acme.com", ""); return err }},
+		{"an App destroyed", func() error { return p.Apps().DestroyApp(me, "acme", true) }},
 		{"an organization deleted", func() error { return p.Orgs().DeleteOrg(admin(t), "empty") }},
 	} {
 		if read := store.read(func() {

@@ -57,6 +57,27 @@ func hostnameKey(name hangar.Hostname) string {
 	return state.HostnamesPrefix + reverseLabels(string(name))
 }
 
+// heldPrefix begins the keys by which the Hostnames of an App are found or, without an App, those that an organization
+// has given up.
+func heldPrefix(org hangar.OrgID, app hangar.AppID) string {
+	return state.HeldNamesPrefix + string(org) + "/" + string(app) + "/"
+}
+
+// held returns what is written with the record of a Hostname so that whose it is finds it, and whose it was does not;
+// the zero record is none.
+func held(name hangar.Hostname, before, after hostnameRecord) (ops []state.Op) {
+	if before.OrgID == after.OrgID && before.AppID == after.AppID {
+		return nil
+	}
+	if before.OrgID != "" {
+		ops = append(ops, state.Delete(heldPrefix(before.OrgID, before.AppID)+reverseLabels(string(name))))
+	}
+	if after.OrgID != "" {
+		ops = append(ops, state.Put(heldPrefix(after.OrgID, after.AppID)+reverseLabels(string(name)), nil))
+	}
+	return ops
+}
+
 // Name is the Hostname whose record is at a key below state.HostnamesPrefix.
 func Name(key string) hangar.Hostname {
 	return hangar.Hostname(reverseLabels(strings.TrimPrefix(key, state.HostnamesPrefix)))
@@ -75,20 +96,29 @@ func certificateNotFound(app hangar.AppName, name hangar.Hostname) error {
 	return hangar.Errorf(hangar.CodeNotFound, hangar.ReasonCertificateNotFound, "app %q has no hostname %.100q", app, string(name))
 }
 
-// of returns the records of an App's Hostnames, without those that cannot be read.
-func (h *Hostnames) of(ctx context.Context, app hangar.AppID) (map[hangar.Hostname]hostnameRecord, error) {
-	all, _, err := state.All(ctx, h.store, state.HostnamesPrefix, false)
+// of returns the records of an App's Hostnames or, without an App, of those that an organization has given up, without
+// those that cannot be read.
+func (h *Hostnames) of(ctx context.Context, org hangar.OrgID, app hangar.AppID) (map[hangar.Hostname]hostnameRecord, error) {
+	prefix := heldPrefix(org, app)
+	names, _, err := state.All(ctx, h.store, prefix, true)
 	if err != nil {
 		return nil, err
 	}
-	records := map[hangar.Hostname]hostnameRecord{}
-	for _, item := range all {
+	records := make(map[hangar.Hostname]hostnameRecord, len(names))
+	for _, name := range names {
+		item, err := h.store.Get(ctx, state.HostnamesPrefix+strings.TrimPrefix(name.Key, prefix))
+		if errors.Is(err, state.ErrNotFound) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
 		rec, err := state.Decode[hostnameRecord](item)
 		if err != nil {
 			h.log.Error("hostname skipped", keyKey, item.Key, keyError, err)
 			continue
 		}
-		if rec.AppID == app {
+		if rec.OrgID == org && rec.AppID == app {
 			rec.item = item
 			records[Name(item.Key)] = rec
 		}
@@ -102,7 +132,7 @@ func (s *Certificates) Certificates(ctx context.Context, app hangar.AppName) ([]
 	if err != nil {
 		return nil, err
 	}
-	records, err := s.names.of(ctx, owner.ID)
+	records, err := s.names.of(ctx, owner.OrgID, owner.ID)
 	if err != nil {
 		return nil, state.HangarError(err)
 	}
@@ -415,7 +445,7 @@ func (s *Certificates) RemoveCertificate(
 			}
 		} else {
 			_, freed = rec.Counted()
-			if txn.Then, err = s.names.release(ctx, name, rec); err != nil {
+			if err = s.names.release(ctx, name, rec, &txn); err != nil {
 				return nil, state.HangarError(err)
 			}
 		}
@@ -438,18 +468,21 @@ func (s *Certificates) RemoveCertificate(
 
 // Forget removes all Hostnames of an App that is marked, with their certificates.
 func (h *Hostnames) Forget(ctx context.Context, app hangar.AppID, marked state.Item) error {
-	records, err := h.of(ctx, app)
+	owner, err := state.Decode[tenants.AppRecord](marked)
+	if err != nil {
+		return err
+	}
+	records, err := h.of(ctx, owner.OrgID, app)
 	if err != nil {
 		return err
 	}
 	for name, rec := range records {
-		released, err := h.release(ctx, name, rec)
-		if err != nil {
+		// Another App may have got it meanwhile.
+		txn := state.Txn{If: []state.Compare{state.Unchanged(marked), state.Unchanged(rec.item)}}
+		if err := h.release(ctx, name, rec, &txn); err != nil {
 			return err
 		}
-		// Another App may have got it meanwhile.
 		org, counts := rec.Counted()
-		txn := state.Txn{If: []state.Compare{state.Unchanged(marked), state.Unchanged(rec.item)}, Then: released}
 		if _, err := h.ledger.GiveBack(ctx, org, counts, txn); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -339,7 +340,7 @@ func (h *Hostnames) claim(ctx context.Context, who *claimant, name hangar.Hostna
 	c.changed = rec.prove(event, proof, now) || c.fresh
 	c.rec = rec
 	if c.changed {
-		c.txn.If, c.txn.Then = append(c.txn.If, unclaimed), append(c.txn.Then, count)
+		c.txn.If, c.txn.Then = append(c.txn.If, unclaimed), append(held(name, c.before, rec), count)
 	}
 	return c, nil
 }
@@ -433,42 +434,35 @@ func hostnameTaken(name hangar.Hostname, advice string) error {
 
 // fewEnough refuses a Hostname more than an App may have.
 func (h *Hostnames) fewEnough(ctx context.Context, app tenants.AppRecord) error {
-	records, err := h.of(ctx, app.ID)
-	if err == nil && len(records) >= hangar.MaxCertificates {
-		err = hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d hostnames, which is the most there may be", app.Name, len(records))
+	names, _, err := state.All(ctx, h.store, heldPrefix(app.OrgID, app.ID), true)
+	if err == nil && len(names) >= hangar.MaxCertificates {
+		err = hangar.Errorf(hangar.CodeExhausted, "", "The app %q has %d hostnames, which is the most there may be", app.Name, len(names))
 	}
 	return err
 }
 
-// release returns what is written when an App gives a Hostname up: if it was proven, that
-// another organization cannot have it just because its DNS records still lead here.
-func (h *Hostnames) release(ctx context.Context, name hangar.Hostname, rec hostnameRecord) ([]state.Op, error) {
-	gone := []state.Op{state.Delete(certificateKey(name))}
+// release adds to a transaction what is written when an App gives a Hostname up: if it was proven, that another
+// organization cannot have it just because its DNS records still lead here.
+func (h *Hostnames) release(ctx context.Context, name hangar.Hostname, rec hostnameRecord, txn *state.Txn) error {
+	txn.Then = append(txn.Then, state.Delete(certificateKey(name)))
 	if rec.State.after(claimRemoved) != claimReleased {
-		return append(gone, state.Delete(hostnameKey(name))), nil
+		txn.Then = append(append(txn.Then, state.Delete(hostnameKey(name))), held(name, rec, hostnameRecord{})...)
+		return nil
 	}
-	put, err := state.Write(hostnameKey(name), hostnameRecord{
-		OrgID: rec.OrgID, State: claimReleased, CreatedAt: rec.CreatedAt, UpdatedAt: h.now().UTC().Truncate(time.Second),
+	released := hostnameRecord{OrgID: rec.OrgID, State: claimReleased, CreatedAt: rec.CreatedAt, UpdatedAt: h.now().UTC().Truncate(time.Second)}
+	put, err := state.Write(hostnameKey(name), released)
+	if err != nil {
+		return err
+	}
+	txn.Then = append(append(txn.Then, put), held(name, rec, released)...)
+	others, err := h.of(ctx, rec.OrgID, "")
+	if err != nil || len(others) < maxReleased {
+		return err
+	}
+	oldest := slices.MinFunc(slices.Collect(maps.Keys(others)), func(a, b hangar.Hostname) int {
+		return others[a].UpdatedAt.Compare(others[b].UpdatedAt)
 	})
-	if err != nil {
-		return nil, err
-	}
-	all, _, err := state.All(ctx, h.store, state.HostnamesPrefix, false)
-	if err != nil {
-		return nil, err
-	}
-	released, oldest, at := 0, "", time.Time{}
-	for _, item := range all {
-		other, err := state.Decode[hostnameRecord](item)
-		if err != nil || other.State != claimReleased || other.OrgID != rec.OrgID || item.Key == put.Key {
-			continue
-		}
-		if released++; oldest == "" || other.UpdatedAt.Before(at) {
-			oldest, at = item.Key, other.UpdatedAt
-		}
-	}
-	if released >= maxReleased {
-		gone = append(gone, state.Delete(oldest))
-	}
-	return append(gone, put), nil
+	txn.If = append(txn.If, state.Unchanged(others[oldest].item))
+	txn.Then = append(append(txn.Then, state.Delete(hostnameKey(oldest))), held(oldest, others[oldest], hostnameRecord{})...)
+	return nil
 }

@@ -106,7 +106,7 @@ func (h *Hostnames) Tend(ctx context.Context) error {
 			org, counts := rec.Counted()
 			_, err := h.ledger.GiveBack(ctx, org, counts, state.Txn{
 				If:   []state.Compare{state.Unchanged(item)},
-				Then: []state.Op{state.Delete(item.Key), state.Delete(certificateKey(name))},
+				Then: append(held(name, rec, hostnameRecord{}), state.Delete(item.Key), state.Delete(certificateKey(name))),
 			})
 			if err != nil && !errors.Is(err, state.ErrConflict) {
 				failed = errors.Join(failed, state.HangarError(err))

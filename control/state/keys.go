@@ -22,6 +22,7 @@ const (
 	AddressesPrefix    = "/addresses/"       // <id of the app>/<address>
 	OwnersPrefix       = "/address-owners/"  // <address>
 	HostnamesPrefix    = "/hostnames/"       // <hostname, its labels from the right: com.example.www>
+	HeldNamesPrefix    = "/held-hostnames/"  // <id of the org>/<id of the app, none if it was given up>/<as in HostnamesPrefix>
 	CertificatesPrefix = "/certificates/"    // <hostname>, what was uploaded
 	ACMEPrefix         = "/acme/"            // <ACME server>/<the edges' own>: account, certificates, failures; encrypted
 	ACMELocksPrefix    = "/acme-locks/"      // <ACME server>/<the edges' own>, as long as its holder lives
