@@ -90,6 +90,7 @@ const (
 	ReasonReleaseNotFound      = "release_not_found"
 	ReasonSessionNotFound      = "session_not_found" // of an election, or it has ended
 	ReasonStartFailed          = "start_failed"      // a Machine could not be started for a request
+	ReasonRecordDamaged        = "record_damaged"    // a record of the cluster state cannot be read
 )
 
 // Error is what every service of the platform answers with. Message is for the

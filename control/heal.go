@@ -164,17 +164,11 @@ func (s *reservations) healOne(ctx context.Context, item state.Item, r reservati
 	switch {
 	case errors.Is(err, state.ErrConflict):
 		return nil
-	case unreadable(err):
+	case hangar.ReasonOf(err) == hangar.ReasonRecordDamaged:
 		s.log.Error("reservation cannot be released", keyApp, app, keyMachine, r.ID, keyError, err)
 		return nil
 	}
 	return state.HangarError(err)
-}
-
-// unreadable reports whether a record of the cluster state cannot be read, which concerns only whose it is.
-func unreadable(err error) bool {
-	e, ok := errors.AsType[*hangar.Error](err)
-	return ok && e.Code == hangar.CodeInternal
 }
 
 // exists asks only the host whether it has recorded a Machine.
@@ -211,7 +205,7 @@ func (s *reservations) adoptOrphans(ctx context.Context, reserved map[string]str
 			continue // parse has logged why
 		}
 		err = s.rows.adopt(ctx, row)
-		if unreadable(err) {
+		if hangar.ReasonOf(err) == hangar.ReasonRecordDamaged {
 			s.log.Error("a machine without a reservation is passed over", keyMachine, id, keyError, err)
 			continue
 		}

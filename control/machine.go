@@ -310,7 +310,7 @@ func (m *Machines) listHost(
 	for id := range ids {
 		row, err := m.rows.row(ctx, host, id)
 		switch {
-		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
+		case errors.Is(err, state.ErrNotFound), hangar.ReasonOf(err) == hangar.ReasonRecordDamaged:
 		case err != nil:
 			return nil, state.HangarError(err)
 		case row.Machine.AppID == app && filter.Matches(&row.Machine):

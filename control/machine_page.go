@@ -181,7 +181,7 @@ func (m *Machines) publishedPage(
 		row, err := m.rows.row(ctx, host, id)
 		found := &row.Machine
 		switch {
-		case errors.Is(err, state.ErrNotFound), errors.Is(err, errUnreadable):
+		case errors.Is(err, state.ErrNotFound), hangar.ReasonOf(err) == hangar.ReasonRecordDamaged:
 			continue
 		case err != nil:
 			return page, state.HangarError(err)

@@ -31,9 +31,6 @@ var (
 	_ hangar.MachineFeed = (*Rows)(nil)
 )
 
-// errUnreadable marks a row that is skipped.
-var errUnreadable = errors.New("unreadable row")
-
 // NewRows returns the Rows of a state. Until SetQuotas no host may claim anything.
 func NewRows(store state.Store, log *slog.Logger) *Rows {
 	return &Rows{store: store, ledger: ledger.New(store), log: log}
@@ -272,7 +269,7 @@ func (f *rowFeed) send(c hangar.MachineRowChange) {
 	f.stopped = f.stopped || !f.yield(c, nil)
 }
 
-// row returns a row, state.ErrNotFound or errUnreadable.
+// row returns a row, state.ErrNotFound or hangar.ReasonRecordDamaged.
 func (r *Rows) row(ctx context.Context, host hangar.HostID, id hangar.MachineID) (hangar.MachineRow, error) {
 	item, err := r.store.Get(ctx, rowKey(host, id))
 	if err != nil {
@@ -291,7 +288,7 @@ func (r *Rows) parse(item state.Item) (hangar.MachineRow, error) {
 	if err != nil {
 		r.unreadable.Add(1)
 		r.log.Warn("row skipped", keyKey, item.Key, keyError, err)
-		return hangar.MachineRow{}, errors.Join(errUnreadable, err)
+		return hangar.MachineRow{}, state.Damaged(item.Key, err)
 	}
 	return row, nil
 }

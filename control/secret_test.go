@@ -122,10 +122,10 @@ func TestMovedSecretsDoNotOpen(t *testing.T) {
 	}
 	put("/secrets/"+string(api.ID), stolen.Value)
 	_, err = p.Secrets().Secrets(admin(t), "api", hangar.SecretQuery{Show: true})
-	wantError(t, err, hangar.CodeInternal, "")
+	wantError(t, err, hangar.CodeInternal, hangar.ReasonRecordDamaged)
 	put("/secrets/"+string(web.ID), bytes.Replace(stolen.Value, []byte(`["1"]`), []byte(`["2"]`), 1))
 	_, err = p.Secrets().Secrets(admin(t), "web", hangar.SecretQuery{Show: true})
-	wantError(t, err, hangar.CodeInternal, "")
+	wantError(t, err, hangar.CodeInternal, hangar.ReasonRecordDamaged)
 }
 
 func TestWhoSeesSecrets(t *testing.T) {

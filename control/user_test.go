@@ -597,7 +597,7 @@ func TestDanglingUserKeys(t *testing.T) {
 			if ctx.Err() != nil {
 				t.Fatal("it is tried again and again")
 			}
-			wantError(t, err, hangar.CodeInternal, "")
+			wantError(t, err, hangar.CodeInternal, hangar.ReasonRecordDamaged)
 		})
 	}
 }

@@ -66,7 +66,7 @@ func (v *Volumes) heal(ctx context.Context) error {
 		switch {
 		case err == nil && rec.ID == row.Volume.AppID:
 			continue
-		case unreadable(err):
+		case hangar.ReasonOf(err) == hangar.ReasonRecordDamaged:
 			v.log.Error("whether the app of a volume exists is not known", keyApp, row.Volume.App, keyVolume, row.Volume.ID, keyError, err)
 			continue
 		case err != nil && hangar.CodeOf(err) != hangar.CodeNotFound:

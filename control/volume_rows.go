@@ -106,7 +106,7 @@ func (r *Rows) volumes(ctx context.Context, prefix string) ([]hangar.VolumeRow, 
 	return rows, nil
 }
 
-// volume returns a row, hangar.VolumeNotFound or errUnreadable.
+// volume returns a row, hangar.VolumeNotFound or hangar.ReasonRecordDamaged.
 func (r *Rows) volume(ctx context.Context, ref hangar.VolumeRef) (hangar.VolumeRow, error) {
 	item, err := r.store.Get(ctx, state.VolumeKey(ref))
 	if errors.Is(err, state.ErrNotFound) {
@@ -122,12 +122,14 @@ func (r *Rows) volume(ctx context.Context, ref hangar.VolumeRef) (hangar.VolumeR
 func (r *Rows) parseVolume(item state.Item) (hangar.VolumeRow, error) {
 	row, err := state.Decode[hangar.VolumeRow](item)
 	if err == nil {
-		err = volumeRowFault(item.Key, &row)
+		if fault := volumeRowFault(item.Key, &row); fault != nil {
+			err = state.Damaged(item.Key, fault)
+		}
 	}
 	if err != nil {
 		r.unreadable.Add(1)
 		r.log.Warn("row skipped", keyKey, item.Key, keyError, err)
-		return hangar.VolumeRow{}, errors.Join(errUnreadable, err)
+		return hangar.VolumeRow{}, err
 	}
 	return row, nil
 }

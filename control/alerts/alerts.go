@@ -144,11 +144,11 @@ func (a *Alerts) SetAlerts(ctx context.Context, slug hangar.OrgSlug, in hangar.A
 	for {
 		before, item, err := a.read(ctx, org)
 		cond := state.Unchanged(item)
-		switch hangar.CodeOf(err) {
-		case "":
-		case hangar.CodeNotFound:
+		switch {
+		case err == nil:
+		case hangar.CodeOf(err) == hangar.CodeNotFound:
 			cond = state.Absent(state.AlertsKey(org.ID))
-		case hangar.CodeInternal: // SetAlerts replaces an unreadable record, which is how it is repaired
+		case hangar.ReasonOf(err) == hangar.ReasonRecordDamaged: // SetAlerts replaces an unreadable record, which is how it is repaired
 			before = record{}
 		default:
 			return hangar.AlertConfig{}, err

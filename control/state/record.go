@@ -21,18 +21,24 @@ func Read[T any](ctx context.Context, s Store, key string) (T, Item, error) {
 	return v, item, err
 }
 
+// Damaged is the error for a record that cannot be read. It has hangar.ReasonRecordDamaged, and concerns only those
+// whose record it is.
+func Damaged(key string, err error) error {
+	return &hangar.Error{
+		Code: hangar.CodeInternal, Reason: hangar.ReasonRecordDamaged, Message: "A record of the cluster state cannot be read",
+		Err: fmt.Errorf("record %s: %w", key, err),
+	}
+}
+
 // Decode returns the record of an item, which others may share: it must not be
-// changed below its fields.
+// changed below its fields. It answers hangar.ReasonRecordDamaged for one that cannot be read.
 func Decode[T any](item Item) (T, error) {
 	v, err := Parse(item, func(value []byte) (v T, err error) {
 		err = json.Unmarshal(value, &v)
 		return v, err
 	})
 	if err != nil {
-		return v, &hangar.Error{
-			Code: hangar.CodeInternal, Message: "A record of the cluster state cannot be read",
-			Err: fmt.Errorf("record %s: %w", item.Key, err),
-		}
+		return v, Damaged(item.Key, err)
 	}
 	return v, nil
 }

@@ -29,7 +29,7 @@ func TestRecords(t *testing.T) {
 	if err != nil || got.Size != 7 || item.Key != "/things/a" {
 		t.Errorf("read %+v of %s, %v", got, item.Key, err)
 	}
-	if _, _, err := state.Read[thing](t.Context(), store, "/things/b"); hangar.CodeOf(err) != hangar.CodeInternal {
+	if _, _, err := state.Read[thing](t.Context(), store, "/things/b"); hangar.CodeOf(err) != hangar.CodeInternal || hangar.ReasonOf(err) != hangar.ReasonRecordDamaged {
 		t.Errorf("what is no record is read with %v", err)
 	}
 }

@@ -226,7 +226,7 @@ func (k Upkeep) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
 			rec.leave(org, txn)
 			return nil
 		})
-		if hangar.CodeOf(err) == hangar.CodeNotFound || hangar.CodeOf(err) == hangar.CodeInternal {
+		if hangar.CodeOf(err) == hangar.CodeNotFound || hangar.ReasonOf(err) == hangar.ReasonRecordDamaged {
 			// A user who cannot be read has no membership that counts, and the organization goes.
 			_, err = u.Store.Txn(ctx, state.Txn{Then: []state.Op{state.Delete(item.Key)}})
 		}

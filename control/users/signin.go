@@ -101,12 +101,12 @@ func (u *Users) signsIn(ctx context.Context, email string) (f found, known bool,
 	if err == nil && !strings.EqualFold(f.Email, email) {
 		return found{}, false, nil // named by id
 	}
-	switch hangar.CodeOf(err) {
-	case "":
+	switch {
+	case err == nil:
 		return f, true, nil
-	case hangar.CodeNotFound:
+	case hangar.CodeOf(err) == hangar.CodeNotFound:
 		return found{}, false, nil
-	case hangar.CodeInternal: // a record that cannot be read opens nothing
+	case hangar.ReasonOf(err) == hangar.ReasonRecordDamaged: // it opens nothing
 		u.Log.Error("user cannot sign in", keyError, err)
 		return found{}, false, nil
 	default:

@@ -223,10 +223,7 @@ func (u *Users) lookup(ctx context.Context, key string, name hangar.UserRef) (fo
 			return f, err
 		case item.Revision == revision:
 			// Not found would have callers make a user, which conflicts with the key each time.
-			return found{}, &hangar.Error{
-				Code: hangar.CodeInternal, Message: "A record of the cluster state names a user who does not exist",
-				Err: fmt.Errorf("record %s: user %q", key, of.User),
-			}
+			return found{}, state.Damaged(key, fmt.Errorf("there is no user %q", of.User))
 		}
 		revision = item.Revision // a user who was removed meanwhile took the key along
 	}

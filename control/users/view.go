@@ -212,7 +212,7 @@ func (u *Users) members(ctx context.Context, org hangar.OrgID) ([]record, error)
 		f, err := u.read(ctx, hangar.UserID(strings.TrimPrefix(item.Key, state.MemberKey(org, ""))))
 		switch {
 		case hangar.CodeOf(err) == hangar.CodeNotFound: // removed meanwhile
-		case hangar.CodeOf(err) == hangar.CodeInternal:
+		case hangar.ReasonOf(err) == hangar.ReasonRecordDamaged:
 			u.Log.Error("user skipped", keyKey, item.Key, keyError, err)
 		case err != nil:
 			return nil, err

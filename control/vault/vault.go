@@ -214,10 +214,7 @@ func unseal(keys keyset.Keys, item state.Item, value any) error {
 		err = json.Unmarshal(plain, value)
 	}
 	if err != nil {
-		return &hangar.Error{
-			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read",
-			Err: fmt.Errorf("record %s: %w", item.Key, err),
-		}
+		return state.Damaged(item.Key, err)
 	}
 	return nil
 }
@@ -303,7 +300,7 @@ func (v *Vault) Open(item state.Item) (plain []byte, err error) {
 	return plain, err
 }
 
-// Decode decrypts a record and decodes it. It answers CodeInternal for one that cannot be read.
+// Decode decrypts a record and decodes it. It answers hangar.ReasonRecordDamaged for one that cannot be read.
 func Decode[T any](v *Vault, item state.Item) (rec T, err error) {
 	plain, err := v.Open(item)
 	if err == nil {
@@ -311,9 +308,7 @@ func Decode[T any](v *Vault, item state.Item) (rec T, err error) {
 	}
 	if err != nil {
 		var none T
-		return none, &hangar.Error{
-			Code: hangar.CodeInternal, Message: "An encrypted record of the cluster state cannot be read", Err: fmt.Errorf("record %s: %w", item.Key, err),
-		}
+		return none, state.Damaged(item.Key, err)
 	}
 	return rec, nil
 }

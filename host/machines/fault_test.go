@@ -410,6 +410,17 @@ func TestRefusedRowBlocksNoOther(t *testing.T) {
 	}
 }
 
+// TestFaultOfPublisherEnds: a row that another fault of the platform has kept back is published once that has passed.
+func TestFaultOfPublisherEnds(t *testing.T) {
+	r := newRig(t)
+	r.rows.setAway(true)
+	m := r.create(nil, func(s *hangar.MachineSpec) { s.Name = "fault" })
+	r.wait(m, hangar.MachineStarted)
+	r.rows.faults = 2
+	r.rows.setAway(false)
+	r.published(m, hangar.MachineStarted)
+}
+
 // TestWaitersMissNothing: each waits for the state after the last event that it received, however
 // short that state is.
 func TestWaitersMissNothing(t *testing.T) {

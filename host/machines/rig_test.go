@@ -384,9 +384,10 @@ func (i *identities) set(away bool, lives time.Duration) {
 
 // rows is a cluster state that can be away.
 type rows struct {
-	mu   sync.Mutex
-	away bool
-	has  map[hangar.MachineID]hangar.MachineRow
+	mu     sync.Mutex
+	away   bool
+	faults int // of the platform that are still to come, for a Machine of the name fault
+	has    map[hangar.MachineID]hangar.MachineRow
 }
 
 // seq is that of the row that was published of a Machine.
@@ -408,7 +409,11 @@ func (p *rows) PublishMachine(_ context.Context, row hangar.MachineRow) error {
 	case "poison":
 		return hangar.Errorf(hangar.CodeInvalid, "", "the row is too large")
 	case "unreadable":
-		return hangar.Errorf(hangar.CodeInternal, "", "a record cannot be read")
+		return hangar.Errorf(hangar.CodeInternal, hangar.ReasonRecordDamaged, "a record cannot be read")
+	case "fault":
+		if p.faults--; p.faults >= 0 {
+			return hangar.Errorf(hangar.CodeInternal, "", "something else is wrong")
+		}
 	}
 	if p.has == nil {
 		p.has = make(map[hangar.MachineID]hangar.MachineRow)

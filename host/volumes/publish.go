@@ -46,8 +46,7 @@ func (r *rows) PublishSome(ctx context.Context) (int, error) {
 // passOver logs the refusal of one row, because other volumes' rows must not queue behind it. It
 // returns temporary errors.
 func (r *rows) passOver(ref hangar.VolumeRef, err error) error {
-	// CodeInternal: a record of the cluster state cannot be read.
-	if e, ok := errors.AsType[*hangar.Error](err); !ok || e.Code != hangar.CodeInvalid && e.Code != hangar.CodeInternal {
+	if hangar.CodeOf(err) != hangar.CodeInvalid && hangar.ReasonOf(err) != hangar.ReasonRecordDamaged {
 		return err
 	}
 	r.log.Error("row of a volume is refused; it is published again when it changes", keyVolume, ref.ID, keyError, err)
