@@ -38,6 +38,7 @@ type fakeHost struct {
 	refusal string // of its bids
 
 	removedOrgs []hangar.OrgID
+	onRemoveOrg func(ctx context.Context, org hangar.OrgID) error // before the content is removed; nil: nothing happens
 
 	usage   hangar.ImageUsage      // of every organization
 	rows    hangar.VolumePublisher // nil: rows of volumes are not published
@@ -508,7 +509,12 @@ func (f *fakeHost) ImageUsage(context.Context, hangar.OrgID) (hangar.ImageUsage,
 	return f.usage, nil
 }
 
-func (f *fakeHost) RemoveOrg(_ context.Context, org hangar.OrgID) error {
+func (f *fakeHost) RemoveOrg(ctx context.Context, org hangar.OrgID) error {
+	if f.onRemoveOrg != nil {
+		if err := f.onRemoveOrg(ctx, org); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {

@@ -33,14 +33,7 @@ func TestLeftoversOfALostServer(t *testing.T) {
 		p := newPlane(t, state.NewMemory(), newFakeHost("aaaaaaaa", "loc"))
 		ctx := inBackground(t, p.Run, func(ctx context.Context) error { return p.HealEvery(ctx, 5*time.Minute) })
 		p.org(t, "gone")
-		item, err := p.store.Get(ctx, "/orgs/gone")
-		if err != nil {
-			t.Fatal(err)
-		}
-		marked := strings.Replace(string(item.Value), "{", `{"deleting":true,`, 1)
-		if _, err := p.store.Txn(ctx, state.Txn{Then: []state.Op{state.Put(item.Key, []byte(marked))}}); err != nil {
-			t.Fatal(err)
-		}
+		p.markDeleting(t, "gone")
 		left := func() int { return len(p.records(t, "/orgs/gone")) }
 		time.Sleep(7 * time.Minute)
 		synctest.Wait()
@@ -119,6 +112,75 @@ func TestReservationOfUnknownOutcome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// markDeleting marks an organization, as the deletion does that a server begins and is lost.
+func (p *plane) markDeleting(t *testing.T, slug hangar.OrgSlug) {
+	t.Helper()
+	item, err := p.store.Get(t.Context(), state.OrgKey(slug))
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := strings.Replace(string(item.Value), "{", `{"deleting":true,`, 1)
+	if _, err := p.store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(item.Key, []byte(marked))}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRemovalThatNoOneContinues: an organization whose removal another server has taken over, which is then lost, is
+// removed soon, although the caller has left.
+func TestRemovalThatNoOneContinues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t, state.NewMemory())
+		p.org(t, "gone")
+		ctx, leave := context.WithCancel(inBackground(t, p.Run))
+		p.hosts[0].onRemoveOrg = func(context.Context, hangar.OrgID) error {
+			p.hosts[0].onRemoveOrg = nil
+			p.markDeleting(t, "gone")
+			leave()
+			return nil
+		}
+		if err := p.Orgs().DeleteOrg(ctx, "gone"); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		for range 2 { // it is first seen, and then removed if nothing has happened to it
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			p.clock.advance(time.Minute)
+		}
+		if left := p.records(t, state.OrgsPrefix+"gone"); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	})
+}
+
+// TestSlowRemovalHoldsUpNoOther: an organization whose content a host is slow to remove holds up the removal of no
+// other one.
+func TestSlowRemovalHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(t, state.NewMemory())
+		var both sync.WaitGroup
+		for _, slug := range []hangar.OrgSlug{"one", "other"} {
+			p.org(t, slug)
+			p.markDeleting(t, slug)
+			both.Add(1)
+		}
+		p.hosts[0].onRemoveOrg = func(ctx context.Context, _ hangar.OrgID) error {
+			both.Done()
+			all := make(chan struct{})
+			go func() { both.Wait(); close(all) }()
+			select {
+			case <-all:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		p.restart(t)
+		if left := p.records(t, state.OrgsPrefix); len(left) != 1 {
+			t.Errorf("left %v", left)
+		}
+	})
 }
 
 // TestMarkOfUnknownOutcome: what is marked to be removed, without the answer, is removed soon.

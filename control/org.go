@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/extensions"
@@ -211,8 +213,8 @@ func (o *Orgs) removeOrg(ctx context.Context, rec tenants.OrgRecord, item state.
 		// The removal continues if the caller disconnects, because half of one is useless.
 		err = finish.Do(ctx, destroyTimeout, func(ctx finish.Context) error { return o.finishRemoval(ctx, rec, item) })
 	}
-	if err != nil && !errors.Is(err, state.ErrConflict) && hangar.ReasonOf(err) != hangar.ReasonOrgNotEmpty {
-		o.unfinished.signal()
+	if err != nil && hangar.ReasonOf(err) != hangar.ReasonOrgNotEmpty {
+		o.unfinished.signal() // also after a conflict: the caller may have left, and whose mark it is now may be lost
 	}
 	return err
 }
@@ -314,6 +316,8 @@ func (o *Orgs) heal(ctx context.Context, ripe func(state.Item) bool) error {
 	if err != nil {
 		return state.HangarError(err)
 	}
+	var group errgroup.Group
+	group.SetLimit(destroysAtOnce)
 	for _, item := range items {
 		rec, err := state.Decode[tenants.OrgRecord](item)
 		if err != nil {
@@ -323,9 +327,12 @@ func (o *Orgs) heal(ctx context.Context, ripe func(state.Item) bool) error {
 		if !rec.Deleting || !ripe(item) {
 			continue
 		}
-		if err := o.removeOrg(ctx, rec, item); err != nil {
-			o.log.Warn("organization is not removed yet", keyKey, item.Key, keyError, err)
-		}
+		group.Go(func() error {
+			if err := o.removeOrg(ctx, rec, item); err != nil {
+				o.log.Warn("organization is not removed yet", keyKey, item.Key, keyError, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }

@@ -79,15 +79,8 @@ func TestOrgsAreHealed(t *testing.T) {
 		if _, err := p.Apps().CreateApp(admin(t), hangar.AppCreate{Name: "shop", Org: "kept"}); err != nil {
 			t.Fatal(err)
 		}
-		for _, slug := range []string{"gone", "kept"} {
-			item, err := store.Get(t.Context(), "/orgs/"+slug)
-			if err != nil {
-				t.Fatal(err)
-			}
-			marked := strings.Replace(string(item.Value), "{", `{"deleting":true,`, 1)
-			if _, err := store.Txn(t.Context(), state.Txn{Then: []state.Op{state.Put(item.Key, []byte(marked))}}); err != nil {
-				t.Fatal(err)
-			}
+		for _, slug := range []hangar.OrgSlug{"gone", "kept"} {
+			p.markDeleting(t, slug)
 		}
 		_, err := p.Apps().CreateApp(admin(t), hangar.AppCreate{Name: "more", Org: "gone"})
 		wantError(t, err, hangar.CodeNotFound, hangar.ReasonOrgNotFound)
