@@ -216,9 +216,9 @@ func TestMarkOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestUnreadableAppHoldsUpNobody: the record of an App that cannot be read keeps no daemon from starting, and volumes
+// TestUnreadableAppHoldsUpNoOther: the record of an App that cannot be read keeps no daemon from starting, and volumes
 // of Apps that are missing are destroyed nevertheless.
-func TestUnreadableAppHoldsUpNobody(t *testing.T) {
+func TestUnreadableAppHoldsUpNoOther(t *testing.T) {
 	p := newPlane(t, state.NewMemory())
 	volumes := map[hangar.AppName]*hangar.Volume{"unreadable": nil, "missing": nil}
 	for app := range volumes {

@@ -681,7 +681,7 @@ func TestCrashesWithUsers(t *testing.T) {
 				}
 				p.invite(t, hangar.UserInvite{Email: "bob@example.com", Org: "acme"})
 				store.arm(killed, n, nil)
-				_ = end(admin(t), p) // nobody gets the answer
+				_ = end(admin(t), p) // the caller does not get the answer
 				hit = store.disarm()
 				p.restart(t)
 				if err := end(admin(t), p); err != nil && hangar.CodeOf(err) != hangar.CodeNotFound {

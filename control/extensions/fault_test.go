@@ -364,10 +364,10 @@ func TestTermsAreAcceptedOnce(t *testing.T) {
 	}
 }
 
-// TestProviderThatHangsDelaysNobody: one provider holds every request that it gets, with more of them
+// TestProviderThatHangsDelaysNoOther: one provider holds every request that it gets, with more of them
 // than may be under way, and another one's customers notice nothing; nor does another customer of the
 // first notice the one who has many.
-func TestProviderThatHangsDelaysNobody(t *testing.T) {
+func TestProviderThatHangsDelaysNoOther(t *testing.T) {
 	w, slow, fast := newWorld(t), extensionstest.New(t), extensionstest.New(t)
 	w.provider("slow", slow, nil)
 	w.provider("fast", fast, nil)

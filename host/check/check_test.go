@@ -247,8 +247,8 @@ func TestFailureAndRecovery(t *testing.T) {
 	})
 }
 
-// TestSlowChecksDelayNobody has one port that never answers beside one that does.
-func TestSlowChecksDelayNobody(t *testing.T) {
+// TestSlowChecksDelayNoOther has one port that never answers beside one that does.
+func TestSlowChecksDelayNoOther(t *testing.T) {
 	slow := func(_ time.Duration, port int) (time.Duration, error) {
 		if port == 1 {
 			return time.Hour, nil

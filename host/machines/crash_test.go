@@ -373,8 +373,8 @@ func TestUnreadableRecordKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-// TestUnreadableRecordHoldsUpNobody: other Machines' rows do not queue behind a damaged record.
-func TestUnreadableRecordHoldsUpNobody(t *testing.T) {
+// TestUnreadableRecordHoldsUpNoOther: other Machines' rows do not queue behind a damaged record.
+func TestUnreadableRecordHoldsUpNoOther(t *testing.T) {
 	r := newRig(t)
 	r.rows.setAway(true)
 	ref := r.create(nil)

@@ -63,7 +63,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// Nothing is remembered of detached Machines, even if nobody lists what is left.
+// Nothing is remembered of detached Machines, even if no caller lists what is left.
 func TestDetachedAreForgotten(t *testing.T) {
 	n := open(t, "forget")
 	const machines = 20

@@ -89,7 +89,7 @@ type Volumes struct {
 	devices map[hangar.VolumeID]*Device
 }
 
-// volumeLock is the lock of a volume that somebody uses.
+// volumeLock is the lock of a volume that callers use.
 type volumeLock struct {
 	held  chan struct{} // full while it is held
 	users int           // who hold it or wait for it; guarded by Volumes.mu

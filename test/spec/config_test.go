@@ -118,7 +118,7 @@ func configRows() []row {
 		refuses("image is the path of an image in a registry", `"image": "not an image"`, "config.image"),
 		refuses("image is a text", `"image": 7`, "config.image"),
 		refuses("a standby has no services", `"standbys": ["00000000000000"], "services": [{"internal_port": 80}]`, "config.standbys"),
-		keeps("properties that nobody knows are kept", `"something_new": {"a": [1, true, null]}`),
+		keeps("unknown properties are kept", `"something_new": {"a": [1, true, null]}`),
 		{
 			says: "a standby stands by for a Machine and is not started",
 			do: `POST /v1/apps/$app/machines {"config": {"image": "$image", "standbys": ["$machine.id"]}}

@@ -18,7 +18,7 @@ func limitRows() []row {
 				< content-type: ~^application/json`,
 		},
 		{
-			says: "a path that nobody knows is answered 404",
+			says: "an unknown path is answered 404",
 			do: `GET /v1/nothing
 				404 {"error": "<text>"}`,
 		},

@@ -27,7 +27,7 @@ func tokenRows() []row {
 				401`,
 		},
 		{
-			says: "without a valid token nobody learns what exists",
+			says: "a caller without a valid token does not learn what exists",
 			do: `GET /v1/apps/$app
 				> authorization: Bearer nonsense
 				401 {"error": "<text as one>"}

@@ -58,7 +58,7 @@ func waitRows() []row {
 				400 {"error": "~timeout"}`,
 		},
 		{
-			says: "a state that nobody knows cannot be waited for",
+			says: "an unknown state cannot be waited for",
 			do: `GET $machine/wait?state=nonsense
 				400 {"error": "~state"}`,
 		},

@@ -40,7 +40,7 @@ func NewCommand(c *cli.Invocation) *cobra.Command {
 
 // writeMan writes a man page for each command.
 func writeMan(root *cobra.Command, dir, version string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // everybody reads manuals
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // all users read manuals
 		return err
 	}
 	for _, cmd := range commands(root) {

@@ -25,7 +25,7 @@ type hostile struct {
 	kill    func()
 }
 
-// endlessly writes text until nobody reads it any more.
+// endlessly writes text until the reader closes it.
 func endlessly(w interface{ Write(b []byte) (int, error) }, text string) {
 	text = strings.Repeat(text, 64<<10/len(text))
 	for {
