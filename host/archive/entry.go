@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kopia/kopia/repo"
+	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/manifest"
 	"github.com/kopia/kopia/snapshot"
 
@@ -107,7 +109,7 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	if err := a.refresh(ctx); err != nil {
 		return Entry{}, "", err
 	}
-	found, err := a.rep.FindManifests(ctx, labels(tagSnapshot, string(id)))
+	found, err := findManifests(ctx, a.rep, labels(tagSnapshot, string(id)))
 	if err != nil {
 		return Entry{}, "", fmt.Errorf("look for snapshot %s: %w", id, err)
 	}
@@ -121,6 +123,21 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	return e, found[0].ID, nil
 }
 
+// maxFinds is how often findManifests looks.
+const maxFinds = 10
+
+// findManifests returns the manifests that have the labels. kopia merges the contents of manifests when it finds many
+// of them, and fails if another session has done so since it looked. Then it has to look again.
+func findManifests(ctx context.Context, in repo.Repository, want map[string]string) (found []*manifest.EntryMetadata, err error) {
+	for range maxFinds {
+		found, err = in.FindManifests(ctx, want)
+		if !errors.Is(err, content.ErrContentNotFound) {
+			break
+		}
+	}
+	return found, err
+}
+
 // Entries returns the snapshots of a volume, or of all if it is empty, the newest first. Other
 // entries of the repository are left out.
 func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, error) {
@@ -132,7 +149,7 @@ func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, err
 	if of != "" {
 		want = labels(tagVolume, string(of))
 	}
-	found, err := a.rep.FindManifests(ctx, want)
+	found, err := findManifests(ctx, a.rep, want)
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
@@ -167,7 +184,7 @@ func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
 	}
 	defer s.end()
 	for _, id := range ids {
-		found, err := s.w.FindManifests(ctx, labels(tagSnapshot, string(id)))
+		found, err := findManifests(ctx, s.w, labels(tagSnapshot, string(id)))
 		if err != nil {
 			return fmt.Errorf("look for snapshot %s: %w", id, err)
 		}
