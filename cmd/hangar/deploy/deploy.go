@@ -242,8 +242,8 @@ func (c commands) deploy(ctx context.Context, p *client.Client, f *flags, o roll
 	err = d.Run(ctx)
 	show.close()
 	if err != nil {
-		if f.rollback && ctx.Err() == nil {
-			return errors.Join(err, c.rollBack(ctx, p, f, o.App, 0))
+		if f.rollback && d.Begun && ctx.Err() == nil {
+			return errors.Join(err, c.rollBackFrom(ctx, p, f, d.Release))
 		}
 		return err
 	}
@@ -322,20 +322,36 @@ func Again(inv *cli.Invocation) func(ctx context.Context, p *client.Client, app 
 	}
 }
 
-// rollBack deploys a version again. Version 0 means the last complete release before the newest one.
+// rollBackFrom deploys the last complete release before a failed one again. It changes nothing if a newer one is
+// complete, as after a deploy that took over.
+func (c commands) rollBackFrom(ctx context.Context, p *client.Client, f *flags, failed *hangar.Release) error {
+	now, err := p.CurrentRelease(ctx, failed.App)
+	switch {
+	case err != nil:
+		return err
+	case now.Status != hangar.ReleaseComplete:
+		return noSuchRelease(failed.App)
+	case now.Version >= failed.Version:
+		return nil
+	}
+	again := *f
+	again.rollback = false
+	return c.deployAgain(ctx, p, &again, now, "rollback")
+}
+
+func noSuchRelease(app hangar.AppName) error {
+	return cli.WithHint(hangar.ReleaseNotFound(), "see `hangar releases list "+string(app)+"`")
+}
+
+// rollBack deploys a version again.
 func (c commands) rollBack(ctx context.Context, p *client.Client, f *flags, app hangar.AppName, version int) error {
 	list, err := p.Releases(ctx, app, 0)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(list, func(r *hangar.Release) bool {
-		if version == 0 {
-			return r.Status == hangar.ReleaseComplete && r.Version != list[0].Version
-		}
-		return r.Version == version
-	})
+	at := slices.IndexFunc(list, func(r *hangar.Release) bool { return r.Version == version })
 	if at < 0 {
-		return cli.WithHint(hangar.ReleaseNotFound(), "see `hangar releases list "+string(app)+"`")
+		return noSuchRelease(app)
 	}
 	again := *f
 	again.rollback = false

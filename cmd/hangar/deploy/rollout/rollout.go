@@ -101,6 +101,7 @@ type Deploy struct {
 	Plan    *plan.Plan
 	Notes   []string
 	Release *hangar.Release // nil until Run has created it
+	Begun   bool            // Run has leased every Machine; before, it has changed none
 
 	o        Options
 	p        *client.Client

@@ -45,6 +45,7 @@ func (d *Deploy) Run(ctx context.Context) (err error) {
 	if err := d.abandon(ctx); err != nil {
 		return err
 	}
+	d.Begun = true
 	d.address(ctx)
 	for i, stage := range d.Plan.Stages {
 		d.stage = i + 1
