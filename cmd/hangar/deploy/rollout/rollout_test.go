@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -431,6 +432,88 @@ func TestWaitingForALease(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, c, map[string]int{"2": 3}, complete, complete)
+}
+
+// sleeping is a transport of a computer that falls asleep at the first request of a kind. All requests wait until it
+// is awake, and those of that kind until their deploy gives up or two changes of its release were refused.
+type sleeping struct {
+	to            http.RoundTripper
+	kind          func(*http.Request) bool
+	asleep, awake chan struct{}
+	fall          func()
+	refusals      atomic.Int64
+	refused       chan struct{}
+}
+
+func (s *sleeping) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.kind(r) {
+		s.fall()
+	}
+	select {
+	case <-s.asleep:
+		<-s.awake
+	default:
+	}
+	if s.kind(r) {
+		select {
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		case <-s.refused:
+		}
+	}
+	res, err := s.to.RoundTrip(r)
+	if err == nil && r.Method == http.MethodPatch && res.StatusCode >= http.StatusBadRequest && s.refusals.Add(1) == 2 {
+		close(s.refused)
+	}
+	return res, err
+}
+
+// TestTakenOver: a deploy whose computer sleeps while another one takes over does not continue when it wakes.
+func TestTakenOver(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		method string
+		late   bool // the request may arrive before the deploy learns that it is over
+	}{
+		"in a change": {http.MethodPost, true},
+		"in a wait":   {http.MethodGet, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t)
+			c := p.Client()
+			if _, err := deploy(t.Context(), c, file(t, "1")); err != nil {
+				t.Fatal(err)
+			}
+			way := &sleeping{to: p.Transport(), asleep: make(chan struct{}), awake: make(chan struct{}), refused: make(chan struct{})}
+			way.fall = sync.OnceFunc(func() { close(way.asleep) })
+			way.kind = func(r *http.Request) bool {
+				at, id := path.Split(r.URL.Path)
+				return r.Method == test.method && strings.HasSuffix(at, "/machines/") && id != "" && r.URL.RawQuery == ""
+			}
+			if test.late {
+				close(way.refused)
+				way.refusals.Store(2)
+			}
+			first := client.New(p.URL(), p.Token(), client.WithHTTPClient(&http.Client{Transport: way}))
+			defer first.Close()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := deploy(t.Context(), first, file(t, "2"), func(o *rollout.Options) { o.LeaseTTL = time.Second })
+				ended <- err
+			}()
+			<-way.asleep
+			_, err := deploy(t.Context(), c, file(t, "3"), func(o *rollout.Options) { o.TakeOver, o.WaitLease = true, time.Minute })
+			close(way.awake)
+			if err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; hangar.ReasonOf(err) != hangar.ReasonWrongState && hangar.ReasonOf(err) != hangar.ReasonStaleVersion {
+				t.Errorf("the first one: %v", err)
+			}
+			expect(t, c, map[string]int{"3": 3}, complete, interrupted, complete)
+		})
+	}
 }
 
 // unmarked is a transport to a platform that does not take metadata.

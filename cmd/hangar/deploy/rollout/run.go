@@ -325,22 +325,26 @@ func (d *Deploy) acquireAll(ctx context.Context) error {
 	return nil
 }
 
-// heartbeat refreshes the leases and the release until ctx ends. A lost lease ends the deploy. A
-// refresh is not interrupted: one that arrives after the release of its lease would acquire a new
-// one.
+// heartbeat refreshes the release and the leases until ctx ends. A release that has ended, or a lost
+// lease, means that another command has taken over, and ends the deploy. A refresh is not interrupted:
+// one that arrives after the release of its lease would acquire a new one.
 func (d *Deploy) heartbeat(ctx context.Context, lost context.CancelCauseFunc) {
 	for pause.For(ctx, d.o.LeaseTTL/3) == nil {
 		err := finish.Do(ctx, tidying, d.beat)
-		if hangar.ReasonOf(err) == hangar.ReasonLeaseHeld {
-			lost(fmt.Errorf("a lease was lost: %w", err))
+		if reason := hangar.ReasonOf(err); reason == hangar.ReasonLeaseHeld || reason == hangar.ReasonWrongState {
+			lost(fmt.Errorf("another command has taken over: %w", err))
 			return
 		}
 	}
 }
 
-// beat refreshes the leases and the release once. It returns ReasonLeaseHeld if a lease is lost. The next
-// beat retries after other failures.
+// beat refreshes the release and the leases once. It returns ReasonWrongState if the release has ended: its leases are
+// not acquired again then. It returns ReasonLeaseHeld if a lease is lost. The next beat retries after other failures.
 func (d *Deploy) beat(ctx finish.Context) error {
+	_, failed := d.p.UpdateRelease(ctx, d.Release.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning})
+	if hangar.ReasonOf(failed) == hangar.ReasonWrongState {
+		return failed
+	}
 	d.mu.Lock()
 	leases := maps.Clone(d.leases)
 	d.mu.Unlock()
@@ -355,8 +359,7 @@ func (d *Deploy) beat(ctx finish.Context) error {
 		}
 		d.mu.Unlock()
 	}
-	_, err := d.p.UpdateRelease(ctx, d.Release.ID, hangar.ReleaseUpdate{Status: hangar.ReleaseRunning})
-	return err
+	return failed
 }
 
 // releaseAll releases the leases.

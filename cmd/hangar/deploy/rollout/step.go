@@ -246,7 +246,7 @@ func (d *Deploy) update(ctx context.Context, s plan.Step) (*hangar.Machine, erro
 		}
 	}
 	return d.p.UpdateMachine(ctx, d.ref(s.Machine), hangar.MachineUpdate{
-		Config: config, SkipServiceRegistration: before.Cordoned, SkipLaunch: s.Standby, MinSecretsVersion: d.secrets,
+		Config: config, CurrentVersion: before.InstanceID, SkipServiceRegistration: before.Cordoned, SkipLaunch: s.Standby, MinSecretsVersion: d.secrets,
 	})
 }
 
