@@ -98,22 +98,18 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 func (c commands) newContext(f loginFlags, args []string) (cli.SavedContext, error) {
 	var x cli.SavedContext
 	switch {
-	case len(args) == 1 && c.URL == "" && c.Context == "":
+	case len(args) == 1 && c.URL == "" && c.Context == "" && c.Dir == "":
 		x.URL = cli.AddScheme(args[0])
 	case len(args) == 1:
-		return x, cli.UsageErrorf("the URL is an argument: remove --url and --context")
+		return x, cli.UsageErrorf("the URL is an argument: remove --url, --context and --dir")
 	default:
 		all, err := c.Contexts()
 		if err != nil {
 			return x, err
 		}
-		name := cmp.Or(c.Context, c.Getenv("HANGAR_CONTEXT"), all.Current)
-		if name == "" || name == cli.LocalContext {
-			return x, cli.WithHint(cli.UsageErrorf("which platform?"), "hangar login https://api.example.com; the daemon of this server needs no login")
-		}
-		found, err := all.Find(name)
+		found, err := c.ChosenContext(&all, nil)
 		if err != nil {
-			return x, err
+			return x, cli.WithHint(err, "hangar login https://api.example.com; the daemon of this server needs no login")
 		}
 		x = *found
 		x.Token, x.Keyring = "", false

@@ -261,14 +261,23 @@ func (t *Target) ContextInUse(all Contexts) string {
 	return cmp.Or(all.Current, LocalContext)
 }
 
-// ChosenContext returns the context that an argument names, or else the one in use.
+// ChosenContext returns the context that an argument names, or else that of the flags, or else the one in use. It
+// answers a UsageError if the platform of the invocation is not a saved context.
 func (t *Target) ChosenContext(all *Contexts, args []string) (*SavedContext, error) {
-	name := cmp.Or(t.Context, t.Getenv("HANGAR_CONTEXT"), all.Current)
-	if len(args) > 0 {
+	name := cmp.Or(t.Context, t.ContextInUse(*all))
+	switch {
+	case len(args) > 0:
 		name = args[0]
+	case t.URL != "":
+		name = ""
+	case t.Context == "" && t.Dir != "":
+		name = LocalContext
 	}
-	if name == "" || name == LocalContext {
-		return nil, WithHint(errors.New("the daemon of this server is in use, which is not a saved context"), "name one, see `hangar context list`")
+	switch name {
+	case "":
+		return nil, WithHint(UsageErrorf("a URL is in use, which is not a saved context"), "name a context, see `hangar context list`")
+	case LocalContext:
+		return nil, WithHint(UsageErrorf("the daemon of this server is in use, which is not a saved context"), "name one, see `hangar context list`")
 	}
 	return all.Find(name)
 }
