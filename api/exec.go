@@ -21,15 +21,6 @@ import (
 	"github.com/hangar-platform/hangar/internal/wsmux"
 )
 
-// The streams of an exec over WebSocket; see the package comment.
-const (
-	execStdin byte = iota
-	execStdout
-	execStderr
-	execResize
-	execExit
-)
-
 const (
 	defaultExecTimeout = 30 * time.Second
 	maxExecTimeout     = 24 * time.Hour
@@ -229,8 +220,8 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	}()
 	result, err := s.Machines.ExecMachine(command, ref, req, hangar.ExecStreams{
 		Stdin:  stdin,
-		Stdout: timedWriter{ctx, conn, execStdout},
-		Stderr: timedWriter{ctx, conn, execStderr},
+		Stdout: timedWriter{ctx, conn, wsmux.Stdout},
+		Stderr: timedWriter{ctx, conn, wsmux.Stderr},
 		Resize: sizes,
 	})
 	var end any = result
@@ -242,7 +233,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 		}
 	}
 	if raw, err := json.Marshal(end); err == nil && ctx.Err() == nil {
-		if _, err := (timedWriter{ctx, conn, execExit}).Write(raw); err == nil {
+		if _, err := (timedWriter{ctx, conn, wsmux.Exit}).Write(raw); err == nil {
 			_ = ws.Close(websocket.StatusNormalClosure, "")
 		}
 	}
@@ -283,13 +274,13 @@ func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan
 			return
 		}
 		switch stream {
-		case execStdin:
+		case wsmux.Stdin:
 			if len(payload) == 0 {
 				stdin.close()
 			} else if !stdin.put(ctx, payload) {
 				return
 			}
-		case execResize:
+		case wsmux.Resize:
 			var size hangar.TerminalSize
 			if json.Unmarshal(payload, &size) != nil {
 				return

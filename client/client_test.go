@@ -11,14 +11,18 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
+	"github.com/coder/websocket"
 	"go.uber.org/goleak"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
+	"github.com/hangar-platform/hangar/internal/wsmux"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -152,6 +156,40 @@ func TestStreams(t *testing.T) {
 		}
 		if lines != test.lines || code != test.want {
 			t.Errorf("%s: %d lines and %q, want %d and %q", name, lines, code, test.lines, test.want)
+		}
+	}
+}
+
+// TestExecOfInputThatFails: what was read of an input is not taken for all of it.
+func TestExecOfInputThatFails(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = ws.CloseNow() }()
+		conn := wsmux.New(ws)
+		for {
+			stream, payload, err := conn.Receive(r.Context())
+			if err != nil {
+				return
+			}
+			if stream == wsmux.Stdin && len(payload) == 0 {
+				_ = conn.Send(r.Context(), wsmux.Exit, []byte(`{"exit_code":0}`))
+				return
+			}
+		}
+	})
+	broken := errors.New("the disk is broken")
+	for name, test := range map[string]struct {
+		end  error
+		want error
+	}{"complete": {io.EOF, nil}, "broken": {broken, broken}} {
+		stdin := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(test.end))
+		_, err := c.ExecMachine(t.Context(), hangar.MachineRef{App: "web", ID: "00000000000001"}, hangar.ExecRequest{Command: []string{"cat"}}, hangar.ExecStreams{Stdin: stdin})
+		if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -12,21 +12,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/wsmux"
 )
 
-// The streams of an exec; package api documents the protocol.
-const (
-	execStdin byte = iota
-	execStdout
-	execStderr
-	execResize
-	execExit
-)
-
 // ExecMachine implements hangar.MachineExecer. A read of streams.Stdin that is
 // under way when the command ends is not interrupted: its goroutine ends when the
-// read does, and what it read is lost.
+// read does, and what it read is lost. It answers CodeInternal if streams.Stdin or a
+// write of the output fails, and ends the command.
 func (c *Client) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	in := get(machinePath(ref, "exec"))
 	in.query = url.Values{"command": req.Command}
 	if req.TTY {
@@ -43,22 +35,29 @@ func (c *Client) ExecMachine(ctx context.Context, ref hangar.MachineRef, req han
 	}
 	defer func() { _ = ws.CloseNow() }()
 	conn := wsmux.New(ws)
-	go sendStdin(ctx, conn, streams.Stdin)
+	go func() {
+		if err := sendStdin(ctx, conn, streams.Stdin); err != nil {
+			cancel(err)
+		}
+	}()
 	resized := make(chan struct{})
 	go func() {
 		defer close(resized)
 		sendSizes(ctx, conn, streams.Resize)
 	}()
 	defer func() {
-		cancel()
+		cancel(nil)
 		<-resized
 	}()
 	result, err := receive(ctx, conn, streams)
 	var known *hangar.Error
-	if err != nil && !errors.As(err, &known) {
-		return result, lost(ctx, in, err)
+	switch {
+	case err == nil || errors.As(err, &known):
+		return result, err
+	case errors.As(context.Cause(ctx), &known):
+		return result, known
 	}
-	return result, err
+	return result, lost(ctx, in, err)
 }
 
 // receive passes on the output of the command until the command has ended.
@@ -69,11 +68,11 @@ func receive(ctx context.Context, conn *wsmux.Conn, streams hangar.ExecStreams) 
 			return hangar.ExecResult{}, err
 		}
 		switch stream {
-		case execStdout:
+		case wsmux.Stdout:
 			err = writeTo(streams.Stdout, payload)
-		case execStderr:
+		case wsmux.Stderr:
 			err = writeTo(streams.Stderr, payload)
-		case execExit:
+		case wsmux.Exit:
 			return exitFrom(payload)
 		}
 		if err != nil {
@@ -104,19 +103,33 @@ func writeTo(w io.Writer, p []byte) error {
 	return err
 }
 
-// sendStdin sends the input, and then the empty message that ends it.
-func sendStdin(ctx context.Context, conn *wsmux.Conn, stdin io.Reader) {
+// sendStdin sends the input, and then the empty message that ends it. It returns an error if the input cannot be
+// read: the command must not take what it has for all of it.
+func sendStdin(ctx context.Context, conn *wsmux.Conn, stdin io.Reader) error {
 	if stdin != nil {
-		if _, err := io.Copy(conn.Writer(ctx, execStdin), onlyReader{stdin}); err != nil && ctx.Err() != nil {
-			return
+		from := &input{Reader: stdin}
+		if _, err := io.Copy(conn.Writer(ctx, wsmux.Stdin), from); err != nil {
+			return from.broken
 		}
 	}
 	// The read side reports a connection that is lost.
-	_ = conn.Send(ctx, execStdin, nil)
+	_ = conn.Send(ctx, wsmux.Stdin, nil)
+	return nil
 }
 
-// onlyReader hides a WriteTo, which would send everything as one message.
-type onlyReader struct{ io.Reader }
+// input keeps the error of its Reader. It hides a WriteTo, which would send everything as one message.
+type input struct {
+	io.Reader
+	broken error
+}
+
+func (r *input) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // io.Copy takes io.EOF itself for the end, and no error that wraps it
+		r.broken = hangar.Errorf(hangar.CodeInternal, "", "read the input of the command: %w", err)
+	}
+	return n, err
+}
 
 func sendSizes(ctx context.Context, conn *wsmux.Conn, sizes <-chan hangar.TerminalSize) {
 	for {
@@ -128,7 +141,7 @@ func sendSizes(ctx context.Context, conn *wsmux.Conn, sizes <-chan hangar.Termin
 				return
 			}
 			payload, err := json.Marshal(size)
-			if err != nil || conn.Send(ctx, execResize, payload) != nil {
+			if err != nil || conn.Send(ctx, wsmux.Resize, payload) != nil {
 				return
 			}
 		}

@@ -19,6 +19,15 @@ import (
 // MaxPayload is the most bytes of a stream in one message.
 const MaxPayload = 32 << 10
 
+// The streams of an exec; package api documents the protocol.
+const (
+	Stdin byte = iota
+	Stdout
+	Stderr
+	Resize
+	Exit
+)
+
 // Conn is one end of a connection.
 type Conn struct{ ws *websocket.Conn }
 
