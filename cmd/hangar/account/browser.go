@@ -12,8 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os/exec"
-	"runtime"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -63,7 +61,7 @@ func (c commands) signInByBrowser(ctx context.Context, p *client.Client, open bo
 	defer func() { _ = server.Shutdown(ctx) }() // waits until the page is sent
 
 	at := p.AuthorizeURL(redirectURI, state, base64.RawURLEncoding.EncodeToString(sum[:]))
-	if open && c.openBrowser(ctx, at) == nil {
+	if open && c.openBrowser(at) == nil {
 		fmt.Fprintf(c.Stderr, "Continue in the browser. If none opens, open this page:\n\n  %s\n\n", at)
 	} else {
 		fmt.Fprintf(c.Stderr, "Open this in a browser on this computer:\n\n  %s\n\n", at)
@@ -108,21 +106,13 @@ func awaitBrowser(state string, arrived chan<- arrival) http.Handler {
 	return mux
 }
 
-// openBrowser opens a page with the program that BROWSER names, or else the browser of the desktop.
-func (c commands) openBrowser(ctx context.Context, page string) error {
-	program := c.Getenv("BROWSER")
-	if program == "" {
-		program = "xdg-open"
-		if runtime.GOOS == "darwin" {
-			program = "open"
-		}
-		if runtime.GOOS == "linux" && c.Getenv("DISPLAY") == "" && c.Getenv("WAYLAND_DISPLAY") == "" {
-			return errors.New("there is no desktop")
-		}
+// openBrowser opens a page, and collects the exit status of the browser while the command runs.
+func (c commands) openBrowser(page string) error {
+	ended, err := c.OpenBrowser(page)
+	if err == nil {
+		go func() { _ = ended() }()
 	}
-	cmd := exec.CommandContext(ctx, program, page)
-	cmd.Stdout, cmd.Stderr = nil, nil
-	return cmd.Start()
+	return err
 }
 
 // endToken revokes a token that came from signing in, and warns if it stays valid.

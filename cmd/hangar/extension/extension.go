@@ -2,10 +2,7 @@ package extension
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -253,28 +250,16 @@ func newOpenCommand(c commands) *cobra.Command {
 		if onlyPrint {
 			return c.Sayf("%s", link.URL)
 		}
-		if err := openBrowser(ctx, link.URL); err != nil {
+		ended, err := c.OpenBrowser(link.URL)
+		if err == nil {
+			err = ended()
+		}
+		if err != nil {
 			return cli.WithHint(fmt.Errorf("open the browser: %w", err), "use --print and open the link yourself")
 		}
 		return nil
 	})
 	return cmd
-}
-
-// openBrowser opens a web address with the desktop's browser.
-func openBrowser(ctx context.Context, address string) error {
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return errors.New("the link is not an http or https URL")
-	}
-	for _, program := range []string{"xdg-open", "open"} {
-		path, err := exec.LookPath(program)
-		if err != nil {
-			continue
-		}
-		return exec.CommandContext(ctx, path, u.String()).Run()
-	}
-	return errors.New("there is neither xdg-open nor open")
 }
 
 func newRetryCommand(c commands) *cobra.Command {
