@@ -258,15 +258,9 @@ func (c commands) upDetached(ctx context.Context, cfg daemon.Config, file string
 	})
 }
 
-// detachedArgs returns the arguments for the process in the background.
+// detachedArgs returns the arguments for the process in the background. Of a flag that is given twice, the last counts.
 func detachedArgs(args []string) []string {
-	kept := []string{}
-	for _, a := range args {
-		if a != "--detach" && a != "-d" && a != "--detach=true" {
-			kept = append(kept, a)
-		}
-	}
-	return append(kept, "--signal-ready")
+	return slices.Concat(args, []string{"--detach=false", "--signal-ready"})
 }
 
 // lastLine returns the last line in a daemon's log.

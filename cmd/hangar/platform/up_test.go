@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
 	"github.com/hangar-platform/hangar/daemon"
 )
@@ -32,11 +34,17 @@ func TestStoppingTakesAsLongAsDrain(t *testing.T) {
 	}
 }
 
+// TestDetachedArgs: the process in the background starts no other one, however the flag is written.
 func TestDetachedArgs(t *testing.T) {
 	t.Parallel()
-	got := detachedArgs([]string{"--dir", "/d", "up", "-d", "--detach", "--api", "x"})
-	if want := "--dir /d up --api x --signal-ready"; strings.Join(got, " ") != want {
-		t.Errorf("got %v", got)
+	for _, given := range []string{"-d", "-d=true", "-d=1", "-dd", "--detach", "--detach=true", "--detach=1", "--detach=T", "--detach=false --detach"} {
+		var f upFlags
+		cmd := &cobra.Command{}
+		f.register(cmd)
+		args := detachedArgs(append(strings.Fields(given), "--api", "-d"))
+		if err := cmd.ParseFlags(args); err != nil || f.detach || !f.signalUp || f.config.API != "-d" {
+			t.Errorf("%s: %v gives %t, %t, --api %s, %v", given, args, f.detach, f.signalUp, f.config.API, err)
+		}
 	}
 }
 
