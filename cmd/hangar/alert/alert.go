@@ -253,7 +253,7 @@ func newTestCommand(c commands) *cobra.Command {
 			"notification is sent. - is standard input.",
 	}
 	org := c.alertOrg(cmd)
-	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (report hangar.AlertReport, err error) {
+	return cli.Judging(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (report hangar.AlertReport, err error) {
 		rules, err := c.readRules(args[0])
 		if err != nil {
 			return report, err
@@ -263,10 +263,7 @@ func newTestCommand(c commands) *cobra.Command {
 			return report, err
 		}
 		return p.TestAlerts(cmd.Context(), org(), rules)
-	}, func(report hangar.AlertReport) error {
-		if err := c.printAlerts(report); err != nil {
-			return err
-		}
+	}, c.printAlerts, func(report hangar.AlertReport) error {
 		for _, g := range report.Groups {
 			if slices.ContainsFunc(g.Rules, func(r hangar.AlertRule) bool { return r.Health != hangar.AlertHealthOK }) {
 				return cli.ExitStatus(cli.ExitFailed)

@@ -135,6 +135,8 @@ grouping: {group_by: [app], repeat_interval: 12h}
 	run(0, "list", "--json")
 	says(&out, `"value": "0.5"`)
 	run(1, "test", "-") // a rule is not healthy
+	run(1, "test", "-", "--json")
+	says(&out, `"value": "0.5"`)
 	if service.tested != "groups: [from stdin]" {
 		t.Errorf("tested %q", service.tested)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -53,8 +54,18 @@ func Answering[T any](c *Invocation, cmd *cobra.Command, get Getter[T], show fun
 	return AnsweringAs(c, cmd, get, func(answer T) T { return answer }, show)
 }
 
+// Judging is Answering for a value that may mean a failure. The command ends with the error of judge after it has
+// printed the value in either form.
+func Judging[T any](c *Invocation, cmd *cobra.Command, get Getter[T], show, judge func(T) error) *cobra.Command {
+	return answering(c, cmd, get, func(answer T) T { return answer }, show, judge)
+}
+
 // AnsweringAs is Answering for a value that has another form as JSON.
 func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJSON func(T) J, show func(T) error) *cobra.Command {
+	return answering(c, cmd, get, asJSON, show, func(T) error { return nil })
+}
+
+func answering[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJSON func(T) J, show, judge func(T) error) *cobra.Command {
 	var wanted bool
 	JSONFlag(cmd, &wanted)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -63,9 +74,11 @@ func AnsweringAs[T, J any](c *Invocation, cmd *cobra.Command, get Getter[T], asJ
 		case err != nil:
 			return err
 		case wanted:
-			return c.PrintJSON(asJSON(answer))
+			err = c.PrintJSON(asJSON(answer))
+		default:
+			err = show(answer)
 		}
-		return show(answer)
+		return cmp.Or(judge(answer), err)
 	}
 	return cmd
 }

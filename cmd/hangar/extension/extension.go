@@ -94,7 +94,7 @@ func newCreateCommand(c commands) *cobra.Command {
 	flags.StringVar(&in.AcceptTerms, "accept-terms", "", "version of the provider's terms that you accept")
 	flags.BoolVar(&in.Overwrite, "overwrite", false, "replace secrets of the App that have the same names")
 	wait := c.waitFlag(cmd)
-	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
+	return cli.Judging(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
 		p, err := c.Connect()
 		if err != nil {
 			return nil, err
@@ -105,16 +105,15 @@ func newCreateCommand(c commands) *cobra.Command {
 			return nil, err
 		}
 		return wait(cmd.Context(), p, e)
-	}, c.printMade)
+	}, c.printMade, judgeMade)
 }
 
 // printMade prints the result of creating, changing or retrying an extension.
 func (c commands) printMade(e *hangar.Extension) error {
-	switch {
-	case e.Status == hangar.ExtensionError:
-		return cli.WithHint(fmt.Errorf("extension %s: %s", e.Name, e.Error),
-			fmt.Sprintf("`hangar extensions retry %s %s` tries again, `destroy` removes it", e.App, e.Name))
-	case e.Error != "":
+	if e.Status == hangar.ExtensionError {
+		return nil // judgeMade says all
+	}
+	if e.Error != "" {
 		fmt.Fprintf(c.Stderr, "Extension %s: %s\n", e.Name, e.Error)
 	}
 	if e.Status == hangar.ExtensionProvisioning {
@@ -124,6 +123,15 @@ func (c commands) printMade(e *hangar.Extension) error {
 		fmt.Fprintf(c.Stderr, "Secrets of App %s: %s. Machines receive them with their next version.\n", e.App, strings.Join(e.Secrets, ", "))
 	}
 	return c.Sayf("Extension %s is %s.", e.Name, e.Status)
+}
+
+// judgeMade returns the error of an extension that could not be created, changed or retried.
+func judgeMade(e *hangar.Extension) error {
+	if e.Status != hangar.ExtensionError {
+		return nil
+	}
+	return cli.WithHint(fmt.Errorf("extension %s: %s", e.Name, e.Error),
+		fmt.Sprintf("`hangar extensions retry %s %s` tries again, `destroy` removes it", e.App, e.Name))
 }
 
 func newListCommand(c commands) *cobra.Command {
@@ -191,7 +199,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 	cmd.Flags().StringVar(&plan, "plan", "", "plan of the provider")
 	cmd.Flags().StringVar(&region, "region", "", "primary region, where the App writes")
 	cmd.Flags().StringSliceVar(&reads, "read-region", nil, "region of a read replica (repeatable)")
-	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
+	return cli.Judging(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
 		p, err := c.Connect()
 		if err != nil {
 			return nil, err
@@ -207,7 +215,7 @@ func newUpdateCommand(c commands) *cobra.Command {
 			in.ReadRegions = named[hangar.Region](reads)
 		}
 		return p.UpdateExtension(cmd.Context(), hangar.AppName(args[0]), args[1], in)
-	}, c.printMade)
+	}, c.printMade, judgeMade)
 }
 
 func newDestroyCommand(c commands) *cobra.Command {
@@ -269,7 +277,7 @@ func newRetryCommand(c commands) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&in.Overwrite, "overwrite", false, "replace secrets of the App that have the same names")
 	wait := c.waitFlag(cmd)
-	return cli.Answering(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
+	return cli.Judging(c.Invocation, cmd, func(cmd *cobra.Command, args []string) (*hangar.Extension, error) {
 		p, err := c.Connect()
 		if err != nil {
 			return nil, err
@@ -279,5 +287,5 @@ func newRetryCommand(c commands) *cobra.Command {
 			return nil, err
 		}
 		return wait(cmd.Context(), p, e)
-	}, c.printMade)
+	}, c.printMade, judgeMade)
 }

@@ -181,24 +181,27 @@ func (c *commands) createVolumes(ctx context.Context, app hangar.AppName, in han
 	}
 	made := make([]*hangar.Volume, 0, f.count)
 	for range f.count {
-		v, err := c.createVolume(ctx, p, app, in, &f.fillFlags)
-		if err != nil {
-			return err
+		var v *hangar.Volume
+		if v, err = c.createVolume(ctx, p, app, in, &f.fillFlags); v != nil {
+			made = append(made, v)
 		}
-		made = append(made, v)
+		if err != nil {
+			break
+		}
 	}
 	switch {
-	case f.asJSON && f.count == 1:
-		return c.PrintJSON(volumeJSON(made[0]))
-	case f.asJSON:
-		return c.PrintJSON(volumesJSON(made))
-	case !f.quiet && !f.yes:
+	case f.asJSON && f.count > 1:
+		return cmp.Or(err, c.PrintJSON(volumesJSON(made)))
+	case f.asJSON && len(made) == 1:
+		return cmp.Or(err, c.PrintJSON(volumeJSON(made[0])))
+	case err == nil && !f.quiet && !f.yes:
 		c.warnOfOneVolume(ctx, p, made[0])
 	}
-	return nil
+	return err
 }
 
-// createVolume creates a volume and follows its filling. It prints progress unless the output is JSON.
+// createVolume creates a volume and follows its filling. It prints progress unless the output is JSON. With an error, it
+// returns the volume if that was created.
 func (c *commands) createVolume(
 	ctx context.Context, p *client.Client, app hangar.AppName, in hangar.VolumeCreate, f *fillFlags,
 ) (*hangar.Volume, error) {
@@ -211,9 +214,11 @@ func (c *commands) createVolume(
 		return nil, err
 	}
 	if !f.detach && v.State != hangar.VolumeCreated {
-		if v, err = follow.Filling(ctx, p, v, c.WorkProgress(f.asJSON || f.quiet)); err != nil {
-			return nil, err
+		filled, err := follow.Filling(ctx, p, v, c.WorkProgress(f.asJSON || f.quiet))
+		if err != nil {
+			return v, err
 		}
+		v = filled
 	}
 	switch {
 	case f.asJSON:
@@ -304,8 +309,8 @@ func newForkCommand(c *commands) *cobra.Command {
 			}
 			in.Source, in.Name = source.ID, cmp.Or(name, source.Name)
 			v, err := c.createVolume(cmd.Context(), p, source.App, in, &f)
-			if err == nil && f.asJSON {
-				err = c.PrintJSON(volumeJSON(v))
+			if v != nil && f.asJSON {
+				err = cmp.Or(err, c.PrintJSON(volumeJSON(v)))
 			}
 			return err
 		},

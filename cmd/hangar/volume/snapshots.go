@@ -213,8 +213,8 @@ func newSnapshotsRestoreCommand(c *commands) *cobra.Command {
 				app, in.Name = of.App, cmp.Or(name, of.Name)
 			}
 			v, err := c.createVolume(cmd.Context(), p, app, in, &f)
-			if err == nil && f.asJSON {
-				err = c.PrintJSON(volumeJSON(v))
+			if v != nil && f.asJSON {
+				err = cmp.Or(err, c.PrintJSON(volumeJSON(v)))
 			}
 			return err
 		},

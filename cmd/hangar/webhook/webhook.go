@@ -232,15 +232,20 @@ func newPingCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ping ORG WEBHOOK", Short: "Send a test event, and print the result", Args: cobra.ExactArgs(2), ValidArgsFunction: c.CompleteOrg,
 	}
-	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookPing, error) {
+	return cli.Judging(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (hangar.WebhookPing, error) {
 		return p.PingWebhook(ctx, hangar.OrgSlug(args[0]), hangar.WebhookID(args[1]))
 	}), func(ping hangar.WebhookPing) error {
 		took := time.Duration(ping.Took).Round(time.Millisecond)
 		if !ping.Delivered {
-			fmt.Fprintf(c.Stderr, "The event was not accepted after %s: %s\n", took, failureText(ping.Error, ping.HTTPStatus))
-			return cli.ExitStatus(cli.ExitFailed)
+			_, err := fmt.Fprintf(c.Stderr, "The event was not accepted after %s: %s\n", took, failureText(ping.Error, ping.HTTPStatus))
+			return err
 		}
 		return c.Sayf("The event was accepted after %s: HTTP %d", took, ping.HTTPStatus)
+	}, func(ping hangar.WebhookPing) error {
+		if !ping.Delivered {
+			return cli.ExitStatus(cli.ExitFailed)
+		}
+		return nil
 	})
 }
 

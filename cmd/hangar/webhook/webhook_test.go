@@ -75,6 +75,7 @@ func TestWebhooks(t *testing.T) {
 	u.want(0, []string{"ping", "acme", id}, "The event was accepted after", "HTTP 200")
 	refuses = true
 	u.want(cli.ExitFailed, []string{"ping", "acme", id}, "The event was not accepted", "HTTP 418")
+	u.want(cli.ExitFailed, []string{"ping", "acme", id, "--json"}, `"delivered": false`)
 	u.want(0, []string{"update", "acme", id, "--events", "all", "--app", "web,worker", "--original-names"}, "all", "web,worker")
 	u.want(2, []string{"update", "acme", id}, "nothing to change")
 	if next := strings.TrimSpace(u.want(0, []string{"rotate", "acme", id, "--overlap", "1h"}, "Requests are signed with the new secret from ")); next == "" || next == secret {
