@@ -73,7 +73,9 @@ func (s *Streams) PrintList(f ListFlags, list any, rows [][]string, hint string)
 		return s.PrintJSON(list)
 	case f.Quiet:
 		for _, row := range rows[1:] {
-			fmt.Fprintln(s.Stdout, row[f.Name])
+			if err := s.Sayf("%s", row[f.Name]); err != nil {
+				return err
+			}
 		}
 		return nil
 	case len(rows) == 1 && hint != "":

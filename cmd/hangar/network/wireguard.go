@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -43,7 +44,7 @@ const wireguardCreateExample = `  hangar wireguard create personal laptop -o han
 
 // wireguardCreate is the input of `wireguard create`.
 type wireguardCreate struct {
-	org       hangar.OrgSlug
+	org       string // empty: that of the context
 	peer      hangar.PeerCreate
 	publicKey string // empty: generate a key pair
 	output    string // name of a file; empty: standard output
@@ -60,7 +61,9 @@ func newWireguardCreateCommand(c commands) *cobra.Command {
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: c.CompleteOrg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in.org = orgArgument(args)
+			if len(args) > 0 {
+				in.org = args[0]
+			}
 			if len(args) == 2 {
 				in.peer.Name = args[1]
 			}
@@ -85,13 +88,14 @@ func (c commands) createPeer(ctx context.Context, in wireguardCreate) (err error
 		return err
 	}
 	var file *os.File
+	var made *hangar.NewPeer
 	if in.output != "" { // before the peer is created, in case the file cannot be
 		if file, err = createPrivate(in.output); err != nil {
 			return err
 		}
 		defer func() {
 			err = errors.Join(err, file.Close())
-			if err != nil {
+			if made == nil {
 				err = errors.Join(err, os.Remove(in.output))
 			}
 		}()
@@ -100,31 +104,33 @@ func (c commands) createPeer(ctx context.Context, in wireguardCreate) (err error
 	if err != nil {
 		return err
 	}
-	made, err := p.CreatePeer(ctx, in.org, in.peer)
-	if err != nil {
+	if made, err = p.CreatePeer(ctx, c.OrgOr(in.org), in.peer); err != nil {
 		return err
 	}
+	remove := fmt.Sprintf("hangar wireguard remove %s %s", made.Org, made.Name)
 	config := quickConfig(made, private)
 	if file != nil {
 		if _, err := file.WriteString(config); err != nil {
-			return err
+			return cli.WithHint(err, "remove the peer, and create it again: "+remove)
 		}
 		config = ""
 	}
 	switch {
 	case in.asJSON:
-		return c.PrintJSON(struct {
+		err = c.PrintJSON(struct {
 			*hangar.NewPeer
 			Config string `json:"config,omitempty"`
 		}{made, config})
 	case file != nil:
-		fmt.Fprintf(c.Stdout, "Created peer %s of %s. Next: sudo wg-quick up %s\n", made.Name, made.Org, in.output)
+		return c.Sayf("Created peer %s of %s. Next: sudo wg-quick up %s", made.Name, made.Org, in.output)
 	default:
-		fmt.Fprint(c.Stdout, config)
-		fmt.Fprintf(c.Stderr, "Created peer %s of %s. The configuration is printed only once. To remove the peer: hangar wireguard remove %s %s\n",
-			made.Name, made.Org, made.Org, made.Name)
+		_, err = io.WriteString(c.Stdout, config)
+		fmt.Fprintf(c.Stderr, "Created peer %s of %s. The configuration is printed only once. To remove the peer: %s\n", made.Name, made.Org, remove)
 	}
-	return nil
+	if config != "" {
+		err = cli.WithHint(err, "the configuration is lost: remove the peer, and create it again: "+remove)
+	}
+	return err
 }
 
 // createPrivate creates a file that only its owner can read.
@@ -134,14 +140,6 @@ func createPrivate(name string) (*os.File, error) {
 		err = cli.UsageErrorf("-o %s: the file exists", name)
 	}
 	return f, err
-}
-
-// orgArgument returns the organization in the first argument.
-func orgArgument(args []string) hangar.OrgSlug {
-	if len(args) == 0 {
-		return hangar.OrgPersonal
-	}
-	return hangar.OrgSlug(args[0])
 }
 
 // newKeyPair generates the key pair of a peer.
@@ -189,7 +187,7 @@ func newWireguardListCommand(c commands) *cobra.Command {
 		Use: "list [ORG]", Aliases: []string{"ls"}, Short: "List the computers that may connect, and when they did last",
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.CompleteOrg,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
-			org := orgArgument(args)
+			org := c.OrgOr(strings.Join(args, "")) // at most one
 			list, err := p.Peers(ctx, org)
 			if err != nil {
 				return err
@@ -214,7 +212,7 @@ func newWireguardRemoveCommand(c commands) *cobra.Command {
 		Use: "remove ORG NAME", Aliases: []string{"rm", "delete"}, Short: "Cut a computer off, at once",
 		Args: cobra.ExactArgs(2), ValidArgsFunction: c.completePeer,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
-			if err := p.RemovePeer(ctx, orgArgument(args), args[1]); err != nil {
+			if err := p.RemovePeer(ctx, hangar.OrgSlug(args[0]), args[1]); err != nil {
 				return err
 			}
 			return c.Sayf("Removed peer %s of %s.", args[1], args[0])
