@@ -125,7 +125,7 @@ type input struct {
 
 func (r *input) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // io.Copy takes io.EOF itself for the end, and no error that wraps it
+	if err != nil && err != io.EOF {
 		r.broken = hangar.Errorf(hangar.CodeInternal, "", "read the input of the command: %w", err)
 	}
 	return n, err
