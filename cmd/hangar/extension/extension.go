@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/client"
 	"github.com/hangar-platform/hangar/cmd/hangar/cli"
-	"github.com/hangar-platform/hangar/internal/pause"
+	"github.com/hangar-platform/hangar/cmd/hangar/cli/follow"
 )
 
 const aboutExtensions = `Create and destroy extensions: databases and other services of third parties.
@@ -30,52 +30,17 @@ func NewExtensionsCommand(inv *cli.Invocation) *cobra.Command {
 	return cmd
 }
 
-// Pauses between checks of an extension that is being created.
-const (
-	firstLook = 2 * time.Second
-	lastLook  = 15 * time.Second
-)
-
 // waitFlag adds --timeout to a command, and returns a function that waits until an extension is created.
 func (c commands) waitFlag(cmd *cobra.Command) func(ctx context.Context, p *client.Client, e *hangar.Extension) (*hangar.Extension, error) {
 	var patience time.Duration
 	cmd.Flags().DurationVar(&patience, "timeout", 4*time.Minute, "how long to wait for the provider; 0s: do not wait")
 	return func(ctx context.Context, p *client.Client, e *hangar.Extension) (*hangar.Extension, error) {
-		end := time.Now().Add(patience)
-		look := firstLook
-		for e.Status == hangar.ExtensionProvisioning && time.Now().Before(end) {
-			if look == firstLook {
-				fmt.Fprintf(c.Stderr, "Waiting for provider %s…\n", e.Provider)
-			}
-			if err := pause.For(ctx, look); err != nil {
-				return e, err
-			}
-			look = min(look*3/2, lastLook)
-			next, err := p.Extension(ctx, e.App, e.Name)
-			if hangar.ReasonOf(err) == hangar.ReasonExtensionNotFound {
-				next, err = c.byID(ctx, p, e)
-			}
-			if err != nil {
-				return e, err
-			}
-			e = next
+		if e.Status != hangar.ExtensionProvisioning || patience <= 0 {
+			return e, nil
 		}
-		return e, nil
+		fmt.Fprintf(c.Stderr, "Waiting for provider %s…\n", e.Provider)
+		return follow.Extension(ctx, p, e, patience)
 	}
-}
-
-// byID finds an extension whose provider has renamed it.
-func (c commands) byID(ctx context.Context, p *client.Client, e *hangar.Extension) (*hangar.Extension, error) {
-	all, err := p.Extensions(ctx, e.App)
-	if err != nil {
-		return nil, err
-	}
-	for _, one := range all {
-		if one.ID == e.ID {
-			return one, nil
-		}
-	}
-	return nil, hangar.ExtensionNotFound(e.Name)
 }
 
 func newCreateCommand(c commands) *cobra.Command {
