@@ -12,6 +12,7 @@ package tail
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,6 +131,11 @@ func (t *Tail) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", t.c.Dir, err)
 	}
+	return t.follow(ctx, watch)
+}
+
+// follow captures until ctx ends, and then closes the watch.
+func (t *Tail) follow(ctx context.Context, watch *watch) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -154,15 +160,18 @@ func (t *Tail) Run(ctx context.Context) error {
 		}
 		t.mu.Unlock()
 	}
-	entries, err := os.ReadDir(t.c.Dir)
-	if err != nil {
+	all := func() error {
+		entries, err := os.ReadDir(t.c.Dir)
+		for _, e := range entries {
+			begin(e.Name())
+		}
 		return err
 	}
-	for _, e := range entries {
-		begin(e.Name())
+	if err := all(); err != nil {
+		return err
 	}
 	for {
-		names, err := watch.next()
+		names, lost, err := watch.next()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -171,6 +180,14 @@ func (t *Tail) Run(ctx context.Context) error {
 		}
 		for _, name := range names {
 			begin(name)
+		}
+		for lost && ctx.Err() == nil {
+			if err := all(); err != nil {
+				t.c.Log.Error("databases may not be captured yet", "dir", t.c.Dir, "error", err)
+				_ = pause.For(ctx, idle)
+				continue
+			}
+			lost = false
 		}
 	}
 }
@@ -631,15 +648,16 @@ func newWatch(dir string) (*watch, error) {
 
 func (w *watch) close() { _ = w.f.Close() }
 
-// next waits for changes and returns the names of the files.
-func (w *watch) next() ([]string, error) {
+// next waits for changes and returns the names of the files. lost reports that the kernel has dropped
+// changes.
+func (w *watch) next() (names []string, lost bool, err error) {
 	n, err := w.f.Read(w.buf[:])
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var names []string
 	for b := w.buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
-		size := int(uint32(b[12]) | uint32(b[13])<<8 | uint32(b[14])<<16 | uint32(b[15])<<24)
+		lost = lost || binary.NativeEndian.Uint32(b[4:])&unix.IN_Q_OVERFLOW != 0
+		size := int(binary.NativeEndian.Uint32(b[12:]))
 		if unix.SizeofInotifyEvent+size > len(b) {
 			break
 		}
@@ -655,5 +673,5 @@ func (w *watch) next() ([]string, error) {
 		}
 		b = b[unix.SizeofInotifyEvent+size:]
 	}
-	return names, nil
+	return names, lost, nil
 }
