@@ -454,5 +454,32 @@ func TestLogNotSynced(t *testing.T) {
 	}
 }
 
+// TestSegmentNotSynced: the last segment of the log cannot be synced when the next one begins. Once it can be, the log
+// continues.
+func TestSegmentNotSynced(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	n.exec("app.db", "delete", "CREATE TABLE t(v)")
+	before := n.Position("app.db")
+	breaks := func(suffix string) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.broken = suffix
+	}
+	n.Find("app.db").SetEpoch(2)
+	breaks(".seg")
+	insert := workerJob{Path: n.path("app.db"), Statements: []string{"INSERT INTO t VALUES(1)"}}
+	if err := insert.inProcess(t); err == nil {
+		t.Error("a commit that is not in the log was acknowledged")
+	}
+	breaks("")
+	n.exec("app.db", "", "INSERT INTO t VALUES(2)")
+	if at := n.Position("app.db"); at != before+1 {
+		t.Errorf("the position is %s after %s", at, before)
+	}
+	whole(t, n, "app.db")
+}
+
 // newRecord is an unmounted disk, only for its count of operations.
 func newRecord() *disk { return &disk{} }

@@ -243,6 +243,11 @@ func readRecord(f io.ReaderAt, off, size int64) ([]byte, error) {
 
 // begin adds an empty segment after a position.
 func (l *Log) begin(base ltx.Pos, epoch uint64) error {
+	if l.active != nil { // only the last segment is synced later
+		if err := l.active.Sync(); err != nil {
+			return err
+		}
+	}
 	var b []byte
 	b = append(b, segmentMagic...)
 	b = binary.BigEndian.AppendUint64(b, uint64(base.TXID))
@@ -259,10 +264,7 @@ func (l *Log) begin(base ltx.Pos, epoch uint64) error {
 		return err
 	}
 	if l.active != nil {
-		// Only the last segment is synced later.
-		if err := errors.Join(l.active.Sync(), l.active.Close()); err != nil {
-			return errors.Join(err, f.Close())
-		}
+		_ = l.active.Close() // it is synced
 	}
 	l.active = f
 	l.segments = append(l.segments, &segment{path: path, base: base, epoch: epoch, size: segmentHeader, last: time.Now()})
