@@ -35,8 +35,13 @@ func (s *Sender) ServeRecords(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	log, err := db.Log().After(pos)
-	if err != nil {
+	switch {
+	case errors.Is(err, txlog.ErrGone):
 		http.Error(w, err.Error(), http.StatusGone)
+		return
+	case err != nil:
+		s.Log.Error("a log cannot be read", "db", db.Name(), "error", err)
+		http.Error(w, "Internal server error", http.StatusInternalServerError)
 		return
 	}
 	defer log.Close()

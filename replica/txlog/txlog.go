@@ -489,7 +489,7 @@ type Reader struct {
 }
 
 // After returns a reader of the records after pos. It returns ErrGone if the log was never at pos, or no
-// longer goes back to it.
+// longer goes back to it. Other errors say that the log cannot be read at the moment.
 func (l *Log) After(pos ltx.Pos) (*Reader, error) {
 	s, _, err := l.find(pos.TXID)
 	if err != nil {
@@ -507,8 +507,11 @@ func (l *Log) After(pos ltx.Pos) (*Reader, error) {
 		return nil, err
 	}
 	b, err := r.Next()
+	if errors.Is(err, io.EOF) {
+		err = ErrGone // the log was reset
+	}
 	if err != nil {
-		return nil, errors.Join(r.Close(), fmt.Errorf("%w: %w", ErrGone, err))
+		return nil, errors.Join(r.Close(), err)
 	}
 	t, err := DecodeMeta(b)
 	if err != nil || t.Pos() != pos {
@@ -517,8 +520,8 @@ func (l *Log) After(pos ltx.Pos) (*Reader, error) {
 	return r, nil
 }
 
-// Next returns the next record, as the encoded transaction. It returns io.EOF at the end of the log,
-// after which it may be called again.
+// Next returns the next record, as the encoded transaction. It returns io.EOF at the end of the log, after
+// which it may be called again, and ErrGone if the record was removed or is damaged.
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		if r.f == nil {
@@ -546,8 +549,11 @@ func (r *Reader) Next() ([]byte, error) {
 			continue
 		}
 		b, err := readRecord(r.f, r.off, size)
+		if errors.Is(err, io.EOF) {
+			err = ErrGone // the file is damaged
+		}
 		if err != nil {
-			return nil, fmt.Errorf("record after %s: %w", r.pos, errors.Join(ErrGone, err))
+			return nil, fmt.Errorf("record after %s: %w", r.pos, err)
 		}
 		r.off += recordHeader + int64(len(b))
 		t, _, _, err := decodeHeader(b)

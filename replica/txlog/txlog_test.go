@@ -376,3 +376,48 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestReadFails: a record that cannot be read at the moment is not gone.
+func TestReadFails(t *testing.T) {
+	dir := t.TempDir()
+	l, err := txlog.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fill(t, l, 3)
+	pos := l.Pos()
+	segment := filepath.Join(dir, "0000000000000001.seg")
+	if err := os.Rename(segment, segment+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.After(pos); !errors.Is(err, txlog.ErrGone) {
+		t.Error("without a file: ", err)
+	}
+	if err := os.Symlink(segment, segment); err != nil { // ELOOP
+		t.Fatal(err)
+	}
+	if _, err := l.After(pos); err == nil || errors.Is(err, txlog.ErrGone) {
+		t.Error("with a file that cannot be opened: ", err)
+	}
+	if err := os.Remove(segment); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(segment, 0o700); err != nil { // EISDIR
+		t.Fatal(err)
+	}
+	r, err := l.AfterID(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Next(); err == nil || errors.Is(err, txlog.ErrGone) {
+		t.Error("with a file that cannot be read: ", err)
+	}
+	if err := errors.Join(os.Remove(segment), os.Rename(segment+".away", segment)); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, l, ltx.Pos{PostApplyChecksum: ltx.ChecksumFlag}); len(got) != 3 {
+		t.Errorf("%d records", len(got))
+	}
+}
