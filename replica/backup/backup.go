@@ -49,7 +49,6 @@ const (
 	maintain     = time.Minute      // between checks for due snapshots
 	tidyInterval = 10 * time.Minute // between checks for objects to merge or remove
 	lastPass     = 5 * time.Second  // time to store the rest when the node stops
-	requestTime  = 10 * time.Minute
 )
 
 // Node is the node whose databases are stored.
@@ -100,6 +99,7 @@ func New(o Options) *Backup {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Store = steady{o.Store}
 	return &Backup{o: o, states: map[string]*state{}, wake: make(chan struct{}, 1)}
 }
 

@@ -102,8 +102,6 @@ func (t *term) wakeMaintenance() {
 // put stores an object of a database.
 func (t *term) put(ctx context.Context, db string, i item, data []byte) error {
 	i.epoch, i.begun = t.epoch, t.state(db).begun
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
-	defer cancel()
 	if err := t.o.Store.Put(ctx, i.name(db), bytes.NewReader(data), int64(len(data))); err != nil {
 		return err
 	}
