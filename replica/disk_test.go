@@ -57,6 +57,7 @@ type disk struct {
 	files  int
 	before func(op int) // called before each change, with the number of changes so far
 	broken string       // suffix of files that cannot be synced, if any
+	full   string       // suffix of a file of which one write fails, if any
 }
 
 // newDisk mounts a disk that is empty.
@@ -184,6 +185,10 @@ func (f *diskFile) Write(_ context.Context, _ fs.FileHandle, b []byte, off int64
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	op := diskOp{kind: diskWrite, file: f.id, name: f.Path(nil), off: off, data: slices.Clone(b)}
+	if f.d.full != "" && strings.HasSuffix(op.name, f.d.full) {
+		f.d.full = ""
+		return 0, syscall.ENOSPC
+	}
 	f.d.record(op)
 	f.data = op.apply(f.data)
 	return uint32(len(b)), 0

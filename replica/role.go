@@ -189,6 +189,15 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 	epoch := n.epoch()
 	for _, db := range n.All() {
 		db.SetEpoch(epoch)
+		bounded, cancel := context.WithTimeout(ctx, settleTimeout)
+		err := database.Finish(bounded, db)
+		cancel()
+		if err != nil && term.Quorum.Promises() {
+			return fmt.Errorf("database %s lacks an acknowledged transaction: %w", db.Name(), err)
+		}
+		if err != nil {
+			n.c.Log.Warn("the last transaction of a database cannot be written, and may be lost", "db", db.Name(), "error", err)
+		}
 	}
 	quorum(n).beginSync(term)
 	n.leading.Store(term.Epoch)

@@ -89,6 +89,9 @@ func (d *DB) CaptureWAL(indexed bool) error {
 }
 
 func (d *DB) captureWAL(indexed bool) error {
+	if d.diverged && d.Fenced() == nil {
+		return recovery{d}.match()
+	}
 	limit := uint32(math.MaxUint32)
 	if indexed {
 		x, ok, err := d.index()
@@ -208,6 +211,9 @@ func (d *DB) commitWAL(b *batch, size uint32) error {
 // before the transaction becomes visible, because no log of SQLite has it. The caller has checked
 // the fence.
 func (d *DB) commit(b *batch, size uint32, h ltx.Header, durable bool) error {
+	if err := (recovery{d}).match(); err != nil {
+		return err
+	}
 	sums, pages := b.sorted(size)
 	now := d.now()
 	h.PageSize, h.Commit, h.NodeID, h.Timestamp = b.pageSize, size, d.c.Node, now.UnixMilli()

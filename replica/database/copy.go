@@ -243,16 +243,34 @@ func (d replacing) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 }
 
 func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
+	err := d.rewrite(s, c, direct)
+	if err == nil {
+		err = d.log.Reset(c.Pos, c.Epoch)
+	}
+	if err != nil {
+		recovery(d).unwritten(c.Timestamp, false)
+		return err
+	}
+	d.pageSize, d.sums = c.PageSize, sums
+	d.diverged, d.owed, d.ahead, d.dirty, d.free, d.orphans = false, false, false, nil, nil, 0
+	d.advance(c.Pos, c.Timestamp)
+	return nil
+}
+
+// rewrite writes the pages of a spool to the files.
+func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
+	if !direct && c.Pages > 0 && len(d.sums) > 0 && c.PageSize != d.pageSize {
+		if err := d.write(nil, c.PageSize, 0, direct); err != nil {
+			return err
+		}
+		direct = true // no program has the new file open
+	}
 	var pages []txlog.Page
 	flush := func(last bool) error {
-		if len(pages) == 0 && (!last || !direct) {
-			return nil
-		}
-		size := c.Pages
 		if !last && !direct {
 			return nil // one transaction, so that readers see all of it at once
 		}
-		err := d.write(pages, c.PageSize, size, direct)
+		err := d.write(pages, c.PageSize, c.Pages, direct)
 		pages = pages[:0]
 		return err
 	}
@@ -280,16 +298,8 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 	if main, err := d.open(Main); err != nil {
 		return err
 	} else if main != nil && direct {
-		if err := main.Sync(); err != nil {
-			return err
-		}
+		return main.Sync()
 	}
-	if err := d.log.Reset(c.Pos, c.Epoch); err != nil {
-		return err
-	}
-	d.pageSize, d.sums = c.PageSize, sums
-	d.diverged, d.dirty, d.free, d.orphans = false, nil, nil, 0
-	d.advance(c.Pos, c.Timestamp)
 	return nil
 }
 
@@ -297,7 +307,8 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 var ErrBadImport = errors.New("the file is not an SQLite database")
 
 // Import replaces the content of the database with a file, as one transaction. It returns ErrFenced
-// if this node may not commit.
+// if this node may not commit. After another error, the log may have the import and the files not:
+// Diverged then reports it, and the next Import replaces everything.
 func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	s, err := d.NewSpool()
 	if err != nil {
@@ -324,7 +335,7 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 		return Change{}, err
 	}
 	c.Pos = ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sumOf(sums)}
-	if int64(pages)*int64(s.pageSize) > MaxTransaction || len(d.sums) > 0 && d.pageSize != s.pageSize {
+	if d.diverged || int64(pages)*int64(s.pageSize) > MaxTransaction || len(d.sums) > 0 && d.pageSize != s.pageSize {
 		err = replacing{d}.replace(s, c, sums, direct)
 	} else {
 		err = replacing{d}.importLogged(s, c, direct)
@@ -351,7 +362,11 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err
 	}
-	return d.write(content, c.PageSize, c.Pages, direct)
+	if err := d.write(content, c.PageSize, c.Pages, direct); err != nil {
+		recovery(d).unwritten(c.Timestamp, true)
+		return err
+	}
+	return nil
 }
 
 // fill reads a database file into the spool and returns its size in pages.

@@ -130,6 +130,7 @@ type DB struct {
 	frames   map[uint32]uint32 // last captured frame since the WAL began, by page
 	epoch    uint64
 	diverged bool // the content differs from pos
+	owed     bool // the content differs from pos because the last transaction of the log was not written
 	ahead    bool // the WAL has more than pos
 	unsynced bool // transactions of another node were written since the last Trim
 	orphans  int  // transactions that SQLite committed while the node was fenced

@@ -2,6 +2,7 @@ package database
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/superfly/ltx"
 
@@ -372,18 +374,100 @@ func (d *DB) Reconcile() (bool, error) {
 		d.ahead = false
 		return false, d.captureWAL(d.c.Live)
 	}
-	sum, err := recovery{d}.absorb()
+	return true, recovery{d}.match()
+}
+
+// match makes the content a transaction if it differs from the position. The caller has checked the
+// fence.
+func (d recovery) match() error {
+	if !d.diverged {
+		return nil
+	}
+	sum, err := d.absorb()
 	if err != nil {
-		return true, err
+		return err
 	}
 	pos := ltx.Pos{TXID: d.pos.TXID + 1, PostApplyChecksum: sum}
 	stamp := d.now().UnixMilli()
-	if err := (recovery{d}).logWhole(pos, stamp); err != nil {
-		return true, err
+	if err := d.logWhole(pos, stamp); err != nil {
+		return err
 	}
-	d.diverged = false
+	d.diverged, d.owed = false, false
 	d.advance(pos, stamp)
-	return true, nil
+	return nil
+}
+
+// Finish writes the last transaction of the log to the files again, if that has failed. It waits for locks
+// until ctx ends.
+func Finish(ctx context.Context, d *DB) error {
+	d.mu.Lock()
+	owed := d.owed
+	d.mu.Unlock()
+	if !owed {
+		return nil
+	}
+	release, direct, err := writers{d}.lockForWrite(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return recovery{d}.finish(direct)
+}
+
+// finish is Finish with the locks of a writer. The content stays as it is unless the transaction leads
+// from there to the position.
+func (d recovery) finish(direct bool) error {
+	if !d.owed || !d.diverged {
+		return nil
+	}
+	if _, err := d.absorb(); err != nil {
+		return err
+	}
+	r, err := d.log.AfterID(d.pos.TXID - 1)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	b, err := r.Next()
+	if err != nil {
+		return err
+	}
+	t, err := txlog.Decode(b)
+	if err != nil {
+		return err
+	}
+	was := d.sums
+	sums := make([]pageSum, len(t.Pages))
+	for i, p := range t.Pages {
+		sums[i] = pageSum{p.Number, sqlite.PageSum(p.Number, p.Data)}
+	}
+	d.sums = slices.Clone(was)
+	d.setSums(sums, t.Commit)
+	then := d.sums
+	d.sums = was
+	if sumOf(then) != d.pos.PostApplyChecksum {
+		d.owed = false
+		return nil
+	}
+	d.moves++
+	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
+		return err
+	}
+	d.sums = then
+	d.diverged, d.ahead, d.owed = false, false, false
+	return nil
+}
+
+// unwritten records that writing to the files has failed. The position becomes that of the log, and the
+// content may differ from it. owed says that the files lack the last transaction of the log.
+func (d recovery) unwritten(stamp int64, owed bool) {
+	d.diverged, d.owed = true, owed
+	d.moves++
+	if pos := d.log.Pos(); pos != d.pos {
+		d.advance(pos, stamp)
+	}
 }
 
 // logWhole logs a transaction of all pages, or restarts the log if there are too many.
@@ -448,7 +532,7 @@ func (d recovery) absorb() (ltx.Checksum, error) {
 // the database after the last commit, or 0 if there is none.
 func (d recovery) absorbWAL() (uint32, error) {
 	limit := uint32(math.MaxUint32)
-	if d.c.Live {
+	if d.c.Live || d.c.Shared != nil && d.c.Shared() {
 		x, ok, err := d.index()
 		if err != nil {
 			return 0, err

@@ -23,8 +23,8 @@ const checkpointFrames = 1000
 
 // Apply writes a transaction of the primary, which must follow the position, and advances the position.
 // It waits for readers only if the database is not in WAL mode. encoded is the transaction in the format
-// of the log, and epoch the one in which it was committed. After an error other than ErrDiverged the
-// database must be reopened.
+// of the log, and epoch the one in which it was committed. After an error, Diverged reports whether the
+// content matches the position.
 func (d *DB) Apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint64) error {
 	return d.apply(ctx, t, encoded, epoch, false)
 }
@@ -50,6 +50,9 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 		if err := d.Fenced(); err != nil {
 			return err
 		}
+		if err := (recovery{d}).match(); err != nil {
+			return err
+		}
 	}
 	if d.diverged || d.ahead || t.MinTXID != d.pos.TXID+1 || t.MaxTXID != t.MinTXID ||
 		!t.IsSnapshot() && t.PreApplyChecksum != d.pos.PostApplyChecksum {
@@ -62,16 +65,23 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	if d.sumWith(sums, t.Commit) != t.Post {
 		return fmt.Errorf("%w: transaction %s leads to another checksum", ErrDiverged, t.MinTXID)
 	}
+	if !direct {
+		if err := (walWriter{d}).fits(len(t.Pages), t.PageSize, t.Commit); err != nil {
+			return fmt.Errorf("%w: %w", ErrDiverged, err)
+		}
+	}
 	// Pages that are overwritten in place need a durable log: if it lost the transaction, the
 	// database would be torn.
 	if err := d.log.Append(t, encoded, epoch, d.now(), d.c.Sync || direct); err != nil {
 		return err
 	}
 	d.unsynced = true
-	if err := d.write(t.Pages, t.PageSize, t.Commit, direct); err != nil {
+	err = d.write(t.Pages, t.PageSize, t.Commit, direct)
+	d.setSums(sums, t.Commit)
+	if err != nil {
+		recovery{d}.unwritten(t.Timestamp, true)
 		return err
 	}
-	d.setSums(sums, t.Commit)
 	d.advance(t.Pos(), t.Timestamp)
 	return nil
 }
@@ -160,7 +170,7 @@ func (d leftovers) hasForeign() (bool, error) {
 	return d.scan == nil || d.scan.Header.Salt != x.Salt || d.scan.Next != x.MaxFrame+1, nil
 }
 
-// unsettled reports whether settled would find anything.
+// unsettled reports whether settled or finish would find anything.
 func (d leftovers) unsettled() (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,14 +178,14 @@ func (d leftovers) unsettled() (bool, error) {
 		return false, err
 	}
 	hot, err := d.hotJournal()
-	if err != nil || hot || len(d.free) > 0 {
+	if err != nil || hot || len(d.free) > 0 || d.owed {
 		return true, err
 	}
 	return d.hasForeign()
 }
 
-// Settle rolls back the journal of a program that died, and computes the checksums of the pages if the
-// content may differ from the position. It is called before a replica follows a primary. It waits for
+// Settle rolls back the journal of a program that died, does what Finish does, and computes the checksums
+// of the pages if the content may differ from the position. It is called before a replica follows a primary. It waits for
 // locks until ctx ends.
 func (d *DB) Settle(ctx context.Context) error {
 	left, err := leftovers{d}.unsettled()
@@ -188,6 +198,9 @@ func (d *DB) Settle(ctx context.Context) error {
 	if release, direct, err := (writers{d}).lockForWrite(ctx); err == nil {
 		d.mu.Lock()
 		err := leftovers{d}.settled(direct)
+		if err == nil {
+			err = recovery{d}.finish(direct)
+		}
 		d.mu.Unlock()
 		release()
 		if err != nil {
@@ -308,6 +321,10 @@ func (d *DB) ranges(f File) (locks.Ranges, error) {
 // write replaces pages of the database and changes its size to size pages. The caller holds the
 // locks.
 func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error {
+	if !direct && size == 0 {
+		d.pageSize = pageSize
+		return d.unlink(Main, WAL, SHM)
+	}
 	if !direct {
 		return walWriter{d}.writeWAL(pages, pageSize, size)
 	}
@@ -316,14 +333,21 @@ func (d *DB) write(pages []txlog.Page, pageSize, size uint32, direct bool) error
 	}
 	d.pageSize = pageSize
 	if size == 0 {
-		d.removed(Main)
-		if err := os.Remove(d.path(Main)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		d.gone(Main)
-		return nil
+		return d.unlink(Main)
 	}
 	return d.writePages(pages, size)
+}
+
+// unlink removes files. Programs that have them open keep them.
+func (d *DB) unlink(files ...File) error {
+	for _, f := range files {
+		d.removed(f)
+		if err := os.Remove(d.path(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		d.gone(f)
+	}
+	return nil
 }
 
 // wrote reports that n bytes of a file were written; with n 0, any part of it.
@@ -431,16 +455,7 @@ func (d *DB) emptyWAL(wal *os.File) error {
 	}
 	d.wrote(WAL, 0, 0)
 	d.scan, d.frames = nil, nil
-	// The index of a removed WAL would be taken for valid.
-	d.removed(SHM)
-	if err := os.Remove(d.path(SHM)); err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	d.gone(SHM)
-	return nil
+	return d.unlink(SHM) // the index of a removed WAL would be taken for valid
 }
 
 // walWriter writes to the WAL of a DB and its index, as SQLite would.
@@ -449,15 +464,12 @@ type walWriter struct{ *DB }
 // writeWAL appends a transaction to the WAL, as SQLite would, so that readers keep their snapshot.
 // The caller holds the writers' lock.
 func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
-	if len(pages) == 0 && int(size) == len(d.sums) {
-		return nil
-	}
-	x, ok, err := d.index()
-	if err != nil {
+	if err := d.fits(len(pages), pageSize, size); err != nil || len(pages) == 0 {
 		return err
 	}
-	if !ok || len(pages) == 0 || size == 0 || x.PageSize != pageSize && x.MaxFrame != 0 {
-		return fmt.Errorf("%w: the transaction needs the database to itself, but it is open", errInUse)
+	x, _, err := d.index()
+	if err != nil {
+		return err
 	}
 	wal, err := d.open(WAL)
 	if err != nil {
@@ -506,6 +518,19 @@ func (d walWriter) writeWAL(pages []txlog.Page, pageSize, size uint32) error {
 }
 
 var errInUse = errors.New("database in use")
+
+// fits returns errInUse for a transaction that the WAL cannot have. A transaction without pages that
+// keeps the size needs no frames, and one that removes the database is not written to the WAL.
+func (d walWriter) fits(pages int, pageSize, size uint32) error {
+	if size == 0 || pages == 0 && int(size) == len(d.sums) {
+		return nil
+	}
+	x, ok, err := d.index()
+	if err == nil && (!ok || pages == 0 || x.PageSize != pageSize && x.MaxFrame != 0) {
+		err = fmt.Errorf("%w: the transaction needs the database to itself, but it is open", errInUse)
+	}
+	return err
+}
 
 // beginFrames restarts the WAL if it is fully checkpointed and no reader needs it. It returns the
 // header of the WAL and the checksum that the next frame continues.

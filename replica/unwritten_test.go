@@ -1,0 +1,205 @@
+package replica_test
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hangar-platform/hangar/replica"
+	"github.com/hangar-platform/hangar/replica/database"
+	"github.com/hangar-platform/hangar/replica/txlog"
+)
+
+// fail makes the next write to the file with a suffix fail.
+func (d *disk) fail(suffix string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full = suffix
+}
+
+// failed reports whether a write has failed since fail.
+func (d *disk) failed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.full == ""
+}
+
+// postImport imports a file and returns the status.
+func (n *testNode) postImport(db string, file []byte) int {
+	n.t.Helper()
+	resp, err := http.Post(n.url+"/import?name="+db, "", bytes.NewReader(file))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		n.t.Fatal(err)
+	}
+	return resp.StatusCode
+}
+
+// TestDropUnderReader removes a database that a program on the replica has open, while the replica is connected and
+// while it is not. All databases continue to arrive.
+func TestDropUnderReader(t *testing.T) {
+	for _, connected := range []bool{true, false} {
+		name := map[bool]string{true: "connected", false: "resync"}[connected]
+		t.Run(name, func(t *testing.T) {
+			primary := startNode(t, nodeConfig{})
+			primary.ready()
+			other := startNode(t, nodeConfig{primary: primary.url})
+			other.ready()
+			for _, db := range []string{"a.db", "b.db"} {
+				primary.exec(db, "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+				same(t, primary, other, db)
+			}
+			reader := startWorker(t, workerJob{Path: other.path("a.db") + "?mode=ro", Statements: []string{"SELECT * FROM t"}, Hold: true})
+			eventually(t, "the reader", func() bool { return reader.count() == 1 })
+			if err := os.Remove(primary.path("a.db")); err != nil {
+				t.Fatal(err)
+			}
+			if !connected {
+				db := primary.Find("a.db")
+				if err := db.Log().Reset(db.Pos(), 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			primary.exec("b.db", "", "INSERT INTO t VALUES(2)")
+			same(t, primary, other, "b.db")
+			eventually(t, "the drop", func() bool {
+				_, err := os.Stat(other.path("a.db"))
+				return os.IsNotExist(err)
+			})
+			for _, file := range []string{"a.db-wal", "a.db-shm"} { // of programs on the primary
+				if err := os.Remove(primary.path(file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+			primary.exec("a.db", "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES('new')")
+			same(t, primary, other, "a.db")
+		})
+	}
+}
+
+// TestFullReplica: the disk of a replica is full when it writes a transaction that its log already has.
+func TestFullReplica(t *testing.T) {
+	for _, journal := range []string{"wal", "delete"} {
+		t.Run(journal, func(t *testing.T) {
+			n := startNode(t, nodeConfig{})
+			n.ready()
+			d := newDisk(t)
+			other := startNode(t, nodeConfig{primary: n.url, slow: true, with: func(c *replica.Config) { c.Data = d.dir }})
+			other.ready()
+			n.exec("app.db", journal, "CREATE TABLE t(v)")
+			same(t, n, other, "app.db")
+			d.fail("files/app.db")
+			n.exec("app.db", journal, "INSERT INTO t VALUES(1)")
+			eventually(t, "the failure", d.failed)
+			n.exec("app.db", journal, "INSERT INTO t VALUES(2)")
+			same(t, n, other, "app.db")
+			if diverged, _ := other.Find("app.db").Diverged(); diverged {
+				t.Error("still diverged")
+			}
+		})
+	}
+}
+
+// TestFinish: a node whose disk was full becomes the primary, and has the transaction that only its log had.
+func TestFinish(t *testing.T) {
+	n := startNode(t, nodeConfig{})
+	n.ready()
+	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(9000))")
+	want, _ := n.export("app.db")
+	d := newDisk(t)
+	db, err := database.Open(database.Config{Name: "app.db", Dir: d.dir, Log: filepath.Join(d.dir, "log")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	log := n.Find("app.db").Log()
+	r, err := log.After(log.Base())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for db.Pos() != log.Pos() {
+		b, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := txlog.Decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := tx.Pos() == log.Pos()
+		if last {
+			d.fail("app.db")
+		}
+		if err := db.Apply(t.Context(), tx, b, r.Epoch()); err != nil != last {
+			t.Fatal(tx.MinTXID, err)
+		}
+	}
+	if err := database.Finish(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if differed, err := db.Reconcile(); differed || err != nil {
+		t.Error(differed, err)
+	}
+	if got := exported(t, db); db.Pos() != log.Pos() || !bytes.Equal(got, want) {
+		t.Errorf("other content at %s", db.Pos())
+	}
+}
+
+// TestFullImport: the disk is full during an import that the log already has. The next commit, or the next import,
+// brings content and position together again.
+func TestFullImport(t *testing.T) {
+	for _, again := range []string{"commit", "import"} {
+		t.Run(again, func(t *testing.T) {
+			d := newDisk(t)
+			n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+			n.ready()
+			other := startNode(t, nodeConfig{primary: n.url})
+			other.ready()
+			n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+			imported, _ := n.export("app.db")
+			n.exec("app.db", "delete", "UPDATE t SET v=randomblob(20000)")
+			same(t, n, other, "app.db")
+			d.fail("files/app.db")
+			if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+				t.Error("status ", got)
+			}
+			if diverged, _ := n.Find("app.db").Diverged(); !diverged {
+				t.Error("not known to differ")
+			}
+			if again == "commit" {
+				n.exec("app.db", "", "INSERT INTO t VALUES(1)")
+			} else if got := n.postImport("app.db", imported); got != http.StatusOK {
+				t.Error("status ", got)
+			} else if b, _ := n.export("app.db"); !bytes.Equal(b, imported) {
+				t.Error("the import has other content")
+			}
+			same(t, n, other, "app.db")
+			if diverged, _ := n.Find("app.db").Diverged(); diverged {
+				t.Error("still diverged")
+			}
+		})
+	}
+}
+
+func exported(t *testing.T, db *database.DB) []byte {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "export"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := db.Export(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
