@@ -329,6 +329,14 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if err := d.Fenced(); err != nil {
 		return Change{}, err
 	}
+	if !direct {
+		if err := d.captureWAL(true); err != nil {
+			return Change{}, err
+		}
+	}
+	if err := (leftovers{d}).settled(direct); err != nil {
+		return Change{}, err
+	}
 	c := Change{Name: d.c.Name, PageSize: s.pageSize, Pages: pages, Timestamp: d.now().UnixMilli(), Epoch: d.epoch}
 	sums, err := replacing{d}.spooled(s, c)
 	if err != nil {
@@ -338,18 +346,21 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if d.diverged || int64(pages)*int64(s.pageSize) > MaxTransaction || len(d.sums) > 0 && d.pageSize != s.pageSize {
 		err = replacing{d}.replace(s, c, sums, direct)
 	} else {
-		err = replacing{d}.importLogged(s, c, direct)
+		// In a plain directory, a program that has closed the database may have changed any page.
+		all := d.ahead || direct && (d.c.Live || len(d.dirty) > 0)
+		err = replacing{d}.importLogged(s, c, direct, all)
 	}
 	return d.change(), err
 }
 
-// importLogged writes an import that is small enough for the log.
-func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
+// importLogged writes an import that is small enough for the log. With all, it also writes the pages
+// that have not changed since the position.
+func (d replacing) importLogged(s *Spool, c Change, direct, all bool) error {
 	b := newBatch(s.pageSize)
 	data := make([]byte, s.pageSize)
 	for page := uint32(1); page <= c.Pages; page++ {
 		at, ok := s.at[page]
-		if !ok || int(page) <= len(d.sums) && d.sums[page-1] == s.sums[page] {
+		if !ok || !all && int(page) <= len(d.sums) && d.sums[page-1] == s.sums[page] {
 			continue
 		}
 		if _, err := s.f.ReadAt(data, at); err != nil {
@@ -366,6 +377,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct bool) error {
 		recovery(d).unwritten(c.Timestamp, true)
 		return err
 	}
+	d.ahead = false
 	return nil
 }
 
