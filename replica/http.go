@@ -36,6 +36,7 @@ func (n *Node) Handler() http.Handler {
 	mux.Handle("/halt", e.private(only(http.MethodPost+", "+http.MethodDelete, e.serveHalt)))
 	mux.Handle("/tx", e.private(only(http.MethodPost, e.serveTx)))
 	mux.Handle("/log", e.private(only(http.MethodGet, n.sender.ServeRecords)))
+	mux.Handle("/marks", e.private(only(http.MethodGet, e.serveMarks)))
 	mux.Handle("/metrics", only(http.MethodGet, e.metrics))
 	mux.Handle("/stream", e.private(only(http.MethodPost, n.sender.ServeHTTP)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -193,6 +194,14 @@ func (n endpoints) serveExport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", fmt.Sprint(int64(change.Pages)*int64(change.PageSize)))
 	w.Header().Set("Hangar-Db-Position", change.Pos.String())
 	if _, err := io.Copy(w, f); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// serveMarks answers how far the databases are, for a node that becomes primary.
+func (n endpoints) serveMarks(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(n.marks()); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -128,3 +128,31 @@ func TestFollowLater(t *testing.T) {
 	}
 	n.ready()
 }
+
+// TestAskMarks: a node that becomes the primary asks a node that has published only a summary, and fetches what it
+// lacks.
+func TestAskMarks(t *testing.T) {
+	other := startNode(t, nodeConfig{})
+	other.ready()
+	for _, db := range []string{"a.db", "b.db"} {
+		other.exec(db, "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+	}
+	marks := map[string]lease.Mark{}
+	for _, db := range other.All() {
+		epoch, id := db.Mark()
+		marks[db.Name()] = lease.Mark{Epoch: epoch, TXID: uint64(id)}
+	}
+	summary := lease.Summarize(marks)
+	l := &turns{Static: lease.NewStatic(true, lease.Peer{}), changed: make(chan struct{})}
+	n := startNode(t, nodeConfig{lease: func(string) lease.Lease { return l }})
+	l.turn(lease.Term{
+		Epoch: 2, Held: true, Heard: []lease.Standing{{Peer: lease.Peer{URL: other.url}, Summary: &summary}},
+		Quorum: lease.Quorum{Nodes: []uint64{other.ID(), n.ID()}, Copies: 2},
+	})
+	n.ready()
+	for _, db := range other.All() {
+		if got := n.Find(db.Name()); got == nil || got.Pos() != db.Pos() {
+			t.Errorf("%s was not fetched", db.Name())
+		}
+	}
+}

@@ -3,9 +3,12 @@ package replica
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -143,6 +146,13 @@ func (n roles) gather(ctx context.Context, term lease.Term) error {
 	client := &http.Client{Transport: transport}
 	var errs []error
 	for _, s := range term.Heard {
+		if s.Unclear(n.marks()) {
+			marks, err := askMarks(ctx, client, s.URL)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("databases of %s: %w", s.Hostname, err))
+			}
+			s.Marks = marks
+		}
 		for _, name := range s.Ahead(n.marks()) {
 			db, err := n.Database(name, true)
 			if err == nil {
@@ -161,6 +171,26 @@ func (n roles) gather(ctx context.Context, term lease.Term) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// marksLimit bounds the marks of another node, in bytes.
+const marksLimit = 64 << 20
+
+// askMarks returns how far the databases of another node are.
+func askMarks(ctx context.Context, client *http.Client, node string) (marks map[string]lease.Mark, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(node, "/")+"/marks", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", node, resp.Status)
+	}
+	return marks, json.NewDecoder(io.LimitReader(resp.Body, marksLimit)).Decode(&marks)
 }
 
 // resignTimeout bounds giving up an unusable lease.

@@ -2,11 +2,16 @@ package lease_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/etcdtest"
 	"github.com/hangar-platform/hangar/replica/lease"
 	"github.com/hangar-platform/hangar/replica/lease/etcd"
@@ -62,5 +67,101 @@ func TestSleep(t *testing.T) {
 	}
 	if after := wait("the lease again", true); after.Epoch != before.Epoch {
 		t.Errorf("epoch %d after %d", after.Epoch, before.Epoch)
+	}
+}
+
+// small is a store that has room for some bytes of records, like an election of the platform.
+type small struct {
+	lease.Store
+
+	size int
+}
+
+func (s small) Swap(ctx context.Context, c lease.Change) (int64, bool, error) {
+	now, err := s.Read(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, p := range c.Put {
+		now.Records[p.Key] = lease.Record{Value: p.Value}
+	}
+	size := 0
+	for key, r := range now.Records {
+		size += len(key) + len(r.Value)
+	}
+	if size > s.size {
+		return 0, false, errors.New("exhausted")
+	}
+	return s.Store.Swap(ctx, c)
+}
+
+// many is a member with many databases.
+type many struct {
+	id    uint64
+	marks map[string]lease.Mark
+}
+
+func (m many) Identity() (uint64, string, uint64) { return m.id, "LFSC1", 0 }
+func (many) Adopt(string) error                   { return nil }
+func (m many) Marks() map[string]lease.Mark       { return m.marks }
+
+// TestManyDatabases elects primaries of a cluster with more databases than a store has room for. The next primary knows
+// whom it has to ask.
+func TestManyDatabases(t *testing.T) {
+	endpoint := etcdtest.Start(t)
+	marks := map[string]lease.Mark{}
+	for i := range 2000 {
+		marks[fmt.Sprintf("customer-%d.db", i)] = lease.Mark{Epoch: 3, TXID: uint64(1000 + i)}
+	}
+	behind := maps.Clone(marks)
+	behind["customer-7.db"] = lease.Mark{Epoch: 3, TXID: 1}
+	start := func(m many, candidate bool) (*lease.Elected, context.CancelFunc) {
+		s, err := etcd.New(etcd.Config{Endpoints: []string{endpoint}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := lease.NewElected(lease.Config{
+			Store: small{s, hangar.MaxElectionSize}, Candidate: candidate, TTL: 5 * time.Second, LockDelay: time.Millisecond, Log: slog.New(slog.DiscardHandler),
+			Self: lease.Peer{Hostname: fmt.Sprint("n", m.id)},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx, m) }()
+		stop := sync.OnceFunc(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(stop)
+		return e, stop
+	}
+	wait := func(e *lease.Elected, what string, ok func(lease.Term) bool) lease.Term {
+		limit := time.After(time.Minute)
+		for {
+			term, changed := e.Term()
+			if ok(term) {
+				return term
+			}
+			select {
+			case <-changed:
+			case <-limit:
+				t.Fatal("timed out: ", what)
+			}
+		}
+	}
+	first, stop := start(many{1, marks}, true)
+	wait(first, "a primary", func(t lease.Term) bool { return t.Held })
+	second, _ := start(many{2, behind}, false)
+	third, _ := start(many{3, marks}, true)
+	for _, e := range []*lease.Elected{second, third} {
+		wait(e, "to follow", func(t lease.Term) bool { return t.Primary.Node == 1 })
+	}
+	stop()
+	term := wait(third, "the other candidate", func(t lease.Term) bool { return t.Held })
+	for _, s := range term.Heard {
+		if s.Unclear(marks) != (s.Node == 2) || s.Unclear(behind) {
+			t.Errorf("node %d: %+v", s.Node, s.Summary)
+		}
 	}
 }

@@ -9,8 +9,11 @@ package lease
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -38,7 +41,43 @@ func (m Mark) Before(o Mark) bool {
 type Standing struct {
 	Peer
 	Candidate bool            `json:"candidate"`
-	Marks     map[string]Mark `json:"marks"` // by database
+	Marks     map[string]Mark `json:"marks"` // by database; nil with a Summary
+	Summary   *Summary        `json:"summary,omitempty"`
+}
+
+// Summary stands for Marks that are too long for a store.
+type Summary struct {
+	Hash string `json:"hash"` // of all marks
+	// Total has the highest epoch and the sum of the transaction IDs. Of two nodes, the one with the greater
+	// Total is probably ahead.
+	Total Mark `json:"total"`
+}
+
+// Summarize returns the summary of marks.
+func Summarize(marks map[string]Mark) Summary {
+	var s Summary
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(marks)) {
+		m := marks[name]
+		fmt.Fprintf(h, "%q %d %d\n", name, m.Epoch, m.TXID)
+		s.Total.Epoch = max(s.Total.Epoch, m.Epoch)
+		s.Total.TXID += m.TXID
+	}
+	s.Hash = hex.EncodeToString(h.Sum(nil))
+	return s
+}
+
+// Unclear reports whether s may be ahead of marks for databases that only its node can name.
+func (s Standing) Unclear(marks map[string]Mark) bool {
+	return s.Summary != nil && s.Summary.Hash != Summarize(marks).Hash
+}
+
+// leads reports whether s is ahead of marks, and marks are not ahead of s.
+func (s Standing) leads(marks map[string]Mark) bool {
+	if s.Summary != nil {
+		return Summarize(marks).Total.Before(s.Summary.Total)
+	}
+	return len(s.Ahead(marks)) > 0 && len(Standing{Marks: marks}.Ahead(s.Marks)) == 0
 }
 
 // Ahead returns the databases for which s is ahead of marks.
@@ -91,7 +130,7 @@ type Term struct {
 	Held    bool // by this node
 	Primary Peer // the zero Peer if no node is known to be primary
 	// Heard are the nodes whose standing counted in the election, if this node has won it. This node must fetch
-	// the transactions in which they are ahead of it before it leads.
+	// the transactions in which they are ahead of it before it leads, and ask those that are Unclear.
 	Heard []Standing
 	// Quorum says where acknowledged transactions are when the term begins.
 	Quorum Quorum

@@ -29,8 +29,8 @@ type session struct {
 	warned  bool          // the missing quorum was logged
 	yields  time.Duration // on the clock, when this node first saw that another candidate is ahead; 0: none is
 
-	won      int64      // revision of the primary's record with which this node won an election
-	standing []Standing // of the other nodes in that election
+	won   int64      // revision of the primary's record with which this node won an election
+	heard []Standing // of the other nodes in that election
 }
 
 // session opens a session and keeps it until it is lost or ctx ends.
@@ -217,6 +217,18 @@ func (s *session) publish(ctx context.Context, r nodeRecord) error {
 	return err
 }
 
+// maxMarks is how many bytes of marks a node publishes. The records of 25 nodes fit in an election of the platform.
+const maxMarks = 2 << 10
+
+// standing returns what the node publishes in an election.
+func (s *session) standing() Standing {
+	if len(encode(s.marks)) <= maxMarks {
+		return Standing{Marks: s.marks}
+	}
+	summary := Summarize(s.marks)
+	return Standing{Summary: &summary}
+}
+
 // step updates the term from the view, and takes part in an election. It returns how long to wait
 // before the next call if nothing changes.
 func (s *session) step(ctx context.Context) (time.Duration, error) {
@@ -247,7 +259,7 @@ func (s *session) step(ctx context.Context) (time.Duration, error) {
 		e.rev = v.primaryRev
 		term.Held, term.Quorum = true, v.quorum
 		if s.won == v.primaryRev {
-			term.Heard = s.standing
+			term.Heard = s.heard
 		}
 		next = left
 	}
@@ -283,7 +295,7 @@ func (s *session) campaign(ctx context.Context) (time.Duration, error) {
 			s.since = now
 		}
 		s.marks = s.m.Marks()
-		if err := s.publish(ctx, nodeRecord{Standing: Standing{Marks: s.marks}, Vacancy: v.termRev + 1}); err != nil {
+		if err := s.publish(ctx, nodeRecord{Standing: s.standing(), Vacancy: v.termRev + 1}); err != nil {
 			return 0, err
 		}
 		s.vacant, s.vacancy, s.yields = true, v.termRev, 0
@@ -330,7 +342,7 @@ func (s *session) acquire(ctx context.Context, p poll) error {
 		return err
 	}
 	if done {
-		s.won, s.standing = revision, p.heard
+		s.won, s.heard = revision, p.heard
 	}
 	return nil
 }

@@ -124,8 +124,7 @@ func (v *view) poll(me uint64, marks map[string]Mark) poll {
 		}
 		has[id] = true
 		p.heard = append(p.heard, n.Standing)
-		mine := Standing{Marks: marks}
-		if n.Candidate && len(n.Ahead(marks)) > 0 && len(mine.Ahead(n.Marks)) == 0 {
+		if n.Candidate && n.leads(marks) {
 			p.ahead = true
 		}
 	}
