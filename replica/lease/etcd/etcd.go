@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/replica/lease"
 )
 
@@ -236,11 +237,11 @@ func (s *Store) post(ctx context.Context, path string, in any) (*http.Response, 
 			s.mu.Unlock()
 			return r, nil
 		}
-		if f := (*fault)(nil); errors.As(err, &f) && f.Code != http.StatusServiceUnavailable || ctx.Err() != nil {
+		if f := (*fault)(nil); errors.As(err, &f) && f.Code != http.StatusServiceUnavailable || errors.Is(ctx.Err(), context.Canceled) {
 			return nil, err
 		}
 		var dial *net.OpError
-		if !errors.As(err, &dial) || dial.Op != "dial" {
+		if !errors.As(err, &dial) || dial.Op != "dial" || ctx.Err() != nil {
 			s.mu.Lock()
 			s.endpoint = (at + 1) % len(s.c.Endpoints) // for the next request
 			s.mu.Unlock()
@@ -417,15 +418,70 @@ func (s *Store) note(records map[string]lease.Record, kv keyValue) {
 	records[strings.TrimPrefix(string(kv.Key), s.c.Prefix)] = lease.Record{Value: string(kv.Value), Revision: int64(kv.Mod), Session: sessionOf(kv.Lease)}
 }
 
+// errMissed ends a watch that has not reported a change.
+var errMissed = errors.New("etcd: the watch has missed a change")
+
+// watching is the progress of a watch.
+type watching struct {
+	mu   sync.Mutex
+	now  lease.Snapshot
+	idle bool // it waits for etcd
+}
+
+func (w *watching) set(now lease.Snapshot, idle bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now, w.idle = now, idle
+}
+
+func (w *watching) get() (now lease.Snapshot, idle bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now, w.idle
+}
+
+// check reads all records now and then, and returns errMissed once they have differed from a watch twice while it
+// reported nothing. A member that hangs keeps its connections, while other requests go to another member.
+func (s *Store) check(ctx context.Context, w *watching) error {
+	suspect := int64(-1) // revision of the watch when the records differed
+	for pause.For(ctx, lostAfter/2) == nil {
+		bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+		read, err := s.Read(bounded)
+		cancel()
+		now, idle := w.get()
+		switch {
+		case err != nil:
+		case !idle || maps.Equal(read.Records, now.Records):
+			suspect = -1
+		case suspect == now.Revision:
+			return errMissed
+		default:
+			suspect = now.Revision
+		}
+	}
+	return nil
+}
+
 // Watch implements lease.Store.
 func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease.Snapshot, error] {
 	return func(yield func(lease.Snapshot, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
+		ctx, cancel := context.WithCancelCause(ctx)
+		var checking sync.WaitGroup
+		defer checking.Wait()
+		defer cancel(nil)
 		// etcd sends the first response immediately. Without it, the connection counts as lost.
-		silence := time.AfterFunc(connectTimeout, cancel)
+		silence := time.AfterFunc(connectTimeout, func() { cancel(errors.New("etcd: no answer to a watch")) })
 		defer silence.Stop()
+		progress := &watching{now: after, idle: true}
+		checking.Go(func() {
+			if err := s.check(ctx, progress); err != nil {
+				cancel(err)
+			}
+		})
 		fail := func(err error) {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
 			if err == nil || errors.Is(err, io.EOF) {
 				err = errors.New("etcd: the watch has ended")
 			}
@@ -468,9 +524,11 @@ func (s *Store) Watch(ctx context.Context, after lease.Snapshot) iter.Seq2[lease
 					s.note(now.Records, e.Kv)
 				}
 			}
+			progress.set(now, false)
 			if !yield(now, nil) {
 				return
 			}
+			progress.set(now, true)
 		}
 	}
 }
