@@ -114,6 +114,9 @@ func registryNames(registry string, served net.Addr) []string {
 func (d *opening) openLayers(ctx context.Context) (*rootfs.Layers, error) {
 	layers := newLayers(d.cfg, d.log)
 	if err := layers.Open(ctx); err != nil {
+		if d.cfg.RootfsUnbounded {
+			return nil, err
+		}
 		return nil, hint.With(err, "see `hangar doctor`; `hangar up --rootfs-unbounded` does without, and lets every Machine fill the disk")
 	}
 	d.opened.add(layers.Close)

@@ -115,21 +115,31 @@ func (l *Layers) sweep() error {
 }
 
 // removeMountPoints removes mount points that remain after a power failure: where no layer is
-// mounted there must be no place to write to.
+// mounted there must be no place to write to. It removes no layer of the other kind, of an earlier
+// process with or without Unbounded, and answers an error instead.
 func (l *Layers) removeMountPoints() error {
-	if l.o.Unbounded {
-		return nil
-	}
 	ids, err := l.List()
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
+		if l.o.Unbounded {
+			switch _, err := os.Lstat(l.image(id)); {
+			case err == nil:
+				return fmt.Errorf("%s is a root file system of a server without --rootfs-unbounded; start without it, or remove what is no longer needed", l.image(id))
+			case !errors.Is(err, fs.ErrNotExist):
+				return err
+			}
+			continue
+		}
 		mounted, err := l.Mounted(id)
 		if err == nil && !mounted {
-			err = os.RemoveAll(l.Path(id))
+			err = os.Remove(l.Path(id))
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, unix.ENOTEMPTY):
+			return fmt.Errorf("%s is a root file system of a server with --rootfs-unbounded; start with it, or remove what is no longer needed", l.Path(id))
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
 	}

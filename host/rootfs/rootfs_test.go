@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -479,6 +480,31 @@ func TestUnbounded(t *testing.T) {
 	must(t, l.Remove(id))
 	if ids, err := l.List(); err != nil || len(ids) > 0 {
 		t.Errorf("removed, there is %v, %v", ids, err)
+	}
+}
+
+// TestBoundChanged: layers of the other kind are refused, and nothing of them is removed.
+func TestBoundChanged(t *testing.T) {
+	for _, unbounded := range []bool{true, false} {
+		t.Run(fmt.Sprintf("unbounded=%v", unbounded), func(t *testing.T) {
+			dir, id := newDir(t), machines[0]
+			l := open(t, rootfs.Options{Dir: dir, Size: layerSize, Unbounded: unbounded})
+			path := filepath.Join(l.Path(id), "data")
+			must(t, l.Mount(t.Context(), id, 0, true))
+			must(t, os.WriteFile(path, nil, 0o600))
+			must(t, l.Unmount(id))
+			must(t, l.Close())
+			other := rootfs.New(rootfs.Options{Dir: dir, Size: layerSize, Unbounded: !unbounded})
+			if err := other.Open(t.Context()); err == nil || !strings.Contains(err.Error(), "--rootfs-unbounded") {
+				t.Errorf("opened: %v", err)
+			}
+			must(t, other.Close())
+			l = open(t, rootfs.Options{Dir: dir, Size: layerSize, Unbounded: unbounded})
+			must(t, l.Mount(t.Context(), id, 0, false))
+			if _, err := os.Stat(path); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
