@@ -22,8 +22,11 @@ import (
 // its image.
 func (w *worker) boot(ctx context.Context, rec *journal.Record) error {
 	began := w.store.o.Now()
-	if handle := w.takeOver(ctx, rec); handle != nil {
+	switch handle, err := w.takeOver(ctx, rec); {
+	case err == nil:
 		return w.booted(rec, handle, startKind(rec, true), w.store.o.Now().Sub(began))
+	case !errors.Is(err, driver.ErrNotFound):
+		return fmt.Errorf("take over an unrecorded sandbox: %w", err)
 	}
 	if err := w.clearUnlessKept(ctx, rec); err != nil {
 		return err
@@ -91,7 +94,7 @@ func (w *worker) clear(ctx context.Context, rec *journal.Record) error {
 	if err := errors.Join(w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config), w.unmountLayer()); err != nil {
 		return err
 	}
-	w.clean, w.kept = true, false
+	w.clean, w.kept, w.unrecorded = true, false, false
 	return nil
 }
 

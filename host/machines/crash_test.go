@@ -328,6 +328,50 @@ func TestFaultWhileTakingBack(t *testing.T) {
 	}
 }
 
+// TestFaultWhileTakingOver: a resumed Machine that was never recorded is the only one that has its
+// memory. It is not ended because it cannot be looked at, also not by a daemon that ends meanwhile.
+func TestFaultWhileTakingOver(t *testing.T) {
+	for name, adopt := range map[string]func(failed func()) (time.Duration, error){
+		"fails": func(failed func()) (time.Duration, error) { failed(); return 0, errFault },
+		"hangs": func(failed func()) (time.Duration, error) { failed(); return time.Hour, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			ref := r.create(nil)
+			r.wait(ref, hangar.MachineStarted)
+			r.exec(ref, "incr")
+			r.suspend(ref)
+			reached := r.hangAt(fake.OpResumeDone)
+			_, err := r.StartMachine(t.Context(), ref)
+			r.must(err)
+			<-reached
+			r.crash()
+			r.pace = func(l *machines.Limits) { l.Close = 50 * time.Millisecond }
+			tried := make(chan struct{})
+			hit := sync.OnceFunc(func() { close(tried) })
+			r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+				if op == fake.OpAdopt {
+					return adopt(hit)
+				}
+				return 0, nil
+			})
+			r.open()
+			<-tried
+			if name == "hangs" {
+				r.close()
+			}
+			r.faults.Store(nil)
+			if name == "hangs" {
+				r.open()
+			}
+			r.wait(ref, hangar.MachineStarted)
+			if got := r.exec(ref, "memory"); got != "1" {
+				t.Errorf("the machine counted to %s, want 1: %s", got, r.history(ref))
+			}
+		})
+	}
+}
+
 // TestLeftoverThatCannotBeSweptIsNoReasonNotToServe: the agent serves despite it.
 func TestLeftoverThatCannotBeSweptIsNoReasonNotToServe(t *testing.T) {
 	r := newRig(t)

@@ -178,30 +178,26 @@ func (w *worker) recoverHandle(ctx context.Context, rec *journal.Record) error {
 }
 
 // takeOver returns the handle of a running sandbox that was never recorded, because the daemon was
-// killed between the start and its answer. It returns nil if there is none that can be used.
-func (w *worker) takeOver(ctx context.Context, rec *journal.Record) driver.Handle {
+// killed between the start and its answer. It returns driver.ErrNotFound if there is none, and with
+// any other error there may still be one.
+func (w *worker) takeOver(ctx context.Context, rec *journal.Record) (driver.Handle, error) {
 	adopter, ok := w.store.o.Driver.(driver.Adopter)
 	if !ok || !w.unrecorded {
-		return nil
+		return nil, driver.ErrNotFound
 	}
-	w.unrecorded = false
 	if err := w.capture(rec); err != nil {
-		w.store.o.Log.Error("capture output", keyMachine, w.id, keyError, err)
-		return nil
+		return nil, err
 	}
 	bounded, cancel := w.patiently(ctx, w.store.limits.boot)
 	defer cancel()
 	handle, err := adopter.Adopt(bounded, w.id, w.path(sandboxDir))
 	if err != nil {
-		if !errors.Is(err, driver.ErrNotFound) {
-			w.store.o.Log.Warn("take over an unrecorded sandbox", keyMachine, w.id, keyError, err)
-		}
-		return nil
+		return nil, err
 	}
 	w.known = true
 	w.reopenLocal(rec)
 	w.resumeRole()
-	return handle
+	return handle, nil
 }
 
 // Sweep destroys everything on the host that no record claims. A failure does not stop it.
