@@ -245,22 +245,21 @@ func (r *resumeCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any)
 	conf := args[0].(*config.Config)
 	meta, err := bundle.ReadMeta(r.dir)
 	if err != nil {
-		return answer(bundle.Result{}, err)
+		return answer(bundle.Result{NotBegun: true}, err)
 	}
 	verified := make(chan error, 1)
 	go func() { verified <- bundle.Verify(r.dir, meta) }()
 	c, err := r.create(conf, f.Arg(0))
 	if err != nil {
-		return answer(bundle.Result{}, fmt.Errorf("create sandbox: %w", err))
+		return answer(bundle.Result{NotBegun: true}, fmt.Errorf("create sandbox: %w", err))
 	}
-	res := result(c)
 	if err := <-verified; err != nil {
 		_ = c.Destroy()
-		return answer(res, err)
+		return answer(bundle.Result{NotBegun: true}, err)
 	}
 	if err := c.Restore(conf, r.dir, r.direct, r.background, nil); err != nil {
 		_ = c.Destroy()
-		return answer(res, fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
+		return answer(result(c), fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
 	}
 	return r.launched(c)
 }

@@ -218,6 +218,30 @@ func TestResumeThatTheEngineBegan(t *testing.T) {
 	}
 }
 
+// TestResumeWithoutNetwork: a resume that fails in the engine before the memory was used can be
+// repeated.
+func TestResumeWithoutNetwork(t *testing.T) {
+	d := open(t)
+	spec := newSpec(t, "count")
+	m := boot(t, d, spec)
+	snapshot := filepath.Join(spec.Dir, "snapshot")
+	if err := d.Suspend(t.Context(), m.handle, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	broken := spec
+	broken.NetNS = "/proc/self/ns/uts"
+	if _, err := d.Resume(t.Context(), broken, snapshot); !errors.Is(err, driver.ErrNotBegun) || errors.Is(err, driver.ErrSnapshotUnusable) {
+		t.Errorf("resumed: %v", err)
+	}
+	var err error
+	if m.handle, err = d.Resume(t.Context(), spec, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Signal(t.Context(), m.handle, 10); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestOutOfMemory: the exit of a Machine that runs out of memory says so.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t)

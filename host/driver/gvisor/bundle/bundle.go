@@ -52,6 +52,8 @@ type Result struct {
 	Error         string `json:"error,omitempty"`
 	// Unusable: the resume failed because of the snapshot.
 	Unusable bool `json:"unusable,omitempty"`
+	// NotBegun: the resume failed before it used the snapshot.
+	NotBegun bool `json:"not_begun,omitempty"`
 }
 
 // WriteResult records that a start or resume in dir has succeeded, in one step.

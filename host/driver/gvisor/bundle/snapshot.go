@@ -90,11 +90,8 @@ func Seal(tmp, dir string, origin Origin) error {
 // missing or damaged.
 func ReadMeta(dir string) (Meta, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, MetaFile))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EIO) {
-		return Meta{}, fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
 	if err != nil {
-		return Meta{}, err
+		return Meta{}, unreadable(err)
 	}
 	var meta Meta
 	if err := json.Unmarshal(raw, &meta); err != nil {
@@ -109,8 +106,19 @@ func ReadMeta(dir string) (Meta, error) {
 	return meta, nil
 }
 
-// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped. It does not read a
-// file that is unchanged since it was sealed and still in memory.
+// unreadable turns an error of reading a snapshot into ErrDamaged if it is one of the snapshot, and
+// not of this process, which for instance may have no descriptors left.
+func unreadable(err error) error {
+	for _, damage := range []error{fs.ErrNotExist, unix.EIO, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, damage) {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
+	return err
+}
+
+// Verify compares the files in dir with meta. The error is ErrDamaged, wrapped, if they differ or
+// are missing. It does not read a file that is unchanged since it was sealed and still in memory.
 func Verify(dir string, meta Meta) error {
 	sameBoot := meta.Boot != "" && meta.Boot == hostBoot()
 	conclusive := meta.Sealed - clockTick
@@ -121,7 +129,7 @@ func Verify(dir string, meta Meta) error {
 		path := filepath.Join(dir, want.Name)
 		info, err := os.Stat(path)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
+			return unreadable(err)
 		}
 		if info.Size() != want.Size {
 			return fmt.Errorf("%w: %s has %d bytes, not %d", ErrDamaged, want.Name, info.Size(), want.Size)
@@ -131,7 +139,7 @@ func Verify(dir string, meta Meta) error {
 		}
 		got, err := sum(path)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
+			return unreadable(err)
 		}
 		if got.Sum != want.Sum {
 			return fmt.Errorf("%w: the content of %s changed", ErrDamaged, want.Name)
