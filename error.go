@@ -78,7 +78,7 @@ const (
 	ReasonSnapshotNotFound     = "snapshot_not_found"
 	ReasonVolumeAttached       = "volume_attached"    // to another Machine
 	ReasonVolumeDamaged        = "volume_damaged"     // it cannot be opened or repaired
-	ReasonRootfsDamaged        = "rootfs_damaged"     // the root file system that a Machine has kept cannot be repaired
+	ReasonRootfsDamaged        = "rootfs_damaged"     // the root file system that a Machine has kept cannot be repaired or is missing
 	ReasonSnapshotRunning      = "snapshot_running"   // another one of the same volume
 	ReasonConnectionRefused    = "connection_refused" // nothing listens on the port of a Machine
 	ReasonAddressNotFound      = "address_not_found"

@@ -86,7 +86,7 @@ func full() *journal.Record {
 			InstanceID: "01J00000000000000000000000", CreatedAt: at, UpdatedAt: at,
 		},
 		Org: "personal", Network: 7, Number: 9,
-		Prepared: true, SkipLaunch: true, Handle: []byte{0, 1, 255}, Snapshot: true, KeepRoot: true,
+		Prepared: true, SkipLaunch: true, Handle: []byte{0, 1, 255}, Snapshot: true, HasRoot: true, KeepRoot: true,
 		Stop:     &journal.Stop{Signal: 15, Grace: 5 * time.Second},
 		Previous: &journal.Previous{InstanceID: "01H00000000000000000000000", State: hangar.MachineStopped},
 		Restarts: []time.Time{at}, RestartAt: at.Add(time.Second), DestroyedAt: at.Add(time.Minute),

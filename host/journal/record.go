@@ -34,6 +34,8 @@ type Record struct {
 	// Resuming: a resume from the snapshot has begun. If that is still so after a restart of the
 	// daemon, the snapshot must not be used again, because the root file system may have changed.
 	Resuming bool `json:"resuming,omitempty"`
+	// HasRoot: the Machine has run, so that it has a writable layer.
+	HasRoot bool `json:"has_root,omitempty"`
 	// KeepRoot: the next start must not reset the writable layer.
 	KeepRoot bool `json:"keep_root,omitempty"`
 	// FreshVersion: the current version has not booted yet.

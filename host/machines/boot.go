@@ -231,7 +231,7 @@ func (w *worker) booted(rec *journal.Record, handle driver.Handle, kind string, 
 	err = w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineStarted
 		next.Handle, next.Ended = handle, false
-		next.Prepared = true
+		next.Prepared, next.HasRoot = true, true
 		next.KeepRoot, next.FreshVersion = false, false
 		dropSnapshot(next)
 		e := hangar.Event{Type: hangar.EventStart, Source: hangar.SourceAgent}

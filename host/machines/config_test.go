@@ -1,6 +1,8 @@
 package machines_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +91,34 @@ func TestPersistRootfs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRootThatIsMissing: a root file system that a Machine keeps and that is missing, for instance
+// because its disk was not mounted, is not replaced by an empty one.
+func TestRootThatIsMissing(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil, func(s *hangar.MachineSpec) { s.Config.Rootfs = &hangar.RootfsConfig{Persist: hangar.PersistAlways} })
+	r.wait(ref, hangar.MachineStarted)
+	m, err := r.Machine(t.Context(), ref)
+	r.must(err)
+	r.must(r.StopMachine(t.Context(), ref, hangar.MachineStop{}))
+	r.wait(ref, hangar.MachineStopped)
+	layer := filepath.Join(r.dir, "layers", string(ref.ID))
+	away := layer + "-away"
+	r.must(os.Rename(layer, away))
+	for range 2 {
+		_, err = r.StartMachine(t.Context(), ref)
+		r.must(err)
+		r.wait(ref, hangar.MachineFailed)
+		if got := r.newest(ref); got.Request == nil || !strings.Contains(got.Request.Error, "missing") {
+			t.Errorf("newest event %+v", got)
+		}
+		_, err = r.UpdateMachine(t.Context(), ref, hangar.MachineUpdate{Config: m.Config, SkipLaunch: true})
+		r.must(err)
+		r.wait(ref, hangar.MachineStopped)
+	}
+	r.must(os.Rename(away, layer))
+	r.start(ref)
 }
 
 func TestSeveralProcesses(t *testing.T) {

@@ -13,11 +13,18 @@ import (
 // mountLayer mounts the writable layer for a boot or a resume.
 func (w *worker) mountLayer(ctx context.Context, rec *journal.Record) error {
 	size := int64(rec.Machine.Config.RootfsGB()) << 30
-	err := w.store.o.Layers.Mount(ctx, w.id, size, resetsRoot(rec))
+	from := rootfs.Kept
+	switch {
+	case resetsRoot(rec):
+		from = rootfs.Fresh
+	case rec.HasRoot:
+		from = rootfs.Existing
+	}
+	err := w.store.o.Layers.Mount(ctx, w.id, size, from)
 	if errors.Is(err, rootfs.ErrDamaged) {
 		return &hangar.Error{
 			Code: hangar.CodeFailedPrecondition, Reason: hangar.ReasonRootfsDamaged, Err: err,
-			Message: "the root file system that the machine has kept is damaged and cannot be mounted",
+			Message: "the root file system that the machine has kept is missing, or damaged and cannot be mounted",
 		}
 	}
 	return err

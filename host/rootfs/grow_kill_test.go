@@ -41,7 +41,7 @@ func TestGrowthKilled(t *testing.T) {
 	var killed int
 	var took time.Duration // without a kill
 	for round := range 13 {
-		must(t, l.Mount(t.Context(), id, layerSize, true))
+		must(t, l.Mount(t.Context(), id, layerSize, rootfs.Fresh))
 		for name, content := range files {
 			path := filepath.Join(data, name)
 			must(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -52,11 +52,11 @@ func TestGrowthKilled(t *testing.T) {
 		const size = 20 << 30 // has more descriptors of groups than there is room for
 		if round == 0 {
 			began := time.Now()
-			must(t, l.Mount(t.Context(), id, size, false))
+			must(t, l.Mount(t.Context(), id, size, rootfs.Kept))
 			took = time.Since(began)
 		} else if err := mountKilled(t.Context(), l, size, rand.N(took/2)); err != nil {
 			killed++
-			must(t, l.Mount(t.Context(), id, size, false))
+			must(t, l.Mount(t.Context(), id, size, rootfs.Kept))
 		} else { // the first round may have been slower
 			took = max(took/2, 2)
 		}
@@ -92,11 +92,11 @@ func TestInterruptedGrowth(t *testing.T) {
 	id := machines[0]
 	mark := filepath.Join(dir, string(id)+".growing")
 	for name, end := range map[string]func() error{
-		"undone":  func() error { return l.Mount(t.Context(), id, layerSize, false) },
-		"fresh":   func() error { return l.Mount(t.Context(), id, layerSize, true) },
+		"undone":  func() error { return l.Mount(t.Context(), id, layerSize, rootfs.Kept) },
+		"fresh":   func() error { return l.Mount(t.Context(), id, layerSize, rootfs.Fresh) },
 		"removed": func() error { return l.Remove(id) },
 	} {
-		must(t, l.Mount(t.Context(), id, layerSize, true))
+		must(t, l.Mount(t.Context(), id, layerSize, rootfs.Fresh))
 		must(t, l.Unmount(id))
 		must(t, os.WriteFile(mark, nil, 0o600))
 		if ids, err := l.List(); err != nil || len(ids) != 1 || ids[0] != id {
@@ -113,7 +113,7 @@ func TestInterruptedGrowth(t *testing.T) {
 // has begun.
 func mountKilled(ctx context.Context, l *rootfs.Layers, size int64, after time.Duration) error {
 	ended := make(chan error, 1)
-	go func() { ended <- l.Mount(ctx, machines[0], size, false) }()
+	go func() { ended <- l.Mount(ctx, machines[0], size, rootfs.Kept) }()
 	for {
 		select {
 		case err := <-ended:

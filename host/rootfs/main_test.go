@@ -49,6 +49,14 @@ func must(tb testing.TB, err error) {
 	}
 }
 
+// from is what a mount begins with that may keep the layer.
+func from(fresh bool) rootfs.From {
+	if fresh {
+		return rootfs.Fresh
+	}
+	return rootfs.Kept
+}
+
 // newDir returns a directory of which nothing may be left on the server after the test.
 func newDir(tb testing.TB) string {
 	tb.Helper()
@@ -196,7 +204,7 @@ func runChild(dir string) int {
 	fmt.Print(".")
 	for i := int64(0); ; i++ {
 		for _, id := range machines {
-			err := l.Mount(ctx, id, layerSize+(i%4)*16*mib, i%3 == 0)
+			err := l.Mount(ctx, id, layerSize+(i%4)*16*mib, from(i%3 == 0))
 			if err == nil {
 				err = os.WriteFile(filepath.Join(l.Path(id), "data"), []byte("written"), 0o600)
 			}

@@ -40,7 +40,7 @@ import (
 const DefaultSize = 8 << 30
 
 var (
-	// ErrDamaged says that there is a layer and that it cannot be mounted.
+	// ErrDamaged says that a layer cannot be mounted, or that it is missing although it must exist.
 	ErrDamaged = errors.New("the writable layer is damaged")
 	// ErrLost says that some unsynced writes of a Machine did not reach the disk.
 	ErrLost = errors.New("not all of the writable layer reached the disk")
@@ -170,42 +170,68 @@ const imageSuffix = ".img"
 
 func (l *Layers) image(id hangar.MachineID) string { return l.Path(id) + imageSuffix }
 
-// Mount mounts the layer of a Machine at Path, and makes one if there is none, or if the Machine is
-// to begin with a fresh one. It is size bytes large, as Options say if size is 0. A kept layer may
-// grow, and stays as it is if it is larger. A mounted layer is kept or replaced likewise. It
-// answers ErrDamaged.
+// From is what a layer begins with when it is mounted.
+type From int
+
+// What a layer begins with.
+const (
+	Fresh    From = iota // nothing: it is a new one
+	Kept                 // what it has; it is a new one if there is none
+	Existing             // what it has; it must exist
+)
+
+// Mount mounts the layer of a Machine at Path. It is size bytes large, as Options say if size is 0. A
+// kept layer may grow, and stays as it is if it is larger. A mounted layer is kept or replaced
+// likewise. It answers ErrDamaged.
 //
 // The few files that the platform writes to the layer before the Machine runs find room even in a
 // full one. Reserve takes that room away again.
-func (l *Layers) Mount(ctx context.Context, id hangar.MachineID, size int64, fresh bool) error {
+func (l *Layers) Mount(ctx context.Context, id hangar.MachineID, size int64, from From) error {
 	if size == 0 {
 		size = l.o.Size
 	}
-	if err := l.mount(ctx, id, size, fresh); err != nil {
+	if err := l.mount(ctx, id, size, from); err != nil {
 		return fmt.Errorf("mount the writable layer of machine %s: %w", id, err)
 	}
 	return nil
 }
 
-func (l *Layers) mount(ctx context.Context, id hangar.MachineID, size int64, fresh bool) error {
+func (l *Layers) mount(ctx context.Context, id hangar.MachineID, size int64, from From) error {
 	if l.o.Unbounded {
-		return l.directory(id, fresh)
+		return l.directory(id, from)
 	}
-	if !fresh {
-		mounted, err := l.Mounted(id)
-		if err != nil {
-			return err
-		}
-		if mounted {
-			return releaseReserve(l.Path(id))
-		}
-		if _, err := os.Lstat(l.image(id)); err == nil {
-			return l.mountKept(ctx, id, size)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if from == Fresh {
+		return l.mountFresh(ctx, id, size)
+	}
+	mounted, err := l.Mounted(id)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return releaseReserve(l.Path(id))
+	}
+	switch found, err := exists(l.image(id), from); {
+	case err != nil:
+		return err
+	case found:
+		return l.mountKept(ctx, id, size)
 	}
 	return l.mountFresh(ctx, id, size)
+}
+
+// exists reports whether there is a layer, a file or a directory. It answers ErrDamaged if there has
+// to be one.
+func exists(path string, from From) (bool, error) {
+	_, err := os.Lstat(path)
+	switch {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	case from == Existing:
+		return false, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return false, nil
 }
 
 // mountFresh replaces the Machine's layer with a new one. A crash leaves either of them.
@@ -382,18 +408,21 @@ func (l *Layers) later(do func() error) {
 const discardedSuffix = ".discarded"
 
 // directory is mount for Unbounded.
-func (l *Layers) directory(id hangar.MachineID, fresh bool) error {
+func (l *Layers) directory(id hangar.MachineID, from From) error {
 	dir := l.Path(id)
-	if fresh {
+	found, err := exists(dir, from)
+	if err != nil {
+		return err
+	}
+	if found && from == Fresh {
 		discarded := dir + discardedSuffix
 		if err := os.RemoveAll(discarded); err != nil {
 			return err
 		}
-		if err := os.Rename(dir, discarded); err == nil {
-			l.later(func() error { return os.RemoveAll(discarded) })
-		} else if !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(dir, discarded); err != nil {
 			return err
 		}
+		l.later(func() error { return os.RemoveAll(discarded) })
 	}
 	return os.MkdirAll(dir, 0o755) //nolint:gosec // like the root of a file system
 }

@@ -37,7 +37,7 @@ func TestBound(t *testing.T) {
 	disk := smallDisk(t, 512*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: layerSize})
 	for _, id := range machines {
-		must(t, l.Mount(t.Context(), id, 0, true))
+		must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 		t.Cleanup(func() { must(t, l.Remove(id)) })
 	}
 	before := free(t, disk)
@@ -51,7 +51,7 @@ func TestBound(t *testing.T) {
 	}
 	for name, fillLayer := range fills {
 		t.Run(name, func(t *testing.T) {
-			must(t, l.Mount(t.Context(), machines[0], 0, true))
+			must(t, l.Mount(t.Context(), machines[0], 0, rootfs.Fresh))
 			if err := fillLayer(l.Path(machines[0])); !errors.Is(err, unix.ENOSPC) {
 				t.Errorf("it ends with %v", err)
 			}
@@ -79,7 +79,7 @@ func TestBound(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(l.Path(machines[1]), "mine"), []byte("fits"), 0o600))
 		})
 	}
-	must(t, l.Mount(t.Context(), machines[0], 0, true))
+	must(t, l.Mount(t.Context(), machines[0], 0, rootfs.Fresh))
 	if err := fills["data"](l.Path(machines[0])); !errors.Is(err, unix.ENOSPC) { // others leave holes
 		t.Errorf("it ends with %v", err)
 	}
@@ -158,27 +158,27 @@ func TestKept(t *testing.T) {
 	id := machines[0]
 	data := func(l *rootfs.Layers) string { return filepath.Join(l.Path(id), "data") }
 	first := open(t, rootfs.Options{Dir: dir, Size: layerSize})
-	must(t, first.Mount(t.Context(), id, 0, false)) // there is none
+	must(t, first.Mount(t.Context(), id, 0, rootfs.Kept)) // there is none
 	must(t, os.WriteFile(data(first), []byte("written"), 0o600))
-	must(t, first.Mount(t.Context(), id, 0, false)) // it is mounted
+	must(t, first.Mount(t.Context(), id, 0, rootfs.Kept)) // it is mounted
 	for range 3 {
 		must(t, first.Unmount(id))
 		must(t, first.Unmount(id))
 		if _, err := os.Lstat(data(first)); err == nil {
 			t.Error("it is still mounted")
 		}
-		must(t, first.Mount(t.Context(), id, 0, false))
+		must(t, first.Mount(t.Context(), id, 0, rootfs.Kept))
 		if b, err := os.ReadFile(data(first)); string(b) != "written" {
 			t.Errorf("it has %q, %v", b, err)
 		}
 	}
 	must(t, first.Close())
 	second := open(t, rootfs.Options{Dir: dir, Size: layerSize}) // as another daemon
-	must(t, second.Mount(t.Context(), id, 0, false))
+	must(t, second.Mount(t.Context(), id, 0, rootfs.Kept))
 	if b, err := os.ReadFile(data(second)); string(b) != "written" {
 		t.Errorf("with another process it has %q, %v", b, err)
 	}
-	must(t, second.Mount(t.Context(), id, 0, true))
+	must(t, second.Mount(t.Context(), id, 0, rootfs.Fresh))
 	if _, err := os.Lstat(data(second)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a fresh one has what was written: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestGrow(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
 	for i, size := range []int64{layerSize, layerSize, 1 << 30, 20 << 30, layerSize} {
-		must(t, l.Mount(t.Context(), id, size, false))
+		must(t, l.Mount(t.Context(), id, size, rootfs.Kept))
 		name := filepath.Join(l.Path(id), fmt.Sprint(i))
 		must(t, os.WriteFile(name, []byte(name), 0o600))
 		for j := range i + 1 {
@@ -236,7 +236,7 @@ func TestGrowthIsNotCutShort(t *testing.T) {
 
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
-	must(t, l.Mount(t.Context(), id, layerSize, false))
+	must(t, l.Mount(t.Context(), id, layerSize, rootfs.Kept))
 	must(t, l.Unmount(id))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -244,7 +244,7 @@ func TestGrowthIsNotCutShort(t *testing.T) {
 		eventually(t, func() error { _, err := os.Stat(begun); return err })
 		cancel()
 	}()
-	must(t, l.Mount(ctx, id, 1<<30, false))
+	must(t, l.Mount(ctx, id, 1<<30, rootfs.Kept))
 	if ctx.Err() == nil {
 		t.Error("the context has not ended meanwhile")
 	}
@@ -260,7 +260,7 @@ func TestGrowthIsNotCutShort(t *testing.T) {
 func TestFullLayer(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 	for range 3 {
 		must(t, l.Reserve(id))
 		if _, err := fill(filepath.Join(l.Path(id), "data"), 1<<40); !errors.Is(err, unix.ENOSPC) {
@@ -274,7 +274,7 @@ func TestFullLayer(t *testing.T) {
 			must(t, err)
 		}
 		must(t, l.Unmount(id))
-		must(t, l.Mount(t.Context(), id, 0, false))
+		must(t, l.Mount(t.Context(), id, 0, rootfs.Kept))
 		for i := range 8 {
 			dir := filepath.Join(l.Path(id), fmt.Sprint("start", i))
 			must(t, os.RemoveAll(dir))
@@ -290,7 +290,7 @@ func TestFullServer(t *testing.T) {
 	disk := smallDisk(t, 96*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: 1 << 30})
 	for _, id := range machines[:2] {
-		must(t, l.Mount(t.Context(), id, 0, true))
+		must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 		t.Cleanup(func() { must(t, l.Remove(id)) })
 	}
 	path := func(id hangar.MachineID, name string) string { return filepath.Join(l.Path(id), name) }
@@ -303,7 +303,7 @@ func TestFullServer(t *testing.T) {
 	if _, err := fill(path(machines[0], "more"), 4*mib); err == nil {
 		t.Error("another Machine could sync more than there is room for")
 	}
-	if err := l.Mount(t.Context(), machines[2], 0, true); err == nil {
+	if err := l.Mount(t.Context(), machines[2], 0, rootfs.Fresh); err == nil {
 		t.Error("a layer was made where there is no room")
 		must(t, l.Remove(machines[2]))
 	}
@@ -311,7 +311,7 @@ func TestFullServer(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, l.Remove(machines[1])) // makes room
-	must(t, l.Mount(t.Context(), machines[0], 0, false))
+	must(t, l.Mount(t.Context(), machines[0], 0, rootfs.Kept))
 	info, err := os.Stat(path(machines[0], "before"))
 	must(t, err)
 	b, err := os.ReadFile(path(machines[0], "before"))
@@ -327,7 +327,7 @@ func TestFullServer(t *testing.T) {
 func TestFreedSpaceReturns(t *testing.T) {
 	disk := smallDisk(t, 256*mib)
 	l := open(t, rootfs.Options{Dir: filepath.Join(disk, "layers"), Size: 1 << 30})
-	must(t, l.Mount(t.Context(), machines[0], 0, true))
+	must(t, l.Mount(t.Context(), machines[0], 0, rootfs.Fresh))
 	t.Cleanup(func() { must(t, l.Remove(machines[0])) })
 	before := free(t, disk)
 	path := filepath.Join(l.Path(machines[0]), "data")
@@ -350,7 +350,7 @@ func TestFreedSpaceReturns(t *testing.T) {
 func TestInUse(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize})
 	id := machines[0]
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 	user, err := os.Create(filepath.Join(l.Path(id), "data"))
 	must(t, err)
 	must(t, l.Unmount(id))
@@ -359,7 +359,7 @@ func TestInUse(t *testing.T) {
 		_, err := user.WriteString("to the end")
 		released <- errors.Join(err, user.Close())
 	})
-	must(t, l.Mount(t.Context(), id, 0, false)) // waits
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Kept)) // waits
 	must(t, <-released)
 	if b, err := os.ReadFile(filepath.Join(l.Path(id), "data")); string(b) != "to the end" {
 		t.Errorf("it has %q, %v", b, err)
@@ -371,20 +371,37 @@ func TestDamaged(t *testing.T) {
 	dir := newDir(t)
 	l := open(t, rootfs.Options{Dir: dir, Size: layerSize})
 	id := machines[0]
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 	must(t, l.Unmount(id))
 	image := filepath.Join(dir, string(id)+".img")
 	f, err := os.OpenFile(image, os.O_WRONLY, 0)
 	must(t, err)
 	_, err = f.WriteAt(make([]byte, 64<<10), 0)
 	must(t, errors.Join(err, f.Close()))
-	if err := l.Mount(t.Context(), id, 0, false); !errors.Is(err, rootfs.ErrDamaged) {
+	if err := l.Mount(t.Context(), id, 0, rootfs.Kept); !errors.Is(err, rootfs.ErrDamaged) {
 		t.Errorf("mounted: %v", err)
 	}
 	if _, err := os.Stat(image); err != nil {
 		t.Error(err)
 	}
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
+}
+
+// TestMissing: a layer that must exist is not replaced by an empty one.
+func TestMissing(t *testing.T) {
+	for _, unbounded := range []bool{true, false} {
+		t.Run(fmt.Sprintf("unbounded=%v", unbounded), func(t *testing.T) {
+			l := open(t, rootfs.Options{Dir: newDir(t), Size: layerSize, Unbounded: unbounded})
+			id := machines[0]
+			if err := l.Mount(t.Context(), id, 0, rootfs.Existing); !errors.Is(err, rootfs.ErrDamaged) {
+				t.Errorf("mounted: %v", err)
+			}
+			must(t, l.Mount(t.Context(), id, 0, rootfs.Kept))
+			must(t, l.Mount(t.Context(), id, 0, rootfs.Existing))
+			must(t, l.Unmount(id))
+			must(t, l.Mount(t.Context(), id, 0, rootfs.Existing))
+		})
+	}
 }
 
 // TestKilled kills a process that works with layers: the next one mounts every layer, fresh or
@@ -403,7 +420,7 @@ func TestKilled(t *testing.T) {
 		_ = cmd.Wait()
 		l := open(t, rootfs.Options{Dir: dir, Size: layerSize})
 		for n, id := range machines {
-			must(t, l.Mount(t.Context(), id, 0, (i+n)%3 == 0))
+			must(t, l.Mount(t.Context(), id, 0, from((i+n)%3 == 0)))
 			path := filepath.Join(l.Path(id), "data")
 			// Written without a sync: it is all there, or nothing.
 			if b, err := os.ReadFile(path); err == nil && len(b) > 0 && string(b) != "written" || err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -439,7 +456,7 @@ func TestCycles(t *testing.T) {
 	}
 	for i := range cycles {
 		id := machines[i%len(machines)]
-		must(t, l.Mount(t.Context(), id, 0, i%2 == 0))
+		must(t, l.Mount(t.Context(), id, 0, from(i%2 == 0)))
 		must(t, l.Reserve(id))
 		must(t, l.Sync(id))
 		must(t, l.Unmount(id))
@@ -466,14 +483,14 @@ func TestUnbounded(t *testing.T) {
 	l := open(t, rootfs.Options{Dir: newDir(t), Unbounded: true})
 	id := machines[0]
 	path := filepath.Join(l.Path(id), "data")
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 	must(t, os.WriteFile(path, nil, 0o600))
 	must(t, l.Unmount(id))
-	must(t, l.Mount(t.Context(), id, 0, false))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Kept))
 	if _, err := os.Stat(path); err != nil {
 		t.Error(err)
 	}
-	must(t, l.Mount(t.Context(), id, 0, true))
+	must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a fresh one has what was written: %v", err)
 	}
@@ -490,7 +507,7 @@ func TestBoundChanged(t *testing.T) {
 			dir, id := newDir(t), machines[0]
 			l := open(t, rootfs.Options{Dir: dir, Size: layerSize, Unbounded: unbounded})
 			path := filepath.Join(l.Path(id), "data")
-			must(t, l.Mount(t.Context(), id, 0, true))
+			must(t, l.Mount(t.Context(), id, 0, rootfs.Fresh))
 			must(t, os.WriteFile(path, nil, 0o600))
 			must(t, l.Unmount(id))
 			must(t, l.Close())
@@ -500,7 +517,7 @@ func TestBoundChanged(t *testing.T) {
 			}
 			must(t, other.Close())
 			l = open(t, rootfs.Options{Dir: dir, Size: layerSize, Unbounded: unbounded})
-			must(t, l.Mount(t.Context(), id, 0, false))
+			must(t, l.Mount(t.Context(), id, 0, rootfs.Kept))
 			if _, err := os.Stat(path); err != nil {
 				t.Error(err)
 			}
@@ -524,20 +541,20 @@ func BenchmarkMount(b *testing.B) {
 		"of another size":   {4 << 30, true, 0},
 	} {
 		b.Run(name, func(b *testing.B) {
-			must(b, l.Mount(b.Context(), id, c.size, true))
+			must(b, l.Mount(b.Context(), id, c.size, rootfs.Fresh))
 			for b.Loop() {
 				b.StopTimer()
 				must(b, l.Unmount(id))
 				<-time.After(c.rest)
 				b.StartTimer()
-				must(b, l.Mount(b.Context(), id, c.size, c.fresh))
+				must(b, l.Mount(b.Context(), id, c.size, from(c.fresh)))
 			}
 		})
 	}
 	b.Run("unmount", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			must(b, l.Mount(b.Context(), id, 0, false))
+			must(b, l.Mount(b.Context(), id, 0, rootfs.Kept))
 			must(b, os.WriteFile(filepath.Join(l.Path(id), "data"), []byte("written"), 0o600))
 			b.StartTimer()
 			must(b, l.Unmount(id))
