@@ -14,22 +14,38 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
+// errRetaken ends the wait for a Machine whose volumes are back: the step begins again, with them.
+var errRetaken = errors.New("its volumes were taken back")
+
 // watch waits for the main process of a started Machine to end.
 func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	w.clean = false
 	if err := w.recoverHandle(ctx, rec); err != nil {
 		return err
 	}
-	if err := w.store.o.Volumes.Retake(ctx, w.id, &rec.Machine.Config); err != nil {
-		return w.withoutVolume(ctx, rec, err)
-	}
-	watched, end := w.store.o.Volumes.Watch(ctx, w.id, &rec.Machine.Config)
 	var retaking sync.WaitGroup
+	again, begin := context.WithCancelCause(ctx)
+	defer begin(nil)
+	switch err := w.store.o.Volumes.Retake(ctx, w.id, &rec.Machine.Config); {
+	case errors.As(err, new(VolumeLost)):
+		return w.withoutVolume(ctx, rec, err)
+	case ctx.Err() != nil:
+		return errOvertaken
+	case err != nil:
+		w.store.o.Log.Error("take back the volumes of a machine", keyMachine, w.id, keyError, err)
+		retaking.Go(func() {
+			if retakeVolumes(again, w.store.o.Volumes, rec) {
+				begin(errRetaken)
+			}
+		})
+	}
+	watched, end := w.store.o.Volumes.Watch(again, w.id, &rec.Machine.Config)
 	if len(w.missing) > 0 {
 		retaking.Go(func() { w.retakeMissing(watched) })
 	}
 	exit, err := w.store.o.Driver.Wait(watched, rec.Handle)
 	lostVolume := context.Cause(watched)
+	begin(nil)
 	end()
 	retaking.Wait()
 	if ctx.Err() != nil {
@@ -37,6 +53,9 @@ func (w *worker) watch(ctx context.Context, rec *journal.Record) error {
 	}
 	if errors.As(lostVolume, new(VolumeLost)) {
 		return w.withoutVolume(ctx, rec, lostVolume)
+	}
+	if err != nil && errors.Is(lostVolume, errRetaken) {
+		return nil
 	}
 	if errors.Is(err, driver.ErrNotFound) {
 		exit, err = lostExit(w.store.o.Now()), nil

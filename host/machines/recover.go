@@ -159,6 +159,18 @@ func (w *worker) retakeMissing(ctx context.Context) {
 	}
 }
 
+// retakeVolumes repeats Volumes.Retake until that has taken back the volumes of a running Machine or
+// found one lost, and reports that; or until ctx ends.
+func retakeVolumes(ctx context.Context, volumes Volumes, rec *journal.Record) bool {
+	for delay := minStepPause; pause.For(ctx, delay) == nil; delay = min(2*delay, maxStepPause) {
+		err := volumes.Retake(ctx, rec.Machine.ID, &rec.Machine.Config)
+		if err == nil || errors.As(err, new(VolumeLost)) {
+			return true
+		}
+	}
+	return false
+}
+
 // recoverHandle makes the driver recover the record's handle, even if nothing of the sandbox is left.
 // Otherwise the driver's answer that there is no such sandbox would mean nothing.
 func (w *worker) recoverHandle(ctx context.Context, rec *journal.Record) error {

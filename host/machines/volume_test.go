@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -197,6 +198,44 @@ func TestRestartOfTheDaemonKeepsWhatIsUsed(t *testing.T) {
 			}
 			r.disk.Lose(used.ID)
 			r.until(func() bool { return strings.Contains(r.Story(used), "lost! repair") })
+		})
+	}
+}
+
+// TestEndWithoutVolumes: the end of a Machine is recorded although its volume cannot be taken back,
+// and the volume is watched once it can.
+func TestEndWithoutVolumes(t *testing.T) {
+	for _, end := range []string{"exit", "lost"} {
+		t.Run(end, func(t *testing.T) {
+			r := newRig(t)
+			ref := r.NewVolume()
+			m := r.create(nil, mounting(ref), func(s *hangar.MachineSpec) { s.Config.Restart = &hangar.RestartConfig{Policy: hangar.RestartNo} })
+			r.wait(m, hangar.MachineStarted)
+			r.crash()
+			tried := make(chan struct{})
+			hit := sync.OnceFunc(func() { close(tried) })
+			r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+				if op == "attach" {
+					hit()
+					return errFault
+				}
+				return nil
+			})
+			r.open()
+			<-tried
+			if end == "exit" {
+				r.must(r.world.Crash(m.ID, driver.Exit{Code: 3}))
+				r.until(func() bool { return strings.Contains(r.history(m), "exit/") })
+				r.disk.Inject(nil)
+			} else {
+				r.disk.Inject(nil)
+				r.until(func() bool { _, ok := r.volumes().MountedAt(ref.ID); return ok })
+				r.disk.Lose(ref.ID)
+			}
+			r.wait(m, hangar.MachineStopped)
+			if got := strings.Contains(r.Story(ref), "lost!"); got != (end == "lost") {
+				t.Errorf("events: %s", r.Story(ref))
+			}
 		})
 	}
 }

@@ -122,6 +122,9 @@ func (v *volume) fillUntil(ctx context.Context) {
 			return
 		}
 		v.store.o.Log.Error("fill a volume", keyVolume, v.id, keyError, err)
+		if errors.Is(err, errNone) {
+			return // to the next daemon
+		}
 		if isPermanent(err) || time.Since(began) >= v.store.o.FillPatience {
 			if err := v.giveUpFilling(ctx, hangar.MessageOf(err)); err != nil && ctx.Err() == nil {
 				v.store.o.Log.Error("give up a volume that was not filled", keyVolume, v.id, keyError, err)

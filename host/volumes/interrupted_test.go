@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/archive"
+	devices "github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/host/volumes"
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
+	"github.com/hangar-platform/hangar/internal/finish"
 )
 
 // A snapshot that is under way when the daemon is restarted is taken by the next one, even if the
@@ -150,5 +154,65 @@ func TestTryArchive(t *testing.T) {
 	r.must(err)
 	if got := r.Finished(ref, s.ID); got.State != hangar.SnapshotCreated {
 		t.Errorf("snapshot %+v", got)
+	}
+}
+
+// none is a server that cannot have volumes, and says that it was asked to change one.
+type none struct {
+	volumes.None
+	created, removed func()
+}
+
+func (n none) Create(ctx context.Context, spec devices.Spec) error {
+	n.created()
+	return n.None.Create(ctx, spec)
+}
+
+func (n none) Remove(ctx finish.Context, id hangar.VolumeID) error {
+	n.removed()
+	return n.None.Remove(ctx, id)
+}
+
+// TestNoDevicesMeanwhile: volumes that are being made or filled wait for a daemon that can have
+// volumes; one that cannot does not give them up.
+func TestNoDevicesMeanwhile(t *testing.T) {
+	r := newRig(t)
+	from := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
+	r.disk.Write(from.ID, 0, "data")
+	s := r.TakeSnapshot(from)
+	g := r.store.Hold("read")
+	restoring := r.Restored(s.ID)
+	<-g.Reached
+	creating := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
+	r.disk.Inject(func(op string, id hangar.VolumeID) error {
+		if op == "create" && id == creating.ID { // and nothing is recorded from now on
+			r.session.Kill()
+			r.must(r.journal.Close())
+		}
+		return nil
+	})
+	spec := hangar.VolumeSpec{ID: creating.ID, Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: volumestest.Org, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
+	if _, err := r.CreateVolume(t.Context(), spec); err == nil {
+		t.Fatal("it was made")
+	}
+	r.disk.Inject(nil)
+	r.store.Intercept(nil)
+	r.crash()
+	created, removed := make(chan struct{}), make(chan struct{})
+	r.none = none{volumes.None{Why: "no module"}, sync.OnceFunc(func() { close(created) }), sync.OnceFunc(func() { close(removed) })}
+	r.open()
+	<-created
+	<-removed
+	r.close()
+	r.none = nil
+	r.open()
+	for _, ref := range []hangar.VolumeRef{restoring, creating} {
+		var state hangar.VolumeState
+		for state = hangar.VolumeCreating; state == hangar.VolumeCreating || state == hangar.VolumeRestoring; {
+			state = r.Look(ref).State
+		}
+		if state != hangar.VolumeCreated {
+			t.Errorf("volume %s is %s: %s", ref.ID, state, r.Story(ref))
+		}
 	}
 }

@@ -2,13 +2,15 @@ package volumes
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hangar-platform/hangar"
 	devices "github.com/hangar-platform/hangar/host/volume"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
-// None implements Devices for servers that cannot have volumes. Existing ones stay unchanged.
+// None implements Devices for servers that cannot have volumes. Existing ones stay
+// unchanged, also those that are being made or filled.
 type None struct{ Why string }
 
 // Create makes nothing.
@@ -32,6 +34,12 @@ func (n None) Remove(finish.Context, hangar.VolumeID) error { return n.err() }
 // Room is none.
 func (n None) Room(context.Context) (DiskRoom, error) { return DiskRoom{}, n.err() }
 
+// errNone is the cause of every error of None. It says nothing of a volume.
+var errNone = errors.New("no volumes")
+
 func (n None) err() error {
-	return hangar.Errorf(hangar.CodeUnimplemented, hangar.ReasonUnsupported, "this server cannot keep volumes: %s", n.Why)
+	return &hangar.Error{
+		Code: hangar.CodeUnimplemented, Reason: hangar.ReasonUnsupported, Err: errNone,
+		Message: "this server cannot keep volumes: " + n.Why,
+	}
 }

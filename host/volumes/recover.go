@@ -3,6 +3,7 @@ package volumes
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
@@ -97,8 +98,8 @@ func (v *volume) resume(ctx context.Context) error {
 	switch v.rec.Load().Volume.State {
 	case hangar.VolumeCreating:
 		err := v.make(ctx)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errNone) {
+			return err
 		}
 		_, recorded := v.record(func(next *journal.VolumeRecord) []hangar.VolumeEvent {
 			next.Volume.State = hangar.VolumeFailed

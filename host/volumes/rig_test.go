@@ -48,7 +48,8 @@ type rig struct {
 	journal *journal.Journal // the Store's
 	ahead   atomic.Int64     // nanoseconds by which the Store's clock is
 
-	archivePatience time.Duration // set before open
+	archivePatience time.Duration   // set before open
+	none            volumes.Devices // instead of the disk; set before open
 
 	*volumes.Store
 	close func()
@@ -87,9 +88,13 @@ func (r *rig) open() {
 	}
 	r.must(err)
 	session := r.disk.Session()
+	disk := volumes.Devices(session)
+	if r.none != nil {
+		disk = r.none
+	}
 	r.Counts = prometheus.NewRegistry()
 	s := volumes.New(volumes.Options{
-		Host: "0000aaaa", Driver: "fake", Machines: noMachines{}, Devices: session, Journal: j, Logs: l, Keys: keys, Publisher: r.vols, Archive: r.store,
+		Host: "0000aaaa", Driver: "fake", Machines: noMachines{}, Devices: disk, Journal: j, Logs: l, Keys: keys, Publisher: r.vols, Archive: r.store,
 		Metrics: r.Counts, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, PerMachine: 2,
 		ArchivePatience: r.archivePatience,
 	})
