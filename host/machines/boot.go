@@ -64,8 +64,8 @@ func (w *worker) notBooted(rec *journal.Record, cause error) error {
 	retrying := r.wanted && len(rec.Restarts) > 0 && !errors.Is(cause, driver.ErrCommandNotFound) &&
 		hangar.ReasonOf(cause) != hangar.ReasonVolumeDamaged && hangar.ReasonOf(cause) != hangar.ReasonRootfsDamaged
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
-		if errors.Is(cause, driver.ErrNotBegun) {
-			next.Resuming = false // the memory is untouched, and the next start resumes it
+		if w.untouched {
+			next.Resuming = false // the next start resumes the memory
 		}
 		if next.Resuming {
 			forgetMemory(next, withoutDir(w.store.o.Dir, hangar.MessageOf(cause)))
@@ -199,7 +199,7 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 	if !ok {
 		return nil, rec, fmt.Errorf("%w: the driver cannot resume", driver.ErrSnapshotUnusable)
 	}
-	if rec.Resuming {
+	if rec.Resuming && !w.untouched {
 		return nil, rec, fmt.Errorf("%w: the daemon was interrupted while resuming from it", driver.ErrSnapshotUnusable)
 	}
 	rec, err := w.proceed(rec, func(next *journal.Record) []hangar.Event {
@@ -210,6 +210,14 @@ func (w *worker) resume(ctx context.Context, rec *journal.Record, spec driver.Sp
 		return nil, rec, err
 	}
 	handle, err := suspender.Resume(ctx, spec, w.path(snapshotDir))
+	if w.untouched = errors.Is(err, driver.ErrNotBegun); w.untouched {
+		// Also for the next daemon: this one may be ending, and this step not be repeated.
+		after, recorded := w.proceed(rec, func(next *journal.Record) []hangar.Event {
+			next.Resuming = false
+			return nil
+		})
+		return nil, after, errors.Join(err, recorded)
+	}
 	return handle, rec, err
 }
 

@@ -100,3 +100,6 @@ func RestartPause(s *Store, ref hangar.MachineRef) time.Duration {
 	}
 	return rec.RestartAt.Sub(rec.Since)
 }
+
+// Ending is closed when the Store ends its work.
+func Ending(s *Store) <-chan struct{} { return s.work.Context.Done() }

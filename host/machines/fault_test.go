@@ -169,6 +169,34 @@ func TestResumeThatNeverBegan(t *testing.T) {
 	}
 }
 
+// TestEndBeforeAResume: a resume that has not begun when the daemon ends is carried out by the next.
+func TestEndBeforeAResume(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(nil)
+	r.wait(ref, hangar.MachineStarted)
+	r.exec(ref, "incr")
+	r.suspend(ref)
+	reached, ending := make(chan struct{}), machines.Ending(r.machines())
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op != fake.OpResume {
+			return 0, nil
+		}
+		close(reached)
+		<-ending
+		return 0, fmt.Errorf("%w: too many open files", driver.ErrNotBegun)
+	})
+	_, err := r.StartMachine(t.Context(), ref)
+	r.must(err)
+	<-reached
+	r.close()
+	r.inject(nil)
+	r.open()
+	r.wait(ref, hangar.MachineStarted)
+	if got, e := r.exec(ref, "memory"), r.newest(ref); got != "1" {
+		t.Errorf("the machine counted to %s, want 1: %s %+v", got, r.history(ref), e.Request)
+	}
+}
+
 // TestReleaseIsRepeated: the release of a sandbox is retried, and meanwhile the Machine reports
 // what it is doing.
 func TestReleaseIsRepeated(t *testing.T) {

@@ -20,6 +20,7 @@ type worker struct {
 	kept       bool // the host has at most what the driver keeps for a resume
 	known      bool // the driver has recovered the record's handle
 	unrecorded bool // a sandbox may run whose handle was not recorded
+	untouched  bool // the last resume has not begun, so that the memory can be resumed
 	released   bool // a Machine at rest holds no unneeded resources
 
 	missing []func() error // take back what reattach could not
