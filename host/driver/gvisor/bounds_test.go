@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/driver"
 )
 
 // hostile is the control server of a sandbox that its guest has taken over.
@@ -147,4 +148,26 @@ func TestEndlessAnswers(t *testing.T) {
 			t.Errorf("%+v, %v; want the process without sockets", list, err)
 		}
 	})
+}
+
+// TestSizesNobodyReads: a guest that does not read the sizes of its terminal does not keep its
+// command from ending.
+func TestSizesNobodyReads(t *testing.T) {
+	sizes := make(chan hangar.TerminalSize)
+	cmd, streams := driver.Command{TTY: true}, hangar.ExecStreams{Resize: sizes}
+	p, err := newPipes(cmd, streams)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.closeOurs()
+	defer p.closeGuest()
+	room, err := unix.FcntlInt(p.guest[len(p.guest)-1].Fd(), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.start(cmd, streams)
+	for range room/4 + 1 { // the last one does not fit
+		sizes <- hangar.TerminalSize{Rows: 1, Cols: 1}
+	}
+	p.finish()
 }

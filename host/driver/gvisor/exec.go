@@ -252,6 +252,9 @@ func (p *pipes) finish() {
 			_ = f.SetReadDeadline(time.Now().Add(drainWait))
 		}
 	}
+	if p.sizes != nil {
+		_ = p.sizes.Close() // a guest that does not read them holds up their writer
+	}
 	p.copies.Wait()
 }
 
