@@ -148,8 +148,11 @@ func (c *Client) replace(ctx context.Context) (*net.UnixConn, error) {
 	}()
 	for _, e := range c.inherited {
 		fifo, err := os.OpenFile(e.Path, os.O_RDWR|syscall.O_NONBLOCK, 0)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // it was removed, so its content cannot be read any more
+		}
+		if err != nil {
+			return nil, err // the old keeper holds its content
 		}
 		opened[e.Name] = holding{wordHold, e.Path, fifo}
 	}

@@ -1,7 +1,9 @@
 package keeper
 
 import (
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -158,6 +160,12 @@ func TestOlderKeeperIsReplaced(t *testing.T) {
 
 	h.role = ""
 	go func() { _, _ = old.Wait() }()
+	must(os.Rename(fifo.Name(), fifo.Name()+"-away"))
+	must(os.Symlink(fifo.Name(), fifo.Name()))
+	if err := New(Options{Socket: h.socket, Start: h.start, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}).Open(t.Context()); !errors.Is(err, unix.ELOOP) {
+		t.Fatalf("opened although one of its FIFOs cannot be: %v", err)
+	}
+	must(os.Rename(fifo.Name()+"-away", fifo.Name()))
 	c := h.client(t)
 	if got := c.Inherited(); len(got) != 2 {
 		t.Fatalf("the old keeper held %v", got)
