@@ -160,8 +160,14 @@ func restartPause(n int) time.Duration {
 	if n == 0 {
 		return 0
 	}
-	return min(time.Second<<min(n-1, 10), 10*time.Second)
+	return min(time.Second<<min(n-1, 10), maxRestartPause)
 }
+
+const maxRestartPause = 10 * time.Second
+
+// untilRestart is the rest of the pause before a restart that is due at a time of an earlier clock,
+// which may have been set back since.
+func untilRestart(at, now time.Time) time.Duration { return min(at.Sub(now), maxRestartPause) }
 
 // exitEvent is the event of an exit, with the data in both places where clients look.
 func exitEvent(exit driver.Exit, requested, restarting bool, restarts int) hangar.Event {
@@ -262,7 +268,7 @@ func (w *worker) again(ctx context.Context, rec *journal.Record) error {
 	if err := w.clear(ctx, rec); err != nil {
 		return err
 	}
-	if pause.For(ctx, rec.RestartAt.Sub(w.store.o.Now())) != nil {
+	if pause.For(ctx, untilRestart(rec.RestartAt, w.store.o.Now())) != nil {
 		return errOvertaken
 	}
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {

@@ -103,3 +103,6 @@ func RestartPause(s *Store, ref hangar.MachineRef) time.Duration {
 
 // Ending is closed when the Store ends its work.
 func Ending(s *Store) <-chan struct{} { return s.work.Context.Done() }
+
+// UntilRestart is the rest of the pause before a restart.
+var UntilRestart = untilRestart

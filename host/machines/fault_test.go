@@ -365,6 +365,18 @@ func TestBackOffOutlivesTheDaemon(t *testing.T) {
 	}
 }
 
+// TestRestartAfterTheClockWasSetBack: a restart waits no longer than the longest pause.
+func TestRestartAfterTheClockWasSetBack(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for ahead, want := range map[time.Duration]time.Duration{
+		time.Hour: 10 * time.Second, 4 * time.Second: 4 * time.Second, -time.Second: -time.Second,
+	} {
+		if got := machines.UntilRestart(now.Add(ahead), now); got != want {
+			t.Errorf("due in %s, it waits %s, want %s", ahead, got, want)
+		}
+	}
+}
+
 // TestMachineWhoseImageCameLate: the Machine records its image, so that the image is not removed.
 func TestMachineWhoseImageCameLate(t *testing.T) {
 	r := newRig(t)
