@@ -36,9 +36,6 @@ func (w *worker) unmountLayer() error {
 	return w.onDisk(w.store.o.Layers.Unmount(w.id))
 }
 
-// syncLayer flushes the writable layer to disk.
-func (w *worker) syncLayer() error { return w.onDisk(w.store.o.Layers.Sync(w.id)) }
-
 // onDisk logs data that did not reach the disk. The data is lost, but that must not keep the
 // Machine from coming to rest: syncs by the Machine itself have already failed.
 func (w *worker) onDisk(err error) error {

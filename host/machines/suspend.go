@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/host/rootfs"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 )
 
@@ -50,15 +51,27 @@ func (w *worker) hasMemory() bool {
 }
 
 // suspended records that the memory is on disk, after it has synced the volumes and the writable
-// layer, without which the memory could not be resumed.
+// layer, without which the memory could not be resumed: if that lost writes, the memory is dropped.
 func (w *worker) suspended(ctx context.Context, rec *journal.Record) error {
-	if err := errors.Join(w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config), w.syncLayer()); err != nil {
+	if err := w.store.o.Volumes.Unmount(ctx, w.id, &rec.Machine.Config); err != nil {
 		return err
+	}
+	lost := w.store.o.Layers.Sync(w.id)
+	if err := w.onDisk(lost); err != nil {
+		return err
+	}
+	if lost != nil { // before the record: a second sync would not report the loss again
+		if err := os.RemoveAll(w.path(snapshotDir)); err != nil {
+			return err
+		}
 	}
 	w.noRoom.Store(false)
 	return w.advance(rec, func(next *journal.Record) []hangar.Event {
 		next.Machine.State = hangar.MachineSuspended
 		next.Snapshot, next.Resuming = true, false
+		if lost != nil {
+			forgetMemory(next, rootfs.ErrLost.Error())
+		}
 		next.Ended = true
 		return []hangar.Event{{Type: hangar.EventSuspend, Source: hangar.SourceAgent}}
 	})
