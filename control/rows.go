@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"github.com/hangar-platform/hangar"
@@ -178,6 +179,28 @@ func (r *Rows) PublishedMachines(ctx context.Context, host hangar.HostID) (map[h
 		}
 	}
 	return seqs, nil
+}
+
+// ReservedMachines returns the Machines that are reserved on a host: it has them, or may still make them. A reservation
+// that cannot be read is left out.
+func (r *Rows) ReservedMachines(ctx context.Context, host hangar.HostID) ([]hangar.MachineRef, error) {
+	items, _, err := state.All(ctx, r.store, state.ReservationsPrefix, false)
+	if err != nil {
+		return nil, state.HangarError(err)
+	}
+	var refs []hangar.MachineRef
+	for _, item := range items {
+		held, err := state.Decode[reservation](item)
+		if err != nil {
+			r.log.ErrorContext(ctx, "reservation skipped", keyKey, item.Key, keyError, err)
+			continue
+		}
+		if held.Host == host {
+			app, _, _ := strings.Cut(strings.TrimPrefix(item.Key, state.ReservationsPrefix), "/")
+			refs = append(refs, hangar.MachineRef{AppID: hangar.AppID(app), ID: held.ID})
+		}
+	}
+	return refs, nil
 }
 
 // WatchMachines implements hangar.MachineFeed.

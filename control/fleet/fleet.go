@@ -49,6 +49,8 @@ const (
 // Rows are what hosts have published of what they have.
 type Rows interface {
 	PublishedMachines(ctx context.Context, host hangar.HostID) (map[hangar.MachineID]uint64, error)
+	// ReservedMachines are those that the host has or may still make, also without a row.
+	ReservedMachines(ctx context.Context, host hangar.HostID) ([]hangar.MachineRef, error)
 	RetractMachine(ctx context.Context, host hangar.HostID, ref hangar.MachineRef) error
 	PublishedVolumes(ctx context.Context, host hangar.HostID) (map[hangar.VolumeRef]uint64, error)
 	RetractVolume(ctx context.Context, host hangar.HostID, ref hangar.VolumeRef) error

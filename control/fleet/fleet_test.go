@@ -39,6 +39,10 @@ func (r *rows) PublishedMachines(_ context.Context, host hangar.HostID) (map[han
 	return r.machines, nil
 }
 
+func (r *rows) ReservedMachines(context.Context, hangar.HostID) ([]hangar.MachineRef, error) {
+	return nil, nil
+}
+
 func (r *rows) RetractMachine(_ context.Context, _ hangar.HostID, ref hangar.MachineRef) error {
 	if r.retracting != nil {
 		r.retracting()

@@ -224,7 +224,7 @@ func (f *Fleet) mayRemove(ctx context.Context, id hangar.HostID, force bool) err
 	if h.State == hangar.HostAlive {
 		return f.isAlive(id)
 	}
-	machines, volumes, err := f.published(ctx, id)
+	machines, volumes, err := f.held(ctx, id)
 	if err == nil && len(machines)+len(volumes) > 0 && !force {
 		err = hangar.Errorf(hangar.CodeConflict, "", "host %s has %d Machines and %d volumes, which are lost if it is removed by force", id, len(machines), len(volumes))
 	}
@@ -269,14 +269,32 @@ func (f *Fleet) published(ctx context.Context, id hangar.HostID) (machines map[h
 	return machines, volumes, err
 }
 
-// retract removes the rows of what a host has.
+// held is what a host has published, and the Machines that are reserved on it.
+func (f *Fleet) held(ctx context.Context, id hangar.HostID) (machines map[hangar.MachineID]hangar.MachineRef, volumes map[hangar.VolumeRef]uint64, err error) {
+	published, volumes, err := f.published(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	reserved, err := f.cfg.Rows.ReservedMachines(ctx, id)
+	machines = make(map[hangar.MachineID]hangar.MachineRef, len(published))
+	for machine := range published {
+		machines[machine] = hangar.MachineRef{ID: machine}
+	}
+	for _, ref := range reserved {
+		machines[ref.ID] = ref
+	}
+	return machines, volumes, err
+}
+
+// retract removes the rows and the reservations of what a host has. Nobody could answer for a reservation
+// that is left: it would keep its App from being destroyed.
 func (f *Fleet) retract(ctx context.Context, id hangar.HostID) error {
-	machines, volumes, err := f.published(ctx, id)
+	machines, volumes, err := f.held(ctx, id)
 	if err != nil {
 		return err
 	}
-	for machine := range machines {
-		if err := f.cfg.Rows.RetractMachine(ctx, id, hangar.MachineRef{ID: machine}); err != nil {
+	for _, machine := range machines {
+		if err := f.cfg.Rows.RetractMachine(ctx, id, machine); err != nil {
 			return err
 		}
 	}
