@@ -338,9 +338,7 @@ func (f *Fleet) Knows(ctx context.Context, id hangar.HostID) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	// A transaction goes to the state and not to memory.
-	_, err := f.cfg.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Absent(hostKey(id))}, Then: []state.Op{state.Delete(hostKey(id))}})
-	return err != nil
+	return state.Confirm(ctx, f.cfg.Store, state.Item{Key: hostKey(id)}) != nil
 }
 
 // WatchHosts implements hangar.HostFeed.

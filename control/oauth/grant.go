@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -44,7 +45,7 @@ func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.
 	digest := auth.Digest(in.Code.Reveal())
 	i := slices.IndexFunc(f.Codes, func(c code) bool { return c.ID == id && subtle.ConstantTimeCompare(c.Digest, digest) == 1 })
 	if i < 0 {
-		return nil, s.usedAgain(ctx, id, digest, in.Client)
+		return nil, s.usedAgain(ctx, f.item, id, digest, in.Client)
 	}
 	c := f.Codes[i]
 	if c.Client != in.Client.ID {
@@ -157,11 +158,12 @@ func (s *Server) makeRoom(ctx context.Context, user hangar.UserID, client hangar
 }
 
 // usedAgain revokes the tokens of a code that is exchanged a second time (RFC 6749, section 4.1.2),
-// and returns the error for it.
-func (s *Server) usedAgain(ctx context.Context, id hangar.TokenID, digest []byte, client *hangar.OAuthClient) error {
-	r, _, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
+// and returns the error for it. The code is not among codes. It returns state.ErrConflict if those have changed,
+// because another server has just made it.
+func (s *Server) usedAgain(ctx context.Context, codes state.Item, id hangar.TokenID, digest []byte, client *hangar.OAuthClient) error {
+	r, item, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
 	if errors.Is(err, state.ErrNotFound) {
-		return invalidGrant()
+		return cmp.Or(state.Confirm(ctx, s.Store, codes, state.Item{Key: auth.Prefix + string(id)}), invalidGrant())
 	}
 	if err != nil {
 		return err
@@ -170,10 +172,15 @@ func (s *Server) usedAgain(ctx context.Context, id hangar.TokenID, digest []byte
 		return invalidGrant()
 	}
 	s.Log.Warn("a code of single sign-on was used again: its grant has ended", keyUser, r.UserID, keyClient, client.ID, keyGrant, id)
-	if err := s.Tokens.Revoke(ctx, id); err != nil {
+	if err := s.revoke(ctx, id, item); err != nil {
 		return err
 	}
 	return invalidGrant()
+}
+
+// revoke revokes the grant of a record, unless that has changed: another server may have refreshed it a moment ago.
+func (s *Server) revoke(ctx context.Context, id hangar.TokenID, read state.Item) error {
+	return s.Tokens.Revoke(ctx, id, state.Txn{If: []state.Compare{state.Unchanged(read)}})
 }
 
 // RefreshTokens implements hangar.OAuthService.
@@ -203,12 +210,12 @@ func (s *Server) tryRefresh(ctx context.Context, client *hangar.OAuthClient, tex
 		return nil, invalidGrant()
 	}
 	again := subtle.ConstantTimeCompare(r.OAuth.Refresh, auth.Digest(text)) != 1
-	if again {
-		s.Log.Warn("a refresh token of single sign-on was used again: its grant has ended", keyUser, r.UserID, keyClient, client.ID, keyGrant, id)
-	}
 	if again || !s.Now().Before(r.OAuth.RefreshUntil) {
-		if err := s.Tokens.Revoke(ctx, id); err != nil {
+		if err := s.revoke(ctx, id, item); err != nil {
 			return nil, err
+		}
+		if again {
+			s.Log.Warn("a refresh token of single sign-on was used again: its grant has ended", keyUser, r.UserID, keyClient, client.ID, keyGrant, id)
 		}
 		return nil, invalidGrant()
 	}
@@ -240,7 +247,16 @@ func (s *Server) TokenInfo(ctx context.Context, access hangar.Sensitive) (*hanga
 
 // RevokeGrant implements hangar.OAuthService.
 func (s *Server) RevokeGrant(ctx context.Context, client *hangar.OAuthClient, token hangar.Sensitive) error {
-	text := token.Reveal()
+	for {
+		err := s.tryRevoke(ctx, client, token.Reveal())
+		if !errors.Is(err, state.ErrConflict) {
+			return state.HangarError(err)
+		}
+	}
+}
+
+// tryRevoke returns state.ErrConflict if the grant has changed meanwhile.
+func (s *Server) tryRevoke(ctx context.Context, client *hangar.OAuthClient, text string) error {
 	id, family, refresh := parseRefresh(text)
 	if !refresh {
 		var ok bool
@@ -248,12 +264,12 @@ func (s *Server) RevokeGrant(ctx context.Context, client *hangar.OAuthClient, to
 			return nil
 		}
 	}
-	r, _, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
+	r, item, err := state.Read[auth.Record](ctx, s.Store, auth.Prefix+string(id))
 	if errors.Is(err, state.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
-		return state.HangarError(err)
+		return err
 	}
 	known := false
 	switch {
@@ -265,10 +281,10 @@ func (s *Server) RevokeGrant(ctx context.Context, client *hangar.OAuthClient, to
 	}
 	switch {
 	case !known:
-		return nil
+		return state.Confirm(ctx, s.Store, item)
 	case r.OAuth.Client != client.ID:
 		return hangar.Errorf(hangar.CodeInvalid, hangar.ReasonUnauthorizedClient, "The token was issued to another client")
 	default:
-		return state.HangarError(s.Tokens.Revoke(ctx, id))
+		return s.revoke(ctx, id, item)
 	}
 }

@@ -187,6 +187,20 @@ func All(ctx context.Context, s Store, prefix string, keysOnly bool) ([]Item, Re
 	}
 }
 
+// Confirm returns ErrConflict if the Store itself has another value of one of items than was read: a Mirror may have read
+// an older one. An item without a revision is one that was not found. It writes nothing.
+func Confirm(ctx context.Context, s Store, items ...Item) error {
+	txn := Txn{Then: []Op{Delete(nothing)}}
+	for _, item := range items {
+		txn.If = append(txn.If, Unchanged(item))
+	}
+	_, err := s.Txn(ctx, txn)
+	return err
+}
+
+// nothing is a key that is never written, because a transaction has at least one operation.
+const nothing = "/nothing"
+
 // validate reports what is wrong with a transaction, so that every Store refuses
 // the same ones.
 func (t Txn) validate() error {
