@@ -19,16 +19,14 @@ import (
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
-// adminName is the name of a server's admin token in its cluster. Each server has its own, which
-// is void once the server is removed.
-func (p *peers) adminName(id hangar.HostID) string {
-	if p == nil || !p.rec.Joined {
-		return "" // like a server that is alone
+// adminTokenOf is the id of a server's admin token in its cluster. Each server has its own, which
+// is void once the server is removed. That of the first server is like that of one that is alone.
+func adminTokenOf(id hangar.HostID, joined bool) hangar.TokenID {
+	if !joined {
+		return auth.AdminName
 	}
-	return adminTokenOf(id)
+	return auth.AdminName + "-" + hangar.TokenID(id)
 }
-
-func adminTokenOf(id hangar.HostID) string { return "admin-" + string(id) }
 
 // servers is how this server knows the servers of the platform.
 type servers struct {
@@ -42,16 +40,17 @@ type servers struct {
 // openFleet registers this server among the hosts of the platform, and finds the others. From then on
 // others can join through it and use its Machines, and unknown ones are refused.
 func (d *opening) openFleet(ctx context.Context, s *server, c *cluster, n *private, m *machines, in *signIns) (*servers, error) {
+	admin := adminTokenOf(s.self.ID, c.peers != nil && c.peers.rec.Joined)
 	f := &servers{
-		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: c.peers.adminName(s.self.ID), Log: d.log}),
+		tokens:  auth.New(auth.Config{Store: c.mirror, Dir: d.cfg.Dir, Name: string(admin), Log: d.log}),
 		backups: d.newBackups(c.store),
+	}
+	f.fleet = fleet.New(d.fleetConfig(s, c, n, f))
+	if err := f.fleet.Register(ctx); err != nil { // first: a removed server gets no token any more
+		return nil, explainRemoved(err)
 	}
 	if err := f.tokens.Open(ctx); err != nil {
 		return nil, err
-	}
-	f.fleet = fleet.New(d.fleetConfig(s, c, n, f))
-	if err := f.fleet.Register(ctx); err != nil {
-		return nil, explainRemoved(err)
 	}
 	if c.peers != nil {
 		d.serveJoins(c.peers, f.fleet)
@@ -82,11 +81,9 @@ func (d *opening) fleetConfig(s *server, c *cluster, n *private, f *servers) fle
 		t := authority.NewToken(c.peers.identity.Authority().Fingerprint())
 		return t.ID, t.String(), t.Digest()
 	}
-	cfg.Vacate = func(ctx context.Context, h hangar.Host) error {
-		if _, ok := f.tokens.Find(hangar.TokenID(adminTokenOf(h.ID))); ok {
-			if err := f.tokens.Revoke(ctx, hangar.TokenID(adminTokenOf(h.ID))); err != nil {
-				return err
-			}
+	cfg.Vacate = func(ctx context.Context, h hangar.Host, joined bool) error {
+		if err := f.tokens.Revoke(ctx, adminTokenOf(h.ID, joined)); err != nil {
+			return err
 		}
 		return c.peers.seats.Vacate(ctx, string(h.ID), "https://"+h.Address)
 	}

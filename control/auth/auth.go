@@ -44,6 +44,9 @@ import (
 // token.
 const AdminFile = "admin.token"
 
+// AdminName is the id and the name of the admin token of a server that is the first or alone.
+const AdminName = "admin"
+
 // Prefix is where the state keeps the records, each under its id.
 const Prefix = "/tokens/"
 
@@ -123,7 +126,7 @@ func (r *Record) checkIDs() error {
 type Config struct {
 	Store state.Store
 	Dir   string           // data directory; the admin token is in its AdminFile
-	Name  string           // of this server's admin token among those of its cluster; empty: "admin"
+	Name  string           // of this server's admin token among those of its cluster; empty: AdminName
 	Log   *slog.Logger     // nil: none
 	Now   func() time.Time // nil: time.Now
 }
@@ -139,7 +142,7 @@ var _ hangar.Authenticator = (*Tokens)(nil)
 // New returns Tokens that accept nothing until Open.
 func New(cfg Config) *Tokens {
 	if cfg.Name == "" {
-		cfg.Name = "admin"
+		cfg.Name = AdminName
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

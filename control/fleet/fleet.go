@@ -63,8 +63,9 @@ type Config struct {
 	Presence state.Presence
 	Self     hangar.Host // with what it says of itself
 	Rows     Rows
-	// Vacate ends what a host is beside its record, before that is removed. Nil: nothing.
-	Vacate func(ctx context.Context, host hangar.Host) error
+	// Vacate ends what a host is beside its record, before that is removed; joined is false for the one
+	// that was the first. Nil: nothing.
+	Vacate func(ctx context.Context, host hangar.Host, joined bool) error
 	// Joined says that this host has joined, so that its record is there unless it was removed.
 	Joined bool
 	// Backup makes a copy of the state. Nil: it is kept by others.

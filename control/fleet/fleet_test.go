@@ -65,12 +65,13 @@ func (r *rows) RetractVolume(_ context.Context, _ hangar.HostID, ref hangar.Volu
 
 // world is a platform with one state.
 type world struct {
-	store   *state.Memory
-	rows    *rows
-	vacated []hangar.HostID
-	mu      sync.Mutex // guards made
-	made    int
-	ahead   time.Duration // of the clocks of hosts that are made from now on
+	store    *state.Memory
+	rows     *rows
+	vacated  []hangar.HostID
+	founders []hangar.HostID // of vacated: the ones that have not joined
+	mu       sync.Mutex      // guards made
+	made     int
+	ahead    time.Duration // of the clocks of hosts that are made from now on
 }
 
 func newWorld() *world {
@@ -88,8 +89,13 @@ func (w *world) hostWith(id hangar.HostID, joined bool, presence state.Presence)
 	ahead := w.ahead
 	return fleet.New(fleet.Config{
 		Store: w.store, Presence: presence, Rows: w.rows, Joined: joined, JoinURL: "https://10.0.0.1:4281",
-		Self:   hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
-		Vacate: func(_ context.Context, h hangar.Host) error { w.vacated = append(w.vacated, h.ID); return nil },
+		Self: hangar.Host{ID: id, Name: "host-" + string(id), Region: "loc", CPUs: 2, Memory: 1 << 30, Address: "10.0.0." + string(id[7:]) + ":4281"},
+		Vacate: func(_ context.Context, h hangar.Host, joined bool) error {
+			if w.vacated = append(w.vacated, h.ID); !joined {
+				w.founders = append(w.founders, h.ID)
+			}
+			return nil
+		},
 		NewToken: func() (hangar.JoinTokenID, string, []byte) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

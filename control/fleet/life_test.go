@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,6 +142,29 @@ func TestRemovedWhileItComesBack(t *testing.T) {
 		}
 		if f.Knows(t.Context(), second) {
 			t.Error("the host is still known")
+		}
+	})
+}
+
+// TestFirstHostIsRemoved: what ends a host is told that it has not joined, because its admin token has another name.
+func TestFirstHostIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		f, other := w.host(first, false), w.host(second, true)
+		if err := f.Register(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.AdmitHost(t.Context(), applicant(w.token(t, f, hangar.JoinTokenCreate{}), second, "key")); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.RemoveHost(admin(t.Context()), first, hangar.HostRemoval{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.RemoveHost(admin(t.Context()), second, hangar.HostRemoval{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(w.vacated, []hangar.HostID{first, second}) || !slices.Equal(w.founders, []hangar.HostID{first}) {
+			t.Errorf("vacated %v, of which %v were the first", w.vacated, w.founders)
 		}
 	})
 }

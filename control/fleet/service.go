@@ -199,7 +199,7 @@ func (f *Fleet) RemoveHost(ctx context.Context, id hangar.HostID, in hangar.Host
 		return err
 	}
 	if f.cfg.Vacate != nil {
-		if err := f.cfg.Vacate(ctx, h.Host); err != nil {
+		if err := f.cfg.Vacate(ctx, h.Host, len(h.Key) > 0); err != nil {
 			return &hangar.Error{Code: hangar.CodeUnavailable, Message: "The host could not be removed from the cluster state; try again to go on", Err: err}
 		}
 	}
