@@ -335,3 +335,37 @@ func TestWebhookRights(t *testing.T) {
 		}
 	}
 }
+
+// leaving is a state whose caller leaves as soon as it has changed something.
+type leaving struct {
+	state.Store
+
+	leave func()
+}
+
+func (l *leaving) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	revision, err := l.Store.Txn(ctx, txn)
+	if err == nil && l.leave != nil {
+		l.leave()
+	}
+	return revision, err
+}
+
+// TestWebhookSecretIsNotLost: what fails once a webhook is stored does not hide its secret, which is shown once.
+func TestWebhookSecretIsNotLost(t *testing.T) {
+	store := &leaving{Store: state.NewMemory()}
+	p := newPlane(t, store)
+	p.orgWithApp(t, "acme")
+	w := p.Webhooks(&fakeDelivery{})
+	ctx, leave := context.WithCancel(admin(t))
+	store.leave = leave
+	made, err := w.CreateWebhook(ctx, "acme", hangar.WebhookCreate{URL: hookURL, Apps: []hangar.AppName{"acme"}})
+	if err != nil || made.Secret == "" || !slices.Equal(made.Apps, []hangar.AppName{"acme"}) {
+		t.Errorf("made %+v: %v", made, err)
+	}
+	ctx, store.leave = context.WithCancel(admin(t))
+	rotated, err := w.RotateWebhook(ctx, "acme", made.ID, hangar.WebhookRotate{})
+	if err != nil || rotated.Secret == "" || rotated.Secret == made.Secret {
+		t.Errorf("rotated %+v: %v", rotated, err)
+	}
+}

@@ -36,11 +36,11 @@ func (e *Extensions) CreateExtension(ctx context.Context, app hangar.AppName, in
 		if err != nil {
 			return nil, state.HangarError(err)
 		}
-		view, err := e.settled(ctx, f, settledPhase)
-		if err == nil && view == nil {
-			err = hangar.ExtensionNotFound(f.Body.Name) // it was destroyed meanwhile
+		view := e.settled(ctx, f, settledPhase)
+		if view == nil {
+			return nil, hangar.ExtensionNotFound(f.Body.Name) // it was destroyed meanwhile
 		}
-		return view, err
+		return view, nil
 	}
 }
 

@@ -82,9 +82,9 @@ const settleTime = 5 * time.Second
 
 // settled waits until done reports true for an extension, at most for settleTime, and returns the
 // extension; nil: it was removed. It continues from the revision of known.
-func (e *Extensions) settled(ctx context.Context, known found, done func(*record) bool) (*hangar.Extension, error) {
+func (e *Extensions) settled(ctx context.Context, known found, done func(*record) bool) *hangar.Extension {
 	if !e.work.running.Load() || done(&known.record) {
-		return known.view(), nil
+		return known.view()
 	}
 	last := &known.record
 	waiting, cancel := context.WithTimeout(ctx, settleTime)
@@ -97,7 +97,7 @@ func (e *Extensions) settled(ctx context.Context, known found, done func(*record
 			switch rec, err := state.Decode[record](c.Item); {
 			case c.Key != known.item.Key:
 			case c.Deleted:
-				return nil, nil //nolint:nilnil // it is gone
+				return nil
 			case err == nil:
 				last = &rec
 			}
@@ -106,7 +106,7 @@ func (e *Extensions) settled(ctx context.Context, known found, done func(*record
 			break
 		}
 	}
-	return last.view(), ctx.Err()
+	return last.view()
 }
 
 // settledPhase reports whether no step is pending.
@@ -244,7 +244,7 @@ func (e *Extensions) UpdateExtension(ctx context.Context, app hangar.AppName, na
 	if err != nil {
 		return nil, err
 	}
-	return e.settled(ctx, f, settledPhase)
+	return e.settled(ctx, f, settledPhase), nil
 }
 
 // RetryExtension implements hangar.ExtensionService.
@@ -264,7 +264,7 @@ func (e *Extensions) RetryExtension(ctx context.Context, app hangar.AppName, nam
 	if err != nil {
 		return nil, err
 	}
-	return e.settled(ctx, f, settledPhase)
+	return e.settled(ctx, f, settledPhase), nil
 }
 
 // DestroyExtension implements hangar.ExtensionService.
@@ -288,7 +288,7 @@ func (e *Extensions) DestroyExtension(ctx context.Context, app hangar.AppName, n
 				return nil, state.HangarError(err)
 			}
 		}
-		return e.settled(ctx, f, func(*record) bool { return false })
+		return e.settled(ctx, f, func(*record) bool { return false }), nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package extensions
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"testing"
@@ -125,5 +126,35 @@ func TestEndOfApp(t *testing.T) {
 	}
 	if list, err := w.service.Extensions(w.as(rival), "shop"); err != nil || len(list) != 1 || list[0].Status != hangar.ExtensionReady {
 		t.Errorf("the other App has %v, %v", list, err)
+	}
+}
+
+// leaving is a state whose caller leaves as soon as it has changed something.
+type leaving struct {
+	state.Store
+
+	leave func()
+}
+
+func (l *leaving) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	revision, err := l.Store.Txn(ctx, txn)
+	if err == nil && l.leave != nil {
+		l.leave()
+	}
+	return revision, err
+}
+
+// TestCreatorLeaves: an extension that is recorded is no failure, although its creator does not wait for it.
+func TestCreatorLeaves(t *testing.T) {
+	w := newWorld(t)
+	store := &leaving{Store: w.store}
+	w.open(store)
+	w.provider("logs", extensionstest.New(t), nil)
+	w.work.running.Store(true)
+	var ctx context.Context
+	ctx, store.leave = context.WithCancel(w.as(acme))
+	made, err := w.service.CreateExtension(ctx, "web", hangar.ExtensionCreate{Provider: "logs"})
+	if err != nil || made.Status != hangar.ExtensionProvisioning {
+		t.Errorf("made %+v: %v", made, err)
 	}
 }

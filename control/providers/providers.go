@@ -153,21 +153,23 @@ func (r *Registry) Counted(ctx context.Context, name hangar.ProviderName, more, 
 	return nil
 }
 
-// view returns a provider as the API shows it to administrators.
-func (r *Registry) view(ctx context.Context, rec *Record) (*hangar.Provider, error) {
+// read returns a provider as the API shows it to administrators.
+func (r *Registry) read(ctx context.Context, rec *Record) (*hangar.Provider, error) {
 	n, _, err := r.Count(ctx, rec.Name)
-	if err != nil {
-		return nil, err
-	}
+	return r.view(rec, n), err
+}
+
+// view returns a provider, which has so many extensions, as the API shows it to administrators.
+func (r *Registry) view(rec *Record, extensions int) *hangar.Provider {
 	p := &hangar.Provider{
 		Name: rec.Name, ProviderSettings: rec.ProviderSettings, ClientID: rec.ClientID, WebhookURL: r.Hooks + "/" + string(rec.Name),
-		Extensions: n, CreatedAt: rec.CreatedAt, UpdatedAt: rec.UpdatedAt,
+		Extensions: extensions, CreatedAt: rec.CreatedAt, UpdatedAt: rec.UpdatedAt,
 	}
 	p.Limits = p.Limits.WithDefaults()
 	if rec.RotationEndsAt.After(r.Now()) {
 		p.RotationEnds = rec.RotationEndsAt
 	}
-	return p, nil
+	return p
 }
 
 // complete fills in missing settings, validates all, and resolves the Apps of those that are set now. What was set
@@ -273,7 +275,7 @@ func (p *Providers) CreateProvider(ctx context.Context, in hangar.ProviderCreate
 			}, errors.Join(err, ownErr, sealErr)
 		})
 		if err == nil {
-			return p.withSecrets(ctx, &rec, made)
+			return p.withSecrets(&rec, 0, made), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, state.HangarError(err)
@@ -297,7 +299,7 @@ func (p *Providers) Providers(ctx context.Context) ([]*hangar.Provider, error) {
 	}
 	list := make([]*hangar.Provider, 0, len(all))
 	for i := range all {
-		one, err := p.registry.view(ctx, &all[i])
+		one, err := p.registry.read(ctx, &all[i])
 		if err != nil {
 			return nil, err
 		}
@@ -316,7 +318,7 @@ func (p *Providers) Provider(ctx context.Context, name hangar.ProviderName) (*ha
 	if err != nil {
 		return nil, err
 	}
-	return p.registry.view(ctx, &rec)
+	return p.registry.read(ctx, &rec)
 }
 
 // UpdateProvider implements hangar.ProviderService.
@@ -333,13 +335,17 @@ func (p *Providers) UpdateProvider(ctx context.Context, name hangar.ProviderName
 		if err := p.registry.complete(ctx, &rec, in.PlatformApp != nil, in.GrantedApps != nil); err != nil {
 			return nil, err
 		}
+		n, _, err := p.registry.Count(ctx, name)
+		if err != nil {
+			return nil, err
+		}
 		put, err := state.Write(item.Key, rec)
 		if err != nil {
 			return nil, err
 		}
 		_, err = p.registry.Store.Txn(ctx, state.Txn{If: []state.Compare{state.Unchanged(item)}, Then: []state.Op{put}})
 		if err == nil {
-			return p.registry.view(ctx, &rec)
+			return p.registry.view(&rec, n), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, state.HangarError(err)

@@ -33,7 +33,12 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{store: state.NewMemory(), now: time.Unix(1_700_000_000, 0)}
+	return newWorldOver(t, keys, state.NewMemory())
+}
+
+func newWorldOver(t *testing.T, keys *keyset.Keyset, store state.Store) *world {
+	t.Helper()
+	w := &world{store: store, now: time.Unix(1_700_000_000, 0)}
 	put, err := state.Write(state.AppKey("db"), tenants.AppRecord{ID: "id-of-db", Name: "db", Org: "vendor", OrgID: "vendor-id"})
 	if err != nil {
 		t.Fatal(err)
@@ -323,5 +328,44 @@ func TestProvidersAreBounded(t *testing.T) {
 	}
 	if _, err := w.create(t, "p1", nil); hangar.ReasonOf(err) != hangar.ReasonNameTaken {
 		t.Errorf("one of the same name is answered %v", err)
+	}
+}
+
+// leaving is a state whose caller leaves as soon as it has changed something.
+type leaving struct {
+	state.Store
+
+	leave func()
+}
+
+func (l *leaving) Txn(ctx context.Context, txn state.Txn) (state.Revision, error) {
+	revision, err := l.Store.Txn(ctx, txn)
+	if err == nil && l.leave != nil {
+		l.leave()
+	}
+	return revision, err
+}
+
+// TestSecretsAreNotLost: what fails once they are stored does not hide them.
+func TestSecretsAreNotLost(t *testing.T) {
+	keys, err := keyset.Create(filepath.Join(t.TempDir(), keyset.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &leaving{Store: state.NewMemory()}
+	w := newWorldOver(t, keys, store)
+	if _, err := w.create(t, "first", nil); err != nil { // with which the use of the keys is recorded
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(admin(t))
+	store.leave = leave
+	made, err := w.service.CreateProvider(ctx, hangar.ProviderCreate{Name: "logs", ProviderSettings: hangar.ProviderSettings{BaseURL: "https://logs.example.com"}})
+	if err != nil || made.ClientSecret.Reveal() == "" {
+		t.Fatalf("made %+v: %v", made, err)
+	}
+	ctx, store.leave = context.WithCancel(admin(t))
+	rotated, err := w.service.RotateProvider(ctx, "logs", hangar.ProviderRotate{})
+	if err != nil || rotated.ClientSecret.Reveal() == "" || rotated.ClientSecret == made.ClientSecret {
+		t.Errorf("rotated %+v: %v", rotated, err)
 	}
 }

@@ -69,19 +69,15 @@ func digestOf(secret string) Digest {
 	return Digest{SHA256: hex.EncodeToString(sum[:])}
 }
 
-// withSecrets returns a provider with its new secrets.
-func (p *Providers) withSecrets(ctx context.Context, rec *Record, made madeSecrets) (*hangar.NewProvider, error) {
-	view, err := p.registry.view(ctx, rec)
-	if err != nil {
-		return nil, err
-	}
-	n := &hangar.NewProvider{Provider: *view}
+// withSecrets returns a provider, which has so many extensions, with its new secrets.
+func (p *Providers) withSecrets(rec *Record, extensions int, made madeSecrets) *hangar.NewProvider {
+	n := &hangar.NewProvider{Provider: *p.registry.view(rec, extensions)}
 	for to, text := range map[*hangar.Sensitive]string{&n.ClientSecret: made.client, &n.RequestSecret: made.request, &n.WebhookSecret: made.webhook} {
 		if text != "" {
 			*to = hangar.NewSensitive(text)
 		}
 	}
-	return n, nil
+	return n
 }
 
 // RotateProvider implements hangar.ProviderService.
@@ -99,6 +95,10 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 			return nil, err
 		}
 		sealed, sealedItem, err := p.registry.signing(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		extensions, _, err := p.registry.Count(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 			return state.Txn{If: []state.Compare{state.Unchanged(item), state.Unchanged(sealedItem)}, Then: []state.Op{put, seal}}, errors.Join(err, sealErr)
 		})
 		if err == nil {
-			return p.withSecrets(ctx, &rec, made)
+			return p.withSecrets(&rec, extensions, made), nil
 		}
 		if !errors.Is(err, state.ErrConflict) {
 			return nil, state.HangarError(err)

@@ -98,16 +98,13 @@ func (w *Webhooks) change(ctx context.Context, slug hangar.OrgSlug, alter func(o
 	}
 }
 
-// settle waits until deliveries use the stored webhook, and returns its view.
-func (w *Webhooks) settle(ctx context.Context, org hangar.Org, made webhook) (hangar.Webhook, error) {
+// settle waits until deliveries use the stored webhook, and returns its view. A failure is none of the caller's: the
+// webhook is stored, and its secret is shown once.
+func (w *Webhooks) settle(ctx context.Context, org hangar.Org, made webhook, names map[hangar.AppID]hangar.AppName) hangar.Webhook {
 	wait, cancel := context.WithTimeout(ctx, awaitPatience)
 	defer cancel()
-	err := w.delivery.AwaitReceiver(wait, receiverID(org.ID, made.ID), made.Version)
-	if ctx.Err() != nil {
-		return hangar.Webhook{}, err
-	}
-	names, err := w.names(ctx, org.ID, []webhook{made})
-	return w.shown(org, made, names), err
+	_ = w.delivery.AwaitReceiver(wait, receiverID(org.ID, made.ID), made.Version)
+	return w.shown(org, made, names)
 }
 
 func (w *Webhooks) shown(org hangar.Org, one webhook, names map[hangar.AppID]hangar.AppName) hangar.Webhook {
@@ -171,6 +168,7 @@ func checkURL(ctx context.Context, target string) error {
 // CreateWebhook implements hangar.WebhookService.
 func (w *Webhooks) CreateWebhook(ctx context.Context, slug hangar.OrgSlug, in hangar.WebhookCreate) (hangar.WebhookSecret, error) {
 	var made webhook
+	var names map[hangar.AppID]hangar.AppName
 	org, err := w.change(ctx, slug, func(org hangar.Org, rec *record) error {
 		if err := checkURL(ctx, in.URL); err != nil {
 			return err
@@ -191,13 +189,13 @@ func (w *Webhooks) CreateWebhook(ctx context.Context, slug hangar.OrgSlug, in ha
 			Secret: newSecret(), CreatedAt: now, UpdatedAt: now,
 		}
 		rec.Webhooks = append(rec.Webhooks, made)
-		return nil
+		names, err = w.names(ctx, org.ID, []webhook{made})
+		return err
 	})
 	if err != nil {
 		return hangar.WebhookSecret{}, err
 	}
-	shown, err := w.settle(ctx, org, made)
-	return hangar.WebhookSecret{Webhook: shown, Secret: made.Secret}, err
+	return hangar.WebhookSecret{Webhook: w.settle(ctx, org, made, names), Secret: made.Secret}, nil
 }
 
 // Webhooks implements hangar.WebhookService.
@@ -251,7 +249,8 @@ func (w *Webhooks) Webhook(ctx context.Context, slug hangar.OrgSlug, id hangar.W
 // alter changes one webhook.
 func (w *Webhooks) alter(ctx context.Context, slug hangar.OrgSlug, id hangar.WebhookID, alter func(org hangar.Org, one *webhook, now time.Time) error) (hangar.Webhook, error) {
 	var made webhook
-	org, err := w.change(ctx, slug, func(org hangar.Org, rec *record) error {
+	var names map[hangar.AppID]hangar.AppName
+	org, err := w.change(ctx, slug, func(org hangar.Org, rec *record) (err error) {
 		found := rec.find(id)
 		if found == nil {
 			return notFound(id)
@@ -263,12 +262,13 @@ func (w *Webhooks) alter(ctx context.Context, slug hangar.OrgSlug, id hangar.Web
 		found.Version++
 		found.UpdatedAt = now
 		made = *found
-		return nil
+		names, err = w.names(ctx, org.ID, []webhook{made})
+		return err
 	})
 	if err != nil {
 		return hangar.Webhook{}, err
 	}
-	return w.settle(ctx, org, made)
+	return w.settle(ctx, org, made, names), nil
 }
 
 // UpdateWebhook implements hangar.WebhookService.
