@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,7 +100,7 @@ func (p *Provider) URL(ctx context.Context, in SignIn) (string, error) {
 
 // Identify exchanges the code with which a browser has returned. It answers hangar.CodeUnauthenticated
 // for a code that the provider refuses and for an invalid ID token, and hangar.CodeUnavailable when the
-// provider cannot be reached.
+// provider, or its keys, cannot be reached, or it answers that it has failed or has too much to do.
 func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar.Identity, error) {
 	known, err := p.discover(ctx)
 	if err != nil {
@@ -107,7 +108,7 @@ func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar
 	}
 	ctx = oidc.ClientContext(ctx, p.client)
 	tokens, err := p.oauth(known, in).Exchange(ctx, code, oauth2.VerifierOption(in.Verifier))
-	if refused := (*oauth2.RetrieveError)(nil); errors.As(err, &refused) {
+	if refused := (*oauth2.RetrieveError)(nil); errors.As(err, &refused) && !outage(refused.Response.StatusCode) {
 		return hangar.Identity{}, unauthenticated("refuses the code", err)
 	}
 	if err != nil {
@@ -118,6 +119,9 @@ func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar
 		return hangar.Identity{}, unauthenticated("sends no ID token", nil)
 	}
 	token, err := known.VerifierContext(ctx, &oidc.Config{ClientID: p.config.ClientID}).Verify(ctx, raw)
+	if err != nil && strings.HasPrefix(err.Error(), noKeys) {
+		return hangar.Identity{}, unavailable(err)
+	}
 	if err != nil {
 		return hangar.Identity{}, unauthenticated("sends an ID token that is not good", err)
 	}
@@ -142,6 +146,14 @@ func (p *Provider) Identify(ctx context.Context, in SignIn, code string) (hangar
 		}
 	}
 	return hangar.Identity{Issuer: token.Issuer, Subject: token.Subject, Email: c.Email, EmailVerified: bool(c.EmailVerified), Name: c.Name}, nil
+}
+
+// noKeys begins the error of a verification whose keys could not be fetched; the library wraps none.
+const noKeys = "failed to verify signature: fetching keys"
+
+// outage reports whether a status says nothing about the request.
+func outage(status int) bool {
+	return status >= http.StatusInternalServerError || status == http.StatusTooManyRequests
 }
 
 // claims has the used claims of the scopes email and profile (OpenID Connect Core 1.0, section 5.1).

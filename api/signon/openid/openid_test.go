@@ -121,6 +121,10 @@ func newProvider(t *testing.T, issuer string) *openid.Provider {
 	return p
 }
 
+func failing(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not now", status) }
+}
+
 func TestIdentify(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
@@ -147,11 +151,16 @@ func TestIdentify(t *testing.T) {
 		"no signature":                {answers: answers{claims: whole, unsigned: true}, code: hangar.CodeUnauthenticated},
 		"claims of wrong types":       {answers: answers{claims: map[string]any{"email": 7}}, code: hangar.CodeUnauthenticated},
 		"discovery of another issuer": {answers: answers{discovery: map[string]any{"issuer": "https://evil.example"}}, code: hangar.CodeUnavailable},
-		"keys that cannot be reached": {answers: answers{discovery: map[string]any{"jwks_uri": "http://127.0.0.1:1/"}}, code: hangar.CodeUnauthenticated},
+		"keys that cannot be reached": {answers: answers{discovery: map[string]any{"jwks_uri": "http://127.0.0.1:1/"}}, code: hangar.CodeUnavailable},
+		"keys that are not found":     {answers: answers{discovery: map[string]any{"jwks_uri": "/none"}}, code: hangar.CodeUnavailable},
 		"tokens that are not there":   {answers: answers{discovery: map[string]any{"token_endpoint": "http://127.0.0.1:1/"}}, code: hangar.CodeUnavailable},
 		"a refused code": {answers: answers{token: func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"error":"invalid_grant"}`, http.StatusBadRequest)
 		}}, code: hangar.CodeUnauthenticated},
+		"a failure":         {answers: answers{token: failing(http.StatusInternalServerError)}, code: hangar.CodeUnavailable},
+		"a gateway's error": {answers: answers{token: failing(http.StatusBadGateway)}, code: hangar.CodeUnavailable},
+		"an outage":         {answers: answers{token: failing(http.StatusServiceUnavailable)}, code: hangar.CodeUnavailable},
+		"too many requests": {answers: answers{token: failing(http.StatusTooManyRequests)}, code: hangar.CodeUnavailable},
 		"an answer without an ID token": {answers: answers{token: func(w http.ResponseWriter, _ *http.Request) {
 			reply(t, w, map[string]any{"access_token": "x", "token_type": "Bearer"})
 		}}, code: hangar.CodeUnauthenticated},
