@@ -11,6 +11,11 @@ import (
 // MaxMachinePage is the most Machines on a page, and the default.
 const MaxMachinePage = 1000
 
+// ListingMargin is how long before a listing began the next one begins at the latest, which lists what changed since:
+// the clocks of servers may differ, and it may take a moment until a change can be listed. What changed in that time
+// is listed again.
+const ListingMargin = 10 * time.Second
+
 // MachinePageQuery asks for one page of a listing of Machines.
 type MachinePageQuery struct {
 	MachineFilter        // the same for every page of a listing; Events has no effect
@@ -35,7 +40,7 @@ type MachinePage struct {
 	Machines []*Machine
 	Next     string // the cursor of the next page; empty: there is none
 	// LastUpdated is set on the last page. As MachineFilter.UpdatedAfter it makes a later listing
-	// return every Machine that changed after this listing began. Zero means that no Machine was ever
+	// return every Machine that changed after this listing began, and maybe others; see ListingMargin. Zero means that no Machine was ever
 	// listed.
 	LastUpdated time.Time
 	// ErrorRegions have hosts that cannot be reached. Their Machines are listed as
@@ -97,9 +102,8 @@ func (l MachineListing) Page(list []*Machine, limit int) MachinePage {
 			l.Newest = m.UpdatedAt
 		}
 	}
-	// A Machine that changes in the second in which the listing began may have been listed before.
 	page.LastUpdated = l.Newest
-	if before := l.Began.Truncate(time.Second).Add(-time.Second); page.LastUpdated.After(before) {
+	if before := l.Began.Truncate(time.Second).Add(-ListingMargin); page.LastUpdated.After(before) {
 		page.LastUpdated = before
 	}
 	if len(list) > limit {

@@ -93,7 +93,7 @@ func (s *server) readRoutes() {
 		ID: "listOrgMachines", Tag: "Machines", Summary: "List the Machines of an organization",
 		Text: "Sorted by id. No Machine is on two pages, and each that exists throughout is on one, even if others come and go. " +
 			"`next_cursor` is empty on the last page. To list every Machine that changed after this listing began, " +
-			"pass the `last_updated_at` of the last page as `updated_after`. `error_regions` have unreachable servers, whose Machines are listed as last known.",
+			"pass the `last_updated_at` of the last page as `updated_after`; one that changed in the 10 seconds before may be listed again. `error_regions` have unreachable servers, whose Machines are listed as last known.",
 		Query: []router.Param{
 			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed within a day."},
 			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},

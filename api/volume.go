@@ -83,7 +83,7 @@ func (s *server) volumeRoutes() {
 		ID: "listOrgVolumes", Tag: "Volumes", Summary: "List the volumes of an organization",
 		Text: "Sorted by id. No volume is on two pages, and each that exists throughout is on one, even if others come and go. " +
 			"`next_cursor` is empty on the last page. To list every volume that changed after this listing began, " +
-			"pass the `last_updated_at` of the last page as `updated_after`.",
+			"pass the `last_updated_at` of the last page as `updated_after`; one that changed in the 10 seconds before may be listed again.",
 		Query: []router.Param{
 			{Name: "include_deleted", Example: true, Text: "Also those that were destroyed and can be undeleted."},
 			{Name: "region", Example: []hangar.Region{"loc"}, Text: "Only those in one of these regions."},

@@ -124,9 +124,8 @@ func (l volumeListing) page(list []*hangar.Volume, limit int) view.VolumePage {
 	if len(list) > limit {
 		next = l.cursor()
 	}
-	// A volume that changes in the moment in which the listing began may have been listed before.
 	var lastUpdated time.Time
-	if newest := min(l.Newest, l.Began-1); newest > 0 {
+	if newest := min(l.Newest, l.Began-hangar.ListingMargin.Milliseconds()); newest > 0 {
 		lastUpdated = time.UnixMilli(newest)
 	}
 	return view.OfVolumePage(shown, next, lastUpdated)

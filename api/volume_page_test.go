@@ -105,3 +105,20 @@ func TestPagesOfVolumes(t *testing.T) {
 		})
 	}
 }
+
+// TestVolumesChangedSince: a change that was published after a listing, and is older than what that has shown, is listed
+// by the next one.
+func TestVolumesChangedSince(t *testing.T) {
+	began := time.Date(2026, 8, 14, 9, 57, 35, 120e6, time.UTC)
+	late := &hangar.Volume{ID: "vol_1", UpdatedAt: began.Add(-20 * time.Millisecond)}
+	shown := &hangar.Volume{ID: "vol_2", UpdatedAt: began.Add(-10 * time.Millisecond)}
+	page := volumeListing{Began: began.UnixMilli()}.page([]*hangar.Volume{shown}, 1)
+	if !(volumeFilter{}).matches(late, page.LastUpdated.UnixMilli()) {
+		t.Errorf("a volume that changed at %s is not among those that changed after %s", late.UpdatedAt, page.LastUpdated)
+	}
+	old := began.Add(-time.Hour)
+	page = volumeListing{Began: began.UnixMilli()}.page([]*hangar.Volume{{ID: "vol_3", UpdatedAt: old}}, 1)
+	if !page.LastUpdated.Equal(old) {
+		t.Errorf("after the only volume, of %s, the next listing begins at %s", old, page.LastUpdated)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hangar-platform/hangar"
 )
 
 // placeholders stand in texts for what differs from run to run. An id is <kind-N>: the Nth of
@@ -15,12 +17,12 @@ import (
 type placeholders struct {
 	texts  map[string]string        // what stands for a value
 	values map[string]string        // the other way round
-	began  time.Time                // some pages are of a second before
+	began  time.Time                // less what pages are of before
 	later  map[string]time.Duration // how long after the request a time was that an answer showed
 }
 
 func newPlaceholders() *placeholders {
-	return &placeholders{texts: map[string]string{}, values: map[string]string{}, began: time.Now().Add(-2 * time.Second), later: map[string]time.Duration{}}
+	return &placeholders{texts: map[string]string{}, values: map[string]string{}, began: time.Now().Add(-hangar.ListingMargin - 2*time.Second), later: map[string]time.Duration{}}
 }
 
 func (p *placeholders) has(text string) bool { return p.values[text] != "" }
