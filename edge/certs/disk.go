@@ -109,7 +109,8 @@ func (d disk) writeWanted(wanted map[hangar.Hostname]hangar.OrgID) error {
 }
 
 // storage is certmagic's, with locks in memory. certmagic's own locks are files that it refreshes
-// all the time, for directories shared by several processes.
+// all the time, for directories shared by several processes. The key of a certificate, which is stored before its
+// chain, replaces the old key once the chain is there, so that there is a pair at any time: see readFiles.
 type storage struct {
 	certmagic.FileStorage
 
@@ -121,6 +122,52 @@ var _ certmagic.Storage = (*storage)(nil)
 
 func newStorage(dir string) *storage {
 	return &storage{FileStorage: certmagic.FileStorage{Path: dir}, held: map[string]chan struct{}{}}
+}
+
+// nextExt ends the file of a key whose chain is not there yet.
+const nextExt = ".next"
+
+// takePlace replaces a key by the next one, if there is one.
+func takePlace(key string) error {
+	if err := os.Rename(key+nextExt, key); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// ofSite returns the name of a certificate's file of a kind without its extension.
+func ofSite(key, ext string) (string, bool) {
+	if !strings.HasPrefix(key, sitesPrefix) {
+		return "", false
+	}
+	return strings.CutSuffix(key, ext)
+}
+
+const (
+	sitesPrefix = "certificates/"
+	keyExt      = ".key"
+	chainExt    = ".crt"
+)
+
+// Store implements certmagic.Storage.
+func (s *storage) Store(ctx context.Context, key string, value []byte) error {
+	if _, private := ofSite(key, keyExt); private {
+		return s.FileStorage.Store(ctx, key+nextExt, value)
+	}
+	err := s.FileStorage.Store(ctx, key, value)
+	if site, chain := ofSite(key, chainExt); chain && err == nil {
+		err = takePlace(s.Filename(site + keyExt))
+	}
+	return err
+}
+
+// Delete implements certmagic.Storage. Of a key whose chain could not be stored, it removes what was to replace the old
+// one.
+func (s *storage) Delete(ctx context.Context, key string) error {
+	if _, private := ofSite(key, keyExt); private && s.Exists(ctx, key+nextExt) {
+		key += nextExt
+	}
+	return s.FileStorage.Delete(ctx, key)
 }
 
 // Lock implements certmagic.Locker.

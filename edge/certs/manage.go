@@ -117,9 +117,16 @@ func (c *Certs) readIssued(name hangar.Hostname) (*entry, error) {
 // readFiles reads what readIssued parses.
 func (c *Certs) readFiles(name hangar.Hostname) (chain, private []byte, err error) {
 	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
-	if chain, err = os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name)))); err == nil {
-		private, err = os.ReadFile(c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name))))
+	if chain, err = os.ReadFile(c.issuer.storage.Filename(keys.SiteCert(key, string(name)))); err != nil {
+		return nil, nil, err
 	}
+	path := c.issuer.storage.Filename(keys.SitePrivateKey(key, string(name)))
+	if next, err := os.ReadFile(path + nextExt); err == nil {
+		if _, err := newEntry(chain, next); err == nil { // a crash has left the pair like this
+			return chain, next, takePlace(path)
+		}
+	}
+	private, err = os.ReadFile(path)
 	return chain, private, err
 }
 
@@ -256,7 +263,11 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 		}
 	}
 	if current == nil {
-		current = c.recall(name)
+		var err error
+		if current, err = c.recall(name); err != nil {
+			c.log.ErrorContext(ctx, "issued certificate cannot be read", keyName, string(name), keyError, err)
+			return now.Add(c.options.Pace.Away), true
+		}
 	}
 	req := orderRequest{name: name, org: org, own: !wanted, renewal: current != nil}
 	if c.fresh(current, now) {
@@ -347,21 +358,24 @@ func (c *Certs) again(ctx context.Context, name hangar.Hostname, err error) time
 	return time.Now().Add(c.options.Pace.Away)
 }
 
-// recall reads a certificate that was issued for a name when it was wanted before. It removes files
-// that it cannot use, which would keep certmagic from ordering another certificate.
-func (c *Certs) recall(name hangar.Hostname) *entry {
+// recall reads a certificate that was issued for a name when it was wanted before; nil: there is none. It removes files
+// that it has read and cannot use, and one without the other: they would keep certmagic from ordering another
+// certificate. It returns an error if it could not read them.
+func (c *Certs) recall(name hangar.Hostname) (*entry, error) {
 	e, err := c.readIssued(name)
-	if err == nil {
-		return e
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil:
+		return e, nil
+	case errors.Is(err, errUnusable):
 		c.log.Error("issued certificate is removed", keyName, string(name), keyError, err)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
 	dir := c.issuer.storage.Filename(certmagic.StorageKeys.CertsSitePrefix(c.issuer.IssuerKey(), string(name)))
 	if err := os.RemoveAll(dir); err != nil {
 		c.log.Error("issued certificate stays", keyName, string(name), keyError, err)
 	}
-	return nil
+	return nil, nil //nolint:nilnil // there is none
 }
 
 // ask orders a certificate, which replaces current if that is not nil.

@@ -291,7 +291,7 @@ func (c *Certs) learn(req orderRequest, failed *attempt) bool {
 // adoptTimeout bounds the writing of the files of a certificate.
 const adoptTimeout = time.Minute
 
-// adopt installs a shared certificate on the disk and for handshakes, unless this edge has one that is valid for
+// adopt installs a shared certificate for handshakes and on the disk, unless this edge has one that is valid for
 // longer. It returns the certificate that is served afterwards.
 func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedCertificate) (*entry, error) {
 	chain, private := []byte(issued.Chain), []byte(issued.Key)
@@ -311,22 +311,29 @@ func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedC
 	if current != nil && !e.notAfter.After(current.notAfter) {
 		return current, nil
 	}
+	c.install(name, e)
+	if err := c.keep(ctx, name, chain, private); err != nil { // the next start has the one before, until the state is read
+		c.log.Error("shared certificate is not on the disk", keyName, string(name), keyError, err)
+	}
+	return e, nil
+}
+
+// keep writes a certificate to the disk, as certmagic does.
+func (c *Certs) keep(ctx context.Context, name hangar.Hostname, chain, private []byte) error {
 	meta, err := json.Marshal(certmagic.CertificateResource{SANs: []string{string(name)}})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	writing, cancel := finish.Within(ctx, adoptTimeout)
+	ctx, cancel := finish.Within(ctx, adoptTimeout)
 	defer cancel()
-	key, keys := c.issuer.IssuerKey(), certmagic.StorageKeys
-	for file, data := range map[string][]byte{
-		keys.SitePrivateKey(key, string(name)): private, keys.SiteMeta(key, string(name)): meta, keys.SiteCert(key, string(name)): chain,
-	} {
-		if err := c.issuer.storage.Store(writing, file, data); err != nil {
-			return nil, fmt.Errorf("keep the shared certificate of %s: %w", name, err)
-		}
+	storage, key, keys := c.issuer.storage, c.issuer.IssuerKey(), certmagic.StorageKeys
+	if err := storage.Store(ctx, keys.SitePrivateKey(key, string(name)), private); err != nil {
+		return err
 	}
-	c.install(name, e)
-	return e, nil
+	if err := storage.Store(ctx, keys.SiteCert(key, string(name)), chain); err != nil {
+		return err
+	}
+	return storage.Store(ctx, keys.SiteMeta(key, string(name)), meta)
 }
 
 // giveIssued publishes a certificate that is on the disk.

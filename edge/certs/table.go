@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -19,11 +20,14 @@ type entry struct {
 	sum       [sha256.Size]byte // of the certificate and its key
 }
 
-// newEntry parses a chain and its key, in PEM.
+// errUnusable marks what is no certificate with its key.
+var errUnusable = errors.New("parse certificate")
+
+// newEntry parses a chain and its key, in PEM, or returns errUnusable.
 func newEntry(chain, key []byte) (*entry, error) {
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return nil, fmt.Errorf("parse certificate: %w", err)
+		return nil, fmt.Errorf("%w: %w", errUnusable, err)
 	}
 	return &entry{pair: &pair, notBefore: pair.Leaf.NotBefore, notAfter: pair.Leaf.NotAfter, sum: sumOf(chain, key)}, nil
 }
