@@ -21,6 +21,7 @@ type file struct {
 
 	offset int64
 	piece  []byte // what follows at offset, that was read ahead
+	ahead  int    // how many bytes to fetch next at least: more with each read that follows another
 }
 
 var _ hangar.MachineFile = (*file)(nil)
@@ -65,9 +66,11 @@ func (f *file) Read(p []byte) (int, error) {
 		if f.offset >= f.size {
 			return 0, io.EOF
 		}
-		if err := f.fetch(int(min(maxPart, f.size-f.offset))); err != nil {
+		n := min(maxPart, max(len(p), f.ahead))
+		if err := f.fetch(int(min(int64(n), f.size-f.offset))); err != nil {
 			return 0, err
 		}
+		f.ahead = 2 * n
 	}
 	n := copy(p, f.piece)
 	f.piece, f.offset = f.piece[n:], f.offset+int64(n)
@@ -113,7 +116,7 @@ func (f *file) Seek(offset int64, whence int) (int64, error) {
 		return 0, errBadSeek
 	}
 	if offset != f.offset {
-		f.offset, f.piece = offset, nil
+		f.offset, f.piece, f.ahead = offset, nil, 0
 	}
 	return offset, nil
 }

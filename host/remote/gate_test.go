@@ -226,3 +226,49 @@ func TestFile(t *testing.T) {
 	}
 	<-closed
 }
+
+// counted is content that counts what is read of it.
+type counted struct {
+	content
+	read *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.content.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// TestPartsOfAFile: of a file that is read here and there, no more is sent than is read, and of one that is read to its
+// end, all of it once.
+func TestPartsOfAFile(t *testing.T) {
+	data := make([]byte, 3<<20)
+	var read atomic.Int64
+	s := &stub{id: other, file: func(string) (hangar.MachineFile, error) {
+		return counted{content{bytes.NewReader(data), make(chan struct{})}, &read}, nil
+	}}
+	w := newWorld(t, s, s)
+	f, err := w.gate().OpenMachineFile(t.Context(), hangar.MachineRef{}, "/there")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	one := make([]byte, 1)
+	for i := range int64(100) {
+		if _, err := f.Seek(i*20_000, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(f, one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := read.Swap(0); n != 100 {
+		t.Errorf("%d bytes are sent for 100", n)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, f); err != nil || read.Load() != int64(len(data)) {
+		t.Errorf("%d bytes are sent of %d: %v", read.Load(), len(data), err)
+	}
+}

@@ -107,11 +107,25 @@ func Serve(w http.ResponseWriter, r *http.Request, files Source, rule hangar.Sta
 		h.Set("Content-Type", kind)
 	}
 	content := &reader{f: f}
-	http.ServeContent(w, r, "", modified, content)
+	http.ServeContent(w, ranged(r), "", modified, content)
 	if failed := content.failed.Load(); failed != nil {
 		return *failed
 	}
 	return nil
+}
+
+// maxRanges is how many ranges a request may ask for. Each is read from its own place, maybe on another host.
+const maxRanges = 16
+
+// ranged returns a request without its ranges if they are too many, which a server may ignore (RFC 9110, section 14.2).
+func ranged(r *http.Request) *http.Request {
+	if strings.Count(r.Header.Get("Range"), ",") < maxRanges {
+		return r
+	}
+	whole := *r
+	whole.Header = r.Header.Clone()
+	whole.Header.Del("Range")
+	return &whole
 }
 
 // reader reads a file for http.ServeContent, which does not tell that it could not be read to its end.

@@ -229,6 +229,18 @@ func TestServeConditionsAndRanges(t *testing.T) {
 	}
 }
 
+// TestManyRanges: so many that each byte would be fetched for itself are ignored.
+func TestManyRanges(t *testing.T) {
+	text := strings.Repeat("0123456789", 10)
+	files := machine(t, map[string]string{"app/public/a.txt": text})
+	for n, status := range map[int]int{maxRanges: http.StatusPartialContent, maxRanges + 1: http.StatusOK} {
+		res, body, err := serve(t, files, http.MethodGet, "/public/a.txt", "Range", "bytes=2-2"+strings.Repeat(",4-4", n-1))
+		if err != nil || res.StatusCode != status || (body == text) != (status == http.StatusOK) {
+			t.Errorf("%d ranges: %d, %q, %v", n, res.StatusCode, body, err)
+		}
+	}
+}
+
 // store is a bucket service that records its requests.
 type store struct {
 	*httptest.Server
