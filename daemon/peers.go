@@ -92,6 +92,10 @@ func (d *opening) openPeers(ctx context.Context, s *server) (*peers, error) {
 	if err != nil {
 		return nil, err
 	}
+	if key := filepath.Join(d.cfg.Dir, peersDir, joinKey); !there && d.cfg.Join == "" && exists(key) {
+		return nil, hint.With(errors.New("this server has begun to join a cluster, and may be a part of it"),
+			"start it with --join and --token again; if it is to have a platform of its own, remove "+key)
+	}
 	if d.options.Around.State != nil || len(d.cfg.Etcd) > 0 || !there && d.cfg.Cluster == "" && d.cfg.Join == "" {
 		return nil, nil //nolint:nilnil // it is alone
 	}
