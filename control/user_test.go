@@ -707,3 +707,44 @@ func TestCrashesWithUsers(t *testing.T) {
 		})
 	}
 }
+
+// failing is a state of which a read of a key below a prefix fails: the nth from now on.
+type failing struct {
+	state.Store
+
+	prefix string
+	nth    int
+}
+
+func (f *failing) Get(ctx context.Context, key string) (state.Item, error) {
+	if f.prefix != "" && strings.HasPrefix(key, f.prefix) {
+		if f.nth--; f.nth == 0 {
+			return state.Item{}, errDead
+		}
+	}
+	return f.Store.Get(ctx, key)
+}
+
+// TestPasswordWhileTheStateIsAway: neither was the password changed by another, nor is a code invalid, only because that
+// cannot be found out.
+func TestPasswordWhileTheStateIsAway(t *testing.T) {
+	store := &failing{Store: state.NewMemory()}
+	p := newPlane(t, store)
+	p.org(t, "acme")
+	id, _ := p.member(t, "ann", "acme", hangar.RoleMember)
+	ctx, _ := p.session(t, "ann@example.com", goodPassword)
+	store.prefix, store.nth = state.PasswordsPrefix, 2
+	err := p.Users().SetPassword(ctx, hangar.PasswordChange{Current: hangar.NewSensitive(goodPassword), New: hangar.NewSensitive("another " + goodPassword)})
+	wantError(t, err, hangar.CodeUnavailable, "")
+	reset, err := p.Users().ResetPassword(admin(t), hangar.UserRef(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.prefix, store.nth = state.ResetsPrefix, 2
+	use := hangar.CodeUse{Code: hangar.NewSensitive(reset.Code), Password: hangar.NewSensitive(goodPassword)}
+	_, err = p.SignIns().UseCode(t.Context(), use)
+	wantError(t, err, hangar.CodeUnavailable, "")
+	if _, err := p.SignIns().UseCode(t.Context(), use); err != nil {
+		t.Error(err)
+	}
+}

@@ -167,8 +167,11 @@ func (u *Users) SetPassword(ctx context.Context, in hangar.PasswordChange) error
 	}
 	_, err = u.change(ctx, p.User, func(rec *record, txn *state.Txn) error {
 		now, err := u.Store.Get(ctx, item.Key)
-		if err != nil || now.Revision != item.Revision {
+		if errors.Is(err, state.ErrNotFound) || err == nil && now.Revision != item.Revision {
 			return hangar.Errorf(hangar.CodeConflict, "", "The password was changed by another request")
+		}
+		if err != nil {
+			return err
 		}
 		rec.SignIns = tie()
 		txn.If, txn.Then = append(txn.If, state.Unchanged(item)), append(txn.Then, putPassword(rec.ID, after))
@@ -234,8 +237,12 @@ func (u *Users) useReset(ctx context.Context, id hangar.UserID, in hangar.CodeUs
 		return nil, err
 	}
 	return u.change(ctx, id, func(rec *record, txn *state.Txn) error {
-		if now, err := u.Store.Get(ctx, item.Key); err != nil || now.Revision != item.Revision {
+		now, err := u.Store.Get(ctx, item.Key)
+		if errors.Is(err, state.ErrNotFound) || err == nil && now.Revision != item.Revision {
 			return codeInvalid() // it was used by another request
+		}
+		if err != nil {
+			return err
 		}
 		rec.SignIns = tie()
 		txn.If = append(txn.If, state.Unchanged(item))
