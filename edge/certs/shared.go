@@ -296,6 +296,12 @@ const adoptTimeout = time.Minute
 func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedCertificate) (*entry, error) {
 	chain, private := []byte(issued.Chain), []byte(issued.Key)
 	sum := sumOf(chain, private)
+	var unkept error
+	defer func() { // without the lock
+		if unkept != nil { // the next start has the one before, until the state is read
+			c.log.Error("shared certificate is not on the disk", keyName, string(name), keyError, unkept)
+		}
+	}()
 	c.adopting.Lock()
 	defer c.adopting.Unlock()
 	current := c.table.Load().issued[name]
@@ -312,9 +318,7 @@ func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedC
 		return current, nil
 	}
 	c.install(name, e)
-	if err := c.keep(ctx, name, chain, private); err != nil { // the next start has the one before, until the state is read
-		c.log.Error("shared certificate is not on the disk", keyName, string(name), keyError, err)
-	}
+	unkept = c.keep(ctx, name, chain, private)
 	return e, nil
 }
 
