@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume"
+	"github.com/hangar-platform/hangar/internal/diskspace/disktest"
+	"github.com/hangar-platform/hangar/internal/finish/finishtest"
 )
 
 // TestAllocated: the complete size of a volume is allocated, and stays allocated after files are
@@ -57,4 +60,32 @@ func TestAllocated(t *testing.T) {
 		taken("emptied")
 		w.close(d)
 	})
+}
+
+// TestTooLargeToAllocate: a volume for whose complete size the disk has no room takes none of it.
+func TestTooLargeToAllocate(t *testing.T) {
+	const disk = 512 * mib
+	for _, kind := range disktest.Kinds() {
+		t.Run(kind, func(t *testing.T) {
+			dir := disktest.Mount(t, kind, disk)
+			w := newWorld(t)
+			w.options.Dir = dir
+			w.reopen()
+			spec := plain(2 * disk)
+			w.create(spec)
+			spec.Allocate = true
+			d := w.attach(spec)
+			if _, err := d.Extend(finishtest.Context(t), 3*disk); !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("extended: %v", err)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(w.image(spec), &st); err != nil {
+				t.Fatal(err)
+			}
+			if st.Blocks*512 > mib {
+				t.Errorf("the image took %d bytes", st.Blocks*512)
+			}
+			w.close(d)
+		})
+	}
 }

@@ -307,7 +307,7 @@ func (d *Device) Extend(ctx finish.Context, size int64) (online bool, err error)
 	if d.frozen != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, ErrFrozen)
 	}
-	if err := d.image.take(d.image.payload + size); err != nil {
+	if err := d.v.take(d.image, d.image.payload+size); err != nil {
 		return false, fmt.Errorf("extend volume %s: %w", d.image.id, err)
 	}
 	if err := d.handle.grow(ctx, size); err != nil {

@@ -30,6 +30,9 @@ const (
 // sizeUnit is the unit of volume sizes.
 const sizeUnit = 1 << 20
 
+// statBlock is the unit of Stat_t.Blocks.
+const statBlock = 512
+
 func (v *Volumes) dir(id hangar.VolumeID) string { return filepath.Join(v.o.Dir, string(id)) }
 
 func (v *Volumes) imagePath(id hangar.VolumeID) string { return filepath.Join(v.dir(id), imageFile) }
@@ -72,13 +75,13 @@ func (v *Volumes) Create(ctx context.Context, spec Spec) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := makeImage(ctx, dir, spec); err != nil {
+	if err := v.makeImage(ctx, dir, spec); err != nil {
 		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, remove(filepath.Join(dir, unfinished))))
 	}
 	return errors.Join(durable.SyncDir(dir), durable.SyncDir(v.o.Dir))
 }
 
-func makeImage(ctx context.Context, dir string, spec Spec) error {
+func (v *Volumes) makeImage(ctx context.Context, dir string, spec Spec) error {
 	path := filepath.Join(dir, unfinished)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -88,7 +91,7 @@ func makeImage(ctx context.Context, dir string, spec Spec) error {
 	if err := errors.Join(diskspace.InPlace(f), f.Truncate(spec.payload()+spec.Size)); err != nil {
 		return err
 	}
-	if err := (image{path: path, whole: spec.Allocate}).take(spec.payload() + spec.Size); err != nil {
+	if err := v.take(image{path: path, whole: spec.Allocate}, spec.payload()+spec.Size); err != nil {
 		return err
 	}
 	if spec.Key != nil {
@@ -240,8 +243,7 @@ func (v *Volumes) Room(ctx context.Context) (Room, error) {
 		for _, f := range files {
 			var st unix.Stat_t
 			if err := unix.Lstat(filepath.Join(v.dir(id), f.Name()), &st); err == nil {
-				const blockSize = 512
-				room.Images[id] += st.Blocks * blockSize
+				room.Images[id] += st.Blocks * statBlock
 			}
 		}
 	}
@@ -275,9 +277,9 @@ func (i image) isBlank() (bool, error) {
 	return false, err
 }
 
-// take allocates the first bytes of the file, if the image is to be allocated completely. It is cheap
-// to repeat.
-func (i image) take(bytes int64) error {
+// take allocates the first bytes of the file, if the image is to be allocated completely. It takes
+// nothing if the disk has no room for all of them, and is cheap to repeat.
+func (v *Volumes) take(i image, bytes int64) error {
 	if !i.whole {
 		return nil
 	}
@@ -285,11 +287,32 @@ func (i image) take(bytes int64) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(diskspace.Extend(f, bytes), f.Close())
+	v.taking.Lock()
+	defer v.taking.Unlock()
+	err = fits(f, bytes)
+	if err == nil {
+		err = diskspace.Extend(f, bytes)
+	}
+	err = errors.Join(err, f.Close())
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
 	return err
+}
+
+// fits returns ENOSPC if the disk has no room to allocate the first bytes of a file. ext4, for example,
+// finds that out only when it has allocated all that there was, and keeps it.
+func fits(f *os.File, bytes int64) error {
+	var file unix.Stat_t
+	var disk unix.Statfs_t
+	err := errors.Join(unix.Fstat(int(f.Fd()), &file), unix.Fstatfs(int(f.Fd()), &disk))
+	if err == nil && bytes-file.Blocks*statBlock > int64(disk.Bavail)*disk.Bsize {
+		err = unix.ENOSPC
+	}
+	if err != nil {
+		return &fs.PathError{Op: "allocate", Path: f.Name(), Err: err}
+	}
+	return nil
 }
 
 // blank turns all written extents back into unwritten ones.

@@ -84,6 +84,8 @@ type Volumes struct {
 	o       Options
 	backend backends
 
+	taking sync.Mutex // held while the room on the disk is measured and taken
+
 	mu      sync.Mutex // guards what follows
 	locks   map[hangar.VolumeID]*volumeLock
 	devices map[hangar.VolumeID]*Device
@@ -246,7 +248,7 @@ func (v *Volumes) Attach(ctx context.Context, spec Spec) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := im.take(im.payload + im.size); err != nil { // the image may be sparse
+	if err := v.take(im, im.payload+im.size); err != nil { // the image may be sparse
 		v.o.Log.WarnContext(ctx, "the disk has no room to allocate a volume completely", "volume", spec.ID, "error", err)
 	}
 	h, err := v.adopt(ctx, im, spec.Key)
