@@ -45,10 +45,20 @@ func (b *bootCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any)
 // itself more than once. The sentry cannot open it within its chroot and seccomp filter. Before that it could, but in
 // its own mount namespace, where an open file keeps the copies of all the host's mounts busy until the sandbox ends,
 // also those of other Machines' volumes.
+//
+// It allocates the room of the record, because the disk may be full when the sandbox ends.
 func openExitFile(path string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the exit file: %w", err)
+	}
+	const room = 4096
+	err = unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, room)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, room)
+	}
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return errors.Join(fmt.Errorf("allocate the exit file: %w", err), unix.Close(fd))
 	}
 	return errors.Join(unix.Dup3(fd, ownFD, 0), unix.Close(fd))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/platform"
 	"gvisor.dev/gvisor/runsc/boot/filter"
 )
@@ -94,5 +96,46 @@ func TestProcessorsAreOverridden(t *testing.T) {
 		if !slices.Equal(os.Args, test.want) {
 			t.Errorf("arguments %q, want %q", os.Args, test.want)
 		}
+	}
+}
+
+// TestRoomForTheExit: a sandbox does not start without room to record how it ends.
+func TestRoomForTheExit(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a file system")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Close(ownFD)
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	other, path := filepath.Join(dir, "other"), filepath.Join(dir, "exit")
+	fill := func() {
+		t.Helper()
+		if err := os.WriteFile(other, make([]byte, 128<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("filled the disk: %v", err)
+		}
+	}
+	fill()
+	if err := openExitFile(path); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("opened on a full disk: %v", err)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if err := openExitFile(path); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	if _, err := unix.Write(ownFD, []byte("{}")); err != nil {
+		t.Errorf("recorded on a full disk: %v", err)
+	}
+	if raw, err := os.ReadFile(path); err != nil || string(raw) != "{}" {
+		t.Errorf("recorded %q, %v", raw, err)
 	}
 }
