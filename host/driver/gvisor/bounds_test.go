@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
 // hostile is the control server of a sandbox that its guest has taken over.
@@ -170,4 +172,41 @@ func TestSizesNobodyReads(t *testing.T) {
 		sizes <- hangar.TerminalSize{Rows: 1, Cols: 1}
 	}
 	p.finish()
+}
+
+// TestExitWithoutDescriptors: how a sandbox ended is read once there are descriptors again.
+func TestExitWithoutDescriptors(t *testing.T) {
+	for name, file := range map[string]string{"exited": bundle.ExitFile, "suspended": bundle.SuspendFile} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			content := map[string]string{
+				bundle.ExitFile: `{"ws":1792,"at":"2026-01-02T03:04:05Z"}`, bundle.SuspendFile: dir, bundle.MetaFile: "",
+			}
+			for _, name := range []string{file, bundle.MetaFile} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content[name]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var limit unix.Rlimit
+				if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+					t.Fatal(err)
+				}
+				d := New(Options{})
+				s := &sandbox{handle: handle{ID: "m", Dir: dir}, done: make(chan struct{})}
+				if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+					t.Fatal(err)
+				}
+				go d.finish(s, nil)
+				synctest.Wait()
+				if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+					t.Fatal(err)
+				}
+				<-s.done
+				if e := s.exit; e.Unknown || e.Suspended != (file == bundle.SuspendFile) || !e.Suspended && e.Code != 7 {
+					t.Errorf("ended: %+v", e)
+				}
+			})
+		})
+	}
 }

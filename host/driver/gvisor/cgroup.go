@@ -113,13 +113,12 @@ func (c cgroups) file(id, controller, name string) string {
 }
 
 // oomKills returns how often the kernel ran out of memory in the group and killed a process.
-func (c cgroups) oomKills(id string) int {
+func (c cgroups) oomKills(id string) (int64, error) {
 	name := "memory.oom_control"
 	if c.v2 {
 		name = "memory.events"
 	}
-	n, _ := c.field(c.file(id, "memory", name), "oom_kill")
-	return int(n)
+	return c.field(c.file(id, "memory", name), "oom_kill")
 }
 
 // field returns the number that follows a key in a file of "key number" lines.

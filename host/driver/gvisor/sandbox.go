@@ -18,6 +18,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/pause"
 	"github.com/hangar-platform/hangar/internal/pidfd"
 )
 
@@ -135,31 +136,60 @@ func (d *Driver) watch(ctx context.Context, h handle) error {
 			}
 			reap(h.Gofer.PID)
 		}
-		s.exit = d.exitOf(s, ws)
-		close(s.done)
+		d.finish(s, ws)
 	})
 	return nil
 }
 
-// exitOf determines how a sandbox ended whose processes are gone. ws is the wait status of the
-// sentry, or nil if it was not a child.
-func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
-	oom := d.cgroup.oomKills(string(s.ID)) > 0
-	if target, suspending := awaitSnapshot(s.Dir); suspending {
-		if info, err := os.Stat(filepath.Join(target, bundle.MetaFile)); err == nil {
-			return driver.Exit{Suspended: true, At: info.ModTime()}
+// readPause is the time between attempts to read how a sandbox ended.
+const readPause = 100 * time.Millisecond
+
+// finish determines how a sandbox ended whose processes are gone, and closes done, unless the driver is
+// closed first. ws is the wait status of the sentry, or nil if it was not a child.
+func (d *Driver) finish(s *sandbox, ws *unix.WaitStatus) {
+	for {
+		exit, err := d.exitOf(s, ws)
+		if err == nil {
+			s.exit = exit
+			close(s.done)
+			return
+		}
+		select {
+		case <-d.closing:
+			return
+		case <-time.After(readPause):
 		}
 	}
-	if record, err := bundle.ReadExit(s.Dir); err == nil {
+}
+
+// exitOf is one attempt of finish. It fails only if a pause helps.
+func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) (driver.Exit, error) {
+	kills, err := d.cgroup.oomKills(string(s.ID))
+	if pause.Helps(err) {
+		return driver.Exit{}, err
+	}
+	oom := kills > 0
+	at, err := awaitSnapshot(s.Dir)
+	if err == nil {
+		return driver.Exit{Suspended: true, At: at}, nil
+	}
+	if pause.Helps(err) {
+		return driver.Exit{}, err
+	}
+	record, err := bundle.ReadExit(s.Dir)
+	if pause.Helps(err) {
+		return driver.Exit{}, err
+	}
+	if err == nil {
 		guest := unix.WaitStatus(record.WaitStatus)
 		if guest.Signaled() {
 			sig := int(guest.Signal())
 			return driver.Exit{
 				Code: 128 + sig, Signal: sig, At: record.At,
 				OOMKilled: oom && guest.Signal() == unix.SIGKILL,
-			}
+			}, nil
 		}
-		return driver.Exit{Code: guest.ExitStatus(), At: record.At}
+		return driver.Exit{Code: guest.ExitStatus(), At: record.At}, nil
 	}
 	e := driver.Exit{Code: killedCode, At: time.Now()}
 	switch {
@@ -170,20 +200,20 @@ func (d *Driver) exitOf(s *sandbox, ws *unix.WaitStatus) driver.Exit {
 	default:
 		e.Unknown = true
 	}
-	return e
+	return e, nil
 }
 
-// awaitSnapshot waits until no process writes a snapshot of the sandbox, and returns its directory.
-// ok is false if none was being written.
-func awaitSnapshot(dir string) (target string, ok bool) {
+// awaitSnapshot waits until no process writes a snapshot of the sandbox, and returns when it was
+// complete. The error is fs.ErrNotExist if there is none.
+func awaitSnapshot(dir string) (time.Time, error) {
 	f, err := os.Open(filepath.Join(dir, bundle.SuspendFile))
 	if err != nil {
-		return "", false
+		return time.Time{}, err
 	}
 	defer f.Close()
 	conn, err := f.SyscallConn()
 	if err != nil {
-		return "", false
+		return time.Time{}, err
 	}
 	// The engine holds the lock until it has sealed the snapshot or failed.
 	_ = conn.Control(func(fd uintptr) {
@@ -191,10 +221,17 @@ func awaitSnapshot(dir string) (target string, ok bool) {
 		}
 	})
 	raw, err := os.ReadFile(f.Name())
-	if err != nil || len(raw) == 0 {
-		return "", false
+	if err != nil {
+		return time.Time{}, err
 	}
-	return string(raw), true
+	if len(raw) == 0 {
+		return time.Time{}, fmt.Errorf("%s is empty: %w", f.Name(), fs.ErrNotExist)
+	}
+	info, err := os.Stat(filepath.Join(string(raw), bundle.MetaFile))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 // lookup returns the sandbox of h, or driver.ErrNotFound.
