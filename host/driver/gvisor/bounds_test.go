@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +26,7 @@ type hostile struct {
 	testing.TB
 	procfs  string // the answer of methodProcfs
 	endless string // the method whose answer has no end
+	hangups int    // how many connections end without an answer
 	killed  chan struct{}
 	kill    func()
 }
@@ -102,6 +105,11 @@ func (h *hostile) start() *sandbox {
 			if err != nil {
 				return
 			}
+			if h.hangups > 0 {
+				h.hangups--
+				_ = conn.Close()
+				continue
+			}
 			go h.serve(conn)
 		}
 	}()
@@ -172,6 +180,28 @@ func TestSizesNobodyReads(t *testing.T) {
 		sizes <- hangar.TerminalSize{Rows: 1, Cols: 1}
 	}
 	p.finish()
+}
+
+// TestStopRepeatsTheSignal: a sandbox whose control server hangs up still gets the stop signal.
+func TestStopRepeatsTheSignal(t *testing.T) {
+	t.Parallel()
+	h := &hostile{TB: t, hangups: 1}
+	d, s := New(Options{}), h.start()
+	d.sandboxes[s.ID] = s
+	at, err := s.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		<-h.killed
+		close(s.done)
+	}()
+	if err := d.Stop(ctx, at, hangar.Signal(unix.SIGTERM), time.Hour); err != nil {
+		t.Errorf("stopped: %v", err)
+	}
+	h.kill()
 }
 
 // TestExitWithoutDescriptors: how a sandbox ended is read once there are descriptors again.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/driver"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // commandPID is the process id of the command in every sandbox: the guest's init, which has initPID,
@@ -97,6 +98,21 @@ func (s *sandbox) goneError() error {
 	return fmt.Errorf("machine %s has ended: %w", s.ID, driver.ErrNotFound)
 }
 
+// stopPause is the time between attempts to deliver a stop signal.
+const stopPause = 100 * time.Millisecond
+
+// requestStop repeats the stop signal until it is delivered, the sandbox has ended, or ctx ends.
+func (d *Driver) requestStop(ctx context.Context, s *sandbox, sig hangar.Signal) {
+	err := s.signal(ctx, sig)
+	if err != nil && !errors.Is(err, driver.ErrNotFound) {
+		d.log.LogAttrs(ctx, slog.LevelWarn, "stop signal not delivered",
+			slog.String("machine", string(s.ID)), slog.Any("error", err))
+	}
+	for err != nil && !errors.Is(err, driver.ErrNotFound) && pause.For(ctx, stopPause) == nil {
+		err = s.deliver(ctx, sig)
+	}
+}
+
 // Stop implements driver.Driver.
 func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, grace time.Duration) error {
 	s, err := d.lookup(h)
@@ -109,10 +125,7 @@ func (d *Driver) Stop(ctx context.Context, h driver.Handle, sig hangar.Signal, g
 	if grace > 0 && sig != hangar.Signal(unix.SIGKILL) {
 		polite, cancel := context.WithTimeout(ctx, grace)
 		defer cancel()
-		if err := s.signal(polite, sig); err != nil && !errors.Is(err, driver.ErrNotFound) {
-			d.log.LogAttrs(ctx, slog.LevelDebug, "signal not delivered",
-				slog.String("machine", string(s.ID)), slog.Any("error", err))
-		}
+		d.requestStop(polite, s, sig)
 		select {
 		case <-s.done:
 			return nil
