@@ -22,12 +22,37 @@ type TerminalSize struct {
 
 // ExecStreams are the standard streams of an exec'd command, on the caller's
 // side. Nil readers are empty, nil writers discard. The command is killed when
-// the context of ExecMachine ends.
+// the context of ExecMachine ends, or when Stdin fails: see CopyStdin.
 type ExecStreams struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
 	Resize <-chan TerminalSize // new sizes of the terminal; may be nil
+}
+
+// CopyStdin copies the input to w until it ends, and returns CodeInternal if it cannot be read: a command must not take
+// what it has for all of its input. It returns nil if w takes no more, because a command need not read its input.
+func (s ExecStreams) CopyStdin(w io.Writer) error {
+	if s.Stdin == nil {
+		return nil
+	}
+	in := &input{Reader: s.Stdin}
+	_, _ = io.Copy(w, in)
+	return in.broken
+}
+
+// input keeps the error of its Reader apart from those of writing. It hides a WriteTo, which may write all at once.
+type input struct {
+	io.Reader
+	broken error
+}
+
+func (r *input) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		r.broken = Errorf(CodeInternal, "", "read the input of the command: %w", err)
+	}
+	return n, err
 }
 
 // ExecResult is how an exec'd command ended.

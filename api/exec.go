@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -215,7 +216,7 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 		defer close(received)
 		// The client is gone, or has violated the protocol. Either ends the command.
 		defer hangUp()
-		defer stdin.close()
+		defer stdin.finish(errClientGone)
 		receiveExec(ctx, conn, stdin, sizes)
 	}()
 	result, err := s.Machines.ExecMachine(command, ref, req, hangar.ExecStreams{
@@ -239,10 +240,12 @@ func (s *server) runStream(r *http.Request, ws *websocket.Conn, ref hangar.Machi
 	}
 	hangUp()
 	_ = ws.CloseNow()
-	stdin.close()
+	stdin.finish(errClientGone)
 	<-received
 	<-watched
 }
+
+var errClientGone = errors.New("the client is gone")
 
 // watchPeer calls lost when it cannot write to the client. While stdin is full, nothing else would
 // notice that the client is gone.
@@ -276,7 +279,7 @@ func receiveExec(ctx context.Context, conn *wsmux.Conn, stdin *stdin, sizes chan
 		switch stream {
 		case wsmux.Stdin:
 			if len(payload) == 0 {
-				stdin.close()
+				stdin.finish(io.EOF)
 			} else if !stdin.put(ctx, payload) {
 				return
 			}

@@ -38,6 +38,7 @@ type slow struct {
 	hangar.MachineService
 	hangar.LogService
 	killed chan time.Duration // how long a command ran that was killed
+	input  chan error         // how the input of a command that was killed ended; nil: it was complete
 }
 
 func (slow) CreateApp(_ context.Context, in hangar.AppCreate) (*hangar.App, error) {
@@ -49,7 +50,7 @@ func (slow) Logs(context.Context, hangar.AppName, hangar.LogQuery) (hangar.LogPa
 }
 
 // ExecMachine is a sleep.
-func (s slow) ExecMachine(ctx context.Context, _ hangar.MachineRef, in hangar.ExecRequest, _ hangar.ExecStreams) (hangar.ExecResult, error) {
+func (s slow) ExecMachine(ctx context.Context, _ hangar.MachineRef, in hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
 	began := time.Now()
 	d, err := time.ParseDuration(in.Command[1] + "s")
 	if err != nil {
@@ -57,6 +58,8 @@ func (s slow) ExecMachine(ctx context.Context, _ hangar.MachineRef, in hangar.Ex
 	}
 	if err := pause.For(ctx, d); err != nil {
 		s.killed <- time.Since(began)
+		_, end := io.Copy(io.Discard, streams.Stdin)
+		s.input <- end
 		return hangar.ExecResult{}, err
 	}
 	return hangar.ExecResult{}, nil
@@ -71,7 +74,7 @@ func (slow) WaitMachine(ctx context.Context, _ hangar.MachineRef, in hangar.Mach
 }
 
 func newSlow() (http.Handler, slow) {
-	s := slow{killed: make(chan time.Duration, 1)}
+	s := slow{killed: make(chan time.Duration, 1), input: make(chan error, 1)}
 	return newAPI(func(c *api.Config) { c.Apps, c.Machines, c.Logs = s, s, s }), s
 }
 
@@ -213,7 +216,7 @@ func TestLongWait(t *testing.T) {
 }
 
 // TestLostClientOfExec: if a client has sent more than the command reads and then leaves, its command
-// is killed, although the connection is not read.
+// is killed, although the connection is not read, and does not see the end of its input.
 func TestLostClientOfExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := oneConn{make(chan net.Conn, 1), make(chan struct{})}
@@ -254,6 +257,9 @@ func TestLostClientOfExec(t *testing.T) {
 		<-flooded
 		if d := <-platform.killed; d > time.Minute {
 			t.Errorf("the command was killed %s after its client was lost", d)
+		}
+		if <-platform.input == nil {
+			t.Error("the input of the command was complete")
 		}
 		_ = server.Close()
 		<-served

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"io"
 	"sync"
 )
 
@@ -12,10 +11,10 @@ import (
 type stdin struct {
 	limit int
 
-	mu     sync.Mutex // guards what follows
-	buf    []byte
-	closed bool
-	moved  chan struct{} // closed and replaced whenever the above changes
+	mu    sync.Mutex // guards what follows
+	buf   []byte
+	end   error         // io.EOF, or why the input is not complete; nil: it goes on
+	moved chan struct{} // closed and replaced whenever the above changes
 }
 
 func newStdin(limit int) *stdin { return &stdin{limit: limit, moved: make(chan struct{})} }
@@ -26,11 +25,11 @@ func (i *stdin) changed() {
 	i.moved = make(chan struct{})
 }
 
-// put adds p, waiting for room. It reports false when ctx ended first. After close it drops p.
+// put adds p, waiting for room. It reports false when ctx ended first. After finish it drops p.
 func (i *stdin) put(ctx context.Context, p []byte) bool {
 	for {
 		i.mu.Lock()
-		if i.closed {
+		if i.end != nil {
 			i.mu.Unlock()
 			return true
 		}
@@ -50,7 +49,7 @@ func (i *stdin) put(ctx context.Context, p []byte) bool {
 	}
 }
 
-// Read implements io.Reader. After close it returns what is left, then io.EOF.
+// Read implements io.Reader. After finish it returns what is left, then the error of that.
 func (i *stdin) Read(p []byte) (int, error) {
 	for {
 		i.mu.Lock()
@@ -64,28 +63,21 @@ func (i *stdin) Read(p []byte) (int, error) {
 			i.mu.Unlock()
 			return n, nil
 		}
-		closed, moved := i.closed, i.moved
+		end, moved := i.end, i.moved
 		i.mu.Unlock()
-		if closed || len(p) == 0 {
-			return 0, endOf(closed)
+		if end != nil || len(p) == 0 {
+			return 0, end
 		}
 		<-moved
 	}
 }
 
-func endOf(closed bool) error {
-	if closed {
-		return io.EOF
-	}
-	return nil
-}
-
-// close ends the input. It may be repeated.
-func (i *stdin) close() {
+// finish ends the input, with io.EOF if it is complete. Only the first call counts.
+func (i *stdin) finish(end error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.closed {
-		i.closed = true
+	if i.end == nil {
+		i.end = end
 		i.changed()
 	}
 }

@@ -36,7 +36,7 @@ func (c *Client) ExecMachine(ctx context.Context, ref hangar.MachineRef, req han
 	defer func() { _ = ws.CloseNow() }()
 	conn := wsmux.New(ws)
 	go func() {
-		if err := sendStdin(ctx, conn, streams.Stdin); err != nil {
+		if err := sendStdin(ctx, conn, streams); err != nil {
 			cancel(err)
 		}
 	}()
@@ -105,30 +105,13 @@ func writeTo(w io.Writer, p []byte) error {
 
 // sendStdin sends the input, and then the empty message that ends it. It returns an error if the input cannot be
 // read: the command must not take what it has for all of it.
-func sendStdin(ctx context.Context, conn *wsmux.Conn, stdin io.Reader) error {
-	if stdin != nil {
-		from := &input{Reader: stdin}
-		if _, err := io.Copy(conn.Writer(ctx, wsmux.Stdin), from); err != nil {
-			return from.broken
-		}
+func sendStdin(ctx context.Context, conn *wsmux.Conn, streams hangar.ExecStreams) error {
+	if err := streams.CopyStdin(conn.Writer(ctx, wsmux.Stdin)); err != nil {
+		return err
 	}
 	// The read side reports a connection that is lost.
 	_ = conn.Send(ctx, wsmux.Stdin, nil)
 	return nil
-}
-
-// input keeps the error of its Reader. It hides a WriteTo, which would send everything as one message.
-type input struct {
-	io.Reader
-	broken error
-}
-
-func (r *input) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if err != nil && err != io.EOF {
-		r.broken = hangar.Errorf(hangar.CodeInternal, "", "read the input of the command: %w", err)
-	}
-	return n, err
 }
 
 func sendSizes(ctx context.Context, conn *wsmux.Conn, sizes <-chan hangar.TerminalSize) {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/hangar-platform/hangar"
@@ -286,6 +287,9 @@ func exec(t *testing.T, f fixture) {
 	if result.ExitCode != 3 || out.String() != in {
 		t.Errorf("got %+v and %d bytes of %d", result, out.Len(), len(in))
 	}
+	broken := io.MultiReader(strings.NewReader(in), iotest.ErrReader(errors.New("broken")))
+	_, err = f.Agent.ExecMachine(t.Context(), m.Ref(), hangar.ExecRequest{Command: f.Print(3)}, hangar.ExecStreams{Stdin: broken, Stdout: io.Discard})
+	wantError(t, "exec of a broken input", err, hangar.CodeInternal, "")
 	_, err = f.Agent.ExecMachine(t.Context(), m.Ref(), hangar.ExecRequest{}, hangar.ExecStreams{})
 	wantError(t, "exec of nothing", err, hangar.CodeInvalid, "")
 	_, err = f.Agent.MachineProcesses(t.Context(), m.Ref())

@@ -171,21 +171,31 @@ func (a agent) DialMachine(ctx context.Context, ref hangar.MachineRef, port int)
 // ExecMachine implements hangar.MachineExecer. A read of streams.Stdin that is under way when the
 // command ends is not interrupted: its goroutine ends when the read does, and what it read is lost.
 func (a agent) ExecMachine(ctx context.Context, ref hangar.MachineRef, req hangar.ExecRequest, streams hangar.ExecStreams) (hangar.ExecResult, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	caller := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	d, err := a.both(ctx, "ExecMachine", ref, req)
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}
 	defer d.end()
 	defer context.AfterFunc(ctx, d.end)()
-	go sendStdin(d.out, streams.Stdin)
+	go func() {
+		if err := streams.CopyStdin(pieces{d.out, kindStdin}); err != nil {
+			cancel(err) // without the frame that ends the input
+			return
+		}
+		_ = d.out.write(kindStdin, nil) // the reader of the answer learns of a lost connection
+	}()
 	var resized sync.WaitGroup
 	resized.Go(func() { sendSizes(ctx, d.out, streams.Resize) })
 	defer resized.Wait()
-	defer cancel()
+	defer cancel(nil)
 	for {
 		k, payload, err := readFrame(d.answer, maxPiece+frameHeader)
+		if err != nil && ctx.Err() != nil && caller.Err() == nil {
+			return hangar.ExecResult{}, context.Cause(ctx) // of its input
+		}
 		if err != nil {
 			return hangar.ExecResult{}, a.failure(ctx, lostError{err})
 		}
@@ -213,14 +223,6 @@ func writeTo(w io.Writer, p []byte) error {
 	}
 	_, err := w.Write(p)
 	return err
-}
-
-// sendStdin ends with an empty frame: the end of the input, also of one that failed.
-func sendStdin(out *frameWriter, stdin io.Reader) {
-	if stdin != nil {
-		_, _ = io.Copy(pieces{out, kindStdin}, struct{ io.Reader }{stdin}) // not its WriteTo, which may send all at once
-	}
-	_ = out.write(kindStdin, nil) // the reader of the answer learns of a lost connection
 }
 
 func sendSizes(ctx context.Context, out *frameWriter, sizes <-chan hangar.TerminalSize) {

@@ -74,6 +74,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"writable layer", test.writableLayer},
 		{"exec", test.exec},
 		{"exec streams", test.execStreams},
+		{"exec of a broken input", test.execBrokenInput},
 		{"exec terminal", test.execTerminal},
 		{"exec ends with its context", test.execContext},
 		{"exec that was called off leaves nothing", test.execCalledOff},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,18 @@ func (t test) execStreams() {
 	if got, want := strings.TrimSpace(out.String()), "7 8 [8] /"; got != want {
 		t.Errorf("whoami %q, want %q", got, want)
 	}
+}
+
+// execBrokenInput: a command does not take an input that fails for one that ends.
+func (t test) execBrokenInput() {
+	m := t.start("sleep")
+	broken := errors.New("broken")
+	in := io.MultiReader(strings.NewReader("part"), iotest.ErrReader(broken))
+	var out bytes.Buffer
+	if r, err := m.d.Exec(m.context(), m.handle, t.Command("cat"), hangar.ExecStreams{Stdin: in, Stdout: &out}); !errors.Is(err, broken) {
+		t.Errorf("Exec: %+v, %v after %q, want the error of the input", r, err, &out)
+	}
+	m.awaitNone("cat")
 }
 
 func (t test) execTerminal() {

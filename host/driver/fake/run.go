@@ -68,6 +68,7 @@ func (d *Driver) Exec(
 	// A command ends with its sandbox.
 	alive, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	p.in = input{p.in, cancel}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -76,13 +77,31 @@ func (d *Driver) Exec(
 		}
 	}()
 	result, err := p.run(alive, cmd.Args)
-	killed := errors.Is(context.Cause(alive), errSandboxEnded)
+	cause := context.Cause(alive)
+	killed := errors.Is(cause, errSandboxEnded)
+	if cause != nil && !killed && ctx.Err() == nil {
+		err = cause // of its input
+	}
 	cancel(nil)
 	<-ended
 	if err != nil && killed {
 		return hangar.ExecResult{ExitCode: 128 + int(sigKill), ExitSignal: int(sigKill)}, nil
 	}
 	return result, err
+}
+
+// input ends a command when it fails.
+type input struct {
+	io.Reader
+	broken func(error)
+}
+
+func (r input) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.broken(hangar.Errorf(hangar.CodeInternal, "", "read the input of the command: %w", err))
+	}
+	return n, err
 }
 
 var errSandboxEnded = errors.New("sandbox ended")

@@ -175,7 +175,7 @@ func TestSizesNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.start(cmd, streams)
+	p.start(cmd, streams, func(err error) { t.Error(err) })
 	for range room/4 + 1 { // the last one does not fit
 		sizes <- hangar.TerminalSize{Rows: 1, Cols: 1}
 	}

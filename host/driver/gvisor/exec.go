@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -61,9 +62,14 @@ func (s *sandbox) exec(ctx context.Context, cmd driver.Command, streams hangar.E
 		}
 		return hangar.ExecResult{}, err
 	}
-	p.start(cmd, streams)
-	ws, err := s.waitPID(ctx, pid)
+	running, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	p.start(cmd, streams, end)
+	ws, err := s.waitPID(running, pid)
 	p.finish()
+	if err != nil && ctx.Err() == nil {
+		err = cmp.Or(context.Cause(running), err)
+	}
 	if err != nil {
 		return hangar.ExecResult{}, err
 	}
@@ -200,17 +206,16 @@ func (p *pipes) resize(size hangar.TerminalSize) {
 	_, _ = p.sizes.Write(binary.LittleEndian.AppendUint16(b, size.Cols))
 }
 
-// start starts to copy the streams.
-func (p *pipes) start(cmd driver.Command, streams hangar.ExecStreams) {
-	if streams.Stdin == nil {
+// start starts to copy the streams. It calls broken if the input fails, which the command must not take for its end.
+func (p *pipes) start(cmd driver.Command, streams hangar.ExecStreams, broken func(error)) {
+	// Not waited for: it ends when the caller's reader does.
+	go func() {
+		if err := streams.CopyStdin(p.stdin); err != nil {
+			broken(err)
+			return
+		}
 		_ = p.stdin.Close()
-	} else {
-		// Not waited for: it ends when the caller's reader does.
-		go func() {
-			_, _ = io.Copy(p.stdin, streams.Stdin)
-			_ = p.stdin.Close()
-		}()
-	}
+	}()
 	out := func(r *os.File, w io.Writer) {
 		if r != nil && w != nil {
 			p.copies.Go(func() { copyOut(w, r) })
