@@ -286,7 +286,7 @@ func (f *Fleet) held(ctx context.Context, id hangar.HostID) (machines map[hangar
 	return machines, volumes, err
 }
 
-// retract removes the rows and the reservations of what a host has. Nobody could answer for a reservation
+// retract removes the rows and the reservations of what a host has. No host could answer for a reservation
 // that is left: it would keep its App from being destroyed.
 func (f *Fleet) retract(ctx context.Context, id hangar.HostID) error {
 	machines, volumes, err := f.held(ctx, id)

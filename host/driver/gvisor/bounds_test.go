@@ -160,9 +160,9 @@ func TestEndlessAnswers(t *testing.T) {
 	})
 }
 
-// TestSizesNobodyReads: a guest that does not read the sizes of its terminal does not keep its
+// TestSizesThatAreNotRead: a guest that does not read the sizes of its terminal does not keep its
 // command from ending.
-func TestSizesNobodyReads(t *testing.T) {
+func TestSizesThatAreNotRead(t *testing.T) {
 	sizes := make(chan hangar.TerminalSize)
 	cmd, streams := driver.Command{TTY: true}, hangar.ExecStreams{Resize: sizes}
 	p, err := newPipes(cmd, streams)

@@ -25,8 +25,8 @@ import (
 const engineName = "runsc"
 
 // engine runs one command of the engine. If ctx ends, it kills the command and its children; Destroy
-// cleans up the rest. begun is set once the engine has received the command, unless
-// its result says that it has begun nothing.
+// cleans up the rest. begun is set once the engine has received the command, unless its result says
+// that it has begun nothing.
 func (d *Driver) engine(ctx context.Context, begun *bool, out *os.File, args ...string) (bundle.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return bundle.Result{}, err

@@ -166,7 +166,7 @@ func (d *Driver) lowerLimit(ctx context.Context, s *sandbox) {
 	if limit, limitErr := d.cgroup.memoryLimit(string(s.ID)); err != nil || limitErr == nil && limit == usual {
 		return
 	}
-	s.memory.TryAcquire(1) // nobody else has the sandbox yet
+	s.memory.TryAcquire(1) // succeeds, because no caller has the sandbox yet
 	ctx, cancel := finish.Lifetime(ctx)
 	d.watchers.Go(func() {
 		defer cancel()
