@@ -80,11 +80,7 @@ func (i *Identity) RotateSigningKey(ctx context.Context) ([]hangar.SigningKey, e
 }
 
 func signingKeysAllowed(ctx context.Context) error {
-	p, err := hangar.PrincipalFrom(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see and rotate the keys of identity tokens")
-	}
-	return err
+	return tenants.NeedAdministrator(ctx, "see and rotate the keys of identity tokens")
 }
 
 // issuer implements hangar.IdentityIssuer. On a store that NewMirror made, it answers

@@ -43,18 +43,14 @@ func (i *Images) ResolveImage(ctx context.Context, name hangar.AppName, ref stri
 	return nil, err
 }
 
-func (i *Images) admin(ctx context.Context) error {
-	p, err := tenants.Caller(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or remove the images of hosts")
-	}
-	return err
+func imagesAllowed(ctx context.Context) error {
+	return tenants.NeedAdministrator(ctx, "see or remove the images of hosts")
 }
 
 // Images implements hangar.ImageService. An image that several hosts have is
 // listed once.
 func (i *Images) Images(ctx context.Context) ([]hangar.Image, error) {
-	if err := i.admin(ctx); err != nil {
+	if err := imagesAllowed(ctx); err != nil {
 		return nil, err
 	}
 	all, err := reached(i.hosts, askAll(i.hosts, i.hosts.agents.Known(), func(a hangar.Agent) ([]hangar.Image, error) { return a.Images(ctx) }))
@@ -82,7 +78,7 @@ func (i *Images) Images(ctx context.Context) ([]hangar.Image, error) {
 // RemoveImage implements hangar.ImageService, on every host that has the image
 // and can be reached.
 func (i *Images) RemoveImage(ctx context.Context, digest string) error {
-	if err := i.admin(ctx); err != nil {
+	if err := imagesAllowed(ctx); err != nil {
 		return err
 	}
 	missing := hangar.Errorf(hangar.CodeNotFound, hangar.ReasonImageNotFound, "image not found: %s", digest)

@@ -41,12 +41,8 @@ var _ hangar.OrgService = (*Orgs)(nil)
 
 // CreateOrg implements hangar.OrgService.
 func (o *Orgs) CreateOrg(ctx context.Context, in hangar.OrgCreate) (*hangar.Org, error) {
-	p, err := tenants.Caller(ctx)
-	if err != nil {
+	if err := tenants.NeedAdministrator(ctx, "create organizations"); err != nil {
 		return nil, err
-	}
-	if !p.Admin {
-		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may create organizations")
 	}
 	if fault := tenants.NameFault(string(in.Slug)); fault != "" {
 		return nil, hangar.Errorf(hangar.CodeInvalid, "", "Validation failed: Slug %s", fault)

@@ -84,8 +84,8 @@ func (o *Orgs) SetOrgQuotas(
 	if _, _, err := o.tenants.Org(ctx, p, org, hangar.ActionWrite); err != nil {
 		return nil, err
 	}
-	if !p.Admin {
-		return nil, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may change the quotas of organizations")
+	if err := tenants.NeedAdministrator(ctx, "change the quotas of organizations"); err != nil {
+		return nil, err
 	}
 	if err := limits.Validate(); err != nil {
 		return nil, err

@@ -27,13 +27,8 @@ type token struct {
 
 func tokenKey(id hangar.JoinTokenID) string { return tokensPrefix + string(id) }
 
-// administrator refuses all but administrators of the platform.
 func administrator(ctx context.Context) error {
-	p, err := tenants.Caller(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may see and change hosts")
-	}
-	return err
+	return tenants.NeedAdministrator(ctx, "see and change hosts")
 }
 
 func hostNotFound(id hangar.HostID) error {

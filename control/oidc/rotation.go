@@ -71,11 +71,11 @@ func (p Policy) advance(r *record, now time.Time, fresh NewKey) (bool, error) {
 	end := r.Keys[at].NotBefore.Add(p.Period)
 	if at+1 == len(r.Keys) {
 		ready := now.Add(p.Lead)
-		return true, r.add(fresh, now, ready, later(end, ready))
+		return true, r.add(fresh, now, ready, latest(end, ready))
 	}
 	// The period may have become shorter than it was.
-	if next := &r.Keys[at+1]; next.NotBefore.After(later(end, later(next.Ready, now))) {
-		next.NotBefore = later(end, later(next.Ready, now))
+	if next := &r.Keys[at+1]; next.NotBefore.After(latest(end, next.Ready, now)) {
+		next.NotBefore = latest(end, next.Ready, now)
 		changed = true
 	}
 	return changed, nil
@@ -90,7 +90,7 @@ func (p Policy) rotate(r record, now time.Time) bool {
 	}
 	next := &r.Keys[at+1]
 	// A clock may be behind the one that the current key was made by.
-	if soonest := later(next.Ready, later(now, r.Keys[at].NotBefore)); soonest.Before(next.NotBefore) {
+	if soonest := latest(next.Ready, now, r.Keys[at].NotBefore); soonest.Before(next.NotBefore) {
 		next.NotBefore = soonest
 		return true
 	}
@@ -114,12 +114,7 @@ func (p Policy) due(r record, now time.Time) time.Time {
 	return next
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 const (
 	commitTimeout = 30 * time.Second // of a change, after which a key counts as shown late

@@ -229,13 +229,8 @@ func NewProviders(r *Registry, forget func(ctx context.Context, name hangar.Prov
 	return &Providers{registry: r, forget: forget}
 }
 
-// administrator refuses all but administrators of the platform.
 func administrator(ctx context.Context) error {
-	p, err := tenants.Caller(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may see and change providers")
-	}
-	return err
+	return tenants.NeedAdministrator(ctx, "see and change providers")
 }
 
 // CreateProvider implements hangar.ProviderService.

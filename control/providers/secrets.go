@@ -125,7 +125,8 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 			return nil, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonWrongState,
 				"An old secret of provider %s is valid until %s; rotate again after that", name, rec.RotationEndsAt.Format(time.RFC3339))
 		}
-		rec.UpdatedAt, rec.RotationEndsAt = now.UTC().Truncate(time.Second), later(rec.RotationEndsAt, until)
+		rec.UpdatedAt = now.UTC().Truncate(time.Second)
+		rec.RotationEndsAt = slices.MaxFunc([]time.Time{rec.RotationEndsAt, until}, time.Time.Compare)
 		err = p.registry.Vault.Txn(ctx, func(keys keyset.Keys) (state.Txn, error) {
 			put, err := state.Write(item.Key, rec)
 			seal, sealErr := vault.Sealed(keys, sealedItem.Key, sealed)
@@ -138,13 +139,6 @@ func (p *Providers) RotateProvider(ctx context.Context, name hangar.ProviderName
 			return nil, state.HangarError(err)
 		}
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // rotation completes the request for a rotation.

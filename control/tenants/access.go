@@ -25,6 +25,16 @@ func Administrator(ctx context.Context) bool {
 	return err == nil && p.Admin
 }
 
+// NeedAdministrator refuses with CodeForbidden everyone but administrators of the platform. what
+// says what only they may do.
+func NeedAdministrator(ctx context.Context, what string) error {
+	p, err := Caller(ctx)
+	if err == nil && !p.Admin {
+		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may %s", what)
+	}
+	return err
+}
+
 // Denied is the answer to a caller who may not do what it wants. What it cannot see
 // looks to it like a missing thing.
 func Denied(p hangar.Principal, t hangar.Target) error {

@@ -84,7 +84,7 @@ func (u *Users) InviteUser(ctx context.Context, in hangar.UserInvite) (*hangar.N
 		return nil, err
 	}
 	if in.Org == "" {
-		if _, err := administrator(ctx, "invite users without an organization"); err != nil {
+		if err := tenants.NeedAdministrator(ctx, "invite users without an organization"); err != nil {
 			return nil, err
 		}
 	} else {
@@ -180,7 +180,7 @@ func (u *Users) Invitations(ctx context.Context, slug hangar.OrgSlug) ([]*hangar
 	}
 	var org tenants.OrgRecord
 	if slug == "" {
-		_, err = administrator(ctx, "see invitations without an organization")
+		err = tenants.NeedAdministrator(ctx, "see invitations without an organization")
 	} else {
 		org, _, err = u.orgFor(ctx, p, slug, mayManage)
 	}

@@ -173,7 +173,7 @@ func (u *Users) RemoveMember(ctx context.Context, slug hangar.OrgSlug, ref hanga
 
 // RemoveUser implements hangar.UserService.
 func (u *Users) RemoveUser(ctx context.Context, ref hangar.UserRef) error {
-	if _, err := administrator(ctx, "remove users"); err != nil {
+	if err := tenants.NeedAdministrator(ctx, "remove users"); err != nil {
 		return err
 	}
 	f, err := u.anyUser(ctx, ref)

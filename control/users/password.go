@@ -192,7 +192,7 @@ type resetRecord struct {
 
 // ResetPassword implements hangar.UserService.
 func (u *Users) ResetPassword(ctx context.Context, ref hangar.UserRef) (*hangar.PasswordReset, error) {
-	if _, err := administrator(ctx, "reset passwords"); err != nil {
+	if err := tenants.NeedAdministrator(ctx, "reset passwords"); err != nil {
 		return nil, err
 	}
 	f, err := u.anyUser(ctx, ref)

@@ -38,16 +38,6 @@ func (u *Users) orgFor(ctx context.Context, p hangar.Principal, slug hangar.OrgS
 	return org, item, nil
 }
 
-// administrator returns the caller, if it is an administrator of the platform. what names what
-// only they may do.
-func administrator(ctx context.Context, what string) (hangar.Principal, error) {
-	p, err := tenants.Caller(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may %s", what)
-	}
-	return p, err
-}
-
 // visible returns a user whom the caller may see.
 func (u *Users) visible(ctx context.Context, p hangar.Principal, ref hangar.UserRef) (found, error) {
 	f, err := u.anyUser(ctx, ref)
@@ -150,7 +140,7 @@ func (u *Users) Users(ctx context.Context, filter hangar.UserFilter) ([]*hangar.
 		return nil, err
 	}
 	if filter.Org == "" || filter.CustomerAddress != "" {
-		if p, err = administrator(ctx, "list users beyond the members of an organization"); err != nil {
+		if err := tenants.NeedAdministrator(ctx, "list users beyond the members of an organization"); err != nil {
 			return nil, err
 		}
 	}

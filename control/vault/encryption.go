@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -27,12 +28,8 @@ const rotateTimeout = 30 * time.Minute
 
 // RotateEncryptionKey implements hangar.EncryptionService.
 func (e *Encryption) RotateEncryptionKey(ctx context.Context) (hangar.KeyRotation, error) {
-	p, err := hangar.PrincipalFrom(ctx)
-	if err != nil {
+	if err := tenants.NeedAdministrator(ctx, "replace the encryption key"); err != nil {
 		return hangar.KeyRotation{}, err
-	}
-	if !p.Admin {
-		return hangar.KeyRotation{}, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may replace the encryption key")
 	}
 	if e.sole != nil {
 		if err := e.sole(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/keyset"
 )
 
@@ -40,18 +41,14 @@ func NewRegistries(v *Vault, now func() time.Time) *Registries {
 	return &Registries{store: v.store, vault: v, now: now, log: v.log}
 }
 
-// admin refuses all but administrators: hosts pull with these credentials for everyone.
-func (r *Registries) admin(ctx context.Context) error {
-	p, err := hangar.PrincipalFrom(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may see or change the credentials for registries")
-	}
-	return err
+// registriesAllowed refuses all but administrators: hosts pull with these credentials for everyone.
+func registriesAllowed(ctx context.Context) error {
+	return tenants.NeedAdministrator(ctx, "see or change the credentials for registries")
 }
 
-// named is admin, and returns the name of a registry.
+// named is registriesAllowed, and returns the name of a registry.
 func (r *Registries) named(ctx context.Context, registry string) (string, error) {
-	if err := r.admin(ctx); err != nil {
+	if err := registriesAllowed(ctx); err != nil {
 		return "", err
 	}
 	return hangar.RegistryName(registry)
@@ -60,7 +57,7 @@ func (r *Registries) named(ctx context.Context, registry string) (string, error)
 // RegistryCredentials implements hangar.RegistryService. One that cannot be read is
 // left out.
 func (r *Registries) RegistryCredentials(ctx context.Context) ([]hangar.RegistryCredential, error) {
-	if err := r.admin(ctx); err != nil {
+	if err := registriesAllowed(ctx); err != nil {
 		return nil, err
 	}
 	list := []hangar.RegistryCredential{}
