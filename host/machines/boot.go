@@ -124,7 +124,7 @@ func (w *worker) beginLaunch(rec *journal.Record, img *image.Image) (*journal.Re
 func (w *worker) launch(ctx context.Context, rec *journal.Record, img *image.Image) (driver.Handle, *journal.Record, error) {
 	w.clean = false // spec mounts file systems, which must be unmounted
 	spec, err := w.spec(ctx, rec, img)
-	if errors.Is(err, errRepaired) {
+	if errors.Is(err, errUnclean) {
 		if rec, err = w.startAfresh(rec, err); err == nil {
 			spec, err = w.spec(ctx, rec, img)
 		}

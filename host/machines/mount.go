@@ -26,9 +26,9 @@ type Volumes interface {
 	// AwaitRelease waits, within limits, for the end of a Machine that is being destroyed and has
 	// a volume.
 	AwaitRelease(ctx context.Context, ref hangar.VolumeRef)
-	// Mount opens the i-th volume of a config and returns where it is on the host. repaired: the
-	// suspended memory does not match its file system.
-	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error)
+	// Mount opens the i-th volume of a config and returns where it is on the host. With resume,
+	// unclean says that the suspended memory does not match its file system, which is left as it is.
+	Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int, resume bool) (dir string, unclean bool, err error)
 	// Unmount closes what a Machine has mounted, once its sandbox has ended.
 	Unmount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig) error
 	// Retake adopts the volumes of a Machine that has kept running without a daemon. It answers a
@@ -65,9 +65,9 @@ type VolumeLost interface {
 	Unwrap() error
 }
 
-// errRepaired turns a resume into a cold boot: the suspended memory does not match the repaired
-// file system.
-var errRepaired = errors.New("a volume was not closed when its machine was suspended")
+// errUnclean turns a resume into a cold boot, which may repair the file system: the suspended memory
+// does not match it.
+var errUnclean = errors.New("a volume was not closed when its machine was suspended")
 
 // mountVolumes opens the volumes that the Machine mounts. If its memory is resumed, it changes
 // nothing on them; otherwise it gives their roots to the run user.
@@ -77,12 +77,12 @@ func (w *worker) mountVolumes(ctx context.Context, rec *journal.Record, user gue
 		w.clean, w.released = false, false
 	}
 	for i, mount := range rec.Machine.Config.Mounts {
-		dir, repaired, err := w.store.o.Volumes.Mount(ctx, w.id, &rec.Machine.Config, i)
+		dir, unclean, err := w.store.o.Volumes.Mount(ctx, w.id, &rec.Machine.Config, i, rec.Snapshot)
 		if err != nil {
 			return nil, err
 		}
-		if rec.Snapshot && repaired {
-			return nil, errRepaired
+		if unclean {
+			return nil, errUnclean
 		}
 		if !rec.Snapshot {
 			w.note("info", "Mounting %s at %s w/ uid: %d, gid: %d and chmod 0755", mount.Volume, mount.Path, user.UID, user.GID)

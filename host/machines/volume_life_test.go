@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -205,6 +206,39 @@ func TestSuspendClosesVolumes(t *testing.T) {
 	}
 	if got := r.exec(m, "memory"); got != "0" {
 		t.Errorf("the machine resumed with a memory of %s", got)
+	}
+}
+
+// TestKilledAfterARepair: memory does not match a volume that was repaired for a resume, also when the
+// daemon is killed before anything says so.
+func TestKilledAfterARepair(t *testing.T) {
+	r := newRig(t)
+	ref := r.NewVolume()
+	m := r.create(nil, mounting(ref))
+	r.wait(m, hangar.MachineStarted)
+	r.exec(m, "incr")
+	r.suspend(m)
+	r.disk.Set(ref.ID, func(im *volumestest.Image) { im.Dirty = true })
+	session, mounted := r.session, make(chan struct{})
+	hit := sync.OnceFunc(func() { close(mounted) })
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+		if op == "usage" { // the first after the mount
+			hit()
+			for !session.Dead() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		return nil
+	})
+	_, err := r.StartMachine(t.Context(), m)
+	r.must(err)
+	<-mounted
+	r.crash()
+	r.disk.Inject(nil)
+	r.open()
+	r.wait(m, hangar.MachineStarted)
+	if got := r.exec(m, "memory"); got != "0" {
+		t.Errorf("the machine resumed with a memory of %s: %s", got, r.history(m))
 	}
 }
 

@@ -148,7 +148,13 @@ type Mounted struct {
 // Mount mounts the file system. It first repairs one that was not unmounted, and grows one that is
 // smaller than the device. It returns ErrUnrepairable, with the reason, for one that must not be
 // mounted. For a mounted file system it only returns the directory.
-func (d *Device) Mount(ctx context.Context) (Mounted, error) {
+func (d *Device) Mount(ctx context.Context) (Mounted, error) { return d.mounted(ctx, true) }
+
+// MountClean is Mount for a file system that needs no repair. It returns ErrUnclean for another,
+// which it leaves as it is.
+func (d *Device) MountClean(ctx context.Context) (Mounted, error) { return d.mounted(ctx, false) }
+
+func (d *Device) mounted(ctx context.Context, repair bool) (Mounted, error) {
 	unlock, err := d.lock(ctx)
 	if err != nil {
 		return Mounted{}, err
@@ -159,14 +165,14 @@ func (d *Device) Mount(ctx context.Context) (Mounted, error) {
 	if err != nil || mounted {
 		return m, err
 	}
-	if err := d.mount(ctx, &m); err != nil {
+	if err := d.mount(ctx, &m, repair); err != nil {
 		return Mounted{}, fmt.Errorf("mount volume %s: %w", d.image.id, withLoss(d.handle, err))
 	}
 	return m, nil
 }
 
-func (d *Device) mount(ctx context.Context, m *Mounted) error {
-	sb, err := d.superblock(ctx, m)
+func (d *Device) mount(ctx context.Context, m *Mounted, repair bool) error {
+	sb, err := d.superblock(ctx, m, repair)
 	if err != nil {
 		return err
 	}
@@ -247,8 +253,8 @@ func (d *Device) unmount(ctx context.Context) error {
 	return finish.Do(ctx, finishPatience, func(ctx finish.Context) error { return unmount(ctx, d.dir()) })
 }
 
-// superblock returns the superblock of a file system that may be mounted.
-func (d *Device) superblock(ctx context.Context, m *Mounted) (ext4.Superblock, error) {
+// superblock returns the superblock of a file system that may be mounted, repaired if necessary.
+func (d *Device) superblock(ctx context.Context, m *Mounted, repair bool) (ext4.Superblock, error) {
 	if err := d.endGrowth(ctx); err != nil {
 		return ext4.Superblock{}, err
 	}
@@ -258,6 +264,9 @@ func (d *Device) superblock(ctx context.Context, m *Mounted) (ext4.Superblock, e
 	}
 	if err == nil && sb.Clean && !sb.Journal {
 		return sb, nil
+	}
+	if !repair {
+		return sb, ErrUnclean
 	}
 	found := err == nil
 	m.Repaired, m.Report, err = ext4.Repair(ctx, d.Path(), false)

@@ -165,6 +165,9 @@ func TestRepaired(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
+	if m, err := d.MountClean(t.Context()); !errors.Is(err, volume.ErrUnclean) {
+		t.Errorf("mounted as if it were clean: %+v, %v", m, err)
+	}
 	m := w.mount(d)
 	if !m.Repaired || m.Replayed || m.Report == "" {
 		t.Errorf("mounted: %+v", m)
@@ -173,6 +176,9 @@ func TestRepaired(t *testing.T) {
 	d = w.attach(spec)
 	if err := d.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if m, err := d.MountClean(t.Context()); err != nil || m.Dir == "" {
+		t.Errorf("mounted: %+v, %v", m, err)
 	}
 	w.close(d)
 }

@@ -45,6 +45,7 @@ var (
 	ErrForeign      = errors.New("the file is not an image of this volume")
 	ErrTruncated    = errors.New("the image is truncated")
 	ErrDamaged      = errors.New("the header of the image is damaged")
+	ErrUnclean      = errors.New("the file system was not unmounted, or is damaged")
 	ErrUnrepairable = errors.New("the file system cannot be repaired")
 	ErrNotBlank     = errors.New("the device is not blank")
 	ErrMounted      = errors.New("the volume is mounted")

@@ -47,6 +47,9 @@ type Device interface {
 	Format(ctx context.Context) error
 	// Mount repairs and grows the file system as necessary, and mounts it.
 	Mount(ctx context.Context) (MountedVolume, error)
+	// MountClean is Mount for a file system that needs no repair. It leaves another as it is:
+	// ErrUnclean.
+	MountClean(ctx context.Context) (MountedVolume, error)
 	// Usage measures the file system; zero while it is not mounted.
 	Usage(ctx context.Context) (hangar.VolumeUsage, error)
 	// Extend makes it size bytes large. online: so is the file system, if it is mounted.
@@ -122,6 +125,11 @@ type localDevice struct{ *devices.Device }
 
 func (d localDevice) Mount(ctx context.Context) (MountedVolume, error) {
 	m, err := d.Device.Mount(ctx)
+	return MountedVolume(m), err
+}
+
+func (d localDevice) MountClean(ctx context.Context) (MountedVolume, error) {
+	m, err := d.Device.MountClean(ctx)
 	return MountedVolume(m), err
 }
 

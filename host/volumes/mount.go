@@ -14,46 +14,52 @@ import (
 )
 
 // Mount opens the i-th volume that a config mounts, for the Machine that has it, and returns where
-// it is on the host. repaired: its file system had not been closed, so that the Machine's suspended
-// memory does not match it. It may be repeated.
-func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int) (dir string, repaired bool, err error) {
+// it is on the host. With resume, the Machine's memory is about to be resumed, and unclean says that
+// it does not match the file system, which was not closed and is left as it is. It may be repeated.
+func (s *Store) Mount(ctx context.Context, id hangar.MachineID, config *hangar.MachineConfig, i int, resume bool) (dir string, unclean bool, err error) {
 	name := config.Mounts[i].Volume
 	v := s.byID(hangar.VolumeID(name))
 	if v == nil || v.rec.Load().Volume.AttachedMachine != id {
 		return "", false, hangar.Errorf(hangar.CodeFailedPrecondition, hangar.ReasonVolumeNotFound, "volume not found: %s is %q", mountField(i), name)
 	}
-	dir, repaired, err = v.open.mount(ctx, id)
-	if err != nil {
+	dir, err = v.open.mount(ctx, id, resume)
+	switch {
+	case errors.Is(err, devices.ErrUnclean):
+		return "", true, nil
+	case err != nil:
 		return "", false, fmt.Errorf("mount volume %s: %w", v.id, err)
 	}
-	return dir, repaired, nil
+	return dir, false, nil
 }
 
 // mount is Mount for a Machine.
-func (o *opened) mount(ctx context.Context, id hangar.MachineID) (dir string, repaired bool, err error) {
+func (o *opened) mount(ctx context.Context, id hangar.MachineID, resume bool) (dir string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	device, err := o.attach(ctx)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	o.machine = true
 	if o.mounted != nil {
-		return o.mounted.Dir, false, nil
+		return o.mounted.Dir, nil
 	}
 	if err := o.formatOnce(ctx, id, device); err != nil {
-		return "", false, err
+		return "", err
 	}
-	mounted, err := device.Mount(ctx)
+	mount := device.Mount
+	if resume {
+		mount = device.MountClean
+	}
+	mounted, err := mount(ctx)
 	if err != nil {
-		return "", false, o.v.damaged(err)
+		return "", o.v.damaged(err)
 	}
 	o.mounted = &mounted
-	repaired = mounted.Replayed || mounted.Repaired
-	if repaired {
+	if mounted.Replayed || mounted.Repaired {
 		o.v.note(id, "warn", "The file system of volume %s was not closed properly and has been checked", o.v.id)
 	}
-	return mounted.Dir, repaired, o.recordMount(ctx, mounted)
+	return mounted.Dir, o.recordMount(ctx, mounted)
 }
 
 // recordMount records a replay, repair or growth by a mount. o.mu is held.

@@ -152,6 +152,9 @@ func (v *device) Mount(context.Context) (volumes.MountedVolume, error) {
 	return volumes.MountedVolume{Dir: dir, Grown: grown}, os.MkdirAll(dir, 0o700)
 }
 
+// MountClean implements volumes.Device.
+func (v *device) MountClean(ctx context.Context) (volumes.MountedVolume, error) { return v.Mount(ctx) }
+
 // Usage implements volumes.Device.
 func (v *device) Usage(context.Context) (hangar.VolumeUsage, error) {
 	const block, used = 4096, 10

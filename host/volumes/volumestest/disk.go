@@ -326,13 +326,20 @@ func (d *device) Format(context.Context) error {
 	return nil
 }
 
-func (d *device) Mount(context.Context) (volumes.MountedVolume, error) {
+func (d *device) Mount(context.Context) (volumes.MountedVolume, error) { return d.mount(true) }
+
+func (d *device) MountClean(context.Context) (volumes.MountedVolume, error) { return d.mount(false) }
+
+func (d *device) mount(repair bool) (volumes.MountedVolume, error) {
 	if err := d.enter("mount"); err != nil {
 		return volumes.MountedVolume{}, err
 	}
 	defer d.s.leave()
+	unrepairable := errors.Is(d.im.Broken, devices.ErrUnrepairable)
 	switch {
-	case errors.Is(d.im.Broken, devices.ErrUnrepairable):
+	case !repair && !d.im.Mounted && (unrepairable || d.im.Dirty):
+		return volumes.MountedVolume{}, devices.ErrUnclean
+	case unrepairable:
 		return volumes.MountedVolume{}, d.im.Broken
 	case !d.im.Formatted:
 		d.s.misuse("mount %s, which is blank", d.im.Spec.ID)
