@@ -20,7 +20,8 @@ func NewRegistryCommand(c *cli.Invocation) *cobra.Command {
 
 const registryLoginLong = `Store a user name and a password, or token, with which the platform pulls images from
 a registry. They are encrypted, are used from the next pull on, and take precedence over
-` + "`docker login`" + ` on the server. Images that were already pulled need no sign-in.`
+` + "`docker login`" + ` on the server. What exists
+needs no sign-in: Machines, and references with a digest that the organization has pulled.`
 
 const registryLoginExample = `  hangar registry login ghcr.io -u me --password-stdin < token
   hangar registry login docker.io -u me`

@@ -38,7 +38,7 @@ func (f *serviceFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&f.ports, "port", "p", nil,
 		"serve PUBLIC[-END]:INTERNAL[/tcp|udp][:HANDLER+HANDLER], e.g. 80:8080 or 443:8080/tcp:tls+http; may be repeated")
 	fs.StringVar(&f.autostop, flagAutostop, "", "what to do with an idle Machine: off, stop or suspend")
-	fs.BoolVar(&f.autostart, flagAutostart, true, "start the Machine when a request arrives")
+	fs.BoolVar(&f.autostart, flagAutostart, false, "start the Machine when a request arrives (default: with --autostop, and as the only Machine of its App)")
 	fs.DurationVar(&f.autostopAfter, flagAutostopAfter, 0, "how long the Machine must be idle before autostop (default the server's)")
 	fs.IntVar(&f.minRunning, flagMinRunning, 0, "keep this many of the App's Machines running")
 	fs.StringVar(&f.concurrency, flagConcurrency, "", "how much the edge sends to a Machine concurrently, SOFT[:HARD][:requests], e.g. 20:50:requests")

@@ -32,8 +32,9 @@ func NewWireguardCommand(inv *cli.Invocation) *cobra.Command {
 }
 
 const wireguardCreateLong = `Add a computer to a private network of an organization, and print its WireGuard
-configuration. The computer reaches the Machines of that network by their
-addresses and by their names below .internal, and nothing else.
+configuration. The computer reaches the Machines and peers of that network by
+their addresses and by their names below .internal, the Apps that are served in
+it, and the platform's DNS and API; nothing else.
 
 The private key is generated on this computer, never sent, and printed once. With
 --public-key no key is generated: add the matching private key to the configuration.`

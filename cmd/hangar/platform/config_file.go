@@ -25,7 +25,8 @@ the dashes before them:
 
 It is ` + cli.DefaultConfigFile + `, or the one that --config or HANGAR_CONFIG names. Flags of
 ` + "`hangar up`" + ` override the file. An unknown key or a value of the wrong type is
-an error. packaging/hangar.yaml lists every key with its default.`
+an error. packaging/hangar.yaml lists every key with its default, but log-format,
+which is text unless it is set.`
 
 // NewConfigCommand returns `hangar config`.
 func NewConfigCommand(inv *cli.Invocation) *cobra.Command {

@@ -37,7 +37,7 @@ const upLong = `Run the platform on this server, in the foreground. Needs root.
 SIGTERM and Ctrl-C end the daemon and leave Machines running; the next start
 manages them again. ` + "`hangar down`" + ` stops everything and removes the data directory.
 
-Every flag can also be set in a configuration file: see ` + "`hangar config --help`" + `.
+Flags can also be set in a configuration file: see ` + "`hangar config --help`" + `.
 
 Several daemons can share a server if each has its own --dir and its own addresses.`
 

@@ -17,9 +17,9 @@ import (
 
 const createLong = `Create a volume: storage of an App on one server, which a Machine mounts.
 
-It is encrypted with a key of its own unless --no-encryption is given. It takes
-space on the server's disk only for data that is written. The file system is created when
-a Machine first mounts it.
+It is encrypted with a key of its own unless --no-encryption is given. It takes its whole
+size from the server's disk at once, unless the operator allows more volumes than fit. The
+file system is created when a Machine first mounts it.
 
 Names have at most 30 characters of a-z, 0-9 and underscore, and several volumes of an
 App may have the same name.`
