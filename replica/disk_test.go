@@ -58,6 +58,7 @@ type disk struct {
 	before func(op int) // called before each change, with the number of changes so far
 	broken string       // suffix of files that cannot be synced, if any
 	full   string       // suffix of a file of which one write fails, if any
+	small  string       // suffix of a file that may not grow beyond its size, if any
 }
 
 // newDisk mounts a disk that is empty.
@@ -189,9 +190,26 @@ func (f *diskFile) Write(_ context.Context, _ fs.FileHandle, b []byte, off int64
 		f.d.full = ""
 		return 0, syscall.ENOSPC
 	}
+	if !f.fits(off + int64(len(b))) {
+		return 0, syscall.ENOSPC
+	}
 	f.d.record(op)
 	f.data = op.apply(f.data)
 	return uint32(len(b)), 0
+}
+
+// fits reports whether the file may have so many bytes. f.d.mu is held.
+func (f *diskFile) fits(size int64) bool {
+	return size <= int64(len(f.data)) || f.d.small == "" || !strings.HasSuffix(f.Path(nil), f.d.small)
+}
+
+func (f *diskFile) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, _ uint32) syscall.Errno {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if !f.fits(int64(off + size)) {
+		return syscall.ENOSPC
+	}
+	return 0
 }
 
 func (f *diskFile) truncate(size int64) {

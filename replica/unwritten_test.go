@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/superfly/ltx"
+
 	"github.com/hangar-platform/hangar/replica"
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/txlog"
@@ -111,12 +113,61 @@ func TestFinish(t *testing.T) {
 	n.ready()
 	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(9000))")
 	want, _ := n.export("app.db")
+	_, db, pos := unfinished(t, n)
+	if err := database.Finish(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if differed, err := db.Reconcile(); differed || err != nil {
+		t.Error(differed, err)
+	}
+	if got := exported(t, db); db.Pos() != pos || !bytes.Equal(got, want) {
+		t.Errorf("other content at %s", db.Pos())
+	}
+}
+
+// TestFinishWithoutTheLog: if the log has lost the transaction that its files lack, the content counts, and becomes
+// the next one.
+func TestFinishWithoutTheLog(t *testing.T) {
+	n := startNode(t, nodeConfig{})
+	n.ready()
+	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(9000))")
+	d, db, pos := unfinished(t, n)
+	logs, err := filepath.Glob(filepath.Join(d.dir, "log", "0*"))
+	if err != nil || len(logs) == 0 {
+		t.Fatal(logs, err)
+	}
+	damage(t, logs[len(logs)-1])
+	if err := database.Finish(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if differed, err := db.Reconcile(); !differed || err != nil || db.Pos().TXID != pos.TXID+1 {
+		t.Error(differed, db.Pos(), err)
+	}
+}
+
+// damage flips the last byte of a file.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1] ^= 0xff
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unfinished returns a copy of the database of a node, on a disk of its own, whose files lack the last transaction,
+// and the position after that.
+func unfinished(t *testing.T, n *testNode) (*disk, *database.DB, ltx.Pos) {
+	t.Helper()
 	d := newDisk(t)
 	db, err := database.Open(database.Config{Name: "app.db", Dir: d.dir, Log: filepath.Join(d.dir, "log")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(func() { _ = db.Close() })
 	log := n.Find("app.db").Log()
 	r, err := log.After(log.Base())
 	if err != nil {
@@ -140,15 +191,7 @@ func TestFinish(t *testing.T) {
 			t.Fatal(tx.MinTXID, err)
 		}
 	}
-	if err := database.Finish(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	if differed, err := db.Reconcile(); differed || err != nil {
-		t.Error(differed, err)
-	}
-	if got := exported(t, db); db.Pos() != log.Pos() || !bytes.Equal(got, want) {
-		t.Errorf("other content at %s", db.Pos())
-	}
+	return d, db, log.Pos()
 }
 
 // TestFullImport: the disk is full during an import that the log already has. The next commit, or the next import,
@@ -184,6 +227,43 @@ func TestFullImport(t *testing.T) {
 				t.Error("still diverged")
 			}
 		})
+	}
+}
+
+// TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere.
+func TestImportThatDoesNotFit(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	other := startNode(t, nodeConfig{primary: n.url})
+	other.ready()
+	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+	large, _ := n.export("app.db")
+	n.exec("app.db", "delete", "DELETE FROM t", "VACUUM", "INSERT INTO t VALUES(1)")
+	before, _ := n.export("app.db")
+	d.mu.Lock()
+	d.small = "files/app.db"
+	d.mu.Unlock()
+	if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
+		t.Error("status ", got)
+	}
+	if diverged, _ := n.Find("app.db").Diverged(); diverged {
+		t.Error("diverged")
+	}
+	if after, _ := n.export("app.db"); !bytes.Equal(after, before) {
+		t.Error("the content has changed")
+	}
+	n.exec("app.db", "", "UPDATE t SET v=2")
+	same(t, n, other, "app.db")
+	d.mu.Lock()
+	d.small = ""
+	d.mu.Unlock()
+	if got := n.postImport("app.db", large); got != http.StatusOK {
+		t.Error("status ", got)
+	}
+	same(t, n, other, "app.db")
+	if b, _ := n.export("app.db"); !bytes.Equal(b, large) {
+		t.Error("the import has other content")
 	}
 }
 

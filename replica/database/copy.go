@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/superfly/ltx"
+	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/replica/sqlite"
 	"github.com/hangar-platform/hangar/replica/txlog"
@@ -265,6 +266,11 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 		}
 		direct = true // no program has the new file open
 	}
+	if direct {
+		if err := d.reserve(c.PageSize, c.Pages); err != nil {
+			return err
+		}
+	}
 	var pages []txlog.Page
 	flush := func(last bool) error {
 		if !last && !direct {
@@ -301,6 +307,33 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 		return main.Sync()
 	}
 	return nil
+}
+
+// reserve allocates the room of a database file of size pages, before any of them is written in place:
+// with some of them, on a full disk, the file would be neither the earlier database nor the later one.
+func (d replacing) reserve(pageSize, size uint32) error {
+	if size == 0 {
+		return nil
+	}
+	main, err := d.create()
+	if err != nil {
+		return err
+	}
+	length := int64(size) * int64(pageSize)
+	info, err := main.Stat()
+	if err != nil || info.Size() >= length {
+		return err
+	}
+	for {
+		err := unix.Fallocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, length)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil, errors.Is(err, unix.EOPNOTSUPP):
+			return nil
+		}
+		return fmt.Errorf("room for a database of %d bytes: %w", length, err)
+	}
 }
 
 // ErrBadImport is returned for an import that is not an SQLite database.
@@ -369,6 +402,11 @@ func (d replacing) importLogged(s *Spool, c Change, direct, all bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
+	if direct {
+		if err := d.reserve(c.PageSize, c.Pages); err != nil {
+			return err
+		}
+	}
 	// The log comes first: after a crash, its content is written again.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
 		return err

@@ -417,7 +417,7 @@ func Finish(ctx context.Context, d *DB) error {
 }
 
 // finish is Finish with the locks of a writer. The content stays as it is unless the transaction leads
-// from there to the position.
+// from there to the position, and if the log has lost the transaction.
 func (d recovery) finish(direct bool) error {
 	if !d.owed || !d.diverged {
 		return nil
@@ -425,16 +425,11 @@ func (d recovery) finish(direct bool) error {
 	if _, err := d.absorb(); err != nil {
 		return err
 	}
-	r, err := d.log.AfterID(d.pos.TXID - 1)
-	if err != nil {
-		return err
+	t, err := d.lastLogged()
+	if errors.Is(err, txlog.ErrGone) {
+		d.owed = false
+		return nil
 	}
-	defer r.Close()
-	b, err := r.Next()
-	if err != nil {
-		return err
-	}
-	t, err := txlog.Decode(b)
 	if err != nil {
 		return err
 	}
@@ -458,6 +453,20 @@ func (d recovery) finish(direct bool) error {
 	d.sums = then
 	d.diverged, d.ahead, d.owed = false, false, false
 	return nil
+}
+
+// lastLogged reads the last transaction of the log.
+func (d recovery) lastLogged() (*txlog.Tx, error) {
+	r, err := d.log.AfterID(d.pos.TXID - 1)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	b, err := r.Next()
+	if err != nil {
+		return nil, err
+	}
+	return txlog.Decode(b)
 }
 
 // unwritten records that writing to the files has failed. The position becomes that of the log, and the

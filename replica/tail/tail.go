@@ -181,13 +181,20 @@ func (t *Tail) follow(ctx context.Context, watch *watch) error {
 		for _, name := range names {
 			begin(name)
 		}
-		for lost && ctx.Err() == nil {
-			if err := all(); err != nil {
-				t.c.Log.Error("databases may not be captured yet", "dir", t.c.Dir, "error", err)
-				_ = pause.For(ctx, idle)
-				continue
+		if !lost {
+			continue
+		}
+		for failed := false; ; failed = true {
+			err := all()
+			if err == nil {
+				break
 			}
-			lost = false
+			if !failed {
+				t.c.Log.Error("databases may not be captured yet", "dir", t.c.Dir, "error", err)
+			}
+			if pause.For(ctx, idle) != nil {
+				return nil
+			}
 		}
 	}
 }
