@@ -179,7 +179,7 @@ func (s *Store) Retake(ctx context.Context, id hangar.MachineID, config *hangar.
 func (o *opened) retake(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.machine && o.device != nil {
+	if o.machine && o.mounted != nil {
 		return nil
 	}
 	device, err := o.attach(ctx)
