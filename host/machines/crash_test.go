@@ -231,6 +231,24 @@ func TestResumeThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
+// TestStartThatHangs: a start that the daemon left, and that is not over in time, is cut off and repeated.
+func TestStartThatHangs(t *testing.T) {
+	r := newRig(t)
+	reached := r.hangAt(fake.OpStartDone)
+	ref := r.create(nil)
+	<-reached
+	r.crash()
+	r.inject(func(op fake.Op, _ hangar.MachineID) (time.Duration, error) {
+		if op == fake.OpAdopt {
+			return time.Hour, nil
+		}
+		return 0, nil
+	})
+	r.pace = func(l *machines.Limits) { l.Boot = 300 * time.Millisecond }
+	r.open()
+	r.wait(ref, hangar.MachineStarted)
+}
+
 // TestEndOfTheDaemonIsBounded: it waits for effects, but not indefinitely.
 func TestEndOfTheDaemonIsBounded(t *testing.T) {
 	r := newRig(t)

@@ -207,7 +207,9 @@ func (d *Driver) Recover(ctx context.Context, h driver.Handle) error {
 
 // Adopt returns the handle of an existing sandbox.
 func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, _ string) (driver.Handle, error) {
-	if err := d.fault(ctx, OpAdopt, id); err != nil {
+	if err := d.fault(ctx, OpAdopt, id); errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("adopt %s: %w", id, driver.ErrNotFound)
+	} else if err != nil {
 		return nil, fmt.Errorf("adopt %s: %w", id, err)
 	}
 	s, err := d.world.load(id)

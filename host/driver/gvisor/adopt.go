@@ -30,7 +30,9 @@ func (d *Driver) Adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 }
 
 func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (driver.Handle, error) {
-	if err := awaitEngine(ctx, dir); err != nil {
+	if err := awaitEngine(ctx, dir); errors.Is(err, context.DeadlineExceeded) {
+		return nil, driver.ErrNotFound
+	} else if err != nil {
 		return nil, err
 	}
 	r, err := bundle.ReadResult(dir)
@@ -50,7 +52,9 @@ func (d *Driver) adopt(ctx context.Context, id hangar.MachineID, dir string) (dr
 	// A process that has ended keeps start time 0 in the handle, which no running process has. So it
 	// counts as ended, and its exit is in the bundle.
 	h := handle{ID: id, Dir: dir, Boot: boot, Socket: r.ControlSocket}
-	if h.Others, err = othersIn(dir); err != nil {
+	if h.Others, err = othersIn(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, driver.ErrNotFound // Destroy was interrupted
+	} else if err != nil {
 		return nil, err
 	}
 	h.Sentry, h.Gofer = process{PID: r.SentryPID}, process{PID: r.GoferPID}

@@ -2,12 +2,16 @@ package gvisor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hangar-platform/hangar/host/driver"
 )
 
 // TestCutOffStartsAreReaped: a cancelled start leaves no zombie, at whatever moment it is
@@ -29,6 +33,34 @@ func TestCutOffStartsAreReaped(t *testing.T) {
 			t.Fatalf("%q is not reaped, of a start that was cut off after %s: %v", list, after, err)
 		}
 	}
+}
+
+// TestAdoptOfAHangingStart: a start whose engine hangs is none once its time is over, so that it can be
+// ended and repeated. Until then, it may yet succeed.
+func TestAdoptOfAHangingStart(t *testing.T) {
+	d, _ := newDriver(t)
+	spec := newSpec(t, "sleep")
+	engine := exec.CommandContext(t.Context(), "cat")
+	engine.Args = []string{"runsc", "-", spec.Dir} // reads until its input ends
+	input, err := engine.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := d.Adopt(over, spec.ID, spec.Dir); !errors.Is(err, driver.ErrNotFound) {
+		t.Errorf("adopted a start that hangs: %v", err)
+	}
+	ends, end := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, end)
+	if _, err := d.Adopt(ends, spec.ID, spec.Dir); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrNotFound) {
+		t.Errorf("given up because the daemon ends: %v", err)
+	}
+	_ = input.Close()
+	_ = engine.Wait() // the driver may have collected it
 }
 
 // zombies lists the children of this process that have ended.

@@ -3,6 +3,7 @@ package bundle
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -197,6 +198,18 @@ func TestReadMetaWithoutDescriptors(t *testing.T) {
 	}
 	if !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrDamaged) {
 		t.Errorf("read: %v", err)
+	}
+}
+
+// TestUnreadable: what the file system says of a snapshot is damage of it, and what this process lacks is not.
+func TestUnreadable(t *testing.T) {
+	for err, damaged := range map[error]bool{
+		unix.ENOENT: true, unix.EIO: true, unix.EUCLEAN: true, unix.EBADMSG: true, io.ErrUnexpectedEOF: true,
+		unix.EMFILE: false, unix.ENFILE: false, unix.ENOMEM: false,
+	} {
+		if got := errors.Is(unreadable(&fs.PathError{Op: "read", Path: "memory", Err: err}), ErrDamaged); got != damaged {
+			t.Errorf("%v: damaged %v, want %v", err, got, damaged)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func ReadMeta(dir string) (Meta, error) {
 // unreadable turns an error of reading a snapshot into ErrDamaged if it is one of the snapshot, and
 // not of this process, which for instance may have no descriptors left.
 func unreadable(err error) error {
-	for _, damage := range []error{fs.ErrNotExist, unix.EIO, io.EOF, io.ErrUnexpectedEOF} {
+	for _, damage := range []error{fs.ErrNotExist, unix.EIO, unix.EUCLEAN, unix.EBADMSG, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, damage) {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
