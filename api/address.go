@@ -105,10 +105,7 @@ func (s *server) listAddresses(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	views, err := s.viewAddresses(r.Context(), app, list...)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(addressList{views})
+	return router.AnswerOf(addressList{views}, err)
 }
 
 func (s *server) allocateAddress(r *http.Request) (router.Answer, error) {
@@ -135,8 +132,5 @@ func (s *server) releaseAddress(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, hangar.Errorf(hangar.CodeInvalid, "", "invalid ip: %.80q is not an IP address", r.PathValue("ip"))
 	}
-	if err := s.Addresses.ReleaseAddress(r.Context(), hangar.AppName(r.PathValue("app")), ip); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Addresses.ReleaseAddress(r.Context(), hangar.AppName(r.PathValue("app")), ip))
 }

@@ -110,11 +110,7 @@ type alertRules struct {
 }
 
 func (s *server) getAlertConfig(r *http.Request) (router.Answer, error) {
-	config, err := s.Alerts.AlertConfig(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(config)
+	return router.AnswerOf(s.Alerts.AlertConfig(r.Context(), hangar.OrgSlug(r.PathValue("org"))))
 }
 
 func (s *server) setAlerts(r *http.Request) (router.Answer, error) {
@@ -122,26 +118,15 @@ func (s *server) setAlerts(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	config, err := s.Alerts.SetAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(config)
+	return router.AnswerOf(s.Alerts.SetAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in))
 }
 
 func (s *server) deleteAlerts(r *http.Request) (router.Answer, error) {
-	if err := s.Alerts.DeleteAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Alerts.DeleteAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org"))))
 }
 
 func (s *server) listAlerts(r *http.Request) (router.Answer, error) {
-	report, err := s.Alerts.Alerts(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(report)
+	return router.AnswerOf(s.Alerts.Alerts(r.Context(), hangar.OrgSlug(r.PathValue("org"))))
 }
 
 func (s *server) testAlerts(r *http.Request) (router.Answer, error) {
@@ -149,9 +134,5 @@ func (s *server) testAlerts(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	report, err := s.Alerts.TestAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Rules)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(report)
+	return router.AnswerOf(s.Alerts.TestAlerts(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Rules))
 }

@@ -75,9 +75,5 @@ func (s *server) endBusy(r *http.Request) (router.Answer, error) {
 }
 
 func (s *server) busy(r *http.Request, ref hangar.MachineRef, ttl time.Duration) (router.Answer, error) {
-	got, err := s.Machines.KeepMachineBusy(r.Context(), ref, ttl)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(got)
+	return router.AnswerOf(s.Machines.KeepMachineBusy(r.Context(), ref, ttl))
 }

@@ -168,16 +168,10 @@ func hasTag(r *http.Request, tag string) bool {
 
 func (s *server) listSigningKeys(r *http.Request) (router.Answer, error) {
 	keys, err := s.SigningKeys.SigningKeys(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(signingKeysAnswer{view.OrEmpty(keys)})
+	return router.AnswerOf(signingKeysAnswer{view.OrEmpty(keys)}, err)
 }
 
 func (s *server) rotateSigningKey(r *http.Request) (router.Answer, error) {
 	keys, err := s.SigningKeys.RotateSigningKey(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(signingKeysAnswer{view.OrEmpty(keys)})
+	return router.AnswerOf(signingKeysAnswer{view.OrEmpty(keys)}, err)
 }

@@ -41,8 +41,5 @@ func (s *server) removeImage(r *http.Request) (router.Answer, error) {
 	if !digestPattern.MatchString(digest) {
 		return router.Answer{}, input.Invalid("digest", "%q is not sha256: and 64 hexadecimal digits", input.Clip(digest))
 	}
-	if err := s.Images.RemoveImage(r.Context(), digest); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Images.RemoveImage(r.Context(), digest))
 }

@@ -112,10 +112,7 @@ func (s *server) getLease(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	lease, err := s.Machines.MachineLease(r.Context(), ref)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(viewLease(lease))
+	return router.AnswerOf(viewLease(lease), err)
 }
 
 func (s *server) releaseLease(r *http.Request) (router.Answer, error) {

@@ -180,10 +180,7 @@ func (s *server) destroyMachine(r *http.Request) (router.Answer, error) {
 	if q.Err != nil {
 		return router.Answer{}, q.Err
 	}
-	if err := s.Machines.DestroyMachine(r.Context(), ref, hangar.MachineDestroy{Force: force || kill}); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.DestroyMachine(r.Context(), ref, hangar.MachineDestroy{Force: force || kill}))
 }
 
 func (s *server) startMachine(r *http.Request) (router.Answer, error) {
@@ -192,10 +189,7 @@ func (s *server) startMachine(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	res, err := s.Machines.StartMachine(r.Context(), ref)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(view.Start{StartResult: res})
+	return router.AnswerOf(view.Start{StartResult: res}, err)
 }
 
 func (s *server) stopMachine(r *http.Request) (router.Answer, error) {
@@ -207,10 +201,7 @@ func (s *server) stopMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if err := s.Machines.StopMachine(r.Context(), ref, hangar.MachineStop{Signal: in.Signal, Timeout: time.Duration(in.Timeout)}); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.StopMachine(r.Context(), ref, hangar.MachineStop{Signal: in.Signal, Timeout: time.Duration(in.Timeout)}))
 }
 
 func (s *server) suspendMachine(r *http.Request) (router.Answer, error) {
@@ -218,10 +209,7 @@ func (s *server) suspendMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if err := s.Machines.SuspendMachine(r.Context(), ref); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.SuspendMachine(r.Context(), ref))
 }
 
 func (s *server) restartMachine(r *http.Request) (router.Answer, error) {
@@ -237,10 +225,7 @@ func (s *server) restartMachine(r *http.Request) (router.Answer, error) {
 	if q.Err != nil {
 		return router.Answer{}, q.Err
 	}
-	if err := s.Machines.RestartMachine(r.Context(), ref, in); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.RestartMachine(r.Context(), ref, in))
 }
 
 func (s *server) signalMachine(r *http.Request) (router.Answer, error) {
@@ -255,10 +240,7 @@ func (s *server) signalMachine(r *http.Request) (router.Answer, error) {
 	if in.Signal == 0 {
 		return router.Answer{}, input.Invalid("signal", "is required: a name such as SIGTERM or a number from 1 to 64")
 	}
-	if err := s.Machines.SignalMachine(r.Context(), ref, in.Signal); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.SignalMachine(r.Context(), ref, in.Signal))
 }
 
 func (s *server) cordonMachine(r *http.Request) (router.Answer, error) {
@@ -266,10 +248,7 @@ func (s *server) cordonMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if err := s.Machines.CordonMachine(r.Context(), ref); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.CordonMachine(r.Context(), ref))
 }
 
 func (s *server) uncordonMachine(r *http.Request) (router.Answer, error) {
@@ -277,10 +256,7 @@ func (s *server) uncordonMachine(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if err := s.Machines.UncordonMachine(r.Context(), ref); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Done()
+	return router.Done(s.Machines.UncordonMachine(r.Context(), ref))
 }
 
 func (s *server) waitMachine(w http.ResponseWriter, r *http.Request) error {
@@ -323,10 +299,7 @@ func (s *server) listVersions(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	versions, err := s.Machines.MachineVersions(r.Context(), ref)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(view.OrEmpty(versions))
+	return router.AnswerOf(view.OrEmpty(versions), err)
 }
 
 func (s *server) listProcesses(r *http.Request) (router.Answer, error) {

@@ -104,18 +104,11 @@ func (s *server) createOrg(r *http.Request) (router.Answer, error) {
 
 func (s *server) listOrgs(r *http.Request) (router.Answer, error) {
 	orgs, err := s.Orgs.Orgs(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(orgList{view.OrEmpty(orgs)})
+	return router.AnswerOf(orgList{view.OrEmpty(orgs)}, err)
 }
 
 func (s *server) getOrg(r *http.Request) (router.Answer, error) {
-	org, err := s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(org)
+	return router.AnswerOf(s.Orgs.Org(r.Context(), hangar.OrgSlug(r.PathValue("org"))))
 }
 
 // quotaList is a listing of quotas.
@@ -131,10 +124,7 @@ type quotaRequest struct {
 
 func (s *server) listQuotas(r *http.Request) (router.Answer, error) {
 	quotas, err := s.Orgs.OrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(quotaList{quotas})
+	return router.AnswerOf(quotaList{quotas}, err)
 }
 
 func (s *server) setQuotas(r *http.Request) (router.Answer, error) {
@@ -143,17 +133,11 @@ func (s *server) setQuotas(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	quotas, err := s.Orgs.SetOrgQuotas(r.Context(), hangar.OrgSlug(r.PathValue("org")), in.Limits, in.Reset)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(quotaList{quotas})
+	return router.AnswerOf(quotaList{quotas}, err)
 }
 
 func (s *server) deleteOrg(r *http.Request) (router.Answer, error) {
-	if err := s.Orgs.DeleteOrg(r.Context(), hangar.OrgSlug(r.PathValue("org"))); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Orgs.DeleteOrg(r.Context(), hangar.OrgSlug(r.PathValue("org"))))
 }
 
 // viewOrgs is listOrgs in the shape of the public platform's console.

@@ -74,15 +74,9 @@ func (s *server) createPeer(r *http.Request) (router.Answer, error) {
 
 func (s *server) listPeers(r *http.Request) (router.Answer, error) {
 	list, err := s.Peers.Peers(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(peerList{view.OrEmpty(list)})
+	return router.AnswerOf(peerList{view.OrEmpty(list)}, err)
 }
 
 func (s *server) removePeer(r *http.Request) (router.Answer, error) {
-	if err := s.Peers.RemovePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), r.PathValue("peer")); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Peers.RemovePeer(r.Context(), hangar.OrgSlug(r.PathValue("org")), r.PathValue("peer")))
 }

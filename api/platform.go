@@ -162,8 +162,5 @@ func (s *server) placeMachines(r *http.Request) (router.Answer, error) {
 		}
 	}
 	placements, err := s.Platform.Placements(r.Context(), query)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(placementList{placements})
+	return router.AnswerOf(placementList{placements}, err)
 }

@@ -58,18 +58,11 @@ type loginRequest struct {
 
 func (s *server) listRegistries(r *http.Request) (router.Answer, error) {
 	list, err := s.Registries.RegistryCredentials(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(registriesAnswer{view.OrEmpty(list)})
+	return router.AnswerOf(registriesAnswer{view.OrEmpty(list)}, err)
 }
 
 func (s *server) getRegistry(r *http.Request) (router.Answer, error) {
-	credential, err := s.Registries.RegistryCredential(r.Context(), r.PathValue("registry"))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(credential)
+	return router.AnswerOf(s.Registries.RegistryCredential(r.Context(), r.PathValue("registry")))
 }
 
 func (s *server) setRegistry(r *http.Request) (router.Answer, error) {
@@ -77,24 +70,13 @@ func (s *server) setRegistry(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	credential, err := s.Registries.SetRegistryCredential(r.Context(), r.PathValue("registry"), hangar.RegistryLogin(in))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(credential)
+	return router.AnswerOf(s.Registries.SetRegistryCredential(r.Context(), r.PathValue("registry"), hangar.RegistryLogin(in)))
 }
 
 func (s *server) deleteRegistry(r *http.Request) (router.Answer, error) {
-	if err := s.Registries.DeleteRegistryCredential(r.Context(), r.PathValue("registry")); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Registries.DeleteRegistryCredential(r.Context(), r.PathValue("registry")))
 }
 
 func (s *server) rotateEncryptionKey(r *http.Request) (router.Answer, error) {
-	done, err := s.Encryption.RotateEncryptionKey(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(done)
+	return router.AnswerOf(s.Encryption.RotateEncryptionKey(r.Context()))
 }

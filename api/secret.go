@@ -124,10 +124,7 @@ func (s *server) listSecrets(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	all, err := s.Secrets.Secrets(r.Context(), app, q)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(viewSecrets(all))
+	return router.AnswerOf(viewSecrets(all), err)
 }
 
 func (s *server) setSecrets(r *http.Request) (router.Answer, error) {
@@ -143,10 +140,7 @@ func (s *server) setSecrets(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, input.Invalid("values", "is required: an object of names and values, null to delete one")
 	}
 	all, err := s.Secrets.SetSecrets(r.Context(), app, in.Values)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(viewSecrets(all))
+	return router.AnswerOf(viewSecrets(all), err)
 }
 
 func (s *server) getSecret(r *http.Request) (router.Answer, error) {
@@ -159,10 +153,7 @@ func (s *server) getSecret(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	secret, err := s.Secrets.Secret(r.Context(), app, r.PathValue("secret"), q)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(viewSecret(secret))
+	return router.AnswerOf(viewSecret(secret), err)
 }
 
 func (s *server) setSecret(r *http.Request) (router.Answer, error) {
@@ -196,8 +187,5 @@ func (s *server) deleteSecret(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	version, err := s.Secrets.DeleteSecret(r.Context(), app, r.PathValue("secret"))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(secretVersionView{version, version})
+	return router.AnswerOf(secretVersionView{version, version}, err)
 }

@@ -235,10 +235,7 @@ func (s *server) getSecretKey(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, q.Err
 	}
 	key, err := s.SecretKeys.SecretKey(r.Context(), ref, least)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(viewSecretKey(key))
+	return router.AnswerOf(viewSecretKey(key), err)
 }
 
 func (s *server) setSecretKey(r *http.Request) (router.Answer, error) {
@@ -284,10 +281,7 @@ func (s *server) deleteSecretKey(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	version, err := s.SecretKeys.DeleteSecretKey(r.Context(), ref)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(secretKeyVersionView{version})
+	return router.AnswerOf(secretKeyVersionView{version}, err)
 }
 
 func (s *server) encryptWithKey(r *http.Request) (router.Answer, error) {
@@ -304,10 +298,7 @@ func (s *server) encryptWithKey(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	ciphertext, err := s.SecretKeys.EncryptWithKey(r.Context(), ref, least, plaintext, data)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(ciphertextView{ciphertext})
+	return router.AnswerOf(ciphertextView{ciphertext}, err)
 }
 
 func (s *server) decryptWithKey(r *http.Request) (router.Answer, error) {
@@ -340,10 +331,7 @@ func (s *server) signWithKey(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	signature, err := s.SecretKeys.SignWithKey(r.Context(), ref, least, plaintext)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(signatureView{signature})
+	return router.AnswerOf(signatureView{signature}, err)
 }
 
 func (s *server) verifyWithKey(r *http.Request) (router.Answer, error) {
@@ -359,8 +347,5 @@ func (s *server) verifyWithKey(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if err := s.SecretKeys.VerifyWithKey(r.Context(), ref, least, plaintext, signature); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.SecretKeys.VerifyWithKey(r.Context(), ref, least, plaintext, signature))
 }

@@ -128,17 +128,11 @@ func (s *server) listTokens(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, q.Err
 	}
 	tokens, err := s.Tokens.Tokens(r.Context(), filter)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(tokenList{view.OrEmpty(tokens)})
+	return router.AnswerOf(tokenList{view.OrEmpty(tokens)}, err)
 }
 
 func (s *server) revokeToken(r *http.Request) (router.Answer, error) {
-	if err := s.Tokens.RevokeToken(r.Context(), r.PathValue("token")); err != nil {
-		return router.Answer{}, err
-	}
-	return router.Answer{Status: http.StatusNoContent}, nil
+	return router.NoContent(s.Tokens.RevokeToken(r.Context(), r.PathValue("token")))
 }
 
 // currentToken is a token of the caller as existing clients decode it, with its details in Token.

@@ -170,10 +170,7 @@ func (s *server) listUsers(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, q.Err
 	}
 	users, err := s.Users.Users(r.Context(), filter)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(userList{view.OrEmpty(users)})
+	return router.AnswerOf(userList{view.OrEmpty(users)}, err)
 }
 
 func (s *server) currentUser(r *http.Request) (router.Answer, error) {
@@ -258,10 +255,7 @@ func (s *server) listInvitations(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, q.Err
 	}
 	list, err := s.Users.Invitations(r.Context(), org)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(invitationList{view.OrEmpty(list)})
+	return router.AnswerOf(invitationList{view.OrEmpty(list)}, err)
 }
 
 func (s *server) cancelInvitation(r *http.Request) (router.Answer, error) {

@@ -147,10 +147,7 @@ func (s *server) listVolumes(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, q.Err
 	}
 	list, err := s.Volumes.Volumes(r.Context(), app)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(view.OfVolumes(list))
+	return router.AnswerOf(view.OfVolumes(list), err)
 }
 
 func (s *server) createVolume(r *http.Request) (router.Answer, error) {
@@ -239,10 +236,7 @@ func (s *server) undeleteVolume(r *http.Request) (router.Answer, error) {
 
 func (s *server) listDestroyedVolumes(r *http.Request) (router.Answer, error) {
 	list, err := s.Volumes.DestroyedVolumes(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(view.OfVolumes(list))
+	return router.AnswerOf(view.OfVolumes(list), err)
 }
 
 func (s *server) purgeVolume(r *http.Request) (router.Answer, error) {
@@ -255,8 +249,5 @@ func (s *server) listVolumeEvents(r *http.Request) (router.Answer, error) {
 		return router.Answer{}, err
 	}
 	events, err := s.Volumes.VolumeEvents(r.Context(), ref)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(view.OrEmpty(events))
+	return router.AnswerOf(view.OrEmpty(events), err)
 }

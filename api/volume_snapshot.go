@@ -78,11 +78,7 @@ func (s *server) getVolumeDrill(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	drill, err := s.Volumes.VolumeDrill(r.Context(), app)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(drill)
+	return router.AnswerOf(s.Volumes.VolumeDrill(r.Context(), app))
 }
 
 func (s *server) drillVolumes(r *http.Request) (router.Answer, error) {
@@ -90,9 +86,5 @@ func (s *server) drillVolumes(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	drill, err := s.Volumes.DrillVolumes(r.Context(), app)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(drill)
+	return router.AnswerOf(s.Volumes.DrillVolumes(r.Context(), app))
 }

@@ -93,10 +93,7 @@ func (a area) createProvider(r *http.Request) (router.Answer, error) {
 
 func (a area) listProviders(r *http.Request) (router.Answer, error) {
 	list, err := a.Providers.Providers(r.Context())
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(providerList{orEmpty(list)})
+	return router.AnswerOf(providerList{orEmpty(list)}, err)
 }
 
 func (a area) getProvider(r *http.Request) (router.Answer, error) {

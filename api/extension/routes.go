@@ -91,18 +91,12 @@ func (a area) createExtension(r *http.Request) (router.Answer, error) {
 
 func (a area) listExtensions(r *http.Request) (router.Answer, error) {
 	list, err := a.Extensions.Extensions(r.Context(), appName(r))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(extensionList{orEmpty(list)})
+	return router.AnswerOf(extensionList{orEmpty(list)}, err)
 }
 
 func (a area) listOrgExtensions(r *http.Request) (router.Answer, error) {
 	list, err := a.Extensions.OrgExtensions(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(extensionList{orEmpty(list)})
+	return router.AnswerOf(extensionList{orEmpty(list)}, err)
 }
 
 func (a area) getExtension(r *http.Request) (router.Answer, error) {

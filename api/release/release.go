@@ -183,10 +183,7 @@ func (a area) releases(r *http.Request) ([]*hangar.Release, error) {
 
 func (a area) list(r *http.Request) (router.Answer, error) {
 	found, err := a.releases(r)
-	if err != nil {
-		return router.Answer{}, err
-	}
-	return router.OK(releaseList{found})
+	return router.AnswerOf(releaseList{found}, err)
 }
 
 func (a area) update(r *http.Request) (router.Answer, error) {

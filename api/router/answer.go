@@ -32,9 +32,7 @@ type DoneAnswer struct {
 }
 
 // Done is the answer of verbs.
-func Done() (Answer, error) {
-	return OK(DoneAnswer{true})
-}
+func Done(err error) (Answer, error) { return AnswerOf(DoneAnswer{true}, err) }
 
 // NoContent is the answer without a body.
 func NoContent(err error) (Answer, error) { return Answer{Status: http.StatusNoContent}, err }

@@ -34,7 +34,7 @@ func signInRouter(now *time.Time) (*Router, http.Handler) {
 		defer mu.Unlock()
 		return *now
 	})
-	rt.Handle("GET /v1/apps", func(*http.Request) (Answer, error) { return Done() }, Operation{ID: "listApps"})
+	rt.Handle("GET /v1/apps", func(*http.Request) (Answer, error) { return Done(nil) }, Operation{ID: "listApps"})
 	rt.Mount("/v2/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, ok := r.BasicAuth(); ok && password == "good" {
 			w.WriteHeader(http.StatusOK)
