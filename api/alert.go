@@ -13,8 +13,8 @@ import (
 // describeAlerts registers the types of alerts.
 func describeAlerts(s *openapi.Schemas) {
 	know[hangar.AlertValue](s, openapi.Schema{Type: []string{"string"}, Description: "A number as a text, as in Prometheus.", Examples: []any{"0.05"}})
-	enum(s, hangar.AlertPending, hangar.AlertFiring, hangar.AlertResolved)
-	enum(s, hangar.AlertHealthUnknown, hangar.AlertHealthOK, hangar.AlertHealthError)
+	openapi.KnowEnum(s, hangar.AlertPending, hangar.AlertFiring, hangar.AlertResolved)
+	openapi.KnowEnum(s, hangar.AlertHealthUnknown, hangar.AlertHealthOK, hangar.AlertHealthError)
 	s.Name(reflect.TypeFor[hangar.AlertReceiverStatus](), "AlertReceiverStatus")
 	openapi.Describe[hangar.AlertConfig](s, texts{
 		"rules":      "A rule file, YAML as Prometheus and vmalert read it, without recording rules.",

@@ -59,44 +59,31 @@ func newSchemas() *openapi.Schemas {
 		hangar.PersistNever, hangar.PersistRestart, hangar.PersistAlways, "", 0, 1, 2, 3,
 	}})
 	know[hangar.Action](s, openapi.Schema{Type: []string{"array"}, Items: &openapi.Schema{
-		Type: []string{"string"}, Enum: anySlice(hangar.ActionAll.Names()),
+		Type: []string{"string"}, Enum: openapi.Enum(hangar.ActionAll.Names()),
 	}})
 	know[accessActions](s, openapi.Schema{
-		Type: []string{"string", "array"}, Items: &openapi.Schema{Type: []string{"string"}, Enum: anySlice(hangar.ActionAll.Names())},
+		Type: []string{"string", "array"}, Items: &openapi.Schema{Type: []string{"string"}, Enum: openapi.Enum(hangar.ActionAll.Names())},
 		Description: "Letters of `rwcdC`, for read, write, create, delete and control; names with commas between them; or a list of names.",
 		Examples:    []any{"rC", "read,control"},
 	})
-	enum(s, append(hangar.TokenKinds(), hangar.TokenLogin, hangar.TokenSession, hangar.TokenOAuth)...)
-	enum(s, hangar.SecretKeyTypes()...)
-	enum(s, hangar.MachineStates()...)
-	enum(s, hangar.VolumeStates()...)
-	enum(s, hangar.SnapshotStates()...)
-	enum(s, append(hangar.FSTypes(), "")...)
-	enum(s, hangar.Codes()...)
-	enum(s, hangar.AddressKinds()...)
-	enum(s, hangar.ReleaseStatuses()...)
-	enum(s, hangar.ReleaseStrategies()...)
+	openapi.KnowEnum(s, append(hangar.TokenKinds(), hangar.TokenLogin, hangar.TokenSession, hangar.TokenOAuth)...)
+	openapi.KnowEnum(s, hangar.SecretKeyTypes()...)
+	openapi.KnowEnum(s, hangar.MachineStates()...)
+	openapi.KnowEnum(s, hangar.VolumeStates()...)
+	openapi.KnowEnum(s, hangar.SnapshotStates()...)
+	openapi.KnowEnum(s, append(hangar.FSTypes(), "")...)
+	openapi.KnowEnum(s, hangar.Codes()...)
+	openapi.KnowEnum(s, hangar.AddressKinds()...)
+	openapi.KnowEnum(s, hangar.ReleaseStatuses()...)
+	openapi.KnowEnum(s, hangar.ReleaseStrategies()...)
 	s.Name(reflect.TypeFor[execute.Request](), "GraphQLRequest")
 	s.Name(reflect.TypeFor[execute.Answer](), "GraphQLAnswer")
 	s.Name(reflect.TypeFor[execute.Fault](), "GraphQLError")
 	s.Name(reflect.TypeFor[execute.Details](), "GraphQLErrorDetails")
-	enum(s, hangar.AppPending, hangar.AppDeployed)
-	enum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)
-	enum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth, hangar.LogProxy)
+	openapi.KnowEnum(s, hangar.AppPending, hangar.AppDeployed)
+	openapi.KnowEnum(s, hangar.SourceUser, hangar.SourceMachine, hangar.SourceAgent, hangar.SourceProxy)
+	openapi.KnowEnum(s, hangar.LogApp, hangar.LogRunner, hangar.LogHealth, hangar.LogProxy)
 	return s
 }
 
 func know[T any](s *openapi.Schemas, schema openapi.Schema) { s.Know(reflect.TypeFor[T](), schema) }
-
-// enum says that a type has only these values.
-func enum[T ~string](s *openapi.Schemas, values ...T) {
-	know[T](s, openapi.Schema{Type: []string{"string"}, Enum: anySlice(values)})
-}
-
-func anySlice[T ~string](values []T) []any {
-	list := make([]any, len(values))
-	for i, v := range values {
-		list[i] = string(v)
-	}
-	return list
-}

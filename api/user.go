@@ -12,7 +12,7 @@ import (
 
 // describeUsers registers the types of users.
 func describeUsers(s *openapi.Schemas) {
-	enum(s, hangar.Roles()...)
+	openapi.KnowEnum(s, hangar.Roles()...)
 	openapi.Describe[hangar.User](s, texts{
 		"organizations":    "Those whose members the caller may see.",
 		"admin":            "An administrator of the platform. Like the following properties, it is shown only to the user and to administrators.",

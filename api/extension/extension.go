@@ -17,7 +17,6 @@ import (
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/openapi"
 	"github.com/hangar-platform/hangar/api/router"
-	"github.com/hangar-platform/hangar/api/view"
 )
 
 // Hooks receives webhooks of providers.
@@ -75,7 +74,7 @@ func providerName(r *http.Request) hangar.ProviderName {
 
 // DescribeTypes describes the types of this area.
 func DescribeTypes(s *openapi.Schemas) {
-	enum(s, hangar.ProviderSecrets()...)
+	openapi.KnowEnum(s, hangar.ProviderSecrets()...)
 	s.Know(reflect.TypeFor[json.RawMessage](), openapi.Schema{Description: "Any JSON value."})
 	s.Name(reflect.TypeFor[hangar.ProviderCreate](), "ProviderRequest")
 	s.Name(reflect.TypeFor[hangar.ExtensionCreate](), "ExtensionRequest")
@@ -132,15 +131,6 @@ func DescribeTypes(s *openapi.Schemas) {
 	openapi.Describe[hangar.ExtensionLink](s, map[string]string{"url": "Works once, within five minutes."})
 }
 
-// enum says that a type has only these values.
-func enum[T ~string](s *openapi.Schemas, values ...T) {
-	list := make([]any, len(values))
-	for i, v := range values {
-		list[i] = string(v)
-	}
-	s.Know(reflect.TypeFor[T](), openapi.Schema{Type: []string{"string"}, Enum: list})
-}
-
 // decoded calls with the decoded body of a request.
 func decoded[T, A any](r *http.Request, call func(T) (A, error)) (router.Answer, error) {
 	in, err := input.Decode[T](r)
@@ -149,5 +139,3 @@ func decoded[T, A any](r *http.Request, call func(T) (A, error)) (router.Answer,
 	}
 	return router.AnswerOf(call(in))
 }
-
-func orEmpty[T any](list []T) []T { return view.OrEmpty(list) }

@@ -7,6 +7,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // exampleTime is the time in all examples.
@@ -93,7 +94,7 @@ func (a area) createProvider(r *http.Request) (router.Answer, error) {
 
 func (a area) listProviders(r *http.Request) (router.Answer, error) {
 	list, err := a.Providers.Providers(r.Context())
-	return router.AnswerOf(providerList{orEmpty(list)}, err)
+	return router.AnswerOf(providerList{view.OrEmpty(list)}, err)
 }
 
 func (a area) getProvider(r *http.Request) (router.Answer, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/api/input"
 	"github.com/hangar-platform/hangar/api/router"
+	"github.com/hangar-platform/hangar/api/view"
 )
 
 // extensionList is a listing of extensions.
@@ -91,12 +92,12 @@ func (a area) createExtension(r *http.Request) (router.Answer, error) {
 
 func (a area) listExtensions(r *http.Request) (router.Answer, error) {
 	list, err := a.Extensions.Extensions(r.Context(), appName(r))
-	return router.AnswerOf(extensionList{orEmpty(list)}, err)
+	return router.AnswerOf(extensionList{view.OrEmpty(list)}, err)
 }
 
 func (a area) listOrgExtensions(r *http.Request) (router.Answer, error) {
 	list, err := a.Extensions.OrgExtensions(r.Context(), hangar.OrgSlug(r.PathValue("org")))
-	return router.AnswerOf(extensionList{orEmpty(list)}, err)
+	return router.AnswerOf(extensionList{view.OrEmpty(list)}, err)
 }
 
 func (a area) getExtension(r *http.Request) (router.Answer, error) {

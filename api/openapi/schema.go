@@ -54,6 +54,20 @@ func NewSchemas() *Schemas {
 // Know sets the schema of a type that reads and writes its JSON itself, or that has only a few values.
 func (s *Schemas) Know(t reflect.Type, schema Schema) { s.known[t] = schema }
 
+// KnowEnum says that a type has only these values.
+func KnowEnum[T ~string](s *Schemas, values ...T) {
+	s.Know(reflect.TypeFor[T](), Schema{Type: []string{"string"}, Enum: Enum(values)})
+}
+
+// Enum returns texts as Schema.Enum has them.
+func Enum[T ~string](values []T) []any {
+	list := make([]any, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	return list
+}
+
 // KnowAs says that a type has the JSON of another.
 func (s *Schemas) KnowAs(t, as reflect.Type) { s.sameAs[t] = as }
 
