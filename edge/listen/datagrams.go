@@ -188,7 +188,7 @@ func (d *datagrams) exchange(ctx context.Context, s *session) {
 // logFailure writes a line to the App's log.
 func (d *datagrams) logFailure(remote netip.AddrPort, err error) {
 	if route, _, ok := d.l.o.Routes.ByAddress(d.local.Addr()); ok {
-		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, "", remote, err)
+		d.l.lines.failure(hangar.MachineRef{App: route.App, AppID: route.ID}, remote, err)
 	}
 }
 

@@ -168,7 +168,7 @@ func (f *follower) adjust(ctx context.Context) {
 	}
 	for app, n := range p.cut {
 		if f.cut[app] != n {
-			f.lines.say(hangar.MachineRef{AppID: app}, "", "warn", fmt.Sprintf(
+			f.lines.say(hangar.MachineRef{AppID: app}, "warn", fmt.Sprintf(
 				"%d ports are not served: an App can have %d beside those of HTTP and HTTPS, counted for each of its addresses, all Apps %d, and those of an organization no more than are left",
 				n, f.o.Limits.Ports, f.o.Limits.Conns/socketShare))
 		}
@@ -200,7 +200,7 @@ func (f *follower) open(ctx context.Context, k key, route *hangar.AppRoute) {
 	}
 	if why := err.Error(); f.failed[k] != why {
 		f.failed[k] = why
-		f.lines.say(hangar.MachineRef{AppID: route.ID}, "", "error", fmt.Sprintf("[%s] cannot listen on %s: %v", hangar.EdgeSocket, k.name(), cause(err)))
+		f.lines.say(hangar.MachineRef{AppID: route.ID}, "error", fmt.Sprintf("[%s] cannot listen on %s: %v", hangar.EdgeSocket, k.name(), cause(err)))
 	}
 }
 

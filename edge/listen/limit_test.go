@@ -429,7 +429,7 @@ func TestLinesAreFew(t *testing.T) {
 	w := newWorld()
 	l := &lines{gates: w}
 	for range 1000 {
-		l.failure(hangar.MachineRef{AppID: "shop"}, "", netip.AddrPort{}, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "why"})
+		l.failure(hangar.MachineRef{AppID: "shop"}, netip.AddrPort{}, &hangar.EdgeError{Code: hangar.EdgeNoName, Message: "why"})
 	}
 	if len(w.lines) != 1 {
 		t.Errorf("%d lines: %q", len(w.lines), w.lines)

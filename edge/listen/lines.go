@@ -37,9 +37,8 @@ type lineState struct {
 	missed int // how often it was not said since
 }
 
-// failure logs a connection that could not be served in the App's log. ref is of the App, or of
-// the Machine that is to blame, which is then on the host.
-func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.AddrPort, err error) {
+// failure logs a connection that could not be served in the App's log.
+func (l *lines) failure(ref hangar.MachineRef, client netip.AddrPort, err error) {
 	e, ok := errors.AsType[*hangar.EdgeError](err)
 	if !ok {
 		e = &hangar.EdgeError{Code: hangar.EdgeInternal, Message: "the connection failed", Err: err}
@@ -55,7 +54,7 @@ func (l *lines) failure(ref hangar.MachineRef, host hangar.HostID, client netip.
 	if missed > 0 {
 		text += fmt.Sprintf(", and %d times before", missed)
 	}
-	l.say(ref, host, "error", text)
+	l.say(ref, "error", text)
 }
 
 // due reports whether to write a line, and how often it was suppressed.
@@ -77,12 +76,9 @@ func (l *lines) due(key line, now time.Time) (missed int, due bool) {
 	return missed, true
 }
 
-// say writes a line. It goes to the log of a Machine if ref has its id.
-func (l *lines) say(ref hangar.MachineRef, host hangar.HostID, level, text string) {
-	if host == "" {
-		host = l.host
-	}
-	if gate, err := l.gates.Gate(host); err == nil {
+// say writes a line to the log of an App.
+func (l *lines) say(ref hangar.MachineRef, level, text string) {
+	if gate, err := l.gates.Gate(l.host); err == nil {
 		gate.LogEdge(ref, level, text)
 	}
 }

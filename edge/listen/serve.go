@@ -101,7 +101,7 @@ func (l *Listeners) serve(ctx context.Context, a *arrival) {
 		l.o.Traffic.Failed(e.Code)
 	}
 	if a.route != nil && !errors.Is(err, io.EOF) {
-		l.lines.failure(hangar.MachineRef{App: a.route.App, AppID: a.route.ID}, "", a.remote, err)
+		l.lines.failure(hangar.MachineRef{App: a.route.App, AppID: a.route.ID}, a.remote, err)
 	}
 }
 
