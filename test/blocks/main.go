@@ -18,7 +18,6 @@
 //	POST /write            do batches until the client goes, and tell it each one that
 //	                       is durable: a line with the number in each ledger
 //	POST /fill?mb=100      write a durable file of random bytes, /fill in the first directory
-//	POST /empty            remove it
 //
 // An error of the file system ends it, with code 3.
 //
@@ -112,7 +111,6 @@ func run() error {
 	http.HandleFunc("POST /run", s.handleRun)
 	http.HandleFunc("POST /write", s.handleWrite)
 	http.HandleFunc("POST /fill", s.handleFill)
-	http.HandleFunc("POST /empty", s.handleEmpty)
 	return (&http.Server{Addr: ":" + setting("BLOCKS_PORT", "8080"), ReadHeaderTimeout: time.Minute}).ListenAndServe()
 }
 
@@ -226,14 +224,6 @@ func (s *server) handleFill(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil { // a full disk is for the test to judge
 		http.Error(w, err.Error(), http.StatusInsufficientStorage)
-		return
-	}
-	s.reply(w, s.state())
-}
-
-func (s *server) handleEmpty(w http.ResponseWriter, _ *http.Request) {
-	if err := os.Remove(s.ballast()); err != nil {
-		http.Error(w, err.Error(), http.StatusConflict)
 		return
 	}
 	s.reply(w, s.state())

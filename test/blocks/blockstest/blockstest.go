@@ -145,12 +145,6 @@ func (w *Writer) Fill(ctx context.Context, mb int) error {
 	return err
 }
 
-// Empty removes what Fill wrote.
-func (w *Writer) Empty(ctx context.Context) error {
-	_, err := w.ask(ctx, http.MethodPost, "/empty", nil)
-	return err
-}
-
 func (w *Writer) ask(ctx context.Context, method, path string, values url.Values) (s State, err error) {
 	body, err := w.open(ctx, method, path, values)
 	if err != nil {
