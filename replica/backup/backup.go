@@ -35,14 +35,6 @@ import (
 	"github.com/hangar-platform/hangar/replica/database"
 )
 
-// Defaults of Options.
-const (
-	DefaultDelay            = time.Second
-	DefaultSnapshotInterval = 24 * time.Hour
-	DefaultExact            = 24 * time.Hour
-	DefaultRetention        = 30 * 24 * time.Hour
-)
-
 const (
 	uploads      = 4                // databases that are stored concurrently
 	maxRetry     = time.Minute      // the longest pause after an error

@@ -370,7 +370,7 @@ func TestTidyDamaged(t *testing.T) {
 			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		}
 	}
-	c.advance(2 * DefaultExact)
+	c.advance(2 * exact)
 	must(t, s.write(rng, ""))
 	err := b.round(t.Context(), false, true)
 	if got := forms(); err == nil || got[single] != 2 || got[merged] != 3 {

@@ -159,11 +159,14 @@ func newSource(t *testing.T, c *clock) *source {
 	return s
 }
 
+// exact is the Options.Exact of newBackup.
+const exact = 24 * time.Hour
+
 func newBackup(t *testing.T, s *source, store Store, c *clock) *Backup {
 	t.Helper()
 	return New(Options{
 		Node: s, Store: store, Dir: tempDir(t), Delay: time.Millisecond, Now: c.Now, Log: slog.New(slog.NewTextHandler(testLog{t}, nil)),
-		SnapshotInterval: DefaultSnapshotInterval, Exact: DefaultExact, Retention: DefaultRetention,
+		SnapshotInterval: 24 * time.Hour, Exact: exact, Retention: 30 * 24 * time.Hour,
 	})
 }
 

@@ -30,14 +30,6 @@ import (
 	"github.com/hangar-platform/hangar"
 )
 
-// Defaults of Options, those of LiteFS.
-const (
-	DefaultMaxLag            = 10 * time.Second
-	DefaultRedirectTimeout   = 5 * time.Second
-	DefaultReadHeaderTimeout = 10 * time.Second
-	DefaultIdleTimeout       = 30 * time.Second
-)
-
 const (
 	// Cookie has the transaction ID, in 16 hexadecimal digits, of the client's last write.
 	Cookie = "__txid"

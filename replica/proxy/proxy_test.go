@@ -160,7 +160,7 @@ func start(t *testing.T, change func(*proxy.Options)) *testProxy {
 
 func options(n proxy.Node) proxy.Options {
 	return proxy.Options{
-		Target: "127.0.0.1:1", DB: "app.db", MaxLag: proxy.DefaultMaxLag, RedirectTimeout: proxy.DefaultRedirectTimeout,
+		Target: "127.0.0.1:1", DB: "app.db", MaxLag: 10 * time.Second, RedirectTimeout: 5 * time.Second,
 		Node: n, Log: slog.New(slog.DiscardHandler),
 	}
 }
