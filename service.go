@@ -42,11 +42,6 @@ func (c *MachineConfig) Autostarts(s *Service, only bool) bool {
 // UDP reports whether the service takes datagrams.
 func (s *Service) UDP() bool { return s.Protocol == "udp" }
 
-// CountsRequests reports whether the limits count requests instead of connections.
-func (s *Service) CountsRequests() bool {
-	return s.Concurrency != nil && s.Concurrency.Type == "requests"
-}
-
 // HardLimit is the most requests or connections that a Machine gets; 0: any number.
 func (s *Service) HardLimit() int {
 	if s.Concurrency == nil {

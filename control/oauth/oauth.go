@@ -34,7 +34,6 @@ const (
 	keyUser   = "user"
 	keyClient = "client"
 	keyGrant  = "grant"
-	keyError  = "error"
 )
 
 // Config is what a Server needs.

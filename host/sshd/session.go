@@ -38,7 +38,6 @@ type session struct {
 	tty    bool
 	size   hangar.TerminalSize
 	resize chan hangar.TerminalSize // holds the newest size
-	end    func()                   // ends the command
 	begun  bool
 	over   chan struct{} // closed when the command has ended, if there is one
 }
@@ -49,7 +48,7 @@ func (c *client) session(ctx context.Context, offered ssh.NewChannel) {
 		return
 	}
 	ctx, end := context.WithCancel(ctx)
-	s := &session{client: c, channel: channel, resize: make(chan hangar.TerminalSize, 1), end: end, over: make(chan struct{})}
+	s := &session{client: c, channel: channel, resize: make(chan hangar.TerminalSize, 1), over: make(chan struct{})}
 	for request := range requests { // until the channel is closed
 		ok := s.request(ctx, request)
 		if request.WantReply {

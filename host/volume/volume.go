@@ -49,7 +49,6 @@ var (
 	ErrUnrepairable = errors.New("the file system cannot be repaired")
 	ErrNotBlank     = errors.New("the device is not blank")
 	ErrMounted      = errors.New("the volume is mounted")
-	ErrNotMounted   = errors.New("the volume is not mounted")
 	ErrFrozen       = errors.New("a frozen view of the volume is open already")
 	ErrFilling      = errors.New("the volume is being filled")
 	ErrLost         = errors.New("the block device went away")

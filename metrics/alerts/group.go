@@ -38,7 +38,7 @@ func newGroup(t *tenant, org hangar.Org, parsed rulefile.Group) *group {
 		r := &parsed.Rules[i]
 		id := r.Identity()
 		g.rules = append(g.rules, &rule{
-			Rule: r, group: parsed.Name, key: ruleKey(parsed.Name, r, same[id]), records: map[string]*record{}, unsaved: map[string]bool{},
+			Rule: r, key: ruleKey(parsed.Name, r, same[id]), records: map[string]*record{}, unsaved: map[string]bool{},
 			health: hangar.AlertRule{Name: r.Alert, Expr: r.Expr, Health: hangar.AlertHealthUnknown},
 		})
 		same[id]++

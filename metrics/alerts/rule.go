@@ -13,8 +13,7 @@ import (
 // rule is a rule with its alerts.
 type rule struct {
 	*rulefile.Rule
-	group string
-	key   string // begins the keys of records, see ruleKey
+	key string // begins the keys of records, see ruleKey
 
 	// Guarded by mu of the group.
 	records map[string]*record // by fingerprint

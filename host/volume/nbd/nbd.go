@@ -50,7 +50,6 @@ type Client struct {
 	conn     net.Conn
 	size     int64
 	contexts map[string]uint32 // ids that the server assigned
-	names    map[uint32]string
 
 	send sync.Mutex // locked while a request is written
 
@@ -86,7 +85,7 @@ func Dial(ctx context.Context, socket, export string, contexts ...string) (*Clie
 
 func newClient(conn net.Conn, export string, contexts []string) (*Client, error) {
 	c := &Client{
-		conn: conn, contexts: map[string]uint32{}, names: map[uint32]string{}, waiting: map[uint64]*request{}, done: make(chan struct{}),
+		conn: conn, contexts: map[string]uint32{}, waiting: map[uint64]*request{}, done: make(chan struct{}),
 	}
 	err := conn.SetDeadline(time.Now().Add(Patience))
 	if err == nil {
