@@ -11,6 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // invalidGrant is the one answer to every code or refresh token that is refused.
@@ -80,7 +81,7 @@ func (s *Server) tryExchange(ctx context.Context, user hangar.UserID, id hangar.
 	if err != nil {
 		return nil, err
 	}
-	return s.issue(ctx, token, c.Tie, auth.OAuth{Client: c.Client, Code: digest, SignIns: c.SignIns, Scope: hangar.OAuthScopeRead}, random(familyBytes), txn)
+	return s.issue(ctx, token, c.Tie, auth.OAuth{Client: c.Client, Code: digest, SignIns: c.SignIns, Scope: hangar.OAuthScopeRead}, random.Bytes(familyBytes), txn)
 }
 
 // mayExchange reports whether a code of the client is valid and its exchange matches the authorization request.

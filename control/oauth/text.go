@@ -1,13 +1,13 @@
 package oauth
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // Prefixes by which people and secret scanners recognize codes and refresh tokens.
@@ -21,15 +21,9 @@ const (
 	familyBytes = 16 // at the beginning of a refresh token: the same in all tokens of a grant
 )
 
-func random(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
-	return b
-}
-
 // codeText makes a new code.
 func codeText(user hangar.UserID, id hangar.TokenID) string {
-	return codePrefix + string(user) + "_" + string(id) + "_" + base64.RawURLEncoding.EncodeToString(random(secretBytes))
+	return codePrefix + string(user) + "_" + string(id) + "_" + base64.RawURLEncoding.EncodeToString(random.Bytes(secretBytes))
 }
 
 // parseCode returns the user and the id of a code; false if text is none.
@@ -49,7 +43,7 @@ func parseCode(text string) (user hangar.UserID, id hangar.TokenID, ok bool) {
 // refreshText makes a new refresh token of a grant. All tokens of the grant begin with the same
 // secret family, which tells a replaced token from a forged one.
 func refreshText(id hangar.TokenID, family []byte) string {
-	return refreshPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(append(family[:familyBytes:familyBytes], random(secretBytes)...))
+	return refreshPrefix + string(id) + "_" + base64.RawURLEncoding.EncodeToString(append(family[:familyBytes:familyBytes], random.Bytes(secretBytes)...))
 }
 
 // parseRefresh returns the grant and the family of a refresh token; false if text is none.

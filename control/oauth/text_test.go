@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 func TestTexts(t *testing.T) {
@@ -13,7 +14,7 @@ func TestTexts(t *testing.T) {
 	if user, id, ok := parseCode(code); !ok || user != "abcdefghijklmnop" || id != "qrstuvwxyz23" {
 		t.Errorf("%s is of %s, %s, %t", code, user, id, ok)
 	}
-	family := random(familyBytes)
+	family := random.Bytes(familyBytes)
 	first, second := refreshText("qrstuvwxyz23", family), refreshText("qrstuvwxyz23", family)
 	id, got, ok := parseRefresh(first)
 	if !ok || id != "qrstuvwxyz23" || string(got) != string(family) || first == second {
@@ -29,7 +30,7 @@ func TestTexts(t *testing.T) {
 // FuzzTexts: no text leads to a key of the state but that of one user and one token.
 func FuzzTexts(f *testing.F) {
 	f.Add(codeText("admin", "qrstuvwxyz23"))
-	f.Add(refreshText("qrstuvwxyz23", random(familyBytes)))
+	f.Add(refreshText("qrstuvwxyz23", random.Bytes(familyBytes)))
 	for _, seed := range []string{"", "fc1_", "fc1_a_b_c", "fc1_../x_b_c", "fr1_a_b", "fr1_/_" + base64.RawURLEncoding.EncodeToString(make([]byte, 48)), "fo1_a_b", "hgr_a", strings.Repeat("_", 3000)} {
 		f.Add(seed)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
-	ids "github.com/hangar-platform/hangar/internal/random"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // maxInvitationsTaken is how many invitations are accepted with the first sign-in, so that it fits into a
@@ -93,7 +93,7 @@ func (u *Users) createInvited(ctx context.Context, who hangar.Identity) error {
 	if err != nil {
 		return err
 	}
-	rec := record{Account: auth.Account{ID: hangar.UserID(ids.ID()), SignIns: tie()}, Name: who.Name, Identity: identityOf(who)}
+	rec := record{Account: auth.Account{ID: hangar.UserID(random.ID()), SignIns: tie()}, Name: who.Name, Identity: identityOf(who)}
 	if checkName(rec.Name) != nil {
 		rec.Name, _, _ = strings.Cut(who.Email, "@")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
-	ids "github.com/hangar-platform/hangar/internal/random"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // Codes begin with what they are for, and the id by which their record is found.
@@ -355,7 +355,7 @@ func (u *Users) useInvitation(ctx context.Context, in hangar.CodeUse) (*record, 
 		case !errors.Is(err, state.ErrNotFound):
 			return nil, state.HangarError(err)
 		}
-		rec := record{Account: auth.Account{ID: hangar.UserID(ids.ID()), SignIns: tie()}, Name: in.Name, Email: inv.Email}
+		rec := record{Account: auth.Account{ID: hangar.UserID(random.ID()), SignIns: tie()}, Name: in.Name, Email: inv.Email}
 		txn := state.Txn{Then: []state.Op{putPassword(rec.ID, h)}}
 		if err := u.take(ctx, &rec, &inv, item, &txn); err != nil {
 			return nil, state.HangarError(err)

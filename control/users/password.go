@@ -2,7 +2,6 @@ package users
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // hashesAtOnce bounds the memory that passwords take of a server: each takes PasswordCost.Memory while
@@ -78,14 +78,10 @@ func parseHash(text string) (h hash, err error) {
 	return h, nil
 }
 
-func random(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
-	return b
-}
-
 // unmatched returns a hash that no password has. It costs as much to compare as that of a user.
-func (u *Users) unmatched() hash { return hash{u.PasswordCost, random(saltBytes), random(digestBytes)} }
+func (u *Users) unmatched() hash {
+	return hash{u.PasswordCost, random.Bytes(saltBytes), random.Bytes(digestBytes)}
+}
 
 // compute waits for its turn, which it has among those of the same source, and computes the digest
 // of a password.
@@ -100,7 +96,7 @@ func (u *Users) compute(ctx context.Context, source string, password hangar.Sens
 
 // hashed returns a new hash of a password.
 func (u *Users) hashed(ctx context.Context, source string, password hangar.Sensitive) (hash, error) {
-	h := hash{PasswordCost: u.PasswordCost, salt: random(saltBytes)}
+	h := hash{PasswordCost: u.PasswordCost, salt: random.Bytes(saltBytes)}
 	var err error
 	h.digest, err = u.compute(ctx, source, password, h.PasswordCost, h.salt)
 	return h, err

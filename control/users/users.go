@@ -29,7 +29,7 @@ import (
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/fairsem"
-	ids "github.com/hangar-platform/hangar/internal/random"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 const (
@@ -99,7 +99,7 @@ func emailKey(email string) string { return state.EmailsPrefix + strings.ToLower
 func ownedBy(prefix string, id hangar.UserID) string { return prefix + string(id) }
 
 // tie is one that nothing has had.
-func tie() string { return ids.ID() }
+func tie() string { return random.ID() }
 
 // Upkeep is what the platform does by itself with users. It asks for no principal.
 type Upkeep struct{ users *Users }
@@ -138,7 +138,7 @@ func (u *Users) ensureAdmin(ctx context.Context) error {
 
 // create makes a user, in one transaction with another.
 func (u *Users) create(ctx context.Context, rec record, txn state.Txn) (*record, error) {
-	rec.Customer, rec.Created = ids.ID(), u.Now().UTC().Truncate(time.Second)
+	rec.Customer, rec.Created = random.ID(), u.Now().UTC().Truncate(time.Second)
 	keys := []string{state.CustomersPrefix + rec.Customer}
 	if rec.Email != "" {
 		keys = append(keys, emailKey(rec.Email))

@@ -1,4 +1,4 @@
-// Package random makes unpredictable numbers and ids.
+// Package random makes unpredictable bytes, numbers and ids.
 package random
 
 import (
@@ -14,6 +14,13 @@ func ID() string {
 		b[i] = letters[Below(len(letters))]
 	}
 	return string(b)
+}
+
+// Bytes returns n random bytes, fit for keys and secrets.
+func Bytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
+	return b
 }
 
 // Below returns a number from 0 to n-1. n must be positive.

@@ -1,6 +1,7 @@
 package random
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,12 @@ func TestID(t *testing.T) {
 			t.Fatalf("%q twice", id)
 		}
 		known[id] = true
+	}
+}
+
+func TestBytes(t *testing.T) {
+	if one, other := Bytes(32), Bytes(32); len(one) != 32 || len(other) != 32 || bytes.Equal(one, other) {
+		t.Errorf("%x and %x", one, other)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/nacl/secretbox"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // kind describes a type of key.
@@ -111,7 +112,7 @@ func (e es256) verify(plaintext, signature []byte) bool {
 // ed is crypto_sign of NaCl, with signatures separate from the plaintext.
 type ed struct{ key ed25519.PrivateKey }
 
-func newEd25519() []byte { return ed25519.NewKeyFromSeed(random(ed25519.SeedSize)) }
+func newEd25519() []byte { return ed25519.NewKeyFromSeed(random.Bytes(ed25519.SeedSize)) }
 
 func loadEd25519(value []byte) (any, error) {
 	key := ed25519.NewKeyFromSeed(value[:ed25519.SeedSize])
@@ -145,7 +146,7 @@ func (a naclAuth) verify(plaintext, signature []byte) bool {
 type naclSecretBox struct{ key array }
 
 func (b naclSecretBox) seal(plaintext, _ []byte) []byte {
-	nonce := [naclNonceBytes]byte(random(naclNonceBytes))
+	nonce := [naclNonceBytes]byte(random.Bytes(naclNonceBytes))
 	return secretbox.Seal(nonce[:], plaintext, &nonce, &b.key)
 }
 

@@ -6,9 +6,8 @@
 package secretkey
 
 import (
-	"crypto/rand"
-
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // Key is key material that is ready for use. It never changes.
@@ -47,13 +46,7 @@ func Generate(t hangar.SecretKeyType) ([]byte, error) {
 	if k.generate != nil {
 		return k.generate(), nil
 	}
-	return random(k.least), nil
-}
-
-func random(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails: crypto/rand.Read aborts the program instead
-	return b
+	return random.Bytes(k.least), nil
 }
 
 // Parse returns the key with a value. It returns CodeInvalid for an unknown type, and for a value

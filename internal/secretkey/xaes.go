@@ -3,6 +3,8 @@ package secretkey
 import (
 	"crypto/aes"
 	"crypto/cipher"
+
+	"github.com/hangar-platform/hangar/internal/random"
 )
 
 // xaes is XAES-256-GCM according to https://c2sp.org/XAES-256-GCM, with the nonce before the
@@ -59,7 +61,7 @@ func (x xaes) derived(nonce []byte) cipher.AEAD {
 func (xaes) binds() {}
 
 func (x xaes) seal(plaintext, associated []byte) []byte {
-	return x.sealAt(random(xaesNonceBytes), plaintext, associated)
+	return x.sealAt(random.Bytes(xaesNonceBytes), plaintext, associated)
 }
 
 // sealAt encrypts with a nonce, which must never be used twice.
