@@ -95,9 +95,9 @@ func pass(from, to net.Conn) error {
 	return nil
 }
 
-// tcpOf returns conn if it is a TCP connection, or the TCP connection that it wraps according to its
+// TCP returns conn if it is a TCP connection, or the TCP connection that it wraps according to its
 // method TCP, or nil.
-func tcpOf(conn net.Conn) *net.TCPConn {
+func TCP(conn net.Conn) *net.TCPConn {
 	if wrapper, ok := conn.(interface{ TCP() *net.TCPConn }); ok {
 		return wrapper.TCP()
 	}
@@ -107,7 +107,7 @@ func tcpOf(conn net.Conn) *net.TCPConn {
 
 // copyAll copies until from ends.
 func copyAll(from, to net.Conn) error {
-	if in, out := tcpOf(from), tcpOf(to); in != nil && out != nil {
+	if in, out := TCP(from), TCP(to); in != nil && out != nil {
 		if err := passKernel(in, out); !errors.Is(err, errCannot) {
 			return err
 		}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/hangar-platform/hangar/internal/splice"
 )
 
 // A Server answers the requests of connections that it is given. Its fields must not change
@@ -76,7 +78,7 @@ func (s *Server) maxHeaderBytes() int {
 // it was hijacked. Contexts of requests come from ctx, whose end does not end the connection.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 	c := &serverConn{srv: s, ctx: ctx, conn: conn, remote: remoteOf(conn), first: true}
-	c.tcp = tcpOf(conn)
+	c.tcp = splice.TCP(conn)
 	if c.tcp != nil {
 		if raw, err := c.tcp.SyscallConn(); err == nil {
 			c.raw, c.attempt = raw, c.tryRead
@@ -99,16 +101,6 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn) {
 		s.Taken(ctx)
 	}
 	c.serve()
-}
-
-// tcpOf is the TCP connection that conn is, or that it wraps and returns by a method TCP; nil:
-// neither.
-func tcpOf(conn net.Conn) *net.TCPConn {
-	if wrapper, ok := conn.(interface{ TCP() *net.TCPConn }); ok {
-		return wrapper.TCP()
-	}
-	tcp, _ := conn.(*net.TCPConn)
-	return tcp
 }
 
 func remoteOf(conn net.Conn) string {
