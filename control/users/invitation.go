@@ -59,14 +59,9 @@ func idOfCode(code hangar.Sensitive, kind string) (string, bool) {
 	return id, ok && whole && len(rest) < maxCode && id != "" && !strings.Contains(id, "/")
 }
 
-func digest(code string) []byte {
-	d := sha256.Sum256([]byte(code))
-	return d[:]
-}
-
 // valid reports whether a code has a digest, and has not expired.
 func (u *Users) valid(code hangar.Sensitive, want []byte, expires time.Time) bool {
-	return subtle.ConstantTimeCompare(digest(code.Reveal()), want) == 1 && u.Now().Before(expires)
+	return subtle.ConstantTimeCompare(auth.Digest(code.Reveal()), want) == 1 && u.Now().Before(expires)
 }
 
 func codeInvalid() error {
@@ -129,7 +124,7 @@ func (u *Users) tryInvite(ctx context.Context, p hangar.Principal, in hangar.Use
 	}
 	inv.ID = invitationID(inv.OrgID, in.Email)
 	code := newCode(invitationCode, string(inv.ID))
-	inv.Digest = digest(code)
+	inv.Digest = auth.Digest(code)
 	put, err := state.Write(invitationKey(inv.ID), inv)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/argon2"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/control/auth"
 	"github.com/hangar-platform/hangar/control/state"
 	"github.com/hangar-platform/hangar/control/tenants"
 	"github.com/hangar-platform/hangar/internal/random"
@@ -199,7 +200,7 @@ func (u *Users) ResetPassword(ctx context.Context, ref hangar.UserRef) (*hangar.
 		return nil, hangar.Errorf(hangar.CodeFailedPrecondition, "", "The user %q has no password", f.ID)
 	}
 	code := newCode(resetCode, string(f.ID))
-	reset := resetRecord{User: f.ID, Digest: digest(code), Expires: u.Now().UTC().Truncate(time.Second).Add(hangar.PasswordResetLifetime)}
+	reset := resetRecord{User: f.ID, Digest: auth.Digest(code), Expires: u.Now().UTC().Truncate(time.Second).Add(hangar.PasswordResetLifetime)}
 	put, err := state.Write(ownedBy(state.ResetsPrefix, f.ID), reset)
 	if err != nil {
 		return nil, err
