@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/host/image/registry"
 )
 
 // Resolve returns the image that a reference names now, without transferring layers. It answers from
@@ -146,7 +147,7 @@ func (s *Store) describe(ctx context.Context, who Puller, ref reference) (*plan,
 	if err != nil {
 		return nil, nil, err
 	}
-	p.digest = digestOf(raw)
+	p.digest = registry.Digest(raw)
 	m, err := s.choose(ctx, src, raw)
 	if err != nil {
 		return nil, nil, err
@@ -163,8 +164,8 @@ func (s *Store) manifest(ctx context.Context, src source, identifier string) ([]
 	if err != nil {
 		return nil, err
 	}
-	if digestPattern.MatchString(identifier) && digestOf(raw) != identifier {
-		return nil, badImage("manifest has the digest %s, not %s", digestOf(raw), identifier)
+	if digestPattern.MatchString(identifier) && registry.Digest(raw) != identifier {
+		return nil, badImage("manifest has the digest %s, not %s", registry.Digest(raw), identifier)
 	}
 	return raw, nil
 }

@@ -2,8 +2,6 @@ package image
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -270,15 +268,10 @@ func readBlob(ctx context.Context, src source, digest string, size, limit int64)
 	if err != nil {
 		return nil, err
 	}
-	if got := digestOf(raw); int64(len(raw)) != size || got != digest {
+	if got := registry.Digest(raw); int64(len(raw)) != size || got != digest {
 		return nil, badImage("config has the digest %s, not %s", got, digest)
 	}
 	return raw, nil
-}
-
-func digestOf(raw []byte) string {
-	sum := sha256.Sum256(raw)
-	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 func badImage(format string, args ...any) error {

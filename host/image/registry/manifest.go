@@ -179,7 +179,7 @@ func (h *handler) putManifest(w http.ResponseWriter, req *http.Request, c call) 
 	if err != nil {
 		return err
 	}
-	digest := digestOfBytes(raw)
+	digest := Digest(raw)
 	tag := ""
 	switch {
 	case c.reference == digest:

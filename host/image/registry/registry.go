@@ -277,7 +277,8 @@ func validDigest(s string) bool { return digestPattern.MatchString(s) }
 
 func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-func digestOfBytes(b []byte) string {
+// Digest returns the digest of a blob or a manifest.
+func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
