@@ -87,3 +87,10 @@ func processors() (idle, total uint64, err error) {
 	}
 	return idle, total, nil
 }
+
+// Load says how busy the server was lately.
+func Load() string {
+	raw, _ := os.ReadFile("/proc/loadavg") // is always there
+	lately, _, _ := strings.Cut(string(raw), " ")
+	return "load average " + lately
+}

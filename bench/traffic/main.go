@@ -160,7 +160,7 @@ const (
 func (r *results) section(o options, server string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## Traffic between Machines\n\n`go run ./bench/traffic -rounds %d -seconds %d -pings %d`\n\n- %s\n", o.rounds, o.seconds, o.pings, server)
-	fmt.Fprintf(&b, "- %s at the end; a busy server disturbs both, and the best of all rounds least\n", load())
+	fmt.Fprintf(&b, "- %s at the end; a busy server disturbs both, and the best of all rounds least\n", harness.Load())
 	b.WriteString("- TCP over IPv6 from one Machine to another, routed by the host under its rules; plain: unchanged runsc, two\n" +
 		"  namespaces joined by a pair of virtual devices of the same MTU, without rules\n- medians over all rounds; the systems take turns\n\n")
 	b.WriteString("| | Machines | plain runsc | ratio | goal | |\n|---|--:|--:|--:|--:|---|\n")
@@ -173,13 +173,6 @@ func (r *results) section(o options, server string) string {
 	fmt.Fprintf(&b, "| a byte there and back, µs, p10 | %.0f | %.0f | %.2f | | |\n", quantile(r.trips[0], 0.1)/1e3, quantile(r.trips[1], 0.1)/1e3, ratio(r.trips, 0.1))
 	fmt.Fprintf(&b, "| a byte there and back, µs, p99 | %.0f | %.0f | %.2f | | |\n", quantile(r.trips[0], 0.99)/1e3, quantile(r.trips[1], 0.99)/1e3, ratio(r.trips, 0.99))
 	return b.String()
-}
-
-// load says how busy the server was lately.
-func load() string {
-	raw, _ := os.ReadFile("/proc/loadavg") // is always there
-	lately, _, _ := strings.Cut(string(raw), " ")
-	return "load average " + lately
 }
 
 func ratio(samples [2][]float64, q float64) float64 {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
+	"github.com/hangar-platform/hangar/bench/harness"
 	"github.com/hangar-platform/hangar/bench/publish"
 )
 
@@ -50,7 +50,7 @@ func (r *results) section(ctx context.Context, o *options, notes []string) strin
 		fmt.Fprintf(&w, " -skip %s", strings.Join(o.skip, ","))
 	}
 	fmt.Fprintf(&w, "`\n\n- %s\n- %s\n", publish.Server(), publish.Said(ctx, "qemu-storage-daemon", "--version"))
-	fmt.Fprintf(&w, "- %s at the end; medians over all rounds, in which the order changes\n", load())
+	fmt.Fprintf(&w, "- %s at the end; medians over all rounds, in which the order changes\n", harness.Load())
 	for _, n := range notes {
 		fmt.Fprintf(&w, "- %s\n", n)
 	}
@@ -64,13 +64,6 @@ func (r *results) section(ctx context.Context, o *options, notes []string) strin
 		r.writeStores(&w, o)
 	}
 	return w.String()
-}
-
-// load says how busy the server was lately.
-func load() string {
-	raw, _ := os.ReadFile("/proc/loadavg") // is always there
-	lately, _, _ := strings.Cut(string(raw), " ")
-	return "load average " + lately
 }
 
 // store returns a store by its name, or an empty one.
