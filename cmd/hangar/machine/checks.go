@@ -69,12 +69,3 @@ func scheduleText(run *hangar.ScheduledRun) string {
 	}
 	return text
 }
-
-// joined formats a list of ids.
-func joined(ids []hangar.MachineID) string {
-	texts := make([]string, 0, len(ids))
-	for _, id := range ids {
-		texts = append(texts, string(id))
-	}
-	return strings.Join(texts, ", ")
-}

@@ -166,7 +166,7 @@ func (c commands) printStatus(m *hangar.Machine) error {
 		{"Created", cli.Ago(now, m.CreatedAt)},
 		{"Changed", cli.Ago(now, m.UpdatedAt)},
 		{"Schedule", string(m.Config.Schedule)},
-		{"Stands by for", joined(m.Config.Standbys)},
+		{"Stands by for", strings.Join(cli.Texts(m.Config.Standbys), ", ")},
 		{"Command", strings.Join(slices.Concat(m.Config.Init.Exec, m.Config.Init.Entrypoint, m.Config.Init.Cmd), " ")},
 	}
 	err := c.PrintFields(append(fields, mountFields(m)...))
