@@ -62,9 +62,7 @@ func (v *volume) claimable() bool {
 
 // claim counts a volume as its row says.
 func (v *volume) claim(ctx context.Context, row hangar.VolumeRow) error {
-	ctx, cancel := finish.Within(ctx, claimDeadline)
-	defer cancel()
-	return v.store.o.Publisher.ClaimVolume(ctx, row)
+	return finish.Do(ctx, claimDeadline, func(ctx finish.Context) error { return v.store.o.Publisher.ClaimVolume(ctx, row) })
 }
 
 // commitTo commits a change of the record rec, or returns errVolumeChanged if that is not the
