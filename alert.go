@@ -1,6 +1,7 @@
 package hangar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"iter"
@@ -103,15 +104,9 @@ func (g AlertGrouping) WithDefaults() AlertGrouping {
 	if len(g.By) == 0 {
 		g.By = []string{AlertNameLabel}
 	}
-	if g.Wait == 0 {
-		g.Wait = Duration(DefaultAlertWait)
-	}
-	if g.Interval == 0 {
-		g.Interval = Duration(DefaultAlertInterval)
-	}
-	if g.Repeat == 0 {
-		g.Repeat = Duration(DefaultAlertRepeat)
-	}
+	g.Wait = cmp.Or(g.Wait, Duration(DefaultAlertWait))
+	g.Interval = cmp.Or(g.Interval, Duration(DefaultAlertInterval))
+	g.Repeat = cmp.Or(g.Repeat, Duration(DefaultAlertRepeat))
 	return g
 }
 

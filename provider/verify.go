@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -74,12 +75,8 @@ func NewVerifier(c VerifierConfig) (*Verifier, error) {
 	if c.MaxBody < 0 || c.MaxNonces < 0 {
 		return nil, errors.New("provider: limits must not be negative")
 	}
-	if c.MaxBody == 0 {
-		c.MaxBody = DefaultMaxBody
-	}
-	if c.MaxNonces == 0 {
-		c.MaxNonces = DefaultMaxNonces
-	}
+	c.MaxBody = cmp.Or(c.MaxBody, DefaultMaxBody)
+	c.MaxNonces = cmp.Or(c.MaxNonces, DefaultMaxNonces)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

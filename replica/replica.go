@@ -145,18 +145,10 @@ type identity struct {
 
 // New returns a node. It does no I/O.
 func New(c Config) *Node {
-	if c.Retention == 0 {
-		c.Retention = DefaultRetention
-	}
-	if c.LogLimit == 0 {
-		c.LogLimit = DefaultLogLimit
-	}
-	if c.TrimInterval == 0 {
-		c.TrimInterval = DefaultTrimInterval
-	}
-	if c.Capture == "" {
-		c.Capture = Auto
-	}
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.LogLimit = cmp.Or(c.LogLimit, DefaultLogLimit)
+	c.TrimInterval = cmp.Or(c.TrimInterval, DefaultTrimInterval)
+	c.Capture = cmp.Or(c.Capture, Auto)
 	c.SyncTimeout = cmp.Or(c.SyncTimeout, DefaultSyncTimeout)
 	c.KeepAside = cmp.Or(c.KeepAside, DefaultKeepAside)
 	n := &Node{c: c, hub: events.New(), databases: map[string]*database.DB{}, ready: make(chan struct{})}

@@ -13,6 +13,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -96,12 +97,8 @@ var (
 
 // New returns the Fleet of a state.
 func New(cfg Config) *Fleet {
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultTTL
-	}
-	if cfg.DeadAfter == 0 {
-		cfg.DeadAfter = DefaultDeadAfter
-	}
+	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, DefaultDeadAfter)
 	return &Fleet{cfg}
 }
 

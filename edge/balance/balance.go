@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"sync"
@@ -50,15 +51,9 @@ type Balancer struct {
 
 // New returns a Balancer that follows the catalog. It wakes Machines while Run runs.
 func New(o Options) *Balancer {
-	if o.QueueLimit == 0 {
-		o.QueueLimit = DefaultQueueLimit
-	}
-	if o.QueueWait == 0 {
-		o.QueueWait = DefaultQueueWait
-	}
-	if o.WakeWait == 0 {
-		o.WakeWait = DefaultWakeWait
-	}
+	o.QueueLimit = cmp.Or(o.QueueLimit, DefaultQueueLimit)
+	o.QueueWait = cmp.Or(o.QueueWait, DefaultQueueWait)
+	o.WakeWait = cmp.Or(o.WakeWait, DefaultWakeWait)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -373,8 +374,8 @@ func (p *Proxy) serveHTTP2(ctx context.Context, conn net.Conn) {
 	taken(ctx)
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	t := *timeouts(ctx)
-	set(&t.Header, p.limits.HeaderTimeout)
-	set(&t.Idle, p.limits.IdleTimeout)
+	t.Header = cmp.Or(t.Header, p.limits.HeaderTimeout)
+	t.Idle = cmp.Or(t.Idle, p.limits.IdleTimeout)
 	s := p.streamServer(t.Idle)
 	s.h2.ServeConn(bounded(conn, t.Header), &http2.ServeConnOpts{Context: ctx, BaseConfig: s.base, Handler: p.handler}) //nolint:staticcheck // one goroutine less for a connection than by way of a net.Listener
 }

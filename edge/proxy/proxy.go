@@ -20,6 +20,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -93,32 +94,24 @@ const (
 )
 
 func (l Limits) complete() Limits {
-	set(&l.HeaderTimeout, DefaultHeaderTimeout)
-	set(&l.IdleTimeout, DefaultIdleTimeout)
-	set(&l.BodyTimeout, DefaultBodyTimeout)
-	set(&l.DialTimeout, DefaultDialTimeout)
-	set(&l.RetryFor, DefaultRetryFor)
-	set(&l.CrashWait, DefaultCrashWait)
-	set(&l.MaxAttempts, DefaultMaxAttempts)
-	set(&l.MaxHeaderBytes, DefaultMaxHeaderBytes)
-	set(&l.MaxStreams, DefaultMaxStreams)
-	set(&l.KeepBody, DefaultKeepBody)
-	set(&l.KeepBodies, DefaultKeepBodies)
-	set(&l.SpoolBodies, DefaultSpoolBodies)
-	set(&l.SpoolDir, os.TempDir())
-	set(&l.PlatformRequests, DefaultPlatformRequests)
-	set(&l.ClientPlatformRequests, DefaultClientPlatformRequests)
-	set(&l.Requests, DefaultRequests)
+	l.HeaderTimeout = cmp.Or(l.HeaderTimeout, DefaultHeaderTimeout)
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, DefaultIdleTimeout)
+	l.BodyTimeout = cmp.Or(l.BodyTimeout, DefaultBodyTimeout)
+	l.DialTimeout = cmp.Or(l.DialTimeout, DefaultDialTimeout)
+	l.RetryFor = cmp.Or(l.RetryFor, DefaultRetryFor)
+	l.CrashWait = cmp.Or(l.CrashWait, DefaultCrashWait)
+	l.MaxAttempts = cmp.Or(l.MaxAttempts, DefaultMaxAttempts)
+	l.MaxHeaderBytes = cmp.Or(l.MaxHeaderBytes, DefaultMaxHeaderBytes)
+	l.MaxStreams = cmp.Or(l.MaxStreams, DefaultMaxStreams)
+	l.KeepBody = cmp.Or(l.KeepBody, DefaultKeepBody)
+	l.KeepBodies = cmp.Or(l.KeepBodies, DefaultKeepBodies)
+	l.SpoolBodies = cmp.Or(l.SpoolBodies, DefaultSpoolBodies)
+	l.SpoolDir = cmp.Or(l.SpoolDir, os.TempDir())
+	l.PlatformRequests = cmp.Or(l.PlatformRequests, DefaultPlatformRequests)
+	l.ClientPlatformRequests = cmp.Or(l.ClientPlatformRequests, DefaultClientPlatformRequests)
+	l.Requests = cmp.Or(l.Requests, DefaultRequests)
 	l.SpoolBody = min(l.SpoolBody, MaxSpoolBody)
 	return l
-}
-
-// set sets a default.
-func set[T comparable](v *T, usual T) {
-	var zero T
-	if *v == zero {
-		*v = usual
-	}
 }
 
 // Options are what a Proxy needs.

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"sync"
@@ -69,11 +70,11 @@ type shard struct {
 
 // New returns Gates without Machines. They stop nothing before Run.
 func New(o Options) *Gates {
-	setDefault(&o.After, hangar.DefaultAutostopAfter)
-	setDefault(&o.Drain, DefaultDrain)
-	setDefault(&o.Settling, DefaultSettling)
-	setDefault(&o.Stops, DefaultStops)
-	setDefault(&o.Suspends, DefaultSuspends)
+	o.After = cmp.Or(o.After, hangar.DefaultAutostopAfter)
+	o.Drain = cmp.Or(o.Drain, DefaultDrain)
+	o.Settling = cmp.Or(o.Settling, DefaultSettling)
+	o.Stops = cmp.Or(o.Stops, DefaultStops)
+	o.Suspends = cmp.Or(o.Suspends, DefaultSuspends)
 	gs := &Gates{
 		o: o, began: o.Now(), seed: maphash.MakeSeed(), kick: make(chan struct{}, 1),
 		timers: newTimers(), groups: make(map[groupKey]*group),
@@ -83,13 +84,6 @@ func New(o Options) *Gates {
 	}
 	gs.queues[0].most, gs.queues[1].most = o.Stops, o.Suspends
 	return gs
-}
-
-func setDefault[T comparable](v *T, usual T) {
-	var zero T
-	if *v == zero {
-		*v = usual
-	}
 }
 
 // now is in nanoseconds since the Gates were made.

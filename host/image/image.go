@@ -167,12 +167,8 @@ type Store struct {
 
 // New returns a Store that Open makes usable.
 func New(opts Options) *Store {
-	if opts.Platform.OS == "" {
-		opts.Platform.OS = "linux"
-	}
-	if opts.Platform.Architecture == "" {
-		opts.Platform.Architecture = runtime.GOARCH
-	}
+	opts.Platform.OS = cmp.Or(opts.Platform.OS, "linux")
+	opts.Platform.Architecture = cmp.Or(opts.Platform.Architecture, runtime.GOARCH)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}

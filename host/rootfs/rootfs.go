@@ -19,6 +19,7 @@
 package rootfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,9 +68,7 @@ type Layers struct {
 
 // New returns Layers that Open makes usable.
 func New(o Options) *Layers {
-	if o.Size == 0 {
-		o.Size = DefaultSize
-	}
+	o.Size = cmp.Or(o.Size, DefaultSize)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -187,10 +186,7 @@ const (
 // The few files that the platform writes to the layer before the Machine runs find room even in a
 // full one. Reserve takes that room away again.
 func (l *Layers) Mount(ctx context.Context, id hangar.MachineID, size int64, from From) error {
-	if size == 0 {
-		size = l.o.Size
-	}
-	if err := l.mount(ctx, id, size, from); err != nil {
+	if err := l.mount(ctx, id, cmp.Or(size, l.o.Size), from); err != nil {
 		return fmt.Errorf("mount the writable layer of machine %s: %w", id, err)
 	}
 	return nil

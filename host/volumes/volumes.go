@@ -16,6 +16,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -111,16 +112,12 @@ var _ hangar.VolumeAgent = (*Store)(nil)
 
 // New returns a Store that knows no volumes yet.
 func New(o Options) *Store {
-	if o.ArchivePatience == 0 {
-		o.ArchivePatience = DefaultArchivePatience
-	}
+	o.ArchivePatience = cmp.Or(o.ArchivePatience, DefaultArchivePatience)
 	if o.Overcommit <= 0 {
 		o.Overcommit = 1
 	}
 	o.PerMachine = max(1, o.PerMachine)
-	if o.FillPatience == 0 {
-		o.FillPatience = DefaultFillPatience
-	}
+	o.FillPatience = cmp.Or(o.FillPatience, DefaultFillPatience)
 	s := &Store{
 		o: o, index: &index{known: make(map[hangar.VolumeID]*volume)},
 		snapshots: fairsem.New[hangar.OrgID](snapshotsAtOnce), fills: fairsem.New[hangar.OrgID](fillsAtOnce),

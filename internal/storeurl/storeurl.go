@@ -5,6 +5,7 @@
 package storeurl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -92,12 +93,8 @@ func bucket(u *url.URL, values url.Values) (Place, error) {
 	default:
 		return Place{}, fmt.Errorf("parameter tls is %q: must be on or off", tls)
 	}
-	if p.Region == "" {
-		p.Region = DefaultRegion
-	}
-	if p.Endpoint == "" {
-		p.Endpoint = "s3." + p.Region + ".amazonaws.com"
-	}
+	p.Region = cmp.Or(p.Region, DefaultRegion)
+	p.Endpoint = cmp.Or(p.Endpoint, "s3."+p.Region+".amazonaws.com")
 	if strings.ContainsAny(p.Endpoint, "/@?") {
 		return Place{}, fmt.Errorf("parameter endpoint is %q: must be host or host:port", p.Endpoint)
 	}

@@ -17,6 +17,7 @@
 package alerts
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -88,12 +89,8 @@ var _ hangar.AlertHost = (*Evaluator)(nil)
 
 // New returns an Evaluator that starts with Run.
 func New(o Options) *Evaluator {
-	if o.Workers == 0 {
-		o.Workers = DefaultWorkers
-	}
-	if o.QueryTimeout == 0 {
-		o.QueryTimeout = DefaultQueryTimeout
-	}
+	o.Workers = cmp.Or(o.Workers, DefaultWorkers)
+	o.QueryTimeout = cmp.Or(o.QueryTimeout, DefaultQueryTimeout)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
