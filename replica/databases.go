@@ -3,9 +3,11 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hangar-platform/hangar/replica/database"
@@ -90,17 +92,7 @@ func (n *Node) Find(name string) *database.DB {
 func (n *Node) All() []*database.DB {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var all []*database.DB
-	for _, db := range n.databases {
-		all = append(all, db)
-	}
-	slices.SortFunc(all, func(a, b *database.DB) int {
-		if a.Name() < b.Name() {
-			return -1
-		}
-		return 1
-	})
-	return all
+	return slices.SortedFunc(maps.Values(n.databases), func(a, b *database.DB) int { return strings.Compare(a.Name(), b.Name()) })
 }
 
 func (n *Node) closeDatabases() error {
