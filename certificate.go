@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -73,12 +74,7 @@ type Certificate struct {
 
 // Active reports whether the edge serves the Hostname with a valid certificate.
 func (c *Certificate) Active() bool {
-	for _, i := range c.Issued {
-		if i.Status == CertificateActive {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Issued, func(i IssuedCertificate) bool { return i.Status == CertificateActive })
 }
 
 // CertificateCheck is a Certificate and what the DNS says of its Hostname.

@@ -221,12 +221,9 @@ func (t *Tokens) named(ctx context.Context, slug hangar.OrgSlug) hangar.Target {
 
 // mayWrite reports whether a principal may change anything at all.
 func mayWrite(p hangar.Principal) bool {
-	for _, g := range p.Grants {
-		if g.Reaches(hangar.ActionWrite, hangar.Target{Org: g.Org, OrgID: g.OrgID}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Grants, func(g hangar.Grant) bool {
+		return g.Reaches(hangar.ActionWrite, hangar.Target{Org: g.Org, OrgID: g.OrgID})
+	})
 }
 
 // RevokeToken implements hangar.TokenService. The admin token of a server cannot be revoked here,

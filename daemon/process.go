@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,12 +55,10 @@ func hasOpen(pid int, path string) bool {
 	if err != nil {
 		return false
 	}
-	for _, fd := range fds {
-		if got, err := os.Stat(fd); err == nil && os.SameFile(want, got) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(fds, func(fd string) bool {
+		got, err := os.Stat(fd)
+		return err == nil && os.SameFile(want, got)
+	})
 }
 
 // Close releases the pidfd. The process keeps running.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/hangar-platform/hangar"
@@ -141,12 +142,7 @@ func defaultText(code hangar.Code) string {
 }
 
 func hasOwnPrefix(text string) bool {
-	for _, p := range ownPrefixes {
-		if strings.HasPrefix(text, p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ownPrefixes, func(p string) bool { return strings.HasPrefix(text, p) })
 }
 
 // WriteError answers with an error, even when the context of the request has ended. That may be because

@@ -3,6 +3,7 @@ package hostnames
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -146,12 +147,9 @@ func (h *Hostnames) certificateIssued(name hangar.Hostname, rec hostnameRecord) 
 	if h.edge == nil || !rec.ACME || rec.State != claimLeading {
 		return false
 	}
-	for _, i := range h.edge.CertificateState(name).Issued {
-		if i.Kind == hangar.CertificateACME && i.Status == hangar.CertificateActive {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.edge.CertificateState(name).Issued, func(i hangar.IssuedCertificate) bool {
+		return i.Kind == hangar.CertificateACME && i.Status == hangar.CertificateActive
+	})
 }
 
 // reconsider looks up a Hostname that is not proven.

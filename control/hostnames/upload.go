@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,12 +81,7 @@ func names(leaf *x509.Certificate, name hangar.Hostname) bool {
 	if !name.Wildcard() {
 		return leaf.VerifyHostname(string(name)) == nil
 	}
-	for _, dns := range leaf.DNSNames {
-		if strings.EqualFold(dns, string(name)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(leaf.DNSNames, func(dns string) bool { return strings.EqualFold(dns, string(name)) })
 }
 
 // chainFault says what is wrong with a chain of certificates in PEM.

@@ -3,6 +3,7 @@ package dns
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -86,12 +87,9 @@ func lifetime(m *dns.Msg) time.Duration {
 
 // answers reports whether a message has records of the requested type.
 func answers(m *dns.Msg) bool {
-	for _, rr := range m.Answer {
-		if t := rr.Header().Rrtype; t == m.Question[0].Qtype || m.Question[0].Qtype == dns.TypeANY {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Answer, func(rr dns.RR) bool {
+		return rr.Header().Rrtype == m.Question[0].Qtype || m.Question[0].Qtype == dns.TypeANY
+	})
 }
 
 // findTTLs returns the offsets of the times to live in a message with one question.

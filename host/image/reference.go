@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -116,13 +117,7 @@ func (r reference) identifier() string {
 
 // named reports whether names contains a registry, as host or host:port.
 func named(registry string, names []string) bool {
-	host := hostOf(registry)
-	for _, n := range names {
-		if n == registry || n == host {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(names, registry) || slices.Contains(names, hostOf(registry))
 }
 
 // plainAllowed reports whether a registry may be used without TLS, because the connection does not

@@ -11,6 +11,7 @@ import (
 	"math"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -95,12 +96,7 @@ var private = netip.MustParsePrefix("fdaa::/16")
 
 // Contains reports whether the Pool has an address.
 func (p Pool) Contains(a netip.Addr) bool {
-	for _, prefix := range p {
-		if prefix.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
 // Size is the number of addresses that can be allocated: all of a prefix but the first and, for IPv4,
