@@ -22,6 +22,13 @@ func (d *disk) fail(suffix string) {
 	d.full = suffix
 }
 
+// bound keeps the file with a suffix from growing; empty: none.
+func (d *disk) bound(suffix string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.small = suffix
+}
+
 // failed reports whether a write has failed since fail.
 func (d *disk) failed() bool {
 	d.mu.Lock()
@@ -241,9 +248,7 @@ func TestImportThatDoesNotFit(t *testing.T) {
 	large, _ := n.export("app.db")
 	n.exec("app.db", "delete", "DELETE FROM t", "VACUUM", "INSERT INTO t VALUES(1)")
 	before, _ := n.export("app.db")
-	d.mu.Lock()
-	d.small = "files/app.db"
-	d.mu.Unlock()
+	d.bound("files/app.db")
 	if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
 		t.Error("status ", got)
 	}
@@ -255,9 +260,7 @@ func TestImportThatDoesNotFit(t *testing.T) {
 	}
 	n.exec("app.db", "", "UPDATE t SET v=2")
 	same(t, n, other, "app.db")
-	d.mu.Lock()
-	d.small = ""
-	d.mu.Unlock()
+	d.bound("")
 	if got := n.postImport("app.db", large); got != http.StatusOK {
 		t.Error("status ", got)
 	}

@@ -82,8 +82,8 @@ type Suspender interface {
 // Adopter is a driver that finds a sandbox even if the daemon died before it journaled the Handle.
 type Adopter interface {
 	// Adopt returns the Handle of the Machine's last Start or Resume, after waiting until that is
-	// over. It returns ErrNotFound when that did not succeed, or takes longer than ctx. A sandbox that has ended meanwhile is
-	// adopted too, and Wait then returns its exit.
+	// over. It returns ErrNotFound when that did not succeed, or takes longer than ctx. A sandbox that
+	// has ended meanwhile is adopted too, and Wait then returns its exit.
 	Adopt(ctx context.Context, id hangar.MachineID, dir string) (Handle, error)
 }
 

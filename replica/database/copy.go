@@ -266,10 +266,8 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 		}
 		direct = true // no program has the new file open
 	}
-	if direct {
-		if err := d.reserve(c.PageSize, c.Pages); err != nil {
-			return err
-		}
+	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+		return err
 	}
 	var pages []txlog.Page
 	flush := func(last bool) error {
@@ -311,8 +309,9 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 
 // reserve allocates the room of a database file of size pages, before any of them is written in place:
 // with some of them, on a full disk, the file would be neither the earlier database nor the later one.
-func (d replacing) reserve(pageSize, size uint32) error {
-	if size == 0 {
+// Pages that go to the WAL need no such room.
+func (d replacing) reserve(pageSize, size uint32, direct bool) error {
+	if !direct || size == 0 {
 		return nil
 	}
 	main, err := d.create()
@@ -402,10 +401,8 @@ func (d replacing) importLogged(s *Spool, c Change, direct, all bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
-	if direct {
-		if err := d.reserve(c.PageSize, c.Pages); err != nil {
-			return err
-		}
+	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+		return err
 	}
 	// The log comes first: after a crash, its content is written again.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {

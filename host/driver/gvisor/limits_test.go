@@ -3,7 +3,6 @@ package gvisor_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -105,23 +104,14 @@ func TestLimitAfterASuspendThatIsGivenUp(t *testing.T) {
 			awaitLimit(t, opts, spec.ID, before)
 			continue
 		}
-		engine := exec.CommandContext(t.Context(), "cat")
-		engine.Args = []string{"runsc", "-", spec.Dir} // reads until its input ends
-		input, err := engine.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := engine.Start(); err != nil {
-			t.Fatal(err)
-		}
+		end := working(t, spec.Dir)
 		if err := d.Recover(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 		if limit := memoryLimit(t, opts.CgroupParent, spec.ID); limit != after {
 			t.Errorf("limit %s while the snapshot is written, want %s", limit, after)
 		}
-		_ = input.Close()
-		_ = engine.Wait() // the driver may have collected it
+		end()
 		awaitLimit(t, opts, spec.ID, before)
 	}
 }

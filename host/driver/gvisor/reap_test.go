@@ -40,15 +40,7 @@ func TestCutOffStartsAreReaped(t *testing.T) {
 func TestAdoptOfAHangingStart(t *testing.T) {
 	d, _ := newDriver(t)
 	spec := newSpec(t, "sleep")
-	engine := exec.CommandContext(t.Context(), "cat")
-	engine.Args = []string{"runsc", "-", spec.Dir} // reads until its input ends
-	input, err := engine.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	defer working(t, spec.Dir)()
 	over, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := d.Adopt(over, spec.ID, spec.Dir); !errors.Is(err, driver.ErrNotFound) {
@@ -59,8 +51,24 @@ func TestAdoptOfAHangingStart(t *testing.T) {
 	if _, err := d.Adopt(ends, spec.ID, spec.Dir); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrNotFound) {
 		t.Errorf("given up because the daemon ends: %v", err)
 	}
-	_ = input.Close()
-	_ = engine.Wait() // the driver may have collected it
+}
+
+// working starts what the driver takes for an engine that works on the bundle in dir, until end is called.
+func working(t *testing.T, dir string) (end func()) {
+	t.Helper()
+	engine := exec.CommandContext(t.Context(), "cat")
+	engine.Args = []string{"runsc", "-", dir} // reads until its input ends
+	input, err := engine.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_ = input.Close()
+		_ = engine.Wait() // the driver may have collected it
+	}
 }
 
 // zombies lists the children of this process that have ended.
