@@ -60,6 +60,9 @@ func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
 		return 0, err
 	}
 	defer s.end()
+	if err := s.merge(ctx); err != nil {
+		return 0, err
+	}
 	if err := a.inspect(ctx); err != nil {
 		return 0, fmt.Errorf("look for lost files: %w", err)
 	}

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kopia/kopia/repo"
-	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/manifest"
 	"github.com/kopia/kopia/snapshot"
 
@@ -109,7 +107,7 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	if err := a.refresh(ctx); err != nil {
 		return Entry{}, "", err
 	}
-	found, err := findManifests(ctx, a.rep, labels(tagSnapshot, string(id)))
+	found, err := a.rep.FindManifests(ctx, labels(tagSnapshot, string(id)))
 	if err != nil {
 		return Entry{}, "", fmt.Errorf("look for snapshot %s: %w", id, err)
 	}
@@ -123,21 +121,6 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 	return e, found[0].ID, nil
 }
 
-// maxFinds is how often findManifests looks.
-const maxFinds = 10
-
-// findManifests returns the manifests that have the labels. kopia merges the contents of manifests when it finds many
-// of them, and fails if another session has done so since it looked. Then it has to look again.
-func findManifests(ctx context.Context, in repo.Repository, want map[string]string) (found []*manifest.EntryMetadata, err error) {
-	for range maxFinds {
-		found, err = in.FindManifests(ctx, want)
-		if !errors.Is(err, content.ErrContentNotFound) {
-			break
-		}
-	}
-	return found, err
-}
-
 // Entries returns the snapshots of a volume, or of all if it is empty, the newest first. Other
 // entries of the repository are left out.
 func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, error) {
@@ -149,7 +132,7 @@ func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, err
 	if of != "" {
 		want = labels(tagVolume, string(of))
 	}
-	found, err := findManifests(ctx, a.rep, want)
+	found, err := a.rep.FindManifests(ctx, want)
 	if err != nil {
 		return nil, fmt.Errorf("list snapshots: %w", err)
 	}
@@ -175,29 +158,34 @@ func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, err
 // frees their room.
 func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
 	ctx = a.logged(ctx)
+	if err := a.remove(ctx, ids); err != nil {
+		return fmt.Errorf("remove snapshots: %w", err)
+	}
+	a.mergeSome(ctx)
+	return nil
+}
+
+func (a *Archive) remove(ctx context.Context, ids []hangar.SnapshotID) error {
 	if err := a.refresh(ctx); err != nil {
 		return err
 	}
 	s, err := a.begin(ctx, "remove")
 	if err != nil {
-		return fmt.Errorf("remove snapshots: %w", err)
+		return err
 	}
 	defer s.end()
 	for _, id := range ids {
-		found, err := findManifests(ctx, s.w, labels(tagSnapshot, string(id)))
+		found, err := s.w.FindManifests(ctx, labels(tagSnapshot, string(id)))
 		if err != nil {
-			return fmt.Errorf("look for snapshot %s: %w", id, err)
+			return fmt.Errorf("look for %s: %w", id, err)
 		}
 		for _, m := range found {
 			if err := s.w.DeleteManifest(ctx, m.ID); err != nil {
-				return fmt.Errorf("remove snapshot %s: %w", id, err)
+				return fmt.Errorf("%s: %w", id, err)
 			}
 		}
 	}
-	if err := s.w.Flush(ctx); err != nil {
-		return fmt.Errorf("remove snapshots: %w", err)
-	}
-	return nil
+	return s.w.Flush(ctx)
 }
 
 func labels(tag, value string) map[string]string {
