@@ -174,16 +174,31 @@ func (a *Archive) remove(ctx context.Context, ids []hangar.SnapshotID) error {
 		return err
 	}
 	defer s.end()
+	var removed time.Time // when the manifest that is removed was stored
+	m, err := manifest.NewManager(ctx, s.w.ContentManager(), manifest.ManagerOptions{TimeNow: func() time.Time {
+		// The library orders the changes of a manifest by time, and the clock may have been set back.
+		if now := a.opts.Now(); now.After(removed) {
+			return now
+		}
+		return removed.Add(1)
+	}}, nil)
+	if err != nil {
+		return err
+	}
 	for _, id := range ids {
-		found, err := s.w.FindManifests(ctx, labels(tagSnapshot, string(id)))
+		found, err := m.Find(ctx, labels(tagSnapshot, string(id)))
 		if err != nil {
 			return fmt.Errorf("look for %s: %w", id, err)
 		}
-		for _, m := range found {
-			if err := s.w.DeleteManifest(ctx, m.ID); err != nil {
+		for _, f := range found {
+			removed = f.ModTime
+			if err := m.Delete(ctx, f.ID); err != nil {
 				return fmt.Errorf("%s: %w", id, err)
 			}
 		}
+	}
+	if err := m.Flush(ctx); err != nil {
+		return err
 	}
 	return s.w.Flush(ctx)
 }

@@ -285,3 +285,21 @@ func TestRemovedStaysRemoved(t *testing.T) {
 		}
 	})
 }
+
+// TestRemovedAfterTheClockWasSetBack removes a snapshot at an earlier time than it was written.
+func TestRemovedAfterTheClockWasSetBack(t *testing.T) {
+	var c clock
+	opts := inDirectory(t).options()
+	opts.Now = c.now
+	a := open(t, opts)
+	c.advance(time.Hour)
+	d := randomDevice(64*kib, 1)
+	e := write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	c.advance(-time.Hour)
+	if err := a.Remove(t.Context(), e.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Entry(t.Context(), e.ID); !errors.Is(err, archive.ErrNotFound) {
+		t.Errorf("a removed snapshot: %v", err)
+	}
+}
