@@ -106,12 +106,14 @@ type Archive struct {
 	mu       sync.Mutex
 	sessions map[*session]time.Time // sessions in progress, with the time of their begin
 
-	collecting chan struct{} // holds one element while a Collect runs, or manifests are merged
+	collecting chan struct{} // holds one element while a Collect runs
+
+	changes atomic.Int64 // by this process
 
 	lost sync.Map // of blob.ID: files that are known to be lost or damaged
 
-	// seen is the latest lease of another process, and seenAt when it was first seen; for the
-	// holder of collecting.
+	// seen is the latest lease of another process, and seenAt when it was first seen; for the Collect
+	// that runs.
 	seen   leaseRecord
 	seenAt time.Time
 }

@@ -55,14 +55,14 @@ func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
 const grace = 2 * time.Second
 
 func (a *Archive) collect(ctx context.Context) (freed int64, err error) {
+	if err := a.merge(ctx); err != nil {
+		return 0, err
+	}
 	s, err := a.begin(ctx, "collect")
 	if err != nil {
 		return 0, err
 	}
 	defer s.end()
-	if err := s.merge(ctx); err != nil {
-		return 0, err
-	}
 	if err := a.inspect(ctx); err != nil {
 		return 0, fmt.Errorf("look for lost files: %w", err)
 	}

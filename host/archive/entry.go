@@ -161,7 +161,7 @@ func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
 	if err := a.remove(ctx, ids); err != nil {
 		return fmt.Errorf("remove snapshots: %w", err)
 	}
-	a.mergeSome(ctx)
+	a.changed(ctx)
 	return nil
 }
 

@@ -57,3 +57,6 @@ func (a *Archive) Contents(ctx context.Context) (all []content.Info, err error) 
 	})
 	return all, err
 }
+
+// Merge merges the manifests.
+func (a *Archive) Merge(ctx context.Context) error { return a.merge(ctx) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kopia/kopia/repo/blob"
 
+	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -22,6 +23,8 @@ const (
 	// request makes two processes believe that they hold it, they slow each other down but do no
 	// harm: the library's minimum ages are much longer.
 	leaseSettles = time.Second
+	// releasing bounds the end of a lease.
+	releasing = time.Minute
 )
 
 type leaseRecord struct {
@@ -39,6 +42,11 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 	case held.Holder != "" && a.held(held):
 		return nil, nil, nil
 	}
+	defer func() {
+		if mine == nil {
+			a.release(ctx, me)
+		}
+	}()
 	if err := a.hold(ctx, me); err != nil {
 		return nil, nil, err
 	}
@@ -71,12 +79,22 @@ func (a *Archive) lease(ctx context.Context) (mine context.Context, end func(), 
 	return mine, func() {
 		cancel(nil)
 		<-done
-		if held, err := a.holder(ctx); err == nil && held.Holder == me {
-			if err := a.store.DeleteBlob(ctx, leaseBlob); err != nil {
-				a.opts.Log.WarnContext(ctx, "The lease of the archive's garbage collection was not released and expires.", "error", err)
-			}
-		}
+		a.release(ctx, me)
 	}, nil
+}
+
+// release ends the lease of a holder, if it is still in force.
+func (a *Archive) release(ctx context.Context, holder string) {
+	err := finish.Do(ctx, releasing, func(ctx finish.Context) error {
+		held, err := a.holder(ctx)
+		if err != nil || held.Holder != holder {
+			return err
+		}
+		return a.store.DeleteBlob(ctx, leaseBlob)
+	})
+	if err != nil {
+		a.opts.Log.WarnContext(ctx, "The lease of the archive's garbage collection was not released and expires.", "error", err)
+	}
 }
 
 // held reports whether a lease that was read may still be in force. Its holder's clock may differ from

@@ -1,96 +1,117 @@
 package archive
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/kopia/kopia/repo/content"
-	contentindex "github.com/kopia/kopia/repo/content/index"
 	"github.com/kopia/kopia/repo/manifest"
 )
 
-// The library stores the manifests of each session as a content of its own, and reads all such
-// contents after each change. So that they stay few, it merges them, in every session that finds 16.
-// A merge leaves out what was removed, and the removal as well. If two sessions merge at once, and one
-// of them began before the removal, the removed manifest comes back. Only the holder of collecting,
-// and in a bucket of the lease, therefore merges, which is safe beside all other changes; see
-// store.IsReadOnly.
+// The library stores the manifests of each session as a content of its own, reads all such contents after
+// each change, and would merge them in every session that finds 16. A merge leaves out what was removed,
+// and the removal as well, so that of two merges at once the one that had begun before the removal would
+// bring the removed manifest back. The archive therefore merges them itself, and leaves recent removals
+// where they are. Merges are then safe at any time, and in any number of processes.
 
-// maxManifests is how many contents with manifests there may be before they are merged.
-const maxManifests = 32
+const (
+	// maxChanges is how many changes a process makes before it merges manifests.
+	maxChanges = 32
+	// recently is for how long a removal is left, at least; merging bounds a merge.
+	recently = time.Hour
+	merging  = 10 * time.Minute
+)
 
 // IsReadOnly implements blob.Storage. The library asks it for one purpose, whether it may merge
 // manifests by itself.
 func (s *store) IsReadOnly() bool { return true }
 
-// mergeSome merges the manifests after a change if there are many contents of them. While garbage is
-// collected it leaves that to Collect. A failure undoes nothing of the change, so it is only logged.
-func (a *Archive) mergeSome(ctx context.Context) {
-	select {
-	case a.collecting <- struct{}{}:
-		defer func() { <-a.collecting }()
-	default:
+// changed counts a change, and merges the manifests now and then. A failure undoes nothing of the
+// change, so it is only logged.
+func (a *Archive) changed(ctx context.Context) {
+	if a.changes.Add(1)%maxChanges != 0 {
 		return
 	}
-	if err := a.tryMerge(ctx); err != nil && ctx.Err() == nil {
+	if err := a.merge(ctx); err != nil && ctx.Err() == nil {
 		a.opts.Log.WarnContext(ctx, "The manifests of the archive were not merged.", "error", err)
 	}
 }
 
-func (a *Archive) tryMerge(ctx context.Context) error {
-	switch n, err := manifestContents(ctx, a.rep.ContentReader()); {
-	case err != nil:
-		return err
-	case n <= maxManifests:
-		return nil
-	}
-	if a.shared {
-		mine, end, err := a.lease(ctx)
-		if mine == nil {
-			return err
-		}
-		defer end()
-		ctx = mine
-	}
+// merge makes one content of all that have manifests, except for those with recent removals.
+func (a *Archive) merge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, merging)
+	defer cancel()
 	s, err := a.begin(ctx, "merge")
 	if err != nil {
 		return err
 	}
 	defer s.end()
-	return s.merge(ctx)
-}
-
-// merge makes one content of all that have manifests.
-func (s *session) merge(ctx context.Context) error {
 	if err := s.w.Refresh(ctx); err != nil {
 		return err
 	}
-	contents := s.w.ContentManager()
-	switch n, err := manifestContents(ctx, contents); {
-	case err != nil:
-		return err
-	case n < 2:
-		return nil
-	}
+	contents := settledManifests{s.w.ContentManager(), a.opts.Now().Add(-recently)}
 	m, err := manifest.NewManager(ctx, contents, manifest.ManagerOptions{}, nil)
 	if err != nil {
 		return err
 	}
 	if _, err := m.Find(ctx, nil); err != nil { // has it read them
-		return err
+		return fmt.Errorf("read manifests: %w", err)
 	}
-	if err := m.Compact(ctx); err != nil {
+	switch err := m.Compact(ctx); {
+	case errors.Is(err, content.ErrContentNotFound): // merged by another session meanwhile
+		return nil
+	case err != nil:
 		return fmt.Errorf("merge manifests: %w", err)
 	}
 	return contents.Flush(ctx)
 }
 
-// manifestContents returns how many contents have manifests.
-func manifestContents(ctx context.Context, in content.Reader) (n int, err error) {
-	opts := content.IterateOptions{Range: contentindex.PrefixRange(manifest.ContentPrefix)}
-	err = in.IterateContents(ctx, opts, func(content.Info) error {
-		n++
-		return nil
+// settledManifests hides contents that have a removal after a time.
+type settledManifests struct {
+	*content.WriteManager
+
+	until time.Time
+}
+
+// IterateContents lists contents with manifests.
+func (s settledManifests) IterateContents(ctx context.Context, opts content.IterateOptions, callback content.IterateCallback) error {
+	return s.WriteManager.IterateContents(ctx, opts, func(i content.Info) error {
+		b, err := s.GetContent(ctx, i.ContentID)
+		if err != nil {
+			return err
+		}
+		switch removed, err := removedAfter(b, s.until); {
+		case err != nil:
+			return fmt.Errorf("manifests %s: %w", i.ContentID, err)
+		case removed:
+			return nil
+		}
+		return callback(i)
 	})
-	return n, err
+}
+
+// removedAfter reports whether a content with manifests has a removal after a time. The format is that
+// of kopia's package manifest.
+func removedAfter(b []byte, at time.Time) (bool, error) {
+	r, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return false, err
+	}
+	type entry struct {
+		Modified time.Time `json:"modified"`
+		Deleted  bool      `json:"deleted"`
+	}
+	var of struct {
+		Entries []entry `json:"entries"`
+	}
+	if err := json.NewDecoder(r).Decode(&of); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(of.Entries, func(e entry) bool { return e.Deleted && e.Modified.After(at) }), nil
 }

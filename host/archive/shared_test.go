@@ -2,9 +2,11 @@ package archive_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/blob/filesystem"
 	"github.com/kopia/kopia/repo/content"
+	"github.com/kopia/kopia/repo/manifest"
 	"github.com/kopia/kopia/snapshot"
 	"github.com/kopia/kopia/snapshot/snapshotfs"
 
@@ -301,5 +304,98 @@ func TestRemovedAfterTheClockWasSetBack(t *testing.T) {
 	}
 	if _, err := a.Entry(t.Context(), e.ID); !errors.Is(err, archive.ErrNotFound) {
 		t.Errorf("a removed snapshot: %v", err)
+	}
+}
+
+// TestMergesAtOnce removes a snapshot while one process is in the middle of a merge, and another one
+// merges after that.
+func TestMergesAtOnce(t *testing.T) {
+	p := inBucket(t)
+	slow, other := p.open(t), p.open(t)
+	d := randomDevice(64*kib, 1)
+	var last archive.Entry
+	for range 3 {
+		last = write(t, other, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	}
+	var once sync.Once
+	merging, proceed := make(chan struct{}), make(chan struct{})
+	slow.Intercept(func(s blob.Storage) blob.Storage {
+		return &putting{s, func(id blob.ID) {
+			if strings.HasPrefix(string(id), "q") {
+				once.Do(func() {
+					close(merging)
+					<-proceed
+				})
+			}
+		}}
+	})
+	merged := make(chan error)
+	go func() { merged <- slow.Merge(t.Context()) }()
+	<-merging
+	if err := other.Remove(t.Context(), last.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Merge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(proceed)
+	if err := <-merged; err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []*archive.Archive{slow, other} {
+		if _, err := a.Entry(t.Context(), last.ID); !errors.Is(err, archive.ErrNotFound) {
+			t.Errorf("a removed snapshot: %v", err)
+		}
+		if kept, err := a.Entries(t.Context(), ""); len(kept) != 2 || err != nil {
+			t.Errorf("%d snapshots, %v, want 2", len(kept), err)
+		}
+	}
+}
+
+// putting calls a function before each blob is stored.
+type putting struct {
+	blob.Storage
+
+	before func(blob.ID)
+}
+
+func (p *putting) PutBlob(ctx context.Context, id blob.ID, b blob.Bytes, opts blob.PutOptions) error {
+	p.before(id)
+	return p.Storage.PutBlob(ctx, id, b, opts)
+}
+
+// TestMerge counts the contents with manifests after merges, and looks for what was kept and removed.
+func TestMerge(t *testing.T) {
+	var c clock
+	opts := inDirectory(t).options()
+	opts.Now = c.now
+	a := open(t, opts)
+	d := randomDevice(64*kib, 1)
+	var entries []archive.Entry
+	for range 4 {
+		entries = append(entries, write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil))
+	}
+	if err := a.Remove(t.Context(), entries[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		later time.Duration
+		want  int
+	}{{0, 2}, {2 * time.Hour, 1}, {0, 1}} {
+		c.advance(step.later)
+		if err := a.Merge(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		contents, err := a.Contents(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		contents = slices.DeleteFunc(contents, func(i content.Info) bool { return i.Deleted || i.ContentID.Prefix() != manifest.ContentPrefix })
+		if len(contents) != step.want {
+			t.Errorf("%d contents have manifests after %s, want %d", len(contents), step.later, step.want)
+		}
+		if found, err := a.Entries(t.Context(), ""); len(found) != 3 || err != nil {
+			t.Errorf("%d snapshots, %v, want 3", len(found), err)
+		}
 	}
 }

@@ -39,7 +39,7 @@ func (a *Archive) Write(ctx context.Context, meta Meta, src Source, data extent.
 	if err != nil {
 		return Entry{}, fmt.Errorf("write snapshot %s: %w", meta.ID, err)
 	}
-	a.mergeSome(ctx)
+	a.changed(ctx)
 	return entry, nil
 }
 
