@@ -34,6 +34,15 @@ func TestStorageDaemonHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	done := make(chan error, 1)
 	go func() {
+		image := filepath.Join(t.TempDir(), "image")
+		err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 64*mib))
+		if err == nil {
+			err = ext4.MakeCompact(ctx, image) // a root file system
+		}
+		if err != nil {
+			done <- err
+			return
+		}
 		other, err := w.Attach(ctx, well)
 		if err == nil {
 			_, err = w.List(ctx)

@@ -62,16 +62,20 @@ func Make(ctx context.Context, device string) error {
 	return err
 }
 
-// MakeCompact makes a file system on a device or in a sparse file. It writes only some 120 KB. The
-// file system cannot grow while it is mounted, and its journal is small: 16 MB.
+// MakeCompact makes a file system in a sparse file that nothing else uses. It writes only some 120 KB.
+// The file system cannot grow while it is mounted, and its journal is small: 16 MB.
 func MakeCompact(ctx context.Context, path string) error {
 	// Without backups of the superblock, all written blocks are in one place; backups would only help
 	// after the disk was overwritten. There is no UUID, because the result is copied.
-	_, err := run(ctx, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-b", "4096", "-J", "size=16", "-U", "clear",
+	_, err := runWith(ctx, notMounted, makeProgram, "-q", "-F", "-t", "ext4", "-m", "0", "-b", "4096", "-J", "size=16", "-U", "clear",
 		"-O", "^resize_inode,sparse_super2",
 		"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1,num_backup_sb=0,packed_meta_blocks=1", path)
 	return err
 }
+
+// notMounted are variables with which the programs do not look whether a file is mounted. They would ask
+// the kernel for the file of each loop device, and so hang when the storage of any volume does.
+var notMounted = []string{"EXT2FS_PRETEND_RO_MOUNT=1", "EXT2FS_PRETEND_ROOTFS=1"}
 
 // IsMounted reports whether a file system of any kind is mounted on a directory, which may be
 // missing. It only examines that directory, because a host may have thousands of mounts, and does not
@@ -291,8 +295,13 @@ func Usage(dir string) (hangar.VolumeUsage, error) {
 // run runs a program and returns all its output. Its memory depends on the content of the volume, so
 // the kernel kills it before processes that all Machines depend on.
 func run(ctx context.Context, program string, args ...string) (string, error) {
+	return runWith(ctx, nil, program, args...)
+}
+
+// runWith runs a program with variables added to its environment.
+func runWith(ctx context.Context, env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(cmd.Environ(), "LC_ALL=C")
+	cmd.Env = append(append(cmd.Environ(), "LC_ALL=C"), env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	// The program ends with the daemon, so that it does not change a device that the next daemon uses.
