@@ -55,6 +55,13 @@ func TestDataOutlivesStore(t *testing.T) {
 	metricstest.Await(t, metricstest.Start(t, in), org, "kept", now, 42)
 }
 
+// TestClockSetBack: what is later than the clock is kept, since the clock may be wrong.
+func TestClockSetBack(t *testing.T) {
+	s, later := metricstest.Start(t), time.Now().Add(40*24*time.Hour)
+	metricstest.Write(t, s, org, metricstest.Sample("later", 42, later))
+	metricstest.Await(t, s, org, "later", later, 42)
+}
+
 // TestRest: a resting store has no child until the next request, and still has its data.
 func TestRest(t *testing.T) {
 	s, now := metricstest.Start(t), time.Now()

@@ -62,7 +62,10 @@ func ParseFlags(c Config) error {
 	}
 	allowed := c.MemoryBytes * 6 / 10
 	flags := map[string]string{
-		"storageDataPath":      c.Dir,
+		"storageDataPath": c.Dir,
+		// All samples were taken by servers. One that is later than the clock shows that the clock is
+		// wrong, for example before it was synchronized.
+		"futureRetention":      "100y",
 		"retentionPeriod":      strconv.FormatInt(int64(c.Retention/time.Hour), 10) + "h",
 		"memory.allowedBytes":  strconv.FormatInt(allowed, 10),
 		"loggerLevel":          "ERROR", // warnings repeat the queries of tenants
