@@ -104,7 +104,7 @@ type Archive struct {
 	gate *semaphore.Weighted // with a capacity of gateAlone
 
 	mu       sync.Mutex
-	sessions map[*session]time.Time // sessions in progress, with the time of their begin
+	sessions map[*session]moment // sessions in progress, with their begin
 
 	collecting chan struct{} // holds one element while a Collect runs
 
@@ -129,7 +129,7 @@ func New(opts Options) *Archive {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Archive{opts: opts, sessions: map[*session]time.Time{}, collecting: make(chan struct{}, 1), gate: semaphore.NewWeighted(gateAlone)}
+	return &Archive{opts: opts, sessions: map[*session]moment{}, collecting: make(chan struct{}, 1), gate: semaphore.NewWeighted(gateAlone)}
 }
 
 // Open opens the archive, and makes it when there is none: in an empty or missing directory, or
@@ -303,6 +303,9 @@ func (a *Archive) Close() error {
 	return a.rep.Close(a.logged(context.Background())) //nolint:forbidigo // see above
 }
 
+// moment is a time by the monotonic clock and by the one that may be set.
+type moment struct{ at, wall time.Time }
+
 // sessionClosing bounds the end of a session.
 const sessionClosing = time.Minute
 
@@ -341,7 +344,7 @@ func (a *Archive) begin(ctx context.Context, purpose string) (*session, error) {
 	defer a.gate.Release(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sessions[s] = time.Now()
+	a.sessions[s] = moment{time.Now(), a.opts.Now().Round(0)}
 	return s, nil
 }
 

@@ -109,7 +109,7 @@ func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.Safet
 	defer a.gate.Release(gateAlone)
 	if !a.shared {
 		// The contents of an open session are not garbage.
-		safety.MinContentAgeSubjectToGC = time.Since(a.oldest(s))
+		safety.MinContentAgeSubjectToGC = a.opts.Now().Sub(a.oldest(s))
 	}
 	if err := s.w.Refresh(ctx); err != nil {
 		return time.Time{}, err
@@ -122,14 +122,20 @@ func (a *Archive) mark(ctx context.Context, s *session, safety maintenance.Safet
 }
 
 // oldest returns the begin of the oldest other session, minus a margin, or the current time without
-// one.
+// one. If the clock was set back since, it is the begin by the clock as it is now.
 func (a *Archive) oldest(s *session) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	oldest := time.Now()
-	for other, at := range a.sessions {
-		if at = at.Add(-grace); other != s && at.Before(oldest) {
-			oldest = at
+	oldest := a.opts.Now().Round(0)
+	now := oldest
+	for other, begun := range a.sessions {
+		if other == s {
+			continue
+		}
+		for _, at := range []time.Time{begun.wall, now.Add(-time.Since(begun.at))} {
+			if at = at.Add(-grace); at.Before(oldest) {
+				oldest = at
+			}
 		}
 	}
 	return oldest

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"testing"
 	"time"
 
 	"github.com/kopia/kopia/repo"
@@ -60,3 +62,30 @@ func (a *Archive) Contents(ctx context.Context) (all []content.Info, err error) 
 
 // Merge merges the manifests.
 func (a *Archive) Merge(ctx context.Context) error { return a.merge(ctx) }
+
+// Session is a writer of the archive.
+type Session struct{ s *session }
+
+// Begin begins a session that ends with the test.
+func (a *Archive) Begin(tb testing.TB) Session {
+	tb.Helper()
+	s, err := a.begin(tb.Context(), "test")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.end)
+	return Session{s}
+}
+
+// Store stores bytes in segments, which are in files when there are enough of them.
+func (s Session) Store(ctx context.Context, b []byte) error {
+	for segment := range slices.Chunk(b, segmentSize) {
+		if _, err := s.s.put(ctx, "", segment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Flush writes the index.
+func (s Session) Flush(ctx context.Context) error { return s.s.w.Flush(ctx) }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -397,5 +398,38 @@ func TestMerge(t *testing.T) {
 		if found, err := a.Entries(t.Context(), ""); len(found) != 3 || err != nil {
 			t.Errorf("%d snapshots, %v, want 3", len(found), err)
 		}
+	}
+}
+
+// TestClockSetBackDuringAWrite collects garbage while a session stores files that are older than its
+// begin, because the clock was set back.
+func TestClockSetBackDuringAWrite(t *testing.T) {
+	p := inDirectory(t)
+	var c clock
+	opts := p.options()
+	opts.Now = c.now
+	a := open(t, opts)
+	w := a.Begin(t)
+	store := func(seed uint64) {
+		t.Helper()
+		if err := w.Store(t.Context(), randomDevice(30*mib, seed).b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(1)
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := p.files(t, "p")
+	c.advance(-time.Hour)
+	store(2)
+	files := slices.DeleteFunc(p.files(t, "p"), func(file string) bool { return slices.Contains(before, file) })
+	for _, file := range files {
+		if err := os.Chtimes(file, c.now(), c.now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if freed, err := a.Collect(t.Context()); freed != 0 || len(files) == 0 || err != nil {
+		t.Errorf("freed %d bytes beside %d new files, %v", freed, len(files), err)
 	}
 }
