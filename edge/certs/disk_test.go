@@ -2,12 +2,14 @@ package certs
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/certmagic"
 
+	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/internal/acmetest"
 )
 
@@ -100,17 +102,74 @@ func TestPairAtAnyTime(t *testing.T) {
 	have("after a chain that could not be stored", newChain, newKey)
 }
 
-// TestSharedCertificateOnAFullDisk: it is served nevertheless.
+// sharer is a lock that shares nothing, and has what was stored last.
+type sharer struct {
+	hangar.CertificateLock
+
+	stored json.RawMessage
+}
+
+func (s *sharer) Context() context.Context { return context.Background() }
+
+func (s *sharer) StoreShared(_ context.Context, _ string, value json.RawMessage) error {
+	s.stored = value
+	return nil
+}
+
+// TestSharedCertificateOnAFullDisk: it is served nevertheless, shared again if necessary, and written once the disk has
+// room.
 func TestSharedCertificateOnAFullDisk(t *testing.T) {
-	c, chainFile, _ := keeper(t)
-	if err := os.MkdirAll(c.issuer.storage.Filename(chainFile), 0o700); err != nil { // in place of the file
+	c, chainFile, keyFile := keeper(t)
+	oldChain, oldKey := pairFor(t, 500*time.Hour)
+	c.store(t, keyFile, oldKey)
+	c.store(t, chainFile, oldChain)
+	full := c.issuer.storage.Filename(keyFile) + nextExt
+	if err := os.Mkdir(full, 0o700); err != nil { // in place of the file
 		t.Fatal(err)
 	}
 	chain, key := pairFor(t, 1000*time.Hour)
-	if _, err := c.adopt(t.Context(), kept, &sharedCertificate{Chain: string(chain), Key: string(key)}); err != nil {
+	e, err := c.adopt(t.Context(), kept, &sharedCertificate{Chain: string(chain), Key: string(key)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if served := c.table.Load().issued[kept]; served != e || e.sum != sumOf(chain, key) {
+		t.Error("the certificate is not served")
+	}
+	var lock sharer
+	if err := c.giveIssued(&lock, orderRequest{name: kept, org: "a"}, e); err != nil {
 		t.Error(err)
 	}
-	if e := c.table.Load().issued[kept]; e == nil || e.sum != sumOf(chain, key) {
-		t.Error("the certificate is not served")
+	var given sharedCertificate
+	if err := json.Unmarshal(lock.stored, &given); err != nil || given.Chain != string(chain) || given.Key != string(key) {
+		t.Errorf("another certificate is shared: %v", err)
+	}
+	if next, again := c.fulfil(t.Context(), kept); !again || next.After(time.Now().Add(time.Minute)) {
+		t.Errorf("it is written again at %s, %t", next, again)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := c.fulfil(t.Context(), kept)
+	if on, err := c.readIssued(kept); err != nil || on.sum != e.sum {
+		t.Errorf("the certificate is not on the disk: %v", err)
+	}
+	if !next.Equal(e.renewAt(c.options.RenewalRatio)) {
+		t.Errorf("the next step is at %s", next)
+	}
+}
+
+// TestFilesOfAnotherCertificate: what is on the disk in place of a certificate is not shared as that one.
+func TestFilesOfAnotherCertificate(t *testing.T) {
+	c, chainFile, keyFile := keeper(t)
+	chain, key := pairFor(t, 500*time.Hour)
+	c.store(t, keyFile, key)
+	c.store(t, chainFile, chain)
+	e, err := newEntry(pairFor(t, 1000*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lock sharer
+	if err := c.giveIssued(&lock, orderRequest{name: kept, org: "a"}, e); err == nil || lock.stored != nil {
+		t.Errorf("%s is shared, %v", lock.stored, err)
 	}
 }

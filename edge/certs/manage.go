@@ -20,6 +20,7 @@ import (
 const (
 	orderTimeout = 5 * time.Minute     // for one certificate
 	unknownPause = time.Hour           // until a certificate of an unknown App is checked again
+	unkeptPause  = time.Minute         // until a certificate that could not be written to the disk is written again
 	expiredKept  = 30 * 24 * time.Hour // how long a certificate that no App wants stays on the disk after its end
 )
 
@@ -98,7 +99,7 @@ func (c *Certs) restoreIssued(t *table, now time.Time) error {
 // dueAt returns when the next order for a name is due.
 func (c *Certs) dueAt(t *table, name hangar.Hostname, now time.Time) time.Time {
 	if e := t.issued[name]; e != nil {
-		if at := e.renewAt(c.options.RenewalRatio); at.After(now) {
+		if at := c.due(e); at.After(now) {
 			return at
 		}
 	}
@@ -271,6 +272,7 @@ func (c *Certs) fulfil(ctx context.Context, name hangar.Hostname) (next time.Tim
 	}
 	req := orderRequest{name: name, org: org, own: !wanted, renewal: current != nil}
 	if c.fresh(current, now) {
+		c.keepAgain(ctx, name, current)
 		if c.shared.used() && c.shared.has(name) != current.sum {
 			return c.publish(ctx, req, current), true
 		}
@@ -401,7 +403,16 @@ func (c *Certs) ask(ctx context.Context, name hangar.Hostname, current *entry) (
 	return issued, nil
 }
 
-// install makes an issued certificate available to handshakes, and returns when its renewal is due.
+// due returns when the next step for a certificate is due: its renewal, or writing it to the disk.
+func (c *Certs) due(e *entry) time.Time {
+	at := e.renewAt(c.options.RenewalRatio)
+	if soon := time.Now().Add(unkeptPause); e.unkept.Load() != nil && soon.Before(at) {
+		return soon
+	}
+	return at
+}
+
+// install makes an issued certificate available to handshakes, and returns when its next step is due.
 func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	c.change.Lock()
 	defer c.change.Unlock()
@@ -409,7 +420,7 @@ func (c *Certs) install(name hangar.Hostname, e *entry) time.Time {
 	if _, wanted := t.wanted[name]; (wanted || c.demandable(name)) && t.issued[name] != e {
 		c.table.Store(t.withIssued(name, e))
 	}
-	return e.renewAt(c.options.RenewalRatio)
+	return c.due(e)
 }
 
 // CertificateState implements hangar.CertificateHost.

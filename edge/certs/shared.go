@@ -261,7 +261,7 @@ func (c *Certs) catchUp(ctx context.Context, req orderRequest) (at time.Time, do
 		}
 		if c.fresh(e, time.Now()) {
 			c.forget(req.name)
-			return e.renewAt(c.options.RenewalRatio), true, nil
+			return c.due(e), true, nil
 		}
 	}
 	var failed attempt
@@ -297,11 +297,7 @@ func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedC
 	chain, private := []byte(issued.Chain), []byte(issued.Key)
 	sum := sumOf(chain, private)
 	var unkept error
-	defer func() { // without the lock
-		if unkept != nil { // the next start has the one before, until the state is read
-			c.log.Error("shared certificate is not on the disk", keyName, string(name), keyError, unkept)
-		}
-	}()
+	defer func() { c.logUnkept(name, unkept) }() // without the lock
 	c.adopting.Lock()
 	defer c.adopting.Unlock()
 	current := c.table.Load().issued[name]
@@ -318,12 +314,32 @@ func (c *Certs) adopt(ctx context.Context, name hangar.Hostname, issued *sharedC
 		return current, nil
 	}
 	c.install(name, e)
-	unkept = c.keep(ctx, name, chain, private)
+	unkept = c.keep(ctx, name, e, issued)
 	return e, nil
 }
 
-// keep writes a certificate to the disk, as certmagic does.
-func (c *Certs) keep(ctx context.Context, name hangar.Hostname, chain, private []byte) error {
+// logUnkept logs why a certificate is not on the disk. Until it is, the next start serves the one before, until the
+// state is read.
+func (c *Certs) logUnkept(name hangar.Hostname, err error) {
+	if err != nil {
+		c.log.Error("shared certificate is not on the disk", keyName, string(name), keyError, err)
+	}
+}
+
+// keepAgain writes an adopted certificate to the disk, unless it is there or another one was adopted meanwhile.
+func (c *Certs) keepAgain(ctx context.Context, name hangar.Hostname, e *entry) {
+	var unkept error
+	defer func() { c.logUnkept(name, unkept) }() // without the lock
+	c.adopting.Lock()
+	defer c.adopting.Unlock()
+	if issued := e.unkept.Load(); issued != nil && c.table.Load().issued[name] == e {
+		unkept = c.keep(ctx, name, e, issued)
+	}
+}
+
+// keep writes a certificate to the disk, as certmagic does. c.adopting is held.
+func (c *Certs) keep(ctx context.Context, name hangar.Hostname, e *entry, issued *sharedCertificate) error {
+	e.unkept.Store(issued)
 	meta, err := json.Marshal(certmagic.CertificateResource{SANs: []string{string(name)}})
 	if err != nil {
 		return err
@@ -331,26 +347,36 @@ func (c *Certs) keep(ctx context.Context, name hangar.Hostname, chain, private [
 	ctx, cancel := finish.Within(ctx, adoptTimeout)
 	defer cancel()
 	storage, key, keys := c.issuer.storage, c.issuer.IssuerKey(), certmagic.StorageKeys
-	if err := storage.Store(ctx, keys.SitePrivateKey(key, string(name)), private); err != nil {
+	if err := storage.Store(ctx, keys.SitePrivateKey(key, string(name)), []byte(issued.Key)); err != nil {
 		return err
 	}
-	if err := storage.Store(ctx, keys.SiteCert(key, string(name)), chain); err != nil {
+	if err := storage.Store(ctx, keys.SiteCert(key, string(name)), []byte(issued.Chain)); err != nil {
 		return err
 	}
-	return storage.Store(ctx, keys.SiteMeta(key, string(name)), meta)
+	if err := storage.Store(ctx, keys.SiteMeta(key, string(name)), meta); err != nil {
+		return err
+	}
+	e.unkept.Store(nil)
+	return nil
 }
 
-// giveIssued publishes a certificate that is on the disk.
+// giveIssued publishes a certificate of this edge.
 func (c *Certs) giveIssued(lock hangar.CertificateLock, req orderRequest, e *entry) error {
-	chain, private, err := c.readFiles(req.name)
-	if err != nil {
-		return err
+	var given sharedCertificate
+	if unkept := e.unkept.Load(); unkept != nil {
+		given = *unkept
+	} else {
+		chain, private, err := c.readFiles(req.name)
+		if err != nil {
+			return err
+		}
+		if sumOf(chain, private) != e.sum {
+			return fmt.Errorf("the files of %s are of another certificate", req.name)
+		}
+		given.Chain, given.Key = string(chain), string(private)
 	}
-	err = c.shared.give(lock, c.shared.key(issuedKind, req.name), sharedCertificate{
-		Chain: string(chain), Key: string(private),
-		Order: c.shared.order(req, !c.platform(req.name)),
-	})
-	if err != nil {
+	given.Order = c.shared.order(req, !c.platform(req.name))
+	if err := c.shared.give(lock, c.shared.key(issuedKind, req.name), given); err != nil {
 		return err
 	}
 	failed := false
@@ -379,7 +405,7 @@ func (c *Certs) publish(ctx context.Context, req orderRequest, current *entry) t
 	}
 	if there {
 		if e, err := c.adopt(lock.Context(), req.name, &issued); err == nil && e != current {
-			return e.renewAt(c.options.RenewalRatio)
+			return c.due(e)
 		} else if err == nil && c.shared.has(req.name) == current.sum {
 			return at
 		}

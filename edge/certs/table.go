@@ -7,17 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/hangar-platform/hangar"
 )
 
-// entry is a certificate that can be served. It never changes.
+// entry is a certificate that can be served. It never changes, except for unkept.
 type entry struct {
 	pair      *tls.Certificate
 	notBefore time.Time
 	notAfter  time.Time
-	sum       [sha256.Size]byte // of the certificate and its key
+	sum       [sha256.Size]byte                 // of the certificate and its key
+	unkept    atomic.Pointer[sharedCertificate] // the same one, until it is on the disk; nil: it is
 }
 
 // errUnusable marks what is no certificate with its key.
