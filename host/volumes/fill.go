@@ -18,9 +18,7 @@ import (
 const (
 	// fillsAtOnce bounds the volumes of a host that are being filled. One organization has at
 	// most all but one of them.
-	fillsAtOnce  = 3
-	minFillPause = time.Second
-	maxFillPause = time.Minute
+	fillsAtOnce = 3
 	// fillReserve is how much of the disk the filling of volumes leaves free, in bytes.
 	fillReserve = 256 << 20
 )
@@ -116,7 +114,7 @@ func (v *volume) fillUntil(ctx context.Context) {
 	}
 	began := time.Now()
 	reported := ""
-	for delay := minFillPause; ; delay = min(2*delay, maxFillPause) {
+	for delay := minPause; ; delay = min(2*delay, maxPause) {
 		err := v.fillOnce(ctx)
 		if err == nil || ctx.Err() != nil {
 			return

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/volumes/volumestest"
@@ -119,5 +121,69 @@ func TestExtensionEndsOnAFullDisk(t *testing.T) {
 	r.until(func() bool { return r.Look(ref).State == hangar.VolumeCreated })
 	if _, err := r.ExtendVolume(t.Context(), ref, 3); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCreationFailsOnAFullDisk: nothing is left of a volume that could not be made, once the disk has room for that.
+func TestCreationFailsOnAFullDisk(t *testing.T) {
+	r := newRig(t)
+	r.close()
+	r.dir = disktest.Mount(t, disktest.Ext4, 160<<20)
+	r.open()
+	other := r.NewVolume(volumestest.Raw, volumestest.OnDemand)
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+		if op != "extend" {
+			return nil
+		}
+		return hangar.Errorf(hangar.CodeInvalid, "", "%s", strings.Repeat("x", 256<<10)) // makes the record large
+	})
+	if _, err := r.ExtendVolume(t.Context(), other, 3); err == nil {
+		t.Fatal("it was extended")
+	}
+	var fill string
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+		if op != "create" {
+			return nil
+		}
+		fill = r.exhaust()
+		return unix.ENOSPC
+	})
+	// When this record is removed, the journal writes the large one beside it again.
+	spec := volumestest.Spec()
+	ref := hangar.VolumeRef{AppID: spec.AppID, ID: spec.ID}
+	_, err := r.CreateVolume(t.Context(), spec)
+	r.Declined(err, hangar.CodeUnavailable, hangar.ReasonDiskFull)
+	if _, err := r.VolumeRow(t.Context(), ref); err != nil {
+		t.Fatalf("the disk was not full: %v", err)
+	}
+	r.must(os.Remove(fill))
+	r.until(func() bool { _, err := r.VolumeRow(t.Context(), ref); return hangar.CodeOf(err) == hangar.CodeNotFound })
+}
+
+// TestCreationCannotBeUndone: the image of a volume that could not be made is removed before its record is.
+func TestCreationCannotBeUndone(t *testing.T) {
+	r := newRig(t)
+	removed := 0
+	r.disk.Inject(func(op string, _ hangar.VolumeID) error {
+		switch op {
+		case "create":
+			return unix.ENOSPC
+		case "remove":
+			if removed++; removed == 1 {
+				return unix.EIO
+			}
+		}
+		return nil
+	})
+	spec := volumestest.Spec()
+	_, err := r.CreateVolume(t.Context(), spec)
+	r.Declined(err, hangar.CodeUnavailable, hangar.ReasonDiskFull)
+	r.until(func() bool {
+		_, err := r.VolumeRow(t.Context(), hangar.VolumeRef{AppID: spec.AppID, ID: spec.ID})
+		return hangar.CodeOf(err) == hangar.CodeNotFound
+	})
+	r.close()
+	if removed != 2 {
+		t.Errorf("the image was removed %d times", removed)
 	}
 }

@@ -183,7 +183,8 @@ func TestNoDevicesMeanwhile(t *testing.T) {
 	g := r.store.Hold("read")
 	restoring := r.Restored(s.ID)
 	<-g.Reached
-	creating := hangar.VolumeRef{App: "web", AppID: "web", ID: hangar.NewVolumeID()}
+	spec := volumestest.Spec()
+	creating := hangar.VolumeRef{App: spec.App, AppID: spec.AppID, ID: spec.ID}
 	r.disk.Inject(func(op string, id hangar.VolumeID) error {
 		if op == "create" && id == creating.ID { // and nothing is recorded from now on
 			r.session.Kill()
@@ -191,7 +192,6 @@ func TestNoDevicesMeanwhile(t *testing.T) {
 		}
 		return nil
 	})
-	spec := hangar.VolumeSpec{ID: creating.ID, Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: volumestest.Org, Region: "loc", SizeGB: 1, FSType: hangar.FSExt4}
 	if _, err := r.CreateVolume(t.Context(), spec); err == nil {
 		t.Fatal("it was made")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/flight"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // CreateVolume implements hangar.VolumeAgent.
@@ -62,10 +63,38 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 		return nil, err
 	}
 	if err := v.make(ctx); err != nil {
-		// The caller has not seen it yet, so it is removed without a trace.
-		return nil, errors.Join(err, v.eraseImage(ctx), s.forget(v))
+		return nil, errors.Join(err, v.unmake(ctx))
 	}
 	return v, nil
+}
+
+// unmake removes a volume that could not be made without a trace, because its caller has not seen it yet. After a
+// failure, as on a full disk, it is repeated until the daemon ends.
+func (v *volume) unmake(ctx context.Context) error {
+	err := v.eraseRecord(ctx)
+	if err != nil {
+		v.store.work.Go(func() { v.unmakeLater(v.store.work.Context) })
+	}
+	return err
+}
+
+func (v *volume) unmakeLater(ctx context.Context) {
+	for delay := minPause; pause.For(ctx, delay) == nil; delay = min(2*delay, maxPause) {
+		err := v.eraseRecord(ctx)
+		if err == nil {
+			return
+		}
+		v.store.o.Log.Error("remove a volume that could not be made", keyVolume, v.id, keyError, err)
+	}
+}
+
+// eraseRecord removes the image of a volume that is not open, and then its record: without one, nothing would remove
+// the image.
+func (v *volume) eraseRecord(ctx context.Context) error {
+	if err := v.eraseImage(ctx); err != nil {
+		return err
+	}
+	return v.store.forget(v)
 }
 
 // eraseImage removes the image of a volume that is not open.

@@ -16,8 +16,13 @@ import (
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
-// fullPause is how long recordEnd waits for room on the disk between two attempts.
-const fullPause = time.Second
+const (
+	// fullPause is how long recordEnd waits for room on the disk between two attempts.
+	fullPause = time.Second
+	// minPause and maxPause bound the growing pauses between attempts of other work.
+	minPause = time.Second
+	maxPause = time.Minute
+)
 
 // volume is one volume in memory. Its mu is taken after that of a Machine,
 // and of several volumes in the order of their ids.

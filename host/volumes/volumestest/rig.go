@@ -28,13 +28,18 @@ func OnDemand(s *hangar.VolumeSpec) { s.AutoBackup = false }
 // Raw makes a volume that can have something on it without a Machine.
 func Raw(s *hangar.VolumeSpec) { s.FSType = hangar.FSRaw }
 
-// NewVolume makes a volume.
-func (r *Rig) NewVolume(edit ...func(*hangar.VolumeSpec)) hangar.VolumeRef {
-	r.Helper()
-	spec := hangar.VolumeSpec{
+// Spec describes a new volume.
+func Spec() hangar.VolumeSpec {
+	return hangar.VolumeSpec{
 		ID: hangar.NewVolumeID(), Name: "data", App: "web", AppID: "web", Org: hangar.OrgPersonal, OrgID: Org, Region: "loc", SizeGB: 1, Encrypted: true,
 		FSType: hangar.FSExt4, SnapshotRetention: 5, AutoBackup: true,
 	}
+}
+
+// NewVolume makes a volume.
+func (r *Rig) NewVolume(edit ...func(*hangar.VolumeSpec)) hangar.VolumeRef {
+	r.Helper()
+	spec := Spec()
 	for _, e := range edit {
 		e(&spec)
 	}
