@@ -89,3 +89,20 @@ func TestTooLargeToAllocate(t *testing.T) {
 		})
 	}
 }
+
+// TestCannotAllocate: where the file system cannot allocate, a volume is sparse, and may be larger than the room on the
+// disk.
+func TestCannotAllocate(t *testing.T) {
+	const disk = 512 * mib
+	w := newWorld(t)
+	w.options.Dir = disktest.Mount(t, "ext3", disk)
+	w.reopen()
+	spec := plain(2 * disk)
+	spec.Allocate = true
+	w.create(spec)
+	d := w.attach(spec)
+	if _, err := d.Extend(finishtest.Context(t), 3*disk); err != nil {
+		t.Error(err)
+	}
+	w.close(d)
+}

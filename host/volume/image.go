@@ -277,8 +277,8 @@ func (i image) isBlank() (bool, error) {
 	return false, err
 }
 
-// take allocates the first bytes of the file, if the image is to be allocated completely. It takes
-// nothing if the disk has no room for all of them, and is cheap to repeat.
+// take allocates the first bytes of the file, if the image is to be allocated completely and the file system can do
+// that. It takes one block at most if the disk has no room for all of them, and is cheap to repeat.
 func (v *Volumes) take(i image, bytes int64) error {
 	if !i.whole {
 		return nil
@@ -289,7 +289,10 @@ func (v *Volumes) take(i image, bytes int64) error {
 	}
 	v.taking.Lock()
 	defer v.taking.Unlock()
-	err = fits(f, bytes)
+	err = diskspace.Extend(f, 1) // first, because it says whether anything can be allocated
+	if err == nil {
+		err = fits(f, bytes)
+	}
 	if err == nil {
 		err = diskspace.Extend(f, bytes)
 	}
