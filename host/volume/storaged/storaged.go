@@ -96,7 +96,11 @@ type Daemon struct {
 	left    sync.Once
 }
 
-// Start starts a daemon. Its directory must not have remains of an earlier one.
+// startPatience bounds the start of a daemon, which may derive a key meanwhile.
+const startPatience = time.Minute
+
+// Start starts a daemon. Its directory must not have remains of an earlier one. The end of ctx ends the start, but not
+// a daemon that has started.
 func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 	if len(spec.Dir) > MaxSocketDir {
 		return nil, fmt.Errorf("start the storage daemon: the path %s is too long for sockets", spec.Dir)
@@ -112,12 +116,17 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 		return nil, err
 	}
 	defer closeAll(cmd.ExtraFiles)
-	// With --daemonize, the program returns when the daemon is ready or has failed.
-	if err := cmd.Run(); err != nil {
+	starting, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	if err := run(starting, cmd); err != nil {
 		said, readErr := os.ReadFile(spec.path(logFile))
-		if why := strings.TrimSpace(string(said)); why != "" || readErr != nil {
+		why := strings.TrimSpace(string(said))
+		switch {
+		case starting.Err() != nil:
+			err = fmt.Errorf("start the storage daemon: %w", err)
+		case why != "" || readErr != nil:
 			err = fmt.Errorf("start the storage daemon: %w: %s", err, why)
-		} else { // a killed daemon leaves no message
+		default: // a killed daemon leaves no message
 			err = fmt.Errorf("start the storage daemon: %w: %w", ErrGone, err)
 		}
 		return nil, errors.Join(err, reapFailed(spec.Dir))
@@ -126,6 +135,32 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 		return nil, fmt.Errorf("start the storage daemon: %w", err)
 	}
 	return Adopt(ctx, spec)
+}
+
+// run runs the program until it returns, which it does with --daemonize when the daemon is ready or has failed. When
+// ctx ends first, run kills the program.
+func run(ctx context.Context, cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	var err error
+	ended := make(chan struct{})
+	go func() { // reaps it, even if run does not wait for that
+		defer close(ended)
+		err = cmd.Wait()
+	}()
+	select {
+	case <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	_ = cmd.Process.Kill() // fails if it has ended
+	select {
+	case <-ended:
+		return ctx.Err()
+	case <-time.After(patience): // it waits for the disk
+		return fmt.Errorf("%w, and process %d does not end", ctx.Err(), cmd.Process.Pid)
+	}
 }
 
 func (s Spec) path(name string) string { return filepath.Join(s.Dir, name) }
