@@ -22,10 +22,13 @@ func newLayers(cfg Config, log *slog.Logger) *rootfs.Layers {
 // newDevices returns the volumes below the data directory.
 func newDevices(cfg Config, guard []string, log *slog.Logger) *volume.Volumes {
 	return volume.New(volume.Options{
-		Dir: filepath.Join(cfg.Dir, "volumes"), Run: filepath.Join(runDir(cfg), "volumes"), Instance: instance(cfg.Dir),
+		Dir: filepath.Join(cfg.Dir, "volumes"), Run: volumesRun(cfg), Instance: instance(cfg.Dir),
 		Guard: guard, Log: log,
 	})
 }
+
+// volumesRun is the directory of what is open of volumes.
+func volumesRun(cfg Config) string { return filepath.Join(runDir(cfg), "volumes") }
 
 // newSpace returns the accounting of the disk of the data directory.
 func newSpace(cfg Config, log *slog.Logger) *diskspace.Space {

@@ -135,7 +135,7 @@ func (d *opening) openDevices(ctx context.Context) volumes.Devices {
 	devices := newDevices(d.cfg, d.options.Guard, d.log)
 	if err := devices.Open(ctx); err != nil {
 		d.log.Warn("this server cannot keep volumes; see hangar doctor", "error", err)
-		return volumes.None{Why: err.Error()}
+		return volumes.None{Why: err.Error(), Run: volumesRun(d.cfg)}
 	}
 	d.opened.add(func() error {
 		err := devices.Close()

@@ -371,8 +371,19 @@ func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list open volumes: %w", err)
 	}
-	// Opening a volume starts with making its directory.
-	dirs, err := os.ReadDir(v.o.Run)
+	begun, err := ListRun(v.o.Run)
+	if err != nil {
+		return nil, err
+	}
+	ids = append(ids, begun...)
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// ListRun returns the volumes with a directory in run, which is Options.Run: all that are mounted or have a storage
+// daemon, and some that may have anything else open.
+func ListRun(run string) (ids []hangar.VolumeID, err error) {
+	dirs, err := os.ReadDir(run)
 	if err != nil {
 		return nil, err
 	}
@@ -381,8 +392,7 @@ func (v *Volumes) List(ctx context.Context) ([]hangar.VolumeID, error) {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return ids, nil
 }
 
 func (v *Volumes) runDir(id hangar.VolumeID) string { return filepath.Join(v.o.Run, string(id)) }

@@ -3,6 +3,8 @@ package volumes_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -214,5 +216,35 @@ func TestNoDevicesMeanwhile(t *testing.T) {
 		if state != hangar.VolumeCreated {
 			t.Errorf("volume %s is %s: %s", ref.ID, state, r.Story(ref))
 		}
+	}
+}
+
+// TestNoDevicesForAnOpenVolume: a volume that an earlier daemon has left open does not count as closed on a server that
+// cannot have volumes any more.
+func TestNoDevicesForAnOpenVolume(t *testing.T) {
+	r := newRig(t)
+	r.machines.records = true
+	ref := r.NewVolume()
+	spec := hangar.MachineSpec{ID: hangar.NewMachineID(), App: "web", AppID: "web"}
+	spec.Config.Mounts = []hangar.Mount{{Volume: string(ref.ID), Path: "/data"}}
+	claims, err := r.Claim(&spec)
+	r.must(err)
+	r.must(r.journal.Commit(claims.Put))
+	claims.Settle()
+	claims.Done()
+	_, _, err = r.Mount(t.Context(), spec.ID, &spec.Config, 0, false)
+	r.must(err)
+	r.close()
+	run := t.TempDir()
+	r.must(os.Mkdir(filepath.Join(run, string(ref.ID)), 0o700))
+	r.none = volumes.None{Why: "no module", Run: run}
+	r.open()
+	r.Declined(r.Unmount(t.Context(), spec.ID, &spec.Config), hangar.CodeUnimplemented, hangar.ReasonUnsupported)
+	r.close()
+	r.none = nil
+	r.open()
+	r.must(r.Unmount(t.Context(), spec.ID, &spec.Config))
+	if im, _ := r.disk.Get(ref.ID); im.Open {
+		t.Error("the volume is still open")
 	}
 }

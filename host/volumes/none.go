@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"io/fs"
 
 	"github.com/hangar-platform/hangar"
 	devices "github.com/hangar-platform/hangar/host/volume"
@@ -10,8 +11,11 @@ import (
 )
 
 // None implements Devices for servers that cannot have volumes. Existing ones stay
-// unchanged, also those that are being made or filled.
-type None struct{ Why string }
+// unchanged, also those that are being made or filled, and those that an earlier daemon has left open.
+type None struct {
+	Why string
+	Run string // Options.Run of package volume
+}
 
 // Create makes nothing.
 func (n None) Create(context.Context, devices.Spec) error { return n.err() }
@@ -22,11 +26,17 @@ func (n None) Verify(context.Context, devices.Spec) error { return n.err() }
 // Attach opens nothing.
 func (n None) Attach(context.Context, devices.Spec) (Device, error) { return nil, n.err() }
 
-// Release has nothing to end.
-func (None) Release(finish.Context, hangar.VolumeID) error { return nil }
+// Release ends nothing.
+func (n None) Release(finish.Context, hangar.VolumeID) error { return n.err() }
 
-// List is empty.
-func (None) List(context.Context) ([]hangar.VolumeID, error) { return nil, nil }
+// List returns what an earlier daemon may have left open, which cannot be closed.
+func (n None) List(context.Context) ([]hangar.VolumeID, error) {
+	ids, err := devices.ListRun(n.Run)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return ids, err
+}
 
 // Remove removes nothing.
 func (n None) Remove(finish.Context, hangar.VolumeID) error { return n.err() }

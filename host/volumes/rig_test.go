@@ -25,14 +25,14 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // noMachines is a host without Machines, for which it has memory.
-type noMachines struct{}
+type noMachines struct{ records bool }
 
 func (noMachines) MountOf(hangar.MachineID, hangar.VolumeID) (hangar.Mount, bool) {
 	return hangar.Mount{}, false
 }
 func (noMachines) DescribeVolume(*hangar.Volume) error         { return nil }
 func (noMachines) AwaitEnd(context.Context, hangar.MachineRef) {}
-func (noMachines) Owns(hangar.MachineID) bool                  { return false }
+func (m noMachines) Owns(hangar.MachineID) bool                { return m.records }
 func (noMachines) MayRun(hangar.MachineID) bool                { return false }
 func (noMachines) First(hangar.AppID) hangar.MachineID         { return "" }
 func (noMachines) Memory() (capacity, left int64)              { return 8 << 30, 8 << 30 }
@@ -50,6 +50,7 @@ type rig struct {
 
 	archivePatience time.Duration   // set before open
 	none            volumes.Devices // instead of the disk; set before open
+	machines        noMachines      // set before open
 
 	*volumes.Store
 	close func()
@@ -94,7 +95,7 @@ func (r *rig) open() {
 	}
 	r.Counts = prometheus.NewRegistry()
 	s := volumes.New(volumes.Options{
-		Host: "0000aaaa", Driver: "fake", Machines: noMachines{}, Devices: disk, Journal: j, Logs: l, Keys: keys, Publisher: r.vols, Archive: r.store,
+		Host: "0000aaaa", Driver: "fake", Machines: r.machines, Devices: disk, Journal: j, Logs: l, Keys: keys, Publisher: r.vols, Archive: r.store,
 		Metrics: r.Counts, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, PerMachine: 2,
 		ArchivePatience: r.archivePatience,
 	})
