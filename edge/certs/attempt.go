@@ -14,6 +14,7 @@ import (
 	"github.com/mholt/acmez/v3/acme"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // Pace says how long to wait after a failure. Waits double from one failure of a name to the
@@ -121,7 +122,7 @@ func (a *attempts) forget(name hangar.Hostname) error {
 	if !known {
 		return nil
 	}
-	return remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
+	return durable.Remove(filepath.Join(a.disk.attempts(), fileOf(name, attemptExt)))
 }
 
 // after returns the attempt for a failure that follows last, which may be nil. retryAt is the time

@@ -56,13 +56,6 @@ func write(dir, file string, data []byte) error {
 	return durable.WriteFile(filepath.Join(dir, file), data, 0o600)
 }
 
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // each calls do with every file of a folder and the Hostname in its name.
 func each(dir, ext string, do func(name hangar.Hostname, data []byte, err error)) error {
 	files, err := os.ReadDir(dir)

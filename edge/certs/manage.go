@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/certmagic"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -230,7 +231,7 @@ func (c *Certs) save(before, next *table, fresh map[hangar.Hostname][]byte) (err
 	}
 	for name := range files {
 		if next.custom[name] == nil {
-			err = errors.Join(err, remove(filepath.Join(c.disk.custom(), fileOf(name, customExt))))
+			err = errors.Join(err, durable.Remove(filepath.Join(c.disk.custom(), fileOf(name, customExt))))
 		}
 	}
 	if c.unsaved != nil || !maps.Equal(before.wanted, next.wanted) {

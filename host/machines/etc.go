@@ -16,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/host/image"
 	"github.com/hangar-platform/hangar/host/journal"
 	"github.com/hangar-platform/hangar/host/network"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // etcFiles are the files that writeEtc writes.
@@ -76,7 +77,7 @@ func writeUnlessChanged(path string, content []byte, keep bool) error {
 	}
 	// The digest is removed first: without one, a file is written again, in case a crash truncates
 	// it.
-	if err := removeFile(path + writtenSuffix); err != nil {
+	if err := durable.Remove(path + writtenSuffix); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // every user of the Machine reads it

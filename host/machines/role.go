@@ -14,6 +14,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/guest"
 	"github.com/hangar-platform/hangar/host/journal"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // A Machine whose programs assume a role at AWS has an identity token for that in a file. The token
@@ -161,7 +162,7 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	defer w.roleMu.Unlock()
 	w.store.roles.forget(w.id)
 	if !guest.AssumesRole(processes) {
-		return errors.Join(removeFile(w.path(roleFile)), removeFile(w.roleToken()))
+		return errors.Join(durable.Remove(w.path(roleFile)), durable.Remove(w.roleToken()))
 	}
 	if err := os.WriteFile(w.path(roleFile), nil, 0o600); err != nil {
 		return err
@@ -179,7 +180,7 @@ func (w *worker) giveRole(ctx context.Context, rec *journal.Record, processes []
 	if rec.Snapshot {
 		return nil // the token from before its suspend belongs to it
 	}
-	return removeFile(w.roleToken())
+	return durable.Remove(w.roleToken())
 }
 
 // resumeRole adopts the token of a Machine that kept running without a daemon.
@@ -230,11 +231,4 @@ func renewal(token string, now time.Time) time.Time {
 		}
 	}
 	return now.Add(max(left/2, minRolePause))
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -102,7 +102,7 @@ func takeUp(dir, run string) (changes, error) {
 	if err := c.write(filepath.Join(run, changesFile)); err != nil {
 		return nil, err
 	}
-	if err := remove(path); err != nil {
+	if err := durable.Remove(path); err != nil {
 		return nil, err
 	}
 	return c, durable.SyncDir(dir)

@@ -15,6 +15,7 @@ import (
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
 	"github.com/hangar-platform/hangar/host/volume/storaged"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
 )
@@ -176,8 +177,8 @@ func (b *daemonBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 		}
 		cancel()
 	}
-	return errors.Join(append(errs, remove(filepath.Join(b.v.dir(id), cowFile)),
-		remove(filepath.Join(b.v.runDir(id), changesFile)))...)
+	return errors.Join(append(errs, durable.Remove(filepath.Join(b.v.dir(id), cowFile)),
+		durable.Remove(filepath.Join(b.v.runDir(id), changesFile)))...)
 }
 
 func (b *daemonBackend) list(context.Context) ([]hangar.VolumeID, error) {
@@ -288,7 +289,7 @@ func (h *daemonHandle) close(ctx finish.Context) error {
 		return err
 	}
 	return errors.Join(known.bounded(h.image.size).write(filepath.Join(h.b.v.dir(h.image.id), changesFile)),
-		remove(h.cow()), remove(filepath.Join(h.b.v.runDir(h.image.id), changesFile)))
+		durable.Remove(h.cow()), durable.Remove(filepath.Join(h.b.v.runDir(h.image.id), changesFile)))
 }
 
 // flush writes all cached data of a block device to disk.

@@ -245,7 +245,7 @@ func (d *Device) endGrowth(ctx context.Context) error {
 
 // unmark removes a marker file, durably.
 func unmark(mark string) error {
-	return errors.Join(remove(mark), durable.SyncDir(filepath.Dir(mark)))
+	return errors.Join(durable.Remove(mark), durable.SyncDir(filepath.Dir(mark)))
 }
 
 // unmount undoes Mount.

@@ -76,7 +76,7 @@ func (v *Volumes) Create(ctx context.Context, spec Spec) error {
 		return err
 	}
 	if err := v.makeImage(ctx, dir, spec); err != nil {
-		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, remove(filepath.Join(dir, unfinished))))
+		return fmt.Errorf("create volume %s: %w", spec.ID, errors.Join(err, durable.Remove(filepath.Join(dir, unfinished))))
 	}
 	return errors.Join(durable.SyncDir(dir), durable.SyncDir(v.o.Dir))
 }
@@ -248,14 +248,6 @@ func (v *Volumes) Room(ctx context.Context) (Room, error) {
 		}
 	}
 	return room, nil
-}
-
-// remove removes a file. A missing file is not an error.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // isBlank reports whether an image was never written to.

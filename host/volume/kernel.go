@@ -111,7 +111,7 @@ func (k *kernelBackend) check(ctx context.Context) error {
 
 func (k *kernelBackend) open(ctx context.Context, im image, key []byte) (handle, error) {
 	// This backend does not count changes.
-	if err := errors.Join(remove(filepath.Join(k.v.dir(im.id), changesFile)), durable.SyncDir(k.v.dir(im.id))); err != nil {
+	if err := errors.Join(durable.Remove(filepath.Join(k.v.dir(im.id), changesFile)), durable.SyncDir(k.v.dir(im.id))); err != nil {
 		return nil, err
 	}
 	name := k.name(im.id)
@@ -265,7 +265,7 @@ func (k *kernelBackend) release(ctx finish.Context, id hangar.VolumeID) error {
 			return err
 		}
 	}
-	return remove(k.copies(id))
+	return durable.Remove(k.copies(id))
 }
 
 func (k *kernelBackend) list(ctx context.Context) ([]hangar.VolumeID, error) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/host/volume/dm"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/extent"
 	"github.com/hangar-platform/hangar/internal/finish"
 	"github.com/hangar-platform/hangar/internal/loopdev"
@@ -122,7 +123,7 @@ func (h *kernelHandle) endView(ctx finish.Context) error {
 	if err := h.kernel.detach(ctx, h.name+copiesSuffix); err != nil {
 		return err
 	}
-	return remove(h.kernel.copies(h.image.id))
+	return durable.Remove(h.kernel.copies(h.image.id))
 }
 
 // kernelView is a volume at an earlier moment.

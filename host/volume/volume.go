@@ -35,6 +35,7 @@ import (
 
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/volume/luks"
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/ext4"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
@@ -351,7 +352,7 @@ func (v *Volumes) forget(id hangar.VolumeID) {
 // does not descend, because a subdirectory with content may be a mount.
 func (v *Volumes) sweep(id hangar.VolumeID) error {
 	dir := v.runDir(id)
-	errs := []error{remove(v.mountPoint(id))}
+	errs := []error{durable.Remove(v.mountPoint(id))}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -359,10 +360,10 @@ func (v *Volumes) sweep(id hangar.VolumeID) error {
 	errs = append(errs, err)
 	for _, e := range entries {
 		if !e.IsDir() {
-			errs = append(errs, remove(filepath.Join(dir, e.Name())))
+			errs = append(errs, durable.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
-	return errors.Join(append(errs, remove(dir))...)
+	return errors.Join(append(errs, durable.Remove(dir))...)
 }
 
 // List returns the volumes that have anything open on the host.

@@ -1,7 +1,7 @@
 // Package durable writes files and directories so that a reader, also one after a crash of the
 // server, finds under a name either the whole new content or the old one.
 //
-// Once a function returns, the published name and content survive a power cut. Functions may be
+// Once a function other than Remove returns, the published name and content survive a power cut. Functions may be
 // called from many goroutines: of two that publish the same name, one wins. The package does not
 // lock, and does not remove the temporary files that a crash leaves.
 package durable
@@ -111,6 +111,14 @@ func Rename(from, to string) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(to))
+}
+
+// Remove removes a file or an empty directory, if there is one. Unless SyncDir follows, a power cut may bring it back.
+func Remove(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // MkdirAll makes a directory and its parents, and syncs their names to disk.

@@ -173,3 +173,19 @@ func TestCopyNew(t *testing.T) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }
+
+func TestRemove(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := durable.Remove(dir); err == nil {
+		t.Error("a directory with a file was removed")
+	}
+	for range 2 { // the second time it is missing
+		if err := errors.Join(durable.Remove(file), durable.Remove(dir)); err != nil {
+			t.Error(err)
+		}
+	}
+}

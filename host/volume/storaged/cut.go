@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -218,10 +218,7 @@ func (d *Daemon) Drop(ctx finish.Context, cow string) error {
 	var errs []error
 	errs = append(errs, d.qmp.unexport(ctx, ExportImage), d.remove(ctx, nodeAccess), d.reopen(ctx, nodeDisk),
 		d.remove(ctx, nodeFilter), d.remove(ctx, nodeCow))
-	if err := os.Remove(cow); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, durable.Remove(cow))...)
 }
 
 func (d *Daemon) remove(ctx context.Context, node string) error {

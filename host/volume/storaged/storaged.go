@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +32,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
 )
 
@@ -327,9 +327,7 @@ func clean(dir string) error {
 		errs = append(errs, err)
 	}
 	for _, name := range []string{controlDir, exportFile, qmpSocket, nbdSocket, pidFile, logFile} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, durable.Remove(filepath.Join(dir, name)))
 	}
 	return errors.Join(errs...)
 }
