@@ -63,38 +63,38 @@ func (s *Store) create(ctx context.Context, spec hangar.VolumeSpec) (*volume, er
 		return nil, err
 	}
 	if err := v.make(ctx); err != nil {
-		return nil, errors.Join(err, v.unmake(ctx))
+		return nil, errors.Join(err, s.unmake(ctx, v))
 	}
 	return v, nil
 }
 
 // unmake removes a volume that could not be made without a trace, because its caller has not seen it yet. After a
 // failure, as on a full disk, it is repeated until the daemon ends.
-func (v *volume) unmake(ctx context.Context) error {
-	err := v.eraseRecord(ctx)
+func (s *Store) unmake(ctx context.Context, v *volume) error {
+	err := s.erase(ctx, v)
 	if err != nil {
-		v.store.work.Go(func() { v.unmakeLater(v.store.work.Context) })
+		s.work.Go(func() { s.unmakeLater(s.work.Context, v) })
 	}
 	return err
 }
 
-func (v *volume) unmakeLater(ctx context.Context) {
+func (s *Store) unmakeLater(ctx context.Context, v *volume) {
 	for delay := minPause; pause.For(ctx, delay) == nil; delay = min(2*delay, maxPause) {
-		err := v.eraseRecord(ctx)
+		err := s.erase(ctx, v)
 		if err == nil {
 			return
 		}
-		v.store.o.Log.Error("remove a volume that could not be made", keyVolume, v.id, keyError, err)
+		s.o.Log.Error("remove a volume that could not be made", keyVolume, v.id, keyError, err)
 	}
 }
 
-// eraseRecord removes the image of a volume that is not open, and then its record: without one, nothing would remove
+// erase removes the image of a volume that is not open, and then its record: without one, nothing would remove
 // the image.
-func (v *volume) eraseRecord(ctx context.Context) error {
+func (s *Store) erase(ctx context.Context, v *volume) error {
 	if err := v.eraseImage(ctx); err != nil {
 		return err
 	}
-	return v.store.forget(v)
+	return s.forget(v)
 }
 
 // eraseImage removes the image of a volume that is not open.
