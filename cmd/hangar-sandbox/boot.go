@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // ownFD is above every number that runsc gives the sentry's descriptors. It is that of the
@@ -53,11 +54,7 @@ func openExitFile(path string) error {
 		return fmt.Errorf("open the exit file: %w", err)
 	}
 	const room = 4096
-	err = unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, room)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, room)
-	}
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+	if err := durable.Allocate(fd, unix.FALLOC_FL_KEEP_SIZE, room); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return errors.Join(fmt.Errorf("allocate the exit file: %w", err), unix.Close(fd))
 	}
 	return errors.Join(unix.Dup3(fd, ownFD, 0), unix.Close(fd))

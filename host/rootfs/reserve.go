@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // The reserve of a layer is what the platform needs to start the Machine: blocks and inodes
@@ -43,7 +44,7 @@ func makeReserve(layer string) error {
 		if err != nil {
 			return err
 		}
-		err = unix.Fallocate(int(f.Fd()), 0, 0, reserveSize)
+		err = durable.Allocate(int(f.Fd()), 0, reserveSize)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("reserve room in %s: %w", layer, err)
 		}

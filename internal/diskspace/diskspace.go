@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/durable"
 )
 
 // Bounds of the default reserve, which is 1/16 of the disk.
@@ -429,7 +430,7 @@ func (s *Space) allocate(name string, size int64) bool {
 	if err != nil {
 		return false
 	}
-	if err := errors.Join(fallocate(f, 0, 0, size), f.Close()); err != nil {
+	if err := errors.Join(durable.Allocate(int(f.Fd()), 0, size), f.Close()); err != nil {
 		s.none = errors.Is(err, errors.ErrUnsupported)
 		s.remove(name)
 		return false
@@ -448,7 +449,12 @@ func (s *Space) statfs() (unix.Statfs_t, error) {
 // Extend allocates the blocks of the first size bytes of a file, so that writing there needs no room.
 // It does not change the size of the file. It returns errors.ErrUnsupported if the file system cannot
 // do so.
-func Extend(f *os.File, size int64) error { return fallocate(f, unix.FALLOC_FL_KEEP_SIZE, 0, size) }
+func Extend(f *os.File, size int64) error {
+	if err := durable.Allocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, size); err != nil {
+		return &fs.PathError{Op: "fallocate", Path: f.Name(), Err: err}
+	}
+	return nil
+}
 
 // noCow is FS_NOCOW_FL of linux/fs.h.
 const noCow = 0x00800000
@@ -469,19 +475,6 @@ func InPlace(f *os.File) error {
 		return fmt.Errorf("set %s to be overwritten in place: %w", f.Name(), err)
 	}
 	return nil
-}
-
-func fallocate(f *os.File, mode uint32, offset, length int64) error {
-	for {
-		err := unix.Fallocate(int(f.Fd()), mode, offset, length)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return &fs.PathError{Op: "fallocate", Path: f.Name(), Err: err}
-		}
-		return nil
-	}
 }
 
 // Describe implements prometheus.Collector.

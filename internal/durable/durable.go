@@ -138,6 +138,16 @@ func MkdirAll(name string, mode os.FileMode) error {
 	return SyncDir(parent)
 }
 
+// Allocate allocates the blocks of the first size bytes of a file, with a mode of fallocate(2), so that a
+// later write there needs no room.
+func Allocate(fd int, mode uint32, size int64) error {
+	err := unix.Fallocate(fd, mode, 0, size)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fallocate(fd, mode, 0, size)
+	}
+	return err
+}
+
 // SyncDir syncs the names in a directory to disk, after files were created, renamed or removed in it.
 func SyncDir(name string) error {
 	d, err := os.Open(name)

@@ -11,6 +11,7 @@ import (
 	"github.com/superfly/ltx"
 	"golang.org/x/sys/unix"
 
+	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/replica/sqlite"
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
@@ -323,16 +324,10 @@ func (d replacing) reserve(pageSize, size uint32, direct bool) error {
 	if err != nil || info.Size() >= length {
 		return err
 	}
-	for {
-		err := unix.Fallocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, length)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err == nil, errors.Is(err, unix.EOPNOTSUPP):
-			return nil
-		}
+	if err := durable.Allocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, length); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("room for a database of %d bytes: %w", length, err)
 	}
+	return nil
 }
 
 // ErrBadImport is returned for an import that is not an SQLite database.
