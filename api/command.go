@@ -105,7 +105,7 @@ var commands = map[string]string{
 	"currentUser":      "hangar users show",
 	"inviteUser":       "hangar users invite ada@example.com",
 	"listInvitations":  "hangar users invitations",
-	"acceptInvitation": "hangar users accept CODE",
+	"acceptInvitation": "hangar users accept",
 
 	"listWebhooks": "hangar webhooks list personal",
 	"createPeer":   "hangar wireguard create",

@@ -29,7 +29,9 @@ otherwise in a file that only you can read, ~/.config/hangar/contexts.json.
 
 With --email you sign in as a user. The command prompts for the password, or reads it from
 standard input with --password-stdin. The resulting token allows what you may do, for 30 days.
---code sets the password first, with the code of an invitation or of a password reset.
+--code - sets the password first, with the code of an invitation or of a password reset. The command
+prompts for the code, too, or with --password-stdin reads it from the line before the password. The
+code itself as the value is visible to every user of this computer.
 
 With --browser you sign in as a user with a browser on this computer, to the same effect; the
 password never passes the terminal. --no-browser prints the page to open. The browser must reach a
@@ -84,7 +86,7 @@ func NewLoginCommand(inv *cli.Invocation) *cobra.Command {
 	flags.StringVar(&f.org, "org", "", "organization in which commands create things (default that of the token)")
 	flags.BoolVar(&f.fromStdin, "token-stdin", false, "read the token from standard input")
 	flags.StringVar(&f.email, "email", "", "sign in as the user with this address")
-	flags.StringVar(&f.code, "code", "", "with --email: set the password first, with the code of an invitation or a reset")
+	flags.StringVar(&f.code, "code", "", "with --email: set the password first, with the code of an invitation or a reset; - to read it")
 	flags.BoolVar(&f.passwordStdin, "password-stdin", false, "with --email: read the password from standard input")
 	flags.BoolVar(&f.browser, "browser", false, "sign in as a user with a browser on this computer")
 	flags.BoolVar(&f.noBrowser, "no-browser", false, "as --browser, but print the page instead of opening it")
@@ -215,18 +217,14 @@ func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext,
 		secret, err := c.ReadSecret(f.fromStdin, "token", "hangar login URL --token-stdin < FILE", "Token for %s: ", x.URL)
 		return secret.Reveal(), err
 	}
-	ask := "Password of %s at %s: "
-	if f.code != "" {
-		ask = "New password of %s at %s: "
-	}
-	password, err := c.ReadSecret(f.passwordStdin, "password", "hangar login URL --email ADDRESS --password-stdin < FILE", ask, f.email, x.URL)
+	code, password, err := c.readCredentials(f, x.URL)
 	if err != nil {
 		return "", err
 	}
 	p := client.New(x.URL, "", client.WithRootCAs(roots))
 	defer p.Close()
 	if f.code != "" {
-		if _, err := p.UseCode(ctx, hangar.CodeUse{Code: hangar.NewSensitive(f.code), Password: password}); err != nil {
+		if _, err := p.UseCode(ctx, hangar.CodeUse{Code: code, Password: password}); err != nil {
 			return "", err
 		}
 	}
@@ -235,6 +233,26 @@ func (c commands) tokenOf(ctx context.Context, f loginFlags, x cli.SavedContext,
 		return "", cli.WithHint(err, "if you have forgotten the password, ask an administrator of the platform for a code: hangar users password ADDRESS")
 	}
 	return made.Text, nil
+}
+
+// readCredentials returns the code of --code, if it is there, and the password.
+func (c commands) readCredentials(f loginFlags, at string) (code, password hangar.Sensitive, err error) {
+	code = hangar.NewSensitive(f.code)
+	if f.code == "-" {
+		code, err = c.ReadSecret(f.passwordStdin, "code", "hangar login URL --email ADDRESS --code - --password-stdin < FILE", "Code of %s at %s: ", f.email, at)
+		if err != nil {
+			return code, password, err
+		}
+		if f.passwordStdin {
+			return twoLines(code, "the code and the password")
+		}
+	}
+	ask := "Password of %s at %s: "
+	if f.code != "" {
+		ask = "New password of %s at %s: "
+	}
+	password, err = c.ReadSecret(f.passwordStdin, "password", "hangar login URL --email ADDRESS --password-stdin < FILE", ask, f.email, at)
+	return code, password, err
 }
 
 // orgOf returns the only organization that all tokens are for, or "".

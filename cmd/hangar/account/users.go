@@ -17,7 +17,7 @@ const aboutUsers = `Invite, list and remove the people who use a platform.
 
 A user is an admin or a member of organizations. Members do everything with Apps and what is
 in them; admins manage the organization, too. An invitation is a code, which you give to the
-person: with it, ` + "`hangar login URL --email ADDRESS --code CODE`" + ` sets a password and signs in.`
+person: with it, ` + "`hangar login URL --email ADDRESS --code -`" + ` sets a password and signs in.`
 
 // NewUsersCommand makes `hangar users`.
 func NewUsersCommand(inv *cli.Invocation) *cobra.Command {
@@ -143,10 +143,19 @@ func newUsersCancelCommand(c commands) *cobra.Command {
 
 func newUsersAcceptCommand(c commands) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "accept CODE", Short: "Accept an invitation as the signed-in user", Args: cobra.ExactArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "accept [CODE]", Short: "Accept an invitation as the signed-in user", Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
+		Long: `Accept an invitation as the signed-in user. The command prompts for the code, or with - reads it from
+standard input. An argument is visible to every user of this computer.`,
 	}
 	return cli.Answering(c.Invocation, cmd, cli.Asked(c.Invocation, func(ctx context.Context, p *client.Client, args []string) (*hangar.User, error) {
-		return p.AcceptInvitation(ctx, hangar.NewSensitive(args[0]))
+		if len(args) == 1 && args[0] != "-" {
+			return p.AcceptInvitation(ctx, hangar.NewSensitive(args[0]))
+		}
+		code, err := c.ReadSecret(len(args) == 1, "code", "hangar users accept - < FILE", "Code of the invitation: ")
+		if err != nil {
+			return nil, err
+		}
+		return p.AcceptInvitation(ctx, code)
 	}), c.showUser)
 }
 
@@ -286,7 +295,7 @@ func newUsersPasswordCommand(c commands) *cobra.Command {
 and the new password, or with --password-stdin reads them as two lines of standard input.
 
 With USER, and as an administrator of the platform, create a code with which the user sets a new
-password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. The code expires after a day.`,
+password, by ` + "`hangar login URL --email ADDRESS --code -`" + `. The code expires after a day.`,
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.Connected(func(ctx context.Context, p *client.Client, args []string) error {
 			if len(args) > 0 {
@@ -311,6 +320,15 @@ password, by ` + "`hangar login URL --email ADDRESS --code CODE`" + `. The code 
 	return cmd
 }
 
+// twoLines returns the two lines of standard input, which what names.
+func twoLines(text hangar.Sensitive, what string) (first, second hangar.Sensitive, err error) {
+	before, after, two := strings.Cut(text.Reveal(), "\n")
+	if !two {
+		return first, second, cli.UsageErrorf("--password-stdin needs two lines: %s", what)
+	}
+	return hangar.NewSensitive(strings.TrimSuffix(before, "\r")), hangar.NewSensitive(after), nil
+}
+
 // readPasswords reads the current and the new password.
 func (c commands) readPasswords(fromStdin bool) (in hangar.PasswordChange, err error) {
 	const pipe = "hangar users password --password-stdin < FILE"
@@ -319,12 +337,8 @@ func (c commands) readPasswords(fromStdin bool) (in hangar.PasswordChange, err e
 		return in, err
 	}
 	if fromStdin {
-		current, next, two := strings.Cut(in.Current.Reveal(), "\n")
-		if !two {
-			return in, cli.UsageErrorf("--password-stdin needs two lines: the current password and the new one")
-		}
-		in.Current, in.New = hangar.NewSensitive(strings.TrimSuffix(current, "\r")), hangar.NewSensitive(next)
-		return in, nil
+		in.Current, in.New, err = twoLines(in.Current, "the current password and the new one")
+		return in, err
 	}
 	if in.New, err = c.ReadSecret(false, "password", pipe, "New password: "); err != nil {
 		return in, err

@@ -40,7 +40,7 @@ func (s *Streams) Confirm(format string, args ...any) error {
 // maxPasswordInput bounds a secret on standard input, in bytes.
 const maxPasswordInput = hangar.MaxRegistryPassword + 2
 
-// ReadSecret reads a password or a token from standard input, or prompts for it without echo. There is no
+// ReadSecret reads a password, a token or a code from standard input, or prompts for it without echo. There is no
 // flag for it, because the command line is visible to every user of the computer. what names the secret,
 // and pipe is an example of a command that reads it from standard input.
 func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
@@ -57,7 +57,7 @@ func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...
 		leave()
 		fmt.Fprintln(s.Stderr)
 	default:
-		return hangar.Sensitive{}, UsageErrorf("--%s-stdin is missing: without a terminal there is no prompt for the %s", what, what)
+		return hangar.Sensitive{}, WithHint(UsageErrorf("without a terminal there is no prompt for the %s", what), "pipe it in: "+pipe)
 	}
 	if err != nil {
 		return hangar.Sensitive{}, fmt.Errorf("read the %s: %w", what, err)
