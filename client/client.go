@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +37,7 @@ type Client struct {
 	token string
 	agent string
 	http  *http.Client
+	date  atomic.Pointer[time.Time] // of the last answer
 }
 
 // The interfaces that a Client offers.
@@ -121,6 +123,14 @@ func New(address, token string, opts ...Option) *Client {
 // Close closes idle connections. Calls under way continue.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// ServerTime returns the clock of the server at its last answer, in whole seconds. It is zero before the first one.
+func (c *Client) ServerTime() time.Time {
+	if at := c.date.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
 // call is one request to the API.
 type call struct {
 	method string
@@ -166,6 +176,11 @@ func (c *Client) send(ctx context.Context, in call) (*http.Response, error) {
 			return nil, err
 		}
 		res, err := c.http.Do(req)
+		if err == nil {
+			if at, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+				c.date.Store(&at)
+			}
+		}
 		switch {
 		case err == nil && res.StatusCode < http.StatusBadRequest:
 			return res, nil

@@ -325,7 +325,7 @@ func (d *Deploy) chooseRegion(ctx context.Context) error {
 // unoccupied returns an error if a release other than own is in progress.
 func (d *Deploy) unoccupied(releases []*hangar.Release, own int) error {
 	for _, r := range releases {
-		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && time.Since(r.UpdatedAt) < abandonedAfter {
+		if r.Version != own && r.Status.InProgress() && (own == 0 || r.Version < own) && d.p.ServerTime().Sub(r.UpdatedAt) < abandonedAfter {
 			return cli.WithHint(hangar.Errorf(hangar.CodeConflict, hangar.ReasonLeaseHeld, "release v%d of %s is being deployed, last seen %s",
 				r.Version, cmp.Or(r.User, "an unknown user"), r.UpdatedAt.Format(time.RFC3339)),
 				"wait until it ends: hangar releases list "+string(d.o.App)+"; if its deploy has died, --take-over continues from its state")

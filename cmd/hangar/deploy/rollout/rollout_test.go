@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"path"
 	"slices"
 	"strings"
@@ -594,6 +596,35 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Errorf("the first one: %v", err)
 	}
 	expect(t, c, map[string]int{"2": 3}, failed, complete, complete)
+}
+
+// TestClockOfThePlatform: whether another deploy is alive depends on the clock of the platform, and not on that of
+// the computer.
+func TestClockOfThePlatform(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		now := time.Now().UTC().Add(ahead)
+		for age, alive := range map[time.Duration]bool{30 * time.Second: true, 2 * time.Minute: false} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Date", now.Format(http.TimeFormat))
+				switch path.Base(r.URL.Path) {
+				case "releases":
+					_, _ = fmt.Fprintf(w, `{"releases":[{"version":1,"status":"running","updated_at":%q}]}`, now.Add(-age).Format(time.RFC3339))
+				case "secrets":
+					_, _ = io.WriteString(w, `{}`)
+				default:
+					_, _ = io.WriteString(w, `[]`)
+				}
+			}))
+			defer server.Close()
+			c := client.New(server.URL, "token")
+			defer c.Close()
+			_, err := rollout.Prepare(t.Context(), c, rollout.Options{App: app, File: file(t, "1")})
+			if refused := hangar.ReasonOf(err) == hangar.ReasonLeaseHeld; refused != alive || err != nil && !refused {
+				t.Errorf("%s ahead, a release that was updated %s ago: %v", ahead, age, err)
+			}
+		}
+	}
 }
 
 // TestVolumes: each Machine has a volume of its own, and keeps it.
